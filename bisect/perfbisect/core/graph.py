@@ -1,0 +1,55 @@
+"""The range as a graph of candidates, oldest first.
+
+Node 0 is the good end and stands for everything reachable from good; node ``size - 1`` is the bad end.
+Parents come before their children. A commit made outside good's history whose parents are unknown
+(a second root) has no parents. "Candidate v is slow" means: the culprit is v or one of its ancestors.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """Candidates and their parents in compressed rows: parents of v are ``parents[first[v]:first[v + 1]]``.
+
+    ``weight`` holds, for each candidate, its prior weight before any measurement (1 for an ordinary
+    candidate, 0 for node 0); it need not sum to one.
+    """
+
+    first: NDArray[np.int64]  # shape (size + 1,)
+    parents: NDArray[np.int32]  # shape (edges,), each smaller than its child
+    weight: NDArray[np.float64]  # shape (size,)
+
+    @property
+    def size(self) -> int:
+        """Number of nodes, the good end included."""
+        return len(self.weight)
+
+    def parents_of(self, node: int) -> tuple[int, ...]:
+        """The parents of ``node``, first parent first."""
+        return tuple(int(p) for p in self.parents[self.first[node] : self.first[node + 1]])
+
+    @classmethod
+    def of(cls, parents: Sequence[Sequence[int]], weight: Sequence[float] | None = None) -> "Graph":
+        """A graph from one sequence of parents for each node, oldest first.
+
+        Raises ValueError where a parent does not come before its child.
+        """
+        first = np.zeros(len(parents) + 1, np.int64)
+        np.cumsum([len(row) for row in parents], out=first[1:])
+        flat = np.fromiter((p for row in parents for p in row), np.int32, int(first[-1]))
+        children = np.repeat(np.arange(len(parents)), np.diff(first))
+        if (flat >= children).any() or (flat < 0).any():
+            raise ValueError("parents must come before their children")
+        weights = np.ones(len(parents)) if weight is None else np.asarray(weight, np.float64)
+        weights[0] = 0.0
+        return cls(first, flat, weights)
+
+    @classmethod
+    def line(cls, commits: int) -> "Graph":
+        """A straight history of ``commits`` commits after the good end."""
+        return cls.of([(), *((v,) for v in range(commits))])

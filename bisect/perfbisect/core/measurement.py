@@ -1,0 +1,75 @@
+"""The full facts of one build and one run, as the lab reports and the store keeps them.
+
+A counter that the machine does not support is ``None``: never 0, never 1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class BuildFacts:
+    """What one build cost and what came of it."""
+
+    commit: str
+    key: str  # filtered tree + recipe + variant + toolchain
+    binary: str  # hash of the loadable sections of the recipe's artifacts
+    seconds: float
+    cache_hits: int
+    cache_misses: int
+    reused: bool  # an earlier build with the same key was still there
+    log: str  # path of the build log on the host
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of compilations that ccache answered; None when nothing was compiled."""
+        total = self.cache_hits + self.cache_misses
+        return self.cache_hits / total if total else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """One timed execution of a workload."""
+
+    commit: str
+    build_key: str
+    visit: str  # identifies one start of the server (or of the embedded library's process group)
+    host: str
+    started: float  # seconds since the epoch, when the measured window opened
+    seconds: float  # length of the measured window
+    operations: int
+    latency: Mapping[str, float | None]  # milliseconds: "min", "avg", "p95", "p99", "max"
+    samples: tuple[float, ...]  # operations per second in each report interval
+    counters: Mapping[str, float | None]  # perf stat, totals of the window: "instructions", "task-clock" (ms), …
+    system: Mapping[str, float | None]  # means over the window: "us", "sy", "cs" (vmstat), "r/s", "rkB/s", "wkB/s" …
+    log: str = ""  # path of the job's folder on the host
+
+    @property
+    def qps(self) -> float:
+        """Operations per second over the whole window."""
+        return self.operations / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class SkipFacts:
+    """Why a candidate could not be measured."""
+
+    commit: str
+    stage: str  # "configure", "compile", "install", "start", "prepare", "run"
+    reason: str  # one sentence
+    log: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """A fingerprint of a machine: runs are comparable only under the same one."""
+
+    name: str
+    cpu: str
+    cores: int
+    memory_mib: int
+    kernel: str
+    compiler: str
+    tools: Mapping[str, str] = field(default_factory=dict)  # tool → version
+    settings: Mapping[str, str] = field(default_factory=dict)  # governor, turbo, SMT, ASLR …

@@ -1,0 +1,116 @@
+"""What the search wants next: a measurement, a profile, or the end of the hunt."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Purpose(StrEnum):
+    """Why a measurement is ordered; shown to the user, never used by the lab."""
+
+    ENDS = "ends"
+    SEARCH = "search"
+    CONFIRM = "confirm"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """So many runs of one candidate within a measurement."""
+
+    candidate: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Measure the builds of ``plan`` interleaved in time; what is not built yet is built first.
+
+    The candidate of interest comes first, the references it is compared with after it.
+    """
+
+    plan: tuple[Share, ...]
+    purpose: Purpose
+    host: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Profile one built candidate, so that the verdict can say why it is slower."""
+
+    candidate: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate of a ratio (1 = unchanged) with the ends of its 95 % credible interval."""
+
+    low: float
+    middle: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change of speed: the metric after ``candidate`` relative to before it."""
+
+    candidate: int
+    probability: float
+    ratio: Interval
+    parents: tuple[int, ...]  # the tested parents it was proven against
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The culprit, with the stated probability that it is the one."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Every change above the policy's smallest effect, oldest first."""
+
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotReproduced:
+    """The two ends do not differ on this host; ``detectable`` is the smallest drop that would have been seen."""
+
+    ratio: Interval
+    detectable: float  # a fraction: 0.02 is a drop of 2 %
+
+
+@dataclass(frozen=True, slots=True)
+class Inconclusive:
+    """The best honest answer short of a culprit: a set of candidates, most probable first."""
+
+    candidates: tuple[int, ...]
+    probabilities: tuple[float, ...]
+    ratio: Interval  # of bad against good
+    reason: str  # "budget", "unbuildable", "layout tie", … : one short phrase
+
+
+Order = Measure | Profile | Found | Several | NotReproduced | Inconclusive
+Verdict = Found | Several | NotReproduced | Inconclusive
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Belief:
+    """What the search believes at one moment; for views and for the record."""
+
+    culprit: NDArray[np.float64]  # shape (size,): probability that the candidate is the culprit
+    change: float  # probability that the ends differ at all
+    noise: float  # s.d. of one run, as a fraction
+    effect: Interval  # bad against good
+    warnings: tuple[str, ...] = ()  # what was noticed of the host: "two speeds", "drift", …
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An order and the belief it rests on."""
+
+    order: Order
+    belief: Belief

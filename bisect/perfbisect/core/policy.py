@@ -1,0 +1,26 @@
+"""What the user asks of the search."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Direction(StrEnum):
+    """Which change of the metric is hunted, reading from good to bad."""
+
+    DROP = "drop"
+    RISE = "rise"
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules of one hunt. Fractions, not percentages; 0 for a budget means no limit."""
+
+    confidence: float = 0.95  # name a culprit at this probability
+    direction: Direction = Direction.DROP
+    min_effect: float = 0.02  # smallest change of interest between the ends
+    max_builds: int = 0
+    max_runs: int = 0
+    max_minutes: float = 0.0
+    build_cost: float = 10.0  # first guess of a build's cost in runs, until this hunt has seen its own
+    noise: float | None = None  # s.d. of one run if the host's history knows it

@@ -1,0 +1,61 @@
+"""Every failure a user can meet: one sentence, what to try next, and the exit status.
+
+Exit statuses of `bisect run`: 0 culprit named, 1 not reproduced or nothing to find, 2 inconclusive,
+3 usage or configuration error, 4 environment failure, 130 interrupted (resumable). Anything raised
+that is not a PerfBisectError is a bug of ours.
+"""
+
+USAGE = 3
+ENVIRONMENT = 4
+INTERRUPTED = 130
+
+
+class PerfBisectError(Exception):
+    """A failure with a sentence for the user (``str(error)``), ``advice`` on what to do, and an exit status."""
+
+    exit_status = ENVIRONMENT
+
+    def __init__(self, sentence: str, advice: str = "") -> None:
+        super().__init__(sentence)
+        self.advice = advice
+
+
+class UsageError(PerfBisectError):
+    """The user asked for something that cannot be: an unknown revision, swapped ends, a wrong option."""
+
+    exit_status = USAGE
+
+
+class RecipeError(UsageError):
+    """A mistake in a recipe or in hosts.toml: the sentence names file, key, what was found, what is allowed."""
+
+
+class EnvironmentFailure(PerfBisectError):
+    """The machine cannot do the work: a tool is missing, the disk is full, perf is not permitted."""
+
+
+class CommandFailed(EnvironmentFailure):
+    """A command on a host ended with a status other than 0; ``log`` is where its output is kept."""
+
+    def __init__(self, sentence: str, advice: str = "", *, status: int, output: str = "") -> None:
+        super().__init__(sentence, advice)
+        self.status = status
+        self.output = output
+
+
+class BuildFailed(PerfBisectError):
+    """A candidate does not configure, compile or install. Never the user's fault: the hunt skips it."""
+
+    def __init__(self, sentence: str, *, stage: str, log: str) -> None:
+        super().__init__(sentence, f"See {log}.")
+        self.stage = stage
+        self.log = log
+
+
+class RunFailed(PerfBisectError):
+    """A built candidate does not start, crashes, or its workload fails: the hunt skips it or asks again."""
+
+    def __init__(self, sentence: str, *, stage: str, log: str) -> None:
+        super().__init__(sentence, f"See {log}.")
+        self.stage = stage
+        self.log = log

@@ -1,0 +1,1 @@
+"""What is done on a host: check out, build, load data, start, run the workload, count."""

@@ -1,0 +1,18 @@
+"""What a hunt asks of a lab. The real lab acts on a host; a simulated one computes."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from perfbisect.core.event import LabEvent
+from perfbisect.core.order import Measure
+
+
+class Lab(Protocol):
+    """Carries out measurements and tells what happens, event by event.
+
+    A candidate that fails yields CandidateSkipped and the rest of the measurement is left to a new order. What is
+    wrong with the machine rather than with a candidate is raised as EnvironmentFailure.
+    """
+
+    def measure(self, order: Measure) -> Iterator[LabEvent]:
+        """Build what is not built, then time the runs of ``order`` in interleaved order."""

@@ -1,0 +1,96 @@
+"""The shape of a builder recipe, ``builders/NAME/builder.toml``.
+
+Commands are argument lists. ``{placeholders}`` are filled by the tool; those allowed are listed in PLACEHOLDERS.
+A shell is used only where the recipe itself names one, as in ``["sh", "-c", "…"]``.
+"""
+
+import msgspec
+
+Argv = list[str]
+
+PLACEHOLDERS = frozenset({
+    "source",  # the checkout, without the recipe's ignored paths
+    "build",  # an empty folder, the working directory of configure, compile and install
+    "prefix",  # where install puts the result
+    "recipe",  # the folder of the recipe itself
+    "cc", "cxx", "cflags", "ldflags",  # of the variant
+    "jobs",  # parallel jobs on this host
+    "version",  # of the tree being built, "" when the recipe cannot tell
+    "commit",
+    "data", "socket", "port", "pidfile", "log",  # of a server or a dataset copy
+})  # fmt: skip
+
+
+class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One set of compiler settings."""
+
+    summary: str = ""
+    cc: str = "gcc"
+    cxx: str = "g++"
+    cflags: str = ""
+    ldflags: str = ""
+
+
+class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a checkout becomes an installed system."""
+
+    configure: list[Argv] = []
+    compile: list[Argv]
+    install: list[Argv]
+    artifacts: list[str]  # paths below {prefix} whose loadable sections say whether two builds are the same
+    env: dict[str, str] = {}
+    needs: list[str] = []  # programs that must be on the host, beyond git and ccache
+    timeout: float = 7200.0  # seconds for the whole build
+
+
+class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a server is initialised, started, found ready, and stopped. Absent for an embedded library."""
+
+    initialise: list[Argv]
+    start: Argv  # stays in the foreground
+    ready: Argv  # ends with 0 once the server answers
+    stop: Argv = []  # empty: SIGTERM
+    create: list[Argv] = []  # after the first start: users, databases
+    env: dict[str, str] = {}
+    ready_timeout: float = 60.0  # seconds
+    stop_timeout: float = 60.0
+    refuses_root: bool = False
+    sysbench: dict[str, str] = {}  # driver options: pgsql-host = "{socket}" …
+    perf_pid: str = "server"  # "server": the started process and its children, "backend": written by the workload
+
+
+class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What makes loaded data reusable by other builds."""
+
+    format: str = "1"  # the on-disk format; part of the dataset's key
+
+
+class When(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition on the tree or the toolchain, and what it changes (merged over the recipe)."""
+
+    version: str = ""  # ">=8.0.30", ">=3.8,<3.30"
+    file: str = ""  # exists in the tree
+    missing: str = ""  # does not exist in the tree
+    compiler: str = ""  # "gcc>=12"
+    change: dict[str, object] = {}  # keys of the recipe: {"build": {"configure": […]}}
+
+
+class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One system: where its source is and how a commit of it is built and run."""
+
+    name: str = ""  # the folder's name, filled in by the reader
+    folder: str = ""  # absolute path of the recipe's folder, filled in by the reader
+    summary: str
+    extends: str = ""
+    repository: str = ""
+    release_tags: list[str] = []  # "version-{version}", "REL_{version:_}" (dots written as _)
+    version: Argv = []  # prints the version, run in the checkout: ["cat", "VERSION"]
+    ignore: list[str] = []  # paths that cannot change the speed, git's glob rules
+    driver: str  # what workloads talk to: "sqlite", "mysql", "pgsql", …
+    library: str = ""  # of an embedded system: path below {prefix} that the workload loads
+    variant: str = "o2nofp"  # the default one
+    variants: dict[str, Variant] = {}
+    build: Build
+    server: Server | None = None
+    dataset: Dataset = Dataset()
+    when: list[When] = []

@@ -1,0 +1,1 @@
+"""A stored hunt, told: pure functions from records to text."""

@@ -1,0 +1,1 @@
+"""The git history under hunt: which revisions, which range, which candidates."""

@@ -1,0 +1,1 @@
+"""The history: an append-only log in SQLite, and the views people ask of it."""
