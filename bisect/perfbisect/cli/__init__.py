@@ -1,0 +1,133 @@
+"""The command line: arguments → settings → hunt → exit status. The only place that prints and exits.
+
+Each verb is a module that is imported only when the verb is used, so that `bisect --help` and shell completion
+answer at once; the help texts of the list therefore stand here.
+"""
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from perfbisect import __version__
+from perfbisect.errors import INTERRUPTED, USAGE, PerfBisectError
+
+VERBS: Mapping[str, tuple[str, str]] = {
+    "run": ("run", "Hunt the commit that changed the speed between two revisions."),
+    "resume": ("resume", "Go on with an interrupted hunt."),
+    "history": ("history", "List the hunts so far."),
+    "show": ("show", "Tell one hunt: verdict, proof, candidates, counters."),
+    "query": ("query", "Ask the history in SQL."),
+    "builders": ("recipes", "List the systems that can be built."),
+    "workloads": ("recipes", "List the microbenchmarks."),
+    "hosts": ("recipes", "List the machines of hosts.toml."),
+    "demo": ("demo", "Hunt a planted slowdown in a small storage engine, start to finish."),
+}
+
+
+class Verbs(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All verbs, in the order in which people meet them."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return the command of one verb."""
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"perfbisect.cli.{VERBS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with the nearest verb named for a mistyped one."""
+        if args and not args[0].startswith("-") and args[0] not in VERBS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], VERBS, 1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise click.UsageError(f"There is no command '{args[0]}'.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of verbs, without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, summary) for verb, (_, summary) in VERBS.items()])
+
+
+EPILOG = """\b
+Examples:
+  bisect demo
+  bisect run 3.41.0 3.42.0 --builder sqlite --workload update-index
+  bisect resume
+  bisect show
+  bisect query 'select * from culprits'
+
+\b
+Exit status: 0 culprit named, 1 nothing to find, 2 inconclusive, 3 usage or
+configuration error, 4 environment failure, 130 interrupted (resumable).
+
+\b
+Tab completion: eval "$(_BISECT_COMPLETE=bash_source bisect)"   (or zsh_source, fish_source)
+"""
+
+
+@click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="bisect")
+def bisect() -> None:
+    """Find the commit that made a database slower.
+
+    Give it a fast revision and a slow one. It builds candidates with ccache, measures them with a targeted
+    microbenchmark, and names the commit with a stated probability and the proof against its parent.
+    """
+
+
+def interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """A polite kill is handled as Ctrl-C: stop cleanly, resumable."""
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Entry point of the `bisect` program: runs a verb and turns every failure into a sentence and a status."""
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        status = bisect.main(prog_name="bisect", standalone_mode=False)
+    except click.exceptions.Exit as leave:
+        status = leave.exit_code
+    except click.ClickException as mistake:
+        mistake.show()
+        status = USAGE
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        status = INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone (`bisect history | head`); what Python still buffers for it must not raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    except PerfBisectError as failure:
+        click.echo(f"Error: {failure}", err=True)
+        if failure.advice:
+            click.echo(failure.advice, err=True)
+        status = failure.exit_status
+    except Exception:
+        click.echo(f"Error: this is a bug of perfbisect; please report it with {keep_traceback()}", err=True)
+        status = USAGE
+    sys.exit(status or 0)
+
+
+def keep_traceback() -> Path:
+    """Write the traceback being handled to a file in the user's state folder, and return its path."""
+    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "perfbisect"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "error.log"
+    path.write_text(f"perfbisect {__version__}\n{' '.join(sys.argv)}\n{traceback.format_exc()}")
+    return path

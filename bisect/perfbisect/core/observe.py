@@ -1,0 +1,44 @@
+"""From the log of a hunt to what the search is told.
+
+Live, resumed and replayed hunts all go through ``observations``: same log in, same observations out.
+Commits, not node numbers, tie an event to the graph, so that a log can be read against another range.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from perfbisect.core.counters import value
+from perfbisect.core.event import BuildFinished, CandidateSkipped, RunFinished
+from perfbisect.core.observation import Built, Observation, Reading, Skipped
+
+Logged = BuildFinished | CandidateSkipped | RunFinished
+
+
+def observations(
+    log: Sequence[tuple[float, Logged]], node: Mapping[str, int], metric: str, began: float
+) -> list[Observation]:
+    """The observations in ``log`` about the commits in ``node`` (full hash → node of the graph).
+
+    ``log`` holds (seconds since the epoch, event) in order, ``began`` is when the hunt did. A run for which the metric
+    is missing or not positive says nothing and is left out.
+    """
+    told: list[Observation] = []
+    binaries: dict[str, int] = {}
+    visits: dict[str, int] = {}
+    for at, event in log:
+        candidate = node.get(event.facts.commit)
+        if candidate is None:
+            continue
+        match event:
+            case BuildFinished(facts=build):
+                first = binaries.setdefault(build.binary, candidate)
+                told.append(Built(candidate, build.seconds, None if first == candidate else first))
+            case CandidateSkipped(facts=skip):
+                told.append(Skipped(candidate, skip.reason, skip.seconds))
+            case RunFinished(facts=run):
+                measured = value(run, metric)
+                if measured is not None and measured > 0:
+                    minutes = (run.started + run.seconds / 2 - began) / 60
+                    visit = visits.setdefault(run.visit, len(visits))
+                    told.append(Reading(candidate, math.log(measured), minutes, visit, seconds=at - run.started))
+    return told

@@ -1,0 +1,45 @@
+#!/bin/sh
+# Installs the system packages that are missing, when root; otherwise prints the command that does.
+# What is required stops the set-up, what is optional only costs the tests that need it.
+set -eu
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+missing=""
+need() { have "$1" || missing="$missing $2"; }
+need git git
+need gcc gcc
+need make make
+need ccache ccache
+need sysbench sysbench
+need vmstat procps
+need taskset util-linux
+need objcopy binutils
+python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
+if ! perf --version >/dev/null 2>&1; then
+    # Debian ships perf as linux-perf, Ubuntu inside the tools of each kernel.
+    . /etc/os-release
+    [ "${ID:-}" = ubuntu ] && missing="$missing linux-tools-generic" || missing="$missing linux-perf"
+fi
+
+optional=""
+want() { have "$1" || optional="$optional $2"; }
+want iostat sysstat
+want tclsh tcl
+
+[ -z "$missing$optional" ] && exit 0
+if [ "$(id -u)" != 0 ]; then
+    [ -n "$optional" ] && echo "Optional packages are missing; get them with: sudo apt-get install$optional" >&2
+    [ -z "$missing" ] && exit 0
+    echo "System packages are missing; install them with: sudo apt-get install$missing" >&2
+    exit 4
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+if [ -n "$missing" ]; then
+    # shellcheck disable=SC2086  # a list of package names
+    apt-get install -y -qq --no-install-recommends $missing >/dev/null
+fi
+for package in $optional; do
+    apt-get install -y -qq --no-install-recommends "$package" >/dev/null || echo "Left out: $package" >&2
+done
