@@ -1,4 +1,4 @@
-"""What the search wants next: a measurement, a profile, or the end of the hunt."""
+"""What the search wants next: a measurement, or the end of the hunt."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,13 +33,6 @@ class Measure:
     plan: tuple[Share, ...]
     purpose: Purpose
     host: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Profile one built candidate, so that the verdict can say why it is slower."""
-
-    candidate: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +86,8 @@ class Inconclusive:
     reason: str  # "budget", "unbuildable", "layout tie", … : one short phrase
 
 
-Order = Measure | Profile | Found | Several | NotReproduced | Inconclusive
 Verdict = Found | Several | NotReproduced | Inconclusive
+Order = Measure | Verdict
 
 
 @dataclass(frozen=True, slots=True, eq=False)

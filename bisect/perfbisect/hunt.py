@@ -1,0 +1,115 @@
+"""The only loop: ask the search, obey, save, tell.
+
+The log is the state. What the lab reports is in the history before it is told to anybody, and the next order is
+always derived from the whole log; so a hunt that was killed goes on exactly where its log ends.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from perfbisect.core.event import (
+    BuildFinished,
+    CandidateSkipped,
+    Decided,
+    Event,
+    HuntEnded,
+    HuntStarted,
+    RunFinished,
+    Warned,
+)
+from perfbisect.core.graph import Graph
+from perfbisect.core.observe import Logged, observations
+from perfbisect.core.order import Measure, NotReproduced, Verdict
+from perfbisect.core.policy import Direction, Policy
+from perfbisect.core.search import decide
+from perfbisect.errors import UsageError
+from perfbisect.lab.protocol import Lab
+from perfbisect.store.history import History
+
+Told = tuple[float, Event]  # seconds since the epoch, what happened
+LabFor = Callable[[tuple[str, ...]], Lab]  # commits of a graph's nodes → a lab that measures them
+
+
+@dataclass(frozen=True, slots=True)
+class Quest:
+    """One question put to the search: a graph, the commit of each node, and the rules."""
+
+    graph: Graph
+    commits: tuple[str, ...]
+    policy: Policy
+    metric: str
+
+
+class Log:
+    """The log of one hunt: what earlier sessions left in the history, and everything since."""
+
+    def __init__(self, history: History, hunt: int) -> None:
+        self.history = history
+        self.hunt = hunt
+        self.began = history.began(hunt)
+        self.entries: list[tuple[float, Logged]] = list(history.log(hunt))
+
+    def append(self, event: Event) -> Told:
+        """Make ``event`` durable, then return it with its time."""
+        at = time.time()
+        self.history.append(self.hunt, event, at)
+        if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
+            self.entries.append((at, event))
+        return at, event
+
+
+def pursue(quest: Quest, log: Log, lab: Lab) -> Iterator[Told]:
+    """Ask and obey until there is a verdict; the last event told is the Decided that carries it."""
+    node = {commit: index for index, commit in enumerate(quest.commits)}
+    while True:
+        told = observations(log.entries, node, quest.metric, log.began)
+        decision = decide(quest.graph, told, quest.policy)
+        yield log.append(Decided(decision))
+        if not isinstance(decision.order, Measure):
+            return
+        for event in lab.measure(decision.order):
+            yield log.append(event)
+
+
+def hunt(quest: Quest, started: HuntStarted, log: Log, lab_for: LabFor) -> Iterator[Told]:
+    """The hunt itself: ``started`` is told first, HuntEnded last."""
+    yield log.append(started)
+    verdict: Verdict | None = None
+    for at, event in pursue(quest, log, lab_for(quest.commits)):
+        yield at, event
+        verdict = verdict_of(event)
+    assert verdict is not None, "the search ends only with a verdict"
+    yield log.append(HuntEnded(verdict))
+
+
+def check_base(quest: Quest, started: HuntStarted, good: str, log: Log, lab_for: LabFor) -> Iterator[Told]:
+    """Where good is not an ancestor of bad, show that the merge base is as fast as good before it stands in for it.
+
+    Raises UsageError when it is not: the change that is hunted lies on good's own side of the fork.
+    """
+    base = quest.commits[0]
+    side = replace(
+        quest,
+        graph=Graph.line(1),
+        commits=(base, good),
+        policy=replace(quest.policy, direction=Direction.ANY),
+    )
+    yield log.append(replace(started, candidates=side.commits, commits=1, merges=0))
+    verdict: Verdict | None = None
+    for at, event in pursue(side, log, lab_for(side.commits)):
+        yield at, event
+        verdict = verdict_of(event)
+    if not isinstance(verdict, NotReproduced):
+        raise UsageError(
+            f"The merge base {base[:10]} does not have the speed of good {good[:10]}, so it cannot stand in for it.",
+            f"The change lies between them: bisect run {base[:10]} {good[:10]} …, or choose a good ancestor of bad.",
+        )
+    yield log.append(Warned(f"The merge base {base[:10]} is as fast as good and stands in for it."))
+
+
+def verdict_of(event: Event) -> Verdict | None:
+    """The verdict an event carries, if it does."""
+    if isinstance(event, Decided) and not isinstance(event.decision.order, Measure):
+        return event.decision.order
+    return None
