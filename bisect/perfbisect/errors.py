@@ -2,11 +2,12 @@
 
 Exit statuses of `bisect run`: 0 culprit named, 1 not reproduced or nothing to find, 2 inconclusive,
 3 usage or configuration error, 4 environment failure, 130 interrupted (resumable). Anything raised
-that is not a PerfBisectError is a bug of ours.
+that is not a PerfBisectError is a bug of ours and ends with 70.
 """
 
 USAGE = 3
 ENVIRONMENT = 4
+BUG = 70
 INTERRUPTED = 130
 
 

@@ -16,7 +16,7 @@ from types import FrameType
 import click
 
 from perfbisect import __version__
-from perfbisect.errors import INTERRUPTED, USAGE, PerfBisectError
+from perfbisect.errors import BUG, INTERRUPTED, USAGE, PerfBisectError
 
 VERBS: Mapping[str, tuple[str, str]] = {
     "run": ("run", "Hunt the commit that changed the speed between two revisions."),
@@ -120,7 +120,7 @@ def main() -> None:
         status = failure.exit_status
     except Exception:
         click.echo(f"Error: this is a bug of perfbisect; please report it with {keep_traceback()}", err=True)
-        status = USAGE
+        status = BUG
     sys.exit(status or 0)
 
 

@@ -7,17 +7,17 @@ from perfbisect.core.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The arguments of `bisect run`, resolved."""
+    """The arguments of `bisect run`. What may be empty as given is filled in before the hunt begins."""
 
     good: str  # as written
     bad: str
-    good_commit: str  # full hash of the good end of the graph (the merge base, where good is not an ancestor of bad)
-    bad_commit: str
     repository: str  # absolute path of the local repository
     builder: str
-    variant: str
     workload: str
     host: str
+    variant: str = ""
+    good_commit: str = ""  # full hash
+    bad_commit: str = ""
     metric: str = "qps"
     first_parent: bool = False
     overrides: dict[str, str | int | float | bool] = field(default_factory=dict)  # of the workload: time, threads, …

@@ -1,0 +1,80 @@
+"""`bisect demo`: hunt a planted slowdown in a small storage engine, start to finish."""
+
+import os
+import shutil
+from pathlib import Path
+
+import click
+
+from perfbisect.cli.options import history_option
+from perfbisect.cli.values import Percent
+from perfbisect.cli.view import open_view, view_options
+from perfbisect.core.policy import Policy
+from perfbisect.core.settings import Settings
+
+EPILOG = """\b
+Examples:
+  bisect demo
+  bisect demo --seed 7
+  bisect demo --seed 7 --drop 8%   a drop of your choice
+
+\b
+Exit status: 0 only if the commit named is the one that was planted.
+"""
+
+WRONG = 1
+
+
+@click.command(epilog=EPILOG)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Which history is written.")
+@click.option("--drop", type=Percent(), help="Size of the planted drop. Default: 25% to 60%, by the seed.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Where the history is written.")
+@view_options
+@history_option
+def demo(seed: int, drop: float | None, folder: Path | None, history: Path | None, as_json: bool, plain: bool) -> int:
+    """Write a small storage engine with 60 commits of history, and hunt the commit that slowed update-index.
+
+    The answer is written to a file beside the repository that the hunt does not read, and compared at the end.
+    """
+    import msgspec
+
+    from perfbisect.cli.session import Scene, follow_anew
+    from perfbisect.cli.settle import settle
+    from perfbisect.core.order import Found
+    from perfbisect.core.verdict import exit_status
+    from perfbisect.demo.history import write_history
+
+    place = folder or cache_folder() / f"seed-{seed}"
+    repository, answer_file = place / "repository", place / "answer.json"
+    shutil.rmtree(repository, ignore_errors=True)
+    answer_file.parent.mkdir(parents=True, exist_ok=True)
+    answer_file.write_bytes(msgspec.json.encode(write_history(repository, seed, drop=drop)))
+
+    settings = settle(
+        Settings(
+            good="v1.0",
+            bad="v1.1",
+            repository=str(repository.absolute()),
+            builder="demo",
+            workload="update-index",
+            host="local",
+            policy=Policy(build_cost=1.0),
+        )
+    )
+    scene = Scene.set_up(settings)
+    verdict = follow_anew(scene, history, open_view(as_json=as_json, plain=plain))
+    planted = msgspec.json.decode(answer_file.read_bytes())["commit"]
+    if not isinstance(verdict, Found):
+        click.echo(f"The hunt named no commit; planted was {planted[:10]} ({answer_file}).", err=True)
+        return exit_status(verdict)
+    named = scene.span.candidates[verdict.step.candidate]
+    if named != planted:
+        click.echo(f"Wrong: named {named[:10]}, planted was {planted[:10]} ({answer_file}).", err=True)
+        return WRONG
+    click.echo(f"Right: {planted[:10]} is the commit that was planted ({answer_file}).", err=True)
+    return 0
+
+
+def cache_folder() -> Path:
+    """Where demo histories are written when no folder is given."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perfbisect" / "demo"

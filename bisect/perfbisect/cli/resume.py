@@ -1,0 +1,26 @@
+"""`bisect resume`: go on with an interrupted hunt."""
+
+from pathlib import Path
+
+import click
+
+from perfbisect.cli.options import history_option
+from perfbisect.cli.view import open_view, view_options
+
+EPILOG = """\b
+Examples:
+  bisect resume        the latest hunt
+  bisect resume 12
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("hunt", type=int, required=False)
+@view_options
+@history_option
+def resume(hunt: int | None, history: Path | None, as_json: bool, plain: bool) -> int:
+    """Go on with HUNT (default: the latest) where it was interrupted, without repeating finished work."""
+    from perfbisect.cli.session import go_on
+    from perfbisect.core.verdict import exit_status
+
+    return exit_status(go_on(hunt, history, open_view(as_json=as_json, plain=plain)))

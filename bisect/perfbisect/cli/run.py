@@ -1,0 +1,107 @@
+"""`bisect run`: hunt the commit that changed the speed between two revisions."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfbisect.cli.options import history_option
+from perfbisect.cli.recipes import builder_name, host_name, workload_name
+from perfbisect.cli.values import Minutes, Percent
+from perfbisect.cli.view import open_view, view_options
+from perfbisect.core.policy import Direction, Policy
+from perfbisect.core.settings import Settings
+
+EPILOG = """\b
+Examples:
+  bisect run 3.41.0 3.42.0 --builder sqlite --workload update-index
+  bisect run REL_16_0 REL_17_0 --builder postgres --workload scan --repo ~/src/postgres
+  bisect run v1.0 HEAD --builder demo --workload range --metric p95 --direction rise
+  bisect run 3.41.0 3.42.0 --builder sqlite --workload scan --max-time 2h --json
+
+\b
+GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git revision.
+A hunt that was interrupted goes on with `bisect resume`.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("good")
+@click.argument("bad")
+@click.option("--builder", "-b", required=True, metavar="NAME", shell_complete=builder_name, help="System to build.")
+@click.option("--workload", "-w", required=True, metavar="NAME", shell_complete=workload_name, help="What to run.")
+@click.option("--host", default="local", metavar="NAME", show_default=True, shell_complete=host_name, help="Where.")
+@click.option("--repo", type=click.Path(path_type=Path), help="Local clone. Default: the recipe's URL, cloned once.")
+@click.option("--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`.")
+@click.option("--metric", default="qps", show_default=True, metavar="NAME", help="qps, p95, cpu/o, instructions/o, …")
+@click.option(
+    "--direction",
+    type=click.Choice([d.value for d in Direction]),
+    help="Which change is hunted, from good to bad. Default: drop for qps, rise for every other metric.",
+)
+@click.option("--confidence", type=Percent(), default=0.95, show_default="95%", help="Name a culprit when this sure.")
+@click.option("--min-effect", type=Percent(), default=0.02, show_default="2%", help="Smallest change of interest.")
+@click.option("--max-builds", type=click.IntRange(min=1), help="Stop with the best answer after so many builds.")
+@click.option("--max-runs", type=click.IntRange(min=1), help="… after so many timed runs.")
+@click.option("--max-time", type=Minutes(), help="… after so much time: 90s, 45m, 2h.")
+@click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
+@click.option("--time", type=click.IntRange(min=1), help="Seconds of each timed run.")
+@click.option("--warmup", type=click.FloatRange(min=0), help="Seconds of warm-up before each run.")
+@click.option("--threads", type=click.IntRange(min=1), help="Client threads.")
+@click.option("--builders", type=click.Path(path_type=Path), help="Folder with builders of your own.")
+@click.option("--workloads", type=click.Path(path_type=Path), help="Folder with workloads of your own.")
+@click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
+@view_options
+@history_option
+def run(
+    good: str,
+    bad: str,
+    builder: str,
+    workload: str,
+    host: str,
+    repo: Path | None,
+    variant: str,
+    metric: str,
+    direction: str | None,
+    first_parent: bool,
+    builders: Path | None,
+    workloads: Path | None,
+    hosts: Path | None,
+    history: Path | None,
+    as_json: bool,
+    plain: bool,
+    **options: Any,
+) -> int:
+    """Hunt the commit that changed the speed between GOOD and BAD."""
+    from perfbisect.cli.session import Scene, follow_anew
+    from perfbisect.cli.settle import settle
+    from perfbisect.core.verdict import exit_status
+
+    policy = Policy(
+        confidence=options["confidence"],
+        direction=Direction(direction or ("drop" if metric == "qps" else "rise")),
+        min_effect=options["min_effect"],
+        max_builds=options["max_builds"] or 0,
+        max_runs=options["max_runs"] or 0,
+        max_minutes=options["max_time"] or 0.0,
+    )
+    settings = settle(
+        Settings(
+            good=good,
+            bad=bad,
+            repository=str(repo.absolute()) if repo else "",
+            builder=builder,
+            variant=variant,
+            workload=workload,
+            host=host,
+            metric=metric,
+            first_parent=first_parent,
+            overrides={key: options[key] for key in ("time", "warmup", "threads") if options[key] is not None},
+            policy=policy,
+            builders_path=str(builders.absolute()) if builders else "",
+            workloads_path=str(workloads.absolute()) if workloads else "",
+            hosts_path=str(hosts.absolute()) if hosts else "",
+        )
+    )
+    verdict = follow_anew(Scene.set_up(settings), history, open_view(as_json=as_json, plain=plain))
+    return exit_status(verdict)

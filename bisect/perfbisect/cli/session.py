@@ -1,0 +1,139 @@
+"""From the settings of a hunt to its verdict: opens what a hunt needs, runs it under a view, closes everything."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import msgspec
+
+from perfbisect.cli.view import View
+from perfbisect.core.event import HuntStarted, Warned
+from perfbisect.core.measurement import HostFacts
+from perfbisect.core.order import Verdict
+from perfbisect.core.settings import Settings
+from perfbisect.errors import INTERRUPTED, PerfBisectError
+from perfbisect.host.connect import connect
+from perfbisect.host.facts import fingerprint
+from perfbisect.host.lock import hold
+from perfbisect.host.protocol import Host
+from perfbisect.hunt import Log, Quest, Told, check_base, hunt, verdict_of
+from perfbisect.lab.lab import HostLab
+from perfbisect.lab.preflight import check
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.find import Folders, load_builder, load_host, load_workload
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.workload import Workload
+from perfbisect.repository.describe import describe
+from perfbisect.repository.range import Range, read_range
+from perfbisect.repository.resolve import open_repository
+from perfbisect.store.history import History
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything a hunt stands on, loaded and checked."""
+
+    settings: Settings
+    builder: Builder
+    workload: Workload
+    entry: HostEntry
+    host: Host
+    facts: HostFacts
+    span: Range
+    warnings: tuple[Warned, ...]
+
+    @classmethod
+    def set_up(cls, settings: Settings) -> "Scene":
+        """Load the recipes, read the range and look at the host. Raises the error of whatever is wrong."""
+        builder = load_builder(settings.builder, Folders.of(settings.builders_path))
+        workload = load_workload(settings.workload, builder.driver, Folders.of(settings.workloads_path))
+        workload = msgspec.structs.replace(workload, **settings.overrides)
+        entry = load_host(settings.host, settings.hosts_path)
+        repository = open_repository(Path(settings.repository))
+        span = read_range(
+            repository, settings.good_commit, settings.bad_commit, builder.ignore, first_parent=settings.first_parent
+        )
+        host = connect(entry)
+        warnings = check(host, builder, workload, settings.metric)
+        return cls(settings, builder, workload, entry, host, fingerprint(host), span, warnings)
+
+    def lab(self, commits: tuple[str, ...]) -> HostLab:
+        """A lab that measures these commits on the host."""
+        repository = open_repository(Path(self.settings.repository))
+        return HostLab(
+            host=self.host,
+            entry=self.entry,
+            builder=self.builder,
+            variant=self.settings.variant,
+            workload=self.workload,
+            repository=Path(self.settings.repository),
+            commits=commits,
+            describe=lambda commit: describe(repository, commit),
+        )
+
+    def started(self, hunt_id: int, resumed: bool) -> HuntStarted:
+        """The first event of a session."""
+        return HuntStarted(
+            hunt=hunt_id,
+            builder=self.settings.builder,
+            workload=self.settings.workload,
+            host=self.facts,
+            good=self.settings.good,
+            bad=self.settings.bad,
+            commits=self.span.commits,
+            candidates=self.span.candidates,
+            merges=self.span.merges,
+            resumed=resumed,
+        )
+
+
+def follow_anew(scene: Scene, path: Path | None, view: View) -> Verdict:
+    """Begin a hunt in the history at ``path`` and follow it to its verdict."""
+    with closing(History.open(path)) as history:
+        hunt_id = history.begin(scene.settings, scene.facts, scene.started(0, False), time.time())
+        return follow(history, hunt_id, scene, view, resumed=False)
+
+
+def go_on(hunt_id: int | None, path: Path | None, view: View) -> Verdict:
+    """Go on with a hunt (None: the latest) of the history at ``path`` where its log ends."""
+    with closing(History.open(path)) as history:
+        hunt_id = history.latest() if hunt_id is None else hunt_id
+        scene = Scene.set_up(history.settings(hunt_id))
+        return follow(history, hunt_id, scene, view, resumed=True)
+
+
+def follow(history: History, hunt_id: int, scene: Scene, view: View, *, resumed: bool) -> Verdict:
+    """Hunt, showing every event, until there is a verdict. An interruption or a failure says how to go on."""
+    verdict: Verdict | None = None
+    with ExitStack() as stack:
+        stack.callback(view.close)
+        try:
+            stack.enter_context(hold(scene.host, f"hunt {hunt_id}"))
+            for at, event in events(history, hunt_id, scene, resumed):
+                view.show(event, at)
+                verdict = verdict_of(event) or verdict
+        except KeyboardInterrupt:
+            view.close()
+            click.echo(f"Interrupted. What was measured is kept; go on with: bisect resume {hunt_id}", err=True)
+            raise SystemExit(INTERRUPTED) from None
+        except PerfBisectError as failure:
+            failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: bisect resume {hunt_id}".strip()
+            raise
+    assert verdict is not None, "a hunt ends with a verdict"
+    return verdict
+
+
+def events(history: History, hunt_id: int, scene: Scene, resumed: bool) -> Iterator[Told]:
+    """Everything that happens in one session of a hunt, the warnings before it included."""
+    log = Log(history, hunt_id)
+    settings = scene.settings
+    quest = Quest(scene.span.graph, scene.span.candidates, settings.policy, settings.metric)
+    started = scene.started(hunt_id, resumed)
+    for warning in scene.warnings:
+        yield log.append(warning)
+    if not scene.span.good_is_ancestor:
+        yield from check_base(quest, started, settings.good_commit, log, scene.lab)
+    yield from hunt(quest, started, log, scene.lab)

@@ -1,0 +1,42 @@
+"""Kinds of values that options take: lengths of time and shares."""
+
+import click
+
+
+class Minutes(click.ParamType):
+    """A length of time such as 90s, 45m or 2h; a bare number means minutes."""
+
+    name = "TIME"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Minutes as a number."""
+        if isinstance(value, float):
+            return value
+        text = str(value)
+        unit = {"s": 1 / 60, "m": 1.0, "h": 60.0}.get(text[-1:], 0.0)
+        try:
+            minutes = float(text[:-1]) * unit if unit else float(text)
+        except ValueError:
+            self.fail(f"{text!r} is not a length of time; write 90s, 45m or 2h.", param, ctx)
+        if not 0 < minutes < float("inf"):
+            self.fail(f"{text!r} is not a positive length of time.", param, ctx)
+        return minutes
+
+
+class Percent(click.ParamType):
+    """A share such as 2% or 0.02."""
+
+    name = "SHARE"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The share as a fraction."""
+        if isinstance(value, float):
+            return value
+        text = str(value)
+        try:
+            share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        except ValueError:
+            self.fail(f"{text!r} is not a share; write 2% or 0.02.", param, ctx)
+        if not 0 < share < 1:
+            self.fail(f"{text!r} is not between 0 and 1 (0% and 100%).", param, ctx)
+        return share

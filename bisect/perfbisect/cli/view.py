@@ -1,0 +1,40 @@
+"""Which view draws a hunt: live in a terminal, plain lines otherwise, JSON for programs."""
+
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import click
+
+from perfbisect.core.event import Event
+
+
+class View(Protocol):
+    """Draws the events of a hunt; closing it leaves the terminal as it was."""
+
+    def show(self, event: Event, at: float) -> None:
+        """Draw one event that happened ``at`` seconds since the epoch."""
+
+    def close(self) -> None:
+        """Draw no more."""
+
+
+def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of every verb that hunts: how the hunt is shown."""
+    command = click.option("--json", "as_json", is_flag=True, help="One JSON object for each event.")(command)
+    return click.option("--plain", is_flag=True, help="Plain lines, as when there is no terminal.")(command)
+
+
+def open_view(*, as_json: bool, plain: bool) -> View:
+    """The view the user asked for, or the one that suits standard output."""
+    if as_json:
+        from perfbisect.ui.jsonlines import JsonLines
+
+        return JsonLines(sys.stdout)
+    if plain or not sys.stdout.isatty():
+        from perfbisect.ui.plain import PlainLines
+
+        return PlainLines(sys.stdout)
+    from perfbisect.ui.live import LiveScreen
+
+    return LiveScreen()
