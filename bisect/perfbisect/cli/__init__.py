@@ -118,7 +118,7 @@ def main() -> None:
         if failure.advice:
             click.echo(failure.advice, err=True)
         status = failure.exit_status
-    except Exception:
+    except Exception:  # noqa: BLE001  # the one place that catches what should not happen
         click.echo(f"Error: this is a bug of perfbisect; please report it with {keep_traceback()}", err=True)
         status = BUG
     sys.exit(status or 0)
