@@ -1,0 +1,150 @@
+"""What a user gets wrong: one clear sentence, the right exit status, nothing begun."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfbisect.cli import main
+
+Invoke = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """``invoke(*args)`` runs the program in this process; returns its exit status and what it says on stderr."""
+
+    def run(*args: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["bisect", *args])
+        with pytest.raises(SystemExit) as leave:
+            main()
+        status = leave.value.code
+        assert isinstance(status, int)
+        said = capsys.readouterr().err
+        assert "Traceback" not in said
+        return status, said
+
+    return run
+
+
+@pytest.fixture
+def repo(git: Callable[..., str], tmp_path: Path) -> Path:
+    """Three commits of a text file, tagged v1.0, v1.1 and v1.2."""
+    folder = tmp_path / "repo"
+    for number in range(3):
+        (folder / "file.c").write_text(f"int x = {number};\n")
+        git("add", "-A")
+        git("commit", "-qm", f"commit {number}")
+        git("tag", f"v1.{number}")
+    return folder
+
+
+def hunt(repo: Path, good: str, bad: str, **options: str) -> list[str]:
+    """Arguments of a hunt in ``repo`` that would be possible."""
+    chosen = {"builder": "demo", "workload": "update-index", "repo": str(repo)} | options
+    return ["run", good, bad, *(word for name, value in chosen.items() for word in (f"--{name}", value))]
+
+
+def test_unknown_revision(invoke: Invoke, repo: Path) -> None:
+    status, said = invoke(*hunt(repo, "v1.0", "v1.9"))
+    assert status == 3
+    assert "v1.9" in said
+    assert "v1.2" in said or "v1.1" in said  # the nearest that exist
+
+
+@pytest.mark.parametrize("odd", ["--upload-pack=x", "a b", "$(touch x)", "'", "v1.0;ls", "..", "HEAD~99"])
+def test_odd_revision_names_are_only_unknown(invoke: Invoke, repo: Path, odd: str) -> None:
+    args = hunt(repo, "v1.0", "v1.1")[3:]
+    status, said = invoke("run", *args, "--", "v1.0", odd)
+    assert status == 3
+    assert odd in said
+    assert not (repo / "x").exists()
+
+
+def test_good_and_bad_swapped(invoke: Invoke, repo: Path) -> None:
+    status, said = invoke(*hunt(repo, "v1.2", "v1.0"))
+    assert status == 3
+    assert "swap" in said
+
+
+def test_equal_ends(invoke: Invoke, repo: Path) -> None:
+    status, said = invoke(*hunt(repo, "v1.1", "v1.1"))
+    assert status == 3
+    assert "same commit" in said
+
+
+def test_not_a_repository(invoke: Invoke, tmp_path: Path) -> None:
+    status, said = invoke(*hunt(tmp_path / "nothing", "a", "b"))
+    assert status == 3
+    assert "nothing" in said
+
+
+def test_shallow_clone(invoke: Invoke, repo: Path, git: Callable[..., str], tmp_path: Path) -> None:
+    git("clone", "-q", "--depth=1", f"file://{repo}", str(tmp_path / "shallow"), cwd=tmp_path)
+    status, said = invoke(*hunt(tmp_path / "shallow", "v1.0", "v1.2"))
+    assert status == 3
+    assert "--unshallow" in said
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong", "nearest"),
+    [("builder", "demoo", "demo"), ("workload", "update-indx", "update-index"), ("host", "locl", "local")],
+)
+def test_unknown_names_say_the_nearest(invoke: Invoke, repo: Path, option: str, wrong: str, nearest: str) -> None:
+    status, said = invoke(*hunt(repo, "v1.0", "v1.1", **{option: wrong}))
+    assert status == 3
+    assert wrong in said
+    assert nearest in said
+
+
+def test_typo_in_a_recipe_key(invoke: Invoke, repo: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "builders" / "mine"
+    recipe.mkdir(parents=True)
+    (recipe / "builder.toml").write_text(
+        'summary = "mine"\ndriver = "demo"\n[build]\ncompil = [["make"]]\nartifacts = []\n'
+    )
+    status, said = invoke(*hunt(repo, "v1.0", "v1.1", builder="mine", builders=str(tmp_path / "builders")))
+    assert status == 3
+    for part in ("builder.toml", "compil", "compile"):
+        assert part in said
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("max-time", "soon"), ("confidence", "150%"), ("metric", "speed"), ("direction", "down")]
+)
+def test_wrong_option_values(invoke: Invoke, repo: Path, option: str, value: str) -> None:
+    status, said = invoke(*hunt(repo, "v1.0", "v1.1", **{option: value}))
+    assert status == 3
+    assert value in said
+
+
+def test_unknown_verb_says_the_nearest(invoke: Invoke) -> None:
+    status, said = invoke("histroy")
+    assert status == 3
+    assert "history" in said
+
+
+@pytest.mark.parametrize("verb", ["show", "resume"])
+def test_no_history_yet(invoke: Invoke, verb: str) -> None:
+    status, said = invoke(verb)
+    assert status == 3
+    assert said.startswith("Error: ")
+
+
+def test_a_missing_tool_is_named_with_its_package(
+    invoke: Invoke, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A PATH that holds everything but sysbench."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for folder in (Path("/usr/bin"), Path("/bin")):
+        for program in folder.iterdir():
+            link = tools / program.name
+            if program.name != "sysbench" and not link.is_symlink():
+                link.symlink_to(program)
+    monkeypatch.setenv("PATH", str(tools))
+    status, said = invoke(*hunt(repo, "v1.0", "v1.2"))
+    assert status == 4
+    assert "sysbench" in said
+    assert "apt-get install" in said

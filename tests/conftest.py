@@ -1,0 +1,43 @@
+"""Every test is sealed off: its own home, no git configuration of the machine, fixed names and dates."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def seal(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fresh home folder for each test; returns it."""
+    home = tmp_path_factory.mktemp("home")
+    for name in list(os.environ):
+        if name.startswith(("GIT_", "XDG_", "CCACHE_", "PERFBISECT_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    for who in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{who}_NAME", "Test")
+        monkeypatch.setenv(f"GIT_{who}_EMAIL", "test@example.org")
+        monkeypatch.setenv(f"GIT_{who}_DATE", "2020-01-02T03:04:05Z")
+    return home
+
+
+Git = Callable[..., str]
+
+
+@pytest.fixture
+def git(tmp_path: Path) -> Git:
+    """``git(*args)`` in a new repository at ``tmp_path/repo``; returns what it prints."""
+    folder = tmp_path / "repo"
+    folder.mkdir()
+
+    def run(*args: str, cwd: Path = folder) -> str:
+        done = subprocess.run(["git", *args], cwd=cwd, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    run("init", "-q", "-b", "main")
+    return run
