@@ -1,0 +1,136 @@
+"""A verdict in words, and as an exit status. Every view and report tells it with these sentences."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from perfbisect.core.event import Commit
+from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+
+CommitOf = Callable[[int], Commit]
+
+LISTED = 10  # candidates of an inconclusive hunt that are listed before the rest is summed up
+
+REASONS = {
+    "budget": "the budget of builds, runs or time is spent",
+    "unbuildable": "the commits between them do not build or run",
+    "layout tie": "neighbouring builds differ no more than a change of code layout would make them differ",
+}
+
+
+def exit_status(verdict: Verdict) -> int:
+    """0 a culprit is named, 1 there is nothing to find on this host, 2 only a set can be named."""
+    match verdict:
+        case Found() | Several():
+            return 0
+        case NotReproduced():
+            return 1
+        case Inconclusive():
+            return 2
+
+
+def sentences(verdict: Verdict, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+    """What the verdict says, one sentence or list entry an element; entries of lists begin with two spaces.
+
+    ``commit_of`` gives the commit of a candidate, ``metric`` is the name of what was measured ("qps", "cpu/o", …).
+    """
+    match verdict:
+        case Found(step):
+            return found(step, commit_of, metric)
+        case Several(steps):
+            return several(steps, commit_of, metric)
+        case NotReproduced():
+            return not_reproduced(verdict, metric)
+        case Inconclusive():
+            return inconclusive(verdict, commit_of, metric)
+
+
+def found(step: Step, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+    """The culprit, what it did, and what it was compared with."""
+    return (
+        f"The culprit is {told(commit_of(step.candidate))}: {chance(step.probability)} sure.",
+        f"{title(metric)} after it is {ratio(step.ratio)} of what it was before it: {change(step.ratio.middle)}.",
+        proof(step, commit_of),
+    )
+
+
+def several(steps: Sequence[Step], commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+    """Every change, oldest first."""
+    entries = [
+        f"  {told(commit_of(step.candidate))}: {change(step.ratio.middle)}, {ratio(step.ratio)},"
+        f" {chance(step.probability)} sure."
+        for step in steps
+    ]
+    many = "One change" if len(steps) == 1 else f"{len(steps)} changes"
+    return (f"{many} of {title(metric)} in the range, oldest first:", *entries)
+
+
+def not_reproduced(verdict: NotReproduced, metric: str) -> tuple[str, ...]:
+    """That the ends are alike, how alike, and what to try."""
+    return (
+        f"Not reproduced: on this host the two ends do not differ in {title(metric)}.",
+        f"{title(metric)} of bad is {ratio(verdict.ratio)} of that of good.",
+        f"A change of {percent(verdict.detectable)} or more would have been seen.",
+        "To see smaller ones, use longer runs; or try another host, or another metric.",
+    )
+
+
+def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+    """The set that holds the culprit, and why it could not be made smaller."""
+    pairs = list(zip(verdict.candidates, verdict.probabilities, strict=True))
+    reason = REASONS.get(verdict.reason, verdict.reason)
+    many = "this commit" if len(pairs) == 1 else f"one of these {len(pairs)} commits"
+    entries = [f"  {chance(p):>6}  {told(commit_of(candidate))}" for candidate, p in pairs[:LISTED]]
+    if rest := pairs[LISTED:]:
+        entries.append(f"  {chance(sum(p for _, p in rest)):>6}  the {len(rest)} others together")
+    return (
+        f"Inconclusive: {reason}.",
+        f"{title(metric)} of bad is {ratio(verdict.ratio)} of that of good: {change(verdict.ratio.middle)}.",
+        f"The culprit is {many}, {chance(sum(verdict.probabilities))} sure:" if pairs else "No commit can be named.",
+        *entries,
+    )
+
+
+def proof(step: Step, commit_of: CommitOf) -> str:
+    """What the culprit was compared with."""
+    if not step.parents:
+        return "None of its parents could be measured, so it is not proven against them."
+    shorts = [commit_of(parent).short for parent in step.parents]
+    names = shorts[0] if len(shorts) == 1 else f"{', '.join(shorts[:-1])} and {shorts[-1]}"
+    return f"Proven against {names}, {'its parent' if len(shorts) == 1 else 'its parents'}, with runs taken in turns."
+
+
+def told(commit: Commit) -> str:
+    """A commit in a sentence: hash, day and subject, as far as they are known."""
+    about = ", ".join(part for part in (commit.date, f"“{commit.subject}”" if commit.subject else "") if part)
+    return f"{commit.short} ({about})" if about else commit.short
+
+
+def title(metric: str) -> str:
+    """The metric as it is written in a sentence."""
+    return "QPS" if metric == "qps" else metric
+
+
+def ratio(interval: Interval) -> str:
+    """A ratio with its interval: 0.712 (0.698 to 0.726)."""
+    return f"{interval.middle:.3f} ({interval.low:.3f} to {interval.high:.3f})"
+
+
+def change(middle: float) -> str:
+    """A ratio as people say it: a drop of 29 %."""
+    if abs(middle - 1) < 0.0005:
+        return "no change"
+    return f"{'a drop' if middle < 1 else 'a rise'} of {percent(abs(middle - 1))}"
+
+
+def percent(fraction: float) -> str:
+    """A fraction as a percentage of two digits: 29 %, 2.1 %."""
+    return f"{fraction * 100:.1f} %" if fraction < 0.0995 else f"{fraction * 100:.0f} %"
+
+
+def chance(probability: float) -> str:
+    """A probability as a percentage that never says 0 or 100: 97 %, 99.6 %, <0.1 %."""
+    if probability < 0.001:
+        return "<0.1 %"
+    if probability >= 0.99:
+        return f"{min(math.floor(probability * 1000 + 1e-9), 999) / 10:.1f} %"
+    return percent(probability)

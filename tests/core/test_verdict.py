@@ -1,0 +1,90 @@
+"""What a verdict says and which status it ends with."""
+
+import pytest
+
+from perfbisect.core.event import Commit
+from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.core.verdict import chance, change, exit_status, percent, sentences
+
+DROP = Interval(0.698, 0.712, 0.726)
+SAME = Interval(0.991, 0.998, 1.005)
+
+
+def commit_of(candidate: int) -> Commit:
+    return Commit(f"{candidate:02d}" * 20, "2021-10-13", "A. Author", f"Change {candidate}")
+
+
+def tell(verdict: Verdict, metric: str = "qps") -> str:
+    return "\n".join(sentences(verdict, commit_of, metric))
+
+
+def test_found_names_culprit_change_and_proof() -> None:
+    assert sentences(Found(Step(7, 0.974, DROP, (6,))), commit_of, "qps") == (
+        "The culprit is 0707070707 (2021-10-13, “Change 7”): 97 % sure.",
+        "QPS after it is 0.712 (0.698 to 0.726) of what it was before it: a drop of 29 %.",
+        "Proven against 0606060606, its parent, with runs taken in turns.",
+    )
+
+
+def test_found_names_every_parent_or_admits_that_there_is_none() -> None:
+    assert "against 0505050505, 0404040404 and 0303030303, its parents" in tell(Found(Step(7, 0.97, DROP, (5, 4, 3))))
+    assert "not proven against them" in tell(Found(Step(7, 0.97, DROP, ())))
+
+
+def test_a_commit_of_which_only_the_hash_is_known() -> None:
+    said = sentences(Found(Step(7, 0.97, DROP, (6,))), lambda c: Commit("ab" * 20, "", "", ""), "qps")
+    assert said[0] == "The culprit is ababababab: 97 % sure."
+
+
+def test_several_lists_every_change() -> None:
+    rise = Step(3, 0.99, Interval(1.04, 1.05, 1.06), (2,))
+    said = sentences(Several((rise, Step(7, 0.96, DROP, (6,)))), commit_of, "cpu/o")
+    assert said[0] == "2 changes of cpu/o in the range, oldest first:"
+    assert said[1] == "  0303030303 (2021-10-13, “Change 3”): a rise of 5.0 %, 1.050 (1.040 to 1.060), 99.0 % sure."
+    assert len(said) == 3
+
+
+def test_not_reproduced_says_what_would_have_been_seen() -> None:
+    said = tell(NotReproduced(SAME, 0.021))
+    assert "0.998 (0.991 to 1.005)" in said
+    assert "A change of 2.1 % or more would have been seen" in said
+    assert "longer runs" in said
+
+
+@pytest.mark.parametrize(("reason", "words"), [("budget", "budget of builds"), ("cosmic rays", "cosmic rays")])
+def test_inconclusive_gives_the_set_and_the_reason(reason: str, words: str) -> None:
+    said = sentences(Inconclusive((5, 6), (0.6, 0.38), DROP, reason), commit_of, "qps")
+    assert words in said[0]
+    assert said[2:] == (
+        "The culprit is one of these 2 commits, 98 % sure:",
+        "    60 %  0505050505 (2021-10-13, “Change 5”)",
+        "    38 %  0606060606 (2021-10-13, “Change 6”)",
+    )
+
+
+def test_inconclusive_sums_up_a_long_list() -> None:
+    said = sentences(Inconclusive(tuple(range(1, 41)), (0.025,) * 40, DROP, "budget"), commit_of, "qps")
+    assert len(said) == 3 + 10 + 1
+    assert said[-1] == "    75 %  the 30 others together"
+
+
+def test_exit_status_of_every_verdict() -> None:
+    step = Step(7, 0.97, DROP, (6,))
+    verdicts = [Found(step), Several((step,)), NotReproduced(SAME, 0.02), Inconclusive((), (), SAME, "budget")]
+    assert [exit_status(verdict) for verdict in verdicts] == [0, 0, 1, 2]
+
+
+def test_certainty_is_never_claimed() -> None:
+    assert [chance(p) for p in (0.0, 0.004, 0.5, 0.9899, 0.995, 0.9999, 1.0)] == [
+        "<0.1 %", "0.4 %", "50 %", "99 %", "99.5 %", "99.9 %", "99.9 %",
+    ]  # fmt: skip
+
+
+def test_changes_as_people_say_them() -> None:
+    assert [change(r) for r in (0.712, 1.0, 1.2, 2.0)] == [
+        "a drop of 29 %",
+        "no change",
+        "a rise of 20 %",
+        "a rise of 100 %",
+    ]
+    assert [percent(f) for f in (0.0213, 0.0999, 0.29)] == ["2.1 %", "10 %", "29 %"]
