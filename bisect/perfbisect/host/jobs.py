@@ -1,0 +1,281 @@
+"""Long commands on a host: one folder each, detached from us, so that we can go away and come back.
+
+A job is the folder ``root/jobs/ID`` with
+
+    command   what runs, for people to read and to run again
+    stdin     what it reads
+    pid       /proc/PID/stat of its leader, written by the leader when it starts
+    stdout    what it wrote
+    stderr
+    status    the exit status, blank until it ends
+
+The leader is a shell that leads a session of its own, runs the command under ``timeout`` and writes the status. So
+limits hold on the host, whatever happens to us. A leader is known by its pid *and* the tick at which it was born: a
+pid alone may belong to somebody else by now. Everything here is made of ``Host.run``, one call for each action.
+"""
+
+import base64
+import contextlib
+import re
+import secrets
+import shlex
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from perfbisect.errors import CommandFailed, EnvironmentFailure
+from perfbisect.host.programs import absent
+from perfbisect.host.protocol import Host
+
+LOST = -1  # the status of a job whose leader is gone without having written one: killed from outside, or a reboot
+GRACE = 10.0  # seconds between TERM and KILL
+
+_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CHUNK = 1 << 20  # bytes of output that one poll brings at most
+
+# A signal that is handled, unlike one that is ignored, is not inherited: the leader outlives TERM and tells the
+# status, its command does not. The status overwrites blanks in place, which needs no room on a full disk.
+_LEADER = """\
+trap : HUP INT TERM
+read -r stat </proc/self/stat
+printf '%s\\n' "$stat" >"$1/pid"
+sh "$1/command" <"$1/stdin"
+printf '%s\\n' "$?" 1<>"$1/status"
+"""
+
+_START = """\
+cd -- "$2" || exit 1
+command -v -- "$3" >/dev/null || exit 127
+mkdir -p "${1%/*}" "$5" && mkdir "$1" || exit 1
+set -e
+printf '    \\n' >"$1/status"
+cat >"$1/stdin"
+printf '%s' "$4" >"$1/command"
+: >"$1/stdout"; : >"$1/stderr"
+if [ "$6" = merged ]; then errors="$1/stdout"; else errors="$1/stderr"; fi
+setsid sh -c "$7" leader "$1" </dev/null >>"$1/stdout" 2>>"$errors" &
+tries=0
+until [ -s "$1/pid" ]; do
+    tries=$((tries + 1))
+    [ "$tries" -le 500 ] || { echo "the leader does not start" >&2; exit 1; }
+    sleep 0.01
+done
+cat "$1/pid"
+"""
+
+# Prints the state ("running", "lost" or a number), then a chunk of the output. The state is looked at first, so that
+# the output of an ended job is complete. A zombie has ended: it waits for an init that does not reap.
+_STATE = """\
+state() {
+    read -r status <"$1/status" || status=
+    [ -z "$status" ] || { echo "$status"; return; }
+    { read -r stat </proc/"$2"/stat; } 2>/dev/null || stat=
+    set -- "$1" "$3" ${stat##*) }
+    case $3 in ''|Z|X) ;; *) [ "${22}" != "$2" ] || { echo running; return; };; esac
+    read -r status <"$1/status" || status=
+    echo "${status:-lost}"
+}
+"""
+_POLL = _STATE + 'state "$1" "$2" "$3"; [ "$5" = 0 ] || tail -c "+$4" "$1/$6" | head -c "$5" | base64 -w 0\n'
+
+# Everything in the leader's session, and every descendant of that (some servers' children open sessions of their
+# own), gets TERM, then KILL until nothing is left. If the leader's pid belongs to another process by now, the session
+# has ended: a number stays taken as long as a session has it.
+_KILL = (
+    _STATE
+    + """\
+members() {
+    ps -e -o pid= -o ppid= -o sess= -o stat= | awk -v leader="$1" '
+        { parent[$1] = $2; dead[$1] = $4 ~ /^[ZX]/; if ($3 == leader) ours[$1] = 1 }
+        END {
+            do {
+                more = 0
+                for (p in parent) if (!(p in ours) && (parent[p] in ours)) { ours[p] = 1; more = 1 }
+            } while (more)
+            for (p in ours) if (!dead[p]) print p
+        }'
+}
+{ read -r stat </proc/"$2"/stat; } 2>/dev/null || stat=
+if [ -n "$stat" ]; then
+    born=$(set -- ${stat##*) }; echo "${20}")
+    [ "$born" = "$3" ] || exit 0
+fi
+signal=TERM; tries=0
+while pids=$(members "$2"); [ -n "$pids" ]; do
+    [ "$tries" -lt "$4" ] || signal=KILL
+    if [ "$tries" = 0 ] || [ $signal = KILL ]; then kill -s $signal $pids 2>/dev/null || :; fi
+    tries=$((tries + 1))
+    sleep 0.05
+done
+[ "$(state "$1" "$2" "$3")" != lost ] || echo 137 1<>"$1/status"
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A started job. Its folder on the host holds all there is to know."""
+
+    folder: PurePosixPath
+    pid: int  # of its leader
+    born: int  # clock ticks from the host's boot to the leader's start
+
+    @property
+    def id(self) -> str:
+        """The folder's name."""
+        return self.folder.name
+
+
+def start(
+    host: Host,
+    argv: Sequence[str],
+    *,
+    name: str,
+    timeout: float,
+    cwd: PurePosixPath | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str = "",
+    cpus: str = "",
+    merged: bool = False,
+) -> Job:
+    """Start ``argv`` as a job and return at once.
+
+    The command sees a clean environment: PATH, HOME and USER of the host, LC_ALL=C, a TMPDIR below our root, and
+    ``env``. What else our own environment holds would move stacks about, and differ from one terminal to the next.
+    After ``timeout`` seconds the command gets TERM, and KILL after GRACE more; the status is then 124 or 137.
+    ``cpus`` is a taskset list, ``merged`` sends stderr to stdout.
+
+    Raises EnvironmentFailure where the program or the folder ``cwd`` does not exist.
+    """
+    kept = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{_NAME.sub('_', name)}-{secrets.token_hex(3)}"
+    folder = host.root / "jobs" / kept
+    scratch = host.root / "tmp"
+    where = cwd or host.root
+    command = _command(argv, where, {"LC_ALL": "C", "TMPDIR": str(scratch), **(env or {})}, timeout, cpus)
+    streams = "merged" if merged else "apart"
+    arguments = [str(folder), str(where), argv[0], command, str(scratch), streams, _LEADER]
+    search = {"PATH": env["PATH"]} if env and "PATH" in env else None
+    try:
+        started = host.run(["sh", "-c", _START, "start", *arguments], env=search, stdin=stdin, check=False)
+    except (KeyboardInterrupt, SystemExit):
+        with contextlib.suppress(EnvironmentFailure):
+            kill(host, attach(host, kept))
+        raise
+    if started.status == 127:
+        raise absent([argv[0]], host.name)
+    if not started.ok:
+        reason = (started.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise EnvironmentFailure(f"{argv[0]} cannot be started as job {folder} on host {host.name}: {reason}")
+    return _job(folder, started.stdout)
+
+
+def attach(host: Host, job_id: str) -> Job:
+    """The job with that id, whoever started it. Raises EnvironmentFailure when there is none."""
+    folder = host.root / "jobs" / _NAME.sub("_", job_id)
+    try:
+        return _job(folder, host.run(["cat", str(folder / "pid")]).stdout)
+    except (CommandFailed, ValueError) as error:
+        raise EnvironmentFailure(f"host {host.name} has no job {job_id}", f"See {folder.parent} there.") from error
+
+
+def running(host: Host) -> tuple[Job, ...]:
+    """All jobs that run, oldest first: what an interrupted controller left behind is among them."""
+    script = (
+        _STATE
+        + """\
+for status in "$1"/*/status; do
+    read -r ended <"$status" && [ -z "$ended" ] || continue
+    folder=${status%/*}
+    read -r leader <"$folder/pid" || continue
+    set -- "$1" ${leader##*) }
+    [ "$(state "$folder" "${leader%% *}" "${21}")" != running ] || printf '%s\\n%s\\n' "$folder" "$leader"
+done 2>/dev/null
+"""
+    )
+    lines = host.run(["sh", "-c", script, "running", str(host.root / "jobs")], check=False).stdout.splitlines()
+    return tuple(_job(PurePosixPath(folder), stat) for folder, stat in zip(lines[::2], lines[1::2], strict=True))
+
+
+def status(host: Host, job: Job) -> int | None:
+    """The exit status, None while the job runs, LOST when it is gone without one."""
+    return _poll(host, job, 0, 0, "stdout")[0]
+
+
+def output(host: Host, job: Job, offset: int = 0, stream: str = "stdout") -> tuple[str, int]:
+    """What the job has written to ``stream`` from byte ``offset`` on (at most 1 MiB), and the offset after it."""
+    chunk = _poll(host, job, offset, _CHUNK, stream)[1]
+    return chunk.decode(errors="replace"), offset + len(chunk)
+
+
+def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Generator[str, None, int]:
+    """Yield the lines of the job's stdout from byte ``offset`` on as they come; the exit status is the return value.
+
+    The host is asked every ``every`` seconds, and more often at first, so that a short job is not waited for long.
+    Ctrl-C, or closing the generator, kills the job. When the host cannot be reached any more the job is left alone:
+    ``attach`` and wait again. Raises EnvironmentFailure when the job is lost.
+    """
+    pause, rest = min(0.02, every), b""
+    ended: int | None = None
+    try:
+        while True:
+            ended, chunk = _poll(host, job, offset, _CHUNK, "stdout")
+            offset += len(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield line.decode(errors="replace").removesuffix("\r")
+            if len(chunk) == _CHUNK:
+                continue
+            if ended is not None:
+                break
+            time.sleep(pause)
+            pause = min(pause * 1.5, every)
+    except (KeyboardInterrupt, GeneratorExit, SystemExit):
+        kill(host, job)
+        raise
+    if rest:
+        yield rest.decode(errors="replace")
+    if ended == LOST:
+        raise EnvironmentFailure(
+            f"job {job.folder} on host {host.name} is gone without an exit status",
+            "It was killed from outside, or the host was restarted; start again.",
+        )
+    return ended
+
+
+def kill(host: Host, job: Job, *, grace: float = GRACE) -> None:
+    """End the job and all its processes: TERM, and KILL after ``grace`` seconds. No harm when it has ended."""
+    tries = str(max(1, round(grace / 0.05)))
+    arguments = [str(job.folder), str(job.pid), str(job.born), tries]
+    host.run(["sh", "-c", _KILL, "kill", *arguments], timeout=grace + 60)
+
+
+def _command(argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str], timeout: float, cpus: str) -> str:
+    """The text of the file ``command``."""
+    if wrong := [name for name in env if not _VARIABLE.fullmatch(name)]:
+        raise ValueError(f"not a name of an environment variable: {wrong[0]!r}")
+    settings = shlex.join(f"{name}={value}" for name, value in env.items())
+    limit = ["timeout", "-k", f"{GRACE:g}", f"{timeout:g}"]
+    pinned = ["taskset", "-c", cpus] if cpus else []
+    return (
+        f"cd -- {shlex.quote(str(cwd))} &&\n"
+        f'exec env -i PATH="$PATH" HOME="$HOME" USER="${{USER:-}}" {settings} \\\n'
+        f"    {shlex.join([*limit, *pinned, *argv])}\n"
+    )
+
+
+def _job(folder: PurePosixPath, stat: str) -> Job:
+    """A job from the /proc/PID/stat of its leader; the name in brackets may itself hold blanks and brackets."""
+    pid, _, _ = stat.partition(" ")
+    after_name = stat.rpartition(") ")[2].split()
+    return Job(folder, int(pid), int(after_name[19]))
+
+
+def _poll(host: Host, job: Job, offset: int, limit: int, stream: str) -> tuple[int | None, bytes]:
+    """State and a chunk of output in one call. Base64 keeps offsets exact, whatever bytes a program writes."""
+    arguments = [str(job.folder), str(job.pid), str(job.born), str(offset + 1), str(limit), stream]
+    answer = host.run(["sh", "-c", _POLL, "poll", *arguments]).stdout
+    state, _, chunk = answer.partition("\n")
+    ended = None if state == "running" else LOST if state == "lost" else int(state)
+    return ended, base64.b64decode(chunk)

@@ -1,0 +1,174 @@
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host import jobs
+from perfbisect.host.local import LocalHost
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> LocalHost:
+    root = tmp_path / "root 'of' $ours"
+    root.mkdir()
+    return LocalHost("here", PurePosixPath(root))
+
+
+MARK = str(1_000_000 + os.getpid())  # seconds of sleep that no other run of these tests uses
+
+
+def shell(host: LocalHost, script: str, **options: object) -> jobs.Job:
+    return jobs.start(host, ["sh", "-c", script], name="test", **{"timeout": 60, **options})  # type: ignore[arg-type]
+
+
+def finish(host: LocalHost, job: jobs.Job) -> tuple[list[str], int]:
+    lines = []
+    waiting = jobs.wait(host, job, every=0.05)
+    while True:
+        try:
+            lines.append(next(waiting))
+        except StopIteration as stop:
+            return lines, stop.value
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 10
+    while not (met := condition()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return met
+
+
+def processes(mark: str) -> list[str]:
+    """Command lines, of live processes, that hold ``mark``."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_text(errors="replace")
+        except OSError:
+            continue
+        if mark in command:
+            found.append(command)
+    return found
+
+
+def test_output_and_status(host: LocalHost) -> None:
+    job = shell(host, "echo one; echo two >&2; cat; printf last; exit 5", stdin="from 'stdin'\n")
+    assert finish(host, job) == (["one", "from 'stdin'", "last"], 5)
+    assert jobs.status(host, job) == 5
+    assert jobs.output(host, job, stream="stderr") == ("two\n", 4)
+
+
+def test_merged_output_keeps_its_order(host: LocalHost) -> None:
+    assert finish(host, shell(host, "echo 1; echo 2 >&2; echo 3", merged=True)) == (["1", "2", "3"], 0)
+
+
+def test_arguments_arrive_as_they_are(host: LocalHost) -> None:
+    odd = "a  b'\"$(id)\\\n*`~;&"
+    job = jobs.start(host, ["printf", "%s", odd, "--", "A=b"], name="../odd name", timeout=60)
+    assert "\n".join(finish(host, job)[0]) == odd + "--A=b"
+    assert job.folder.parent == host.root / "jobs"
+
+
+def test_environment_is_clean_and_added_to(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOMETHING_OF_THE_TERMINAL", "x")
+    lines, _ = finish(host, jobs.start(host, ["env"], name="env", timeout=60, env={"GIVEN": "a; b 'c"}))
+    assert "GIVEN=a; b 'c" in lines
+    assert {line.partition("=")[0] for line in lines} == {"PATH", "HOME", "USER", "LC_ALL", "TMPDIR", "GIVEN"}
+    with pytest.raises(ValueError, match="BAD NAME"):
+        jobs.start(host, ["env"], name="env", timeout=60, env={"BAD NAME": ""})
+
+
+def test_working_folder_and_pinning(host: LocalHost, tmp_path: Path) -> None:
+    folder = tmp_path / "odd 'folder"
+    folder.mkdir()
+    cpu = min(os.sched_getaffinity(0))
+    script = "pwd; grep Cpus_allowed_list /proc/self/status"
+    lines, _ = finish(host, shell(host, script, cwd=PurePosixPath(folder), cpus=str(cpu)))
+    assert lines == [str(folder), f"Cpus_allowed_list:\t{cpu}"]
+
+
+def test_what_cannot_start_says_so(host: LocalHost) -> None:
+    with pytest.raises(EnvironmentFailure, match="no-such-program is not installed on host here"):
+        jobs.start(host, ["no-such-program"], name="x", timeout=60)
+    with pytest.raises(EnvironmentFailure, match="nowhere"):
+        jobs.start(host, ["true"], name="x", timeout=60, cwd=PurePosixPath("/nowhere"))
+
+
+def test_limit_is_kept_on_the_host(host: LocalHost) -> None:
+    job = shell(host, f"echo on; sleep {MARK}.1", timeout=0.2)
+    assert finish(host, job) == (["on"], 124)
+    assert not processes(f"{MARK}.1")
+
+
+def test_reading_goes_on_where_it_was(host: LocalHost) -> None:
+    job = shell(host, r"printf 'a\377\nb\n'; read -r line <go; echo $line", cwd=_with_fifo(host))
+    assert until(lambda: jobs.output(host, job)[1] == 5)
+    text, offset = jobs.output(host, job)
+    assert text == "a\ufffd\nb\n"
+    assert jobs.status(host, job) is None
+    assert jobs.attach(host, job.id) == job
+    assert jobs.running(host) == (job,)
+    (Path(host.root) / "go").write_text("went\n")
+    assert until(lambda: jobs.status(host, job) == 0)
+    assert jobs.output(host, job, offset)[0] == "went\n"
+    assert jobs.running(host) == ()
+    with pytest.raises(EnvironmentFailure, match="no job nothing"):
+        jobs.attach(host, "nothing")
+
+
+def _with_fifo(host: LocalHost) -> PurePosixPath:
+    os.mkfifo(Path(host.root) / "go")
+    return host.root
+
+
+def test_long_output_arrives_whole(host: LocalHost) -> None:
+    job = shell(host, "seq 1 300000")
+    lines, status = finish(host, job)
+    assert (len(lines), lines[-1], status) == (300000, "300000", 0)
+
+
+def test_kill_ends_the_whole_tree(host: LocalHost) -> None:
+    """Also a child that ignores TERM, and one in a session of its own."""
+    job = shell(host, f"setsid sleep {MARK}.21 & (trap '' TERM; sleep {MARK}.22; sleep {MARK}.23) & wait")
+    assert until(lambda: len(processes(f"sleep\x00{MARK}.2")) == 2)
+    jobs.kill(host, job, grace=0.2)
+    assert not processes(f"{MARK}.2")
+    assert jobs.status(host, job) not in (None, 0, jobs.LOST)
+    jobs.kill(host, job)
+
+
+def test_kill_never_touches_another_process(host: LocalHost) -> None:
+    mine = shell(host, f"sleep {MARK}.3")
+    stale = jobs.Job(mine.folder, mine.pid, mine.born - 1)
+    assert jobs.status(host, stale) == jobs.LOST
+    jobs.kill(host, stale, grace=0.2)
+    assert jobs.status(host, mine) is None
+    jobs.kill(host, mine)
+    assert jobs.status(host, mine) == 143
+
+
+@pytest.mark.parametrize("how", ["close", "interrupt"])
+def test_leaving_the_wait_kills_the_job(host: LocalHost, how: str) -> None:
+    job = shell(host, f"echo on; sleep {MARK}.4")
+    waiting = jobs.wait(host, job, every=0.05)
+    assert next(waiting) == "on"
+    if how == "close":
+        waiting.close()
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            waiting.throw(KeyboardInterrupt)
+    assert not processes(f"{MARK}.4")
+    assert jobs.running(host) == ()
+
+
+def test_a_lost_job_is_an_error(host: LocalHost) -> None:
+    job = shell(host, f"sleep {MARK}.5")
+    os.killpg(job.pid, 9)  # the leader only: its command runs in a group of its own
+    with pytest.raises(EnvironmentFailure, match="gone without an exit status"):
+        finish(host, job)
+    assert processes(f"{MARK}.5")
+    jobs.kill(host, job)
+    assert not processes(f"{MARK}.5")
+    assert jobs.status(host, job) == 137
