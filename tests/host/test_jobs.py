@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
+
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost

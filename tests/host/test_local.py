@@ -3,6 +3,7 @@ import time
 from pathlib import Path, PurePosixPath
 
 import pytest
+
 from perfbisect.errors import CommandFailed, EnvironmentFailure
 from perfbisect.host.connect import connect
 from perfbisect.host.local import LocalHost
@@ -33,7 +34,7 @@ def test_undecodable_output_is_replaced(host: LocalHost) -> None:
 
 
 def test_failure_says_command_status_and_reason(host: LocalHost) -> None:
-    with pytest.raises(CommandFailed, match="here.*sh -c.*status 7: no such luck") as caught:
+    with pytest.raises(CommandFailed, match=r"here.*sh -c.*status 7: no such luck") as caught:
         host.run(["sh", "-c", "echo no such luck >&2; exit 7"])
     assert caught.value.status == 7
 

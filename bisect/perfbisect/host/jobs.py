@@ -78,7 +78,13 @@ state() {
     echo "${status:-lost}"
 }
 """
-_POLL = _STATE + 'state "$1" "$2" "$3"; [ "$5" = 0 ] || tail -c "+$4" "$1/$6" | head -c "$5" | base64 -w 0\n'
+_POLL = (
+    _STATE
+    + """\
+state "$1" "$2" "$3"
+[ "$5" = 0 ] || dd if="$1/$6" iflag=skip_bytes skip="$4" bs="$5" count=1 status=none | base64 -w 0
+"""
+)
 
 # Everything in the leader's session, and every descendant of that (some servers' children open sessions of their
 # own), gets TERM, then KILL until nothing is left. If the leader's pid belongs to another process by now, the session
@@ -274,7 +280,7 @@ def _job(folder: PurePosixPath, stat: str) -> Job:
 
 def _poll(host: Host, job: Job, offset: int, limit: int, stream: str) -> tuple[int | None, bytes]:
     """State and a chunk of output in one call. Base64 keeps offsets exact, whatever bytes a program writes."""
-    arguments = [str(job.folder), str(job.pid), str(job.born), str(offset + 1), str(limit), stream]
+    arguments = [str(job.folder), str(job.pid), str(job.born), str(offset), str(limit), stream]
     answer = host.run(["sh", "-c", _POLL, "poll", *arguments]).stdout
     state, _, chunk = answer.partition("\n")
     ended = None if state == "running" else LOST if state == "lost" else int(state)
