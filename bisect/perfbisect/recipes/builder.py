@@ -4,21 +4,30 @@ Commands are argument lists. ``{placeholders}`` are filled by the tool; those al
 A shell is used only where the recipe itself names one, as in ``["sh", "-c", "…"]``.
 """
 
+from typing import Annotated, ClassVar, Literal
+
 import msgspec
 
-Argv = list[str]
+Argv = Annotated[list[str], msgspec.Meta(min_length=1, description='a command: ["program", "argument", …]')]
+Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
 
-PLACEHOLDERS = frozenset({
+VERSION_PLACEHOLDERS = frozenset({
     "source",  # the checkout, without the recipe's ignored paths
+    "recipe",  # the recipe's folder, the files of the recipes that it extends included
+    "commit",
+})  # fmt: skip
+BUILD_PLACEHOLDERS = VERSION_PLACEHOLDERS | {
     "build",  # an empty folder, the working directory of configure, compile and install
     "prefix",  # where install puts the result
-    "recipe",  # the folder of the recipe itself
     "cc", "cxx", "cflags", "ldflags",  # of the variant
     "jobs",  # parallel jobs on this host
     "version",  # of the tree being built, "" when the recipe cannot tell
-    "commit",
-    "data", "socket", "port", "pidfile", "log",  # of a server or a dataset copy
+}  # fmt: skip
+SERVER_PLACEHOLDERS = frozenset({
+    "prefix", "recipe", "commit", "version", "jobs",
+    "data", "socket", "port", "pidfile", "log",  # of this server and its copy of the dataset
 })  # fmt: skip
+PLACEHOLDERS = BUILD_PLACEHOLDERS | SERVER_PLACEHOLDERS
 
 
 class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -40,7 +49,7 @@ class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     artifacts: list[str]  # paths below {prefix} whose loadable sections say whether two builds are the same
     env: dict[str, str] = {}
     needs: list[str] = []  # programs that must be on the host, beyond git and ccache
-    timeout: float = 7200.0  # seconds for the whole build
+    timeout: Seconds = 7200.0  # for the whole build
 
 
 class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -49,14 +58,15 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     initialise: list[Argv]
     start: Argv  # stays in the foreground
     ready: Argv  # ends with 0 once the server answers
-    stop: Argv = []  # empty: SIGTERM
+    stop: list[str] = []  # empty: SIGTERM
     create: list[Argv] = []  # after the first start: users, databases
     env: dict[str, str] = {}
-    ready_timeout: float = 60.0  # seconds
-    stop_timeout: float = 60.0
+    ready_timeout: Seconds = 60.0
+    stop_timeout: Seconds = 60.0
     refuses_root: bool = False
     sysbench: dict[str, str] = {}  # driver options: pgsql-host = "{socket}" …
-    perf_pid: str = "server"  # "server": the started process and its children, "backend": written by the workload
+    # "server": the started process and its children; "backend": the process that the workload names
+    perf_pid: Literal["server", "backend"] = "server"
 
 
 class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -65,7 +75,7 @@ class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     format: str = "1"  # the on-disk format; part of the dataset's key
 
 
-class When(msgspec.Struct, frozen=True, kw_only=True):
+class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A condition on the tree or the toolchain, and what it changes (merged over the recipe)."""
 
     version: str = ""  # ">=8.0.30", ">=3.8,<3.30"
@@ -78,13 +88,16 @@ class When(msgspec.Struct, frozen=True, kw_only=True):
 class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One system: where its source is and how a commit of it is built and run."""
 
-    name: str = ""  # the folder's name, filled in by the reader
-    folder: str = ""  # absolute path of the recipe's folder, filled in by the reader
+    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "folder", "inherited"})  # by the reader
+
+    name: str = ""  # the folder's name
+    folder: str = ""  # absolute path of the recipe's folder
+    inherited: list[str] = []  # folders of the recipes that it extends, nearest first
     summary: str
     extends: str = ""
     repository: str = ""
     release_tags: list[str] = []  # "version-{version}", "REL_{version:_}" (dots written as _)
-    version: Argv = []  # prints the version, run in the checkout: ["cat", "VERSION"]
+    version: list[str] = []  # prints the version, run in the checkout: ["cat", "VERSION"]
     ignore: list[str] = []  # paths that cannot change the speed, git's glob rules
     driver: str  # what workloads talk to: "sqlite", "mysql", "pgsql", …
     library: str = ""  # of an embedded system: path below {prefix} that the workload loads

@@ -1,20 +1,36 @@
 """The shape of ``hosts.toml``: the machines on which things are built and measured."""
 
+from typing import Annotated, ClassVar
+
 import msgspec
+
+CPUS = r"^(\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*)?\Z"
+
+# Build tools break on spaces in paths, and shells on worse: none of them is let in.
+Root = Annotated[
+    str, msgspec.Meta(pattern=r"^[\w.~/+@-]+\Z", description="a path of letters, digits and any of . ~ / + @ _ -")
+]
+Address = Annotated[str, msgspec.Meta(pattern=r"^[^\s-]\S*\Z", description='"local", or an address such as user@host')]
+Cpus = Annotated[str, msgspec.Meta(pattern=CPUS, description='a list of CPUs such as "0-3" or "0,2,8-15"')]
+Device = Annotated[str, msgspec.Meta(pattern=r"^[\w/-]*\Z", description='a block device such as "nvme0n1"')]
+Count = Annotated[int, msgspec.Meta(ge=0, description="a whole number, 0 or more")]
+Size = Annotated[str, msgspec.Meta(pattern=r"^\d+(\.\d+)?[kMGT]?i?\Z", description='a size such as "20G"')]
 
 
 class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One machine."""
 
-    name: str = ""  # its key, filled in by the reader
+    filled_in: ClassVar[frozenset[str]] = frozenset({"name"})  # by the reader
+
+    name: str = ""  # its key
     summary: str = ""
-    address: str = "local"  # "local", or what ssh takes
-    root: str = "~/.cache/perfbisect"  # our folder on that host
-    jobs: int = 0  # parallel compile jobs; 0: one for each core
-    server_cpus: str = ""  # a taskset list such as "0-3"; empty: not pinned
-    client_cpus: str = ""
-    device: str = ""  # block device that iostat watches; empty: none
-    ccache_size: str = "20G"
+    address: Address = "local"  # "local", or what ssh takes
+    root: Root = "~/.cache/perfbisect"  # our folder on that host
+    jobs: Count = 0  # parallel compile jobs; 0: one for each core
+    server_cpus: Cpus = ""  # a taskset list such as "0-3"; empty: not pinned
+    client_cpus: Cpus = ""
+    device: Device = ""  # block device that iostat watches; empty: none
+    ccache_size: Size = "20G"
 
 
 class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -11,17 +11,22 @@ PERFBISECT_ACK      FIFO on which perf answers
 PERFBISECT_SETUP, PERFBISECT_PREPARE, PERFBISECT_STATEMENT  the SQL of a plain SQL workload
 """
 
+from typing import Annotated, ClassVar, Literal
+
 import msgspec
 
 Option = str | int | float | bool
+Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One microbenchmark."""
 
-    name: str = ""  # its key in the suite, filled in by the reader
-    suite: str = ""  # filled in by the reader
-    folder: str = ""  # absolute path of the suite's folder, filled in by the reader
+    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "suite", "folder", "driver"})  # by the reader
+
+    name: str = ""  # its key in the suite
+    suite: str = ""
+    folder: str = ""  # absolute path of the suite's folder
     driver: str = ""  # of the suite
     summary: str
     group: str  # point, range, range-aggregate, scan, write, …: as in the field's tables
@@ -32,16 +37,20 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     prepare: str = ""  # plain SQL instead of a script: makes the dataset
     setup: str = ""  # plain SQL run in each connection before the measured statement
     statement: str = ""  # plain SQL that is measured
-    operation: str = "event"  # what is counted: "event" (one call of event()) or "query" (as sysbench counts them)
-    threads: int = 1
-    warmup: float = 2.0  # seconds
-    time: float = 10.0  # seconds of the measured window
+    operation: Literal["event", "query"] = (
+        "event"  # what is counted: "event" (one call of event()) or "query" (as sysbench counts them)
+    )
+    threads: Annotated[int, msgspec.Meta(ge=1, description="a whole number of at least 1")] = 1
+    warmup: Annotated[float, msgspec.Meta(ge=0, description="a number of seconds, 0 or more")] = 2.0
+    time: Seconds = 10.0  # the measured window
 
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A folder of workloads that share a driver and, mostly, a dataset."""
 
-    name: str = ""  # the folder's name, filled in by the reader
+    filled_in: ClassVar[frozenset[str]] = frozenset({"name"})  # by the reader
+
+    name: str = ""  # the folder's name
     summary: str
     driver: str  # builders with this driver can run it
     defaults: dict[str, object] = {}  # keys of a workload, merged under each

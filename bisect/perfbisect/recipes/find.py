@@ -1,0 +1,100 @@
+"""Recipes by name. ``given`` is a folder (or an inventory) of the user's own, which is looked at first."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from perfbisect.errors import RecipeError
+from perfbisect.recipes import lineage, suites
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.inventory import HostEntry, Inventory
+from perfbisect.recipes.lineage import read_builder
+from perfbisect.recipes.nearest import hint, listed
+from perfbisect.recipes.places import inventory_files, recipe_folders
+from perfbisect.recipes.strict import Place, convert, read_table
+from perfbisect.recipes.suites import read_suite
+from perfbisect.recipes.workload import Workload
+
+Thing = TypeVar("Thing")
+
+
+def load_builder(name: str, given: str | Path = "") -> Builder:
+    """The builder of that name. Raises RecipeError when there is none, or when its recipe has a mistake."""
+    folders = recipe_folders("builders", given)
+    files = _recipes(folders, lineage.FILE)
+    return read_builder(_chosen("builder", name, files), folders)
+
+
+def load_builders(given: str | Path = "") -> list[Builder]:
+    """All builders, in alphabetical order."""
+    folders = recipe_folders("builders", given)
+    return [read_builder(file, folders) for _, file in sorted(_recipes(folders, lineage.FILE).items())]
+
+
+def load_workload(name: str, driver: str, given: str | Path = "") -> Workload:
+    """The workload called ``name`` or ``suite/name`` among those that talk to ``driver``.
+
+    Raises RecipeError when there is none, when several suites have one, or when its suite has a mistake.
+    """
+    everything = load_workloads(given)
+    fitting = [workload for workload in everything if workload.driver == driver]
+    found = [workload for workload in fitting if name in (workload.name, full_name(workload))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise RecipeError(
+            f"Several suites have a workload '{name}' for {driver}.",
+            f"Choose one of {listed(full_name(workload) for workload in found)}.",
+        )
+    names = {workload.name for workload in fitting}
+    others = {workload.driver for workload in everything if name in (workload.name, full_name(workload))}
+    elsewhere = f" The one of that name is for {listed(others)}." if others else ""
+    near = hint(name, names | {full_name(workload) for workload in fitting})
+    raise RecipeError(
+        f"There is no workload '{name}' for {driver}.{elsewhere or near}", f"Workloads for {driver}: {listed(names)}."
+    )
+
+
+def load_workloads(given: str | Path = "") -> list[Workload]:
+    """All workloads, by suite in alphabetical order, in the order of their file."""
+    files = _recipes(recipe_folders("workloads", given), suites.FILE)
+    return [workload for _, file in sorted(files.items()) for workload in read_suite(file).workloads.values()]
+
+
+def full_name(workload: Workload) -> str:
+    """The name that no other workload has."""
+    return f"{workload.suite}/{workload.name}"
+
+
+def load_host(name: str, given: str | Path = "") -> HostEntry:
+    """The host of that name. Raises RecipeError when there is none, or when an inventory has a mistake."""
+    return _chosen("host", name, {host.name: host for host in load_hosts(given)})
+
+
+def load_hosts(given: str | Path = "") -> list[HostEntry]:
+    """All hosts, in the order of the inventories; an entry of an earlier inventory hides later ones of its name."""
+    hosts: dict[str, HostEntry] = {}
+    for file in inventory_files(given):
+        inventory = convert(read_table(file), Inventory, Place(file))
+        hosts = {name: msgspec.structs.replace(entry, name=name) for name, entry in inventory.hosts.items()} | hosts
+    return list(hosts.values())
+
+
+def _recipes(folders: Iterable[Path], file: str) -> dict[str, Path]:
+    """Name → file of every recipe in these folders, the first folder having precedence."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for recipe in sorted(folder.glob(f"*/{file}")):
+            found.setdefault(recipe.parent.name, recipe)
+    return found
+
+
+def _chosen(kind: str, name: str, things: Mapping[str, Thing]) -> Thing:
+    if name not in things:
+        raise RecipeError(
+            f"There is no {kind} '{name}'.{hint(name, things)}",
+            f"{kind.capitalize()}s: {listed(things)}." if things else f"There are no {kind}s at all.",
+        )
+    return things[name]

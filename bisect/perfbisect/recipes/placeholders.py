@@ -1,0 +1,88 @@
+"""``{words}`` in the commands of a recipe, checked when it is loaded and filled when a command is run.
+
+``{{`` and ``}}`` stand for literal braces. An argument that is nothing but ``{cflags}`` or ``{ldflags}`` becomes as
+many arguments as it holds words. In the script of ``["sh", "-c", …]`` values are quoted for that shell, so that no
+path can be taken for a command.
+"""
+
+import re
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from perfbisect.errors import RecipeError
+from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, SERVER_PLACEHOLDERS, VERSION_PLACEHOLDERS
+from perfbisect.recipes.nearest import hint, listed
+from perfbisect.recipes.strict import Place, Table
+
+Values = Mapping[str, str | int]
+
+TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+FLAGS = {"cflags", "ldflags"}
+SHELLS = {"sh", "bash", "dash"}
+
+
+def fill(argv: Sequence[str], values: Values) -> list[str]:
+    """The command with its placeholders filled. Raises RecipeError for one that has no value here."""
+    filled: list[str] = []
+    for position, argument in enumerate(argv):
+        if argument[1:-1] in FLAGS and argument == f"{{{argument[1:-1]}}}":
+            filled += shlex.split(fill_text(argument, values))
+        elif position == 2 and argv[1] == "-c" and argv[0].rpartition("/")[2] in SHELLS:
+            filled.append(fill_text(argument, {word: _quoted(word, value) for word, value in values.items()}))
+        else:
+            filled.append(fill_text(argument, values))
+    return filled
+
+
+def fill_text(text: str, values: Values) -> str:
+    """The text with its placeholders filled. Raises RecipeError for one that has no value here."""
+
+    def value(match: re.Match[str]) -> str:
+        token, word = match[0], match[1]
+        if token in ("{{", "}}"):
+            return token[0]
+        if word not in values:
+            raise RecipeError(f'The recipe\'s "{text}" has {token}, which has no value here.')
+        return str(values[word])
+
+    return TOKEN.sub(value, text)
+
+
+def _quoted(word: str, value: str | int) -> str:
+    text = str(value)
+    return shlex.join(shlex.split(text)) if word in FLAGS else shlex.quote(text)
+
+
+def check_placeholders(table: Table, place: Place) -> None:
+    """Raise RecipeError for a placeholder, anywhere in a builder's table, that is not known where it stands."""
+    _check(table.get("version", []), place.at("version"), VERSION_PLACEHOLDERS)
+    for section, keys, allowed in (
+        ("build", ("configure", "compile", "install", "env"), BUILD_PLACEHOLDERS),
+        ("server", ("initialise", "start", "ready", "stop", "create", "env", "sysbench"), SERVER_PLACEHOLDERS),
+    ):
+        for key in keys:
+            _check(table.get(section, {}).get(key, []), place.at(section).at(key), allowed)
+
+
+def _check(value: object, place: Place, allowed: Collection[str]) -> None:
+    for where, text in _texts(value, place):
+        for match in TOKEN.finditer(text):
+            if match[0] in ("{{", "}}") or match[1] in allowed:
+                continue
+            if match[1] is None:
+                raise where.mistake(f'has a lone {match[0]} in "{text}".', "Write {{ and }} for literal braces.")
+            raise where.mistake(
+                f"has the unknown placeholder {match[0]}.{hint(match[1], allowed)}",
+                f"Allowed here: {listed(allowed)}. Write {{{{ and }}}} for literal braces.",
+            )
+
+
+def _texts(value: object, place: Place) -> Iterator[tuple[Place, str]]:
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, list):
+        for index, entry in enumerate(value):
+            yield from _texts(entry, place.at(index))
+    elif isinstance(value, dict):
+        for key, entry in value.items():
+            yield from _texts(entry, place.at(key))

@@ -1,0 +1,41 @@
+"""Where recipes live: the user's own folders first, then those shipped with the program."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfbisect.errors import UsageError
+
+PACKAGE = Path(__file__).parents[1]
+SHIPPED = (PACKAGE, PACKAGE.parents[1])  # an installed package holds its recipes, a checkout has them beside it
+
+
+def config_folder() -> Path:
+    """The user's configuration folder for this program."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "perfbisect"
+
+
+def recipe_folders(kind: str, given: str | Path = "") -> list[Path]:
+    """The folders that hold recipes of ``kind`` ("builders", "workloads"), the first one having precedence.
+
+    Raises UsageError when the folder ``given`` by the user is not there.
+    """
+    if given and not Path(given).is_dir():
+        raise UsageError(f"There is no folder {given}.", f"--{kind} takes a folder with one folder for each recipe.")
+    return _existing(kind, given)
+
+
+def inventory_files(given: str | Path = "") -> list[Path]:
+    """The inventories of hosts, the first one having precedence.
+
+    Raises UsageError when the file ``given`` by the user is not there.
+    """
+    if given and not Path(given).is_file():
+        raise UsageError(f"There is no file {given}.", "--hosts takes a file such as hosts.toml.")
+    return _existing("hosts.toml", given)
+
+
+def _existing(name: str, given: str | Path) -> list[Path]:
+    places: Sequence[Path] = (Path.cwd() / name, config_folder() / name, *(folder / name for folder in SHIPPED))
+    wanted = (Path(given), *places) if given else places
+    return list(dict.fromkeys(place.resolve() for place in wanted if place.exists()))

@@ -1,0 +1,58 @@
+"""A suite of workloads, read from its folder."""
+
+from pathlib import Path
+
+import msgspec
+
+from perfbisect.recipes.nearest import hint
+from perfbisect.recipes.strict import Place, convert, merged, read_table, verify
+from perfbisect.recipes.workload import Suite, Workload
+
+FILE = "suite.toml"
+
+
+def read_suite(file: Path) -> Suite:
+    """The suite that a file describes, every workload complete. Raises RecipeError for the first mistake found."""
+    table, place = read_table(file), Place(file)
+    verify(table, Suite, place, partial=True)
+    defaults = table.get("defaults", {})
+    verify(defaults, Workload, place.at("defaults"), partial=True)
+    own = table.get("workloads", {})
+    table = {**table, "workloads": {name: merged(defaults, workload) for name, workload in own.items()}}
+    suite = convert(table, Suite, place)
+    if not suite.workloads:
+        raise place.at("workloads").mistake("is empty: a suite has at least one workload.")
+    folder = file.parent
+    for name, workload in suite.workloads.items():
+        _check_workload(workload, place.at("workloads").at(name))
+    return msgspec.structs.replace(
+        suite,
+        name=folder.name,
+        workloads={
+            name: msgspec.structs.replace(
+                workload, name=name, suite=folder.name, folder=str(folder), driver=suite.driver
+            )
+            for name, workload in suite.workloads.items()
+        },
+    )
+
+
+def _check_workload(workload: Workload, place: Place) -> None:
+    """What types cannot say."""
+    if "/" in place.keys.rpartition(".")[2]:
+        raise place.mistake("has a / in its name: that separates suite and workload.")
+    if bool(workload.script) == bool(workload.statement):
+        found = "has both a script and a statement" if workload.script else "has neither a script nor a statement"
+        raise place.mistake(f"{found}.", "Give the Lua file to run as `script`, or plain SQL as `statement`.")
+    if workload.prepare_script and workload.prepare:
+        raise place.mistake("has both prepare_script and prepare.", "Give one of them: a Lua file, or plain SQL.")
+    folder = place.file.parent
+    for key in ("script", "prepare_script"):
+        script = getattr(workload, key)
+        if script and not (folder / script).is_file():
+            scripts = [path.name for path in folder.glob("*.lua")]
+            raise place.at(key).mistake(f'is "{script}", but there is no such file in {folder}.{hint(script, scripts)}')
+    for key in ("args", "prepare_args"):
+        for option in getattr(workload, key):
+            if option.startswith("-"):
+                raise place.at(key).mistake(f'has "{option}": write options without the leading dashes.')

@@ -1,0 +1,44 @@
+"""Recipes written for one test, in folders that nothing else sees."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SMALL = """
+summary = "a small system"
+driver = "small"
+[build]
+compile = [["make"]]
+install = [["make", "install"]]
+artifacts = ["lib/libsmall.so"]
+"""
+
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture(autouse=True)
+def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No recipes of this machine or of this checkout are in sight."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr("perfbisect.recipes.places.SHIPPED", ())
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a file below the test's folder, which is also the current one."""
+
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def small() -> str:
+    """A builder recipe with only what is required."""
+    return SMALL

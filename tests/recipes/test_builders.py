@@ -1,0 +1,213 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import RecipeError, UsageError
+from perfbisect.recipes.find import load_builder, load_builders
+from perfbisect.recipes.lineage import recipe_files, variant_of
+
+Write = Callable[[str, str], Path]
+
+
+def test_a_small_recipe_is_complete(write: Write, small: str) -> None:
+    file = write("builders/small/builder.toml", small)
+    builder = load_builder("small")
+    assert (builder.name, builder.folder, builder.inherited) == ("small", str(file.parent), [])
+    assert builder.build.compile == [["make"]]
+    assert builder.server is None
+
+
+def test_every_builder_has_the_shared_variants(write: Write, small: str) -> None:
+    write("builders/small/builder.toml", small + '[variants.native]\ncflags = "-O3"\n[variants.own]\ncc = "clang"\n')
+    builder = load_builder("small")
+    assert set(builder.variants) == {"o2nofp", "lto", "native", "relwithdebinfo", "own"}
+    assert variant_of(builder).cflags == "-O2 -fno-omit-frame-pointer"
+    assert variant_of(builder, "native").cflags == "-O3"
+    assert variant_of(builder, "own").cc == "clang"
+    with pytest.raises(RecipeError, match=r"no variant 'o2nfp'. Did you mean 'o2nofp'"):
+        variant_of(builder, "o2nfp")
+
+
+def test_folders_have_precedence_in_order(write: Write, small: str, tmp_path: Path) -> None:
+    for place in ("given", "builders", "config/perfbisect/builders"):
+        write(f"{place}/small/builder.toml", small.replace("a small system", place))
+        write(f"{place}/{place[0]}/builder.toml", small)
+    assert load_builder("small", "given").summary == "given"
+    assert load_builder("small").summary == "builders"
+    (tmp_path / "builders/small/builder.toml").unlink()
+    assert load_builder("small").summary == "config/perfbisect/builders"
+    assert [builder.name for builder in load_builders("given")] == ["b", "c", "g", "small"]
+
+
+def test_a_folder_given_must_exist() -> None:
+    with pytest.raises(UsageError, match="no folder nowhere"):
+        load_builders("nowhere")
+
+
+def test_extends_merges_deeply(write: Write, small: str) -> None:
+    write(
+        "builders/small/builder.toml", small + 'env = {A = "1", B = "1"}\n[[when]]\nfile = "x"\nchange.variant = "lto"'
+    )
+    write(
+        "builders/middle/builder.toml",
+        'extends = "small"\nbuild.env.B = "2"\n[[when]]\nfile = "y"\nchange.variant = "native"',
+    )
+    write("builders/top/builder.toml", 'extends = "middle"\nsummary = "top"\nbuild.compile = [["ninja"]]')
+    top = load_builder("top")
+    assert top.summary == "top"
+    assert top.build.compile == [["ninja"]]
+    assert top.build.install == [["make", "install"]]
+    assert top.build.env == {"A": "1", "B": "2"}
+    assert [Path(folder).name for folder in top.inherited] == ["middle", "small"]
+    assert [block.file for block in top.when] == ["x", "y"]
+    assert top.extends == ""
+
+
+def test_a_recipe_extends_the_one_that_it_hides(write: Write, small: str) -> None:
+    write("config/perfbisect/builders/small/builder.toml", small)
+    write("builders/small/builder.toml", 'extends = "small"\nsummary = "mine"')
+    builder = load_builder("small")
+    assert (builder.summary, builder.driver) == ("mine", "small")
+
+
+def test_files_of_extended_recipes_are_there_too(write: Write, small: str) -> None:
+    write("builders/small/builder.toml", small)
+    inherited = write("builders/small/patches/a.patch", "a")
+    write("builders/small/my.cnf", "below")
+    write("builders/top/builder.toml", 'extends = "small"')
+    own = write("builders/top/my.cnf", "above")
+    assert recipe_files(load_builder("top")) == {"patches/a.patch": inherited, "my.cnf": own}
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_circle_of_extends_is_a_mistake(write: Write, small: str, length: int) -> None:
+    for number in range(length):
+        write(f"builders/r{number}/builder.toml", f'extends = "r{(number + 1) % length}"\n{small}')
+    with pytest.raises(RecipeError, match=r"`extends` goes round in a circle: .*r0/builder.toml → "):
+        load_builder("r0")
+
+
+# What is appended to the small recipe (or the whole recipe), and what the error must say.
+MISTAKES = {
+    "typo": ('[build.evn]\nA = "1"', r"`build.evn` is not a key that is known here. Did you mean 'env'"),
+    "typo at the top": ("[severs]", r"`severs` is not a key that is known here. Did you mean 'server'"),
+    "filled in by the reader": ('[dataset]\n[variants.x]\nname = "x"', r"`variants.x.name` is not a key"),
+    "type": ('timeout = "fast"', r'`build.timeout` is "fast", but must be a number of seconds above 0'),
+    "range": ("timeout = -1", r"`build.timeout` is the number -1, but must be a number of seconds above 0"),
+    "true is no number": ("timeout = true", r"`build.timeout` is true, but must be a number"),
+    "not a table": ("env = 3", r"`build.env` is the number 3, but must be a table"),
+    "value in a table": ("env = {A = 1}", r"`build.env.A` is the number 1, but must be text"),
+    "not a list of commands": ('configure = ["make"]', r'`build.configure\[0\]` is "make", but must be a command'),
+    "empty command": ("configure = [[]]", r"`build.configure\[0\]` is a list, but must be a command"),
+    "word of a command": ('configure = [["a", 2]]', r"`build.configure\[0\]\[1\]` is the number 2, but must be text"),
+    "not a list": ('needs = "ninja"', r'`build.needs` is "ninja", but must be a list'),
+    "half a server": ('[server]\nstart = ["s"]', r"`server.initialise` is missing: it must be a list"),
+    "choice": (
+        '[server]\ninitialise = []\nstart = ["s"]\nready = ["r"]\nperf_pid = "severs"',
+        r'`server.perf_pid` is "severs", but must be one of "server", "backend". Did you mean \'server\'',
+    ),
+    "placeholder": ('configure = [["{sorce}/configure"]]', r"unknown placeholder \{sorce\}. Did you mean 'source'"),
+    "placeholder of a server in a build": ('env = {A = "{socket}"}', r"`build.env.A` has the unknown placeholder"),
+    "lone brace": ('env = {A = "${X"}', r"`build.env.A` has a lone \{"),
+    "variant": ('[variants.o2nofp]\ncflag = ""', r"`variants.o2nofp.cflag` is not a key .* mean 'cflags'"),
+    "when without condition": ('[[when]]\nchange.library = "x"', r"`when\[0\]` has no condition"),
+    "when without change": ('[[when]]\nfile = "x"', r"`when\[0\]` changes nothing"),
+    "when with a typo": ('[[when]]\nfiel = "x"\nchange.library = "x"', r"`when\[0\].fiel` is not a key.* 'file'"),
+    "change with a typo": (
+        '[[when]]\nfile = "x"\nchange.build.confgure = []',
+        r"`when\[0\].change.build.confgure` is not a key that is known here. Did you mean 'configure'",
+    ),
+    "change of a type": (
+        '[[when]]\nfile = "x"\nchange.build.env.A = 1',
+        r"`when\[0\].change.build.env.A` is the number 1, but must be text",
+    ),
+    "change with a placeholder": (
+        '[[when]]\nfile = "x"\nchange.build.env.A = "{x}"',
+        r"`when\[0\].change.build.env.A` has the unknown placeholder \{x\}",
+    ),
+    "change to half a server": (
+        '[[when]]\nfile = "x"\nchange.server.start = ["s"]',
+        r"`when\[0\].change.server.initialise` is missing",
+    ),
+    "change of what is fixed": ('[[when]]\nfile = "x"\nchange.extends = "y"', r"change.extends` cannot depend"),
+    "version rule": ('[[when]]\nversion = "~8"\nchange.library = "x"', r'"~8" is not a condition on a version'),
+    "version rule with one =": ('[[when]]\nversion = "=8"\nchange.library = "x"', r'"=8" is not a condition'),
+    "version of what": ('[[when]]\nversion = ">8"\nchange.library = "x"', r"when\[0\].version` cannot be decided"),
+    "version is a number": ("[[when]]\nversion = 8.0\n", r"`when\[0\].version` is the number 8.0, but must be text"),
+    "compiler": ('[[when]]\ncompiler = "gc>=12"\nchange.library = "x"', r"must begin with one of gcc, clang.*'gcc'"),
+    "compiler rule": ('[[when]]\ncompiler = "gcc 12"\nchange.library = "x"', r'"12" is not a condition'),
+    "artifact elsewhere": ('[[when]]\nfile = "x"\nchange.build.artifacts = ["/x"]', r"artifacts\[0\]` is \"/x\""),
+    "no artifact": ('[[when]]\nfile = "x"\nchange.build.artifacts = []', r"artifacts` is empty"),
+    "toml": ("x = \ny = 1", r"is not valid TOML: .*line \d+"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_named(write: Write, small: str, case: str) -> None:
+    text, sentence = MISTAKES[case]
+    file = write("builders/small/builder.toml", small + text)
+    with pytest.raises(RecipeError, match=sentence) as caught:
+        load_builder("small")
+    assert str(caught.value).startswith(f"{file}:")
+
+
+HEADS = {
+    "extends what is not there": ('extends = "smll"', r"`extends` is \"smll\", but .* Did you mean 'small'"),
+    "default variant": ('variant = "o2"', r"`variant` is \"o2\", but there is no such variant"),
+    "tag without version": ('release_tags = ["v"]', r"`release_tags\[0\]` is \"v\", which does not say"),
+    "ignore with a slash before": ('ignore = ["a", "/doc"]', r"`ignore\[1\]` is \"/doc\", which matches nothing"),
+    "ignore with a slash after": ('ignore = ["doc/"]', r"`ignore\[0\]` is \"doc/\", which matches nothing"),
+    "library elsewhere": ('library = "../x.so"', r"`library` is \"../x.so\", but must be a path below"),
+    "reader's key": ('folder = "x"', r"`folder` is not a key that is known here"),
+    "version's placeholder": ('version = ["cat", "{prefix}/V"]', r"`version\[1\]` has the unknown placeholder"),
+}
+
+
+@pytest.mark.parametrize("case", HEADS)
+def test_a_mistake_at_the_top_is_named(write: Write, small: str, case: str) -> None:
+    text, sentence = HEADS[case]
+    file = write("builders/top/builder.toml", f"{text}\n{small}")
+    write("builders/small/builder.toml", small)
+    with pytest.raises(RecipeError, match=sentence) as caught:
+        load_builder("top")
+    assert str(caught.value).startswith(f"{file}:")
+
+
+def test_what_is_missing_is_named(write: Write) -> None:
+    file = write("builders/empty/builder.toml", 'summary = "x"\ndriver = "y"')
+    with pytest.raises(RecipeError) as caught:
+        load_builder("empty")
+    assert str(caught.value) == f"{file}: `build` is missing: it must be a table."
+
+
+def test_a_mistake_in_what_is_extended_names_that_file(write: Write, small: str) -> None:
+    wrong = write("builders/small/builder.toml", small + "nonsense = 1")
+    write("builders/top/builder.toml", 'extends = "small"')
+    with pytest.raises(RecipeError, match="nonsense") as caught:
+        load_builder("top")
+    assert str(caught.value).startswith(f"{wrong}:")
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "builders/odd/builder.toml"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"summary = '\xff'")
+    with pytest.raises(RecipeError, match="is not UTF-8 text"):
+        load_builder("odd")
+
+
+def test_an_unknown_builder_names_the_nearest(write: Write, small: str) -> None:
+    write("builders/small/builder.toml", small)
+    write("builders/other/builder.toml", small)
+    with pytest.raises(RecipeError, match=r"no builder 'smal'. Did you mean 'small'") as caught:
+        load_builder("smal")
+    assert caught.value.advice == "Builders: other, small."
+    with pytest.raises(RecipeError, match="no builder"):
+        load_builder("../builders/small")
+
+
+def test_without_any_builder_that_is_said() -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_builder("x")
+    assert caught.value.advice == "There are no builders at all."

@@ -1,0 +1,54 @@
+import shlex
+import subprocess
+
+import pytest
+
+from perfbisect.errors import RecipeError
+from perfbisect.recipes.placeholders import fill, fill_text
+
+
+def test_words_are_filled_and_braces_are_kept() -> None:
+    assert fill(["make", "-j{jobs}", "{prefix}/{{x}}", "${{HOME}}"], {"jobs": 4, "prefix": "/p"}) == [
+        "make",
+        "-j4",
+        "/p/{x}",
+        "${HOME}",
+    ]
+
+
+def test_values_are_not_filled_again() -> None:
+    assert fill_text("{prefix}", {"prefix": "{jobs}", "jobs": 4}) == "{jobs}"
+
+
+def test_a_word_without_value_is_named() -> None:
+    with pytest.raises(RecipeError, match=r'"-s \{socket\}" has \{socket\}, which has no value here'):
+        fill(["client", "-s {socket}"], {"prefix": "/p"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [("-O2 -g", ["cc", "-O2", "-g", "a.c"]), ("", ["cc", "a.c"]), ("'-DA=b c'", ["cc", "-DA=b c", "a.c"])],
+)
+def test_flags_alone_become_arguments(flags: str, expected: list[str]) -> None:
+    assert fill(["cc", "{cflags}", "a.c"], {"cflags": flags}) == expected
+
+
+def test_flags_within_an_argument_stay_one() -> None:
+    assert fill(["./configure", "CFLAGS={cflags}"], {"cflags": "-O2 -g"}) == ["./configure", "CFLAGS=-O2 -g"]
+
+
+@pytest.mark.parametrize("path", ["/a b/c", "/x; echo pwned", "/$(echo pwned)", "/it's", "-n"])
+def test_a_path_in_a_script_is_never_a_command(path: str) -> None:
+    argv = fill(["sh", "-c", "printf %s {prefix}"], {"prefix": path})
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == path
+
+
+def test_flags_in_a_script_are_words() -> None:
+    argv = fill(["sh", "-c", "printf '[%s]' {cflags} \"X={cflags}\""], {"cflags": "-O2 -DA=;x"})
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "[-O2][-DA=;x][X=-O2 '-DA=;x']"
+
+
+def test_only_the_script_of_a_shell_is_quoted() -> None:
+    values = {"prefix": "/a b"}
+    assert fill(["sh", "-c", "x {prefix}", "{prefix}"], values) == ["sh", "-c", f"x {shlex.quote('/a b')}", "/a b"]
+    assert fill(["cc", "-c", "{prefix}"], values) == ["cc", "-c", "/a b"]

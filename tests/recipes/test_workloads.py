@@ -1,0 +1,122 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import RecipeError
+from perfbisect.recipes.find import full_name, load_workload, load_workloads
+
+Write = Callable[[str, str], Path]
+
+SUITE = """
+summary = "tables"
+driver = "small"
+[defaults]
+group = "point"
+time = 5
+args = {tables = 1, rate = 0.5}
+[workloads.select]
+summary = "one row"
+script = "select.lua"
+args = {rate = 1}
+[workloads.view]
+summary = "a view"
+group = "range"
+statement = "SELECT 1;"
+"""
+
+
+@pytest.fixture
+def suite(write: Write) -> Path:
+    write("workloads/tables/select.lua", "")
+    return write("workloads/tables/suite.toml", SUITE)
+
+
+def test_defaults_lie_under_each_workload(suite: Path) -> None:
+    select, view = load_workloads()
+    assert (select.name, select.suite, select.driver, select.folder) == ("select", "tables", "small", str(suite.parent))
+    assert (select.group, select.time, select.args) == ("point", 5.0, {"tables": 1, "rate": 1})
+    assert (view.group, view.args, view.statement) == ("range", {"tables": 1, "rate": 0.5}, "SELECT 1;")
+
+
+def test_a_workload_is_found_by_either_name(suite: Path) -> None:
+    assert load_workload("view", "small") == load_workload("tables/view", "small")
+
+
+def test_a_workload_in_two_suites_needs_its_suite(suite: Path, write: Write) -> None:
+    write("workloads/more/suite.toml", SUITE.replace('script = "select.lua"', 'statement = "x"'))
+    with pytest.raises(RecipeError, match="Several suites have a workload 'view'") as caught:
+        load_workload("view", "small")
+    assert caught.value.advice == "Choose one of more/view, tables/view."
+    assert full_name(load_workload("more/view", "small")) == "more/view"
+
+
+def test_the_same_name_for_another_driver_is_no_rival(suite: Path, write: Write) -> None:
+    other = SUITE.replace('"small"', '"other"').replace('script = "select.lua"', 'statement = "x"')
+    write("workloads/more/suite.toml", other)
+    assert load_workload("view", "other").suite == "more"
+    assert load_workload("view", "small").suite == "tables"
+
+
+def test_a_suite_of_the_user_hides_one_of_its_name(suite: Path, write: Write) -> None:
+    write("given/tables/suite.toml", SUITE.replace('script = "select.lua"', 'statement = "mine"'))
+    assert load_workload("select", "small", "given").statement == "mine"
+
+
+def test_an_unknown_workload_names_the_nearest(suite: Path, write: Write) -> None:
+    with pytest.raises(RecipeError, match=r"no workload 'selct' for small. Did you mean 'select'") as caught:
+        load_workload("selct", "small")
+    assert caught.value.advice == "Workloads for small: select, view."
+    with pytest.raises(RecipeError, match=r"no workload 'view' for other. The one of that name is for small"):
+        load_workload("view", "other")
+
+
+MISTAKES = {
+    "typo": ("[workloads.x]\nthread = 2", r"`workloads.x.thread` is not a key .* Did you mean 'threads'"),
+    "missing": ('[workloads.x]\nstatement = "x"', r"`workloads.x.summary` is missing: it must be text"),
+    "range": ("[workloads.x]\nthreads = 0", r"`workloads.x.threads` is the number 0, but must be a whole number of at"),
+    "whole": ("[workloads.x]\nthreads = 1.5", r"`workloads.x.threads` is the number 1.5, but must be a whole number"),
+    "time": ("[workloads.x]\ntime = 0", r"`workloads.x.time` is the number 0, but must be a number of seconds above 0"),
+    "option": (
+        "[workloads.x]\nargs = {a = [1]}",
+        r"`workloads.x.args.a` is a list, but must be text or a whole number or a number or true or false",
+    ),
+    "dashes": ('[workloads.x]\nsummary = "x"\nstatement = "x"\nargs = {--a = 1}', r'`workloads.x.args` has "--a"'),
+    "choice": ('[workloads.x]\noperation = "querys"', r'must be one of "event", "query". Did you mean \'query\''),
+    "nothing to run": ('[workloads.x]\nsummary = "x"', r"`workloads.x` has neither a script nor a statement"),
+    "two things": (
+        '[workloads.x]\nsummary = "x"\nscript = "select.lua"\nstatement = "x"',
+        r"`workloads.x` has both a script and a statement",
+    ),
+    "script": (
+        '[workloads.x]\nsummary = "x"\nscript = "selct.lua"',
+        r"`workloads.x.script` is \"selct.lua\", but there is no such file in .* Did you mean 'select.lua'",
+    ),
+    "two ways to prepare": (
+        '[workloads.x]\nsummary = "x"\nstatement = "x"\nprepare = "x"\nprepare_script = "select.lua"',
+        r"`workloads.x` has both prepare_script and prepare",
+    ),
+    "slash": ('[workloads."a/b"]\nsummary = "x"\nstatement = "x"', r"has a / in its name"),
+    "reader's key": ('[workloads.x]\ndriver = "x"', r"`workloads.x.driver` is not a key"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_named(suite: Path, case: str) -> None:
+    text, sentence = MISTAKES[case]
+    suite.write_text(SUITE + text)
+    with pytest.raises(RecipeError, match=sentence) as caught:
+        load_workloads()
+    assert str(caught.value).startswith(f"{suite}:")
+
+
+def test_a_mistake_in_the_defaults_is_named_there(suite: Path) -> None:
+    suite.write_text(SUITE.replace("time = 5", "tme = 5"))
+    with pytest.raises(RecipeError, match=r"`defaults.tme` is not a key that is known here. Did you mean 'time'"):
+        load_workloads()
+
+
+def test_a_suite_without_workloads_is_a_mistake(suite: Path) -> None:
+    suite.write_text('summary = "x"\ndriver = "y"\n[workloads]\n')
+    with pytest.raises(RecipeError, match="`workloads` is empty"):
+        load_workloads()
