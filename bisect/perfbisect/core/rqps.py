@@ -1,0 +1,143 @@
+"""Relative QPS: how fast each build of a hunt is against the base, with a 95 % interval.
+
+All runs of the hunt are one linear model of log values (so a ratio is a difference):
+
+    log value  =  level of the build  +  offset of the visit  +  drift of the host  +  noise of the run
+
+The levels are unknown and equally likely everywhere. Runs of one visit share its offset; drift is a process whose
+correlation fades with the time between two runs, which is what pairs a run with its neighbours in time: a build
+measured an hour after the base is compared through whatever was measured in between. How large visits' offsets and
+drift are, in units of the noise, is not known either: a small grid of answers is weighted by how well each explains
+the runs (noise and levels integrated out), and the interval is that of the mixture of their Student-t's.
+
+A run far from the others of its build (a neighbour on the machine, a checkpoint) is believed less, not thrown away.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.observation import Reading
+from perfbisect.core.order import Interval
+
+Array = NDArray[np.float64]
+
+VISIT = ((0.0, 0.35), (1.0, 0.35), (4.0, 0.3))
+"""Variance of a visit's offset in units of the noise's, with prior weight."""
+
+DRIFT = ((0.0, 1.0, 0.4), *((size, minutes, 0.1) for size in (1.0, 6.0, 36.0) for minutes in (10.0, 90.0)))
+"""Variance of the drift in units of the noise's, minutes in which its correlation falls to 1/e, prior weight."""
+
+FAR = 4.0  # standard deviations beyond which a run is believed less
+QUIET = 1e-9  # floor of the noise: counts can be exact, and logarithms of their scatter must stay finite
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The levels of the builds, given one answer for visits and drift."""
+
+    evidence: float  # log marginal likelihood, up to a constant
+    level: Array  # shape (builds,)
+    spread: Array  # shape (builds, builds): covariance of the levels, noise included
+    residual: Array  # shape (runs,): the part of each run that only noise can explain
+
+
+def relative(readings: Sequence[Reading], base: int) -> Mapping[int, Interval]:
+    """The ratio of every measured candidate to ``base``, on the base's host.
+
+    Empty when the base was not measured, or when no build was measured twice: nothing then tells noise from change.
+    """
+    hosts = [one.host for one in readings if one.candidate == base]
+    runs = [one for one in readings if hosts and one.host == hosts[0]]
+    builds = sorted({one.candidate for one in runs})
+    freedom = len(runs) - len(builds)
+    if freedom < 1 or len(builds) < 2:
+        return {}
+    weight, fits = mixture(runs, builds)
+    origin = builds.index(base)
+    return {
+        build: ratio(
+            weight,
+            np.array([fit.level[row] - fit.level[origin] for fit in fits]),
+            np.array([
+                fit.spread[row, row] + fit.spread[origin, origin] - 2 * fit.spread[row, origin] for fit in fits
+            ]),
+            freedom,
+        )
+        for row, build in enumerate(builds)
+        if build != base
+    }  # fmt: skip
+
+
+def mixture(runs: Sequence[Reading], builds: Sequence[int]) -> tuple[Array, list[Fit]]:
+    """The fits worth keeping, with their weights. Runs are weighed by a first fit, then fitted again."""
+    row = {build: index for index, build in enumerate(builds)}
+    member = np.array([row[one.candidate] for one in runs])
+    design = np.zeros((len(runs), len(builds)))
+    design[np.arange(len(runs)), member] = 1.0
+    value = np.array([one.value for one in runs])
+    shapes = list(covariances(runs))
+    belief = np.ones(len(runs))
+    for _ in range(2):
+        fits = [fit(value, design, shape, belief) for shape, _ in shapes]
+        score = np.array([one.evidence + np.log(prior) for one, (_, prior) in zip(fits, shapes, strict=True)])
+        weight = np.exp(score - score.max())
+        belief = credibility(fits[int(weight.argmax())].residual, member)
+    keep = weight > 1e-3 * weight.max()
+    return weight[keep] / weight[keep].sum(), [one for one, kept in zip(fits, keep, strict=True) if kept]
+
+
+def covariances(runs: Sequence[Reading]) -> Iterator[tuple[Array, float]]:
+    """What the runs share under each answer for visits and drift, in units of the noise's variance, and its prior."""
+    at = np.array([one.at for one in runs])
+    visit = np.array([one.visit for one in runs])
+    same = (visit[:, None] == visit[None, :]).astype(np.float64)
+    apart = np.abs(at[:, None] - at[None, :])
+    # Where every run has a visit of its own, a visit's offset cannot be told from noise.
+    visits: Iterable[tuple[float, float]] = VISIT if same.sum() > len(runs) else ((0.0, 1.0),)
+    for offset, visit_prior in visits:
+        for size, minutes, drift_prior in DRIFT:
+            yield offset * same + size * np.exp(-apart / minutes), visit_prior * drift_prior
+
+
+def fit(value: Array, design: Array, shared: Array, belief: Array) -> Fit:
+    """Generalised least squares, flat in the levels and in the log of the noise."""
+    runs, builds = design.shape
+    lower = np.linalg.cholesky(shared + np.diag(1 / belief))
+    x = np.linalg.solve(lower, design)
+    y = np.linalg.solve(lower, value)
+    information = x.T @ x
+    level = np.linalg.solve(information, x.T @ y)
+    rest = y - x @ level
+    squares = float(rest @ rest) + QUIET**2
+    freedom = runs - builds
+    evidence = -np.log(np.diag(lower)).sum() - np.linalg.slogdet(information)[1] / 2 - freedom / 2 * np.log(squares)
+    residual = np.linalg.solve(lower.T, rest) / belief
+    return Fit(float(evidence), level, np.linalg.inv(information) * (squares / freedom), residual)
+
+
+def credibility(residual: Array, member: NDArray[np.int64]) -> Array:
+    """How far each run is believed: 1 for most, less for one far out among at least three of its build."""
+    belief = np.ones(len(residual))
+    common = np.bincount(member)[member] >= 3
+    if common.sum() < 6:
+        return belief
+    scale = 1.4826 * np.median(np.abs(residual[common])) + QUIET
+    out = np.abs(residual) / scale
+    return np.where(common & (out > FAR), (FAR / np.maximum(out, FAR)) ** 2, belief)
+
+
+def ratio(weight: Array, middle: Array, variance: Array, freedom: int) -> Interval:
+    """Median and central 95 % of a mixture of Student-t's of log ratios, as ratios.
+
+    The density is summed on points that lie as a Cauchy's quantiles do, so that the widest tails are reached too.
+    """
+    scale = np.sqrt(variance)
+    points = weight @ middle + scale.max() * np.tan(np.linspace(-np.pi / 2, np.pi / 2, 4003)[1:-1])
+    far = (points[:, None] - middle) / scale
+    density = ((1 + far**2 / freedom) ** (-(freedom + 1) / 2) / scale) @ weight
+    mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(points))])
+    low, mid, high = np.exp(np.interp([0.025, 0.5, 0.975], mass / mass[-1], points))
+    return Interval(float(low), float(mid), float(high))
