@@ -1,0 +1,149 @@
+"""What a host is and how it is set up: each fact is a command and a pure reading of what it printed."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Generic, TypeVar
+
+from perfbisect.core.measurement import HostFacts
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host.protocol import Host
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact(Generic[T]):
+    """``read`` gets the stdout of ``argv``; it returns None where the machine does not tell."""
+
+    argv: tuple[str, ...]
+    read: Callable[[str], T | None]
+
+
+def ask(host: Host, fact: Fact[T]) -> T | None:
+    """The fact, or None where the host does not tell: no such program, no such file, nothing to read in it."""
+    try:
+        answer = host.run(fact.argv, env={"LC_ALL": "C"}, check=False)
+    except EnvironmentFailure:
+        return None
+    return fact.read(answer.stdout) if answer.ok else None
+
+
+def fingerprint(host: Host) -> HostFacts:
+    """Everything of a host that decides whether two measurements on it can be compared."""
+    tools = {tool: ask(host, fact) for tool, fact in TOOLS.items()}
+    settings = {setting: ask(host, fact) for setting, fact in SETTINGS.items()}
+    return HostFacts(
+        name=host.name,
+        cpu=ask(host, CPU) or "unknown",
+        cores=ask(host, CORES) or 0,
+        memory_mib=ask(host, MEMORY_MIB) or 0,
+        kernel=ask(host, KERNEL) or "unknown",
+        compiler=ask(host, COMPILER) or "",
+        tools={tool: version for tool, version in tools.items() if version},
+        settings={setting: value for setting, value in settings.items() if value},
+    )
+
+
+def load_average(host: Host) -> float | None:
+    """Mean number of runnable processes over the last minute."""
+    return ask(host, Fact(("cat", "/proc/loadavg"), read_load))
+
+
+def free_bytes(host: Host, path: PurePosixPath | None = None) -> int | None:
+    """Bytes free for us on the file system of ``path`` (the root folder when not given)."""
+    return ask(host, Fact(("df", "-P", "-B1", "--", str(path or host.root)), read_free))
+
+
+def read_cpu(lscpu: str) -> str | None:
+    """The model of the processor."""
+    return _field("Model name", lscpu)
+
+
+def read_cores(lscpu: str) -> int | None:
+    """Number of logical processors that are on line."""
+    listed = _field("On-line CPU(s) list", lscpu)
+    if not listed:
+        return None
+    ends = [part.partition("-") for part in listed.split(",")]
+    return sum(int(last or first) - int(first) + 1 for first, _, last in ends)
+
+
+def read_memory(meminfo: str) -> int | None:
+    """Memory in MiB."""
+    found = re.search(r"^MemTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
+    return int(found[1]) // 1024 if found else None
+
+
+def read_line(text: str) -> str | None:
+    """The first line."""
+    return text.strip().partition("\n")[0].strip() or None
+
+
+def read_version(text: str) -> str | None:
+    """The first thing that looks like a version: ``git version 2.39.5`` → ``2.39.5``."""
+    found = re.search(r"\d+(?:\.\d+)+[\w.+~-]*", text)
+    return found[0] if found else None
+
+
+def read_words(text: str) -> str | None:
+    """Each different word once: what all CPUs say, when they say the same."""
+    return "/".join(dict.fromkeys(text.split())) or None
+
+
+def read_chosen(text: str) -> str | None:
+    """The word in brackets: ``always [madvise] never`` → ``madvise``."""
+    found = re.search(r"\[([^]]+)\]", text)
+    return found[1] if found else None
+
+
+def read_load(loadavg: str) -> float | None:
+    """The average over one minute."""
+    words = loadavg.split()
+    return float(words[0]) if words else None
+
+
+def read_free(df: str) -> int | None:
+    """Bytes available; the last four columns are counted from the end, for a device's name may hold blanks."""
+    found = re.search(r"\s(\d+)\s+\d+%\s+/[^\n]*\s*\Z", df)
+    return int(found[1]) if found else None
+
+
+def _field(name: str, lscpu: str) -> str | None:
+    found = re.search(rf"^\s*{re.escape(name)}:\s*(\S.*)$", lscpu, re.MULTILINE)
+    return found[1].strip() if found else None
+
+
+def _turbo(text: str) -> str | None:
+    """``no_turbo 0`` of Intel's driver and ``boost 1`` of the others both mean on."""
+    return {"no_turbo 0": "on", "no_turbo 1": "off", "boost 1": "on", "boost 0": "off"}.get(text.strip())
+
+
+def _aslr(text: str) -> str | None:
+    return {"0": "off", "1": "on", "2": "on"}.get(text.strip())
+
+
+def _smt(text: str) -> str | None:
+    value = text.strip()
+    return value if value in ("on", "off", "forceoff") else None
+
+
+_CPUS = "/sys/devices/system/cpu"
+_TURBO = f"""\
+if [ -r {_CPUS}/intel_pstate/no_turbo ]; then echo "no_turbo $(cat {_CPUS}/intel_pstate/no_turbo)"
+else echo "boost $(cat {_CPUS}/cpufreq/boost)"; fi"""
+
+CPU = Fact(("lscpu",), read_cpu)
+CORES = Fact(("lscpu",), read_cores)
+MEMORY_MIB = Fact(("cat", "/proc/meminfo"), read_memory)
+KERNEL = Fact(("uname", "-r"), read_line)
+COMPILER = Fact(("gcc", "--version"), read_line)
+TOOLS = {tool: Fact((tool, "--version"), read_version) for tool in ("git", "ccache", "sysbench", "perf", "taskset")}
+SETTINGS = {
+    "governor": Fact(("sh", "-c", f"cat {_CPUS}/cpu[0-9]*/cpufreq/scaling_governor"), read_words),
+    "turbo": Fact(("sh", "-c", _TURBO), _turbo),
+    "smt": Fact(("cat", f"{_CPUS}/smt/control"), _smt),
+    "aslr": Fact(("cat", "/proc/sys/kernel/randomize_va_space"), _aslr),
+    "huge pages": Fact(("cat", "/sys/kernel/mm/transparent_hugepage/enabled"), read_chosen),
+}

@@ -1,0 +1,88 @@
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+import msgspec
+import pytest
+
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host.local import LocalHost
+from perfbisect.host.lock import Owner, hold, holder
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> LocalHost:
+    return LocalHost("here", PurePosixPath(tmp_path))
+
+
+def rewrite(host: LocalHost, **changes: object) -> None:
+    lock = Path(host.root, "lock")
+    owner = msgspec.json.decode(lock.read_bytes(), type=Owner)
+    lock.write_bytes(msgspec.json.encode(msgspec.structs.replace(owner, **changes)))
+
+
+def test_the_second_is_told_who_has_it(host: LocalHost) -> None:
+    with hold(host, "hunt 7"):
+        owner = holder(host)
+        assert owner is not None
+        assert owner.purpose == "hunt 7"
+        with (
+            pytest.raises(EnvironmentFailure, match=r"here is busy: hunt 7 \(process \d+ on .*, since 20"),
+            hold(host, "hunt 8"),
+        ):
+            raise AssertionError("got a lock that somebody holds")
+        assert holder(host) == owner
+    assert holder(host) is None
+    with hold(host, "hunt 8"):
+        pass
+
+
+def test_a_failure_inside_releases_it(host: LocalHost) -> None:
+    with pytest.raises(KeyboardInterrupt), hold(host, "hunt 7"):
+        raise KeyboardInterrupt
+    assert holder(host) is None
+
+
+def test_a_killed_owner_leaves_a_stale_lock(host: LocalHost) -> None:
+    script = (
+        "import os, sys; from pathlib import PurePosixPath\n"
+        "from perfbisect.host.local import LocalHost; from perfbisect.host.lock import hold\n"
+        "with hold(LocalHost('here', PurePosixPath(sys.argv[1])), 'hunt 6'): os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(host.root)], check=False).returncode == -9
+    assert Path(host.root, "lock").exists()
+    assert holder(host) is None
+    with hold(host, "hunt 7"):
+        owner = holder(host)
+        assert owner is not None
+        assert owner.purpose == "hunt 7"
+
+
+@pytest.mark.parametrize("changes", [{"born": 1}, {"boot": "an earlier one"}], ids=["pid taken over", "rebooted"])
+def test_a_pid_alone_proves_nothing(host: LocalHost, changes: dict[str, object]) -> None:
+    with hold(host, "hunt 6"):
+        rewrite(host, **changes)
+        with hold(host, "hunt 7"):
+            pass
+
+
+def test_an_owner_on_another_machine_is_respected(host: LocalHost) -> None:
+    with hold(host, "hunt 6"):
+        rewrite(host, machine="elsewhere", pid=1 << 30)
+        with pytest.raises(EnvironmentFailure, match="elsewhere") as caught, hold(host, "hunt 7"):
+            pass
+        assert str(Path(host.root, "lock")) in caught.value.advice
+
+
+def test_a_lock_cut_short_is_nobodys(host: LocalHost) -> None:
+    Path(host.root, "lock").write_text('{"pid": 12')
+    with hold(host, "hunt 7"):
+        assert holder(host) is not None
+
+
+def test_releasing_never_takes_anothers(host: LocalHost) -> None:
+    with hold(host, "hunt 6"):
+        rewrite(host, machine="elsewhere")
+    owner = holder(host)
+    assert owner is not None
+    assert owner.machine == "elsewhere"
