@@ -1,0 +1,44 @@
+"""What the search believes, in the form that views and the record show."""
+
+import numpy as np
+
+from perfbisect.core.ends import Contrast
+from perfbisect.core.graph import Graph
+from perfbisect.core.levels import Levels
+from perfbisect.core.order import Belief, Interval
+from perfbisect.core.robust import PRIOR_NOISE, Behaviour
+
+CAP = 0.995  # no model is better than this
+NOISY = 0.05  # s.d. of one run from which a host is called noisy
+DRIFTING = 0.9
+
+
+def prior_belief(graph: Graph) -> Belief:
+    """Before both ends were measured."""
+    weight = graph.weight.copy()
+    weight[0] = 0.0
+    return Belief(weight / max(weight.sum(), 1e-300), 0.5, PRIOR_NOISE, Interval(0.0, 1.0, np.inf))
+
+
+def believed(
+    culprit: np.ndarray, ends: Contrast, levels: Levels, behaviour: Behaviour, sign: float, several: float = 0.0
+) -> Belief:
+    """The belief that ``levels`` support; ``culprit`` sums to one over the candidates."""
+    change = float(np.clip(ends.above(0.0), 1 - CAP, CAP))
+    return Belief(culprit, change, levels.noise, ends.ratio(sign), warnings(levels, behaviour, several))
+
+
+def warnings(levels: Levels, behaviour: Behaviour, several: float) -> tuple[str, ...]:
+    """What the user should know of the host and the range, a short sentence each."""
+    found = []
+    if behaviour.two_speeds:
+        found.append("the host runs at two speeds: readings fall into two groups")
+    if float(levels.probability @ (levels.drift > 0)) > DRIFTING:
+        found.append("the host drifts; builds are compared only with neighbours in time")
+    if levels.noise > NOISY:
+        found.append(f"runs of one build vary by {levels.noise:.0%}")
+    if behaviour.outliers > max(1, 0.03 * len(behaviour.weight)):
+        found.append(f"{behaviour.outliers} readings are far from the others of their build and hardly count")
+    if several > 0.9:
+        found.append("there is more than one change in the range; the largest is hunted")
+    return tuple(found)

@@ -1,0 +1,180 @@
+"""The measurement with the most expected information for its cost.
+
+Options are every build measured before, the ends included, and for the likeliest classes the unbuilt
+candidates that would split them best; each with some number of runs and of reference runs beside them
+that hold the drift. The score is bits / (build cost^0.7 + runs): with the full cost of a build, a rule
+that looks one step ahead buys too many cheap repeats.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core import information
+from perfbisect.core.classes import Classes
+from perfbisect.core.levels import Levels
+from perfbisect.core.model import Posterior
+from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.core.prediction import Prediction, predict
+from perfbisect.core.record import Record
+from perfbisect.core.skips import chance_to_build
+
+Array = NDArray[np.float64]
+
+RUNS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
+REFERENCES = (0.0, 0.5, 1.0)  # reference runs for each run
+BUILD_EXPONENT = 0.7
+GOOD_ENOUGH = 0.8  # repeats: the largest batch whose score is this near to the best
+EXPLORED = 4  # classes whose splits are looked at
+SURE = 0.05  # a reference is a build whose label is this certain
+POINTLESS = 0.01  # of the score of the first step: nothing is left to learn
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A measurement and its score relative to the first step of an ideal search (1 = as good as that)."""
+
+    order: Measure
+    worth: float
+
+
+def choose(
+    record: Record, levels: Levels, classes: Classes, posterior: Posterior, build_cost: float,
+    *, may_build: bool, busy: Collection[int] = (),
+) -> Choice | None:  # fmt: skip
+    """The best measurement, or None if there is nothing to measure; ``busy`` candidates are left to others."""
+    chance = chance_to_build(len(classes.of), record.skipped, (*record.builds, *record.built, *record.same))
+    measured = [b for b in record.builds if b not in record.skipped]
+    new = _splits(record, classes, posterior, chance, may_build=may_build)
+    candidates = [v for v in (*measured, *new) if v not in busy]
+    if not candidates:
+        return None
+    rows = [record.builds.index(v) if v in record.builds else -1 for v in candidates]
+    seen = predict(levels, classes, posterior, candidates, rows)
+    cost = np.array(
+        [0.0 if v in record.builds or v in record.built else build_cost**BUILD_EXPONENT for v in candidates]
+    )
+    drift = _Drift.of(record, levels, posterior)
+    likely = np.array([1.0 if row >= 0 else chance[v] for v, row in zip(candidates, rows, strict=True)])
+    score = _scores(seen, cost, likely, drift, build_cost * record.run_seconds / 60)
+    option, k = divmod(int(score.argmax()), score.shape[1])
+    best = float(score[option, k])
+    runs, references = _batches()
+    if rows[option] >= 0:
+        near = score[option] >= GOOD_ENOUGH * best
+        k = int(np.where(near, 100 * runs - references, -1).argmax())
+    n, beside = int(runs[k]), int(references[k])
+    if rows[option] < 0 and n > 2:  # of a new build half of the runs, then look again
+        n, beside = (n + 1) // 2, (beside + 1) // 2
+    plan = _plan(record, classes, posterior, candidates[option], n, beside)
+    return Choice(Measure(plan, Purpose.SEARCH), best / _ideal(posterior, build_cost))
+
+
+@dataclass(frozen=True, slots=True)
+class _Drift:
+    """Of the host, as far as it matters to the next visit; variances in s²."""
+
+    size: float
+    memory: float  # minutes
+    pace: float  # minutes
+
+    @classmethod
+    def of(cls, record: Record, levels: Levels, posterior: Posterior) -> "_Drift":
+        law = posterior.fit.law
+        expected = float(levels.probability @ levels.drift**2)
+        memory = levels.memory[law] if levels.drift[law] > 0 else levels.memory[int(levels.drift.argmax())]
+        return cls(max(float(levels.drift[law] ** 2), expected), float(memory), record.run_seconds / 60)
+
+    def variance(self, gap: float, runs: NDArray[np.int64], references: NDArray[np.int64]) -> Array:
+        """Left in the mean of a visit ``gap`` minutes after the last reading, with references beside it."""
+        innovation = self.size * -np.expm1(-2 * (gap + self.pace) / self.memory)
+        span = (runs + references) * self.pace / self.memory
+        averaged = np.where(span > 1e-3, 2 * (span - 1 + np.exp(-span)) / np.maximum(span, 1e-3) ** 2, 1.0)
+        left = np.maximum(innovation * averaged, 1e-9)
+        result: Array = 1 / (references + 1 / left)
+        return result
+
+
+def _batches() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All pairs (runs, reference runs), flattened."""
+    runs = np.repeat(RUNS, len(REFERENCES))
+    beside = np.ceil(RUNS[:, None] * np.array(REFERENCES)[None]).astype(np.int64).ravel()
+    return runs, beside
+
+
+def _scores(seen: Prediction, cost: Array, likely: Array, drift: _Drift, build_minutes: float) -> Array:
+    """Bits for each run spent, (options, batches)."""
+    runs, references = _batches()
+    soon = drift.variance(0.0, runs, references)
+    late = drift.variance(build_minutes, runs, references)
+    noise = np.where(cost[:, None] > 0, late[None], soon[None]) + 1 / runs[None]
+    separation = seen.between / (seen.above * (1 - seen.above))
+    square = separation[:, None] / (seen.within[:, None] + noise)
+    gain = information.bits(np.broadcast_to(seen.above[:, None], square.shape), square) * likely[:, None]
+    result: Array = gain / (cost[:, None] + runs + references)
+    return result
+
+
+def _ideal(posterior: Posterior, build_cost: float) -> float:
+    """The score of the first step of a search on a quiet host with this effect: a yardstick for "pointless"."""
+    fit = posterior.fit
+    drop = float(posterior.culprit @ fit.drop) / fit.s
+    square = drop**2 / (2 * fit.layout + 1 / RUNS)
+    gain = information.bits(np.full(len(RUNS), 0.5), square)
+    return max(float((gain / (build_cost**BUILD_EXPONENT + RUNS)).max()), 1e-9)
+
+
+def _splits(record: Record, classes: Classes, posterior: Posterior, chance: Array, *, may_build: bool) -> list[int]:
+    """Candidates without readings that would split the likeliest classes, best first for each."""
+    open_ = chance > 0
+    open_[list(record.builds)] = False
+    open_[list(record.same)] = False
+    if not may_build:
+        built = np.zeros_like(open_)
+        built[list(record.built)] = True
+        open_ &= built
+    if not open_.any():
+        return []
+    found: list[int] = []
+
+    def take(weight: Array, among: NDArray[np.bool_] | None = None) -> None:
+        below = classes.reach.sums(weight)
+        promise = np.where(open_ if among is None else open_ & among, below * (1 - below) * chance, -1.0)
+        promise[np.isnan(promise)] = -1.0
+        best = int(promise.argmax())
+        if promise[best] > 1e-9 and best not in found:
+            found.append(best)
+
+    overall = classes.spread(posterior.culprit)
+    take(overall)
+    likely = np.argsort(-np.where(classes.members > 1, posterior.culprit, -1.0), kind="stable")[:EXPLORED]
+    for index in likely:
+        if classes.members[index] < 2 or posterior.culprit[index] < 1e-4:
+            continue
+        members = classes.of == index
+        take(overall, members)
+        take(np.where(members, classes.weight / classes.prior[index], 0.0))
+    return found
+
+
+def _plan(
+    record: Record, classes: Classes, posterior: Posterior, candidate: int, runs: int, beside: int
+) -> tuple[Share, ...]:
+    """``candidate`` and its references: the tightest builds whose label is certain, which the proof will need too."""
+    if not beside:
+        return (Share(candidate, runs),)
+    slow = classes.slow @ posterior.culprit
+    usable = [i for i, b in enumerate(record.builds) if b not in record.skipped and b != candidate]
+    fast_ones = [i for i in usable if slow[i] < SURE]
+    slow_ones = [i for i in usable if slow[i] > 1 - SURE]
+    pair = []
+    if fast_ones:
+        pair.append(record.builds[max(fast_ones, key=lambda i: slow[i])])
+    if slow_ones:
+        pair.append(record.builds[min(slow_ones, key=lambda i: slow[i])])
+    pair.sort(key=record.runs)  # the one that is known less well gets the odd run
+    counts = [(beside + 1) // 2, beside // 2] if len(pair) == 2 else [beside]
+    references = (Share(v, n) for v, n in zip(pair, counts, strict=False) if n)
+    return (Share(candidate, runs), *references)

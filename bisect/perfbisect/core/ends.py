@@ -1,0 +1,95 @@
+"""Do the two ends differ at all? Answered before anything is built between them.
+
+Both ends are measured in turn until the difference is clear of noise and layout, or until a difference
+of the size asked for would have shown.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfbisect.core.gauss import t_cdf, t_quantile_975
+from perfbisect.core.levels import Levels
+from perfbisect.core.model import LAYOUT
+from perfbisect.core.order import Interval
+from perfbisect.core.policy import Policy
+
+CLEAR = 2.6  # standard errors at which the ends are taken to differ
+POWER = 1.28  # further standard errors: a change this much larger would have been seen nine times in ten
+MANY, MOST = 16, 40  # runs of each end after which a doubtful, and any, difference is given up
+CHEAP = 4.0  # builds that cost fewer runs than this
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """The difference between two builds: ``drop`` in log units, positive if the second is slower."""
+
+    drop: float
+    error: float  # standard error
+    freedom: float
+    runs: float  # weighted runs of the build with fewer
+
+    @property
+    def clear(self) -> float:
+        """The drop in normal standard errors, few degrees of freedom allowed for."""
+        t = self.drop / self.error
+        scale = np.sqrt(self.freedom * np.log1p(t * t / self.freedom)) * (8 * self.freedom + 1) / (8 * self.freedom + 3)
+        return float(np.copysign(scale, t))
+
+    def above(self, drop: float) -> float:
+        """Probability that the true drop is larger than ``drop``."""
+        return t_cdf((self.drop - drop) / self.error, self.freedom)
+
+    def ratio(self, sign: float) -> Interval:
+        """Second build against first, in the metric's own direction."""
+        half = t_quantile_975(self.freedom) * self.error
+        low, high = sorted(float(np.exp(-sign * (self.drop + d))) for d in (-half, half))
+        return Interval(low, float(np.exp(-sign * self.drop)), high)
+
+
+def contrast(levels: Levels, first: int, second: int) -> Contrast:
+    """Compare two builds given by their rows in ``levels``; averaged over laws of noise and sizes of layout."""
+    direction = np.zeros(levels.mean.shape[1])
+    direction[first], direction[second] = 1.0, -1.0
+    drops = levels.mean @ direction
+    spread = levels.variance * (levels.covariance @ direction @ direction)
+    mean = float(levels.probability @ drops)
+    layout = 2 * sum(p * size**2 for size, p in LAYOUT)
+    variance = float(levels.probability @ (spread + (drops - mean) ** 2)) + layout
+    freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
+    return Contrast(mean, float(np.sqrt(variance)), freedom, float(min(levels.runs[first], levels.runs[second])))
+
+
+def least(policy: Policy) -> float:
+    """The smallest change of interest, in log units."""
+    return float(-np.log1p(-policy.min_effect))
+
+
+def first_runs(build_cost: float) -> int:
+    """How often each end is measured to begin with: the dearer a build, the better to know the ends."""
+    return 2 if build_cost <= CHEAP else 4
+
+
+def differ(ends: Contrast) -> bool:
+    """Whether the search may begin, or go on."""
+    return ends.clear >= CLEAR
+
+
+def nothing(ends: Contrast, policy: Policy) -> bool:
+    """Whether to give up: no difference worth a search, or none that this many runs could show."""
+    if ends.runs < 3:
+        return False
+    if ends.above(least(policy)) < 0.01:
+        return True
+    return (ends.runs >= 0.8 * MANY and ends.clear < 1.2) or (ends.runs >= 0.8 * MOST and ends.clear < CLEAR)
+
+
+def more_runs(ends: Contrast) -> int:
+    """How many more runs of each end: enough to make the present difference clear, at most as many as there were."""
+    needed = ends.runs * ((1.1 * CLEAR / max(ends.clear, 0.3)) ** 2 - 1)
+    return int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs, 8))))
+
+
+def detectable(ends: Contrast) -> float:
+    """The smallest drop that would have been seen, as a fraction."""
+    return float(-np.expm1(-(CLEAR + POWER) * ends.error))

@@ -1,0 +1,183 @@
+"""Which culprit explains the levels of the builds: one linear-Gaussian model for every hypothesis.
+
+Level of build v, with bad(v; K) = 1 when K is v or an ancestor of v:
+
+    level(v) = base - D bad(v; K) + layout(v)                                          one step
+    level(v) = base - D bad(v; K) + d bad(v; J) + walk(v) + layout(v)                  several steps
+
+* base: unknown, nearly flat prior.
+* D, the drop at the culprit, is centred on the drop between the ends (all of it, or most of it if there are
+  several steps). Both structures get priors of similar width: otherwise the narrower would win by
+  its width alone (Lindley's paradox).
+* layout: what one particular binary is faster or slower by, for reasons of code placement; drawn once for each
+  build, so repeats never average it away. Its size is on a grid.
+* d at J: one sharp decoy of either sign anywhere in the range, every pair (K, J) enumerated. A smooth
+  random walk alone cannot imitate a second step: zooming into it would make it look certain.
+* walk: many small steps, a random walk along the history (covariance: prior mass of common ancestors).
+* The culprit is the *largest* step of the hunted sign: factors P(D > 0) and P(D > |d|).
+
+D and d are integrated out in closed form, and so is s² (scaled inverse χ²), which leaves for each class of
+culprits, law of noise and size of layout a Student-t marginal from one small Cholesky factor.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.classes import Classes
+from perfbisect.core.gauss import log_cdf, log_sum
+from perfbisect.core.levels import Levels
+
+Array = NDArray[np.float64]
+
+LAYOUT = ((0.002, 0.30), (0.005, 0.45), (0.010, 0.25))  # (s.d., prior)
+SEVERAL = 0.4  # prior of several steps
+BASE = 1.0  # s.d. of the prior of the base level, far wider than anything seen
+ONE_WIDTH = 0.5  # s.d. of D in units of the drop between the ends
+MAIN, MAIN_WIDTH = 0.9, 0.35  # mean and s.d. of D if there are several steps, same units
+DECOY, DECOY_WIDTH = 0.5, 0.4  # prior of a sharp decoy, and the s.d. of its size
+WALK = 0.3  # s.d. of the walk from end to end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """The most probable cell of the model, from which new readings are predicted; variances in units of s²."""
+
+    law: int  # index into Levels
+    s: float
+    layout: float  # variance of the layout effect
+    walk: float  # variance of the walk over the whole range
+    base: float  # variance of the base level
+    centre: float  # subtracted from the levels
+    covariance: Array  # (M, M) of the levels, everything but the steps
+    drop: Array  # (C,) coefficient of bad(.; K): negative
+    drop_precision: Array  # (C,)
+    decoy: Array  # (C,) coefficient of the most probable decoy of each class, 0 if none
+    decoy_class: NDArray[np.int64]  # (C,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Posterior:
+    """What the levels say of the culprit."""
+
+    culprit: Array  # (C,) probability of each class, sums to one
+    several: float  # probability that there is more than one step
+    layout: float  # posterior s.d. of the layout effect, as a fraction
+    drifting: float  # probability that the host drifts
+    fit: Fit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Terms:
+    """Log marginals (Q, C) of a batch of Q cells, and the coefficients behind them."""
+
+    log: Array
+    drop: Array
+    precision: Array
+    decoy: Array
+    decoy_class: NDArray[np.int64]
+
+
+def infer(levels: Levels, classes: Classes, drop: float) -> Posterior:
+    """Posterior over classes; ``drop`` is the size of the difference between the ends (log units, positive)."""
+    laws = len(levels.mean)
+    law = np.repeat(np.arange(laws), len(LAYOUT))
+    width = np.tile([size for size, _ in LAYOUT], laws)
+    log_prior = levels.evidence[law] + np.tile(np.log([p for _, p in LAYOUT]), laws)
+    s2 = levels.variance[law]
+    centre = float(levels.mean[0].mean())
+    y = levels.mean[law] - centre
+    slow = classes.slow.astype(np.float64)
+    eye = np.eye(len(slow))
+    base = BASE**2 / s2
+    plain = levels.covariance[law] + (width**2 / s2)[:, None, None] * eye + base[:, None, None]
+    common = (slow * classes.prior) @ slow.T  # prior mass of common ancestors
+    walk = (WALK * drop) ** 2 / s2
+    rough = plain + walk[:, None, None] * common
+    data = (y, slow, levels.residual[law], levels.freedom, s2, drop)
+    terms = (_one_step(plain, *data), _several_steps(rough, *data, classes.prior))
+    log = np.stack([terms[0].log + np.log(1 - SEVERAL), terms[1].log + np.log(SEVERAL)])
+    log = log + log_prior[None, :, None] + np.log(classes.prior)
+    p = np.exp(log - log_sum(log))
+    p /= p.sum()
+    structure, q, _ = np.unravel_index(int(p.argmax()), p.shape)
+    best = terms[structure]
+    fit = Fit(
+        law=int(law[q]), s=float(np.sqrt(s2[q])), layout=float(width[q] ** 2 / s2[q]),
+        walk=float(walk[q]) if structure else 0.0, base=float(base[q]), centre=centre,
+        covariance=(rough if structure else plain)[q], drop=best.drop[q], drop_precision=best.precision[q],
+        decoy=best.decoy[q], decoy_class=best.decoy_class[q],
+    )  # fmt: skip
+    cells = p.sum(axis=(0, 2))
+    return Posterior(
+        culprit=p.sum(axis=(0, 1)),
+        several=float(p[1].sum()),
+        layout=float(np.sqrt(cells @ width**2)),
+        drifting=float(cells @ (levels.drift[law] > 0)),
+        fit=fit,
+    )
+
+
+def _solve(covariance: Array, y: Array, slow: Array) -> tuple[Array, Array, Array]:
+    """Readings and labels whitened by ``covariance``: (Q, M), (Q, M, C), and log|covariance|, (Q,)."""
+    factor = np.linalg.cholesky(covariance)
+    right = np.concatenate((y[:, :, None], np.broadcast_to(slow, (len(y), *slow.shape))), axis=2)
+    white = np.linalg.solve(factor, right)
+    return white[:, :, 0], white[:, :, 1:], 2 * np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
+
+
+def _one_step(
+    covariance: Array, y: Array, slow: Array, residual: Array, freedom: float, s2: Array, drop: float
+) -> _Terms:
+    y, z, log_det = _solve(covariance, y, slow)
+    return _main_step(y, z, log_det, residual, freedom, s2 / (ONE_WIDTH * drop) ** 2, -drop)
+
+
+def _main_step(
+    y: Array, z: Array, log_det: Array, residual: Array, freedom: float, width: Array, mean: float
+) -> _Terms:
+    """One step of prior mean ``mean`` and prior precision ``width`` (in 1/s²), no decoy."""
+    zz, zy = (z**2).sum(axis=1), (y[:, :, None] * z).sum(axis=1)
+    prior = width[:, None]
+    precision, right = zz + prior, zy + prior * mean
+    drop = right / precision
+    squares = np.maximum((residual + (y**2).sum(axis=1) + width * mean**2)[:, None] - right * drop, 1e-12)
+    log = -0.5 * (log_det[:, None] + np.log(precision / prior)) - 0.5 * freedom * np.log(squares)
+    log = log + log_cdf(-drop * np.sqrt(precision * freedom / squares))
+    none = np.zeros_like(drop)
+    return _Terms(log, drop, precision, none, none.astype(np.int64))
+
+
+def _several_steps(
+    covariance: Array, y: Array, slow: Array, residual: Array, freedom: float, s2: Array, drop: float, prior: Array
+) -> _Terms:
+    y, z, log_det = _solve(covariance, y, slow)
+    width, mean = s2 / (MAIN_WIDTH * drop) ** 2, -MAIN * drop
+    alone = _main_step(y, z, log_det, residual, freedom, width, mean)
+    w1, w2 = width[:, None, None], (s2 / (DECOY_WIDTH * drop) ** 2)[:, None, None]
+    zz, zy = (z**2).sum(axis=1), (y[:, :, None] * z).sum(axis=1)
+    cross = np.swapaxes(z, 1, 2) @ z  # (Q, C, C): axis 1 the culprit K, axis 2 the decoy J
+    a, b = zz[:, :, None] + w1, zz[:, None, :] + w2
+    det = np.maximum(a * b - cross**2, 1e-12)
+    r1, r2 = zy[:, :, None] + w1 * mean, zy[:, None, :]
+    main, decoy = (b * r1 - cross * r2) / det, (a * r2 - cross * r1) / det
+    squares = residual + (y**2).sum(axis=1) + width * mean**2
+    squares = np.maximum(squares[:, None, None] - r1 * main - r2 * decoy, 1e-12)
+    margin = np.sqrt(squares / freedom * np.maximum(a + b - 2 * np.abs(cross), 1e-9) / det)
+    log = -0.5 * (log_det[:, None, None] + np.log(det / (w1 * w2))) - 0.5 * freedom * np.log(squares)
+    log = log + log_cdf((-main - np.abs(decoy)) / margin) + np.log(DECOY * prior)
+    every = np.concatenate(((alone.log + np.log(1 - DECOY))[:, :, None], log), axis=2)
+    best = every.argmax(axis=2)
+    without, pick = best == 0, np.maximum(best - 1, 0)[:, :, None]
+
+    def at_best(values: Array) -> Array:
+        return np.take_along_axis(values, pick, axis=2)[:, :, 0]
+
+    return _Terms(
+        log_sum(every, axis=2),
+        np.where(without, alone.drop, at_best(main)),
+        alone.precision,
+        np.where(without, 0.0, at_best(decoy)),
+        pick[:, :, 0],
+    )

@@ -1,0 +1,148 @@
+"""decide: what to do next, given everything seen so far.
+
+The search is a pure function of its arguments. It remembers nothing, so a hunt that is resumed, replayed
+or simulated takes the same course as the one that was watched.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from perfbisect.core import budget
+from perfbisect.core import ends as both_ends
+from perfbisect.core.answer import Answer, best_answer, credible_set
+from perfbisect.core.belief import CAP, believed, prior_belief
+from perfbisect.core.choice import POINTLESS, choose
+from perfbisect.core.classes import Classes, classes
+from perfbisect.core.confirm import confirmation, exhausted, fresh_contrast, opponents, proven
+from perfbisect.core.graph import Graph
+from perfbisect.core.levels import Levels, estimate
+from perfbisect.core.model import Posterior, infer
+from perfbisect.core.observation import Observation
+from perfbisect.core.order import (
+    Belief,
+    Decision,
+    Found,
+    Inconclusive,
+    Interval,
+    Measure,
+    NotReproduced,
+    Order,
+    Purpose,
+    Share,
+    Step,
+)  # fmt: skip
+from perfbisect.core.policy import Policy
+from perfbisect.core.record import Record, arrange
+from perfbisect.core.robust import behaviour
+
+
+def decide(
+    graph: Graph, observations: Sequence[Observation], policy: Policy, in_flight: Sequence[Measure] = ()
+) -> Decision:
+    """The next order of the hunt over ``graph``; ``in_flight`` are measurements that other hosts are at."""
+    good, bad = 0, graph.size - 1
+    record = arrange(observations, policy, bad)
+    if early := _before_readings(graph, record, policy, bad):
+        return Decision(early, prior_belief(graph))
+    bad_build = record.name(bad)
+    seen = behaviour(record, good, bad_build)
+    levels = estimate(record, seen.weight, policy.noise)
+    ends = both_ends.contrast(levels, record.builds.index(good), record.builds.index(bad_build))
+    groups = classes(graph, record)
+    assert groups is not None  # the ends have two binaries, or the hunt had ended above
+    posterior = infer(levels, groups, max(ends.drop, both_ends.least(policy)))
+    culprit = groups.spread(posterior.culprit)
+    belief = believed(culprit, ends, levels, seen, record.sign, posterior.several)
+
+    if both_ends.nothing(ends, policy):
+        return Decision(NotReproduced(ends.ratio(record.sign), both_ends.detectable(ends)), belief)
+    if spent := budget.spent(record, policy):
+        return Decision(_undecided(belief, policy, spent), belief)
+    if not both_ends.differ(ends):
+        more = both_ends.more_runs(ends)
+        return Decision(budget.within(_both(good, bad, more, Purpose.ENDS), record, policy), belief)
+    order = _search(graph, record, levels, groups, posterior, belief, policy, in_flight)
+    return Decision(order, belief)
+
+
+def _before_readings(graph: Graph, record: Record, policy: Policy, bad: int) -> Order | None:
+    """The order while there is nothing to infer from: an end unmeasured, impossible to measure, or both equal."""
+    if bad in record.skipped or 0 in record.skipped:
+        return _nothing_known(graph, f"the {'good' if 0 in record.skipped else 'bad'} end cannot be measured")
+    if record.name(bad) == 0 or not (graph.weight[1:] > 0).any():
+        return NotReproduced(Interval(1.0, 1.0, 1.0), 0.0)
+    runs = record.runs(0), record.runs(bad)
+    if min(runs) == 0:
+        if spent := budget.spent(record, policy):
+            return _nothing_known(graph, spent)
+        wanted = both_ends.first_runs(record.build_runs(policy))
+        return budget.within(_both(0, bad, wanted, Purpose.ENDS), record, policy)
+    return None
+
+
+def _search(
+    graph: Graph, record: Record, levels: Levels, groups: Classes, posterior: Posterior, belief: Belief,
+    policy: Policy, in_flight: Sequence[Measure],
+) -> Order:  # fmt: skip
+    """Confirm what is nearly certain, otherwise learn more, otherwise say what is known."""
+    answer = best_answer(groups, posterior, record)
+    if answer.probability >= min(policy.confidence, CAP):
+        return _conclude(graph, record, levels, posterior, belief, policy, answer)
+    busy = {share.candidate for order in in_flight for share in order.plan[:1]}
+    choice = choose(
+        record, levels, groups, posterior, record.build_runs(policy), busy=busy,
+        may_build=budget.may_build(record, policy),
+    )  # fmt: skip
+    if choice is None or choice.worth < POINTLESS:
+        return _undecided(belief, policy, _why_stuck(record, policy, groups, posterior))
+    hosts = {order.host for order in in_flight}
+    host = next(h for h in range(len(hosts) + 1) if h not in hosts)
+    return budget.within(Measure(choice.order.plan, choice.order.purpose, host), record, policy)
+
+
+def _conclude(
+    graph: Graph, record: Record, levels: Levels, posterior: Posterior, belief: Belief, policy: Policy, answer: Answer
+) -> Order:
+    """The proof of a culprit, or the verdict once it stands."""
+    parents = opponents(graph, answer.slow) if answer.certain else (answer.fast,)
+    parents = tuple(p for p in parents if p not in record.skipped) or (answer.fast,)
+    if (more := confirmation(record, levels, posterior, answer.slow, parents)) is not None and not exhausted(
+        record, answer.slow, parents
+    ):
+        if not budget.builds_allowed(more, record, policy):
+            return _undecided(belief, policy, "the budget of builds is used up")
+        return budget.within(more, record, policy)
+    if not answer.certain:
+        return _undecided(belief, policy, "unbuildable")
+    if not all(proven(record, levels, posterior, answer.slow, p) for p in parents):
+        return _undecided(belief, policy, "not confirmed")
+    contrasts = [fresh_contrast(record, levels, posterior.layout, answer.slow, p) for p in parents]
+    weakest = min((c for c in contrasts if c is not None), key=lambda c: c.drop)
+    return Found(Step(answer.slow, min(answer.probability, CAP), weakest.ratio(record.sign), parents))
+
+
+def _undecided(belief: Belief, policy: Policy, reason: str) -> Inconclusive:
+    candidates = credible_set(belief.culprit, min(policy.confidence, CAP))
+    probabilities = tuple(min(float(belief.culprit[c]), CAP) for c in candidates)
+    return Inconclusive(candidates, probabilities, belief.effect, reason)
+
+
+def _nothing_known(graph: Graph, reason: str) -> Inconclusive:
+    belief = prior_belief(graph)
+    candidates = tuple(int(c) for c in np.flatnonzero(belief.culprit))
+    return Inconclusive(candidates, tuple(float(belief.culprit[c]) for c in candidates), belief.effect, reason)
+
+
+def _both(good: int, bad: int, runs: int, purpose: Purpose) -> Measure:
+    return Measure((Share(bad, runs), Share(good, runs)), purpose)
+
+
+def _why_stuck(record: Record, policy: Policy, groups: Classes, posterior: Posterior) -> str:
+    """Why no measurement promises anything."""
+    if not budget.may_build(record, policy):
+        return "the budget of builds is used up"
+    top = groups.of_class(int(posterior.culprit.argmax()))
+    if len(top) > 1 and record.skipped.intersection(top.tolist()):
+        return "unbuildable"
+    return "layout tie"

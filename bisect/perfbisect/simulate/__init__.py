@@ -1,0 +1,1 @@
+"""A simulated lab: the same search on a host and a history whose truth is known."""

@@ -1,0 +1,107 @@
+"""Whole hunts in small simulated worlds, one for each shape a history can have."""
+
+import pytest
+
+from perfbisect.core.graph import Graph
+from perfbisect.core.order import Found, Inconclusive, NotReproduced
+from perfbisect.core.policy import Direction, Policy
+from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.world import Habits, World
+
+QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)
+
+
+@pytest.mark.parametrize(("commits", "culprit"), [(1, 1), (2, 1), (2, 2), (3, 2), (40, 1), (40, 40), (40, 17)])
+def test_a_line(commits: int, culprit: int) -> None:
+    outcome = hunt(World(Graph.line(commits), {culprit: -0.2}, QUIET, seed=commits), Policy())
+    assert isinstance(outcome.verdict, Found)
+    assert outcome.verdict.step.candidate == culprit
+    assert outcome.verdict.step.parents == (culprit - 1,)
+    assert 0.7 < outcome.verdict.step.ratio.middle < 0.9
+    assert outcome.builds <= 2 + 9
+
+
+def test_no_change() -> None:
+    outcome = hunt(World(Graph.line(50), {}, QUIET, seed=3), Policy())
+    assert isinstance(outcome.verdict, NotReproduced)
+    assert outcome.builds == 2
+    assert 0 < outcome.verdict.detectable < 0.05
+
+
+def test_an_improvement_is_no_drop() -> None:
+    outcome = hunt(World(Graph.line(50), {20: 0.2}, QUIET, seed=3), Policy())
+    assert isinstance(outcome.verdict, NotReproduced)
+    assert outcome.verdict.ratio.low > 1
+
+
+@pytest.mark.parametrize("direction", [Direction.RISE, Direction.ANY])
+def test_an_improvement_is_found_when_hunted(direction: Direction) -> None:
+    outcome = hunt(World(Graph.line(50), {20: 0.2}, QUIET, seed=3), Policy(direction=direction))
+    assert isinstance(outcome.verdict, Found)
+    assert outcome.verdict.step.candidate == 20
+    assert outcome.verdict.step.ratio.middle == pytest.approx(1.22, abs=0.03)
+
+
+#            1 - 2 - 3 ---------- 8 - 9
+#           /                    /
+#          0 - 4 - 5 - 6 - 7 ----
+DIAMOND = [(), (0,), (1,), (2,), (0,), (4,), (5,), (6,), (3, 7), (8,)]
+
+
+@pytest.mark.parametrize("culprit", range(1, 10))
+def test_a_merge(culprit: int) -> None:
+    outcome = hunt(World(Graph.of(DIAMOND), {culprit: -0.2}, QUIET, seed=1), Policy())
+    assert isinstance(outcome.verdict, Found)
+    assert outcome.verdict.step.candidate == culprit
+    assert outcome.verdict.step.parents == Graph.of(DIAMOND).parents_of(culprit)
+
+
+def test_equal_binaries_are_measured_once() -> None:
+    same = {v: v - 1 for v in range(2, 41, 2)}
+    world = World(Graph.line(40), {25: -0.2}, QUIET, binaries=same, seed=2)
+    outcome = hunt(world, Policy())
+    assert isinstance(outcome.verdict, Found)
+    assert outcome.verdict.step.candidate == 25
+
+
+def test_equal_ends() -> None:
+    world = World(Graph.line(1), {}, QUIET, binaries={1: 0}, seed=2)
+    outcome = hunt(world, Policy())
+    assert outcome.verdict == NotReproduced(outcome.verdict.ratio, 0.0)
+
+
+@pytest.mark.parametrize("culprit", [61, 75, 90])
+def test_a_culprit_in_an_unbuildable_stretch_is_a_range(culprit: int) -> None:
+    stretch = frozenset(range(61, 90))
+    world = World(Graph.line(200), {culprit: -0.2}, QUIET, unbuildable=stretch, seed=4)
+    outcome = hunt(world, Policy())
+    assert isinstance(outcome.verdict, Inconclusive)
+    assert set(outcome.verdict.candidates) == set(range(61, 91))
+    assert outcome.verdict.reason == "unbuildable"
+    assert outcome.builds < 30
+
+
+@pytest.mark.parametrize("culprit", [60, 91])
+def test_a_culprit_beside_an_unbuildable_stretch_is_found(culprit: int) -> None:
+    stretch = frozenset(range(61, 90))
+    outcome = hunt(World(Graph.line(200), {culprit: -0.2}, QUIET, unbuildable=stretch, seed=4), Policy())
+    assert isinstance(outcome.verdict, Found)
+    assert outcome.verdict.step.candidate == culprit
+
+
+@pytest.mark.parametrize("policy", [Policy(max_runs=15), Policy(max_builds=5), Policy(max_minutes=60)])
+def test_a_budget_ends_with_an_honest_set(policy: Policy) -> None:
+    outcome = hunt(World(Graph.line(500), {123: -0.2}, QUIET, seed=5), policy)
+    assert isinstance(outcome.verdict, Inconclusive)
+    assert "budget" in outcome.verdict.reason
+    assert 123 in outcome.verdict.candidates
+    assert sum(outcome.verdict.probabilities) >= 0.9
+    assert outcome.runs <= (policy.max_runs or 1000)
+    assert outcome.builds <= (policy.max_builds or 1000)
+
+
+@pytest.mark.parametrize("end", [0, 30])
+def test_an_end_that_does_not_build(end: int) -> None:
+    outcome = hunt(World(Graph.line(30), {7: -0.2}, QUIET, unbuildable=frozenset({end})), Policy())
+    assert isinstance(outcome.verdict, Inconclusive)
+    assert "cannot be measured" in outcome.verdict.reason
