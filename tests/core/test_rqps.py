@@ -26,7 +26,7 @@ runs = st.builds(alternating, st.lists(st.floats(-0.05, 0.05), min_size=6, max_s
 
 
 @given(runs, st.floats(-3, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_unit_of_the_metric_does_not_matter(readings: list[Reading], shift: float) -> None:
     moved = [Reading(one.candidate, one.value + shift, one.at, one.visit) for one in readings]
     before, after = relative(readings, 0)[1], relative(moved, 0)[1]
@@ -34,7 +34,7 @@ def test_the_unit_of_the_metric_does_not_matter(readings: list[Reading], shift: 
 
 
 @given(runs, st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_order_of_the_list_does_not_matter(readings: list[Reading], random: "object") -> None:
     shuffled = sorted(readings, key=lambda one: hash((str(random), one.at)))
     before, after = relative(readings, 0)[1], relative(shuffled, 0)[1]
@@ -42,7 +42,7 @@ def test_the_order_of_the_list_does_not_matter(readings: list[Reading], random: 
 
 
 @given(runs)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_exchanging_the_two_inverts_the_interval(readings: list[Reading]) -> None:
     there, back = relative(readings, 0)[1], relative(readings, 1)[0]
     assert (back.low, back.middle, back.high) == pytest.approx((1 / there.high, 1 / there.middle, 1 / there.low), 1e-3)
@@ -50,7 +50,7 @@ def test_exchanging_the_two_inverts_the_interval(readings: list[Reading]) -> Non
 
 
 @given(LEVELS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_without_noise_the_ratio_is_exact(drop: float) -> None:
     interval = relative(alternating([0.0] * 8, drop), 0)[1]
     assert interval.low == pytest.approx(math.exp(drop), abs=1e-6)

@@ -72,14 +72,15 @@ def relative(readings: Sequence[Reading], base: int) -> Mapping[int, Interval]:
 
 
 def mixture(runs: Sequence[Reading], builds: Sequence[int]) -> tuple[Array, list[Fit]]:
-    """The fits worth keeping, with their weights. Runs are weighed by a first fit, then fitted again."""
+    """The fits worth keeping, with their weights. How far runs are believed comes from a first fit, whose own comes from medians."""
     row = {build: index for index, build in enumerate(builds)}
     member = np.array([row[one.candidate] for one in runs])
     design = np.zeros((len(runs), len(builds)))
     design[np.arange(len(runs)), member] = 1.0
     value = np.array([one.value for one in runs])
     shapes = list(covariances(runs))
-    belief = np.ones(len(runs))
+    middle = np.array([np.median(value[member == row]) for row in range(len(builds))])
+    belief = credibility(value - middle[member], member)
     for _ in range(2):
         fits = [fit(value, design, shape, belief) for shape, _ in shapes]
         score = np.array([one.evidence + np.log(prior) for one, (_, prior) in zip(fits, shapes, strict=True)])
@@ -119,14 +120,18 @@ def fit(value: Array, design: Array, shared: Array, belief: Array) -> Fit:
 
 
 def credibility(residual: Array, member: NDArray[np.int64]) -> Array:
-    """How far each run is believed: 1 for most, less for one far out among at least three of its build."""
+    """How far each run is believed: 1 for most, less for one far out among at least three of its build.
+
+    The fourth power lets the weight fall faster than the square of the distance grows, so that a wild run does not
+    swell the noise either.
+    """
     belief = np.ones(len(residual))
     common = np.bincount(member)[member] >= 3
     if common.sum() < 6:
         return belief
     scale = 1.4826 * np.median(np.abs(residual[common])) + QUIET
     out = np.abs(residual) / scale
-    return np.where(common & (out > FAR), (FAR / np.maximum(out, FAR)) ** 2, belief)
+    return np.where(common & (out > FAR), (FAR / np.maximum(out, FAR)) ** 4, belief)
 
 
 def ratio(weight: Array, middle: Array, variance: Array, freedom: int) -> Interval:
