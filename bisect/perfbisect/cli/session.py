@@ -23,7 +23,7 @@ from perfbisect.hunt import Log, Quest, Told, check_base, hunt, verdict_of
 from perfbisect.lab.lab import HostLab
 from perfbisect.lab.preflight import check
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.find import Folders, load_builder, load_host, load_workload
+from perfbisect.recipes.find import load_builder, load_host, load_workload
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.describe import describe
@@ -48,8 +48,8 @@ class Scene:
     @classmethod
     def set_up(cls, settings: Settings) -> "Scene":
         """Load the recipes, read the range and look at the host. Raises the error of whatever is wrong."""
-        builder = load_builder(settings.builder, Folders.of(settings.builders_path))
-        workload = load_workload(settings.workload, builder.driver, Folders.of(settings.workloads_path))
+        builder = load_builder(settings.builder, settings.builders_path)
+        workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
         workload = msgspec.structs.replace(workload, **settings.overrides)
         entry = load_host(settings.host, settings.hosts_path)
         repository = open_repository(Path(settings.repository))
@@ -87,6 +87,7 @@ class Scene:
             candidates=self.span.candidates,
             merges=self.span.merges,
             resumed=resumed,
+            metric=self.settings.metric,
         )
 
 

@@ -1,7 +1,10 @@
 """What the recipe and the repository decide of a hunt's settings."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+
+import click
 
 from perfbisect.core.settings import Settings
 from perfbisect.recipes.find import load_builder
@@ -12,7 +15,10 @@ from perfbisect.repository.resolve import open_repository, resolve
 def settle(settings: Settings) -> Settings:
     """The settings with everything resolved that the recipe and the repository decide: clone, variant, commits."""
     builder = load_builder(settings.builder, settings.builders_path)
-    repository = Path(settings.repository) if settings.repository else cached_clone(builder)
+    if settings.repository:
+        repository = Path(settings.repository)
+    else:
+        repository = cached_clone(builder, (settings.good, settings.bad), say)
     git = open_repository(repository)
     return replace(
         settings,
@@ -21,3 +27,9 @@ def settle(settings: Settings) -> Settings:
         good_commit=resolve(git, settings.good, builder.release_tags),
         bad_commit=resolve(git, settings.bad, builder.release_tags),
     )
+
+
+def say(step: str, done: int, total: int) -> None:
+    """Show on standard error, where a person watches it, how far git has got with a clone."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{step} {done}/{total}" + ("\n" if done == total else ""), nl=False, err=True)
