@@ -1,0 +1,105 @@
+"""The repository of a recipe, cloned once into the user's cache and fetched when something is missing from it."""
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from perfbisect.errors import UsageError
+from perfbisect.recipes.builder import Builder
+from perfbisect.repository.command import OPTIONS, environment, failure, git
+from perfbisect.repository.resolve import look_up, open_repository, tags_of
+
+Progress = Callable[[str, int, int], None]  # what git does, steps done, steps in all
+
+# Branches and tags only: pull requests, which some servers offer too, can outweigh the history.
+REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+STEP = re.compile(r"(?:remote: )?([A-Z][A-Za-z ]+):\s+\d+% \((\d+)/(\d+)\)")
+
+
+def cached_clone(builder: Builder, revisions: Sequence[str] = (), progress: Progress | None = None) -> Path:
+    """The path of a bare clone of the recipe's repository.
+
+    It is fetched anew when one of ``revisions`` is missing from it or is a branch, which may have moved.
+    Raises UsageError when the recipe names no repository, EnvironmentFailure when it cannot be reached.
+    """
+    if not builder.repository:
+        raise UsageError(f"Builder {builder.name} names no repository.", "Give a local clone: --repo FOLDER")
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perfbisect" / "repositories"
+    path = folder / f"{builder.name}.git"
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder / f"{builder.name}.lock"):
+        if not path.exists():
+            _clone(builder.repository, path, progress)
+        elif _is_behind(path, builder, revisions):
+            _fetch(builder.repository, path, progress)
+    return path
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Two hunts begun at once clone once: the second one waits."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _clone(url: str, path: Path, progress: Progress | None) -> None:
+    """A clone appears under its name only when it is whole."""
+    partial = path.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        clone = ["clone", "--bare", "--progress", "--origin=origin", "--template="]
+        _talk(f"{url} cannot be cloned", [*clone, "--", url, str(partial)], progress)
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _fetch(url: str, path: Path, progress: Progress | None) -> None:
+    fetch = [f"--git-dir={path}", "fetch", "--progress", "--prune", "--no-tags", "--no-write-fetch-head"]
+    _talk(f"{url} cannot be fetched", [*fetch, "--", url, *REFS], progress)
+    _talk(f"{path} cannot be written", [f"--git-dir={path}", "config", "remote.origin.url", url], None)
+
+
+def _is_behind(path: Path, builder: Builder, revisions: Sequence[str]) -> bool:
+    repo = open_repository(path)
+    if git(repo, "config", "--get", "remote.origin.url", allowed=(0, 1)).strip() != builder.repository:
+        return True
+    for revision in revisions:
+        fixed = [f"refs/tags/{tag}" for tag in (*tags_of(revision, builder.release_tags), revision)]
+        if re.fullmatch("[0-9a-f]{7,}", revision):
+            fixed.append(revision)
+        if not any(look_up(repo, fixed)):
+            return True
+    return False
+
+
+def _talk(what: str, arguments: Sequence[str], progress: Progress | None) -> None:
+    """Run git with what it says read line by line; whatever interrupts us, it does not go on alone."""
+    said = []
+    with subprocess.Popen(
+        ["git", *OPTIONS, *arguments],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        try:
+            for line in process.stderr or ():
+                step = STEP.match(line)
+                if not step:
+                    said.append(line)
+                elif progress:
+                    progress(step[1], int(step[2]), int(step[3]))
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise failure(what, "\n".join(said))

@@ -1,0 +1,82 @@
+"""git, run so that nothing of the user's environment or taste changes what it says.
+
+GitPython opens repositories; but it can only add to the environment of its commands, and a GIT_DIR left over from a
+hook, an index file or a replaced object would lead them astray. So commands are run here. The user's configuration is
+still read, because it says which repositories are safe and how to reach a remote; what could change output is set.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from perfbisect.errors import EnvironmentFailure
+
+if TYPE_CHECKING:
+    from git import Repo
+
+SETTINGS = ("core.quotePath=off", "log.showSignature=false", "i18n.logOutputEncoding=UTF-8", "color.ui=false",
+            "core.commitGraph=false")  # fmt: skip
+OPTIONS = ("--no-pager", "--no-replace-objects", *(word for setting in SETTINGS for word in ("-c", setting)))
+
+# How to reach remotes, and where the user's configuration is.
+KEPT = ("GIT_SSH", "GIT_SSL_", "GIT_HTTP_", "GIT_PROXY_", "GIT_ASKPASS", "GIT_TERMINAL_PROMPT", "GIT_ALLOW_PROTOCOL",
+        "GIT_EXEC_PATH", "GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_COUNT",
+        "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_")  # fmt: skip
+
+
+def environment() -> Mapping[str, str]:
+    """The environment of every git command: ours, without what steers git, and in plain English."""
+    steering = _steering()
+    kept = {name: value for name, value in os.environ.items() if name not in steering}
+    return kept | {"LC_ALL": "C", "LANGUAGE": "C"}
+
+
+@contextmanager
+def unsteered() -> Iterator[None]:
+    """Our own environment without what steers git, for as long as GitPython looks at it."""
+    steering = _steering()
+    for name in steering:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(steering)
+
+
+def _steering() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("GIT_") and not name.startswith(KEPT)}
+
+
+def git(repo: "Repo", *arguments: str, stdin: str = "", allowed: tuple[int, ...] = (0,)) -> str:
+    """What git prints in a repository, whatever folder we are in.
+
+    Raises EnvironmentFailure with git's own words when its status is not among ``allowed``.
+    """
+    done = subprocess.run(
+        ["git", *OPTIONS, f"--git-dir={repo.git_dir}", *arguments],
+        cwd=repo.git_dir,
+        env=environment(),
+        input=stdin,
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+    )
+    if done.returncode not in allowed:
+        raise failure(f"git {arguments[0]} failed in {repo.git_dir}", done.stderr)
+    return done.stdout
+
+
+def failure(what: str, stderr: str) -> EnvironmentFailure:
+    """The error for a git command that failed, with the line in which git says why."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
+    why = (fatal or lines or ["it said nothing"])[-1 if not fatal else 0]
+    advice = ""
+    if "dubious ownership" in why:
+        advice = "If you trust that folder: git config --global --add safe.directory FOLDER"
+    elif "No space left on device" in stderr:
+        advice = "Free some space there."
+    return EnvironmentFailure(f"{what}: {why}", advice)

@@ -1,0 +1,124 @@
+"""The commits between two revisions, and the graph of those that can differ in speed.
+
+git's own history simplification does the work. A commit whose tree, without the ignored paths, equals that of one of
+its parents cannot differ in speed from it: it vanishes, and its children get that parent in its place. Of a merge that
+equals one of its parents nothing but that parent is followed, for what the other side did is not in the result.
+
+Everything reachable from good counts as fast, so parents outside the range are all the same node 0. Those parents
+(the boundary) are named to git one by one: it would otherwise depend on the dates of commits whether git knows in time
+that they are outside, and a graph must come out the same each time, since a hunt is resumed on it. For the same
+reason git's commit graph file, which may be written at any time, is not used.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from perfbisect.core.graph import Graph
+from perfbisect.errors import UsageError
+from perfbisect.repository.command import git
+
+if TYPE_CHECKING:
+    from git import Repo
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Range:
+    """What lies between good and bad. Hashes are full."""
+
+    good: str
+    bad: str
+    base: str  # the good end of the graph: good itself, or the merge base where good is not an ancestor of bad
+    commits: int  # reachable from bad and not from good
+    merges: int  # of them
+    graph: Graph
+    candidates: tuple[str, ...]  # the commit of each node; the first is base, the last is as fast as bad
+
+    @property
+    def good_is_ancestor(self) -> bool:
+        """Whether bad contains good. If not, it has to be measured that base is as fast as good."""
+        return self.base == self.good
+
+
+def read_range(repo: "Repo", good: str, bad: str, ignore: Sequence[str], *, first_parent: bool = False) -> Range:
+    """The range between two commits, given by their full hashes; ``ignore`` holds a recipe's glob patterns.
+
+    Raises UsageError when there is nothing to search: equal or swapped ends, no common history, no candidates.
+    """
+    base = _base(repo, good, bad)
+    walk = ["rev-list", "--stdin", "--parents", *(["--first-parent"] if first_parent else [])]
+    ends = [bad, f"^{good}", f"^{base}"]
+    listing = git(repo, *walk, stdin="\n".join(ends))
+    inside = [line.split(" ")[: 2 if first_parent else None] for line in listing.splitlines()]
+    boundary = {parent for row in inside for parent in row[1:]} - {row[0] for row in inside}
+
+    limits = [*ends, *(f"^{commit}" for commit in sorted(boundary))]
+    paths = ["--", ":(top)", *(f":(top,exclude,glob){pattern}" for pattern in ignore)]
+    rows = [
+        line.split(" ")
+        for line in git(repo, *walk, "--topo-order", "--reverse", stdin="\n".join(limits + paths)).splitlines()
+    ]
+    if first_parent:
+        rows = _chain([row[0] for row in rows], boundary)
+    if not rows:
+        raise UsageError(
+            f"Nothing in the range can change the speed: of its {len(inside)} commits, none changes a path that counts.",
+            f"Paths that do not count, by the builder's recipe: {', '.join(ignore) or 'none'}.",
+        )
+    commits, parents = _connected(rows)
+    return Range(
+        good=good,
+        bad=bad,
+        base=base,
+        commits=len(inside),
+        merges=sum(line.count(" ") > 1 for line in listing.splitlines()),
+        graph=Graph.of(parents),
+        candidates=(base, *commits),
+    )
+
+
+def _base(repo: "Repo", good: str, bad: str) -> str:
+    """The nearest commit that is part of both. Raises UsageError where a search would make no sense."""
+    if good == bad:
+        raise UsageError(f"Good and bad are the same commit {good[:10]}.", "Give two revisions that differ.")
+    base = git(repo, "merge-base", good, bad, allowed=(0, 1)).strip()
+    if not base:
+        raise UsageError(f"Good {good[:10]} and bad {bad[:10]} have no common history.")
+    if base == bad:
+        raise UsageError(
+            f"Bad {bad[:10]} is an ancestor of good {good[:10]}: they seem to be swapped.",
+            "The older revision comes first. To hunt an improvement, keep that order and choose another --direction.",
+        )
+    return base
+
+
+def _chain(commits: Sequence[str], before: Iterable[str]) -> list[list[str]]:
+    """Commits that follow each other; ``before`` holds what the first one follows, if anything.
+
+    In a walk along first parents git lists the other parents too, and cannot say which one is missing.
+    """
+    return [
+        [commit, *previous] for commit, previous in zip(commits, [before, *([each] for each in commits)], strict=False)
+    ]
+
+
+def _connected(rows: Sequence[Sequence[str]]) -> tuple[list[str], list[tuple[int, ...]]]:
+    """The commits that the last row descends from, itself included, and the parents of each node.
+
+    A row is a commit and its parents, oldest first. Nodes are numbered from 1: node 0 stands for what is outside.
+    """
+    node = {row[0]: number for number, row in enumerate(rows, 1)}
+    parents = [[], *(list(dict.fromkeys(node.get(parent, 0) for parent in row[1:])) for row in rows)]
+
+    needed = [False] * len(parents)
+    needed[0] = needed[-1] = True
+    for child in range(len(parents) - 1, 0, -1):
+        if needed[child]:
+            for parent in parents[child]:
+                needed[parent] = True
+    kept = [number for number, is_needed in enumerate(needed) if is_needed]
+    renumbered = {old: new for new, old in enumerate(kept)}
+    return (
+        [rows[number - 1][0] for number in kept[1:]],
+        [tuple(renumbered[parent] for parent in parents[number]) for number in kept],
+    )

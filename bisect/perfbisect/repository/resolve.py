@@ -1,0 +1,91 @@
+"""A local repository, and the commit that a user means by a release or a revision."""
+
+import re
+import shutil
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.repository.command import git, unsteered
+
+if TYPE_CHECKING:
+    from git import Repo
+
+
+class UnknownRevision(UsageError):
+    """The repository has no such release or revision."""
+
+
+def open_repository(path: Path) -> "Repo":
+    """The repository at ``path``, in a folder above it, or bare. A changed working tree is never looked at.
+
+    Raises UsageError when there is none, or when its history is cut off.
+    """
+    if shutil.which("git") is None:
+        raise EnvironmentFailure("git is not installed.", "apt-get install git")
+    from git import Repo  # which looks for git when it is imported
+    from git.exc import InvalidGitRepositoryError, NoSuchPathError
+
+    try:
+        with unsteered():
+            repo = Repo(path.expanduser(), search_parent_directories=True, expand_vars=False)
+    except NoSuchPathError as error:
+        raise UsageError(f"There is no folder {path}.", "--repo takes the folder of a git repository.") from error
+    except InvalidGitRepositoryError as error:
+        raise UsageError(f"{path} is not a git repository.", "--repo takes the folder of a git repository.") from error
+    if Path(repo.common_dir, "shallow").exists():
+        raise UsageError(
+            f"{path} is a shallow clone: its history is cut off.", f"Fetch the rest: git -C {path} fetch --unshallow"
+        )
+    return repo
+
+
+def resolve(repo: "Repo", name: str, release_tags: Sequence[str]) -> str:
+    """The commit that ``name`` means: a release as the recipe's tags spell it ("8.0.28"), or any git revision.
+
+    Raises UnknownRevision, with the nearest releases, when it means nothing, and UsageError when it means several.
+    """
+    refs = [f"refs/tags/{tag}" for tag in tags_of(name, release_tags)]
+    for commit in look_up(repo, [*refs, name]):
+        if commit:
+            return commit
+    tags = git(repo, "for-each-ref", "--format=%(refname:strip=2)", "refs/tags").split()
+    near = get_close_matches(name, dict.fromkeys([*releases(tags, release_tags), *tags]), 3)
+    raise UnknownRevision(
+        f"'{name}' is neither a release nor a revision in {repo.working_tree_dir or repo.git_dir}.",
+        f"The nearest: {', '.join(near)}." if near else "`git tag` and `git log` list what there is.",
+    )
+
+
+def tags_of(version: str, release_tags: Sequence[str]) -> list[str]:
+    """The tags that a release may have, by the recipe's patterns."""
+    return [tag.replace("{version}", version).replace("{version:_}", version.replace(".", "_")) for tag in release_tags]
+
+
+def releases(tags: Sequence[str], release_tags: Sequence[str]) -> list[str]:
+    """The releases that these tags mark, by the recipe's patterns."""
+    found = []
+    for pattern in release_tags:
+        head, spelling, tail = re.split(r"\{version(:_|)\}", pattern, maxsplit=1)
+        matches = [re.fullmatch(f"{re.escape(head)}(.+){re.escape(tail)}", tag) for tag in tags]
+        versions = [match[1] for match in matches if match]
+        found += [version.replace("_", ".") for version in versions] if spelling else versions
+    return found
+
+
+def look_up(repo: "Repo", names: Sequence[str]) -> list[str | None]:
+    """The commit of each name, None where there is none. Raises UsageError for a hash that is too short.
+
+    Names go in through standard input, where no name can be taken for an option.
+    """
+    plain = [name if name and not re.search(r"[\n\0]", name) else "0" * 40 for name in names]
+    lines = git(repo, "cat-file", "--batch-check", stdin="".join(f"{name}^{{commit}}\n" for name in plain))
+    commits: list[str | None] = []
+    for name, line in zip(names, lines.splitlines(), strict=True):
+        commit, kind = line.split(" ")[0], line.rsplit(" ", 2)
+        if kind[-1] == "ambiguous":
+            raise UsageError(f"'{name}' is the beginning of several hashes.", "Give more of it.")
+        commits.append(commit if kind[-1] != "missing" else None)
+    return commits

@@ -1,0 +1,58 @@
+"""Real repositories with any history one can think of, written in one go by `git fast-import`."""
+
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from perfbisect.repository.resolve import open_repository
+
+EPOCH = 1_600_000_000  # 2020-09-13
+
+
+# name → parents, whole tree (path → content), and seconds after the epoch (None: the commit's number)
+Commits = Mapping[str, tuple[Sequence[str], Mapping[str, str], int | None]]
+History = Callable[[Commits], tuple[object, dict[str, str]]]
+
+
+def data(text: str) -> str:
+    return f"data {len(text.encode())}\n{text}\n"
+
+
+def stream(commits: Commits) -> str:
+    """The history in fast-import's language; each commit has a branch of its own."""
+    marks = {name: number for number, name in enumerate(commits, 1)}
+    parts = []
+    for name, (parents, tree, after) in commits.items():
+        seconds = EPOCH + (marks[name] if after is None else after)
+        parts.append(f"commit refs/heads/{name}\nmark :{marks[name]}\n")
+        parts.append(f"committer Ann Author <ann@example.org> {seconds} +0000\n{data(f'commit {name}')}")
+        for verb, parent in zip(["from", *["merge"] * len(parents)], parents, strict=False):
+            parts.append(f"{verb} :{marks[parent]}\n")
+        parts.append("deleteall\n")
+        parts += [f"M 100644 inline {path}\n{data(content)}" for path, content in tree.items()]
+    return "".join(parts)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    """``history(commits)`` makes a bare repository of them; returns it opened, and the hash of each name."""
+    made = 0
+
+    def make(commits: Commits) -> tuple[object, dict[str, str]]:
+        nonlocal made
+        made += 1
+        folder = tmp_path / f"history-{made}.git"
+        subprocess.run(["git", "init", "-q", "--bare", folder], check=True)
+        marks = folder / "marks"
+        subprocess.run(
+            ["git", "fast-import", "--quiet", "--force", f"--export-marks={marks}"],
+            cwd=folder,
+            input=stream(commits).encode(),
+            check=True,
+        )
+        by_mark = dict(line.split() for line in marks.read_text().splitlines())
+        return open_repository(folder), {name: by_mark[f":{number}"] for number, name in enumerate(commits, 1)}
+
+    return make

@@ -1,0 +1,374 @@
+"""The range graph against what it should be, found commit by commit."""
+
+import random
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from perfbisect.errors import UsageError
+from perfbisect.repository.range import Range, read_range
+from perfbisect.repository.resolve import open_repository
+
+IGNORE = ["doc/**", "*.md"]
+
+
+class Made(NamedTuple):
+    """A commit to make: its parents by name, its whole tree (path → content), and its date."""
+
+    parents: Sequence[str]
+    tree: Mapping[str, str]
+    seconds: int | None = None
+
+
+History = Callable[[Mapping[str, Any]], tuple[Any, dict[str, str]]]
+Edges = dict[str, tuple[str, ...]]
+
+
+def code(text: str, doc: str = "") -> dict[str, str]:
+    """A tree with something that counts and, if wanted, something that does not."""
+    return {"src/a.c": text} | ({"doc/x/y.txt": doc, "READ.md": doc} if doc else {})
+
+
+def counts(tree: Mapping[str, str]) -> dict[str, str]:
+    """What of a tree is not ignored; written without git's pattern rules."""
+    return {
+        path: content
+        for path, content in tree.items()
+        if not path.startswith("doc/") and not ("/" not in path and path.endswith(".md"))
+    }
+
+
+def ancestors(commits: Mapping[str, Made], name: str) -> set[str]:
+    """A commit and everything before it."""
+    found, todo = set(), [name]
+    while todo:
+        here = todo.pop()
+        if here not in found:
+            found.add(here)
+            todo += commits[here].parents
+    return found
+
+
+def expected(commits: Mapping[str, Made], good: str, bad: str, first_parent: bool = False) -> Edges:
+    """The graph by definition: candidate → parents, "" for node 0. A vanished commit stands for its equal parent."""
+    outside = ancestors(commits, good)
+    edges: Edges = {}
+
+    def stand_in(name: str) -> list[str]:
+        """Nothing for a root without anything that counts: there is nothing before it to compare with."""
+        if name in outside:
+            return [""]
+        parents = commits[name].parents[:1] if first_parent else commits[name].parents
+        tree = counts(commits[name].tree)
+        for parent in parents:
+            if counts(commits[parent].tree) == tree:
+                return stand_in(parent)
+        if not parents and not tree:
+            return []
+        if name not in edges:
+            edges[name] = ()
+            edges[name] = tuple(dict.fromkeys(each for parent in parents for each in stand_in(parent)))
+        return [name]
+
+    stand_in(bad)
+    return edges
+
+
+def found(span: Range, hashes: Mapping[str, str]) -> Edges:
+    """The graph that was read, in the names of the test."""
+    names = {commit: name for name, commit in hashes.items()}
+    node = ["", *(names[commit] for commit in span.candidates[1:])]
+    return {node[v]: tuple(node[p] for p in span.graph.parents_of(v)) for v in range(1, span.graph.size)}
+
+
+def is_closed(span: Range) -> bool:
+    """Whether every node but 0 leads to the last one."""
+    needed = {span.graph.size - 1}
+    for child in range(span.graph.size - 1, 0, -1):
+        if child in needed:
+            needed.update(span.graph.parents_of(child))
+    return needed | {0} == set(range(span.graph.size))
+
+
+def line(*trees: Mapping[str, str]) -> dict[str, Made]:
+    """Commits c0, c1, … one after the other."""
+    return {f"c{number}": Made([f"c{number - 1}"] if number else [], tree) for number, tree in enumerate(trees)}
+
+
+CASES: dict[str, tuple[dict[str, Made], str, str, Edges]] = {
+    "a line": (line(code("0"), code("1"), code("2")), "c0", "c2", {"c1": ("",), "c2": ("c1",)}),
+    "documentation between": (
+        line(code("0"), code("1"), code("1", "d"), code("2", "d")),
+        "c0",
+        "c3",
+        {"c1": ("",), "c3": ("c1",)},
+    ),
+    "documentation at the tip": (
+        line(code("0"), code("1"), code("1", "d"), code("1", "e")),
+        "c0",
+        "c3",
+        {"c1": ("",)},
+    ),
+    "documentation after good": (line(code("0"), code("0", "d"), code("1", "d")), "c0", "c2", {"c2": ("",)}),
+    "nothing changed at all": (line(code("0"), code("0"), code("1"), code("1")), "c0", "c3", {"c2": ("",)}),
+    "there and back": (line(code("0"), code("1"), code("0")), "c0", "c2", {"c1": ("",), "c2": ("c1",)}),
+    "a merge": (
+        line(code("0"), code("1"))
+        | {"side": Made(["c0"], code("s")), "m": Made(["c1", "side"], code("1s")), "t": Made(["m"], code("t"))},
+        "c0",
+        "t",
+        {"c1": ("",), "side": ("",), "m": ("c1", "side"), "t": ("m",)},
+    ),
+    "a merge of documentation": (
+        line(code("0"), code("1"))
+        | {
+            "side": Made(["c0"], code("0", "d")),
+            "m": Made(["c1", "side"], code("1", "d")),
+            "t": Made(["m"], code("t")),
+        },
+        "c0",
+        "t",
+        {"c1": ("",), "t": ("c1",)},
+    ),
+    "a merge that takes one side only": (
+        line(code("0"), code("1"))
+        | {"side": Made(["c0"], code("s")), "m": Made(["c1", "side"], code("s")), "t": Made(["m"], code("t"))},
+        "c0",
+        "t",
+        {"side": ("",), "t": ("side",)},
+    ),
+    "an evil merge": (
+        line(code("0"), code("1"))
+        | {"side": Made(["c0"], code("0", "d")), "m": Made(["c1", "side"], code("evil", "d"))},
+        "c0",
+        "m",
+        {"c1": ("",), "m": ("c1", "")},
+    ),
+    "an octopus": (
+        line(code("0"))
+        | {name: Made(["c0"], {"src/a.c": "0", f"src/{name}.c": name}) for name in "xyz"}
+        | {"m": Made(list("xyz"), {"src/a.c": "0", **{f"src/{name}.c": name for name in "xyz"}})},
+        "c0",
+        "m",
+        {"x": ("",), "y": ("",), "z": ("",), "m": ("x", "y", "z")},
+    ),
+    "a criss-cross": (
+        line(code("0"))
+        | {
+            "a": Made(["c0"], code("a")),
+            "b": Made(["c0"], code("b")),
+            "ab": Made(["a", "b"], code("ab")),
+            "ba": Made(["b", "a"], code("ba")),
+            "m": Made(["ab", "ba"], code("m")),
+        },
+        "c0",
+        "m",
+        {"a": ("",), "b": ("",), "ab": ("a", "b"), "ba": ("b", "a"), "m": ("ab", "ba")},
+    ),
+    "a second root": (
+        line(code("0"), code("1")) | {"root": Made([], code("r")), "m": Made(["c1", "root"], code("1r"))},
+        "c0",
+        "m",
+        {"c1": ("",), "root": (), "m": ("c1", "root")},
+    ),
+    "a second root of documentation": (
+        line(code("0"), code("1"))
+        | {
+            "root": Made([], {"doc/r": "r"}),
+            "next": Made(["root"], code("n")),
+            "m": Made(["c1", "next"], code("1n")),
+        },
+        "c0",
+        "m",
+        {"c1": ("",), "next": (), "m": ("c1", "next")},
+    ),
+    "a side branch forked before good": (
+        line(code("0"), code("1"), code("2"))
+        | {"side": Made(["c0"], code("s")), "doc": Made(["side"], code("s", "d")), "m": Made(["c2", "doc"], code("m"))},
+        "c1",
+        "m",
+        {"c2": ("",), "side": ("",), "m": ("c2", "side")},
+    ),
+    "an old branch that swallowed another": (
+        line(code("0"), code("1"))
+        | {
+            "old": Made(["c0"], code("o")),
+            "good": Made(["c1", "old"], code("g")),
+            "fix": Made(["c0"], code("f")),
+            "null": Made(["old", "fix"], code("o")),
+            "m": Made(["good", "null"], code("m")),
+        },
+        "good",
+        "m",
+        {"m": ("",)},
+    ),
+    "good beside bad": (
+        line(code("0"), code("1")) | {"good": Made(["c0"], code("g")), "bad": Made(["c1"], code("b"))},
+        "good",
+        "bad",
+        {"c1": ("",), "bad": ("c1",)},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_graph_of(history: History, case: str) -> None:
+    commits, good, bad, edges = CASES[case]
+    assert expected(commits, good, bad) == edges, "the definition itself"
+    repo, hashes = history(commits)
+    span = read_range(repo, hashes[good], hashes[bad], IGNORE)
+    assert found(span, hashes) == edges
+    assert is_closed(span)
+    inside = ancestors(commits, bad) - ancestors(commits, good)
+    assert span.commits == len(inside)
+    assert span.merges == sum(len(commits[name].parents) > 1 for name in inside)
+    assert (span.good, span.bad) == (hashes[good], hashes[bad])
+    assert span.good_is_ancestor is (good in ancestors(commits, bad))
+    assert span.candidates[0] == span.base == (hashes[good] if span.good_is_ancestor else hashes["c0"])
+    assert span.graph.weight.tolist() == [0.0] + [1.0] * (span.graph.size - 1)
+
+
+def random_history(seed: int) -> dict[str, Made]:
+    """Some thirty commits with few different trees, so that many are equal, and with dates in no order."""
+    chance = random.Random(seed)
+    commits: dict[str, Made] = {}
+    for number in range(30):
+        names = list(commits)
+        wanted = 0 if number and chance.random() < 0.04 else chance.choice([1, 1, 1, 1, 2, 2, 3])
+        parents = chance.sample(names[-8:], min(wanted, len(names[-8:])))
+        tree = dict(commits[chance.choice(parents)].tree) if parents else {}
+        if chance.random() < 0.7 or not tree:
+            tree[chance.choice(["a.c", "src/b.c", "doc/a", "doc/b/c", "R.md", "src/doc/d"])] = str(chance.randrange(3))
+        commits[f"n{number}"] = Made(parents, tree, chance.randrange(40))
+    return commits
+
+
+def check_any_history(history: History, seed: int, ranges: int) -> None:
+    """Compare ranges of a random history with the definition, along all parents and along first parents."""
+    commits = random_history(seed)
+    repo, hashes = history(commits)
+    chance = random.Random(seed)
+    names = {commit: name for name, commit in hashes.items()}
+    for number in range(ranges):
+        good, bad = chance.sample(list(commits), 2)
+        edges = expected(commits, good, bad, first_parent=number % 2 == 1)
+        before, after = ancestors(commits, good), ancestors(commits, bad)
+        if bad in before or not before & after or not edges:
+            with pytest.raises(UsageError):
+                read_range(repo, hashes[good], hashes[bad], IGNORE, first_parent=number % 2 == 1)
+            continue
+        span = read_range(repo, hashes[good], hashes[bad], IGNORE, first_parent=number % 2 == 1)
+        assert found(span, hashes) == edges, f"{good}..{bad}"
+        assert is_closed(span)
+        assert counts(commits[names[span.candidates[-1]]].tree) == counts(commits[bad].tree)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_graph_of_any_history(history: History, seed: int) -> None:
+    check_any_history(history, seed, 6)
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("seed", range(3, 40))
+def test_the_graph_of_many_histories(history: History, seed: int) -> None:
+    check_any_history(history, seed, 12)
+
+
+def test_first_parents_only(history: History) -> None:
+    commits = line(code("0"), code("1")) | {
+        "s1": Made(["c0"], code("s")),
+        "s2": Made(["s1"], code("s2")),
+        "m": Made(["c1", "s2"], code("m")),
+        "t": Made(["m"], code("t")),
+    }
+    repo, hashes = history(commits)
+    span = read_range(repo, hashes["c0"], hashes["t"], IGNORE, first_parent=True)
+    assert found(span, hashes) == {"c1": ("",), "m": ("c1",), "t": ("m",)}
+    assert (span.commits, span.merges) == (3, 1)
+
+
+def test_the_graph_does_not_depend_on_a_commit_graph_file(history: History) -> None:
+    commits = random_history(3)
+    repo, hashes = history(commits)
+    pairs = [(good, "n29") for good in ("n3", "n10", "n20") if good in ancestors(commits, "n29")]
+    assert len(pairs) > 1
+    before = [read_range(repo, hashes[good], hashes[bad], IGNORE).candidates for good, bad in pairs]
+    subprocess.run(["git", "commit-graph", "write", "--reachable"], cwd=repo.git_dir, check=True, capture_output=True)
+    assert [read_range(repo, hashes[good], hashes[bad], IGNORE).candidates for good, bad in pairs] == before
+
+
+def test_the_environment_does_not_matter(
+    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seal: Path
+) -> None:
+    commits, good, bad, edges = CASES["a merge of documentation"]
+    repo, hashes = history(commits)
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_INDEX_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "nowhere"))
+    monkeypatch.setenv("GIT_LITERAL_PATHSPECS", "1")
+    monkeypatch.setenv("GIT_REPLACE_REF_BASE", "refs/heads/")
+    (seal / ".gitconfig").write_text("[log]\nshowSignature = true\n[core]\nquotePath = true\n[alias]\nrev-list = log\n")
+    monkeypatch.chdir(tmp_path)
+    opened = open_repository(Path(repo.git_dir))
+    assert found(read_range(opened, hashes[good], hashes[bad], IGNORE), hashes) == edges
+
+
+def test_replaced_commits_are_read_as_they_are(history: History) -> None:
+    commits, good, bad, edges = CASES["a line"]
+    repo, hashes = history(commits)
+    subprocess.run(["git", "replace", "--graft", hashes["c2"], hashes["c0"]], cwd=repo.git_dir, check=True)
+    assert found(read_range(repo, hashes[good], hashes[bad], IGNORE), hashes) == edges
+
+
+def test_a_working_tree_is_not_looked_at(git: Callable[..., str], tmp_path: Path) -> None:
+    folder = tmp_path / "repo"
+    for number in range(3):
+        (folder / "a.c").write_text(str(number))
+        git("add", "a.c")
+        git("commit", "-qm", f"{number}")
+    (folder / "a.c").write_text("changed")
+    (folder / "sub").mkdir()
+    span = read_range(open_repository(folder / "sub"), git("rev-parse", "HEAD~2"), git("rev-parse", "HEAD"), [])
+    assert span.graph.size == 3
+    assert git("status", "--porcelain") == "M a.c"
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "sentence"),
+    [
+        ("c0", "c0", "are the same commit"),
+        ("c2", "c0", "they seem to be swapped"),
+        ("c0", "other", "have no common history"),
+        ("c1", "c2", "Nothing in the range can change the speed: of its 1 commits"),
+    ],
+)
+def test_a_range_without_sense_is_refused(history: History, good: str, bad: str, sentence: str) -> None:
+    commits = line(code("0"), code("1"), code("1", "d")) | {"other": Made([], code("o"))}
+    repo, hashes = history(commits)
+    with pytest.raises(UsageError, match=sentence):
+        read_range(repo, hashes[good], hashes[bad], IGNORE)
+
+
+@pytest.mark.tools
+def test_a_long_history_with_many_merges(history: History) -> None:
+    """Every fifth commit is documentation, every tenth is followed by a merge of a side branch."""
+    commits = {"c0": Made([], {"a.c": "0"})}
+    tip, tree = "c0", {"a.c": "0"}
+    for number in range(1, 14_000):
+        tree = tree | ({"doc/x": str(number)} if number % 5 == 0 else {"a.c": str(number)})
+        commits[f"c{number}"] = Made([tip], tree)
+        tip = f"c{number}"
+        if number % 10 == 0:
+            side = {**tree, f"src/{number % 70}.c": str(number)}
+            commits[f"s{number}"] = Made([tip], side)
+            commits[f"e{number}"] = Made([tip], {**tree, "b.c": str(number)})
+            commits[f"m{number}"] = Made([f"e{number}", f"s{number}"], {**side, "b.c": str(number)})
+            tip, tree = f"m{number}", {**side, "b.c": str(number)}
+    repo, hashes = history(commits)
+    span = read_range(repo, hashes["c0"], hashes[tip], IGNORE)
+    assert span.commits == len(commits) - 1
+    assert span.merges == 1399
+    assert span.graph.size == len(commits) - 13_999 // 5
+    assert is_closed(span)
