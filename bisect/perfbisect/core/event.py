@@ -35,6 +35,7 @@ class HuntStarted:
     candidates: tuple[str, ...]  # commit hash of each node, oldest first; [0] is good, [-1] is bad
     merges: int
     resumed: bool
+    metric: str = "qps"  # what is compared
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,72 @@
+"""The live view: redraws the screen a few times a second, and leaves the last picture behind.
+
+``python -m perfbisect.ui.live`` plays a made-up hunt.
+"""
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+
+from perfbisect.core.event import Event
+from perfbisect.ui.glyphs import UNICODE, Glyphs, glyphs_for
+from perfbisect.ui.screen import lines
+from perfbisect.ui.state import View, update
+
+PER_SECOND = 2  # pictures: enough for a clock, too few to disturb a measurement
+
+
+def render(view: View, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> Group:
+    """The picture of a hunt at ``now`` (seconds since the epoch); ``height`` None draws all there is."""
+    return Group(*lines(view, width, height, now, glyphs))
+
+
+class LiveScreen:
+    """Draws a hunt on a terminal of its own screen; ``close`` prints the last picture on the ordinary one.
+
+    Events only change what is known; drawing happens on rich's own thread, at its own pace.
+    """
+
+    def __init__(self, console: Console | None = None, now: Callable[[], float] = time.time) -> None:
+        self.console = console or Console(highlight=False)
+        self.glyphs = glyphs_for(self.console.encoding)
+        self.now = now
+        self.view = View()
+        self.live: Live | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def show(self, event: Event, at: float) -> None:
+        """Take note of one event; the next picture has it."""
+        self.view = update(self.view, event, at)
+        if self.live is None:
+            self.live = Live(
+                get_renderable=self.picture, console=self.console, screen=True, refresh_per_second=PER_SECOND
+            )
+            self.live.start()
+
+    def close(self) -> None:
+        """Give the terminal back, with everything that was drawn last."""
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+            self.console.print(render(self.view, self.console.width, None, self.now(), self.glyphs))
+
+    def picture(self) -> Group:
+        """What is drawn now, in the size that the terminal now has."""
+        return render(self.view, self.console.width, self.console.height, self.now(), self.glyphs)
+
+
+if __name__ == "__main__":
+    from perfbisect.ui.sample import main
+
+    main()

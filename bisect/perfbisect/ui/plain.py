@@ -1,0 +1,129 @@
+"""One line for each event that matters, with the time of day: for logs, pipes and screen readers."""
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self, TextIO
+
+from perfbisect.core.event import (
+    BuildFinished,
+    BuildStarted,
+    CandidateSkipped,
+    Commit,
+    Decided,
+    Event,
+    HuntEnded,
+    HuntStarted,
+    RunFinished,
+    Warned,
+)
+from perfbisect.core.order import Decision, Measure
+from perfbisect.core.verdict import chance, sentences
+from perfbisect.ui.glyphs import writable
+from perfbisect.ui.state import Running, View, update
+from perfbisect.ui.words import PURPOSES, count, ends, of_day, printable, rate, spent
+
+
+def lines(view: View, event: Event, at: float) -> Iterator[str]:
+    """The lines that tell ``event``; ``view`` already knows of it."""
+    told = list(texts(view, event))
+    for place, text in enumerate(told):
+        yield f"{of_day(at)}  {text}" if place == 0 else f"{'':8}  {text}"
+
+
+def texts(view: View, event: Event) -> Iterator[str]:
+    """What is said of an event: a word, the commit, the facts. Progress is not told."""
+    match event:
+        case HuntStarted():
+            yield f"{'resumed' if event.resumed else 'hunt':9} {hunt(event)}"
+        case Warned():
+            yield f"{'warning':9} {printable(f'{event.text} {event.advice}')}"
+        case Decided(Decision(order=Measure() as order)):
+            yield f"{'decided':9} {decided(view, order)}"
+        case BuildStarted(commit=commit):
+            yield f"{'building':9} {commit.short}  {about(commit)}"
+        case BuildFinished(candidate):
+            yield f"{'built':9} {view.commit(candidate).short}  {built(view, event)}"
+        case CandidateSkipped(candidate, facts):
+            yield f"{'skipped':9} {view.commit(candidate).short}  {facts.stage}: {printable(facts.reason)}"
+            if facts.log:
+                yield f"{'':9} log: {facts.log}"
+        case RunFinished(candidate):
+            yield f"{'ran':9} {view.commit(candidate).short}  {ran(view, event)}"
+        case HuntEnded(verdict):
+            metric = view.hunt.metric if view.hunt else "qps"
+            for place, sentence in enumerate(sentences(verdict, view.commit, metric)):
+                yield f"{'' if place else 'verdict':9} {sentence}"
+        case _:
+            return
+
+
+def hunt(event: HuntStarted) -> str:
+    """What is hunted."""
+    merges = f", {count(event.merges, 'merge')}" if event.merges else ""
+    return (
+        f"{event.hunt}: {event.builder} {event.workload} on {event.host.name},"
+        f" {printable(event.good)}..{printable(event.bad)}: {count(event.commits, 'commit')},"
+        f" {count(len(event.candidates) - 1, 'candidate')}{merges}"
+    )
+
+
+def about(commit: Commit) -> str:
+    """Day and subject."""
+    return printable(f"{commit.date} {commit.subject}")
+
+
+def built(view: View, event: BuildFinished) -> str:
+    """What a build took, and what came of it."""
+    facts = event.facts
+    said = ["an earlier build is used again" if facts.reused else spent(facts.seconds)]
+    if facts.hit_rate is not None and not facts.reused:
+        said.append(f"ccache {facts.hit_rate * 100:.0f} %")
+    if event.same_as is not None:
+        said.append(f"same binary as {view.commit(event.same_as).short}")
+    return ", ".join(said)
+
+
+def ran(view: View, event: RunFinished) -> str:
+    """The rate of a run, how its build now compares with the base, and which run it was."""
+    found = view.ratio(event.candidate)
+    said = [f"{rate(event.facts.qps):>10} QPS", f"rQPS {found.middle:.3f} ({ends(found)})" if found else ""]
+    if view.build(event.candidate) == 0:
+        said[1] = "base"
+    if isinstance(view.now, Running):
+        said.append(f"run {view.now.number} of {view.now.of}, {PURPOSES[view.now.purpose]}")
+    return "  ".join((said[0], f"{said[1]:27}", *said[2:])).rstrip()
+
+
+def decided(view: View, order: Measure) -> str:
+    """Who leads, and what is measured next."""
+    plan = ", ".join(f"{view.commit(share.candidate).short} x{share.runs}" for share in order.plan)
+    leads = "no commit stands out yet"
+    if view.leader is not None:
+        candidate, share = view.leader
+        leads = f"{view.commit(candidate).short} leads with {chance(share)}"
+    return f"{leads}; next, for {PURPOSES[order.purpose]}: {plan}"
+
+
+class PlainLines:
+    """Writes the lines of each event to a stream as it happens."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.view = View()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def show(self, event: Event, at: float) -> None:
+        """Write what there is to say of ``event``, at once."""
+        self.view = update(self.view, event, at)
+        for line in lines(self.view, event, at):
+            print(writable(line, self.stream.encoding or "utf-8"), file=self.stream, flush=True)
+
+    def close(self) -> None:
+        """Nothing is held back, so nothing is left to do."""

@@ -1,0 +1,109 @@
+"""The range as a line of commits, oldest at the left: how probable each is, and where it was tested."""
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.text import Text
+
+from perfbisect.ui.glyphs import Glyphs
+from perfbisect.ui.side import Side, side
+from perfbisect.ui.state import View
+from perfbisect.ui.words import printable
+
+STYLES = {
+    Side.GOOD: "green",
+    Side.BAD: "red",
+    Side.UNCLEAR: "yellow",
+    Side.SKIPPED: "yellow",
+    Side.NOW: "bold cyan",
+    Side.BUILT: "dim",
+}
+RANK = (Side.BUILT, Side.SKIPPED, Side.UNCLEAR, Side.GOOD, Side.BAD, Side.NOW)  # where one column holds several
+LEGEND = {Side.GOOD: "fast", Side.BAD: "slow", Side.UNCLEAR: "unclear", Side.SKIPPED: "skipped", Side.NOW: "now"}
+WIDEST = 3  # columns for one candidate
+NEGLIGIBLE = 0.0005
+
+
+def strip(view: View, width: int, glyphs: Glyphs) -> list[Text]:
+    """Three lines: probability, tested points, and the names of the ends with the meaning of the signs."""
+    size = len(view.node)
+    if size == 0:
+        return []
+    each = max(1, min(WIDEST, width // size))
+    columns = min(width, size * each)
+    share = np.zeros(size) if view.belief is None or len(view.belief.culprit) != size else view.belief.culprit
+    return [
+        Text(blocks(share, columns, each, glyphs), style="cyan"),
+        marks(view, size, columns, glyphs),
+        names(view, columns, width, glyphs),
+    ]
+
+
+def column(candidate: int, size: int, columns: int) -> int:
+    """The first column of a candidate."""
+    return candidate * columns // size
+
+
+def blocks(share: NDArray[np.float64], columns: int, each: int, glyphs: Glyphs) -> str:
+    """One block a column. Heights grow with the root of the probability, so that small chances can be seen too."""
+    places = np.arange(len(share)) * columns // len(share)
+    heights = np.bincount(places, weights=share, minlength=columns)
+    if each > 1:
+        heights = np.repeat(share, each)
+    levels = np.clip(np.ceil(np.sqrt(heights) * len(glyphs.blocks)), 1, len(glyphs.blocks)).astype(int)
+    return "".join(
+        glyphs.blocks[level - 1] if height >= NEGLIGIBLE else " "
+        for level, height in zip(levels, heights, strict=True)
+    )  # fmt: skip
+
+
+def marks(view: View, size: int, columns: int, glyphs: Glyphs) -> Text:
+    """The axis with a sign where something was tested."""
+    found: dict[int, Side] = {}
+    half = (columns // size - 1) // 2 if columns >= size else 0
+    for candidate in view.rows:
+        what = side(view, candidate)
+        place = column(candidate, size, columns) + half
+        if what is not None and (place not in found or RANK.index(what) > RANK.index(found[place])):
+            found[place] = what
+    line = Text()
+    for place in range(columns):
+        what = found.get(place)
+        line.append(sign(what, glyphs), "dim" if what is None else STYLES[what])
+    return line
+
+
+def sign(what: Side | None, glyphs: Glyphs) -> str:
+    """The sign of a side on the axis."""
+    match what:
+        case Side.GOOD:
+            return glyphs.good
+        case Side.BAD:
+            return glyphs.bad
+        case Side.UNCLEAR:
+            return glyphs.unclear
+        case Side.SKIPPED:
+            return glyphs.skipped
+        case Side.NOW:
+            return glyphs.now
+        case Side.BUILT | None:
+            return glyphs.line
+
+
+def names(view: View, columns: int, width: int, glyphs: Glyphs) -> Text:
+    """The ends under their ends of the axis, and the legend between or behind them where there is room."""
+    if view.hunt is None:
+        return Text()
+    good, bad = printable(view.hunt.good), printable(view.hunt.bad)
+    legend = Text()
+    for what, meaning in LEGEND.items():
+        legend.append(f"{sign(what, glyphs)} ", STYLES[what])
+        legend.append(f"{meaning}  ", "dim")
+    legend.rstrip()
+    line = Text(good)
+    room = columns - len(good) - len(bad)
+    if room >= len(legend) + 6:
+        line.append(" " * ((room - len(legend)) // 2)).append_text(legend)
+    line.append(" " * max(2, columns - len(line) - len(bad))).append(bad)
+    if room < len(legend) + 6 and len(line) + len(legend) + 4 <= width:
+        line.append("    ").append_text(legend)
+    return line

@@ -1,0 +1,153 @@
+"""The candidates that something was spent on, oldest first, in as many columns and rows as there is room for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from perfbisect.ui.glyphs import Glyphs
+from perfbisect.ui.side import Side, seen, side
+from perfbisect.ui.state import Building, Row, View
+from perfbisect.ui.strip import STYLES
+from perfbisect.ui.words import ends, rate, spent
+
+GAP = 2
+SUBJECT_MOST = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its least width and how a cell is written."""
+
+    title: str
+    width: int
+    cell: Callable[[View, int, Row], str]
+    right: bool = False
+
+
+def ratio_cell(view: View, candidate: int, row: Row) -> str:
+    """The rQPS in three decimals."""
+    found = view.ratio(candidate)
+    if found is not None:
+        return f"{found.middle:.3f}"
+    return "1.000" if view.build(candidate) == 0 and row.qps else ""
+
+
+def interval_cell(view: View, candidate: int, row: Row) -> str:
+    """The 95 % interval of the rQPS."""
+    found = view.ratio(candidate)
+    if found is not None:
+        return ends(found)
+    return "base" if view.build(candidate) == 0 and row.qps else ""
+
+
+def build_cell(view: View, candidate: int, row: Row) -> str:
+    """What building it took."""
+    if row.builds > 1:
+        return f"{row.builds}: {spent(row.build_seconds)}"
+    return "kept" if row.reused else spent(row.build_seconds) if row.build_seconds else ""
+
+
+def chance_cell(view: View, candidate: int, row: Row) -> str:
+    """How probable it is to be the culprit; nothing where that is next to nothing."""
+    culprit = view.belief.culprit if view.belief is not None else ()
+    share = float(culprit[candidate]) if candidate < len(culprit) else 0.0
+    return f"{min(share, 0.999) * 100:.0f} %" if share >= 0.005 else ""
+
+
+def state_cell(view: View, candidate: int, row: Row) -> str:
+    """What it is, or what is being done with it."""
+    if side(view, candidate) is Side.NOW:
+        return "building" if isinstance(view.now, Building) else "measuring"
+    if row.same_as is not None:
+        return f"{seen(view, candidate).value}, same as {view.commit(row.same_as).short}"
+    return f"skipped, {row.skipped}" if row.skipped else seen(view, candidate).value
+
+
+COMMIT = Column("commit", 10, lambda view, candidate, row: row.commit.short)
+DATE = Column("date", 10, lambda view, candidate, row: row.commit.date[:10])
+SUBJECT = Column("subject", 14, lambda view, candidate, row: row.commit.subject)
+RATE = Column("QPS", 9, lambda view, candidate, row: rate(median(row.qps)) if row.qps else "", right=True)
+RATIO = Column("rQPS", 5, ratio_cell, right=True)
+INTERVAL = Column("95 % interval", 14, interval_cell)
+BUILD = Column("build", 6, build_cell, right=True)
+RUNS = Column("runs", 4, lambda view, candidate, row: str(len(row.qps) or ""), right=True)
+CHANCE = Column("culprit", 7, chance_cell, right=True)
+STATE = Column("state", 9, state_cell)
+
+SHOWN = (COMMIT, DATE, SUBJECT, RATE, RATIO, INTERVAL, BUILD, RUNS, CHANCE, STATE)
+NEEDED = (COMMIT, RATIO, INTERVAL, STATE, RUNS, CHANCE, BUILD, SUBJECT, DATE, RATE)  # what is left out last comes first
+
+
+def table(view: View, width: int, rows: int | None, glyphs: Glyphs) -> list[Text]:
+    """A header and at most ``rows`` further lines (None: no limit) of at most ``width`` columns."""
+    if not view.rows:
+        return []
+    widths = chosen(width)
+    titles = (cut(column.title, size, column.right, glyphs) for column, size in widths.items())
+    lines = [Text((" " * GAP).join(titles).rstrip(), "dim")]
+    candidates = sorted(view.rows)
+    hidden = 0
+    if rows is not None and len(candidates) > rows:
+        kept = most_telling(view, max(1, rows - 1))
+        hidden, candidates = len(candidates) - len(kept), kept
+    lines += [line(view, candidate, widths, glyphs) for candidate in candidates]
+    if hidden and (rows is None or rows > 1):
+        lines.append(Text(f"and {hidden} more", "dim"))
+    return lines
+
+
+def chosen(width: int) -> dict[Column, int]:
+    """The columns that fit, with their widths; what room is left goes to the subject, then to the state."""
+    fitting: list[Column] = []
+    used = -GAP
+    for column in NEEDED:
+        if used + GAP + column.width <= width or not fitting:
+            fitting.append(column)
+            used += GAP + column.width
+    spare = max(0, width - used)
+    widths = {column: column.width for column in SHOWN if column in fitting}
+    if SUBJECT in widths:
+        more = min(SUBJECT_MOST - SUBJECT.width, max(0, spare - 8))
+        widths[SUBJECT] += more
+        spare -= more
+    if STATE in widths:
+        widths[STATE] += spare
+    return widths
+
+
+def most_telling(view: View, rows: int) -> list[int]:
+    """The rows worth their place: the ends, what is under way, the probable, and those next to the probable."""
+    culprit = view.belief.culprit if view.belief is not None else ()
+    leader = max(range(len(culprit)), key=lambda c: float(culprit[c])) if len(culprit) else 0
+    last = len(view.node) - 1
+
+    def telling(candidate: int) -> tuple[bool, bool, bool, int]:
+        ended = candidate in (0, last)
+        skipped = bool(view.rows[candidate].skipped)
+        return side(view, candidate) is not Side.NOW, not ended, skipped, abs(candidate - leader)
+
+    return sorted(sorted(view.rows, key=telling)[:rows])
+
+
+def line(view: View, candidate: int, widths: dict[Column, int], glyphs: Glyphs) -> Text:
+    """One row."""
+    row = view.rows[candidate]
+    what = side(view, candidate)
+    text = Text()
+    for place, (column, size) in enumerate(widths.items()):
+        style = STYLES[what] if what is not None and column in (STATE, RATIO) else ""
+        text.append(" " * GAP if place else "")
+        text.append(cut(column.cell(view, candidate, row), size, column.right, glyphs), style)
+    text.rstrip()
+    return text
+
+
+def cut(text: str, width: int, right: bool, glyphs: Glyphs) -> str:
+    """``text`` in exactly ``width`` columns of the terminal."""
+    long = cell_len(text)
+    if long > width:
+        return set_cell_size(text, width - 1) + glyphs.cut
+    return " " * (width - long) + text if right else text + " " * (width - long)
