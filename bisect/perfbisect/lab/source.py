@@ -1,0 +1,143 @@
+"""Sources on a host: a bare repository with the objects, and a checkout at a fixed path without the ignored paths.
+
+The checkout has no ``.git``. What a build could read from there, such as the commit's hash, would make different
+binaries of equal code; and without it nothing a build does can harm the repository.
+
+Ignored paths are given as git's glob pathspecs, from the top of the tree, as they are for the range. git's sparse
+checkout reads its patterns as ``.gitignore`` does, where a pattern that matches a folder takes everything below it
+along; ``sparse_patterns`` makes up for that difference.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from perfbisect.errors import CommandFailed, EnvironmentFailure
+from perfbisect.host.protocol import Host, Result
+
+_SETTINGS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "LC_ALL": "C"}
+_LEFT_OVERS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+               "GIT_NAMESPACE", "GIT_LITERAL_PATHSPECS", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS")  # fmt: skip
+_GIT = ("env", *(word for name in _LEFT_OVERS for word in ("-u", name)), "git", "--no-replace-objects")
+LONG = 3600.0  # seconds, for what moves all files of a large tree
+
+
+def mirror(host: Host, repository: Path, name: str) -> PurePosixPath:
+    """The bare repository ``root/git/NAME.git`` with every object of the local ``repository``.
+
+    On this machine no object is copied: the mirror borrows them, so that even a repository which lacks some serves for
+    the commits and paths which it has.
+    """
+    bare = host.root / "git" / f"{name}.git"
+    objects = _git(host, f"--git-dir={_git_dir(repository)}", "rev-parse", "--git-path", "objects").stdout
+    borrowed = Path(objects.removesuffix("\n"))
+    script = """\
+[ -f "$1/HEAD" ] || { mkdir -p "${1%/*}" && git init -q --bare --template= "$1" && mkdir -p "$1/info"; } || exit 1
+printf '%s\\n' "$2" >"$1/objects/info/alternates"
+"""
+    host.run(["sh", "-c", script, "mirror", str(bare), _quoted_line(str(borrowed.resolve()))], env=_SETTINGS)
+    return bare
+
+
+def checkout(host: Host, bare: PurePosixPath, sha: str, source: PurePosixPath, ignore: Sequence[str]) -> None:
+    """Make ``source`` exactly the tree of commit ``sha`` without the ignored paths.
+
+    Raises EnvironmentFailure when the repository lacks the commit, or a file of it that is not ignored.
+    """
+    prepare = """\
+mkdir -p "$2" "$1/info" && rm -f "$1/index.lock" "$1/HEAD.lock" && printf '%s' "$3" >"$1/info/sparse-checkout"
+"""
+    host.run(["sh", "-c", prepare, "prepare", str(bare), str(source), sparse_patterns(ignore)])
+    try:
+        _switch(host, bare, sha, source)
+    except CommandFailed as first:
+        if _git(host, f"--git-dir={bare}", "cat-file", "-e", f"{sha}^{{tree}}", check=False).status != 0:
+            raise EnvironmentFailure(
+                f"commit {sha[:10]} is not in {bare} on host {host.name}",
+                "Fetch it into the repository that you hunt in.",
+            ) from first
+        # The last checkout may have been of another repository, or have been cut short by a power failure: once more,
+        # from nothing.
+        afresh = 'rm -rf "$2" "$1/index" && mkdir -p "$2" && git --git-dir="$1" symbolic-ref HEAD refs/heads/none'
+        host.run(["sh", "-c", afresh, "afresh", str(bare), str(source)], timeout=LONG)
+        try:
+            _switch(host, bare, sha, source)
+        except CommandFailed as second:
+            said = re.search(r"^(?:fatal|error): .*$", second.output, re.MULTILINE)
+            raise EnvironmentFailure(
+                f"commit {sha[:10]} cannot be checked out on host {host.name}: {said[0] if said else second}",
+                "Is the repository complete? A partial clone serves only when its recipe ignores what is missing.",
+            ) from second
+
+
+def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[str]) -> str:
+    """An id of what the tree of ``sha`` holds beyond the ignored paths: names, modes and contents, no blob needed."""
+    empty = _git(host, f"--git-dir={bare}", "hash-object", "-t", "tree", "/dev/null").stdout.strip()
+    compare = [*_GIT, f"--git-dir={bare}", "diff-tree", "-r", "-z", "--no-renames", "--no-ext-diff", empty, sha]
+    script = 'listing=$(mktemp) && trap \'rm -f "$listing"\' EXIT && "$@" >"$listing" && sha256sum <"$listing"'
+    paths = ["--", ":(top)", *(f":(top,exclude,glob){pattern}" for pattern in ignore)]
+    return host.run(["sh", "-c", script, "id", *compare, *paths], env=_SETTINGS).stdout.split()[0]
+
+
+def has_path(host: Host, bare: PurePosixPath, sha: str, path: str) -> bool:
+    """Whether the tree of ``sha`` has a file or folder ``path``, ignored or not."""
+    asked = _git(host, f"--git-dir={bare}", "ls-tree", "-z", "--full-tree", sha, "--", path.rstrip("/"))
+    return bool(asked.stdout)
+
+
+def sparse_patterns(ignore: Sequence[str]) -> str:
+    """The content of git's sparse-checkout file that leaves out what glob pathspecs match, and nothing else."""
+    lines = ["/*"]
+    for pattern in sorted(ignore, key=lambda pattern: (_whole_folder(pattern), pattern.count("/"))):
+        line = "/" + _quoted_pattern(pattern)
+        lines.append("!" + line)
+        if not _whole_folder(pattern):
+            lines.append(f"{line}/**")  # a glob names files; what is below a folder of such a name stays
+    return "".join(line + "\n" for line in lines)
+
+
+def _whole_folder(pattern: str) -> bool:
+    """Whether a glob pathspec takes everything below a folder along: it ends so, or is a plain name."""
+    return pattern.endswith("/**") or not re.search(r"[*?\[\\]", pattern)
+
+
+def _quoted_pattern(pattern: str) -> str:
+    """A glob as a line of a pattern file: no line ends in it, and blanks at its end kept."""
+    text = re.sub(r"[\r\n]", "?", pattern)
+    kept = text.rstrip(" \t")
+    return kept + "".join("\\" + blank for blank in text[len(kept) :])
+
+
+def _switch(host: Host, bare: PurePosixPath, sha: str, source: PurePosixPath) -> None:
+    settings = ("core.bare=false", "core.sparseCheckout=true", "core.sparseCheckoutCone=false", "advice.detachedHead=false",
+                "gc.auto=0", "core.logAllRefUpdates=false")  # fmt: skip
+    options = [
+        *(word for setting in settings for word in ("-c", setting)),
+        f"--git-dir={bare}",
+        f"--work-tree={source}",
+    ]
+    _git(host, *options, "checkout", "-q", "--detach", "--force", sha, cwd=source, timeout=LONG)
+    _git(host, *options, "clean", "-q", "-ffdx", cwd=source, timeout=LONG)
+
+
+def _git(
+    host: Host, *arguments: str, cwd: PurePosixPath | None = None, timeout: float = 60.0, check: bool = True
+) -> Result:
+    """Run git untouched by the configuration and environment of whoever started us."""
+    return host.run([*_GIT, *arguments], cwd=cwd, env=_SETTINGS, timeout=timeout, check=check)
+
+
+def _git_dir(repository: Path) -> Path:
+    """The git directory of a repository: bare, with a work tree, or a linked work tree."""
+    inner = repository.resolve() / ".git"
+    if inner.is_file():
+        return inner.parent / inner.read_text().strip().removeprefix("gitdir: ")
+    return inner if inner.is_dir() else inner.parent
+
+
+def _quoted_line(path: str) -> str:
+    """A path as a line of an alternates file, where a leading double quote or # has a meaning."""
+    if not re.search(r'^["#]|\n', path):
+        return path
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
