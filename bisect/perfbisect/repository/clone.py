@@ -99,7 +99,7 @@ def _talk(what: str, arguments: Sequence[str], progress: Progress | None) -> Non
                 elif progress:
                     progress(step[1], int(step[2]), int(step[3]))
         except BaseException:
-            process.kill()
+            process.terminate()  # not killed, so that it can end its own children, which write too
             raise
     if process.returncode:
         raise failure(what, "\n".join(said))

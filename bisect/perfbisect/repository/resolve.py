@@ -51,6 +51,8 @@ def resolve(repo: "Repo", name: str, release_tags: Sequence[str]) -> str:
     for commit in look_up(repo, [*refs, name]):
         if commit:
             return commit
+    if re.fullmatch("[0-9a-f]{4,}", name) and _ask(repo, [name])[0].endswith(" ambiguous"):
+        raise UsageError(f"'{name}' is the beginning of several hashes.", "Give more of it.")
     tags = git(repo, "for-each-ref", "--format=%(refname:strip=2)", "refs/tags").split()
     near = get_close_matches(name, dict.fromkeys([*releases(tags, release_tags), *tags]), 3)
     raise UnknownRevision(
@@ -76,16 +78,12 @@ def releases(tags: Sequence[str], release_tags: Sequence[str]) -> list[str]:
 
 
 def look_up(repo: "Repo", names: Sequence[str]) -> list[str | None]:
-    """The commit of each name, None where there is none. Raises UsageError for a hash that is too short.
+    """The commit of each name, None where there is none."""
+    known = [name if name and not re.search(r"[\n\0]", name) else "." for name in names]
+    lines = _ask(repo, [f"{name}^{{commit}}" for name in known])
+    return [None if line.endswith((" missing", " ambiguous")) else line.split(" ")[0] for line in lines]
 
-    Names go in through standard input, where no name can be taken for an option.
-    """
-    plain = [name if name and not re.search(r"[\n\0]", name) else "0" * 40 for name in names]
-    lines = git(repo, "cat-file", "--batch-check", stdin="".join(f"{name}^{{commit}}\n" for name in plain))
-    commits: list[str | None] = []
-    for name, line in zip(names, lines.splitlines(), strict=True):
-        commit, kind = line.split(" ")[0], line.rsplit(" ", 2)
-        if kind[-1] == "ambiguous":
-            raise UsageError(f"'{name}' is the beginning of several hashes.", "Give more of it.")
-        commits.append(commit if kind[-1] != "missing" else None)
-    return commits
+
+def _ask(repo: "Repo", names: Sequence[str]) -> list[str]:
+    """git's answer for each name. They go in through standard input, where none can be taken for an option."""
+    return git(repo, "cat-file", "--batch-check", stdin="".join(f"{name}\n" for name in names)).splitlines()
