@@ -32,7 +32,8 @@ def best_answer(classes: Classes, posterior: Posterior, record: Record) -> Answe
     each = classes.spread(posterior.culprit)
     top = int(posterior.culprit.argmax())
     members = classes.of_class(top)
-    untried = [int(v) for v in members if int(v) not in record.skipped and record.name(int(v)) not in record.builds]
+    tried = np.array([*record.skipped, *record.builds, *record.same], np.int64)
+    untried = len(np.setdiff1d(members, tried)) > 0
     usable = [(i, b) for i, b in enumerate(record.builds) if b not in record.skipped]
     slow_builds = [b for i, b in usable if classes.slow[i, top]]
     fast_builds = [b for i, b in usable if not classes.slow[i, top]]

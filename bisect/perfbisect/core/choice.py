@@ -29,15 +29,16 @@ BUILD_EXPONENT = 0.7
 GOOD_ENOUGH = 0.8  # repeats: the largest batch whose score is this near to the best
 EXPLORED = 4  # classes whose splits are looked at
 SURE = 0.05  # a reference is a build whose label is this certain
+ENOUGH_BITS = 0.3  # entropy that an answer of 95 % has left
 POINTLESS = 0.01  # of the score of the first step: nothing is left to learn
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A measurement and its score relative to the first step of an ideal search (1 = as good as that)."""
+    """A measurement and the bits it is expected to bring for each run that it costs."""
 
     order: Measure
-    worth: float
+    rate: float
 
 
 def choose(
@@ -47,7 +48,7 @@ def choose(
     """The best measurement, or None if there is nothing to measure; ``busy`` candidates are left to others."""
     chance = chance_to_build(len(classes.of), record.skipped, (*record.builds, *record.built, *record.same))
     measured = [b for b in record.builds if b not in record.skipped]
-    new = _splits(record, classes, posterior, chance, may_build=may_build)
+    new = _splits(record, classes, posterior, chance, busy, may_build=may_build)
     candidates = [v for v in (*measured, *new) if v not in busy]
     if not candidates:
         return None
@@ -69,7 +70,7 @@ def choose(
     if rows[option] < 0 and n > 2:  # of a new build half of the runs, then look again
         n, beside = (n + 1) // 2, (beside + 1) // 2
     plan = _plan(record, classes, posterior, candidates[option], n, beside)
-    return Choice(Measure(plan, Purpose.SEARCH), best / _ideal(posterior, build_cost))
+    return Choice(Measure(plan, Purpose.SEARCH), best)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,26 @@ def _scores(seen: Prediction, cost: Array, likely: Array, drift: _Drift, build_m
     return result
 
 
+def hopeless(choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float) -> bool:
+    """Whether to give up: a step promises next to nothing, or, with repeats being the best that is left, what is
+    missing would cost more than all the search so far and a usual one together."""
+    ideal = _ideal(posterior, build_cost)
+    if choice.rate < POINTLESS * ideal or choice.order.plan[0].candidate not in record.builds:
+        return choice.rate < POINTLESS * ideal
+    missing = max(_entropy(classes.spread(posterior.culprit)) - ENOUGH_BITS, ENOUGH_BITS)
+    usual = _entropy(classes.weight) / ideal
+    spent = len(record.value) + len(record.built | record.skipped) * build_cost**BUILD_EXPONENT
+    return bool(choice.rate * (usual + spent) < missing)
+
+
+def _entropy(probability: Array) -> float:
+    """In bits."""
+    p = probability[probability > 0]
+    return float(-(p * np.log2(p)).sum())
+
+
 def _ideal(posterior: Posterior, build_cost: float) -> float:
-    """The score of the first step of a search on a quiet host with this effect: a yardstick for "pointless"."""
+    """The score of the first step of a search for this effect on a steady host."""
     fit = posterior.fit
     drop = float(posterior.culprit @ fit.drop) / fit.s
     square = drop**2 / (2 * fit.layout + 1 / RUNS)
@@ -126,11 +145,14 @@ def _ideal(posterior: Posterior, build_cost: float) -> float:
     return max(float((gain / (build_cost**BUILD_EXPONENT + RUNS)).max()), 1e-9)
 
 
-def _splits(record: Record, classes: Classes, posterior: Posterior, chance: Array, *, may_build: bool) -> list[int]:
+def _splits(
+    record: Record, classes: Classes, posterior: Posterior, chance: Array, busy: Collection[int], *, may_build: bool
+) -> list[int]:
     """Candidates without readings that would split the likeliest classes, best first for each."""
     open_ = chance > 0
     open_[list(record.builds)] = False
-    open_[list(record.same)] = False
+    open_[[*record.same, *busy]] = False
+    parts = _parts(classes, busy)
     if not may_build:
         built = np.zeros_like(open_)
         built[list(record.built)] = True
@@ -140,8 +162,13 @@ def _splits(record: Record, classes: Classes, posterior: Posterior, chance: Arra
     found: list[int] = []
 
     def take(weight: Array, among: NDArray[np.bool_] | None = None) -> None:
-        below = classes.reach.sums(weight)
-        promise = np.where(open_ if among is None else open_ & among, below * (1 - below) * chance, -1.0)
+        split = np.zeros(len(weight))
+        for part in parts:  # what each answer to the questions in flight would leave
+            mass = float(weight[part].sum())
+            if mass > 0:
+                below = classes.reach.sums(np.where(part, weight, 0.0))
+                split += below * (mass - below) / mass
+        promise = np.where(open_ if among is None else open_ & among, split * chance, -1.0)
         promise[np.isnan(promise)] = -1.0
         best = int(promise.argmax())
         if promise[best] > 1e-9 and best not in found:
@@ -157,6 +184,15 @@ def _splits(record: Record, classes: Classes, posterior: Posterior, chance: Arra
         take(overall, members)
         take(np.where(members, classes.weight / classes.prior[index], 0.0))
     return found
+
+
+def _parts(classes: Classes, busy: Collection[int]) -> list[NDArray[np.bool_]]:
+    """The range cut by the candidates that other hosts are measuring."""
+    parts = [np.ones(len(classes.of), bool)]
+    for candidate in sorted(busy):
+        below = classes.reach.ancestors(candidate)
+        parts = [cut for part in parts for cut in (part & below, part & ~below) if cut.any()]
+    return parts
 
 
 def _plan(

@@ -1,13 +1,15 @@
 """Proof of the culprit: fresh runs of it and of every parent, taking turns.
 
-The search drifts towards builds whose first readings happened to deviate. So those first readings prove
-nothing: a culprit is named only after runs made when both it and the parent had been looked at already.
-They enter the posterior like all others; if they speak against the culprit, the search simply goes on.
+The search drifts towards builds whose first readings happened to deviate, and on a host with phases a
+build may simply have been measured in a bad one. So a culprit is named only after runs that were made when
+both it and the parent had been looked at already, and that have a run of the other side next to them in
+time. They enter the posterior like all others; if they speak against the culprit, the search goes on.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfbisect.core.ends import Contrast
 from perfbisect.core.graph import Graph
@@ -18,6 +20,7 @@ from perfbisect.core.record import Record
 
 LEAST = 3  # fresh runs of each side; one more on a host that drifts
 MOST = 40  # fresh runs of each side after which the proof is given up
+REACH = 2  # readings between two runs that count as side by side
 PROVEN = 2.2  # standard errors between culprit and parent
 
 
@@ -75,16 +78,25 @@ def exhausted(record: Record, culprit: int, parents: Sequence[int]) -> bool:
     return any(min(len(side) for side in _fresh(record, culprit, parent)) >= MOST for parent in parents)
 
 
-def _fresh(record: Record, culprit: int, parent: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the readings of culprit and parent made after both had been looked at."""
+def _fresh(record: Record, culprit: int, parent: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of the readings of culprit and parent made after both had been looked at, side by side."""
     slow, fast = record.readings(culprit), record.readings(parent)
     if not len(slow) or not len(fast):
         return slow[:0], fast[:0]
     start = max(slow[0], fast[0])
-    return slow[slow > start], fast[fast > start]
+    slow, fast = slow[slow > start], fast[fast > start]
+    return slow[_near(slow, fast)], fast[_near(fast, slow)]
 
 
-def _centre(values: np.ndarray) -> float:
+def _near(these: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of ``these`` positions have one of ``others`` within reach (parents of a merge take turns, too)."""
+    if not len(these) or not len(others):
+        return np.zeros(len(these), bool)
+    near: NDArray[np.bool_] = np.abs(these[:, None] - others[None]).min(axis=1) <= REACH
+    return near
+
+
+def _centre(values: NDArray[np.float64]) -> float:
     """Mean without the extremes, where there are enough values to have some."""
     if len(values) < 5:
         return float(np.median(values)) if len(values) > 2 else float(values.mean())

@@ -16,7 +16,8 @@ from perfbisect.core.policy import Policy
 
 CLEAR = 2.6  # standard errors at which the ends are taken to differ
 POWER = 1.28  # further standard errors: a change this much larger would have been seen nine times in ten
-MANY, MOST = 16, 40  # runs of each end after which a doubtful, and any, difference is given up
+FEW = 7.0  # runs of each end before a doubtful difference is given up
+FUTILE, FUTILE_SLOPE = -0.2, 0.055  # standard errors it must show by then: so many, and more with each run
 CHEAP = 4.0  # builds that cost fewer runs than this
 
 
@@ -81,7 +82,7 @@ def nothing(ends: Contrast, policy: Policy) -> bool:
         return False
     if ends.above(least(policy)) < 0.01:
         return True
-    return (ends.runs >= 0.8 * MANY and ends.clear < 1.2) or (ends.runs >= 0.8 * MOST and ends.clear < CLEAR)
+    return ends.runs >= FEW and ends.clear < min(FUTILE + FUTILE_SLOPE * ends.runs, CLEAR)
 
 
 def more_runs(ends: Contrast) -> int:

@@ -22,7 +22,9 @@ from perfbisect.core.record import Record
 from perfbisect.core.robust import PRIOR_NOISE, PRIOR_RUNS
 
 # (size of the drift in s.d. of a run, memory in units of the pace of readings, prior)
-DRIFTS = ((0.0, 1.0, 0.40), (0.8, 6.0, 0.15), (2.0, 6.0, 0.15), (0.8, 80.0, 0.15), (2.5, 80.0, 0.15))
+DRIFTS = ((0.0, 1.0, 0.40), (0.8, 5.0, 0.12), (2.0, 5.0, 0.08), (0.8, 25.0, 0.10), (2.0, 25.0, 0.10),
+          (0.8, 100.0, 0.10), (2.5, 100.0, 0.10))  # fmt: skip
+CALM = 0.02  # noise from which on a steady host becomes unlikely: what makes runs vary comes in phases
 VISITS = ((0.0, 0.65), (1.0, 0.35))  # (size of the visit effect in s.d. of a run, prior)
 HOST_OFFSET = 5.0  # s.d. of a constant difference between two hosts, in s.d. of a run
 KEPT = 4e-3  # laws less probable than this are dropped
@@ -73,10 +75,11 @@ def estimate(record: Record, weight: NDArray[np.float64], noise: float | None = 
     groups = _group(record, weight)
     pace = _pace(record)
     laws = [
-        (drift, memory * pace, visit, np.log(p * q))
+        (drift, memory * pace, visit, p * q)
         for (drift, memory, p), (visit, q) in product(DRIFTS, VISITS if groups.repeated else ((0.0, 1.0),))
     ]
     drift, memory, visit, prior = (np.array(column) for column in zip(*laws, strict=True))
+    prior = np.where(drift == 0, prior * min(1.0, CALM / _spread(record, weight)), prior)
     white, log_det = _whiten(groups, len(record.builds), drift, memory, visit)
     y, x = white[:, :, 0], white[:, :, 1:]
     information = np.swapaxes(x, 1, 2) @ x
@@ -89,7 +92,7 @@ def estimate(record: Record, weight: NDArray[np.float64], noise: float | None = 
     residual = left + worth * guess**2
     freedom = worth + float(weight.sum())
     # |S of the readings| · |covariance of the levels|⁻¹ stands before the part that model.py adds
-    evidence = prior - 0.5 * log_det - 0.5 * np.linalg.slogdet(information)[1]
+    evidence = np.log(prior / prior.sum()) - 0.5 * log_det - 0.5 * np.linalg.slogdet(information)[1]
     total = evidence - 0.5 * (freedom - builds) * np.log(residual)
     probability = np.exp(total - log_sum(total))
     kept = probability > KEPT
@@ -97,6 +100,15 @@ def estimate(record: Record, weight: NDArray[np.float64], noise: float | None = 
         mean[kept], covariance[kept], residual[kept], freedom, evidence[kept], probability[kept] / probability[kept].sum(),
         drift[kept], memory[kept], np.bincount(record.build, weight, builds).astype(np.float64), pace,
     )  # fmt: skip
+
+
+def _spread(record: Record, weight: NDArray[np.float64]) -> float:
+    """S.d. of the readings around their builds' means, as if the host were steady."""
+    total = np.bincount(record.build, weight)
+    centre = np.bincount(record.build, weight * record.value) / total
+    squares = float((weight * (record.value - centre[record.build]) ** 2).sum())
+    free = float(weight.sum()) - len(total)
+    return float(np.sqrt((squares + PRIOR_RUNS * PRIOR_NOISE**2) / (max(free, 0.0) + PRIOR_RUNS)))
 
 
 def _pace(record: Record) -> float:

@@ -56,6 +56,8 @@ class Reach:
 
     def sums(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
         """For every candidate the weight of itself and its ancestors, shape (size,); NaN where left open."""
+        if self.segments == 1:
+            return np.cumsum(weight)
         running = np.cumsum(weight[self._order])
         base = np.concatenate(([0.0], running))[self._start]
         total = np.diff(np.append(base, running[-1]))
@@ -66,8 +68,6 @@ class Reach:
 
     def _strictly_below(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
         """For every segment the weight of the segments strictly below it."""
-        if self.segments == 1:
-            return np.zeros(1)
         if self._bits is not None:
             return _times(self._bits, total)
         alive = np.flatnonzero(total > NEGLIGIBLE * total.sum())

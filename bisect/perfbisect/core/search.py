@@ -12,7 +12,7 @@ from perfbisect.core import budget
 from perfbisect.core import ends as both_ends
 from perfbisect.core.answer import Answer, best_answer, credible_set
 from perfbisect.core.belief import CAP, believed, prior_belief
-from perfbisect.core.choice import POINTLESS, choose
+from perfbisect.core.choice import choose, hopeless
 from perfbisect.core.classes import Classes, classes
 from perfbisect.core.confirm import confirmation, exhausted, fresh_contrast, opponents, proven
 from perfbisect.core.graph import Graph
@@ -90,11 +90,12 @@ def _search(
     if answer.probability >= min(policy.confidence, CAP):
         return _conclude(graph, record, levels, posterior, belief, policy, answer)
     busy = {share.candidate for order in in_flight for share in order.plan[:1]}
+    cost = record.build_runs(policy)
     choice = choose(
-        record, levels, groups, posterior, record.build_runs(policy), busy=busy,
+        record, levels, groups, posterior, cost, busy=busy,
         may_build=budget.may_build(record, policy),
     )  # fmt: skip
-    if choice is None or choice.worth < POINTLESS:
+    if choice is None or hopeless(choice, groups, posterior, record, cost):
         return _undecided(belief, policy, _why_stuck(record, policy, groups, posterior))
     hosts = {order.host for order in in_flight}
     host = next(h for h in range(len(hosts) + 1) if h not in hosts)

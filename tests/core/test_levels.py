@@ -1,0 +1,64 @@
+"""The filter that whitens readings, against the dense covariance it stands for."""
+
+import numpy as np
+import pytest
+
+from perfbisect.core.levels import DRIFTS, estimate
+from perfbisect.core.observation import Built, Observation, Reading
+from perfbisect.core.policy import Policy
+from perfbisect.core.record import arrange
+
+
+def readings(seed: int, count: int = 24, hosts: int = 1) -> list[Observation]:
+    rng = np.random.default_rng(seed)
+    at = np.cumsum(rng.uniform(0.5, 4, count))
+    return [
+        Reading(int(rng.integers(0, 3)) * 5, float(rng.normal()), float(t), i, int(rng.integers(0, hosts)))
+        for i, t in enumerate(at)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_levels_are_generalised_least_squares(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfbisect.core.levels.KEPT", 0.0)
+    record = arrange(readings(seed), Policy(), 10)
+    levels = estimate(record, np.ones(len(record.value)))
+    x = (record.build[:, None] == np.arange(3)).astype(float)
+    for law, (size, memory, _) in enumerate(DRIFTS):
+        gap = np.abs(record.at[:, None] - record.at[None])
+        dense = np.eye(len(gap)) + size**2 * np.exp(-gap / (memory * levels.pace))
+        weight = np.linalg.inv(dense)
+        covariance = np.linalg.inv(x.T @ weight @ x)
+        assert np.allclose(levels.covariance[law], covariance)
+        assert np.allclose(levels.mean[law], covariance @ x.T @ weight @ record.value)
+        difference = record.value - x @ levels.mean[law]
+        assert levels.residual[law] - levels.residual[0] == pytest.approx(
+            difference @ weight @ difference - ((record.value - x @ levels.mean[0]) ** 2).sum()
+        )
+
+
+def test_probabilities_sum_to_one_and_drift_is_noticed() -> None:
+    rng = np.random.default_rng(1)
+    slow = np.sin(np.arange(80) / 12) * 0.05
+    seen = [Reading(i % 2 * 10, slow[i] + rng.normal() * 0.005, float(i), i) for i in range(80)]
+    levels = estimate(arrange(seen, Policy(), 10), np.ones(80))
+    assert levels.probability.sum() == pytest.approx(1)
+    assert levels.probability @ (levels.drift > 0) > 0.99
+    assert np.sqrt(levels.variance.min()) < 0.012  # the noise that is left once the drift is known
+
+
+def test_hosts_may_differ_by_a_constant() -> None:
+    rng = np.random.default_rng(2)
+    seen = [
+        Reading(build, 0.3 * host - 0.1 * (build > 0) + rng.normal() * 0.002, float(i), i, host)
+        for i, (host, build) in enumerate([(0, 0), (1, 10), (1, 0), (0, 10)] * 6)
+    ]
+    levels = estimate(arrange(seen, Policy(), 10), np.ones(len(seen)))
+    assert levels.probability @ (levels.mean[:, 0] - levels.mean[:, 1]) == pytest.approx(0.1, abs=0.01)
+
+
+def test_equal_binaries_share_their_readings() -> None:
+    record = arrange([Built(3, 9.0), Built(7, 9.0, same_as=3), Reading(7, 0.1, 1.0, 1), Reading(3, 0.2, 2.0, 2)],
+                     Policy(), 10)  # fmt: skip
+    assert record.builds == (3,)
+    assert record.runs(7) == record.runs(3) == 2
