@@ -1,0 +1,121 @@
+"""The SQLite workloads on the machine's own libsqlite3: what they write and what they refuse.
+
+The library is the one Python itself uses, so nothing has to be built.
+"""
+
+import ctypes.util
+import os
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from perfbisect.recipes.suites import read_suite
+
+WORKLOADS = Path(__file__).parents[2] / "workloads"
+SUITE = read_suite(WORKLOADS / "sqlite" / "suite.toml")
+SIZE = 1000
+
+
+def sysbench(script: str, command: str, data: Path, options: dict[str, object], **sql: str) -> str:
+    """What sysbench prints; raises CalledProcessError when it fails."""
+    library = ctypes.util.find_library("sqlite3")
+    if library is None:
+        pytest.skip("no shared libsqlite3 on this machine")
+    variables = {f"PERFBISECT_{key.upper()}": value for key, value in sql.items()}
+    done = subprocess.run(
+        ["sysbench", WORKLOADS / "sqlite" / script, *(f"--{key}={value}" for key, value in options.items()), command],
+        env={
+            **os.environ,
+            "LUA_PATH": f"{WORKLOADS}/?.lua;;",
+            "PERFBISECT_LIBRARY": library,
+            "PERFBISECT_DATA": str(data),
+            **variables,
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if done.returncode:
+        raise subprocess.CalledProcessError(done.returncode, "sysbench", done.stdout + done.stderr)
+    return done.stdout
+
+
+def run(workload: str, data: Path, events: int) -> str:
+    spec = SUITE.workloads[workload]
+    options = {key: str(value).lower() if isinstance(value, bool) else value for key, value in spec.args.items()}
+    limits = {"table-size": SIZE, "events": events, "time": 0}
+    script = spec.script or "sql.lua"
+    given = {} if spec.script else {"setup": spec.setup, "statement": spec.statement}
+    return sysbench(
+        script, "run", data, {**options, **limits} if spec.script else {"events": events, "time": 0}, **given
+    )
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    sysbench("prepare.lua", "prepare", tmp_path, {"table-size": SIZE})
+    return tmp_path
+
+
+def query(data: Path, sql: str) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(data / "data.db")
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+def test_the_suite_measures_the_fields_operations() -> None:
+    assert {"point-query", "range-notcovered-pk", "scan", "update-index", "update-nonindex"} <= SUITE.workloads.keys()
+    assert {workload.group for workload in SUITE.workloads.values()} == {"point", "range", "scan", "write", "join"}
+
+
+@pytest.mark.tools
+def test_the_table_is_sysbenchs(data: Path) -> None:
+    assert query(data, "SELECT count(*), min(id), max(id), max(k) <= 1000, min(k) >= 1 FROM sbtest1") == [
+        (SIZE, 1, SIZE, 1, 1)
+    ]
+    assert query(data, "SELECT DISTINCT length(c), length(pad) FROM sbtest1") == [(119, 59)]
+    pattern = "-".join(["[0-9]" * 11] * 10)
+    assert query(data, f"SELECT count(*) FROM sbtest1 WHERE c GLOB '{pattern}'") == [(SIZE,)]
+    assert query(data, "PRAGMA index_info(k_1)") == [(0, 1, "k")]
+
+
+@pytest.mark.tools
+def test_every_dataset_is_the_same(data: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    again = tmp_path_factory.mktemp("again")
+    sysbench("prepare.lua", "prepare", again, {"table-size": SIZE})
+    assert (again / "data.db").read_bytes() == (data / "data.db").read_bytes()
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("workload", sorted(SUITE.workloads))
+def test_each_workload_counts_its_operations(workload: str, data: Path) -> None:
+    assert "total number of events:              20\n" in run(workload, data, events=20)
+
+
+@pytest.mark.tools
+def test_update_index_adds_one_per_operation_and_keeps_the_index_right(data: Path) -> None:
+    before = query(data, "SELECT sum(k) FROM sbtest1")[0][0]
+    run("update-index", data, events=50)
+    assert query(data, "SELECT sum(k) FROM sbtest1") == [(before + 50,)]  # type: ignore[operator]
+    assert query(data, "PRAGMA integrity_check") == [("ok",)]
+
+
+@pytest.mark.tools
+def test_update_nonindex_leaves_k_alone(data: Path) -> None:
+    before = query(data, "SELECT sum(k) FROM sbtest1")
+    run("update-nonindex", data, events=50)
+    assert query(data, "SELECT sum(k) FROM sbtest1") == before
+    changed = query(data, "SELECT count(*) FROM sbtest1 WHERE c NOT GLOB '*-*'")[0][0]
+    assert 1 < changed <= 50  # type: ignore[operator]
+
+
+@pytest.mark.tools
+def test_wrong_sql_ends_with_sqlites_own_message(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        sysbench("sql.lua", "run", tmp_path, {"events": 1}, setup="", statement="SELECT a FROM nowhere")
+    assert "no such table: nowhere" in failure.value.output
