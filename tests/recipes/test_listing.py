@@ -1,0 +1,121 @@
+"""`bisect builders`, `workloads`, `hosts`, and completion of their names."""
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner, Result
+
+from perfbisect.cli import bisect
+from perfbisect.errors import RecipeError
+
+Write = Callable[[str, str], Path]
+
+SUITE = """
+summary = "tables"
+driver = "{driver}"
+[workloads.select]
+summary = "one row"
+group = "point"
+statement = "SELECT 1"
+[workloads.scan]
+summary = "all rows"
+group = "scan"
+statement = "SELECT 2"
+"""
+
+
+@pytest.fixture(autouse=True)
+def recipes(write: Write, small: str) -> None:
+    write("builders/small/builder.toml", small)
+    write("builders/other/builder.toml", 'extends = "small"\nsummary = "another"\ndriver = "other"')
+    write("workloads/tables/suite.toml", SUITE.replace("{driver}", "small"))
+    write("workloads/rows/suite.toml", SUITE.replace("{driver}", "other"))
+    write("hosts.toml", '[hosts.here]\nsummary = "this one"\n[hosts.there]\naddress = "me@there"')
+
+
+def invoke(*args: str) -> Result:
+    return CliRunner().invoke(bisect, args, catch_exceptions=False)
+
+
+def lines(*args: str) -> list[list[str]]:
+    return [line.split("  ") for line in invoke(*args).output.splitlines()]
+
+
+def test_builders_are_listed() -> None:
+    assert lines("builders") == [["other", "other", "another"], ["small", "small", "a small system"]]
+
+
+def test_workloads_are_listed() -> None:
+    assert [line[0].strip() for line in lines("workloads")] == [
+        "rows/select",
+        "rows/scan",
+        "tables/select",
+        "tables/scan",
+    ]
+    assert [line[0] for line in lines("workloads", "--builder", "small")] == ["tables/select", "tables/scan"]
+
+
+def test_hosts_are_listed() -> None:
+    assert [line[0].strip() for line in lines("hosts")] == ["here", "there"]
+
+
+def test_what_is_shown_is_a_recipe_again(write: Write) -> None:
+    shown = invoke("builders", "--show", "other").output
+    write("builders/again/builder.toml", shown)
+    again = invoke("builders", "--show", "again").output
+    assert tomllib.loads(again) == tomllib.loads(shown)
+    assert tomllib.loads(shown)["build"]["compile"] == [["make"]]
+
+    suite = invoke("workloads", "--show", "tables/scan").output
+    assert tomllib.loads(suite)["workloads"]["scan"]["statement"] == "SELECT 2"
+    write("workloads/again/suite.toml", suite)
+    assert len(invoke("workloads").output.splitlines()) == 5
+
+    host = invoke("hosts", "--show", "there").output
+    assert tomllib.loads(host)["hosts"]["there"]["address"] == "me@there"
+
+
+def test_a_workload_of_several_drivers_is_shown_for_each() -> None:
+    assert invoke("workloads", "--show", "scan").output.count("[workloads.scan]") == 2
+    assert invoke("workloads", "--show", "scan", "--builder", "other").output.count("[workloads.scan]") == 1
+
+
+def test_unknown_names_are_refused() -> None:
+    for verb, name, near in [("builders", "smal", "small"), ("workloads", "scn", "scan"), ("hosts", "hre", "here")]:
+        with pytest.raises(RecipeError, match=f"'{name}'. Did you mean '{near}'"):
+            invoke(verb, "--show", name)
+
+
+def completions(*words: str) -> list[str]:
+    shell = ShellComplete(bisect, {}, "bisect", "_BISECT_COMPLETE")
+    return [item.value for item in shell.get_completions(list(words[:-1]), words[-1])]
+
+
+def test_names_complete(write: Write) -> None:
+    assert completions("builders", "--show", "s") == ["small"]
+    assert completions("hosts", "--show", "") == ["here", "there"]
+    assert completions("workloads", "--show", "s") == ["scan", "select"]
+    assert completions("workloads", "--show", "tables/") == ["tables/scan", "tables/select"]
+    assert completions("workloads", "--builder", "o") == ["other"]
+    write("builders/small/builder.toml", "nonsense")
+    write("workloads/rows/suite.toml", "nonsense")
+    write("hosts.toml", "nonsense")
+    for verb in ("builders", "workloads", "hosts"):
+        assert completions(verb, "--show", "") == []
+
+
+def test_a_workload_completes_for_the_builder_chosen(write: Write) -> None:
+    write("workloads/rows/suite.toml", SUITE.replace("{driver}", "other").replace("workloads.scan", "workloads.sum"))
+    assert completions("run", "--builder", "other", "--workload", "s") == ["select", "sum"]
+
+
+def test_the_verbs_are_listed_with_the_first_sentence_of_their_help() -> None:
+    context = click.Context(bisect)
+    for verb in ("builders", "workloads", "hosts"):
+        command = bisect.get_command(context, verb)
+        assert command is not None
+        assert command.get_short_help_str(200) in invoke("--help").output

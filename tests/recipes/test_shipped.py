@@ -1,0 +1,88 @@
+"""The recipes that come with the program, and the guide to writing more."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perfbisect.recipes import builder, inventory, workload
+from perfbisect.recipes.find import load_builders, load_hosts, load_workloads
+from perfbisect.recipes.strict import Place, convert
+from perfbisect.recipes.variants import SHARED
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "recipes.md").read_text()
+
+
+@pytest.fixture(autouse=True)
+def sealed() -> None:
+    """The shipped recipes are in sight here."""
+
+
+def test_every_shipped_recipe_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert {each.name for each in load_builders()} == {
+        path.parent.name for path in ROOT.glob("builders/*/builder.toml")
+    }
+    drivers = {each.driver for each in load_builders()}
+    assert {each.driver for each in load_workloads()} <= drivers
+    assert [host.name for host in load_hosts()] == ["local"]
+
+
+def test_every_shipped_builder_has_a_workload() -> None:
+    drivers = {each.driver for each in load_workloads()}
+    assert {each.name for each in load_builders() if each.driver not in drivers} == set()
+
+
+def documented(heading: str) -> set[str]:
+    """The keys in the first column of the table that follows a heading."""
+    table = GUIDE.split(heading, 1)[1].split("| key |", 1)[1].split("\n\n", 1)[0]
+    return set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("heading", "shape"),
+    [
+        ("### Keys of `builder.toml`", builder.Builder),
+        ("\n`[variants.NAME]`", builder.Variant),
+        ("\n`[build]`", builder.Build),
+        ("\n`[server]`", builder.Server),
+        ("\n`[dataset]`", builder.Dataset),
+        ("\n`[[when]]`", builder.When),
+        ("### Keys of `suite.toml`", workload.Suite),
+        ("\n`[workloads.NAME]`", workload.Workload),
+        ("\n`[hosts.NAME]`", inventory.HostEntry),
+    ],
+)
+def test_the_guide_names_every_key(heading: str, shape: type[msgspec.Struct]) -> None:
+    assert documented(heading) == set(shape.__struct_fields__) - getattr(shape, "filled_in", frozenset())
+
+
+def test_the_guide_names_every_placeholder_where_it_is_known() -> None:
+    known: dict[str, set[str]] = {"version": set(), "build": set(), "server": set()}
+    for words, places in re.findall(r"^\| (`\{.*?) \| .* \| ([a-z, ]+) \|$", GUIDE, re.MULTILINE):
+        for place in places.split(", "):
+            known[place] |= set(re.findall(r"\{(\w+)\}", words))
+    assert known == {
+        "version": set(builder.VERSION_PLACEHOLDERS),
+        "build": set(builder.BUILD_PLACEHOLDERS),
+        "server": set(builder.SERVER_PLACEHOLDERS),
+    }
+
+
+def test_the_guide_names_every_variant() -> None:
+    for name, settings in SHARED.items():
+        assert re.search(rf"^\| `{name}`.*`{settings['cflags']}`", GUIDE, re.MULTILINE), name
+
+
+def test_the_examples_of_the_guide_are_valid() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)
+    examples = {block.split("\n")[0].rpartition("/")[2]: tomllib.loads(block) for block in blocks if block[0] == "#"}
+    place = Place(Path("guide"))
+    assert convert(examples["builder.toml"], builder.Builder, place).driver == "kv"
+    assert convert(examples["hosts.toml"], inventory.Inventory, place).hosts["quiet"].server_cpus == "0-5"
+    suite = examples["suite.toml"]
+    suite["workloads"]["left-join"] |= suite.pop("defaults")
+    assert convert(suite, workload.Suite, place).workloads["left-join"].time == 5
