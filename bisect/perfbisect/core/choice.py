@@ -119,15 +119,15 @@ def _scores(seen: Prediction, cost: Array, likely: Array, drift: _Drift, build_m
 
 
 def hopeless(choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float) -> bool:
-    """Whether to give up: a step promises next to nothing, or, with repeats being the best that is left, what is
-    missing would cost more than all the search so far and a usual one together."""
+    """Whether to give up: a step promises next to nothing, or, with repeats being the best that is left, the next
+    bit would cost more than all the search so far and a usual one together, twice over."""
     ideal = _ideal(posterior, build_cost)
     if choice.rate < POINTLESS * ideal or choice.order.plan[0].candidate not in record.builds:
         return choice.rate < POINTLESS * ideal
-    missing = max(_entropy(classes.spread(posterior.culprit)) - ENOUGH_BITS, ENOUGH_BITS)
+    missing = np.clip(_entropy(classes.spread(posterior.culprit)) - ENOUGH_BITS, ENOUGH_BITS, 1.0)
     usual = _entropy(classes.weight) / ideal
     spent = len(record.value) + len(record.built | record.skipped) * build_cost**BUILD_EXPONENT
-    return bool(choice.rate * (usual + spent) < missing)
+    return bool(choice.rate * (usual + spent) * 2 < missing)
 
 
 def _entropy(probability: Array) -> float:

@@ -7,6 +7,7 @@ time. They enter the posterior like all others; if they speak against the culpri
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,27 @@ from perfbisect.core.record import Record
 
 LEAST = 3  # fresh runs of each side; one more on a host that drifts
 MOST = 40  # fresh runs of each side after which the proof is given up
-REACH = 2  # readings between two runs that count as side by side
 PROVEN = 2.2  # standard errors between culprit and parent
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Duel:
+    """The fresh runs of the culprit and of one parent."""
+
+    parent: int
+    slow: NDArray[np.float64]  # readings of the culprit
+    fast: NDArray[np.float64]  # and of the parent
+    contrast: Contrast | None  # None while one side has no fresh run
+
+    @property
+    def runs(self) -> int:
+        """Fresh runs of the side that has fewer."""
+        return min(len(self.slow), len(self.fast))
+
+    @property
+    def proven(self) -> bool:
+        """Whether the fresh runs alone set the culprit apart."""
+        return self.contrast is not None and self.contrast.clear >= PROVEN
 
 
 def opponents(graph: Graph, culprit: int) -> tuple[int, ...]:
@@ -29,76 +49,58 @@ def opponents(graph: Graph, culprit: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(graph.parents_of(culprit))) or (0,)
 
 
-def fresh_contrast(record: Record, levels: Levels, layout: float, culprit: int, parent: int) -> Contrast | None:
-    """Parent against culprit from fresh runs only; None while one side has none."""
-    slow, fast = _fresh(record, culprit, parent)
-    if not len(slow) or not len(fast):
-        return None
-    drop = float(_centre(record.value[fast]) - _centre(record.value[slow]))
-    noise = levels.noise**2 * (1 / len(slow) + 1 / len(fast)) + 2 * layout**2
-    return Contrast(drop, float(np.sqrt(noise)), max(levels.freedom - levels.mean.shape[1], 2.0),
-                    float(min(len(slow), len(fast))))  # fmt: skip
-
-
-def confirmation(
+def duels(
     record: Record, levels: Levels, posterior: Posterior, culprit: int, parents: Sequence[int]
-) -> Measure | None:
-    """The runs still missing for the proof, or None once it stands (or cannot be had)."""
+) -> tuple[Duel, ...]:
+    """The proof so far against each of ``parents``."""
+    return tuple(_duel(record, levels, posterior.layout, culprit, p, len(parents) + 1) for p in parents)
+
+
+def confirmation(record: Record, posterior: Posterior, culprit: int, proof: Sequence[Duel]) -> Measure | None:
+    """The runs still missing for the proof, or None once it stands or cannot be had."""
     enough = LEAST + (posterior.drifting > 0.5)
-    wanted: dict[int, int] = {}
-    for parent in parents:
-        slow, fast = (len(side) for side in _fresh(record, culprit, parent))
-        seen = min(slow, fast)
-        target = enough
-        if seen >= enough and not proven(record, levels, posterior, culprit, parent):
-            target = min(2 * seen, seen + 8)
-        new = record.runs(culprit) == 0 or record.runs(parent) == 0
-        for side, have in ((culprit, slow), (parent, fast)):
-            lacking = target - have + (1 if new and record.runs(side) == 0 else 0)
-            if lacking > 0:
-                wanted[side] = max(wanted.get(side, 0), lacking)
+    wanted = {}
+    for duel in proof:
+        if duel.runs >= MOST:
+            return None
+        if duel.runs < enough:
+            wanted[duel.parent] = enough - duel.runs
+        elif not duel.proven:
+            wanted[duel.parent] = min(duel.runs, 8)
     if not wanted:
         return None
-    pair = (culprit, *parents)
-    fewest = max(1, max(wanted.values()) // 2)  # both sides take turns, even if one already has its runs
-    plan = tuple(Share(side, wanted.get(side, fewest)) for side in pair if side == culprit or side in wanted)
-    if len(plan) == 1:
-        plan = (*plan, Share(parents[0], fewest))
-    return Measure(plan, Purpose.CONFIRM)
+    shares = [(culprit, max(wanted.values())), *wanted.items()]
+    # the first run of a build only introduces it
+    return Measure(tuple(Share(v, runs + (record.runs(v) == 0)) for v, runs in shares), Purpose.CONFIRM)
 
 
-def proven(record: Record, levels: Levels, posterior: Posterior, culprit: int, parent: int) -> bool:
-    """Whether the fresh runs alone set the culprit apart from this parent."""
-    seen = fresh_contrast(record, levels, posterior.layout, culprit, parent)
-    return seen is not None and seen.clear >= PROVEN
-
-
-def exhausted(record: Record, culprit: int, parents: Sequence[int]) -> bool:
-    """Whether more runs would be stubborn."""
-    return any(min(len(side) for side in _fresh(record, culprit, parent)) >= MOST for parent in parents)
-
-
-def _fresh(record: Record, culprit: int, parent: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the readings of culprit and parent made after both had been looked at, side by side."""
+def _duel(record: Record, levels: Levels, layout: float, culprit: int, parent: int, reach: int) -> Duel:
+    """Fresh runs of both sides; the pair counts if its runs are within ``reach`` readings of each other."""
     slow, fast = record.readings(culprit), record.readings(parent)
+    if len(slow) and len(fast):
+        start = max(slow[0], fast[0])
+        slow, fast = slow[slow > start], fast[fast > start]
+        slow, fast = slow[_near(slow, fast, reach)], fast[_near(fast, slow, reach)]
     if not len(slow) or not len(fast):
-        return slow[:0], fast[:0]
-    start = max(slow[0], fast[0])
-    slow, fast = slow[slow > start], fast[fast > start]
-    return slow[_near(slow, fast)], fast[_near(fast, slow)]
+        return Duel(parent, record.value[slow[:0]], record.value[fast[:0]], None)
+    low, high = record.value[slow], record.value[fast]
+    variance = levels.noise**2 * (1 / len(low) + 1 / len(high)) + 2 * layout**2
+    freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
+    contrast = Contrast(_centre(high) - _centre(low), float(np.sqrt(variance)), freedom, min(len(low), len(high)))
+    return Duel(parent, low, high, contrast)
 
 
-def _near(these: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of ``these`` positions have one of ``others`` within reach (parents of a merge take turns, too)."""
+def _near(these: NDArray[np.int64], others: NDArray[np.int64], reach: int) -> NDArray[np.bool_]:
+    """Which of ``these`` positions have one of ``others`` within ``reach``."""
     if not len(these) or not len(others):
         return np.zeros(len(these), bool)
-    near: NDArray[np.bool_] = np.abs(these[:, None] - others[None]).min(axis=1) <= REACH
+    near: NDArray[np.bool_] = np.abs(these[:, None] - others[None]).min(axis=1) <= reach
     return near
 
 
 def _centre(values: NDArray[np.float64]) -> float:
     """Mean without the extremes, where there are enough values to have some."""
     if len(values) < 5:
-        return float(np.median(values)) if len(values) > 2 else float(values.mean())
+        return float(np.median(values))
     cut = max(1, len(values) // 8)
     return float(np.sort(values)[cut:-cut].mean())

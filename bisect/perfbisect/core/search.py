@@ -14,7 +14,7 @@ from perfbisect.core.answer import Answer, best_answer, credible_set
 from perfbisect.core.belief import CAP, believed, prior_belief
 from perfbisect.core.choice import choose, hopeless
 from perfbisect.core.classes import Classes, classes
-from perfbisect.core.confirm import confirmation, exhausted, fresh_contrast, opponents, proven
+from perfbisect.core.confirm import confirmation, duels, opponents
 from perfbisect.core.graph import Graph
 from perfbisect.core.levels import Levels, estimate
 from perfbisect.core.model import Posterior, infer
@@ -108,18 +108,16 @@ def _conclude(
     """The proof of a culprit, or the verdict once it stands."""
     parents = opponents(graph, answer.slow) if answer.certain else (answer.fast,)
     parents = tuple(p for p in parents if p not in record.skipped) or (answer.fast,)
-    if (more := confirmation(record, levels, posterior, answer.slow, parents)) is not None and not exhausted(
-        record, answer.slow, parents
-    ):
+    proof = duels(record, levels, posterior, answer.slow, parents)
+    if (more := confirmation(record, posterior, answer.slow, proof)) is not None:
         if not budget.builds_allowed(more, record, policy):
             return _undecided(belief, policy, "the budget of builds is used up")
         return budget.within(more, record, policy)
     if not answer.certain:
         return _undecided(belief, policy, "unbuildable")
-    if not all(proven(record, levels, posterior, answer.slow, p) for p in parents):
+    if not all(duel.proven for duel in proof):
         return _undecided(belief, policy, "not confirmed")
-    contrasts = [fresh_contrast(record, levels, posterior.layout, answer.slow, p) for p in parents]
-    weakest = min((c for c in contrasts if c is not None), key=lambda c: c.drop)
+    weakest = min((duel.contrast for duel in proof if duel.contrast), key=lambda contrast: contrast.drop)
     return Found(Step(answer.slow, min(answer.probability, CAP), weakest.ratio(record.sign), parents))
 
 

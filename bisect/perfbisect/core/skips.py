@@ -8,10 +8,21 @@ failures of one stretch the belief fades with every further failure, so that the
 """
 
 from collections.abc import Iterable
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import groupby, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+
+FADING = 0.6  # of the belief that something between two failures builds, with each further failure around it
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Failures with no success between them."""
+
+    reach: float  # how far beyond its ends it is expected to go on
+    count: int
 
 
 def chance_to_build(size: int, skipped: Iterable[int], built: Iterable[int]) -> NDArray[np.float64]:
@@ -24,33 +35,25 @@ def chance_to_build(size: int, skipped: Iterable[int], built: Iterable[int]) -> 
     stretches = _stretches(tried, failed)
     for left, right in pairwise(tried):
         inside = np.arange(left + 1, right)
-        if not len(inside) or not (left in failed or right in failed):
-            continue
-        room = right - left
-        p = np.ones(len(inside))
-        for end, distance, rest in ((left, inside - left, right - inside), (right, right - inside, inside - left)):
-            if end in failed:
-                low, high, _ = stretches[end]
-                scale = 1 + (high - low) / 2
-                other_failed = left in failed and right in failed
-                p *= distance / (distance + (scale if other_failed else np.minimum(scale, rest)))
+        to_left, to_right = inside - left, right - inside
         if left in failed and right in failed:
-            count = stretches[left][2]
-            p *= 0.5 ** max(count - 2, 0) * min(1.0, room)
-        chance[inside] = p
+            room = 1 + (right - left) / 2
+            between = to_left / (to_left + room) * to_right / (to_right + room)
+            chance[inside] = between * FADING ** max(stretches[left].count - 2, 0)
+        elif left in failed:
+            chance[inside] = to_left / (to_left + np.minimum(stretches[left].reach, to_right))
+        elif right in failed:
+            chance[inside] = to_right / (to_right + np.minimum(stretches[right].reach, to_left))
     chance[list(failed)] = 0.0
     return chance
 
 
-def _stretches(tried: list[int], failed: set[int]) -> dict[int, tuple[int, int, int]]:
-    """For each failure the first and last failure of its stretch (no success in between), and their number."""
-    found: dict[int, tuple[int, int, int]] = {}
-    run: list[int] = []
-    for candidate in [*tried, -1]:
-        if candidate in failed:
-            run.append(candidate)
-            continue
-        for member in run:
-            found[member] = (run[0], run[-1], len(run))
-        run = []
+def _stretches(tried: Iterable[int], failed: set[int]) -> dict[int, _Stretch]:
+    """The stretch of each failure."""
+    found: dict[int, _Stretch] = {}
+    for fails, group in groupby(tried, key=failed.__contains__):
+        if fails:
+            members = list(group)
+            stretch = _Stretch(1 + (members[-1] - members[0]) / 2, len(members))
+            found.update(dict.fromkeys(members, stretch))
     return found

@@ -27,6 +27,7 @@ class Habits:
     drift_memory: float = 7200.0
     outliers: float = 0.02  # share of runs that are slowed down, typically by ten times the noise
     second_speed: tuple[float, float] = (0.0, 0.0)  # share of runs, change of the log metric
+    phases: tuple[float, float, float] = (0.0, 0.0, 1.0)  # the same in phases: share of time, change, seconds of one
     jumps: tuple[float, float] = (0.0, 0.0)  # abrupt lasting changes: rate per second, s.d.
     run_seconds: float = 60.0
     build_seconds: float = 600.0
@@ -49,6 +50,7 @@ class World:
     _built: set[int] = field(default_factory=set)
     _drift: float = 0.0
     _jumped: float = 0.0
+    _slowed: bool = False
     _rng: np.random.Generator = field(default_factory=np.random.default_rng)
 
     def __post_init__(self) -> None:
@@ -86,7 +88,7 @@ class World:
             noise = -abs(10 * noise)
         if self._rng.random() < habits.second_speed[0]:
             noise += habits.second_speed[1]
-        value = self.level(candidate) + self._drift + self._jumped + noise
+        value = self.level(candidate) + self._drift + self._jumped + noise + self._slowed * habits.phases[1]
         middle = (self.now - habits.run_seconds / 2) / 60
         return Reading(candidate, value, middle, self.visits, host, habits.run_seconds)
 
@@ -97,3 +99,6 @@ class World:
         self._drift = self._drift * kept + habits.drift * np.sqrt(1 - kept * kept) * self._rng.normal()
         if self._rng.random() < 1 - np.exp(-habits.jumps[0] * seconds):
             self._jumped += self._rng.normal() * habits.jumps[1]
+        share, _, length = habits.phases
+        if share and self._rng.random() < 1 - np.exp(-seconds / length):
+            self._slowed = bool(self._rng.random() < share)
