@@ -43,6 +43,7 @@ class RunFacts:
     counters: Mapping[str, float | None]  # perf stat, totals of the window: "instructions", "task-clock" (ms), …
     system: Mapping[str, float | None]  # means over the window: "us", "sy", "cs" (vmstat), "r/s", "rkB/s", "wkB/s" …
     log: str = ""  # path of the job's folder on the host
+    dataset: str = ""  # key of the loaded data that each visit gets a copy of
 
     @property
     def qps(self) -> float:

@@ -1,0 +1,125 @@
+"""Opening the file of a history, and what SQLite's complaints mean to a user.
+
+Reading needs nothing but Python's own sqlite3, so that `bisect history` answers at once.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
+
+APPLICATION = 0x50424953  # marks the file as ours: "PBIS"
+VERSION = 2  # the number of migrations; PRAGMA user_version of a history in its newest form
+
+WAIT = 30.0  # seconds that a writer waits for another
+
+
+def default_place() -> Path:
+    """The history in the user's state folder."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "perfbisect" / "history.db"
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write, to a history that exists. Never creates or migrates one."""
+    if not path.exists():
+        raise UsageError(f"There are no hunts yet: {path} does not exist.", "Begin one with `bisect run`.")
+    with explained(path):
+        # Without its -wal beside it and in a folder that cannot be written, a history is as it was closed.
+        closed = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
+        mode = "immutable=1" if closed else "mode=ro"
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=WAIT)
+        try:
+            connection.execute("PRAGMA query_only = 1")
+            check_form(connection, path)
+            if version(connection) < VERSION:
+                raise UsageError(
+                    f"The history {path} is in the form of an older perfbisect.",
+                    "The next `bisect run` or `bisect resume` on it brings it up to date.",
+                )
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def open_writer(path: Path) -> sqlite3.Connection:
+    """A connection that writes durably, to a history that is created where there is none. Does not migrate.
+
+    ``synchronous = FULL`` makes every commit wait for the disk. It costs milliseconds where a run costs seconds and a
+    build minutes or hours, and never falls into a measured window: events are appended between runs.
+    """
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None)
+        try:
+            check_form(connection, path)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def version(connection: sqlite3.Connection) -> int:
+    """How many migrations the history has had."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def check_form(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise UsageError unless the file is empty or a history that this perfbisect knows."""
+    [application] = connection.execute("PRAGMA application_id").fetchone()
+    [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables and application != APPLICATION:
+        raise UsageError(
+            f"{path} is an SQLite database, but not a history of perfbisect.", "Name another with --history."
+        )
+    if version(connection) > VERSION:
+        raise UsageError(f"The history {path} was written by a newer perfbisect.", "Update perfbisect to read it.")
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn what SQLite or the file system says about the history into a sentence."""
+    try:
+        yield
+    except sqlite3.Error as failure:
+        raise sentence(failure, path) from failure
+    except OSError as failure:
+        raise EnvironmentFailure(
+            f"The history {path} cannot be opened: {failure.strerror}.", "Name another with --history."
+        ) from failure
+
+
+def sentence(failure: sqlite3.Error, path: Path) -> PerfBisectError:
+    """The user's sentence for an error of SQLite."""
+    code = getattr(failure, "sqlite_errorcode", None)
+    match code & 0xFF if code is not None else None:
+        case sqlite3.SQLITE_FULL:
+            return EnvironmentFailure(
+                f"There is no space left for the history {path}.", "Free some space; nothing that was saved is lost."
+            )
+        case sqlite3.SQLITE_NOTADB:
+            return UsageError(f"{path} is not a history: it is not an SQLite database.", "Name another with --history.")
+        case sqlite3.SQLITE_CORRUPT:
+            return EnvironmentFailure(
+                f"The history {path} is damaged: {failure}.", f"Save what can be read: sqlite3 {path} .recover"
+            )
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return EnvironmentFailure(
+                f"The history {path} is being written by another process for more than {WAIT:.0f} seconds.",
+                "Wait for it, or name another with --history.",
+            )
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            return EnvironmentFailure(
+                f"The history {path} cannot be opened or written: {failure}.", "Check its permissions and its folder's."
+            )
+        case _:
+            return EnvironmentFailure(
+                f"The history {path} cannot be read or written: {failure}.", "Check the disk and the space left on it."
+            )

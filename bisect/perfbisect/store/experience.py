@@ -1,0 +1,102 @@
+"""What earlier hunts teach the next one: what did not build, what things cost, how noisy the host is."""
+
+import json
+import math
+import sqlite3
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from perfbisect.core.counters import value
+from perfbisect.core.event import RunFinished
+from perfbisect.core.measurement import SkipFacts
+from perfbisect.core.settings import Settings
+from perfbisect.store.codec import decode
+
+RECENT = 400  # runs that are looked at
+ENOUGH = 8  # pairs of runs without which noise is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Typical seconds on a host; None where it has no history."""
+
+    build: float | None
+    run: float | None  # its share of the visit included
+
+
+FAILURES = """
+SELECT skips.commit_hash, stage, reason, skips.log, seconds FROM skips JOIN hunts ON hunts.id = skips.hunt_id
+WHERE builder = :builder AND variant = :variant AND host = :host AND at >= :since
+  AND stage IN ('configure', 'compile', 'install')
+  AND NOT EXISTS (
+    SELECT 1 FROM builds JOIN hunts others ON others.id = builds.hunt_id
+    WHERE builds.commit_hash = skips.commit_hash AND builds.at > skips.at
+      AND others.builder = :builder AND others.variant = :variant AND others.host = :host)
+GROUP BY skips.commit_hash HAVING at = max(at) ORDER BY at
+"""
+
+ALIKE = "builder = :builder AND variant = :variant AND host = :host"
+SAME_WORK = f"{ALIKE} AND workload = :workload AND json_extract(hunts.settings, '$.overrides') = :overrides"
+
+
+def parameters(settings: Settings) -> dict[str, str]:
+    """What makes past work comparable with a hunt that is asked for."""
+    return {
+        "builder": settings.builder,
+        "variant": settings.variant,
+        "host": settings.host,
+        "workload": settings.workload,
+        "overrides": json.dumps(settings.overrides, separators=(",", ":")),
+    }
+
+
+def read_failures(connection: sqlite3.Connection, settings: Settings, since: float) -> tuple[SkipFacts, ...]:
+    """Commits that did not build for this builder, variant and host after ``since``, and did not build later."""
+    rows = connection.execute(FAILURES, parameters(settings) | {"since": since})
+    return tuple(SkipFacts(*row) for row in rows)
+
+
+def read_costs(connection: sqlite3.Connection, settings: Settings) -> Costs:
+    """What a build and a run of this hunt may be expected to cost."""
+    named = parameters(settings)
+    builds = connection.execute(
+        f"SELECT seconds FROM builds JOIN hunts ON hunts.id = hunt_id WHERE NOT reused AND {ALIKE}"
+        f" ORDER BY at DESC LIMIT {RECENT}",
+        named,
+    ).fetchall()
+    runs = connection.execute(
+        f"SELECT cost FROM runs JOIN hunts ON hunts.id = hunt_id WHERE {SAME_WORK}"
+        f" ORDER BY runs.started DESC LIMIT {RECENT}",
+        named,
+    ).fetchall()
+    return Costs(middle(builds), middle(runs))
+
+
+def middle(rows: list[tuple[float]]) -> float | None:
+    """The median of a column; None without rows."""
+    return median(number for (number,) in rows) if rows else None
+
+
+def read_noise(connection: sqlite3.Connection, settings: Settings) -> float | None:
+    """The s.d. of one run as a fraction, from successive runs of the same build in past hunts like this one.
+
+    Differences of neighbours leave out what drifts slowly; the median of their sizes leaves out accidents.
+    None when there are too few.
+    """
+    rows = connection.execute(
+        f"SELECT runs.hunt_id, runs.build_key, events.body FROM runs JOIN hunts ON hunts.id = runs.hunt_id"
+        f" JOIN events ON events.id = event_id WHERE {SAME_WORK} ORDER BY runs.started DESC LIMIT {RECENT}",
+        parameters(settings),
+    )
+    builds: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for hunt, build_key, body in rows:
+        event = decode("RunFinished", body)
+        assert isinstance(event, RunFinished)
+        measured = value(event.facts, settings.metric)
+        if measured is not None and measured > 0:
+            builds[hunt, build_key].append(math.log(measured))
+    steps = [abs(after - before) for runs in builds.values() for before, after in pairwise(runs)]
+    # 0.6745 is the median size of a standard normal number; a difference of two runs has twice their variance.
+    return median(steps) / 0.6745 / math.sqrt(2) if len(steps) >= ENOUGH else None

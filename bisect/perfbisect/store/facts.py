@@ -1,0 +1,242 @@
+"""What an event adds to the tables of facts, inside the transaction that appends the event."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlite_utils
+
+from perfbisect.core.event import (
+    BuildFinished,
+    BuildStarted,
+    CandidateSkipped,
+    Commit,
+    Event,
+    HuntEnded,
+    HuntStarted,
+    RunFinished,
+)
+from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.store.codec import dumps
+
+Row = dict[str, Any]
+
+
+def clean(row: Row) -> Row:
+    """The row with text that SQLite can hold: names in old commits and in file systems are not always valid."""
+    return {
+        column: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+        for column, value in row.items()
+    }
+
+
+def insert(db: sqlite_utils.Database, table: str, row: Row) -> int:
+    """Insert a row and return its number."""
+    number = db.table(table).insert(clean(row)).last_pk
+    assert isinstance(number, int)
+    return number
+
+
+def host_row(db: sqlite_utils.Database, host: HostFacts, at: float) -> int:
+    """The id of the host as it is now, with a new row where its fingerprint has changed."""
+    row: Row = {
+        "name": host.name,
+        "cpu": host.cpu,
+        "cores": host.cores,
+        "memory_mib": host.memory_mib,
+        "kernel": host.kernel,
+        "compiler": host.compiler,
+        "tools": dumps(dict(sorted(host.tools.items()))),
+        "settings": dumps(dict(sorted(host.settings.items()))),
+    }
+    fingerprint = hashlib.sha256(dumps(row).encode()).hexdigest()
+    db.execute("UPDATE hosts SET last_seen = max(last_seen, ?) WHERE fingerprint = ?", [at, fingerprint])
+    db.table("hosts").insert(clean(row) | {"first_seen": at, "last_seen": at, "fingerprint": fingerprint}, ignore=True)
+    return int(db.execute("SELECT id FROM hosts WHERE fingerprint = ?", [fingerprint]).fetchone()[0])
+
+
+def commit_of(event: Event) -> str | None:
+    """The commit that an event is about."""
+    match event:
+        case BuildStarted(commit=commit):
+            return commit.sha
+        case BuildFinished() | CandidateSkipped() | RunFinished():
+            return event.facts.commit
+        case _:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Filing:
+    """One event on its way into the tables."""
+
+    db: sqlite_utils.Database
+    hunt: int
+    event_id: int
+    at: float
+    candidates: Sequence[str]  # commit of each node
+    node: Mapping[str, int]  # node of each commit
+
+    def file(self, event: Event) -> None:
+        """Fill the tables that ``event`` has something for."""
+        match event:
+            case HuntStarted(host=host):
+                host_row(self.db, host, self.at)
+                self.db.execute("UPDATE hunts SET ended = NULL WHERE id = ?", [self.hunt])
+            case BuildStarted(commit=commit):
+                self.know(commit)
+            case BuildFinished(facts=build, same_as=twin):
+                self.build(build, twin is not None)
+            case CandidateSkipped(facts=skip):
+                self.skip(skip)
+            case RunFinished(facts=run):
+                self.run(run)
+            case HuntEnded(verdict):
+                self.verdict(verdict)
+            case _:
+                pass
+
+    def about(self, commit_hash: str) -> Row:
+        """The columns that say which commit of which hunt a fact is about."""
+        self.db.table("commits").insert({"commit_hash": commit_hash}, ignore=True)
+        return {"hunt_id": self.hunt, "commit_hash": commit_hash, "node": self.node.get(commit_hash)}
+
+    def know(self, commit: Commit) -> None:
+        """Keep what people know of a commit."""
+        row = {
+            "commit_hash": commit.sha,
+            "date": commit.date,
+            "author": commit.author,
+            "subject": commit.subject,
+        }
+        self.db.table("commits").upsert(clean(row), pk="commit_hash")
+
+    def build(self, build: BuildFacts, has_twin: bool) -> None:
+        """A build, with the first build of this hunt that made the same binary."""
+        same = "SELECT commit_hash FROM builds WHERE hunt_id = ? AND binary_hash = ? AND commit_hash != ?"
+        twin = self.db.execute(f"{same} ORDER BY event_id LIMIT 1", [self.hunt, build.binary, build.commit]).fetchone()
+        insert(
+            self.db,
+            "builds",
+            self.about(build.commit)
+            | {
+                "event_id": self.event_id,
+                "at": self.at,
+                "build_key": build.key,
+                "binary_hash": build.binary,
+                "same_as": twin[0] if twin and has_twin else None,
+                "seconds": build.seconds,
+                "cache_hits": build.cache_hits,
+                "cache_misses": build.cache_misses,
+                "reused": int(build.reused),
+                "log": build.log,
+            },
+        )
+
+    def skip(self, skip: SkipFacts) -> None:
+        """A candidate that cannot be measured."""
+        insert(
+            self.db,
+            "skips",
+            self.about(skip.commit)
+            | {
+                "event_id": self.event_id,
+                "at": self.at,
+                "stage": skip.stage,
+                "reason": skip.reason,
+                "seconds": skip.seconds,
+                "log": skip.log,
+            },
+        )
+
+    def run(self, run: RunFacts) -> None:
+        """A run with its visit, counters and samples."""
+        about = self.about(run.commit)
+        before = self.db.execute(
+            "SELECT max(at) FROM events WHERE hunt_id = ? AND id < ?", [self.hunt, self.event_id]
+        ).fetchone()[0]
+        insert(
+            self.db,
+            "runs",
+            about
+            | {
+                "event_id": self.event_id,
+                "visit_id": self.visit(run),
+                "build_key": run.build_key,
+                "started": run.started,
+                "seconds": run.seconds,
+                "cost": max(self.at - before, run.seconds) if before else run.seconds,
+                "operations": run.operations,
+                "qps": run.qps,
+                "log": run.log,
+            }
+            | {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")},
+        )
+        counted = [("perf", run.counters), ("system", run.system)]
+        self.db.table("counters").insert_all(
+            clean({"run_id": self.event_id, "source": source, "name": name, "value": value})
+            for source, values in counted
+            for name, value in values.items()
+        )
+        self.db.table("samples").insert_all(
+            {"run_id": self.event_id, "number": number, "qps": qps} for number, qps in enumerate(run.samples)
+        )
+
+    def visit(self, run: RunFacts) -> int:
+        """The id of the visit that a run belongs to."""
+        if run.dataset:
+            dataset = clean({"dataset_key": run.dataset, "first_used": run.started, "last_used": run.started})
+            self.db.table("datasets").insert(dataset, ignore=True)
+            self.db.execute(
+                "UPDATE datasets SET last_used = max(last_used, :last_used) WHERE dataset_key = :dataset_key", dataset
+            )
+        row = clean(
+            {
+                "hunt_id": self.hunt,
+                "name": run.visit,
+                "commit_hash": run.commit,
+                "build_key": run.build_key,
+                "dataset_key": run.dataset or None,
+                "started": run.started,
+            }
+        )
+        self.db.table("visits").insert(row, ignore=True)
+        found = self.db.execute("SELECT id FROM visits WHERE hunt_id = ? AND name = ?", [self.hunt, row["name"]])
+        return int(found.fetchone()[0])
+
+    def verdict(self, verdict: Verdict) -> None:
+        """The verdict and the commits it names, in place of an earlier one."""
+        self.db.execute("UPDATE hunts SET ended = ? WHERE id = ?", [self.at, self.hunt])
+        self.db.execute("DELETE FROM suspects WHERE hunt_id = ?", [self.hunt])
+        self.db.execute("DELETE FROM verdicts WHERE hunt_id = ?", [self.hunt])
+        row: Row = {"hunt_id": self.hunt, "event_id": self.event_id, "at": self.at, "kind": type(verdict).__name__}
+        match verdict:
+            case Found(step):
+                named = [step_row(step)]
+            case Several(steps):
+                named = [step_row(step) for step in steps]
+            case NotReproduced(ratio, detectable):
+                row |= {**interval_row(ratio), "detectable": detectable}
+                named = []
+            case Inconclusive(candidates, probabilities, ratio, reason):
+                row |= {**interval_row(ratio), "reason": reason}
+                named = [
+                    {"node": node, "probability": probability}
+                    for node, probability in zip(candidates, probabilities, strict=True)
+                ]
+        insert(self.db, "verdicts", row)
+        for rank, suspect in enumerate(named):
+            commit_hash = self.candidates[suspect["node"]]
+            self.db.table("suspects").insert(suspect | self.about(commit_hash) | {"rank": rank})
+
+
+def interval_row(interval: Interval) -> Row:
+    """An interval's columns."""
+    return {"ratio": interval.middle, "low": interval.low, "high": interval.high}
+
+
+def step_row(step: Step) -> Row:
+    """A step's columns."""
+    return {"node": step.candidate, "probability": step.probability, **interval_row(step.ratio)}

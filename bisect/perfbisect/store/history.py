@@ -1,0 +1,256 @@
+"""The history of all hunts, one SQLite file.
+
+The idea: the log is the state. The table ``events`` is append-only and holds everything that a hunt told, as JSON
+with its time, in order. A hunt goes on after a kill by reading its log back and asking the search again, and every
+report is told from the log. All other tables only repeat what the log says, in columns, so that people can ask
+questions in SQL; they are filled in the transaction that appends the event, so they never disagree with it. An event
+is on disk before ``append`` returns. What only flickers by on a screen (progress) is not kept.
+
+One process writes a hunt; others may write other hunts (they wait for each other for milliseconds) and any number may
+read meanwhile (write-ahead log).
+
+This module is light to import: what decodes events (msgspec, numpy) or migrates (sqlite-utils) is imported when used.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfbisect.core.settings import Settings
+from perfbisect.errors import UsageError
+from perfbisect.store.connection import default_place, explained, open_reader, open_writer
+from perfbisect.store.listing import Listed, read_hunts
+from perfbisect.store.process import here
+from perfbisect.store.query import Answer, ask
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    import sqlite_utils
+
+    from perfbisect.core.event import Event, HuntStarted
+    from perfbisect.core.measurement import HostFacts, SkipFacts
+    from perfbisect.core.observe import Logged
+    from perfbisect.store.experience import Costs
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the log."""
+
+    id: int  # grows along the log
+    at: float  # seconds since the epoch
+    event: "Event"
+
+
+class History:
+    """All hunts. Opened for writing, or read-only: then nothing is ever created or changed."""
+
+    def __init__(self, path: Path, connection: "sqlite3.Connection", db: "sqlite_utils.Database | None") -> None:
+        self.path = path
+        self.connection = connection
+        self.writer = db
+        self.working: set[int] = set()  # hunts for which this process has entered itself
+        self.ranges: dict[int, tuple[str, ...]] = {}
+        self.nodes: dict[int, dict[str, int]] = {}
+
+    @classmethod
+    def open(cls, path: Path | None = None, *, read_only: bool = False) -> "History":
+        """The history at ``path`` (None: in the user's state folder); for writing it is created where there is none.
+
+        Raises UsageError when it does not exist (read-only), is something else, or is too new; EnvironmentFailure
+        when the file system does not allow it.
+        """
+        path = path or default_place()
+        if read_only:
+            return cls(path, open_reader(path), None)
+        import sqlite_utils
+
+        from perfbisect.store.migrations import migrate
+
+        connection = open_writer(path)
+        try:
+            db = sqlite_utils.Database(connection, execute_plugins=False)
+            with explained(path):
+                migrate(db)
+        except BaseException:
+            connection.close()
+            raise
+        return cls(path, connection, db)
+
+    def close(self) -> None:
+        """Close the file. Nothing is waiting to be written."""
+        self.connection.close()
+
+    # Writing
+
+    def begin(self, settings: Settings, host: "HostFacts", started: "HuntStarted", at: float) -> int:
+        """Enter a new hunt and return its id; ``started`` tells the range, its ``hunt`` is not looked at."""
+        from perfbisect.store.facts import host_row, insert
+
+        with self.transaction() as db:
+            row = {
+                "started": at,
+                "good": settings.good,
+                "bad": settings.bad,
+                "good_commit": settings.good_commit,
+                "bad_commit": settings.bad_commit,
+                "base_commit": started.candidates[0],
+                "repository": settings.repository,
+                "builder": settings.builder,
+                "variant": settings.variant,
+                "workload": settings.workload,
+                "host": settings.host,
+                "host_id": host_row(db, host, at),
+                "metric": settings.metric,
+                "settings": json.dumps(asdict(settings), allow_nan=False, separators=(",", ":")),
+                "commits": started.commits,
+                "candidates": len(started.candidates),
+                "merges": started.merges,
+            }
+            hunt = insert(db, "hunts", row)
+            db.table("ranges").insert({"hunt_id": hunt, "candidates": json.dumps(started.candidates)})
+            self.enter(db, hunt, at)
+        self.working.add(hunt)
+        return hunt
+
+    def append(self, hunt: int, event: "Event", at: float) -> None:
+        """Add ``event`` to the log of a hunt, with all that follows from it. It is durable when this returns."""
+        from perfbisect.store.codec import PASSING, encode
+        from perfbisect.store.facts import Filing, commit_of, insert
+
+        if isinstance(event, PASSING):
+            return
+        candidates = self.candidates(hunt)
+        body = encode(event, candidates)
+        with self.transaction() as db:
+            if hunt not in self.working:
+                self.enter(db, hunt, at)
+            row = {
+                "hunt_id": hunt,
+                "at": at,
+                "kind": type(event).__name__,
+                "commit_hash": commit_of(event),
+                "body": body,
+            }
+            event_id = insert(db, "events", row)
+            Filing(db, hunt, event_id, at, candidates, self.nodes[hunt]).file(event)
+        self.working.add(hunt)
+
+    @contextmanager
+    def transaction(self) -> "Iterator[sqlite_utils.Database]":
+        """All or nothing, on disk at the end. Writers take turns from the first statement on, and so never collide."""
+        assert self.writer is not None, "this history was opened read-only"
+        with explained(self.path):
+            self.writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.writer
+                self.writer.commit()
+            except BaseException:
+                self.writer.rollback()
+                raise
+
+    def enter(self, db: "sqlite_utils.Database", hunt: int, at: float) -> None:
+        """Say that this process works on a hunt."""
+        db.table("sessions").insert({"hunt_id": hunt, "started": at, "process": here()})
+
+    # Reading one hunt
+
+    def events(self, hunt: int, after: int = 0) -> Iterator[Entry]:
+        """The log of a hunt, in order, from the entry behind ``after`` on."""
+        from perfbisect.store.codec import decode
+
+        candidates = self.candidates(hunt)
+        with explained(self.path):
+            rows = self.connection.execute(
+                "SELECT id, at, kind, body FROM events WHERE hunt_id = ? AND id > ? ORDER BY id", [hunt, after]
+            )
+            for entry, at, kind, body in rows:
+                yield Entry(entry, at, decode(kind, body, candidates))
+
+    def log(self, hunt: int) -> "list[tuple[float, Logged]]":
+        """What the search decides from, with its times: builds, skips and runs exactly as they were appended."""
+        from perfbisect.core.event import BuildFinished, CandidateSkipped, RunFinished
+
+        facts = (BuildFinished, CandidateSkipped, RunFinished)
+        return [(entry.at, entry.event) for entry in self.events(hunt) if isinstance(entry.event, facts)]
+
+    def settings(self, hunt: int) -> Settings:
+        """What was asked for."""
+        import msgspec
+
+        asked: Settings = msgspec.convert(json.loads(str(self.column(hunt, "settings"))), Settings)
+        return asked
+
+    def began(self, hunt: int) -> float:
+        """When a hunt was begun, in seconds since the epoch."""
+        return float(str(self.column(hunt, "started")))
+
+    def candidates(self, hunt: int) -> tuple[str, ...]:
+        """The commit of each node of a hunt's range, oldest first."""
+        if hunt not in self.ranges:
+            self.column(hunt, "id")
+            with explained(self.path):
+                rows = self.connection.execute("SELECT candidates FROM ranges WHERE hunt_id = ?", [hunt])
+                self.ranges[hunt] = tuple(json.loads(rows.fetchone()[0]))
+            self.nodes[hunt] = {commit: node for node, commit in enumerate(self.ranges[hunt])}
+        return self.ranges[hunt]
+
+    def column(self, hunt: int, name: str) -> object:
+        """One column of a hunt. Raises UsageError when there is no such hunt."""
+        with explained(self.path):
+            row = self.connection.execute(f"SELECT {name} FROM hunts WHERE id = ?", [hunt]).fetchone()
+        if row is None:
+            raise UsageError(f"There is no hunt {hunt} in the history {self.path}.", "`bisect history` lists them.")
+        return row[0]
+
+    # Reading all hunts
+
+    def hunts(self) -> Sequence[Listed]:
+        """All hunts, oldest first."""
+        with explained(self.path):
+            return read_hunts(self.connection)
+
+    def listed(self, hunt: int) -> Listed:
+        """One hunt as it stands."""
+        self.column(hunt, "id")
+        with explained(self.path):
+            return read_hunts(self.connection, hunt)[0]
+
+    def latest(self) -> int:
+        """The newest hunt. Raises UsageError when there is none."""
+        with explained(self.path):
+            [newest] = self.connection.execute("SELECT max(id) FROM hunts").fetchone()
+        if newest is None:
+            raise UsageError(f"There are no hunts yet in {self.path}.", "Begin one with `bisect run`.")
+        return int(newest)
+
+    def query(self, sql: str) -> Answer:
+        """The answer to somebody's own SQL. Raises UsageError for a mistake in it, or if it would write."""
+        return ask(self.connection, sql, self.path)
+
+    # What earlier hunts teach the next one
+
+    def build_failures(self, settings: Settings, since: float) -> "tuple[SkipFacts, ...]":
+        """Commits that did not build for this builder, variant and host after ``since`` (seconds since the epoch)."""
+        from perfbisect.store.experience import read_failures
+
+        with explained(self.path):
+            return read_failures(self.connection, settings, since)
+
+    def costs(self, settings: Settings) -> "Costs":
+        """What builds and runs like those of ``settings`` have cost on its host."""
+        from perfbisect.store.experience import read_costs
+
+        with explained(self.path):
+            return read_costs(self.connection, settings)
+
+    def noise(self, settings: Settings) -> float | None:
+        """The s.d. of one run, as a fraction, in earlier hunts like that of ``settings``; None when unknown."""
+        from perfbisect.store.experience import read_noise
+
+        with explained(self.path):
+            return read_noise(self.connection, settings)

@@ -1,0 +1,55 @@
+"""All hunts at a glance, read without anything heavy: `bisect history` answers at once."""
+
+import sqlite3
+from dataclasses import dataclass
+
+from perfbisect.store.process import alive
+
+STATES = {"Found": "found", "Several": "several", "NotReproduced": "not reproduced", "Inconclusive": "inconclusive"}
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One hunt of the history."""
+
+    id: int
+    started: float  # seconds since the epoch
+    builder: str
+    variant: str
+    workload: str
+    host: str
+    metric: str
+    good: str
+    bad: str
+    state: str  # running, interrupted, found, several, not reproduced, inconclusive
+    culprit: str | None  # full hash of the commit that a verdict names first
+    probability: float | None
+    ratio: float | None  # the metric after the culprit against before it; without one, of bad against good
+    builds: int
+    runs: int
+
+
+HUNTS = """
+SELECT hunts.id, hunts.started, builder, variant, workload, host, metric, good, bad, hunts.ended, verdicts.kind,
+  (SELECT process FROM sessions WHERE sessions.hunt_id = hunts.id ORDER BY sessions.id DESC LIMIT 1),
+  suspects.commit_hash, suspects.probability, coalesce(suspects.ratio, verdicts.ratio),
+  (SELECT count(*) FROM builds WHERE builds.hunt_id = hunts.id AND NOT reused),
+  (SELECT count(*) FROM runs WHERE runs.hunt_id = hunts.id)
+FROM hunts
+LEFT JOIN verdicts ON verdicts.hunt_id = hunts.id AND hunts.ended IS NOT NULL
+LEFT JOIN suspects ON suspects.hunt_id = verdicts.hunt_id AND suspects.rank = 0
+"""
+
+
+def read_hunts(connection: sqlite3.Connection, hunt: int | None = None) -> tuple[Listed, ...]:
+    """All hunts, or one, oldest first."""
+    where, values = ("", []) if hunt is None else (" WHERE hunts.id = ?", [hunt])
+    rows = connection.execute(f"{HUNTS}{where} ORDER BY hunts.id", values)
+    return tuple(Listed(*(*row[:9], state(*row[9:12]), *row[12:])) for row in rows)
+
+
+def state(ended: float | None, kind: str | None, process: str | None) -> str:
+    """Where a hunt stands."""
+    if ended is not None and kind is not None:
+        return STATES[kind]
+    return "running" if process is not None and alive(process) else "interrupted"

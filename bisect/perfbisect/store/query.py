@@ -1,0 +1,78 @@
+"""Somebody's own SQL, read only."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfbisect.errors import UsageError
+from perfbisect.store.connection import sentence
+
+LOOK_UP = 100_000  # steps of SQLite's machine after which Ctrl-C is heard
+
+READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+PRAGMAS = {
+    "table_list", "table_info", "table_xinfo", "index_list", "index_info", "index_xinfo", "foreign_key_list",
+    "foreign_key_check", "integrity_check", "quick_check", "database_list", "user_version", "application_id",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows of a query, read as they are asked for."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[Any, ...]]
+
+
+def ask(connection: sqlite3.Connection, sql: str, path: Path) -> Answer:
+    """Run one statement that only reads. Raises UsageError for a mistake in it, and for anything that would write."""
+    connection.set_progress_handler(lambda: 0, LOOK_UP)
+    connection.set_authorizer(only_reading)
+    try:
+        with mistakes_told(path):
+            cursor = connection.execute(sql)
+    finally:
+        connection.set_authorizer(None)
+    if cursor.description is None:
+        raise UsageError("The query is empty.", "Try: bisect query 'select * from culprits'")
+    return Answer(tuple(column[0] for column in cursor.description), rows(cursor, path))
+
+
+def rows(cursor: sqlite3.Cursor, path: Path) -> Iterator[tuple[Any, ...]]:
+    """The rows of a cursor; a statement can still fail on the way."""
+    with mistakes_told(path):
+        yield from cursor
+
+
+def only_reading(action: int, first: str | None, second: str | None, _database: str | None, _by: str | None) -> int:
+    """SQLite's question whether a statement may do something."""
+    if action in READS or (action == sqlite3.SQLITE_PRAGMA and first in PRAGMAS):
+        return sqlite3.SQLITE_OK
+    return sqlite3.SQLITE_DENY
+
+
+@contextmanager
+def mistakes_told(path: Path) -> Iterator[None]:
+    """Turn what is wrong with a statement into a sentence."""
+    try:
+        yield
+    except sqlite3.Warning as failure:  # Python 3.11's word for several statements
+        raise UsageError(f"The query is wrong: {failure}", "Ask one question at a time.") from failure
+    except sqlite3.Error as failure:
+        match getattr(failure, "sqlite_errorcode", None):
+            case sqlite3.SQLITE_INTERRUPT:
+                raise KeyboardInterrupt from None
+            case sqlite3.SQLITE_AUTH | sqlite3.SQLITE_READONLY:
+                raise UsageError(
+                    "The history is only read here, and the query would do more.", "Use SELECT."
+                ) from failure
+            case None | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_RANGE:
+                raise UsageError(
+                    f"The query is wrong: {failure}.",
+                    "Tables and views: bisect query 'select type, name from sqlite_master'",
+                ) from failure
+            case _:
+                raise sentence(failure, path) from failure

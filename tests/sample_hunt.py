@@ -1,0 +1,204 @@
+"""Facts to make histories of, and one small plausible hunt with everything in it that a report has to tell.
+
+The hunt: eleven candidates of a straight history. The ends differ; c04 does not compile, c06 has the same binary as
+c05, c07 crashes, and c08 is the culprit: 28 % fewer operations, by 1.35 times the instructions. The host drifts.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from perfbisect.core.event import (
+    BuildFinished,
+    BuildProgress,
+    BuildStarted,
+    CandidateSkipped,
+    Commit,
+    Decided,
+    Event,
+    HuntEnded,
+    HuntStarted,
+    RunFinished,
+    RunStarted,
+    Warned,
+)
+from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.order import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step
+from perfbisect.core.settings import Settings
+from perfbisect.store.history import History
+
+BEGAN = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC
+SUBJECTS = (
+    "Release 1.0",
+    "Sort imports of the parser",
+    "Keep free pages in a list of their own",
+    "Read ahead one page in range scans",
+    "Split the cursor out of the pager",
+    "Let the cursor remember its leaf",
+    "Spell out the units in comments",
+    "Count the rows of each page",
+    "Check the key order of a page after each update",
+    "Name the months in the log",
+    "Release 1.1",
+)
+COMMITS = tuple(
+    Commit(hashlib.sha1(subject.encode()).hexdigest(), f"2023-10-{1 + day:02}", "A. Author", subject)
+    for day, subject in enumerate(SUBJECTS)
+)
+CANDIDATES = tuple(commit.sha for commit in COMMITS)
+CULPRIT = 8
+HOST = HostFacts("local", "A CPU", 2, 4096, "6.1", "gcc 12.2", {"sysbench": "1.0.20"}, {"governor": "performance"})
+SETTINGS = Settings(
+    good="1.0",
+    bad="1.1",
+    good_commit=CANDIDATES[0],
+    bad_commit=CANDIDATES[-1],
+    repository="/src/engine",
+    builder="engine",
+    variant="o2nofp",
+    workload="update-index",
+    host="local",
+    overrides={"time": 10},
+)
+
+
+def started(candidates: tuple[str, ...] = CANDIDATES, *, hunt: int = 0, resumed: bool = False) -> HuntStarted:
+    """What a hunt on ``candidates`` tells first."""
+    return HuntStarted(hunt, "engine", "update-index", HOST, "1.0", "1.1", 14, candidates, 2, resumed)
+
+
+def begin(history: History, settings: Settings = SETTINGS, at: float = BEGAN) -> int:
+    """Begin a hunt on the sample's range."""
+    return history.begin(settings, HOST, started(), at)
+
+
+def build(candidate: int, *, binary: str = "", seconds: float = 12.5, hits: int = 9, misses: int = 1) -> BuildFacts:
+    """A build; its binary is its own unless named."""
+    commit = CANDIDATES[candidate]
+    return BuildFacts(commit, f"key-{commit[:8]}", binary or commit, seconds, hits, misses, False, "jobs/build/log")
+
+
+def skip(candidate: int, stage: str = "compile", reason: str = "src/pager.c:88: 'cursor' undeclared") -> SkipFacts:
+    """A candidate that cannot be measured."""
+    return SkipFacts(CANDIDATES[candidate], stage, reason, "jobs/skip/log", 3.0)
+
+
+def run(candidate: int, at: float, *, qps: float = 20_000.0, bloat: float = 1.0) -> RunFacts:
+    """Ten seconds from ``at`` on, with ``bloat`` times the instructions and cycles per operation."""
+    operations = round(10 * qps)
+    return RunFacts(
+        commit=CANDIDATES[candidate],
+        build_key=f"key-{CANDIDATES[candidate][:8]}",
+        visit=f"visit-{at:.0f}",
+        host="local",
+        started=at,
+        seconds=10.0,
+        operations=operations,
+        latency={"min": 0.02, "avg": 1000 / qps, "p95": 2000 / qps, "p99": None, "max": 9.0},
+        samples=tuple(qps + 10.0 * second for second in range(3)),
+        counters={
+            "instructions": 280_000.0 * operations * bloat,
+            "cycles": 140_000.0 * operations * bloat,
+            "task-clock": 0.048 * operations * bloat,
+            "context-switches": 0.6 * operations,
+            "dTLB-load-misses": None,
+        },
+        system={"us": 60.0, "sy": 20.0, "cs": 14_000.0},
+        log="jobs/run",
+        dataset="data-1",
+    )
+
+
+def write(history: History) -> int:
+    """Write the whole hunt into ``history`` and return its id."""
+    hunt = begin(history)
+    for at, event in events():
+        history.append(hunt, event, at)
+    return hunt
+
+
+def events() -> Iterator[tuple[float, Event]]:
+    """The hunt as it was told."""
+    return Tale().events()
+
+
+class Tale:
+    """Tells the hunt, keeping its clock."""
+
+    def __init__(self) -> None:
+        self.at = BEGAN
+        self.built: set[int] = set()
+
+    def events(self) -> Iterator[tuple[float, Event]]:
+        """Everything, in order."""
+        yield self.at, Warned("The governor is powersave.", "Run: cpupower frequency-set -g performance")
+        yield self.at, started(hunt=1)
+        last = len(COMMITS) - 1
+        yield from self.measure(Purpose.ENDS, (last, 2), (0, 2))
+        yield from self.measure(Purpose.SEARCH, (4, 2), (0, 1))
+        yield from self.measure(Purpose.SEARCH, (5, 2), (0, 1))
+        yield from self.measure(Purpose.SEARCH, (6, 2), (0, 1))
+        yield from self.measure(Purpose.SEARCH, (CULPRIT, 2), (0, 1))
+        yield from self.measure(Purpose.SEARCH, (7, 2), (0, 1))
+        yield from self.measure(Purpose.CONFIRM, (CULPRIT, 3), (6, 3))
+        step = Step(CULPRIT, 0.9731, Interval(0.706, 0.718, 0.731), (6,))
+        yield self.at, Decided(Decision(Found(step), self.belief()))
+        yield self.at, HuntEnded(Found(step))
+
+    def belief(self) -> Belief:
+        """What is left after what was built."""
+        culprit = np.full(len(COMMITS), 0.1)
+        culprit[0] = 0.0
+        return Belief(culprit, 0.97, 0.004, Interval(0.70, 0.72, 0.74), ("drift",) if len(self.built) > 3 else ())
+
+    def measure(self, purpose: Purpose, *plan: tuple[int, int]) -> Iterator[tuple[float, Event]]:
+        """Build what is not built, then run in turns."""
+        shares = tuple(Share(candidate, runs) for candidate, runs in plan)
+        yield self.at, Decided(Decision(Measure(shares, purpose), self.belief()))
+        for candidate, _ in plan:
+            if candidate not in self.built:
+                self.built.add(candidate)
+                yield from self.build(candidate)
+            if candidate in (4, 6) and purpose is Purpose.SEARCH:
+                return
+        total = sum(runs for _, runs in plan)
+        for number in range(total):
+            candidate = plan[number % 2][0] if number < 2 * plan[-1][1] else plan[0][0]
+            yield self.at, RunStarted(candidate, number + 1, total, purpose, 12.0)
+            self.at += 2.0
+            if candidate == 7:
+                facts = skip(7, "run", "sysbench ended with status 1: the library crashed")
+                yield self.at, CandidateSkipped(7, facts)
+                return
+            yield from self.run(candidate)
+
+    def build(self, candidate: int) -> Iterator[tuple[float, Event]]:
+        """A build, which fails for c04."""
+        yield self.at, BuildStarted(candidate, COMMITS[candidate])
+        yield self.at + 1, BuildProgress(candidate, 1, 10, "compile")
+        if candidate == 4:
+            self.at += 3.0
+            yield self.at, CandidateSkipped(4, skip(4))
+            return
+        first = len(self.built) == 1
+        self.at += 31.0 if first else 7.5
+        binary = CANDIDATES[5] if candidate == 6 else ""
+        hits, misses = (0, 40) if first else (36, 4)
+        facts = build(candidate, binary=binary, seconds=31.0 if first else 7.5, hits=hits, misses=misses)
+        yield self.at, BuildFinished(candidate, facts, 5 if candidate == 6 else None)
+
+    def run(self, candidate: int) -> Iterator[tuple[float, Event]]:
+        """Ten seconds on a host that slows by 1 % in ten minutes."""
+        slow = candidate >= CULPRIT
+        wobble = 0.003 * math.sin(self.at)
+        drift = -0.01 * (self.at - BEGAN) / 600
+        facts = run(
+            candidate,
+            self.at,
+            qps=20_000 * (0.72 if slow else 1.0) * math.exp(wobble + drift),
+            bloat=1.35 if slow else 1.0,
+        )
+        self.at += 10.5
+        yield self.at, RunFinished(candidate, facts)

@@ -1,0 +1,260 @@
+"""What goes into the history comes out of it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import sample_hunt as sample
+from perfbisect.core.event import (
+    BuildFinished,
+    BuildProgress,
+    BuildStarted,
+    CandidateSkipped,
+    Commit,
+    Decided,
+    HuntEnded,
+    HuntStarted,
+    RunFinished,
+    RunProgress,
+    Warned,
+)
+from perfbisect.core.measurement import BuildFacts, RunFacts, SkipFacts
+from perfbisect.core.order import (
+    Belief,
+    Decision,
+    Found,
+    Inconclusive,
+    Interval,
+    Measure,
+    NotReproduced,
+    Purpose,
+    Several,
+    Share,
+    Step,
+)
+from perfbisect.core.policy import Direction, Policy
+from perfbisect.errors import UsageError
+from perfbisect.store.history import History
+
+text = st.text(st.characters(exclude_categories=()), max_size=12)  # every code point, lone surrogates and NUL included
+commit = st.sampled_from(sample.CANDIDATES)
+number = st.floats(allow_nan=False, allow_infinity=False)
+positive = st.floats(1e-3, 1e6)
+count = st.integers(0, 2**40)
+node = st.integers(0, len(sample.CANDIDATES) - 1)
+counted = st.dictionaries(text, st.none() | number, max_size=3)
+logged = st.one_of(
+    st.builds(
+        BuildFinished,
+        node,
+        st.builds(BuildFacts, commit, text, text, positive, count, count, st.booleans(), text),
+        st.none() | node,
+    ),
+    st.builds(CandidateSkipped, node, st.builds(SkipFacts, commit, text, text, text, positive)),
+    st.builds(
+        RunFinished,
+        node,
+        st.builds(
+            RunFacts, commit, text, text, text, positive, positive, count, counted,
+            st.lists(number, max_size=3).map(tuple), counted, counted, text, text,
+        ),
+    ),
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.floats(0, 2e9), logged), max_size=4))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_log_gives_back_what_was_appended(history: History, entries: list[tuple[float, object]]) -> None:
+    hunt = sample.begin(history)
+    for at, event in entries:
+        history.append(hunt, event, at)  # type: ignore[arg-type]
+    assert history.log(hunt) == entries
+    assert history.connection.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+def test_every_kind_of_event_comes_back(history: History) -> None:
+    interval = Interval(0.7, 0.8, float("inf"))
+    step = Step(3, 0.97, Interval(0.7, 0.8, 0.9), (2,))
+    told = [
+        Warned("w", "a"),
+        sample.started(),
+        sample.started(sample.CANDIDATES[:2], resumed=True),
+        BuildStarted(3, Commit("f" * 40, "2020-01-02", "J\udce4", "Größe ändern")),
+        HuntEnded(Found(step)),
+        HuntEnded(Several((step, step))),
+        HuntEnded(NotReproduced(step.ratio, 0.02)),
+        HuntEnded(Inconclusive((1, 2), (0.5, 0.4), step.ratio, "budget")),
+    ]
+    hunt = sample.begin(history)
+    for event in told:
+        history.append(hunt, event, 5.0)
+    assert [entry.event for entry in history.events(hunt)] == told
+    history.append(hunt, HuntEnded(NotReproduced(interval, 0.02)), 6.0)
+    *_, last = history.events(hunt)
+    assert isinstance(last.event, HuntEnded)
+    assert isinstance(last.event.verdict, NotReproduced)
+    assert last.event.verdict.ratio.high > 1e300
+
+
+def test_a_belief_comes_back_to_four_digits_and_takes_little_room(history: History) -> None:
+    culprit = np.repeat([0.0, 1 / 70_000, 2 / 70_000], [1, 70_000, 0 + 29_999])
+    belief = Belief(culprit, 0.9, np.float64(0.01), Interval(0.1, 0.2, 0.3), ("drift",))
+    order = Measure((Share(np.int64(3), 2), Share(0, 2)), Purpose.SEARCH)  # type: ignore[arg-type]
+    hunt = sample.begin(history)
+    history.append(hunt, Decided(Decision(order, belief)), 5.0)
+    [entry] = history.events(hunt)
+    assert isinstance(entry.event, Decided)
+    back = entry.event.decision
+    assert back.order == order
+    assert np.allclose(back.belief.culprit, culprit, rtol=1e-3)
+    assert (back.belief.change, back.belief.noise, back.belief.warnings) == (0.9, 0.01, ("drift",))
+    assert back.belief.effect == belief.effect
+    [(size,)] = history.query("select length(body) from events").rows
+    assert size < 400
+
+
+def test_progress_is_not_kept(history: History) -> None:
+    hunt = sample.begin(history)
+    history.append(hunt, BuildProgress(1, 2, 3, "compile"), 5.0)
+    history.append(hunt, RunProgress(1, 2.0, 3.0), 5.0)
+    assert list(history.events(hunt)) == []
+
+
+def test_what_is_no_number_is_refused_and_nothing_is_written(history: History) -> None:
+    hunt = sample.begin(history)
+    with pytest.raises(ValueError, match="JSON"):
+        history.append(hunt, RunFinished(1, replace(sample.run(1, 5.0), seconds=float("nan"))), 5.0)
+    assert list(history.events(hunt)) == []
+
+
+def test_settings_come_back(history: History) -> None:
+    policy = Policy(confidence=0.9, direction=Direction.RISE, noise=0.01, max_minutes=1.5)
+    asked = replace(sample.SETTINGS, overrides={"time": 3, "x": True, "y": 0.5, "z": "ä"}, policy=policy, metric="p95")
+    assert history.settings(sample.begin(history, asked)) == asked
+
+
+def test_hunts_do_not_mix(history: History) -> None:
+    first, second = sample.begin(history), sample.begin(history)
+    history.append(first, BuildFinished(1, sample.build(1), None), 1.0)
+    history.append(second, BuildFinished(2, sample.build(2), None), 2.0)
+    assert history.log(first) == [(1.0, BuildFinished(1, sample.build(1), None))]
+    assert history.latest() == second
+    assert history.began(first) == sample.BEGAN
+
+
+def test_events_after_an_entry(history: History) -> None:
+    hunt = sample.begin(history)
+    for at in (1.0, 2.0, 3.0):
+        history.append(hunt, Warned(str(at)), at)
+    entries = list(history.events(hunt))
+    assert list(history.events(hunt, entries[0].id)) == entries[1:]
+
+
+def test_a_range_is_stored_once_however_often_a_hunt_is_resumed(history: History) -> None:
+    candidates = tuple(f"{number:040x}" for number in range(2000))
+    hunt = history.begin(sample.SETTINGS, sample.HOST, sample.started(candidates), 1.0)
+    for _ in range(3):
+        history.append(hunt, sample.started(candidates, resumed=True), 2.0)
+    assert [entry.event.candidates for entry in history.events(hunt) if isinstance(entry.event, HuntStarted)] == [
+        candidates
+    ] * 3
+    [(longest,)] = history.query("select max(length(body)) from events").rows
+    assert longest < 1000
+
+
+@pytest.mark.parametrize("ask", [History.settings, History.began, History.log, History.candidates, History.listed])
+def test_unknown_hunt(history: History, ask: object) -> None:
+    with pytest.raises(UsageError, match="no hunt 7"):
+        ask(history, 7)  # type: ignore[operator]
+
+
+def test_no_hunts_yet(history: History) -> None:
+    assert history.hunts() == ()
+    with pytest.raises(UsageError, match="no hunts yet"):
+        history.latest()
+
+
+def test_a_hunt_runs_until_it_ends_and_runs_again_when_resumed(history: History) -> None:
+    hunt = sample.begin(history)
+    assert history.listed(hunt).state == "running"
+    ratio = Interval(0.9, 1.0, 1.1)
+    history.append(hunt, HuntEnded(Inconclusive((1, 2), (0.5, 0.4), ratio, "budget")), 5.0)
+    listed = history.listed(hunt)
+    assert (listed.state, listed.culprit, listed.probability) == ("inconclusive", sample.CANDIDATES[1], 0.5)
+    history.append(hunt, sample.started(resumed=True), 6.0)
+    assert (history.listed(hunt).state, history.listed(hunt).culprit) == ("running", None)
+    history.append(hunt, HuntEnded(NotReproduced(ratio, 0.02)), 7.0)
+    assert (history.listed(hunt).state, history.listed(hunt).culprit) == ("not reproduced", None)
+
+
+WRITE = """
+import sys, itertools
+from pathlib import Path
+import sample_hunt as sample
+from perfbisect.core.event import RunFinished
+from perfbisect.store.history import History
+
+history = History.open(Path(sys.argv[1]))
+hunt = sample.begin(history)
+print(hunt, flush=True)
+for number in itertools.islice(itertools.count(), int(sys.argv[2])):
+    history.append(hunt, RunFinished(1, sample.run(1, float(number))), float(number))
+    print(number, flush=True)
+"""
+
+
+def writer(path: Path, entries: int) -> "subprocess.Popen[str]":
+    """Another process that begins a hunt, and says its id and then each entry that it has appended."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITE, str(path), str(entries)], stdout=subprocess.PIPE, text=True, env=environment
+    )
+
+
+@pytest.fixture
+def killed(path: Path) -> Iterator[tuple[int, list[float]]]:
+    """A hunt whose process was killed while it wrote: its id, and the times of the entries it had acknowledged."""
+    with writer(path, 10**6) as process:
+        assert process.stdout is not None
+        hunt = int(process.stdout.readline())
+        acknowledged = [float(process.stdout.readline()) for _ in range(7)]
+        process.send_signal(signal.SIGKILL)
+        acknowledged += [float(line) for line in process.stdout.read().split("\n") if line.strip()]
+    assert process.returncode == -signal.SIGKILL
+    yield hunt, acknowledged
+
+
+def test_a_kill_loses_nothing_that_was_acknowledged(path: Path, killed: tuple[int, list[float]]) -> None:
+    hunt, acknowledged = killed
+    with closing(History.open(path, read_only=True)) as history:
+        assert list(history.query("pragma integrity_check").rows) == [("ok",)]
+        assert [at for at, _ in history.log(hunt)][: len(acknowledged)] == acknowledged
+        assert history.listed(hunt).state == "interrupted"
+        [(runs, events)] = history.query("select (select count(*) from runs), (select count(*) from events)").rows
+        assert runs == events  # tables of facts never disagree with the log
+    with closing(History.open(path)) as history:
+        history.append(hunt, sample.started(resumed=True), 9.0)
+        assert history.listed(hunt).state == "running"
+
+
+def test_two_hunts_write_at_the_same_time_and_a_third_reads(path: Path) -> None:
+    with writer(path, 25) as first, writer(path, 25) as second:
+        hunts = [int(process.stdout.readline()) for process in (first, second) if process.stdout]
+        with closing(History.open(path, read_only=True)) as history:
+            assert {listed.id for listed in history.hunts()} >= set(hunts)
+        for process in (first, second):
+            process.communicate(timeout=60)
+    assert (first.returncode, second.returncode) == (0, 0)
+    with closing(History.open(path, read_only=True)) as history:
+        assert sorted(hunts) == [1, 2]
+        assert [len(history.log(hunt)) for hunt in hunts] == [25, 25]
