@@ -35,7 +35,7 @@ def slow_ancestors(parents: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 @given(histories(), st.randoms(use_true_random=False))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_agrees_with_the_slow_answer(parents: list[tuple[int, ...]], random) -> None:
     reach, square = Reach(Graph.of(parents)), slow_ancestors(parents)
     weight = np.array([random.random() for _ in parents])

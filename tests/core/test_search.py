@@ -44,7 +44,7 @@ def states(draw: st.DrawFn) -> tuple[Graph, list[Observation]]:
 
 
 @given(states())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_every_decision(state: tuple[Graph, list[Observation]]) -> None:
     graph, seen = state
     decision = decide(graph, seen, POLICY)
@@ -69,7 +69,7 @@ def test_every_decision(state: tuple[Graph, list[Observation]]) -> None:
 
 
 @given(states(), st.randoms(use_true_random=False))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_the_order_in_which_simultaneous_facts_arrive_does_not_matter(state, random) -> None:
     graph, seen = state
     shuffled = list(seen)
@@ -78,7 +78,7 @@ def test_the_order_in_which_simultaneous_facts_arrive_does_not_matter(state, ran
 
 
 @given(states())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_another_unit_of_the_metric_or_another_start_changes_nothing(state) -> None:
     graph, seen = state
     moved = [dataclasses.replace(s, value=s.value + 7.0, at=s.at + 500) if isinstance(s, Reading) else s for s in seen]
@@ -87,7 +87,7 @@ def test_another_unit_of_the_metric_or_another_start_changes_nothing(state) -> N
 
 
 @given(states(), st.randoms(use_true_random=False))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_numbering_commits_differently_changes_nothing(state, random) -> None:
     """Any other order with parents before children numbers the same history."""
     graph, seen = state
@@ -105,7 +105,7 @@ def test_numbering_commits_differently_changes_nothing(state, random) -> None:
 
 
 @given(states())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_classes_lose_nothing(state) -> None:
     """The posterior is the same as when every candidate is a class of its own."""
     graph, seen = state
