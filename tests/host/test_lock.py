@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from perfbisect.errors import EnvironmentFailure
+from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import Owner, hold, holder
 
@@ -46,7 +47,8 @@ def test_a_failure_inside_releases_it(host: LocalHost) -> None:
 def test_a_killed_owner_leaves_a_stale_lock(host: LocalHost) -> None:
     script = (
         "import os, sys; from pathlib import PurePosixPath\n"
-        "from perfbisect.host.local import LocalHost; from perfbisect.host.lock import hold\n"
+        "from perfbisect.host import jobs
+from perfbisect.host.local import LocalHost; from perfbisect.host.lock import hold\n"
         "with hold(LocalHost('here', PurePosixPath(sys.argv[1])), 'hunt 6'): os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", script, str(host.root)], check=False).returncode == -9
@@ -56,6 +58,12 @@ def test_a_killed_owner_leaves_a_stale_lock(host: LocalHost) -> None:
         owner = holder(host)
         assert owner is not None
         assert owner.purpose == "hunt 7"
+
+
+def test_what_an_earlier_owner_left_running_is_ended(host: LocalHost) -> None:
+    job = jobs.start(host, ["sleep", "1000"], name="left", timeout=2000)
+    with hold(host, "hunt 7"):
+        assert jobs.status(host, job) == 143
 
 
 @pytest.mark.parametrize("changes", [{"born": 1}, {"boot": "an earlier one"}], ids=["pid taken over", "rebooted"])

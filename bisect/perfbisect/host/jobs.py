@@ -257,6 +257,11 @@ def kill(host: Host, job: Job, *, grace: float = GRACE) -> None:
     host.run(["sh", "-c", _KILL, "kill", *arguments], timeout=grace + 60)
 
 
+def remove(host: Host, job: Job) -> None:
+    """Remove the folder of a job that has ended."""
+    host.run(["rm", "-rf", "--", str(job.folder)])
+
+
 def _command(argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str], timeout: float, cpus: str) -> str:
     """The text of the file ``command``."""
     if wrong := [name for name in env if not _VARIABLE.fullmatch(name)]:

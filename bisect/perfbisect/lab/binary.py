@@ -1,0 +1,43 @@
+"""When two builds are the same: a hash of what the loader maps from their artifacts.
+
+Debug information, symbol tables, the build id and what else is never loaded may differ while the code is equal; an
+ELF file is therefore hashed by its image in memory, together with the sizes of its segments. Anything else, such as
+a static library or a script, is hashed as a whole.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from perfbisect.host.protocol import Host
+
+# The 17th byte of an ELF header, in either byte order, says what the file is: 2 a program, 3 a shared library. In an
+# object file (1) the image alone would miss the relocations.
+_HASH = """\
+image=$(mktemp) && trap 'rm -f "$image"' EXIT || exit 1
+for file do
+    if [ ! -f "$file" ]; then echo absent; continue; fi
+    magic=$(od -An -v -tx1 -N18 -- "$file" | tr -d ' \\n')
+    case $magic in
+        7f454c46*0[23]00 | 7f454c46*000[23])
+            objcopy -O binary -R .note.gnu.build-id -- "$file" "$image" || exit 1
+            { readelf -lW -- "$file" | grep -E '^ +(LOAD|TLS) '; cat "$image"; } | sha256sum;;
+        *) sha256sum <"$file";;
+    esac
+done
+"""
+
+
+def hash_artifacts(host: Host, prefix: PurePosixPath, artifacts: Sequence[str]) -> str:
+    """One hash of all artifacts, given by their paths below ``prefix``.
+
+    Raises FileNotFoundError with the path of the first one that is not there.
+    """
+    paths = [str(prefix / artifact) for artifact in artifacts]
+    answers = host.run(["sh", "-c", _HASH, "hash", *paths], timeout=600).stdout.splitlines()
+    digest = hashlib.sha256()
+    for artifact, answer in zip(artifacts, answers, strict=True):
+        if answer == "absent":
+            raise FileNotFoundError(artifact)
+        digest.update(f"{artifact}\0{answer.split()[0]}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,207 @@
+"""From a commit to an installed system, with ccache.
+
+Everything happens at fixed paths below ``root/work/BUILDER``: ``source``, an empty ``build``, and ``prefix``, where it
+is installed before it moves to its place among the finished builds. All builds see the same paths and the same
+environment, so that only the commit makes a difference. Configure, compile and install are one job on the host.
+"""
+
+import re
+import shlex
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from perfbisect.core.measurement import BuildFacts
+from perfbisect.errors import BuildFailed, EnvironmentFailure
+from perfbisect.host import facts, jobs
+from perfbisect.host.local import TIMED_OUT, no_space
+from perfbisect.host.programs import require
+from perfbisect.host.protocol import Host
+from perfbisect.lab import builds, compiler_cache, recipe, source
+from perfbisect.lab.binary import hash_artifacts
+from perfbisect.lab.output import COMPILE, CONFIGURE, INSTALL, STAGE, Output
+from perfbisect.lab.toolchain import Toolchain, toolchain
+from perfbisect.recipes.builder import Builder, Variant
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.lineage import variant_of
+from perfbisect.recipes.placeholders import fill, fill_text
+from perfbisect.recipes.versions import version_text
+from perfbisect.recipes.when import TreeFacts, applied
+
+NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")
+_FULL = 32 << 20  # bytes: with less than this free, a failed build says nothing about the commit
+
+# Prints the steps that the last build took.
+_EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf build prefix ccache.log && mkdir build && cat steps 2>/dev/null || :'
+_REMEMBER = 'printf "%s" "$2" >"$1/steps" && cat "$1/ccache.log" 2>/dev/null || :'
+_SAVE_LOG = 'mkdir -p "${2%/*}" && cp -- "$1" "$2"'
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Steps done of steps known in one stage of a build; ``total`` 0 when unknown."""
+
+    stage: str  # "checkout", "configure", "compile", "install"
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """One builder's place on one host."""
+
+    host: Host
+    entry: HostEntry
+    builder: Builder
+    variant: Variant
+    tools: Toolchain
+    bare: PurePosixPath  # the repository on the host: ``lab.source.mirror``
+
+    @property
+    def work(self) -> PurePosixPath:
+        """The folder of the fixed paths."""
+        return self.host.root / "work" / self.builder.name
+
+
+def workshop(host: Host, entry: HostEntry, builder: Builder, variant: str, bare: PurePosixPath) -> Workshop:
+    """What builds of a variant ("" is the recipe's own choice) need on a host.
+
+    Raises EnvironmentFailure, naming the packages to install, when the host lacks a program.
+    """
+    settings = variant_of(builder, variant)
+    require(host, dict.fromkeys((*NEEDED, settings.cc, *builder.build.needs)))
+    return Workshop(host, entry, builder, settings, toolchain(host, settings), bare)
+
+
+def build(shop: Workshop, sha: str) -> Generator[Progress, None, BuildFacts]:
+    """Build commit ``sha``, or find it built. Yields progress; the facts are the return value.
+
+    Closing the generator ends the build and leaves nothing running. Raises BuildFailed when the commit does not
+    configure, compile or install, EnvironmentFailure when that is the host's fault.
+    """
+    began = time.monotonic()
+    tree = source.filtered_tree(shop.host, shop.bare, sha, shop.builder.ignore)
+    key = builds.key_of(shop.builder, shop.variant, shop.tools, tree, sha)
+    if found := builds.find(shop.host, key, sha):
+        return found
+    yield Progress("checkout")
+    source.checkout(shop.host, shop.bare, sha, shop.work / "source", shop.builder.ignore)
+    resolved, values = _resolved(shop, sha)
+    steps = shop.host.run(["sh", "-c", _EMPTY, "empty", str(shop.work)], timeout=600).stdout
+    output = Output(expected=int(steps) if steps.isdecimal() else 0)
+    job = jobs.start(
+        shop.host,
+        ["sh", "-c", _script(resolved, values)],
+        name=f"build-{shop.builder.name}-{sha[:10]}",
+        cwd=shop.work / "build",
+        env=_environment(shop, resolved, values),
+        timeout=resolved.build.timeout,
+        merged=True,
+    )
+    status = yield from _follow(shop.host, job, output)
+    if status:
+        raise _failure(shop, sha, key, job, output, status)
+    try:
+        binary = hash_artifacts(shop.host, shop.work / "prefix", resolved.build.artifacts)
+    except FileNotFoundError as absent:
+        output.error, output.stage = f"it did not install {absent}", INSTALL
+        raise _failure(shop, sha, key, job, output, 0) from None
+    hits, misses = compiler_cache.count(
+        shop.host.run(["sh", "-c", _REMEMBER, "remember", str(shop.work), str(output.steps)]).stdout
+    )
+    built = BuildFacts(sha, key, binary, time.monotonic() - began, hits, misses, reused=False, log="")
+    built = builds.keep(shop.host, built, shop.work / "prefix", job.folder / "stdout")
+    jobs.remove(shop.host, job)
+    return built
+
+
+def _follow(host: Host, job: jobs.Job, output: Output) -> Generator[Progress, None, int]:
+    lines = jobs.wait(host, job)
+    try:
+        while True:
+            if output.read(next(lines)):
+                yield Progress(output.stage, output.done, output.total)
+    except StopIteration as end:
+        status: int = end.value
+        return status
+    finally:
+        lines.close()
+
+
+def _resolved(shop: Workshop, sha: str) -> tuple[Builder, dict[str, str | int]]:
+    """The recipe as it is for this tree, and the values of its placeholders."""
+    host, work = shop.host, shop.work
+    values: dict[str, str | int] = {
+        "source": str(work / "source"),
+        "recipe": str(recipe.place(host, shop.builder)),
+        "commit": sha,
+    }
+    cores = facts.ask(host, facts.CORES)
+    version = ""
+    if shop.builder.version:
+        said = host.run(fill(shop.builder.version, values), cwd=work / "source", check=False)
+        version = version_text(said.stdout) if said.ok else ""
+    tree = TreeFacts(
+        version, lambda path: source.has_path(host, shop.bare, sha, path), shop.tools.name, shop.tools.version
+    )
+    values |= {
+        "build": str(work / "build"),
+        "prefix": str(work / "prefix"),
+        "cc": f"ccache {shop.variant.cc}",
+        "cxx": f"ccache {shop.variant.cxx}",
+        "cflags": shop.variant.cflags,
+        "ldflags": shop.variant.ldflags,
+        "jobs": shop.entry.jobs or cores or 1,
+        "version": version,
+    }
+    return applied(shop.builder, tree), values
+
+
+def _script(builder: Builder, values: dict[str, str | int]) -> str:
+    """One shell script that runs every command of a build until one fails, saying which stage it is in."""
+    lines = []
+    stages: Sequence[tuple[str, Sequence[Sequence[str]]]] = (
+        (CONFIGURE, builder.build.configure),
+        (COMPILE, builder.build.compile),
+        (INSTALL, builder.build.install),
+    )
+    for stage, commands in stages:
+        for command in commands:
+            words = shlex.join(fill(command, values))
+            lines += [f"printf '%s\\n' {shlex.quote(f'{STAGE}{stage}: {words}')}", f"{words} || exit"]
+    return "\n".join(lines)
+
+
+def _environment(shop: Workshop, builder: Builder, values: dict[str, str | int]) -> dict[str, str]:
+    cache = compiler_cache.environment(shop.host.root, shop.work, shop.entry.ccache_size)
+    fixed = {
+        "TZ": "UTC",
+        "SOURCE_DATE_EPOCH": "315532800",  # 1980: the first year that every archive format can hold
+        "ZERO_AR_DATE": "1",
+        "GIT_CEILING_DIRECTORIES": str(shop.work),  # a repository around our root is not the one being built
+    }
+    return cache | fixed | {name: fill_text(text, values) for name, text in builder.build.env.items()}
+
+
+def _failure(
+    shop: Workshop, sha: str, key: str, job: jobs.Job, output: Output, status: int
+) -> BuildFailed | EnvironmentFailure:
+    """What a failed build means, its log saved."""
+    host = shop.host
+    log = host.root / "logs" / f"{shop.builder.name}-{sha[:10]}-{key[:10]}.log"
+    free = facts.free_bytes(host)
+    if output.host_trouble.startswith("no space") or (free is not None and free < _FULL):
+        return no_space(host.name, f"the build of {sha[:10]} stopped at: {output.why()}")
+    host.run(["sh", "-c", _SAVE_LOG, "save", str(job.folder / "stdout"), str(log)])
+    if output.host_trouble:
+        return EnvironmentFailure(
+            f"the build of {sha[:10]} stopped on host {host.name}: {output.host_trouble}",
+            f"Fewer jobs at once, with `jobs` in hosts.toml, need less memory. See {log}.",
+        )
+    jobs.remove(host, job)
+    # ccache makes paths relative to the build folder
+    reason = re.sub(rf"(?:{re.escape(str(shop.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", output.why())
+    if status in (TIMED_OUT, 128 + 9):
+        reason = f"not done after {shop.builder.build.timeout:g} s"
+    return BuildFailed(f"{sha[:10]} does not {output.stage}: {reason}", stage=output.stage, log=str(log))

@@ -1,0 +1,87 @@
+"""The finished builds of a host: ``root/builds/KEY/`` with ``prefix/``, ``log`` and ``facts.json``.
+
+A build appears there in one rename, facts and all, so that a folder of that name is always a whole build.
+"""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import msgspec
+
+from perfbisect.core.measurement import BuildFacts
+from perfbisect.host.protocol import Host
+from perfbisect.lab.recipe import archive
+from perfbisect.lab.toolchain import Toolchain
+from perfbisect.recipes.builder import Builder, Variant
+
+_LAYOUT = "1"  # part of every key: raise it when what a build folder holds changes its meaning
+
+_KEEP = """\
+set -e
+mkdir -p "${1%/*}"; rm -rf "$1.part" "$1"; mkdir "$1.part"
+cp -- "$3" "$1.part/log"
+cat >"$1.part/facts.json"
+mv -T -- "$2" "$1.part/prefix"
+mv -T -- "$1.part" "$1"
+"""
+_POINT = 'mkdir -p "${2%/*}" && rm -rf "$2" && ln -s -- "$1" "$2"'
+
+
+def key_of(builder: Builder, variant: Variant, tools: Toolchain, tree: str, sha: str) -> str:
+    """The key of a build: everything that can change it, and nothing else.
+
+    What the recipe's conditions make of it follows from tree and toolchain, so the conditions themselves stand for it.
+    """
+    commands = json.dumps(msgspec.to_builtins(builder.build)) + json.dumps(msgspec.to_builtins(builder.when))
+    parts = {
+        "layout": _LAYOUT,
+        "tree": tree,
+        "commands": commands,
+        "version": builder.version,
+        "variant": [variant.cc, variant.cxx, variant.cflags, variant.ldflags],
+        "toolchain": tools.identity,
+        "files": hashlib.sha256(archive(builder)).hexdigest() if "{recipe}" in commands else "",
+        "commit": sha if "{commit}" in commands else "",
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def folder(host: Host, key: str) -> PurePosixPath:
+    """Where the build with that key is, or would be."""
+    return host.root / "builds" / key
+
+
+def prefix(host: Host, key: str) -> PurePosixPath:
+    """Where the build with that key is installed."""
+    return folder(host, key) / "prefix"
+
+
+def find(host: Host, key: str, sha: str) -> BuildFacts | None:
+    """The facts of a finished build, told for commit ``sha``; None when there is none."""
+    kept = host.run(["cat", str(folder(host, key) / "facts.json")], check=False)
+    if not kept.ok:
+        return None
+    facts = msgspec.json.decode(kept.stdout, type=BuildFacts)
+    return replace(facts, commit=sha, seconds=0.0, cache_hits=0, cache_misses=0, reused=True)
+
+
+def keep(host: Host, facts: BuildFacts, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:
+    """Move what was installed to its place for good, with its log and facts; returns the facts, the log's place set."""
+    place = folder(host, facts.key)
+    kept = replace(facts, log=str(place / "log"))
+    stdin = msgspec.json.encode(kept).decode()
+    host.run(["sh", "-c", _KEEP, "keep", str(place), str(installed), str(log)], stdin=stdin, timeout=600)
+    return kept
+
+
+def put_in_place(host: Host, builder: str, key: str) -> PurePosixPath:
+    """Make ``root/work/BUILDER/prefix`` lead to a finished build, and return that path.
+
+    It is where the build was installed, so paths that it remembers are right again; and it is the same, and as long,
+    for every build that is measured.
+    """
+    fixed = host.root / "work" / builder / "prefix"
+    host.run(["sh", "-c", _POINT, "point", str(prefix(host, key)), str(fixed)])
+    return fixed

@@ -1,0 +1,77 @@
+"""What a build tool's output says while it runs, and after it failed: pure reading, line by line."""
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+
+STAGE = "[perfbisect] "  # our own lines in a build's output begin so; the stage's name follows
+COMPILE, INSTALL, CONFIGURE = "compile", "install", "configure"
+
+_NINJA = re.compile(r"^\[(\d+)/(\d+)\] ")
+_PERCENT = re.compile(r"^\[ *(\d+)%\] ")  # make, as CMake writes it
+_COMPILING = re.compile(r"(?:^|\s)-c(?:\s|$)|^ +(?:CC|CXX|AS) +\S")  # make, verbose or with the usual short form
+_ERROR = re.compile(
+    r"\berror:|: undefined reference to|\bcannot find -l|^CMake Error|No rule to make target|command not found"
+    r"|^\S*: \*\*\* |: not found$|internal compiler error"
+)
+_OF_THE_HOST = (
+    (re.compile(r"No space left on device|Disk quota exceeded"), "no space left"),
+    (
+        re.compile(r"Killed signal terminated program|virtual memory exhausted|[Cc]annot allocate memory"),
+        "out of memory",
+    ),
+    (re.compile(r"^ccache: error:"), "ccache does not work"),
+)
+
+
+@dataclass(slots=True)
+class Output:
+    """Follows a build. ``total`` is 0 as long as nothing tells how many steps there are."""
+
+    expected: int = 0  # steps that an earlier build of the same system took
+    stage: str = CONFIGURE
+    done: int = 0
+    total: int = 0
+    steps: int = 0  # compiled by plain make, which does not number its steps
+    error: str = ""  # the first line that reports one
+    host_trouble: str = ""  # what is wrong with the host rather than with the commit, if anything is
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=100))
+
+    def read(self, line: str) -> bool:
+        """Take in one line; whether the progress has changed."""
+        if line.startswith(STAGE):
+            self.stage = line.removeprefix(STAGE).partition(":")[0]
+            self.done, self.total = 0, self.expected if self.stage == COMPILE else 0
+            self.error = ""  # what an earlier stage grumbled about did not stop it
+            self.tail.clear()
+            return True
+        self.tail.append(line)
+        self._look_for_trouble(line)
+        return self._count(line)
+
+    def why(self) -> str:
+        """The line that best explains a failure."""
+        lines = [line.strip() for line in self.tail if line.strip()]
+        return self.error or (lines[-1] if lines else "it said nothing")
+
+    def _look_for_trouble(self, line: str) -> None:
+        for pattern, trouble in _OF_THE_HOST:
+            if not self.host_trouble and pattern.search(line):
+                self.host_trouble = f"{trouble}: {line.strip()}"
+        if self.error.startswith("CMake Error") and self.error.endswith(":"):  # the reason stands on the next line
+            self.error = f"{self.error} {line.strip()}" if line.strip() else self.error
+        if not self.error and _ERROR.search(line):
+            self.error = line.strip()
+
+    def _count(self, line: str) -> bool:
+        if found := _NINJA.match(line):
+            self.done, self.total = int(found[1]), int(found[2])
+        elif found := _PERCENT.match(line):
+            self.done, self.total = int(found[1]), 100
+        elif self.stage == COMPILE and _COMPILING.search(line):
+            self.steps += 1
+            self.done = self.steps
+            self.total = max(self.total, self.done) if self.total else 0
+        else:
+            return False
+        return True

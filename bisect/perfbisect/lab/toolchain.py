@@ -1,0 +1,50 @@
+"""The compiler of a host, as the conditions of recipes and the keys of builds see it."""
+
+import re
+from dataclasses import dataclass
+
+from perfbisect.errors import CommandFailed, EnvironmentFailure
+from perfbisect.host.programs import require
+from perfbisect.host.protocol import Host
+from perfbisect.recipes.builder import Variant
+
+_IDENTITY = """\
+for program do
+    command -v -- "$program" >/dev/null && "$program" --version 2>/dev/null | head -n 1 || echo "no $program"
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """What turns a tree into a binary."""
+
+    name: str  # "gcc" or "clang"
+    version: str  # "12.2.0"
+    identity: str  # first line of what C compiler, C++ compiler and linker say of themselves
+
+
+def toolchain(host: Host, variant: Variant) -> Toolchain:
+    """The toolchain of a variant on a host. Raises EnvironmentFailure when its compiler is missing or broken."""
+    require(host, [variant.cc])
+    try:
+        macros = host.run([variant.cc, "-E", "-dM", "-x", "c", "/dev/null"], env={"LC_ALL": "C"}).stdout
+    except CommandFailed as failure:
+        raise EnvironmentFailure(
+            f"{variant.cc} on host {host.name} does not preprocess an empty file: {failure}", "Is it a C compiler?"
+        ) from failure
+    name, version = read_macros(macros)
+    programs = dict.fromkeys((variant.cc, variant.cxx, "ld"))
+    return Toolchain(name, version, host.run(["sh", "-c", _IDENTITY, "identity", *programs]).stdout)
+
+
+def read_macros(macros: str) -> tuple[str, str]:
+    """Name and version from a compiler's predefined macros; clang also claims to be an old gcc."""
+    defined = dict(re.findall(r"^#define (__\w+__) (\d+)$", macros, re.MULTILINE))
+    for name, parts in (
+        ("clang", ("__clang_major__", "__clang_minor__", "__clang_patchlevel__")),
+        ("gcc", ("__GNUC__", "__GNUC_MINOR__", "__GNUC_PATCHLEVEL__")),
+    ):
+        if parts[0] in defined:
+            return name, ".".join(defined.get(part, "0") for part in parts)
+    return "", ""
