@@ -65,15 +65,14 @@ def read_range(repo: "Repo", good: str, bad: str, ignore: Sequence[str], *, firs
             f"Nothing in the range can change the speed: of its {len(inside)} commits, none changes a path that counts.",
             f"Paths that do not count, by the builder's recipe: {', '.join(ignore) or 'none'}.",
         )
-    commits, parents = _connected(rows)
     return Range(
         good=good,
         bad=bad,
         base=base,
         commits=len(inside),
         merges=sum(line.count(" ") > 1 for line in listing.splitlines()),
-        graph=Graph.of(parents),
-        candidates=(base, *commits),
+        graph=Graph.of(_parents(rows)),
+        candidates=(base, *(row[0] for row in rows)),
     )
 
 
@@ -102,23 +101,7 @@ def _chain(commits: Sequence[str], before: Iterable[str]) -> list[list[str]]:
     ]
 
 
-def _connected(rows: Sequence[Sequence[str]]) -> tuple[list[str], list[tuple[int, ...]]]:
-    """The commits that the last row descends from, itself included, and the parents of each node.
-
-    A row is a commit and its parents, oldest first. Nodes are numbered from 1: node 0 stands for what is outside.
-    """
+def _parents(rows: Sequence[Sequence[str]]) -> list[list[int]]:
+    """The parents of each node, rows being numbered from 1. Node 0 stands for everything outside."""
     node = {row[0]: number for number, row in enumerate(rows, 1)}
-    parents = [[], *(list(dict.fromkeys(node.get(parent, 0) for parent in row[1:])) for row in rows)]
-
-    needed = [False] * len(parents)
-    needed[0] = needed[-1] = True
-    for child in range(len(parents) - 1, 0, -1):
-        if needed[child]:
-            for parent in parents[child]:
-                needed[parent] = True
-    kept = [number for number, is_needed in enumerate(needed) if is_needed]
-    renumbered = {old: new for new, old in enumerate(kept)}
-    return (
-        [rows[number - 1][0] for number in kept[1:]],
-        [tuple(renumbered[parent] for parent in parents[number]) for number in kept],
-    )
+    return [[], *(list(dict.fromkeys(node.get(parent, 0) for parent in row[1:])) for row in rows)]
