@@ -25,7 +25,7 @@ def fill(argv: Sequence[str], values: Values) -> list[str]:
     """The command with its placeholders filled. Raises RecipeError for one that has no value here."""
     filled: list[str] = []
     for position, argument in enumerate(argv):
-        if argument[1:-1] in FLAGS and argument == f"{{{argument[1:-1]}}}":
+        if argument in ("{cflags}", "{ldflags}"):
             filled += shlex.split(fill_text(argument, values))
         elif position == 2 and argv[1] == "-c" and argv[0].rpartition("/")[2] in SHELLS:
             filled.append(fill_text(argument, {word: _quoted(word, value) for word, value in values.items()}))
