@@ -47,8 +47,7 @@ def test_a_failure_inside_releases_it(host: LocalHost) -> None:
 def test_a_killed_owner_leaves_a_stale_lock(host: LocalHost) -> None:
     script = (
         "import os, sys; from pathlib import PurePosixPath\n"
-        "from perfbisect.host import jobs
-from perfbisect.host.local import LocalHost; from perfbisect.host.lock import hold\n"
+        "from perfbisect.host.local import LocalHost; from perfbisect.host.lock import hold\n"
         "with hold(LocalHost('here', PurePosixPath(sys.argv[1])), 'hunt 6'): os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", script, str(host.root)], check=False).returncode == -9

@@ -11,14 +11,15 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.protocol import Host
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Fact(Generic[T]):
+class Fact(Generic[T_co]):
     """``read`` gets the stdout of ``argv``; it returns None where the machine does not tell."""
 
     argv: tuple[str, ...]
-    read: Callable[[str], T | None]
+    read: Callable[[str], T_co | None]
 
 
 def ask(host: Host, fact: Fact[T]) -> T | None:

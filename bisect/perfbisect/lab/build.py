@@ -137,7 +137,6 @@ def _resolved(shop: Workshop, sha: str) -> tuple[Builder, dict[str, str | int]]:
         "recipe": str(recipe.place(host, shop.builder)),
         "commit": sha,
     }
-    cores = facts.ask(host, facts.CORES)
     version = ""
     if shop.builder.version:
         said = host.run(fill(shop.builder.version, values), cwd=work / "source", check=False)
@@ -152,7 +151,7 @@ def _resolved(shop: Workshop, sha: str) -> tuple[Builder, dict[str, str | int]]:
         "cxx": f"ccache {shop.variant.cxx}",
         "cflags": shop.variant.cflags,
         "ldflags": shop.variant.ldflags,
-        "jobs": shop.entry.jobs or cores or 1,
+        "jobs": shop.entry.jobs or facts.ask(host, facts.CORES) or 1,
         "version": version,
     }
     return applied(shop.builder, tree), values
