@@ -1,11 +1,13 @@
 """A history to write."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+import sample_hunt as sample
 from perfbisect.store.history import History
 
 
@@ -18,5 +20,23 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def history(path: Path) -> Iterator[History]:
     """A new history, open for writing."""
+    with closing(History.open(path)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A history with the sample hunt in it, written once; not to be changed."""
+    path = tmp_path_factory.mktemp("written") / "history.db"
+    with closing(History.open(path)) as opened:
+        sample.write(opened)
+    return path
+
+
+@pytest.fixture
+def told(written: Path, path: Path) -> Iterator[History]:
+    """A history with the sample hunt in it, open for writing."""
+    path.parent.mkdir(parents=True)
+    shutil.copy(written, path)
     with closing(History.open(path)) as opened:
         yield opened

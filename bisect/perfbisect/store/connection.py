@@ -34,7 +34,8 @@ def open_reader(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=WAIT)
         try:
             connection.execute("PRAGMA query_only = 1")
-            check_form(connection, path)
+            if not check_form(connection, path):
+                raise UsageError(f"There are no hunts yet: {path} is empty.", "Begin one with `bisect run`.")
             if version(connection) < VERSION:
                 raise UsageError(
                     f"The history {path} is in the form of an older perfbisect.",
@@ -71,8 +72,8 @@ def version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def check_form(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise UsageError unless the file is empty or a history that this perfbisect knows."""
+def check_form(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether there is anything in the file. Raises UsageError when that is no history that this perfbisect knows."""
     [application] = connection.execute("PRAGMA application_id").fetchone()
     [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application != APPLICATION:
@@ -81,6 +82,7 @@ def check_form(connection: sqlite3.Connection, path: Path) -> None:
         )
     if version(connection) > VERSION:
         raise UsageError(f"The history {path} was written by a newer perfbisect.", "Update perfbisect to read it.")
+    return bool(tables)
 
 
 @contextmanager

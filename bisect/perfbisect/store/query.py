@@ -15,7 +15,7 @@ LOOK_UP = 100_000  # steps of SQLite's machine after which Ctrl-C is heard
 READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 PRAGMAS = {
     "table_list", "table_info", "table_xinfo", "index_list", "index_info", "index_xinfo", "foreign_key_list",
-    "foreign_key_check", "integrity_check", "quick_check", "database_list", "user_version", "application_id",
+    "foreign_key_check", "integrity_check", "quick_check", "database_list", "page_count", "page_size", "user_version", "application_id",
 }  # fmt: skip
 
 
@@ -49,9 +49,13 @@ def rows(cursor: sqlite3.Cursor, path: Path) -> Iterator[tuple[Any, ...]]:
 
 def only_reading(action: int, first: str | None, second: str | None, _database: str | None, _by: str | None) -> int:
     """SQLite's question whether a statement may do something."""
-    if action in READS or (action == sqlite3.SQLITE_PRAGMA and first in PRAGMAS):
-        return sqlite3.SQLITE_OK
-    return sqlite3.SQLITE_DENY
+    allowed = (
+        action in READS
+        or (action == sqlite3.SQLITE_PRAGMA and first in PRAGMAS)
+        # SQLite asks this for table-valued functions such as json_each; it refuses the statement itself
+        or (action == sqlite3.SQLITE_UPDATE and first == "sqlite_master")
+    )
+    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
 @contextmanager
@@ -61,6 +65,8 @@ def mistakes_told(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Warning as failure:  # Python 3.11's word for several statements
         raise UsageError(f"The query is wrong: {failure}", "Ask one question at a time.") from failure
+    except UnicodeError as failure:
+        raise UsageError("The query is wrong: it is not valid UTF-8.") from failure
     except sqlite3.Error as failure:
         match getattr(failure, "sqlite_errorcode", None):
             case sqlite3.SQLITE_INTERRUPT:

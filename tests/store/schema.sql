@@ -1,0 +1,234 @@
+CREATE VIEW build_costs AS -- builds that were really made
+SELECT host, builder, variant, count(*) AS builds, avg(seconds) AS seconds, min(seconds) AS fastest,
+  max(seconds) AS slowest, sum(cache_hits) * 1.0 / nullif(sum(cache_hits + cache_misses), 0) AS hit_rate
+FROM builds JOIN hunts ON hunts.id = builds.hunt_id
+WHERE NOT reused
+GROUP BY host, builder, variant;
+
+CREATE TABLE builds (
+  event_id INTEGER PRIMARY KEY REFERENCES events(id),
+  hunt_id INTEGER NOT NULL REFERENCES hunts(id),
+  commit_hash TEXT NOT NULL REFERENCES commits(commit_hash),
+  node INTEGER,
+  at REAL NOT NULL,
+  build_key TEXT NOT NULL,
+  binary_hash TEXT NOT NULL,
+  same_as TEXT REFERENCES commits(commit_hash), -- the first build of this hunt with the same binary
+  seconds REAL NOT NULL,
+  cache_hits INTEGER NOT NULL,
+  cache_misses INTEGER NOT NULL,
+  reused INTEGER NOT NULL, -- 1: an earlier build was still there
+  log TEXT NOT NULL
+);
+
+CREATE INDEX builds_of_hunt ON builds(hunt_id, commit_hash);
+
+CREATE VIEW candidates AS -- every commit that a hunt built, skipped or measured
+WITH touched AS (
+  SELECT hunt_id, commit_hash, node FROM builds
+  UNION SELECT hunt_id, commit_hash, node FROM skips
+  UNION SELECT hunt_id, commit_hash, node FROM runs
+)
+SELECT touched.hunt_id, touched.node, touched.commit_hash, date, subject,
+  (SELECT count(*) FROM builds b WHERE b.hunt_id = touched.hunt_id AND b.commit_hash = touched.commit_hash) AS builds,
+  (SELECT sum(b.seconds) FROM builds b WHERE b.hunt_id = touched.hunt_id AND b.commit_hash = touched.commit_hash)
+    AS build_seconds,
+  coalesce(rqps.runs, 0) AS runs, rqps.qps, rqps.rqps,
+  (SELECT b.same_as FROM builds b WHERE b.hunt_id = touched.hunt_id AND b.commit_hash = touched.commit_hash
+    AND b.same_as IS NOT NULL LIMIT 1) AS same_as,
+  (SELECT s.stage || ': ' || s.reason FROM skips s WHERE s.hunt_id = touched.hunt_id
+    AND s.commit_hash = touched.commit_hash ORDER BY s.event_id DESC LIMIT 1) AS skipped
+FROM touched
+LEFT JOIN commits ON commits.commit_hash = touched.commit_hash
+LEFT JOIN rqps ON rqps.hunt_id = touched.hunt_id AND rqps.commit_hash = touched.commit_hash
+ORDER BY touched.hunt_id, touched.node;
+
+CREATE TABLE commits (
+  commit_hash TEXT PRIMARY KEY,
+  date TEXT, -- committer's day; null until the commit was about to be built
+  author TEXT,
+  subject TEXT
+);
+
+CREATE TABLE counters (
+  run_id INTEGER NOT NULL REFERENCES runs(event_id),
+  source TEXT NOT NULL, -- perf: total of the window; system: mean over it (vmstat, iostat)
+  name TEXT NOT NULL,
+  value REAL,
+  PRIMARY KEY (run_id, source, name)
+) WITHOUT ROWID;
+
+CREATE VIEW culprits AS
+SELECT hunts.id AS hunt_id, builder, workload, host, good, bad, metric, suspects.commit_hash AS culprit,
+  date, author, subject, probability, suspects.ratio, suspects.low, suspects.high
+FROM hunts
+JOIN verdicts ON verdicts.hunt_id = hunts.id AND verdicts.kind IN ('Found', 'Several')
+JOIN suspects ON suspects.hunt_id = hunts.id
+LEFT JOIN commits ON commits.commit_hash = suspects.commit_hash
+ORDER BY hunts.id, suspects.rank;
+
+CREATE TABLE datasets (
+  dataset_key TEXT PRIMARY KEY,
+  first_used REAL NOT NULL,
+  last_used REAL NOT NULL
+);
+
+CREATE TABLE events ( -- the log: everything else can be derived from it
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  hunt_id INTEGER NOT NULL REFERENCES hunts(id),
+  at REAL NOT NULL,
+  kind TEXT NOT NULL,
+  commit_hash TEXT, -- of the candidate that the event is about
+  body TEXT NOT NULL -- JSON
+);
+
+CREATE INDEX events_of_hunt ON events(hunt_id, id);
+
+CREATE TABLE hosts (
+  id INTEGER PRIMARY KEY,
+  name TEXT NOT NULL,
+  first_seen REAL NOT NULL,
+  last_seen REAL NOT NULL,
+  cpu TEXT NOT NULL,
+  cores INTEGER NOT NULL,
+  memory_mib INTEGER NOT NULL,
+  kernel TEXT NOT NULL,
+  compiler TEXT NOT NULL,
+  tools TEXT NOT NULL, -- JSON: tool to version
+  settings TEXT NOT NULL, -- JSON: governor, turbo, …
+  fingerprint TEXT NOT NULL UNIQUE -- all of the above but the times; runs are comparable only under the same one
+);
+
+CREATE TABLE hunts (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  started REAL NOT NULL,
+  ended REAL, -- null: running or interrupted
+  good TEXT NOT NULL, -- as written
+  bad TEXT NOT NULL,
+  good_commit TEXT NOT NULL,
+  bad_commit TEXT NOT NULL,
+  base_commit TEXT NOT NULL, -- the good end of the range; the merge base where good is not an ancestor of bad
+  repository TEXT NOT NULL,
+  builder TEXT NOT NULL,
+  variant TEXT NOT NULL,
+  workload TEXT NOT NULL,
+  host TEXT NOT NULL,
+  host_id INTEGER NOT NULL REFERENCES hosts(id),
+  metric TEXT NOT NULL,
+  settings TEXT NOT NULL, -- JSON: everything that was asked for
+  commits INTEGER NOT NULL, -- in the range
+  candidates INTEGER NOT NULL,
+  merges INTEGER NOT NULL
+);
+
+CREATE UNIQUE INDEX "idx__sqlite_migrations_migration_set_name"
+    ON "_sqlite_migrations" ("migration_set", "name");
+
+CREATE TABLE ranges (
+  hunt_id INTEGER PRIMARY KEY REFERENCES hunts(id),
+  candidates TEXT NOT NULL -- JSON: commit of each node, oldest first
+);
+
+CREATE VIEW rqps AS -- QPS over that of the base runs just before and after; `bisect show` has the intervals
+SELECT hunt_id, commit_hash, node, count(*) AS runs, avg(qps) AS qps, avg(qps / base_qps) AS rqps
+FROM (
+  SELECT paired.*, (coalesce(before, after) + coalesce(after, before)) / 2 AS base_qps
+  FROM (
+    SELECT runs.*,
+      (SELECT base.qps FROM runs base WHERE base.hunt_id = runs.hunt_id AND base.commit_hash = hunts.base_commit
+        AND base.started <= runs.started ORDER BY base.started DESC LIMIT 1) AS before,
+      (SELECT base.qps FROM runs base WHERE base.hunt_id = runs.hunt_id AND base.commit_hash = hunts.base_commit
+        AND base.started >= runs.started ORDER BY base.started LIMIT 1) AS after
+    FROM runs JOIN hunts ON hunts.id = runs.hunt_id
+  ) AS paired
+)
+GROUP BY hunt_id, commit_hash;
+
+CREATE TABLE runs (
+  event_id INTEGER PRIMARY KEY REFERENCES events(id),
+  hunt_id INTEGER NOT NULL REFERENCES hunts(id),
+  visit_id INTEGER NOT NULL REFERENCES visits(id),
+  commit_hash TEXT NOT NULL REFERENCES commits(commit_hash),
+  node INTEGER,
+  build_key TEXT NOT NULL,
+  started REAL NOT NULL, -- when the measured window opened
+  seconds REAL NOT NULL, -- length of the window
+  cost REAL NOT NULL, -- seconds from the entry of the log before this one
+  operations INTEGER NOT NULL,
+  qps REAL NOT NULL,
+  latency_avg REAL, -- milliseconds
+  latency_p95 REAL,
+  latency_p99 REAL,
+  latency_max REAL,
+  log TEXT NOT NULL
+);
+
+CREATE INDEX runs_of_commit ON runs(hunt_id, commit_hash, started);
+
+CREATE TABLE samples ( -- operations per second in each report interval
+  run_id INTEGER NOT NULL REFERENCES runs(event_id),
+  number INTEGER NOT NULL,
+  qps REAL NOT NULL,
+  PRIMARY KEY (run_id, number)
+) WITHOUT ROWID;
+
+CREATE TABLE sessions ( -- a process that worked on a hunt
+  id INTEGER PRIMARY KEY,
+  hunt_id INTEGER NOT NULL REFERENCES hunts(id),
+  started REAL NOT NULL,
+  process TEXT NOT NULL
+);
+
+CREATE INDEX sessions_of_hunt ON sessions(hunt_id);
+
+CREATE TABLE skips ( -- candidates that could not be measured
+  event_id INTEGER PRIMARY KEY REFERENCES events(id),
+  hunt_id INTEGER NOT NULL REFERENCES hunts(id),
+  commit_hash TEXT NOT NULL REFERENCES commits(commit_hash),
+  node INTEGER,
+  at REAL NOT NULL,
+  stage TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  seconds REAL NOT NULL,
+  log TEXT NOT NULL
+);
+
+CREATE INDEX skips_of_hunt ON skips(hunt_id, commit_hash);
+
+CREATE TABLE sqlite_sequence(name,seq);
+
+CREATE TABLE suspects ( -- the commits that a verdict names
+  hunt_id INTEGER NOT NULL REFERENCES verdicts(hunt_id),
+  rank INTEGER NOT NULL,
+  commit_hash TEXT NOT NULL REFERENCES commits(commit_hash),
+  node INTEGER,
+  probability REAL NOT NULL,
+  ratio REAL, -- after the commit against before it; null for the set of an inconclusive hunt
+  low REAL,
+  high REAL,
+  PRIMARY KEY (hunt_id, rank)
+);
+
+CREATE TABLE verdicts (
+  hunt_id INTEGER PRIMARY KEY REFERENCES hunts(id),
+  event_id INTEGER NOT NULL REFERENCES events(id),
+  at REAL NOT NULL,
+  kind TEXT NOT NULL, -- Found, Several, NotReproduced, Inconclusive
+  ratio REAL, -- bad against good; null where the verdict has a ratio for each step instead
+  low REAL, -- 95 % interval
+  high REAL,
+  detectable REAL, -- NotReproduced: the smallest change that would have been seen
+  reason TEXT -- Inconclusive: why
+);
+
+CREATE TABLE visits ( -- one start of a server on a fresh copy of its dataset
+  id INTEGER PRIMARY KEY,
+  hunt_id INTEGER NOT NULL REFERENCES hunts(id),
+  name TEXT NOT NULL,
+  commit_hash TEXT NOT NULL REFERENCES commits(commit_hash),
+  build_key TEXT NOT NULL,
+  dataset_key TEXT REFERENCES datasets(dataset_key),
+  started REAL NOT NULL,
+  UNIQUE (hunt_id, name)
+);
+

@@ -1,0 +1,65 @@
+"""What earlier hunts teach the next one."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+import sample_hunt as sample
+from perfbisect.core.event import BuildFinished, CandidateSkipped, RunFinished
+from perfbisect.store.experience import Costs
+from perfbisect.store.history import History
+
+OTHERS = [
+    replace(sample.SETTINGS, host="other"),
+    replace(sample.SETTINGS, builder="other"),
+    replace(sample.SETTINGS, variant="lto"),
+]
+
+
+def test_nothing_is_known_at_first(history: History) -> None:
+    assert history.costs(sample.SETTINGS) == Costs(None, None)
+    assert history.noise(sample.SETTINGS) is None
+    assert history.build_failures(sample.SETTINGS, 0.0) == ()
+
+
+def test_costs_are_those_of_the_same_host_builder_and_variant(told: History) -> None:
+    assert told.costs(sample.SETTINGS) == Costs(7.5, 12.5)
+    for other in OTHERS:
+        assert told.costs(other) == Costs(None, None)
+
+
+@pytest.mark.parametrize("change", [{"workload": "scan"}, {"overrides": {"time": 60}}])
+def test_runs_of_another_workload_or_length_cost_something_else(told: History, change: dict[str, object]) -> None:
+    assert told.costs(replace(sample.SETTINGS, **change)) == Costs(7.5, None)  # type: ignore[arg-type]
+
+
+def test_failures_are_remembered_until_the_commit_builds(history: History) -> None:
+    hunt = sample.begin(history)
+    for at, candidate in ((1.0, 3), (2.0, 4), (3.0, 3)):
+        history.append(hunt, CandidateSkipped(candidate, sample.skip(candidate, reason=f"at {at}")), at)
+    history.append(hunt, CandidateSkipped(5, sample.skip(5, "run")), 4.0)
+    assert history.build_failures(sample.SETTINGS, 0.0) == (
+        sample.skip(4, reason="at 2.0"),
+        sample.skip(3, reason="at 3.0"),
+    )
+    assert history.build_failures(sample.SETTINGS, 2.5) == (sample.skip(3, reason="at 3.0"),)
+    for other in OTHERS:
+        assert history.build_failures(other, 0.0) == ()
+    history.append(hunt, BuildFinished(3, sample.build(3), None), 5.0)
+    assert history.build_failures(sample.SETTINGS, 0.0) == (sample.skip(4, reason="at 2.0"),)
+
+
+@pytest.mark.parametrize("noise", [0.003, 0.03])
+def test_noise_is_that_of_a_run_without_the_drift(history: History, noise: float) -> None:
+    chance = random.Random(3)
+    hunt = sample.begin(history)
+    for turn in range(80):
+        drift = 0.02 * math.sin(turn / 40)
+        wild = -1.0 if turn % 25 == 7 else 0.0
+        qps = 20_000 * math.exp(drift + wild + chance.gauss(0, noise)) * (0.5 if turn % 2 else 1.0)
+        history.append(hunt, RunFinished(turn % 2, sample.run(turn % 2, 20.0 * turn, qps=qps)), 20.0 * turn + 12)
+    assert history.noise(sample.SETTINGS) == pytest.approx(noise, rel=0.35)
+    assert history.noise(replace(sample.SETTINGS, metric="instructions/o")) == pytest.approx(0.0, abs=1e-4)
+    assert history.noise(replace(sample.SETTINGS, metric="p99")) is None

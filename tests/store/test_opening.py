@@ -1,0 +1,188 @@
+"""What can be wrong with the file of a history, each with one sentence, and nothing is lost or made by looking."""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import sample_hunt as sample
+from perfbisect.core.event import Warned
+from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
+from perfbisect.store import connection
+from perfbisect.store.history import History
+
+
+def read(path: Path) -> History:
+    """Open a history as those do who only look."""
+    return History.open(path, read_only=True)
+
+
+def test_the_default_place_is_the_users_state_folder(seal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    History.open().close()
+    assert (seal / ".local" / "state" / "perfbisect" / "history.db").exists()
+    monkeypatch.setenv("XDG_STATE_HOME", str(seal / "state"))
+    History.open().close()
+    assert (seal / "state" / "perfbisect" / "history.db").exists()
+
+
+def test_looking_never_creates(path: Path) -> None:
+    with pytest.raises(UsageError, match="no hunts yet"):
+        read(path)
+    assert not path.parent.exists()
+
+
+def test_looking_never_writes(path: Path) -> None:
+    with closing(History.open(path)) as history:
+        sample.begin(history)
+    before = path.read_bytes()
+    with closing(read(path)) as history:
+        assert len(history.hunts()) == 1
+        with pytest.raises(AssertionError, match="read-only"):
+            history.append(1, Warned("x"), 5.0)
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            history.connection.execute("delete from hunts")
+    assert path.read_bytes() == before
+
+
+def test_a_history_can_be_read_while_it_is_written(history: History, path: Path) -> None:
+    hunt = sample.begin(history)
+    with closing(read(path)) as reader:
+        assert list(reader.events(hunt)) == []
+        history.append(hunt, Warned("x"), 5.0)
+        assert [entry.event for entry in reader.events(hunt)] == [Warned("x")]
+
+
+@pytest.mark.parametrize("odd", ["a b.db", "100%.db", "x?mode=rwc.db", "#.db", "ä.db"])
+def test_odd_names_are_only_names(tmp_path: Path, odd: str) -> None:
+    with closing(History.open(tmp_path / odd)) as history:
+        sample.begin(history)
+    with closing(read(tmp_path / odd)) as history:
+        assert history.latest() == 1
+    assert {file.name.split(".db")[0] for file in tmp_path.iterdir()} == {odd.split(".db")[0]}
+
+
+def not_sqlite(path: Path) -> None:
+    path.write_text("hello, " * 300)
+
+
+def other_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("create table x (y)")
+
+
+def too_new(path: Path) -> None:
+    History.open(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("pragma user_version = 999")
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def damaged(path: Path) -> None:
+    with closing(History.open(path)) as history:
+        sample.write(history)
+    data = bytearray(path.read_bytes())
+    data[4096 : len(data) // 2] = b"\xff" * (len(data) // 2 - 4096)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("opening", [History.open, read])
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (not_sqlite, "not an SQLite database"),
+        (other_database, "not a history of perfbisect"),
+        (too_new, "newer perfbisect"),
+        (a_folder, "cannot be"),
+        (damaged, "damaged"),
+    ],
+)
+def test_something_else(
+    tmp_path: Path, opening: Callable[[Path], History], spoil: Callable[[Path], None], says: str
+) -> None:
+    path = tmp_path / "history.db"
+    spoil(path)
+    before = path.read_bytes() if path.is_file() else b""
+    with pytest.raises(PerfBisectError, match=says) as wrong, closing(opening(path)) as history:
+        history.hunts()
+    assert str(path) in str(wrong.value)
+    assert wrong.value.advice
+    assert (path.read_bytes() if path.is_file() else b"") == before
+
+
+def test_an_empty_file_holds_no_hunts_and_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    path.touch()
+    with pytest.raises(UsageError, match="no hunts yet"):
+        read(path)
+    assert path.stat().st_size == 0
+    with closing(History.open(path)) as history:
+        assert sample.begin(history) == 1
+
+
+def test_an_older_form_is_said_when_reading_and_mended_when_writing(path: Path) -> None:
+    History.open(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("drop view rqps")
+        db.execute("drop view culprits")
+        db.execute("drop view candidates")
+        db.execute("drop view build_costs")
+        db.execute("delete from _sqlite_migrations where name = 'm002_views'")
+        db.execute("pragma user_version = 1")
+        db.commit()
+    with pytest.raises(UsageError, match="older perfbisect"):
+        read(path)
+    History.open(path).close()
+    read(path).close()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentFailure, match="cannot be opened"):
+        History.open(tmp_path / "file" / "history.db")
+
+
+def test_no_space_left(history: History) -> None:
+    """A full disk, as SQLite sees it: it may not take another page."""
+    hunt = sample.begin(history)
+    history.append(hunt, Warned("first"), 1.0)
+    [(pages,)] = history.query("select page_count from pragma_page_count").rows
+    history.connection.execute(f"pragma max_page_count = {pages}")
+    with pytest.raises(EnvironmentFailure, match="no space left"):
+        for number in range(100):
+            history.append(hunt, Warned("x" * 1000), float(number))
+    kept = len(list(history.events(hunt)))
+    history.connection.execute("pragma max_page_count = 100000")
+    history.append(hunt, Warned("there is space again"), 2.0)
+    assert len(list(history.events(hunt))) == kept + 1
+    assert history.connection.execute("pragma integrity_check").fetchall() == [("ok",)]
+
+
+def test_a_writer_that_waited_too_long_says_so(history: History, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hunt = sample.begin(history)
+    history.connection.execute("pragma busy_timeout = 50")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        with pytest.raises(EnvironmentFailure, match="another process"):
+            history.append(hunt, Warned("x"), 1.0)
+        other.execute("rollback")
+    history.append(hunt, Warned("x"), 1.0)
+
+
+def test_a_new_history_is_made_by_several_at_once(path: Path) -> None:
+    gate = threading.Barrier(4)
+
+    def make(_number: int) -> None:
+        gate.wait()
+        History.open(path).close()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(make, range(4))) == [None] * 4
+    with closing(read(path)) as history:
+        assert connection.version(history.connection) == connection.VERSION
