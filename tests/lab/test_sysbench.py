@@ -94,6 +94,10 @@ def test_a_run_without_operations_is_no_run() -> None:
         parse(["    total time:          1.0s", "    total number of events:     0"], "event")
 
 
+def test_a_run_that_ended_well_is_not_complained_of() -> None:
+    assert complaint((OUTPUTS / "sysbench-sql.txt").read_text(), 0) == ""
+
+
 @pytest.mark.parametrize(
     ("output", "status", "sentence"),
     [

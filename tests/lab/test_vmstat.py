@@ -1,8 +1,9 @@
-from pathlib import Path
+import subprocess
+from pathlib import Path, PurePosixPath
 
 import pytest
 
-from perfbisect.lab.vmstat import iostat, means, parse_iostat, parse_vmstat
+from perfbisect.lab.vmstat import beside, means, parse_iostat, parse_vmstat
 
 OUTPUTS = Path(__file__).parents[1] / "outputs"
 
@@ -39,5 +40,11 @@ def test_only_the_window_counts() -> None:
     assert means([], 0.0, 9.0) == {}
 
 
-def test_a_device_may_be_given_by_its_path() -> None:
-    assert iostat("/dev/sda")[-2:] == ("sda", "1")
+@pytest.mark.tools
+def test_vmstat_runs_as_long_as_the_command_and_the_status_is_the_commands(tmp_path: Path) -> None:
+    argv = beside(["sh", "-c", "sleep 1.2; exit 3"], PurePosixPath(tmp_path), vmstat=True, device="")
+    assert subprocess.run(argv, check=False).returncode == 3
+    rows = parse_vmstat((tmp_path / "vmstat").read_text().splitlines())
+    assert len(rows) == 1
+    assert float((tmp_path / "began").read_text()) > 1e9
+    assert not (tmp_path / "iostat").exists()

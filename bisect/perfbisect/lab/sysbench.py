@@ -124,7 +124,7 @@ def _percentile(buckets: list[tuple[float, int]], share: float) -> float | None:
 
 
 def complaint(output: str, status: int) -> str:
-    """Why a run that ended with ``status`` failed: sysbench's first complaint, or how it died."""
+    """Why a run that ended with ``status`` failed: sysbench's first complaint, or how it died; "" when all is well."""
     for line in output.splitlines():
         _, found, text = line.partition("FATAL: ")
         if found:
@@ -135,5 +135,7 @@ def complaint(output: str, status: int) -> str:
         return "it did not end in time and was killed"
     if status > 128:
         return f"it was killed by signal {status - 128}"
+    if status == 0:
+        return ""
     said = [line.strip() for line in output.splitlines() if "rror" in line]
     return said[0] if said else f"sysbench ended with status {status}"

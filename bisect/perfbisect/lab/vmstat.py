@@ -1,18 +1,34 @@
 """vmstat and iostat beside a run: what the whole machine did meanwhile. The parsers are pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from statistics import fmean
 
-VMSTAT = ("vmstat", "-n", "1")
+# $1: folder for the reports, $2: device ("" for no iostat), $3: "yes" for vmstat, then the command
+_BESIDE = """\
+folder=$1 device=$2 vmstat=$3; shift 3
+date +%s.%N >"$folder/began"
+pids=
+if [ "$vmstat" = yes ]; then vmstat -n 1 >"$folder/vmstat" & pids="$pids $!"; fi
+if [ -n "$device" ]; then iostat -y -k -x "$device" 1 >"$folder/iostat" & pids="$pids $!"; fi
+"$@"
+status=$?
+[ -z "$pids" ] || kill $pids
+exit $status
+"""
 VMSTAT_COLUMNS = ("r", "b", "bi", "bo", "in", "cs", "us", "sy", "id", "wa", "st")
 IOSTAT_COLUMNS = ("r/s", "w/s", "rkB/s", "wkB/s", "%util")
 
 Row = Mapping[str, float]
 
 
-def iostat(device: str) -> tuple[str, ...]:
-    """The argv that reports on one block device each second."""
-    return ("iostat", "-y", "-k", "-x", device.removeprefix("/dev/"), "1")
+def beside(argv: Sequence[str], folder: PurePosixPath, *, vmstat: bool, device: str) -> list[str]:
+    """``argv`` with vmstat, and with iostat on ``device`` unless it is empty, running as long as it does.
+
+    The reports go to ``vmstat`` and ``iostat`` in ``folder``, the seconds since the epoch at their start to ``began``.
+    """
+    options = [str(folder), device.removeprefix("/dev/"), "yes" if vmstat else ""]
+    return ["sh", "-c", _BESIDE, "beside", *options, *argv]
 
 
 def parse_vmstat(lines: Sequence[str]) -> list[Row]:

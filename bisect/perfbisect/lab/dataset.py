@@ -1,0 +1,96 @@
+"""Loaded data: made once by the first build that needs it, kept pristine, copied for each visit."""
+
+import hashlib
+from pathlib import PurePosixPath
+
+from perfbisect.errors import RunFailed
+from perfbisect.host import jobs
+from perfbisect.host.protocol import Host
+from perfbisect.lab import scripts, sysbench
+from perfbisect.lab.server import NOBODY, Service, driver_options, initialise, runs_as_nobody, serve, site
+from perfbisect.lab.system import System
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.workload import Workload
+
+LONG = 6 * 3600.0  # seconds: loading and copying of large data
+
+_LAY_OUT = """\
+rm -rf "$1" && mkdir -p "$1" && mkfifo "$1/control" "$1/ack" || exit 1
+if [ -n "$2" ]; then cp -a --reflink=auto "$2" "$1/data"; else mkdir "$1/data"; fi || exit 1
+[ -z "$3" ] || chown "$3:$3" "$1" "$1/data"
+"""
+
+
+def key(builder: Builder, workload: Workload) -> str:
+    """The name of the data that this workload needs; "" when it needs none.
+
+    It depends on the system, its on-disk format, how it is initialised, and all that loading is told; not on a build.
+    """
+    script = scripts.preparing(workload)
+    if script is None and builder.server is None:
+        return ""
+    server = builder.server
+    told = [
+        builder.driver, builder.name, builder.dataset.format,
+        repr((server.initialise, server.create, sorted(server.env.items())) if server else ()),
+        script.read_text() if script else "", workload.prepare, repr(sorted(workload.prepare_args.items())),
+    ]  # fmt: skip
+    return hashlib.sha256("\0".join(told).encode()).hexdigest()[:16]
+
+
+def pristine(host: Host, name: str) -> PurePosixPath:
+    """Where the data of that key is kept."""
+    return host.root / "datasets" / name
+
+
+def visit_folder(host: Host) -> PurePosixPath:
+    """The folder of the present visit: always the same, so that no path moves anything about."""
+    return host.root / "visit"
+
+
+def copy(host: Host, name: str, folder: PurePosixPath, owner: str = "") -> None:
+    """Make ``folder`` afresh for a visit: its FIFOs, and as ``data`` a copy of the data of that key (nothing for "").
+
+    ``owner`` is the user id of a server that does not run as we do.
+    """
+    source = str(pristine(host, name)) if name else ""
+    host.run(["sh", "-c", _LAY_OUT, "copy", str(folder), source, owner], timeout=LONG)
+
+
+def make(host: Host, system: System, workload: Workload) -> str:
+    """The key of the data for this workload, loaded with this build if it is not there yet.
+
+    Raises RunFailed when loading fails.
+    """
+    name = key(system.builder, workload)
+    kept = pristine(host, name)
+    if not name or host.run(["test", "-d", str(kept)], check=False).ok:
+        return name
+    folder = visit_folder(host)
+    server = system.builder.server
+    copy(host, "", folder, NOBODY if server and runs_as_nobody(host, server) else "")
+    if server:
+        service = Service(host, server, {**system.values, **site(host, folder)}, folder)
+        initialise(service)
+        with serve(service):
+            for command in server.create:
+                service.do(command, "prepare")
+            load(host, system, workload, folder, service)
+    else:
+        load(host, system, workload, folder, None)
+    host.run(["sh", "-c", 'mkdir -p "${2%/*}" && mv -T "$1" "$2"', "keep", str(folder / "data"), str(kept)])
+    return name
+
+
+def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, service: Service | None) -> None:
+    """Run the workload's prepare step. Raises RunFailed."""
+    script = scripts.preparing(workload)
+    if script is None:
+        return
+    argv = sysbench.prepare_command(workload, script, driver_options(system.builder, service))
+    env = scripts.environment(workload, folder / "data", system.library)
+    job = jobs.start(host, argv, name="prepare", timeout=LONG, cwd=folder, env=env, merged=True)
+    said = "\n".join(jobs.wait(host, job, every=0.2))
+    if status := jobs.status(host, job):
+        reason = f"the data cannot be loaded: {sysbench.complaint(said, status)}"
+        raise RunFailed(reason, stage="prepare", log=str(job.folder / "stdout"))

@@ -1,0 +1,169 @@
+"""The lab that acts on a real host: builds what is not built, times what is ordered, tells what happens."""
+
+import re
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from perfbisect.core.event import (
+    BuildFinished,
+    BuildProgress,
+    BuildStarted,
+    CandidateSkipped,
+    Commit,
+    LabEvent,
+    RunFinished,
+    RunStarted,
+    Warned,
+)
+from perfbisect.core.measurement import BuildFacts, SkipFacts
+from perfbisect.core.order import Measure
+from perfbisect.core.schedule import interleave
+from perfbisect.errors import BuildFailed, EnvironmentFailure, RunFailed
+from perfbisect.host import jobs
+from perfbisect.host.facts import CORES, ask
+from perfbisect.host.programs import how_to_install, missing
+from perfbisect.host.protocol import Host
+from perfbisect.lab import build, builds, dataset, perf, recipe, server, source, visit
+from perfbisect.lab.system import System
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.workload import Workload
+
+OURS = re.compile(rf"[\d-]+-(?:{visit.NAME}|{server.NAME}|prepare)-[0-9a-f]+")
+
+
+@dataclass
+class HostLab:
+    """Carries out measurements of ``commits``, the commit of each candidate, on one host.
+
+    ``describe`` tells of a commit what people know it by; ``variant`` "" is the recipe's own choice.
+    """
+
+    host: Host
+    entry: HostEntry
+    builder: Builder
+    variant: str
+    workload: Workload
+    repository: Path
+    commits: tuple[str, ...]
+    describe: Callable[[str], Commit]
+
+    def __post_init__(self) -> None:
+        """Nothing is done on the host before the first measurement."""
+        self._built: dict[int, BuildFacts] = {}
+        self._shop: build.Workshop | None = None
+        self._bench: visit.Bench | None = None
+        self._values: dict[str, str | int] = {}
+        self._data: str | None = None  # the dataset's key, once it is there
+
+    def measure(self, order: Measure) -> Iterator[LabEvent]:
+        """Build what is not built, then time the runs of ``order`` in interleaved order.
+
+        Ends early, for the search to think again, when a candidate fails or turns out to be the binary of another.
+        Raises EnvironmentFailure when the machine cannot do the work, or nothing can be measured at all.
+        """
+        if self._bench is None:
+            yield from self._set_up()
+        for share in order.plan:
+            if share.candidate not in self._built and not (yield from self._build(share.candidate)):
+                return
+        yield from self._time(order)
+
+    def _set_up(self) -> Iterator[LabEvent]:
+        """Look at the host once, and end what an earlier session that was killed has left running."""
+        host, device = self.host, self.entry.device
+        for job in jobs.running(host):
+            if OURS.fullmatch(job.id):
+                jobs.kill(host, job, grace=5)
+        absent = missing(host, ["vmstat", "iostat"] if device else ["vmstat"])
+        if "iostat" in absent:
+            yield Warned(
+                f"iostat is not installed on host {host.name}: {device} is not watched", how_to_install(absent)
+            )
+        try:
+            counts = bool(perf.probe(host))
+        except EnvironmentFailure:  # the preflight has told
+            counts = False
+        bare = source.mirror(host, self.repository, self.builder.name)
+        cores = self.entry.jobs or ask(host, CORES) or 1
+        self._values = {"recipe": str(recipe.place(host, self.builder)), "version": "", "jobs": cores}
+        self._shop = build.workshop(host, self.entry, self.builder, self.variant, bare)
+        self._bench = visit.Bench(
+            host, self.entry, self.workload, counts, "vmstat" not in absent, bool(device) and "iostat" not in absent
+        )
+
+    def _build(self, candidate: int) -> Generator[LabEvent, None, bool]:
+        """Build a candidate; true when it is there, and is worth being measured."""
+        assert self._shop
+        commit = self.commits[candidate]
+        yield BuildStarted(candidate, self.describe(commit))
+        began = time.monotonic()
+        progress = build.build(self._shop, commit)
+        try:
+            while True:
+                step = next(progress)
+                yield BuildProgress(candidate, step.done, step.total, step.stage)
+        except StopIteration as end:
+            facts: BuildFacts = end.value
+        except BuildFailed as failure:
+            yield self._skipped(candidate, failure, began)
+            return False
+        finally:
+            progress.close()
+        same = next((other for other, known in self._built.items() if known.binary == facts.binary), None)
+        self._built[candidate] = facts
+        yield BuildFinished(candidate, facts, same)
+        return same is None
+
+    def _time(self, order: Measure) -> Generator[LabEvent, None, None]:
+        """The runs of a measurement, everything built. Neighbours of one build share a server's visit."""
+        assert self._bench
+        turns = interleave(order.plan)
+        began = time.monotonic()
+        if self._data is None:
+            maker = min(turns)
+            try:
+                self._data = dataset.make(self.host, self._system(maker), self.workload)
+            except RunFailed as failure:
+                yield self._failed(maker, failure, began)
+                return
+        number = 0
+        for candidate, neighbours in groupby(turns):
+            runs, began = len(list(neighbours)), time.monotonic()
+            try:
+                for batch in [runs] if self.builder.server else [1] * runs:
+                    with visit.begin(self._bench, self._system(candidate), candidate, self._data) as opened:
+                        for _ in range(batch):
+                            number += 1
+                            yield RunStarted(candidate, number, len(turns), order.purpose, self._bench.planned)
+                            facts = yield from visit.run(opened)
+                            yield RunFinished(candidate, facts)
+            except RunFailed as failure:
+                yield self._failed(candidate, failure, began)
+                return
+
+    def _system(self, candidate: int) -> System:
+        """A built candidate, put where every build is measured."""
+        commit, facts = self.commits[candidate], self._built[candidate]
+        prefix = builds.put_in_place(self.host, self.builder.name, facts.key)
+        return System(
+            commit, facts.key, prefix, self.builder, {**self._values, "commit": commit, "prefix": str(prefix)}
+        )
+
+    def _failed(self, candidate: int, failure: RunFailed, began: float) -> CandidateSkipped:
+        """A candidate that was built but not measured. Raises EnvironmentFailure when it is the good end itself."""
+        if candidate == 0:
+            raise EnvironmentFailure(
+                f"Workload {self.workload.name} fails on the good end {self.commits[0][:10]}, so there is nothing to "
+                f"compare with: {failure}",
+                failure.advice,
+            ) from failure
+        return self._skipped(candidate, failure, began)
+
+    def _skipped(self, candidate: int, failure: BuildFailed | RunFailed, began: float) -> CandidateSkipped:
+        seconds = time.monotonic() - began
+        commit = self.commits[candidate]
+        return CandidateSkipped(candidate, SkipFacts(commit, failure.stage, str(failure), failure.log, seconds))

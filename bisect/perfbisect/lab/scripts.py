@@ -1,0 +1,62 @@
+"""Which Lua scripts a workload runs, and the environment variables that they read."""
+
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from perfbisect.errors import RecipeError
+from perfbisect.recipes.places import recipe_folders
+from perfbisect.recipes.workload import Workload
+
+SHARED = "perfbisect.lua"
+PLAIN_SQL = "sql.lua"
+
+
+def measured(workload: Workload) -> Path:
+    """The script of a timed run. Raises RecipeError when it is not there."""
+    return _own(workload, workload.script) if workload.script else _plain_sql(workload)
+
+
+def preparing(workload: Workload) -> Path | None:
+    """The script that makes the dataset; None for a workload that needs none. Raises RecipeError as above."""
+    if workload.prepare_script:
+        return _own(workload, workload.prepare_script)
+    return _plain_sql(workload) if workload.prepare else None
+
+
+def environment(workload: Workload, data: PurePosixPath, library: PurePosixPath | None) -> dict[str, str]:
+    """What a script of ours expects to find; ``library`` is None for a server."""
+    shared = next((folder for folder in recipe_folders("workloads") if (folder / SHARED).is_file()), None)
+    suite = Path(workload.folder)
+    paths = dict.fromkeys([suite, suite.parent, *([shared] if shared else [])])
+    given = {
+        "LUA_PATH": "".join(f"{path}/?.lua;" for path in paths) + ";",  # ends with ;; : and sysbench's own
+        "PERFBISECT_DATA": str(data),
+        "PERFBISECT_LIBRARY": str(library or ""),
+        "PERFBISECT_WARMUP": f"{workload.warmup:g}",
+        "PERFBISECT_PREPARE": workload.prepare,
+        "PERFBISECT_SETUP": workload.setup,
+        "PERFBISECT_STATEMENT": workload.statement,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def perf_environment(folder: PurePosixPath) -> Mapping[str, str]:
+    """Where the script finds the FIFOs of a perf that waits for it."""
+    return {"PERFBISECT_CONTROL": str(folder / "control"), "PERFBISECT_ACK": str(folder / "ack")}
+
+
+def _own(workload: Workload, name: str) -> Path:
+    script = Path(workload.folder, name)
+    if not script.is_file():
+        raise RecipeError(f"Workload {workload.suite}/{workload.name} names a script that is not there: {script}.")
+    return script
+
+
+def _plain_sql(workload: Workload) -> Path:
+    """The script that runs plain SQL: of the suite, of the driver, or the one for all that sysbench has a driver for."""
+    folders = recipe_folders("workloads")
+    drivers = [folder / workload.driver / PLAIN_SQL for folder in folders]
+    for script in (Path(workload.folder, PLAIN_SQL), *drivers, *(folder / PLAIN_SQL for folder in folders)):
+        if script.is_file():
+            return script
+    raise RecipeError(f"Workload {workload.suite}/{workload.name} has no script, and there is no {PLAIN_SQL} to run.")

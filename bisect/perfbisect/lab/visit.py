@@ -1,0 +1,143 @@
+"""Visits and runs: a fresh copy of the data, the server if there is one, sysbench under perf, and what they tell."""
+
+import errno
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from perfbisect.core.event import RunProgress
+from perfbisect.core.measurement import RunFacts
+from perfbisect.errors import PerfBisectError, RunFailed
+from perfbisect.host import jobs
+from perfbisect.host.jobs import Job
+from perfbisect.host.local import no_space
+from perfbisect.host.protocol import Host
+from perfbisect.lab import dataset, perf, scripts, server, sysbench, vmstat
+from perfbisect.lab.server import Service, driver_options
+from perfbisect.lab.sysbench import Outcome
+from perfbisect.lab.system import System
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.workload import Workload
+
+NAME = "run"  # of the job
+
+_COLLECT = """for file do [ ! -e "$file" ] || cat "$file"; printf '\\f'; done"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What all runs of a hunt on one host have in common."""
+
+    host: Host
+    entry: HostEntry
+    workload: Workload
+    perf: bool  # can count
+    vmstat: bool  # is there
+    iostat: bool  # is there, and has a device to watch
+
+    @property
+    def planned(self) -> float:
+        """Seconds that a run takes, warm-up included."""
+        return self.workload.warmup + self.workload.time
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One start of a system on a fresh copy of the data."""
+
+    bench: Bench
+    system: System
+    candidate: int
+    folder: PurePosixPath
+    dataset: str
+    service: Service | None = None
+    server: Job | None = None
+
+
+@contextmanager
+def begin(bench: Bench, system: System, candidate: int, dataset_key: str) -> Iterator[Visit]:
+    """A visit, its server started and at the end stopped. Raises RunFailed when the server does not live that long."""
+    host, recipe = bench.host, system.builder.server
+    folder = dataset.visit_folder(host)
+    if recipe is None:
+        dataset.copy(host, dataset_key, folder)
+        yield Visit(bench, system, candidate, folder, dataset_key)
+        return
+    dataset.copy(host, dataset_key, folder, server.NOBODY if server.runs_as_nobody(host, recipe) else "")
+    values = {**system.values, **server.site(host, folder)}
+    service = Service(host, recipe, values, folder, bench.entry.server_cpus)
+    with server.serve(service) as job:
+        yield Visit(bench, system, candidate, folder, dataset_key, service, job)
+
+
+def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
+    """One timed run: yields each report interval, returns the facts. Raises RunFailed."""
+    bench = visit.bench
+    job = start(visit)
+    lines = []
+    # A poll takes a few milliseconds of the machine that runs the workload: few of them in a long run.
+    for line in jobs.wait(bench.host, job, every=min(1.0, max(0.1, bench.planned / 20))):
+        lines.append(line)
+        if interval := sysbench.progress(line, bench.workload.operation):
+            yield RunProgress(visit.candidate, *interval)
+    paths = [str(job.folder / name) for name in ("status", "stderr")]
+    paths += [str(visit.folder / name) for name in ("began", "counters", "vmstat", "iostat")]
+    status, stderr, *reports = bench.host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.split("\f")[:-1]
+    said = [*lines, *stderr.splitlines()]
+    if complaint := sysbench.complaint("\n".join(said), int(status)):
+        raise failure(visit, job, said, complaint)
+    try:
+        outcome = sysbench.parse(lines, bench.workload.operation)
+    except ValueError as error:
+        raise failure(visit, job, said, str(error)) from error
+    return facts(visit, job, outcome, *reports)
+
+
+def start(visit: Visit) -> Job:
+    """Start sysbench, counted by perf, with vmstat and iostat beside it."""
+    bench, folder, service = visit.bench, visit.folder, visit.service
+    entry, workload = bench.entry, bench.workload
+    argv = sysbench.command(workload, scripts.measured(workload), driver_options(visit.system.builder, service))
+    env = scripts.environment(workload, folder / "data", visit.system.library)
+    if bench.perf:
+        argv = perf.wrap(argv, folder, server.pids(bench.host, visit.server) if visit.server else ())
+        env |= scripts.perf_environment(folder)
+    argv = vmstat.beside(argv, folder, vmstat=bench.vmstat, device=entry.device if bench.iostat else "")
+    cpus = entry.client_cpus if service else entry.client_cpus or entry.server_cpus
+    limit = 60 + 5 * bench.planned
+    return jobs.start(bench.host, argv, name=NAME, timeout=limit, cwd=folder, env=env, cpus=cpus)
+
+
+def facts(
+    visit: Visit, job: Job, outcome: Outcome, began: str, counters: str, vmstat_report: str, iostat_report: str
+) -> RunFacts:
+    """Everything about a run that ended well; ``began`` is when the reports did, in seconds since the epoch."""
+    opened = outcome.opened or float(began) + visit.bench.workload.warmup
+    window = opened - float(began), opened - float(began) + outcome.seconds
+    rows = vmstat.parse_vmstat(vmstat_report.splitlines()), vmstat.parse_iostat(iostat_report.splitlines())
+    return RunFacts(
+        commit=visit.system.commit,
+        build_key=visit.system.key,
+        visit=(visit.server or job).id,
+        host=visit.bench.host.name,
+        started=opened,
+        seconds=outcome.seconds,
+        operations=outcome.operations,
+        latency=outcome.latency,
+        samples=outcome.samples,
+        counters=perf.parse(counters),
+        system={name: mean for table in rows for name, mean in vmstat.means(table, *window).items()},
+        log=str(job.folder),
+        dataset=visit.dataset,
+    )
+
+
+def failure(visit: Visit, job: Job, said: Sequence[str], reason: str) -> PerfBisectError:
+    """Why a run gave no result: the machine's fault, the server's, or the workload's."""
+    if full := next((line for line in said if os.strerror(errno.ENOSPC) in line), None):
+        return no_space(visit.bench.host.name, full.strip())
+    if visit.server and visit.service and jobs.status(visit.bench.host, visit.server) is not None:
+        return server.failure(visit.service, visit.server, f"the server ended during the run ({reason})", "run")
+    return RunFailed(reason, stage="run", log=str(job.folder / "stdout"))

@@ -1,0 +1,193 @@
+"""The whole lab on a small library in C: real git, gcc, ccache, sysbench and perf."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from perfbisect.core.event import (
+    BuildFinished,
+    BuildStarted,
+    CandidateSkipped,
+    Commit,
+    LabEvent,
+    RunFinished,
+    RunProgress,
+    RunStarted,
+)
+from perfbisect.core.measurement import RunFacts
+from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host import jobs
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.lab import HostLab
+from perfbisect.recipes.builder import Build, Builder, Variant
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.workload import Option, Workload
+
+pytestmark = pytest.mark.tools
+
+HERE = Path(__file__).parent
+FAST, SLOW, SAME, BROKEN, CRASHING = range(5)
+
+BUILDER = Builder(
+    name="small",
+    folder=str(HERE),
+    summary="",
+    driver="small",
+    library="libsmall.so",
+    variants={"o2nofp": Variant(cflags="-O2")},
+    build=Build(
+        compile=[["sh", "-c", "$CC {cflags} -fPIC -c {source}/library.c -o library.o"]],
+        install=[["sh", "-c", "mkdir -p {prefix} && gcc -shared library.o -o {prefix}/libsmall.so"]],
+        artifacts=["libsmall.so"],
+        env={"CC": "{cc}"},
+    ),
+)
+
+
+def workload(args: dict[str, Option] | None = None) -> Workload:
+    return Workload(
+        name="operation",
+        suite="small",
+        folder=str(HERE),
+        driver="small",
+        summary="",
+        group="point",
+        script="operation.lua",
+        args=args or {},
+        prepare_script="operation.lua",
+        warmup=0.1,
+        time=1.0,
+    )
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> LocalHost:
+    root = tmp_path / "root"
+    root.mkdir()
+    return LocalHost("here", PurePosixPath(root))
+
+
+@pytest.fixture
+def commits(tmp_path: Path, git: Callable[..., str]) -> tuple[str, ...]:
+    """A fast commit, one half as fast, one with the fast one's code, one that does not compile, one that crashes."""
+    repo = tmp_path / "repo"
+    shutil.copy(HERE / "library.c", repo)
+    hashes = []
+    for text in (
+        "#define ROUNDS 20000\n",
+        "#define ROUNDS 40000\n",
+        "/* as before */\n#define ROUNDS 20000\n",
+        "#define ROUNDS rounds\n",
+        "#define ROUNDS (*(volatile uint64_t *)0)\n",
+    ):
+        (repo / "rounds.h").write_text(text)
+        git("add", ".")
+        git("commit", "-q", "-m", "change")
+        hashes.append(git("rev-parse", "HEAD"))
+    return tuple(hashes)
+
+
+Open = Callable[..., HostLab]
+
+
+@pytest.fixture
+def open_lab(host: LocalHost, commits: tuple[str, ...], tmp_path: Path) -> Open:
+    def lab(args: dict[str, Option] | None = None, **entry: str) -> HostLab:
+        return HostLab(
+            host=host,
+            entry=HostEntry(name="here", **entry),  # type: ignore[arg-type]
+            builder=BUILDER,
+            variant="",
+            workload=workload(args),
+            repository=tmp_path / "repo",
+            commits=commits,
+            describe=lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
+        )
+
+    return lab
+
+
+def measure(lab: HostLab, *shares: Share) -> list[LabEvent]:
+    return list(lab.measure(Measure(shares, Purpose.SEARCH)))
+
+
+def finished(events: list[LabEvent]) -> list[tuple[int, RunFacts]]:
+    return [(event.candidate, event.facts) for event in events if isinstance(event, RunFinished)]
+
+
+def test_two_builds_take_turns_and_every_run_is_told_in_full(open_lab: Open, host: LocalHost) -> None:
+    lab = open_lab(client_cpus="0")
+    events = measure(lab, Share(SLOW, 2), Share(FAST, 1))
+    assert [type(event) for event in events[:1]] == [BuildStarted]
+    assert [event.number for event in events if isinstance(event, RunStarted)] == [1, 2, 3]
+    runs = finished(events)
+    assert [candidate for candidate, _ in runs] == [SLOW, FAST, SLOW]
+    (_, first), (_, fast), (_, second) = runs
+    assert first.visit != second.visit, "an embedded library starts afresh for each run"
+    assert first.commit == second.commit != fast.commit
+    assert fast.qps / first.qps == pytest.approx(2, rel=0.5)
+    clock = fast.counters["task-clock"]
+    assert clock is not None
+    assert fast.seconds == pytest.approx(1.0, abs=0.05)
+    assert clock <= 1000 * fast.seconds * 1.02, "perf counted the window and no more"
+    assert set(fast.system) >= {"us", "cs"}
+    assert len(fast.samples) == 1
+    assert fast.dataset
+    assert fast.log.startswith(str(host.root))
+    assert not jobs.running(host)
+
+    again = measure(lab, Share(FAST, 1))
+    assert not [event for event in again if isinstance(event, BuildStarted)], "built once"
+    assert len(finished(again)) == 1
+
+
+def test_the_same_binary_is_not_measured_twice(open_lab: Open) -> None:
+    lab = open_lab()
+    measure(lab, Share(FAST, 1))
+    events = measure(lab, Share(SAME, 1), Share(FAST, 1))
+    (built,) = [event for event in events if isinstance(event, BuildFinished)]
+    assert (built.candidate, built.same_as) == (SAME, FAST)
+    assert not finished(events)
+
+
+def test_a_candidate_that_does_not_compile_is_skipped(open_lab: Open) -> None:
+    *_, last = measure(open_lab(), Share(BROKEN, 1), Share(FAST, 1))
+    assert isinstance(last, CandidateSkipped)
+    assert (last.candidate, last.facts.stage) == (BROKEN, "compile")
+    assert "rounds" in last.facts.reason
+
+
+def test_a_candidate_that_crashes_is_skipped_with_its_log(open_lab: Open, host: LocalHost) -> None:
+    lab = open_lab()
+    measure(lab, Share(FAST, 1))  # makes the data
+    *_, last = measure(lab, Share(CRASHING, 1), Share(FAST, 1))
+    assert isinstance(last, CandidateSkipped)
+    assert (last.candidate, last.facts.stage) == (CRASHING, "run")
+    assert "Segmentation fault" in last.facts.reason
+    assert Path(last.facts.log).is_file()
+    assert not jobs.running(host)
+
+
+def test_nothing_can_be_measured_when_the_good_end_fails(open_lab: Open) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"fails on the good end.*broken on purpose") as caught:
+        measure(open_lab({"broken": True}), Share(FAST, 1))
+    assert "See " in caught.value.advice
+
+
+def test_a_measurement_that_is_given_up_leaves_nothing_running(open_lab: Open, host: LocalHost) -> None:
+    events = open_lab().measure(Measure((Share(FAST, 1),), Purpose.SEARCH))
+    assert any(isinstance(event, RunStarted) for event in events)
+    events.close()  # type: ignore[attr-defined]
+    assert not jobs.running(host)
+
+
+def test_an_interruption_in_the_middle_of_a_run_leaves_nothing_running(open_lab: Open, host: LocalHost) -> None:
+    lab = open_lab()
+    events = lab.measure(Measure((Share(FAST, 2),), Purpose.SEARCH))
+    assert any(isinstance(event, RunProgress | RunFinished) for event in events)
+    with pytest.raises(KeyboardInterrupt):
+        events.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    assert not jobs.running(host)
