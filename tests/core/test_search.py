@@ -111,7 +111,6 @@ def test_classes_lose_nothing(state) -> None:
     graph, seen = state
     record = arrange(seen, POLICY, graph.size - 1)
     groups = classes(graph, record)
-    assert groups is not None
     levels = estimate(record, behaviour(record, 0, graph.size - 1).weight)
     quick = groups.spread(infer(levels, groups, 0.3).culprit)
     possible = np.flatnonzero(groups.weight)
@@ -167,3 +166,32 @@ def test_a_candidate_in_flight_is_left_to_its_host() -> None:
     assert isinstance(other, Measure)
     assert other.plan[0].candidate != one.plan[0].candidate
     assert other.host != one.host
+
+
+def test_a_build_that_crashed_after_a_run_is_not_measured_again() -> None:
+    ends = [Reading(v, -0.2 * (v > 0) + 0.002 * (i % 3), float(i), i) for i, v in enumerate([0, 3] * 6)]
+    seen = [*ends, Reading(1, 0.0, 13.0, 20), Reading(2, -0.2, 14.0, 21), Skipped(2, "crashed")]
+    for _ in range(12):
+        order = decide(Graph.line(3), seen, POLICY).order
+        if not isinstance(order, Measure):
+            break
+        assert all(share.candidate != 2 for share in order.plan)
+        seen += [Reading(s.candidate, -0.2 * (s.candidate > 1), 20.0 + len(seen), len(seen)) for s in order.plan]
+    assert isinstance(order, Inconclusive)
+    assert 2 in order.candidates
+
+
+def test_changes_that_were_taken_back_rule_nothing_out() -> None:
+    """0 = 6 and 3 = 9 by binary, although 0 and 9 differ."""
+    equal = [Built(0, 9.0), Built(3, 9.0), Built(6, 9.0, same_as=0), Built(9, 9.0, same_as=3)]
+    runs = [Reading(v, -0.2 * (v > 0), float(i), i) for i, v in enumerate([0, 9] * 4)]
+    decision = decide(Graph.line(9), [*equal, *runs], POLICY)
+    assert decision.belief.culprit.sum() == pytest.approx(1)
+
+
+def test_every_order_names_a_free_host() -> None:
+    first = decide(Graph.line(9), [], POLICY).order
+    assert isinstance(first, Measure)
+    second = decide(Graph.line(9), [], POLICY, in_flight=(first,)).order
+    assert isinstance(second, Measure)
+    assert (first.host, second.host) == (0, 1)

@@ -5,6 +5,7 @@ import numpy as np
 from perfbisect.core.ends import Contrast
 from perfbisect.core.graph import Graph
 from perfbisect.core.levels import Levels
+from perfbisect.core.model import BASE
 from perfbisect.core.order import Belief, Interval
 from perfbisect.core.robust import PRIOR_NOISE, Behaviour
 
@@ -17,7 +18,12 @@ def prior_belief(graph: Graph) -> Belief:
     """Before both ends were measured."""
     weight = graph.weight.copy()
     weight[0] = 0.0
-    return Belief(weight / max(weight.sum(), 1e-300), 0.5, PRIOR_NOISE, Interval(0.0, 1.0, np.inf))
+    return Belief(
+        weight / max(weight.sum(), 1e-300),
+        0.5,
+        PRIOR_NOISE,
+        Interval(float(np.exp(-2 * BASE)), 1.0, float(np.exp(2 * BASE))),
+    )
 
 
 def believed(

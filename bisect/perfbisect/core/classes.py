@@ -53,19 +53,21 @@ class Classes:
         return part
 
 
-def classes(graph: Graph, record: Record) -> Classes | None:
-    """The classes that the builds of ``record`` tell apart; None where equal binaries leave no possible culprit.
+def classes(graph: Graph, record: Record) -> Classes:
+    """The classes that the builds of ``record`` tell apart.
 
-    Two candidates with one binary are equally fast, so a culprit below only one of them is ruled out.
+    Two candidates with one binary are equally fast, so a culprit below only one of them is ruled out, unless
+    that rules out everything: then changes were made and taken back, and nothing follows.
     """
     reach = reach_of(graph)
-    weight = graph.weight.copy()
-    weight[0] = 0.0
+    prior = graph.weight.copy()
+    prior[0] = 0.0
+    weight = prior.copy()
     for candidate, name in record.same.items():
         weight[reach.ancestors(candidate) != reach.ancestors(name)] = 0.0
+    if not (weight > 0).any():
+        weight = prior
     possible = np.flatnonzero(weight > 0)
-    if not len(possible):
-        return None
     weight /= weight.sum()
     pattern, used = np.zeros(len(possible), np.int64), 0
     for build in record.builds:

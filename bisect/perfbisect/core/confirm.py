@@ -4,6 +4,8 @@ The search drifts towards builds whose first readings happened to deviate, and o
 build may simply have been measured in a bad one. So a culprit is named only after runs that were made when
 both it and the parent had been looked at already, and that have a run of the other side next to them in
 time. They enter the posterior like all others; if they speak against the culprit, the search goes on.
+
+The proof is about two builds. That they might differ by code placement alone is weighed in the posterior.
 """
 
 from collections.abc import Sequence
@@ -49,11 +51,9 @@ def opponents(graph: Graph, culprit: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(graph.parents_of(culprit))) or (0,)
 
 
-def duels(
-    record: Record, levels: Levels, posterior: Posterior, culprit: int, parents: Sequence[int]
-) -> tuple[Duel, ...]:
+def duels(record: Record, levels: Levels, culprit: int, parents: Sequence[int]) -> tuple[Duel, ...]:
     """The proof so far against each of ``parents``."""
-    return tuple(_duel(record, levels, posterior.layout, culprit, p, len(parents) + 1) for p in parents)
+    return tuple(_duel(record, levels, culprit, parent, len(parents) + 1) for parent in parents)
 
 
 def confirmation(record: Record, posterior: Posterior, culprit: int, proof: Sequence[Duel]) -> Measure | None:
@@ -74,7 +74,7 @@ def confirmation(record: Record, posterior: Posterior, culprit: int, proof: Sequ
     return Measure(tuple(Share(v, runs + (record.runs(v) == 0)) for v, runs in shares), Purpose.CONFIRM)
 
 
-def _duel(record: Record, levels: Levels, layout: float, culprit: int, parent: int, reach: int) -> Duel:
+def _duel(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> Duel:
     """Fresh runs of both sides; the pair counts if its runs are within ``reach`` readings of each other."""
     slow, fast = record.readings(culprit), record.readings(parent)
     if len(slow) and len(fast):
@@ -84,7 +84,7 @@ def _duel(record: Record, levels: Levels, layout: float, culprit: int, parent: i
     if not len(slow) or not len(fast):
         return Duel(parent, record.value[slow[:0]], record.value[fast[:0]], None)
     low, high = record.value[slow], record.value[fast]
-    variance = levels.noise**2 * (1 / len(low) + 1 / len(high)) + 2 * layout**2
+    variance = levels.noise**2 * (1 / len(low) + 1 / len(high))
     freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
     contrast = Contrast(_centre(high) - _centre(low), float(np.sqrt(variance)), freedom, min(len(low), len(high)))
     return Duel(parent, low, high, contrast)

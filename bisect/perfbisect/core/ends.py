@@ -14,7 +14,7 @@ from perfbisect.core.model import LAYOUT
 from perfbisect.core.order import Interval
 from perfbisect.core.policy import Policy
 
-CLEAR = 2.6  # standard errors at which the ends are taken to differ
+CLEAR, CLEAR_LATER = 2.6, 2.2  # standard errors at which the ends are taken to differ: after 4 runs, after 20
 POWER = 1.28  # further standard errors: a change this much larger would have been seen nine times in ten
 FEW = 7.0  # runs of each end before a doubtful difference is given up
 FUTILE, FUTILE_SLOPE = -0.2, 0.055  # standard errors it must show by then: so many, and more with each run
@@ -73,7 +73,12 @@ def first_runs(build_cost: float) -> int:
 
 def differ(ends: Contrast) -> bool:
     """Whether the search may begin, or go on."""
-    return ends.clear >= CLEAR
+    return ends.clear >= _bar(ends.runs)
+
+
+def _bar(runs: float) -> float:
+    """Standard errors asked for: fewer once the noise is known and layout, not noise, is most of the error."""
+    return float(np.interp(runs, (4, 20), (CLEAR, CLEAR_LATER)))
 
 
 def nothing(ends: Contrast, policy: Policy) -> bool:
@@ -82,12 +87,12 @@ def nothing(ends: Contrast, policy: Policy) -> bool:
         return False
     if ends.above(least(policy)) < 0.01:
         return True
-    return ends.runs >= FEW and ends.clear < min(FUTILE + FUTILE_SLOPE * ends.runs, CLEAR)
+    return ends.runs >= FEW and ends.clear < min(FUTILE + FUTILE_SLOPE * ends.runs, _bar(ends.runs))
 
 
 def more_runs(ends: Contrast) -> int:
     """How many more runs of each end: enough to make the present difference clear, at most as many as there were."""
-    needed = ends.runs * ((1.1 * CLEAR / max(ends.clear, 0.3)) ** 2 - 1)
+    needed = ends.runs * ((1.1 * _bar(ends.runs) / max(ends.clear, 0.3)) ** 2 - 1)
     return int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs, 8))))
 
 

@@ -31,7 +31,7 @@ from perfbisect.core.order import (
     Purpose,
     Share,
     Step,
-)  # fmt: skip
+)
 from perfbisect.core.policy import Policy
 from perfbisect.core.record import Record, arrange
 from perfbisect.core.robust import behaviour
@@ -44,13 +44,12 @@ def decide(
     good, bad = 0, graph.size - 1
     record = arrange(observations, policy, bad)
     if early := _before_readings(graph, record, policy, bad):
-        return Decision(early, prior_belief(graph))
+        return Decision(_placed(early, in_flight), prior_belief(graph))
     bad_build = record.name(bad)
     seen = behaviour(record, good, bad_build)
     levels = estimate(record, seen.weight, policy.noise)
     ends = both_ends.contrast(levels, record.builds.index(good), record.builds.index(bad_build))
     groups = classes(graph, record)
-    assert groups is not None  # the ends have two binaries, or the hunt had ended above
     posterior = infer(levels, groups, max(ends.drop, both_ends.least(policy)))
     culprit = groups.spread(posterior.culprit)
     belief = believed(culprit, ends, levels, seen, record.sign, posterior.several)
@@ -61,9 +60,12 @@ def decide(
         return Decision(_undecided(belief, policy, spent), belief)
     if not both_ends.differ(ends):
         more = both_ends.more_runs(ends)
-        return Decision(budget.within(_both(good, bad, more, Purpose.ENDS), record, policy), belief)
-    order = _search(graph, record, levels, groups, posterior, belief, policy, in_flight)
-    return Decision(order, belief)
+        order: Order = _both(good, bad, more, Purpose.ENDS)
+    else:
+        order = _search(graph, record, levels, groups, posterior, belief, policy, in_flight)
+    if isinstance(order, Measure):
+        order = budget.within(order, record, policy)
+    return Decision(_placed(order, in_flight), belief)
 
 
 def _before_readings(graph: Graph, record: Record, policy: Policy, bad: int) -> Order | None:
@@ -97,28 +99,36 @@ def _search(
     )  # fmt: skip
     if choice is None or hopeless(choice, groups, posterior, record, cost):
         return _undecided(belief, policy, _why_stuck(record, policy, groups, posterior))
-    hosts = {order.host for order in in_flight}
-    host = next(h for h in range(len(hosts) + 1) if h not in hosts)
-    return budget.within(Measure(choice.order.plan, choice.order.purpose, host), record, policy)
+    return choice.order
 
 
 def _conclude(
     graph: Graph, record: Record, levels: Levels, posterior: Posterior, belief: Belief, policy: Policy, answer: Answer
 ) -> Order:
     """The proof of a culprit, or the verdict once it stands."""
+    if answer.slow in record.skipped:
+        return _undecided(belief, policy, "unbuildable")
     parents = opponents(graph, answer.slow) if answer.certain else (answer.fast,)
     parents = tuple(p for p in parents if p not in record.skipped) or (answer.fast,)
-    proof = duels(record, levels, posterior, answer.slow, parents)
+    proof = duels(record, levels, answer.slow, parents)
     if (more := confirmation(record, posterior, answer.slow, proof)) is not None:
         if not budget.builds_allowed(more, record, policy):
             return _undecided(belief, policy, "the budget of builds is used up")
-        return budget.within(more, record, policy)
+        return more
     if not answer.certain:
         return _undecided(belief, policy, "unbuildable")
     if not all(duel.proven for duel in proof):
         return _undecided(belief, policy, "not confirmed")
     weakest = min((duel.contrast for duel in proof if duel.contrast), key=lambda contrast: contrast.drop)
     return Found(Step(answer.slow, min(answer.probability, CAP), weakest.ratio(record.sign), parents))
+
+
+def _placed(order: Order, in_flight: Sequence[Measure]) -> Order:
+    """``order`` on the first host that is not busy."""
+    if not in_flight or not isinstance(order, Measure):
+        return order
+    busy = {other.host for other in in_flight}
+    return Measure(order.plan, order.purpose, next(h for h in range(len(busy) + 1) if h not in busy))
 
 
 def _undecided(belief: Belief, policy: Policy, reason: str) -> Inconclusive:
