@@ -28,6 +28,12 @@ def bits(belief: Belief) -> float:
     return float(-(share * np.log2(share)).sum())
 
 
+def within(belief: Belief, mass: float) -> int:
+    """The smallest number of candidates that hold ``mass`` of the probability together."""
+    together = np.cumsum(np.sort(belief.culprit)[::-1])
+    return min(len(together), int(np.searchsorted(together, mass * together[-1])) + 1)
+
+
 def remaining(missing: float, pace: Pace, confirming: bool) -> float:
     """Minutes until a verdict, ``missing`` bits from now; ``confirming`` when the last comparison is under way."""
     guess = pace.build + RUNS_PER_BIT * pace.run

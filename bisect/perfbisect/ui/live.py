@@ -1,4 +1,4 @@
-"""The live view: redraws the screen a few times a second, and leaves the last picture behind.
+"""The live view: redraws the screen once a second, and leaves the last picture behind.
 
 ``python -m perfbisect.ui.live`` plays a made-up hunt.
 """
@@ -16,7 +16,7 @@ from perfbisect.ui.glyphs import UNICODE, Glyphs, glyphs_for
 from perfbisect.ui.screen import lines
 from perfbisect.ui.state import View, update
 
-PER_SECOND = 2  # pictures: enough for a clock, too few to disturb a measurement
+PER_SECOND = 1  # pictures: enough for a clock; each costs some milliseconds, and measurements must not feel them
 
 
 def render(view: View, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> Group:

@@ -53,6 +53,8 @@ def texts(view: View, event: Event) -> Iterator[str]:
             metric = view.hunt.metric if view.hunt else "qps"
             for place, sentence in enumerate(sentences(verdict, view.commit, metric)):
                 yield f"{'' if place else 'verdict':9} {sentence}"
+            if view.hunt:
+                yield f"{'':9} The whole story: bisect show {view.hunt.hunt}"
         case _:
             return
 
@@ -91,7 +93,7 @@ def ran(view: View, event: RunFinished) -> str:
         said[1] = "base"
     if isinstance(view.now, Running):
         said.append(f"run {view.now.number} of {view.now.of}, {PURPOSES[view.now.purpose]}")
-    return "  ".join((said[0], f"{said[1]:27}", *said[2:])).rstrip()
+    return "  ".join((said[0], f"{said[1]:24}", *said[2:])).rstrip()
 
 
 def decided(view: View, order: Measure) -> str:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import date, timedelta
 
 import numpy as np
 
@@ -53,7 +54,7 @@ class Story:
     rate: float = 41_000.0
     drop: float = 0.42
     noise: float = 0.012
-    broken: frozenset[int] = frozenset({30, 41})
+    broken: frozenset[int] = frozenset({29, 41})
     at: float = BEGAN
 
     def __post_init__(self) -> None:
@@ -66,7 +67,7 @@ class Story:
         """A commit of the range."""
         sha = hashlib.sha1(f"commit {candidate}".encode()).hexdigest()
         subject = f"{VERBS[candidate * 5 % len(VERBS)]} {THINGS[candidate * 3 % len(THINGS)]}"
-        return Commit(sha, f"2023-{1 + candidate // 28:02}-{1 + candidate % 28:02}", "A. Author", subject)
+        return Commit(sha, str(date(2023, 1, 2) + timedelta(candidate)), "A. Author", subject)
 
     def belief(self) -> Belief:
         """Nearly all of the probability evenly between the slowest fast and the fastest slow candidate."""
@@ -166,7 +167,7 @@ def main() -> None:
     asked = parser.parse_args()
 
     size, seconds = max(4, asked.candidates), float(asked.seconds)
-    told = list(Story(size=size, culprit=size * 5 // 8, broken=frozenset({size // 2, size * 11 // 16})).events())
+    told = list(Story(size=size, culprit=size * 5 // 8, broken=frozenset({(size - 1) // 2, size * 11 // 16})).events())
     told = told[: max(1, int(len(told) * asked.until))]
     length = told[-1][0] - BEGAN
     start = time.monotonic()

@@ -9,14 +9,14 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from perfbisect.core.verdict import chance, sentences
-from perfbisect.ui.estimate import bits
+from perfbisect.ui.estimate import within
 from perfbisect.ui.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
 from perfbisect.ui.state import Building, Running, View, minutes_left
 from perfbisect.ui.strip import strip
 from perfbisect.ui.table import table
 from perfbisect.ui.words import PURPOSES, clock, count, ends, printable, rate, rough, spent
 
-LEAST_ROWS = 3  # of the table, its header and last line included
+ENOUGH = 7  # lines of the table that matter more than empty lines and warnings
 WARNINGS = 3
 
 
@@ -31,66 +31,84 @@ class Section:
 def lines(view: View, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[Text]:
     """At most ``height`` lines (None: as many as it takes) of at most ``width`` columns, at ``now`` (epoch seconds)."""
     room = max(10, width - 2)
-    above = [Section(header(view, room, now, glyphs), 9), Section(strip(view, room, glyphs), 6)]
-    above.append(Section(verdict(view, room) if view.verdict else under_way(view, room, now, glyphs), 8))
-    below = [Section(belief(view, glyphs), 7), Section(warnings(view, room, whole=height is None), 3)]
-    others = sum(len(section.lines) + 1 for section in above + below if section.lines)
-    rows = None if height is None else max(LEAST_ROWS, height - others) - 1
-    drawn = fit([*above, Section(table(view, room, rows, glyphs), 5), *below], height)
+    around = [
+        Section(header(view, room, now, glyphs), 8),
+        Section(strip(view, room, glyphs), 6),
+        Section(verdict(view, room) if view.verdict else under_way(view, room, now, glyphs), 9),
+        Section(belief(view, room, glyphs), 7),
+        Section(warnings(view, room, whole=height is None), 3),
+    ]
+    rows, airy = share_out(around, len(view.rows) + 1, height)
+    around.insert(3, Section(table(view, room, rows - 1, glyphs) if rows > 1 else [], 5))
+    drawn: list[Text] = []
+    for section in around:
+        drawn += [Text()] if airy and drawn and section.lines else []
+        drawn += section.lines
     for line in drawn:
         line.plain = writable(line.plain, "ascii") if glyphs is ASCII else line.plain
-        line.pad_left(1)
+        line.pad_left(1 if line.plain else 0)
         line.truncate(width)
         line.no_wrap = True
     return drawn
 
 
-def fit(sections: list[Section], height: int | None) -> list[Text]:
-    """The lines of all sections with empty lines between; if too many, first those go, then the least worthy lines."""
-    sections = [section for section in sections if section.lines]
-    total = sum(len(section.lines) for section in sections)
-    airy = height is None or total + len(sections) - 1 <= height
-    while height is not None and total > height:
-        poorest = min((s for s in sections if s.lines), key=lambda s: s.worth)
-        poorest.lines.pop()
-        total -= 1
-    drawn: list[Text] = []
-    for section in sections:
-        drawn += [Text()] if drawn and airy else []
-        drawn += section.lines
-    return drawn
+def share_out(around: list[Section], rows: int, height: int | None) -> tuple[int, bool]:
+    """How many of ``rows`` lines the table gets, and whether there is room for empty lines between sections.
+
+    Where there is too little room, lines are taken away from ``around``.
+    """
+    if height is None:
+        return rows, True
+    fixed = sum(len(section.lines) for section in around)
+    gaps = sum(bool(section.lines) for section in around)
+    least = min(ENOUGH, rows, height // 2)
+    if fixed + gaps + least <= height:
+        return height - fixed - gaps, True
+    for section in sorted(around, key=lambda section: section.worth):
+        while section.lines and fixed > height - least:
+            section.lines.pop()
+            fixed -= 1
+    return height - fixed, False
 
 
 def header(view: View, room: int, now: float, glyphs: Glyphs) -> list[Text]:
     """What is hunted, how long it has taken and will take; what it has cost."""
     if view.hunt is None:
         return [Text("preparing the hunt")]
-    hunt, dot = view.hunt, f" {glyphs.dot} "
-    what = dot.join((hunt.builder, hunt.workload, hunt.host.name))
-    until = view.ended or now
-    time = f"{clock(until - (view.began or until))} elapsed"
+    hunt, until = view.hunt, view.ended or now
+    time = [f"{clock(until - (view.began or until))} elapsed"]
     left = minutes_left(view, now)
     if view.verdict is None:
-        time += dot + (f"{rough(left)} left" if left is not None else "estimating")
+        time.append(f"{rough(left)} left" if left is not None else "estimating")
     asked = f"{printable(hunt.good)} {glyphs.arrow} {printable(hunt.bad)}"
     size = [count(hunt.commits, "commit"), count(len(hunt.candidates) - 1, "candidate")]
     size += [count(hunt.merges, "merge")] if hunt.merges else []
     skipped = sum(bool(row.skipped) for row in view.rows.values())
     cost = [count(sum(row.builds for row in view.rows.values()), "build"), count(view.runs, "run")]
     cost += [f"{skipped} skipped"] if skipped else []
+    what = [hunt.builder, hunt.workload, hunt.host.name, f"hunt {hunt.hunt}"]
     return [
-        both_ends(Text(f"hunt {hunt.hunt}{dot}{what}", "bold"), Text(time), room),
-        both_ends(Text(f"{asked}{dot}{dot.join(size)}", "dim"), Text(dot.join(cost), "dim"), room),
+        both_ends(what, time, room, glyphs, "bold", ""),
+        both_ends([asked, *size], cost, room, glyphs, "dim", "dim"),
     ]
 
 
-def both_ends(left: Text, right: Text, room: int) -> Text:
-    """One line with text at both ends; the left one gives way."""
-    space = room - cell_len(right.plain)
-    if cell_len(left.plain) + 2 > space:
-        left.truncate(max(0, space - 2))
-    left.append(" " * max(0, space - cell_len(left.plain)))
-    return left.append_text(right)
+def both_ends(left: list[str], right: list[str], room: int, glyphs: Glyphs, begin: str, end: str) -> Text:
+    """One line with facts at both ends; those at the left give way."""
+    behind = facts(right, room, glyphs)
+    before = facts(left, room - cell_len(behind) - 2, glyphs)
+    return Text.assemble((before, begin), " " * (room - cell_len(before) - cell_len(behind)), (behind, end))
+
+
+def facts(parts: list[str], room: int, glyphs: Glyphs) -> str:
+    """As many of ``parts``, the first ones, as fit on a line."""
+    line = ""
+    for part in parts:
+        longer = f"{line} {glyphs.dot} {part}" if line else part
+        if cell_len(longer) > room:
+            break
+        line = longer
+    return line
 
 
 def under_way(view: View, room: int, now: float, glyphs: Glyphs) -> list[Text]:
@@ -116,9 +134,9 @@ def build_line(view: View, build: Building, room: int, now: float, glyphs: Glyph
     """How far the build is."""
     row = view.rows.get(build.candidate)
     if build.finished and row is not None:
-        facts = ["an earlier build is used again"] if row.reused else [f"in {spent(row.build_seconds)}"]
-        facts += [f"ccache {row.hit_rate * 100:.0f} %"] if row.hit_rate is not None else []
-        fraction, said = 1.0, facts
+        said = ["an earlier build is used again"] if row.reused else [f"in {spent(row.build_seconds)}"]
+        said += [f"ccache {row.hit_rate * 100:.0f} %"] if row.hit_rate is not None else []
+        fraction = 1.0
     else:
         steps = f"{build.done:,} of {build.total:,}" if build.total else ""
         fraction = build.done / build.total if build.total else 0.0
@@ -145,24 +163,24 @@ def run_line(view: View, run: Running, room: int, now: float, glyphs: Glyphs) ->
     return Text.assemble((drawn, "cyan"), (" " * (size - len(drawn))), "  ", behind)
 
 
-def belief(view: View, glyphs: Glyphs) -> list[Text]:
+def belief(view: View, room: int, glyphs: Glyphs) -> list[Text]:
     """Who leads and how sure that is, how the ends differ, how noisy runs are."""
     known = view.belief
-    if known is None:
+    if known is None or view.hunt is None:
         return []
     first = Text("no commit stands out yet")
     if view.leader is not None:
         candidate, share = view.leader
         commit = view.commit(candidate)
-        first = Text.assemble((f"{chance(share)}  {commit.short}", "bold"), "  ", commit.subject)
-    facts = []
-    if np.isfinite(known.effect.middle) and view.runs > 1:
-        facts.append(f"bad is {known.effect.middle:.3f} of good ({ends(known.effect)})")
+        first = Text.assemble("leading  ", (f"{commit.short}  {chance(share)}", "bold"), "  ", commit.subject)
+    said = []
+    if np.isfinite(known.effect.high) and view.ratios:
+        said.append(f"bad is {known.effect.middle:.3f} of good ({ends(known.effect)})")
     if known.change < 0.95:
-        facts.append(f"they differ: {chance(known.change)}")
-    facts.append(f"noise {known.noise * 100:.1f} %")
-    facts.append(f"{bits(known):.1f} bits to find")
-    return [first, Text(f" {glyphs.dot} ".join(facts), "dim")]
+        said.append(f"{chance(known.change)} that they differ")
+    said += [f"noise {known.noise * 100:.1f} %", f"95 % within {count(within(known, 0.95), 'candidate')}"]
+    second = Text(facts(said, room, glyphs), "dim")
+    return [second] if view.verdict else [first, second]
 
 
 def warnings(view: View, room: int, whole: bool) -> list[Text]:
@@ -179,7 +197,8 @@ def verdict(view: View, room: int) -> list[Text]:
         return []
     said = sentences(view.verdict, view.commit, view.hunt.metric)
     told = [(line, place == 0) for place, text in enumerate(said) for line in folded(text, room, indent(text), 9)]
-    return [Text(line, "bold" if first else "") for line, first in told]
+    more = Text(f"The whole story: bisect show {view.hunt.hunt}", "dim")
+    return [*(Text(line, "bold" if first else "") for line, first in told), more]
 
 
 def indent(text: str) -> str:
@@ -190,5 +209,6 @@ def indent(text: str) -> str:
 def folded(text: str, room: int, begin: str, most: int) -> Iterator[str]:
     """``text`` in lines of at most ``room`` columns, ``most`` of them."""
     start = text[: len(text) - len(text.lstrip())]
-    wrapped = textwrap.wrap(text.strip(), room, initial_indent=start, subsequent_indent=begin)
-    yield from wrapped[:most]
+    held = text.strip().replace(" %", "\N{NO-BREAK SPACE}%")
+    for line in textwrap.wrap(held, room, initial_indent=start, subsequent_indent=begin)[:most]:
+        yield line.replace("\N{NO-BREAK SPACE}%", " %")

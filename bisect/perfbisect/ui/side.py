@@ -29,10 +29,10 @@ def seen(view: View, candidate: int) -> Side:
     """The side as measured: which level its interval excludes. The ends are what the user says they are."""
     last = len(view.node) - 1
     build = view.build(candidate)
-    if build in (0, last):
-        return Side.GOOD if build == 0 else Side.BAD
     if view.rows[candidate].skipped:
         return Side.SKIPPED
+    if build in (0, last):
+        return Side.GOOD if build == 0 else Side.BAD
     if build not in view.rows or not view.rows[build].qps:
         return Side.BUILT
     whole, own = view.ratio(last), view.ratio(candidate)

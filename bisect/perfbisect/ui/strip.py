@@ -15,10 +15,10 @@ STYLES = {
     Side.UNCLEAR: "yellow",
     Side.SKIPPED: "yellow",
     Side.NOW: "bold cyan",
-    Side.BUILT: "dim",
+    Side.BUILT: "default",
 }
 RANK = (Side.BUILT, Side.SKIPPED, Side.UNCLEAR, Side.GOOD, Side.BAD, Side.NOW)  # where one column holds several
-LEGEND = {Side.GOOD: "fast", Side.BAD: "slow", Side.UNCLEAR: "unclear", Side.SKIPPED: "skipped", Side.NOW: "now"}
+LEGEND = (Side.GOOD, Side.BAD, Side.UNCLEAR, Side.SKIPPED, Side.NOW)
 WIDEST = 3  # columns for one candidate
 NEGLIGIBLE = 0.0005
 
@@ -65,10 +65,10 @@ def marks(view: View, size: int, columns: int, glyphs: Glyphs) -> Text:
         place = column(candidate, size, columns) + half
         if what is not None and (place not in found or RANK.index(what) > RANK.index(found[place])):
             found[place] = what
-    line = Text()
-    for place in range(columns):
-        what = found.get(place)
-        line.append(sign(what, glyphs), "dim" if what is None else STYLES[what])
+    signs = (sign(found.get(place), glyphs) for place in range(columns))
+    line = Text("".join(signs), "dim")
+    for place, what in found.items():
+        line.stylize(f"not dim {STYLES[what]}", place, place + 1)
     return line
 
 
@@ -95,9 +95,9 @@ def names(view: View, columns: int, width: int, glyphs: Glyphs) -> Text:
         return Text()
     good, bad = printable(view.hunt.good), printable(view.hunt.bad)
     legend = Text()
-    for what, meaning in LEGEND.items():
+    for what in LEGEND:
         legend.append(f"{sign(what, glyphs)} ", STYLES[what])
-        legend.append(f"{meaning}  ", "dim")
+        legend.append(f"{what.value}  ", "dim")
     legend.rstrip()
     line = Text(good)
     room = columns - len(good) - len(bad)

@@ -14,7 +14,8 @@ from perfbisect.ui.strip import STYLES
 from perfbisect.ui.words import ends, rate, spent
 
 GAP = 2
-SUBJECT_MOST = 60
+SUBJECT_MOST = 44
+SUBJECT_FAIR = 18  # further columns that a subject gets before the rate does
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ DATE = Column("date", 10, lambda view, candidate, row: row.commit.date[:10])
 SUBJECT = Column("subject", 14, lambda view, candidate, row: row.commit.subject)
 RATE = Column("QPS", 9, lambda view, candidate, row: rate(median(row.qps)) if row.qps else "", right=True)
 RATIO = Column("rQPS", 5, ratio_cell, right=True)
-INTERVAL = Column("95 % interval", 14, interval_cell)
+INTERVAL = Column("95 % interval", 13, interval_cell)
 BUILD = Column("build", 6, build_cell, right=True)
 RUNS = Column("runs", 4, lambda view, candidate, row: str(len(row.qps) or ""), right=True)
 CHANCE = Column("culprit", 7, chance_cell, right=True)
@@ -81,8 +82,8 @@ SHOWN = (COMMIT, DATE, SUBJECT, RATE, RATIO, INTERVAL, BUILD, RUNS, CHANCE, STAT
 NEEDED = (COMMIT, RATIO, INTERVAL, STATE, RUNS, CHANCE, BUILD, SUBJECT, DATE, RATE)  # what is left out last comes first
 
 
-def table(view: View, width: int, rows: int | None, glyphs: Glyphs) -> list[Text]:
-    """A header and at most ``rows`` further lines (None: no limit) of at most ``width`` columns."""
+def table(view: View, width: int, rows: int, glyphs: Glyphs) -> list[Text]:
+    """A header and at most ``rows`` further lines of at most ``width`` columns."""
     if not view.rows:
         return []
     widths = chosen(width)
@@ -90,11 +91,11 @@ def table(view: View, width: int, rows: int | None, glyphs: Glyphs) -> list[Text
     lines = [Text((" " * GAP).join(titles).rstrip(), "dim")]
     candidates = sorted(view.rows)
     hidden = 0
-    if rows is not None and len(candidates) > rows:
+    if len(candidates) > rows:
         kept = most_telling(view, max(1, rows - 1))
         hidden, candidates = len(candidates) - len(kept), kept
     lines += [line(view, candidate, widths, glyphs) for candidate in candidates]
-    if hidden and (rows is None or rows > 1):
+    if hidden and rows > 1:
         lines.append(Text(f"and {hidden} more", "dim"))
     return lines
 
@@ -104,13 +105,14 @@ def chosen(width: int) -> dict[Column, int]:
     fitting: list[Column] = []
     used = -GAP
     for column in NEEDED:
-        if used + GAP + column.width <= width or not fitting:
+        more = SUBJECT_FAIR if column is RATE else 0
+        if used + GAP + column.width + more <= width or not fitting:
             fitting.append(column)
             used += GAP + column.width
     spare = max(0, width - used)
     widths = {column: column.width for column in SHOWN if column in fitting}
     if SUBJECT in widths:
-        more = min(SUBJECT_MOST - SUBJECT.width, max(0, spare - 8))
+        more = min(SUBJECT_MOST - SUBJECT.width, spare)
         widths[SUBJECT] += more
         spare -= more
     if STATE in widths:
@@ -140,7 +142,10 @@ def line(view: View, candidate: int, widths: dict[Column, int], glyphs: Glyphs) 
     for place, (column, size) in enumerate(widths.items()):
         style = STYLES[what] if what is not None and column in (STATE, RATIO) else ""
         text.append(" " * GAP if place else "")
-        text.append(cut(column.cell(view, candidate, row), size, column.right, glyphs), style)
+        cell = column.cell(view, candidate, row)
+        if column is STATE and cell_len(cell) > size:
+            cell = cell.partition(",")[0]
+        text.append(cut(cell, size, column.right, glyphs), style)
     text.rstrip()
     return text
 

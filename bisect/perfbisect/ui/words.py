@@ -13,7 +13,7 @@ PURPOSES = {Purpose.ENDS: "the ends", Purpose.SEARCH: "search", Purpose.CONFIRM:
 
 def printable(text: str) -> str:
     """Text from a repository or a tool on one line, without anything that could steer a terminal."""
-    return UNSAFE.sub(" ", text).strip()
+    return " ".join(UNSAFE.sub(" ", text).split())
 
 
 def about(commit: Commit) -> Commit:
@@ -57,8 +57,8 @@ def of_day(at: float) -> str:
 
 
 def ends(interval: Interval) -> str:
-    """The ends of an interval: 0.698 to 0.726."""
-    return f"{interval.low:.3f} to {interval.high:.3f}"
+    """The ends of an interval: 0.698–0.726."""
+    return f"{interval.low:.3f}–{interval.high:.3f}"
 
 
 def count(number: int, one: str, many: str = "") -> str:

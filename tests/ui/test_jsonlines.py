@@ -1,0 +1,111 @@
+"""Events as JSON lines, and back."""
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from perfbisect.core.event import BuildStarted, Commit, Decided, Event, HuntEnded
+from perfbisect.core.order import (
+    Belief,
+    Decision,
+    Inconclusive,
+    Interval,
+    Measure,
+    NotReproduced,
+    Purpose,
+    Several,
+    Share,
+    Step,
+)
+from perfbisect.ui.jsonlines import LISTED, JsonLines, decode, encode
+
+Told = list[tuple[float, Event]]
+
+
+def same(one: Event, other: Event) -> bool:
+    """Equality, in which beliefs, being arrays, are compared by value."""
+    if isinstance(one, Decided) and isinstance(other, Decided):
+        mine, theirs = one.decision.belief, other.decision.belief
+        plain = replace(mine, culprit=theirs.culprit)
+        fields = ("change", "noise", "effect", "warnings")
+        return (
+            one.decision.order == other.decision.order
+            and np.allclose(mine.culprit, theirs.culprit)
+            and all(getattr(plain, name) == getattr(theirs, name) for name in fields)
+        )
+    return one == other
+
+
+def test_every_event_comes_back(told: Told) -> None:
+    names = set()
+    for at, event in told:
+        line = encode(event, at)
+        assert "\n" not in line
+        found, when = decode(line)
+        assert when == at and same(found, event), line
+        names.add(json.loads(line)["event"])
+    assert names == {
+        "Warned", "HuntStarted", "Decided", "BuildStarted", "BuildProgress", "BuildFinished", "CandidateSkipped",
+        "RunStarted", "RunProgress", "RunFinished", "HuntEnded",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Several((Step(3, 0.97, Interval(0.8, 0.9, 0.95), (2,)),)),
+        NotReproduced(Interval(0.99, 1.0, 1.01), 0.02),
+        Inconclusive((3, 4), (0.5, 0.4), Interval(0.8, 0.9, 0.95), "budget"),
+    ],
+)
+def test_every_verdict_comes_back(verdict: Several | NotReproduced | Inconclusive) -> None:
+    assert decode(encode(HuntEnded(verdict), 1.0)) == (HuntEnded(verdict), 1.0)
+    assert json.loads(encode(HuntEnded(verdict), 1.0))["verdict"]["kind"] == type(verdict).__name__
+
+
+def test_a_belief_about_many_lists_the_probable() -> None:
+    culprit = np.full(100_000, 0.1 / 99_999)
+    culprit[70_000] = 0.9
+    belief = Belief(culprit, 0.5, 0.02, Interval(0.0, 1.0, np.inf))
+    line = encode(Decided(Decision(Measure((Share(1, 2),), Purpose.ENDS), belief)), 1.0)
+    told = json.loads(line)["belief"]
+    assert len(line) < 5000
+    assert told["culprit"]["size"] == 100_000
+    assert told["culprit"]["top"][0] == [70_000, 0.9] and len(told["culprit"]["top"]) == LISTED
+    event, _ = decode(line)
+    assert isinstance(event, Decided)
+    assert event.decision.belief.effect.high == np.inf and len(event.decision.belief.culprit) == 100_000
+
+
+@pytest.mark.parametrize(
+    "line", ["[]", "7", "{}", '{"event":"Nothing","at":1}', '{"event":"Warned"}', '{"event":"Warned","at":1}', "{"]
+)
+def test_what_is_no_event_is_refused(line: str) -> None:
+    with pytest.raises(ValueError):
+        decode(line)
+
+
+def test_a_verdict_is_not_a_measurement() -> None:
+    with pytest.raises(ValueError, match="verdict"):
+        decode('{"event":"HuntEnded","at":1,"verdict":{"kind":"Measure","plan":[],"purpose":"ends"}}')
+
+
+def test_each_event_is_written_at_once_on_its_own_line(told: Told) -> None:
+    stream = io.StringIO()
+    with JsonLines(stream) as view:
+        for number, (at, event) in enumerate(told[:20], 1):
+            view.show(event, at)
+            assert stream.getvalue().count("\n") == number
+    assert all(decode(line)[1] >= told[0][0] for line in stream.getvalue().splitlines())
+
+
+def test_a_stream_without_unicode_gets_escapes() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    event = BuildStarted(1, Commit("ab" * 20, "2023-01-01", "Zoë", "Füße\x1b"))
+    JsonLines(stream).show(event, 1.0)
+    assert raw.getvalue().isascii()
+    assert decode(raw.getvalue()) == (event, 1.0)

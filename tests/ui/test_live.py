@@ -1,0 +1,217 @@
+"""The picture of a hunt, with a fixed clock, in terminals of many sizes."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from perfbisect.core.event import BuildStarted, Commit, Decided, Event, RunFinished, RunProgress, Warned
+from perfbisect.core.order import Inconclusive, Interval, Measure, NotReproduced, Purpose, Several, Step, Verdict
+from perfbisect.ui.glyphs import ASCII, UNICODE, Glyphs
+from perfbisect.ui.live import LiveScreen, render
+from perfbisect.ui.sample import Story
+from perfbisect.ui.state import View, update
+
+Told = list[tuple[float, Event]]
+
+
+def picture(view: View, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[str]:
+    """The picture as a terminal of that width shows it."""
+    console = Console(file=io.StringIO(), width=width, height=height or 200, highlight=False, color_system=None)
+    with console.capture() as drawn:
+        console.print(render(view, width, height, now, glyphs))
+    return drawn.get().splitlines()
+
+
+def moment(told: Told, views: list[View], purpose: Purpose, sample: int) -> tuple[View, float]:
+    """The view at a sample of the first run after ``purpose`` was ordered, and its time."""
+    asked = next(
+        place
+        for place, (_, event) in enumerate(told)
+        if isinstance(event, Decided)
+        and isinstance(event.decision.order, Measure)
+        and event.decision.order.purpose is purpose
+    )
+    runs = [place for place, (_, event) in enumerate(told) if place > asked and isinstance(event, RunProgress)]
+    return views[runs[sample]], told[runs[sample]][0]
+
+
+# The picture at width 90, in the confirmation: what people see, kept here so that every change of it is seen too.
+CONFIRMING = """\
+ demo · update-index · local · hunt 12                 2:57 elapsed · under a minute left
+ v1.0 → v1.1 · 71 commits · 59 candidates · 6 merges       8 builds · 24 runs · 1 skipped
+
+  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁
+ ○────────────────────────────×○──○─○○◆──────●──────────────●
+ v1.0     ○ good  ● bad  ◐ unclear  × skipped  ◆ now     v1.1
+
+ run 1 of 6 · confirmation  1d8d92bf57  Split the latch of a page and the latch of its par
+ ▅▅▅▅▅                                                 23,788 QPS · 4 of 6 s
+
+ commit      subject                rQPS  95 % interval   build  runs  culprit  state
+ 686780cab0  Keep free pages in …  1.000  base            2.0 s     9           good
+ eee6ea72b1  Split keys with the…                         2.0 s                 skipped
+ 79286232ac  Count free pages in…  0.989  0.970–1.008     2.0 s     2           good
+ bad65bb71f  Cache the cursor be…  1.005  0.985–1.025     2.0 s     2           good
+ 333c20c9bf  Move free pages in …  1.005  0.985–1.025     4.0 s     2           good
+ f33af3259d  Remove rows that an…  1.001  0.981–1.022     2.0 s     2           good
+ 1d8d92bf57  Split the latch of …  0.583  0.572–0.594     3.0 s     2     97 %  measuring
+ c9a9de989a  Remove keys with th…  0.585  0.574–0.597     4.0 s     2           bad
+ 28dca7b380  Move keys with the …  0.577  0.568–0.587     9.0 s     3           bad
+
+ leading  1d8d92bf57  97 %  Split the latch of a page and the latch of its parent
+ bad is 0.580 of good (0.549–0.611) · noise 1.2 % · 95 % within 1 candidate
+
+ ! The governor is powersave. Run: cpupower frequency-set -g performance
+ ! the host drifts; builds are compared only with neighbours in time
+"""
+
+
+def test_the_picture(told: Told, views: list[View]) -> None:
+    view, now = moment(told, views, Purpose.CONFIRM, 4)
+    assert "\n".join(picture(view, 90, 30, now)) == CONFIRMING.rstrip("\n")
+
+
+def test_the_picture_in_ascii(told: Told, views: list[View]) -> None:
+    for view, (at, _) in list(zip(views, told, strict=True))[::45]:
+        one, other = picture(view, 90, 30, at, ASCII), picture(view, 90, 30, at)
+        assert "".join(one).isascii()
+        assert len(one) == len(other)
+
+
+@pytest.mark.parametrize("height", [3, 8, 24, None])
+@pytest.mark.parametrize("width", [20, 60, 100, 160])
+def test_nothing_is_wider_or_higher_than_the_terminal(
+    told: Told, views: list[View], width: int, height: int | None
+) -> None:
+    for view, (at, _) in list(zip(views, told, strict=True))[::45]:
+        drawn = picture(view, width, height, at)
+        assert max(map(len, drawn)) <= width
+        assert height is None or len(drawn) <= height
+
+
+def test_what_runs_now_stays_on_the_shortest_terminal(told: Told, views: list[View]) -> None:
+    view, now = moment(told, views, Purpose.CONFIRM, 4)
+    assert "run 1 of 6" in "\n".join(picture(view, 80, 2, now))
+
+
+def test_the_clock_ticks_between_events(told: Told, views: list[View]) -> None:
+    view, now = moment(told, views, Purpose.SEARCH, 4)
+    assert picture(view, 100, 30, now)[0] != picture(view, 100, 30, now + 1)[0]
+
+
+def test_the_strip_shows_where_was_tested(told: Told, views: list[View]) -> None:
+    view, now = moment(told, views, Purpose.CONFIRM, 4)
+    blocks, axis, names = picture(view, 100, 40, now)[3:6]
+    assert blocks.index("█") == axis.index(UNICODE.now) == 1 + 37
+    assert axis[1] == UNICODE.good and axis[60] == UNICODE.bad and axis[1 + 29] == UNICODE.skipped
+    assert len(axis) == len(names) == 61
+    assert names.startswith(" v1.0 ") and names.endswith(" v1.1")
+
+
+def test_a_range_wider_than_the_terminal_is_binned() -> None:
+    story = Story(size=200, culprit=100, broken=frozenset())
+    view = View()
+    for at, event in story.events():
+        view = update(view, event, at)
+    blocks, axis, _ = picture(view, 82, 40, story.at)[3:6]
+    assert len(axis) == 81
+    assert blocks.index("█") == 1 + 40
+    assert axis[1 + 40] == UNICODE.bad
+
+
+def test_a_small_range_is_drawn_wider() -> None:
+    story = Story(size=5, culprit=3, broken=frozenset())
+    views = [View()]
+    for at, event in story.events():
+        views.append(update(views[-1], event, at))
+    assert len(picture(views[-2], 80, 40, story.at)[4]) == 1 + 5 * 3
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        (Several((Step(3, 0.97, Interval(0.8, 0.9, 0.95), (2,)),)), "One change of QPS"),
+        (NotReproduced(Interval(0.99, 1.0, 1.01), 0.02), "Not reproduced"),
+        (Inconclusive((3, 4), (0.5, 0.4), Interval(0.8, 0.9, 0.95), "budget"), "one of these 2 commits"),
+    ],
+)
+def test_the_verdict_is_told(views: list[View], verdict: Verdict, words: str) -> None:
+    said = "\n".join(picture(replace(views[-1], verdict=verdict), 100, 40, 2e9))
+    assert words in said
+    assert "left" not in said and "bisect show 12" in said
+
+
+def test_before_anything_is_known() -> None:
+    assert picture(View(), 80, 24, 0.0)[0] == " preparing the hunt"
+    warned = picture(update(View(), Warned("Slow disk.", "Buy another."), 0.0), 80, 24, 0.0)
+    assert warned[-1] == " ! Slow disk. Buy another."
+
+
+def test_wide_characters_keep_the_columns(told: Told, views: list[View]) -> None:
+    at = told[-1][0]
+    commit = Commit(views[-1].commit(37).sha, "2023-01-01", "A", "索引の更新を速くする" * 5)
+    drawn = picture(update(replace(views[-1], verdict=None), BuildStarted(37, commit), at), 100, 40, at)
+    rows = [line for line in drawn if "0.577" in line]
+    assert len(rows) == 2 and "索引" in rows[0]
+    assert len({cell_len(line[: line.index("0.577")]) for line in rows}) == 1
+
+
+def screen_of(stream: io.TextIOBase, told: Told) -> None:
+    """Play the end of a hunt on a LiveScreen in a terminal."""
+    console = Console(file=stream, force_terminal=True, width=100, height=30, highlight=False)  # type: ignore[arg-type]
+    with LiveScreen(console, now=lambda: told[-1][0]) as screen:
+        for at, event in (told[1], *told[-20:]):
+            screen.show(event, at)
+
+
+def test_the_last_picture_stays_and_the_terminal_is_given_back(told: Told) -> None:
+    stream = io.StringIO()
+    screen_of(stream, told)
+    during, _, after = stream.getvalue().rpartition("\x1b[?1049l")
+    assert "\x1b[?1049h" in during and "\x1b[?25l" in during  # another screen, no cursor
+    assert "The culprit is 1d8d92bf57" in after
+    assert "\x1b[?25h" in stream.getvalue().rpartition("\x1b[?25l")[2]
+
+
+def test_a_terminal_without_unicode(told: Told) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
+    screen_of(stream, told)
+    assert raw.getvalue().isascii() and b"The culprit is 1d8d92bf57" in raw.getvalue()
+
+
+def test_no_color_leaves_no_colour(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = io.StringIO()
+    screen_of(stream, told)
+    assert "\x1b[32m" not in stream.getvalue() and "\x1b[36m" not in stream.getvalue()
+
+
+def test_closing_a_screen_that_never_opened() -> None:
+    stream = io.StringIO()
+    LiveScreen(Console(file=stream)).close()
+    assert stream.getvalue() == ""
+
+
+def test_nothing_is_drawn_by_the_work_itself(told: Told) -> None:
+    """Events only change what is known: a thousand of them cost no picture."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
+    screen = LiveScreen(console)
+    pictures = 0
+
+    def count() -> None:
+        nonlocal pictures
+        pictures += 1
+
+    for at, event in told[:5]:
+        screen.show(event, at)
+    assert screen.live is not None
+    screen.live.refresh = count  # type: ignore[method-assign]
+    for at, event in told[5:]:
+        if not isinstance(event, RunFinished):
+            screen.show(event, at)
+    assert pictures <= 1
+    screen.close()

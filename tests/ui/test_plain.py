@@ -1,0 +1,65 @@
+"""Plain lines, one for each event that matters."""
+
+import io
+import re
+
+import pytest
+
+from perfbisect.core.event import BuildProgress, Decided, Event, RunProgress, RunStarted
+from perfbisect.core.order import Measure
+from perfbisect.ui.plain import PlainLines, lines
+from perfbisect.ui.state import View
+
+Told = list[tuple[float, Event]]
+
+
+@pytest.fixture(scope="session")
+def log(told: Told, views: list[View]) -> str:
+    """Everything that is written of the hunt."""
+    return "\n".join(
+        line for (at, event), view in zip(told, views, strict=True) for line in lines(view, event, at)
+    )  # fmt: skip
+
+
+def test_every_line_has_a_time_and_a_word(log: str) -> None:
+    words = set()
+    for line in log.splitlines():
+        told = re.fullmatch(r"(\d\d:\d\d:\d\d|        )  (\w*) +\S.*", line)
+        assert told, line
+        words.add(told[2])
+    assert words == {"warning", "hunt", "decided", "building", "built", "skipped", "ran", "verdict", ""}
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"hunt      12: demo update-index on local, v1\.0\.\.v1\.1: 71 commits, 59 candidates, 6 merges",
+        r"warning   The governor is powersave\. Run: cpupower",
+        r"building  28dca7b380  2023-\d\d-\d\d Move keys",
+        r"built     28dca7b380  9\.0 s, ccache 0 %",
+        r"skipped   eee6ea72b1  compile: src/index\.c:212",
+        r"ran       28dca7b380 +\d\d,\d{3} QPS  rQPS 0\.5\d\d \(0\.5\d\d–0\.\d{3}\)  run \d of 6, the ends",
+        r"ran       686780cab0 +\d\d,\d{3} QPS  base +run \d of 6, the ends",
+        r"decided   no commit stands out yet; next, for the ends: 28dca7b380 x3, 686780cab0 x3",
+        r"decided   1d8d92bf57 leads with 97 %; next, for confirmation: 1d8d92bf57 x3",
+        r"verdict   The culprit is 1d8d92bf57 \(",
+        r"          The whole story: bisect show 12",
+    ],
+)
+def test_what_is_told(log: str, pattern: str) -> None:
+    assert re.search(pattern, log)
+
+
+def test_progress_is_not_told(told: Told, views: list[View]) -> None:
+    for (at, event), view in zip(told, views, strict=True):
+        silent = isinstance(event, BuildProgress | RunProgress | RunStarted)
+        silent |= isinstance(event, Decided) and not isinstance(event.decision.order, Measure)
+        assert bool(list(lines(view, event, at))) != silent
+
+
+def test_any_encoding_will_do(told: Told) -> None:
+    raw = io.BytesIO()
+    with PlainLines(io.TextIOWrapper(raw, encoding="ascii")) as view:
+        for at, event in told[:40]:
+            view.show(event, at)
+        assert b"update-index" in raw.getvalue()

@@ -1,0 +1,180 @@
+"""The reducer: what views know after a sequence of events."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from perfbisect.core.event import (
+    BuildFinished,
+    BuildProgress,
+    BuildStarted,
+    CandidateSkipped,
+    Commit,
+    Decided,
+    Event,
+    HuntEnded,
+    HuntStarted,
+    RunFinished,
+    RunProgress,
+    RunStarted,
+    Warned,
+)
+from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.order import Belief, Decision, Interval, Measure, NotReproduced, Purpose, Share
+from perfbisect.ui.side import Side, side
+from perfbisect.ui.state import Building, Running, View, minutes_left, update
+
+HOST = HostFacts("local", "", 2, 1024, "", "")
+SHAS = tuple(f"{n:040x}" for n in range(4))
+STARTED = HuntStarted(1, "demo", "update-index", HOST, "v1", "v2", 3, SHAS, 0, False)
+
+
+def after(*events: Event, view: View | None = None) -> View:
+    """The view after events one second apart."""
+    view = view or View()
+    for second, event in enumerate(events):
+        view = update(view, event, 1000.0 + second)
+    return view
+
+
+def building(candidate: int, subject: str = "Subject") -> BuildStarted:
+    return BuildStarted(candidate, Commit(SHAS[candidate], "2023-01-01", "A", subject))
+
+
+def built(candidate: int, *, reused: bool = False, same_as: int | None = None, seconds: float = 5.0) -> BuildFinished:
+    facts = BuildFacts(SHAS[candidate], "key", f"binary{candidate}", seconds, 3, 1, reused, "")
+    return BuildFinished(candidate, facts, same_as)
+
+
+def ran(candidate: int, qps: float, visit: str, started: float = 1000.0) -> RunFinished:
+    facts = RunFacts(SHAS[candidate], "key", visit, "local", started, 10.0, int(10 * qps), {}, (qps,), {}, {})
+    return RunFinished(candidate, facts)
+
+
+def decided(*culprit: float, purpose: Purpose = Purpose.SEARCH) -> Decided:
+    belief = Belief(np.array(culprit), 0.99, 0.01, Interval(0.6, 0.7, 0.8))
+    return Decided(Decision(Measure((Share(1, 1),), purpose), belief))
+
+
+def measured(*rates: tuple[int, float]) -> View:
+    """A view in which these candidates were built and ran at these rates, each twice."""
+    view = after(STARTED)
+    for number, (candidate, qps) in enumerate(rates * 2):
+        start = 1000.0 + 20 * number
+        view = after(building(candidate), built(candidate), view=view)
+        view = update(view, ran(candidate, qps * (1 + 0.002 * (number % 3)), f"visit{number}", start), start + 12)
+    return view
+
+
+def test_update_leaves_the_old_view_alone() -> None:
+    before = after(STARTED)
+    after(building(1), built(1), view=before)
+    assert before.rows == {} and before.now is None
+
+
+def test_a_build_from_start_to_end() -> None:
+    view = after(STARTED, building(1), BuildProgress(1, 30, 120, "compile"))
+    assert view.now == Building(1, 1001.0, 30, 120, "compile")
+    assert side(view, 1) is Side.NOW
+    view = after(built(1), view=view)
+    row = view.rows[1]
+    assert (row.builds, row.build_seconds, row.hit_rate, row.commit.subject) == (1, 5.0, 0.75, "Subject")
+    assert isinstance(view.now, Building) and view.now.finished
+    assert side(view, 1) is Side.BUILT
+
+
+def test_a_build_used_again_costs_nothing() -> None:
+    row = after(STARTED, building(1), built(1, reused=True)).rows[1]
+    assert (row.builds, row.build_seconds, row.reused) == (0, 0.0, True)
+
+
+def test_a_run_from_start_to_end() -> None:
+    view = after(STARTED, building(0), built(0), RunStarted(0, 2, 4, Purpose.ENDS, 12.0))
+    view = after(RunProgress(0, 1.0, 90.0), RunProgress(0, 2.0, 110.0), view=view)
+    assert isinstance(view.now, Running)
+    assert (view.now.samples, view.top, view.runs) == ((90.0, 110.0), 110.0, 0)
+    view = after(ran(0, 100.0, "a"), view=view)
+    assert isinstance(view.now, Running) and view.now.finished
+    assert (view.rows[0].qps, view.runs) == ((100.0,), 1)
+
+
+def test_ratios_and_sides_follow_the_runs() -> None:
+    view = measured((0, 1000.0), (1, 995.0), (2, 702.0), (3, 700.0))
+    found = view.ratio(2)
+    assert found is not None and found.low < 0.702 < found.high
+    assert view.ratio(0) is None
+    assert [side(view, candidate) for candidate in range(4)] == [Side.GOOD, Side.GOOD, Side.BAD, Side.BAD]
+
+
+def test_a_candidate_between_the_levels_is_unclear() -> None:
+    view = measured((0, 1000.0), (1, 837.0), (3, 700.0))
+    view = replace(view, ratios={1: Interval(0.75, 0.837, 0.93), 3: Interval(0.69, 0.7, 0.71)})
+    assert side(view, 1) is Side.UNCLEAR
+
+
+def test_a_rise_is_read_the_other_way() -> None:
+    view = measured((0, 1000.0), (1, 1005.0), (2, 1300.0), (3, 1310.0))
+    assert (side(view, 1), side(view, 2)) == (Side.GOOD, Side.BAD)
+
+
+def test_an_equal_binary_shares_what_was_measured() -> None:
+    view = measured((0, 1000.0), (2, 700.0), (3, 702.0))
+    view = after(building(1), built(1, same_as=2), view=view)
+    assert view.ratio(1) == view.ratio(2) is not None
+    assert side(replace(view, now=None), 1) is Side.BAD
+
+
+def test_a_skip_keeps_its_reason_and_its_cost() -> None:
+    skip = CandidateSkipped(2, SkipFacts(SHAS[2], "compile", "no\x1b[31m such\nfield", "log", 4.0))
+    view = after(STARTED, building(2), skip)
+    assert view.now is None
+    assert side(view, 2) is Side.SKIPPED
+    assert view.rows[2].skipped == "compile: no [31m such field"
+    assert view.rows[2].build_seconds == 4.0
+
+
+def test_texts_of_a_repository_cannot_steer_the_terminal() -> None:
+    view = after(STARTED, building(1, "clear\x1b[2J the\x07 screen\u202e"))
+    assert view.rows[1].commit.subject == "clear [2J the screen"
+
+
+def test_a_range_that_only_checked_the_merge_base_is_forgotten() -> None:
+    warning = Warned("Something.", "Do something.")
+    first = replace(STARTED, candidates=SHAS[:2], commits=1)
+    view = after(warning, first, building(1), built(1), ran(1, 100.0, "a"), decided(0.0, 1.0), warning, STARTED)
+    assert view.rows == {} and view.belief is None and view.log == ()
+    assert view.began == 1000.0 and view.warnings == (warning,)
+    assert len(view.node) == 4
+
+
+def test_events_before_the_range_is_known_are_harmless() -> None:
+    view = after(Warned("Early."), BuildProgress(0, 1, 2, ""), RunProgress(0, 1.0, 5.0))
+    assert view.hunt is None and view.commit(3).short == "candidate "
+
+
+def test_who_leads() -> None:
+    assert after(STARTED, decided(0.0, 1 / 3, 1 / 3, 1 / 3)).leader is None
+    assert after(STARTED, decided(0.0, 0.1, 0.8, 0.1)).leader == (2, 0.8)
+
+
+def test_the_end() -> None:
+    verdict = NotReproduced(Interval(0.99, 1.0, 1.01), 0.02)
+    view = after(STARTED, building(1), HuntEnded(verdict))
+    assert (view.verdict, view.ended, view.now) == (verdict, 1002.0, None)
+    assert minutes_left(view, 2000.0) is None
+
+
+def test_an_estimate_needs_a_run_and_falls_as_bits_are_gained() -> None:
+    view = measured((0, 1000.0), (3, 700.0))
+    assert minutes_left(view, 1100.0) is None
+    early = update(view, decided(0.0, 0.34, 0.33, 0.33), 1100.0)
+    late = update(early, decided(0.0, 0.02, 0.97, 0.01), 1110.0)
+    first, second = minutes_left(early, 1100.0), minutes_left(late, 1110.0)
+    assert first is not None and second is not None and 0 < second < first
+
+
+@pytest.mark.parametrize("purpose", [Purpose.ENDS, Purpose.SEARCH])
+def test_bits_have_a_price_only_from_the_search_on(purpose: Purpose) -> None:
+    view = after(STARTED, decided(0.0, 0.34, 0.33, 0.33, purpose=purpose))
+    assert (view.searching is not None) == (purpose is Purpose.SEARCH)
