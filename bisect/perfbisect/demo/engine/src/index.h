@@ -8,6 +8,8 @@
 /* The secondary index: every (k, id) of the table, ordered by k, then id. */
 struct index {
     struct btree tree;
+    uint64_t changes; /* since the table was opened */
+    uint64_t last_key;
 };
 
 static inline uint64_t index_key(uint32_t k, uint32_t id)

@@ -1,0 +1,56 @@
+"""How much work the planted commit adds to a change of the index, so that update-index drops by a given fraction.
+
+Each of the features in ``changes/index.toml`` has two knobs: EFFORT_EVERY, how many changes of the index lie between
+two looks, and EFFORT_SIZE, how much is looked at. What they cost was measured in one thread on an EPYC of 2021, as a
+multiple of the time of one update-index; other machines differ by a few hundredths.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+# feature → (size, extra time when it looks at every change), both ascending
+COST: Mapping[str, tuple[tuple[int, float], ...]] = {
+    "order": ((4, 0.49), (16, 0.55), (48, 0.68), (100, 0.87), (250, 1.25)),
+    "repeats": ((32, 0.20), (128, 0.63), (256, 1.18), (384, 1.80)),
+    "trail": ((64, 0.23), (320, 0.48), (640, 0.88), (1280, 1.66)),
+}
+GRAIN = 8  # sizes are multiples of it, where they are not the smallest; a checksum needs whole words
+LARGEST = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """The two knobs."""
+
+    every: int
+    size: int
+
+    @property
+    def words(self) -> dict[str, int]:
+        """The placeholders of the changes and what stands for them."""
+        return {"EFFORT_EVERY": self.every, "EFFORT_SIZE": self.size}
+
+
+RARE = Effort(every=512, size=128)  # under a hundredth of an update
+
+
+def effort_for(feature: str, drop: float) -> Effort:
+    """The effort after which update-index has ``drop`` (a fraction) less throughput. Raises ValueError beyond 0.6."""
+    if not 0 < drop <= LARGEST:
+        raise ValueError(f"a planted drop of {drop} cannot be made: it lies between 0 and {LARGEST}")
+    extra = drop / (1 - drop)
+    points = COST[feature]
+    every = max(1, round(points[0][1] / extra))
+    return Effort(every, _size(points, extra * every))
+
+
+def _size(points: tuple[tuple[int, float], ...], extra: float) -> int:
+    """The size that costs ``extra``, by straight lines between the points and beyond the last."""
+    if extra <= points[0][1]:
+        return points[0][0]
+    for (left, low), (right, high) in pairwise(points):
+        if extra <= high or right == points[-1][0]:
+            size = left + (right - left) * (extra - low) / (high - low)
+            return round(size / GRAIN) * GRAIN
+    raise AssertionError("the last pair always answers")
