@@ -23,7 +23,7 @@ from perfbisect.core.event import (
 from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.order import Belief, Decision, Interval, Measure, NotReproduced, Purpose, Share
 from perfbisect.ui.side import Side, side
-from perfbisect.ui.state import Building, Running, View, minutes_left, update
+from perfbisect.ui.state import Building, Running, View, minutes_left, recalled, update
 
 HOST = HostFacts("local", "", 2, 1024, "", "")
 SHAS = tuple(f"{n:040x}" for n in range(4))
@@ -178,3 +178,20 @@ def test_an_estimate_needs_a_run_and_falls_as_bits_are_gained() -> None:
 def test_bits_have_a_price_only_from_the_search_on(purpose: Purpose) -> None:
     view = after(STARTED, decided(0.0, 0.34, 0.33, 0.33, purpose=purpose))
     assert (view.searching is not None) == (purpose is Purpose.SEARCH)
+
+
+def test_a_resumed_hunt_recalls_what_was_measured(told: list[tuple[float, Event]], views: list[View]) -> None:
+    half = len(told) // 2
+    kept = [one for one in told[:half] if not isinstance(one[1], BuildProgress | RunStarted | RunProgress)]
+    view = recalled(View(), kept)
+    before = views[half - 1]
+    assert view.began is None and view.now is None
+    assert {c: (row.commit, row.qps, row.skipped) for c, row in view.rows.items()} == {
+        c: (row.commit, row.qps, row.skipped) for c, row in before.rows.items()
+    }
+    assert {c: r.middle for c, r in view.ratios.items()} == pytest.approx(
+        {c: r.middle for c, r in before.ratios.items()}
+    )
+    assert before.hunt is not None
+    resumed = update(view, replace(before.hunt, resumed=True), 2e9)
+    assert resumed.rows == view.rows and resumed.began == 2e9

@@ -14,6 +14,7 @@ probability belongs to candidates that are not listed. What has no bound is writ
 
 import math
 import sys
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -147,6 +148,9 @@ class JsonLines:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def recall(self, told: Iterable[tuple[float, Event]]) -> None:
+        """What earlier sessions of a resumed hunt saw was written then."""
 
     def show(self, event: Event, at: float) -> None:
         """Write the line of ``event``, at once."""

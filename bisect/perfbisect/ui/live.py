@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -14,7 +14,7 @@ from rich.live import Live
 from perfbisect.core.event import Event
 from perfbisect.ui.glyphs import UNICODE, Glyphs, glyphs_for
 from perfbisect.ui.screen import lines
-from perfbisect.ui.state import View, update
+from perfbisect.ui.state import View, recalled, update
 
 PER_SECOND = 1  # pictures: enough for a clock; each costs some milliseconds, and measurements must not feel them
 
@@ -44,6 +44,10 @@ class LiveScreen:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def recall(self, told: Iterable[tuple[float, Event]]) -> None:
+        """Take note of what earlier sessions of a resumed hunt saw, before the first event is shown."""
+        self.view = recalled(self.view, told)
 
     def show(self, event: Event, at: float) -> None:
         """Take note of one event; the next picture has it."""

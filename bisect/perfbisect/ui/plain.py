@@ -1,6 +1,6 @@
 """One line for each event that matters, with the time of day: for logs, pipes and screen readers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -19,7 +19,7 @@ from perfbisect.core.event import (
 from perfbisect.core.order import Decision, Measure
 from perfbisect.core.verdict import chance, sentences
 from perfbisect.ui.glyphs import writable
-from perfbisect.ui.state import Running, View, update
+from perfbisect.ui.state import Running, View, recalled, update
 from perfbisect.ui.words import PURPOSES, count, ends, of_day, printable, rate, spent
 
 
@@ -46,7 +46,7 @@ def texts(view: View, event: Event) -> Iterator[str]:
         case CandidateSkipped(candidate, facts):
             yield f"{'skipped':9} {view.commit(candidate).short}  {facts.stage}: {printable(facts.reason)}"
             if facts.log:
-                yield f"{'':9} log: {facts.log}"
+                yield f"{'':9} log: {printable(facts.log)}"
         case RunFinished(candidate):
             yield f"{'ran':9} {view.commit(candidate).short}  {ran(view, event)}"
         case HuntEnded(verdict):
@@ -120,6 +120,10 @@ class PlainLines:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def recall(self, told: Iterable[tuple[float, Event]]) -> None:
+        """Take note of what earlier sessions of a resumed hunt saw; it was written then."""
+        self.view = recalled(self.view, told)
 
     def show(self, event: Event, at: float) -> None:
         """Write what there is to say of ``event``, at once."""

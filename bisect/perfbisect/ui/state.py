@@ -1,6 +1,6 @@
 """What a view knows of a hunt: events in, state out. Pure; the clock is a parameter."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -128,6 +128,19 @@ class View:
 
 def update(view: View, event: Event, at: float) -> View:
     """The view after ``event``, which happened ``at`` seconds since the epoch."""
+    view = noted(view, event, at)
+    return compared(view) if isinstance(event, RunFinished) else view
+
+
+def recalled(view: View, told: Iterable[tuple[float, Event]]) -> View:
+    """The view after what earlier sessions of the hunt saw; its clock starts anew with the next event."""
+    for at, event in told:
+        view = noted(view, event, at)
+    return replace(compared(view), began=None, ended=None, now=None, searching=None, verdict=None)
+
+
+def noted(view: View, event: Event, at: float) -> View:
+    """The view after ``event``, rQPS left as it was: comparing everything is the one thing here that takes time."""
     if view.began is None:
         view = replace(view, began=at)
     match event:
@@ -163,8 +176,18 @@ def update(view: View, event: Event, at: float) -> View:
             return replace(view, verdict=verdict, ended=at, now=None)
 
 
+def compared(view: View) -> View:
+    """The view with the rQPS of every candidate, from all runs so far."""
+    if view.hunt is None:
+        return view
+    told = observations(view.log, view.node, view.hunt.metric, view.began or 0.0)
+    return replace(view, ratios=relative([one for one in told if isinstance(one, Reading)], 0))
+
+
 def started(view: View, event: HuntStarted) -> View:
     """A range is known. A hunt can begin with a range of its own, to check the merge base: it is forgotten then."""
+    if view.hunt is not None and view.hunt.candidates == event.candidates:
+        return replace(view, hunt=event)
     node = {commit: index for index, commit in enumerate(event.candidates)}
     return View(view.began, hunt=event, node=node, warnings=view.warnings)
 
@@ -196,7 +219,7 @@ def built(view: View, event: BuildFinished, at: float) -> View:
 
 
 def ran(view: View, event: RunFinished, at: float) -> View:
-    """A run is done: everything is compared anew."""
+    """A run is done."""
     facts, row = event.facts, row_of(view, event.candidate)
     now = view.now
     lasted = facts.seconds
@@ -204,11 +227,7 @@ def ran(view: View, event: RunFinished, at: float) -> View:
         lasted = max(lasted, at - now.since)
         now = replace(now, finished=True, samples=now.samples or facts.samples)
     row = replace(row, qps=(*row.qps, facts.qps), run_seconds=row.run_seconds + lasted, skipped="")
-    log = (*view.log, (at, event))
-    metric = view.hunt.metric if view.hunt else "qps"
-    told = observations(log, view.node, metric, view.began or at)
-    ratios = relative([one for one in told if isinstance(one, Reading)], 0)
-    return with_row(replace(view, now=now, log=log, ratios=ratios), event.candidate, row)
+    return with_row(replace(view, now=now, log=(*view.log, (at, event))), event.candidate, row)
 
 
 def row_of(view: View, candidate: int) -> Row:
