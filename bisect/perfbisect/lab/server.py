@@ -137,7 +137,7 @@ def stop(service: Service, job: Job) -> None:
             service.argv(service.recipe.stop), env=service.env, check=False, timeout=service.recipe.stop_timeout
         )
     else:
-        service.host.run(["kill", "-s", "TERM", str(pids(service.host, job)[0])], check=False)
+        service.host.run(["kill", "-s", "TERM", str(pids(service, job)[0])], check=False)
     deadline = time.monotonic() + service.recipe.stop_timeout
     while jobs.status(service.host, job) is None:
         if time.monotonic() > deadline:
@@ -145,12 +145,17 @@ def stop(service: Service, job: Job) -> None:
         time.sleep(0.05)
 
 
-def pids(host: Host, job: Job) -> tuple[int, ...]:
-    """The server's process and all its descendants, itself first. Raises EnvironmentFailure when there is none."""
-    found = descendants(host.run(["ps", "-e", "-o", "pid=", "-o", "ppid="]).stdout, job.pid)
-    if len(found) < 2:
-        raise EnvironmentFailure(f"the server's processes cannot be found below {job.pid}", f"See {job.folder}.")
-    return found[1:]  # the first is the `timeout` that keeps it
+def pids(service: Service, job: Job) -> tuple[int, ...]:
+    """The server's process and all its descendants, itself first. Raises RunFailed when it is gone."""
+    found = processes(service.host, job)
+    if not found:
+        raise failure(service, job, "the server is gone", "run")
+    return found
+
+
+def processes(host: Host, job: Job) -> tuple[int, ...]:
+    """The same, and nothing when it is gone. The first process below a job's leader is the ``timeout`` that keeps it."""
+    return descendants(host.run(["ps", "-e", "-o", "pid=", "-o", "ppid="]).stdout, job.pid)[1:]
 
 
 def descendants(table: str, ancestor: int) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,7 +78,13 @@ def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
     bench = visit.bench
     job = start(visit)
     lines = []
-    # A poll takes a few milliseconds of the machine that runs the workload: few of them in a long run.
+    # A poll takes a few milliseconds of the machine that runs the workload: none in the first second, in which sysbench
+    # reports nothing, and few after it.
+    try:
+        time.sleep(min(1.0, bench.planned))
+    except KeyboardInterrupt:
+        jobs.kill(bench.host, job)
+        raise
     for line in jobs.wait(bench.host, job, every=min(1.0, max(0.1, bench.planned / 20))):
         lines.append(line)
         if interval := sysbench.progress(line, bench.workload.operation):
@@ -102,7 +109,7 @@ def start(visit: Visit) -> Job:
     argv = sysbench.command(workload, scripts.measured(workload), driver_options(visit.system.builder, service))
     env = scripts.environment(workload, folder / "data", visit.system.library)
     if bench.perf:
-        argv = perf.wrap(argv, folder, server.pids(bench.host, visit.server) if visit.server else ())
+        argv = perf.wrap(argv, folder, server.pids(service, visit.server) if service and visit.server else ())
         env |= scripts.perf_environment(folder)
     argv = vmstat.beside(argv, folder, vmstat=bench.vmstat, device=entry.device if bench.iostat else "")
     cpus = entry.client_cpus if service else entry.client_cpus or entry.server_cpus

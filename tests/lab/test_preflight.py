@@ -1,0 +1,148 @@
+"""What a hunt is refused, and what it is warned of. Programs are taken away by a PATH that has only some."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from perfbisect.core.measurement import HostFacts
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host.local import LocalHost
+from perfbisect.lab import preflight
+from perfbisect.lab.preflight import check, events_of, needed, settings
+from perfbisect.recipes.builder import Build, Builder, Server, Variant
+from perfbisect.recipes.workload import Workload
+
+WORKLOAD = Workload(name="w", suite="s", summary="", group="point")
+USED = (*preflight.TOOLS, "sh", "env", "df", "cat", "lscpu", "uname", "perf", "vmstat", "gcc", "true")
+
+
+def builder(needs: list[str] | None = None) -> Builder:
+    return Builder(
+        name="b",
+        summary="",
+        driver="d",
+        variants={"o2nofp": Variant()},
+        build=Build(compile=[["make", "CC={cc}"]], install=[], artifacts=["x"], needs=needs or []),
+    )
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> LocalHost:
+    return LocalHost("here", PurePosixPath(tmp_path))
+
+
+@pytest.fixture
+def take_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def only(*gone: str, **replaced: str) -> None:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        for program in set(USED) - set(gone):
+            found = shutil.which(program)
+            if program in replaced:
+                (folder / program).write_text(replaced[program])
+                (folder / program).chmod(0o755)
+            elif found:
+                (folder / program).symlink_to(found)
+        monkeypatch.setenv("PATH", str(folder))
+
+    return only
+
+
+def test_only_the_compilers_that_a_recipe_uses_are_needed() -> None:
+    assert "gcc" in needed(builder())
+    assert "g++" not in needed(builder())
+    assert "setpriv" not in needed(builder())
+
+
+def test_a_server_that_refuses_root_needs_setpriv() -> None:
+    server = Server(initialise=[], start=["x"], ready=["x"], refuses_root=True)
+    recipe = Builder(
+        summary="",
+        driver="d",
+        variants={"o2nofp": Variant()},
+        build=Build(compile=[], install=[], artifacts=[]),
+        server=server,
+    )
+    assert "setpriv" in needed(recipe)
+
+
+def test_metrics_know_their_events() -> None:
+    assert events_of("qps") == ()
+    assert events_of("cpu/o") == ("task-clock",)
+    assert events_of("ipc") == ("instructions", "cycles")
+    assert events_of("branch-misses/o") == ("branch-misses",)
+
+
+def test_an_unsteady_clock_is_warned_of_with_the_command_that_mends_it() -> None:
+    facts = HostFacts("here", "", 2, 100, "", "", {}, {"governor": "powersave", "turbo": "on"})
+    governor, turbo = settings(facts)
+    assert "powersave" in governor.text
+    assert "scaling_governor" in governor.advice
+    assert "no_turbo" in turbo.advice
+    assert not list(settings(HostFacts("here", "", 2, 100, "", "", {}, {"governor": "performance", "turbo": "off"})))
+    assert not list(settings(HostFacts("here", "", 2, 100, "", "")))
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("program", ["sysbench", "ccache", "bison"])
+def test_a_missing_program_is_named_with_its_package(
+    host: LocalHost, take_away: Callable[..., None], program: str
+) -> None:
+    take_away(program)
+    with pytest.raises(EnvironmentFailure, match=f"{program} is not installed on host here") as caught:
+        check(host, builder(["bison"]) if program == "bison" else builder(), WORKLOAD, "qps")
+    assert f"apt-get install {program}" in caught.value.advice
+
+
+@pytest.mark.tools
+def test_without_perf_qps_can_be_hunted_and_cpu_cannot(host: LocalHost, take_away: Callable[..., None]) -> None:
+    take_away("perf")
+    assert any("perf is not installed" in warning.text for warning in check(host, builder(), WORKLOAD, "qps"))
+    with pytest.raises(EnvironmentFailure, match=r"perf is not installed.*cpu/o cannot be measured"):
+        check(host, builder(), WORKLOAD, "cpu/o")
+
+
+@pytest.mark.tools
+def test_a_perf_that_is_not_permitted_comes_with_the_setting(host: LocalHost, take_away: Callable[..., None]) -> None:
+    refusing = (
+        "#!/bin/sh\necho 'Error: consider adjusting /proc/sys/kernel/perf_event_paranoid setting' >&2\nexit 255\n"
+    )
+    take_away(perf=refusing)
+    warnings = check(host, builder(), WORKLOAD, "qps")
+    assert any(
+        "perf is not permitted" in warning.text and "sysctl kernel.perf_event_paranoid=1" in warning.advice
+        for warning in warnings
+    )
+    with pytest.raises(EnvironmentFailure, match="cpu/o cannot be measured"):
+        check(host, builder(), WORKLOAD, "cpu/o")
+
+
+@pytest.mark.tools
+def test_a_machine_without_hardware_counters(host: LocalHost, take_away: Callable[..., None]) -> None:
+    virtual = (Path(__file__).parents[1] / "outputs" / "perf-virtual.csv").read_text()
+    take_away(perf=f"#!/bin/sh\ncat >&2 <<'END'\n{virtual}END\n")
+    warnings = check(host, builder(), WORKLOAD, "qps")
+    assert len([warning for warning in warnings if "no hardware counters" in warning.text]) == 1
+    with pytest.raises(EnvironmentFailure, match="does not count instructions, cycles"):
+        check(host, builder(), WORKLOAD, "ipc")
+
+
+def test_room_on_the_disk(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 3 * preflight.GIB
+    monkeypatch.setattr(preflight, "free_bytes", lambda host: free)
+    (warning,) = preflight.disk(host)
+    assert "3.0 GiB" in warning.text
+    free = preflight.GIB // 8
+    with pytest.raises(EnvironmentFailure, match=r"0\.1 GiB"):
+        list(preflight.disk(host))
+
+
+def test_a_busy_machine_is_warned_of(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = HostFacts("here", "", 4, 100, "", "")
+    monkeypatch.setattr(preflight, "load_average", lambda host: 3.0)
+    (warning,) = preflight.company(host, facts)
+    assert "load average is 3.0 on 4 cores" in warning.text
+    monkeypatch.setattr(preflight, "load_average", lambda host: 1.0)
+    assert not list(preflight.company(host, facts))

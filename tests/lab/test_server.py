@@ -1,0 +1,178 @@
+"""Servers: the pure parts, and visits of a real PostgreSQL, whose "builds" differ in their configuration."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+from msgspec.structs import replace
+
+from perfbisect.core.event import CandidateSkipped, Commit, LabEvent, RunFinished, RunProgress
+from perfbisect.core.measurement import RunFacts
+from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host import jobs
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.lab import HostLab
+from perfbisect.lab.server import FIRST_PORT, descendants, free_port, processes, site
+from perfbisect.recipes.builder import Build, Builder, Server, Variant
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.workload import Workload
+
+POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+needs_postgres = pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql")
+BIN = str(POSTGRES[-1].parent) if POSTGRES else ""
+
+FAST, SLOW, WRONG, MORTAL = range(4)
+
+TCP = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:5B0A 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 1
+  sl  local_address                         remote_address                        st tx_queue rx_queue
+   0: 00000000000000000000000001000000:5B0B 00000000000000000000000000000000:0000 0A 00000000:00000000
+"""
+
+
+def test_ports_in_use_are_passed_over() -> None:
+    assert FIRST_PORT == 0x5B0A
+    assert free_port(TCP) == FIRST_PORT + 2
+    assert free_port("") == FIRST_PORT
+
+
+def test_descendants_come_after_their_parents() -> None:
+    table = "    1     0\n   10     1\n   11    10\n   12    11\n   13    11\n   99     1\n    5    13\n"
+    assert descendants(table, 10) == (11, 12, 13, 5)
+    assert descendants(table, 99) == ()
+
+
+def test_a_socket_that_no_kernel_takes_is_refused() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"too long.*socket"):
+        site(LocalHost("here", PurePosixPath("/")), PurePosixPath("/" + "x" * 100))
+
+
+BUILDER = Builder(
+    name="postgres",
+    folder=str(Path(__file__).parent),
+    summary="",
+    driver="pgsql",
+    variants={"o2nofp": Variant()},
+    build=Build(
+        compile=[["true"]],
+        install=[["install", "-D", "-m", "644", "{source}/server.conf", "{prefix}/server.conf"]],
+        artifacts=["server.conf"],
+    ),
+    server=Server(
+        initialise=[[f"{BIN}/initdb", "-D", "{data}", "-A", "trust", "-U", "bench", "--no-sync"]],
+        start=[f"{BIN}/postgres", "-D", "{data}", "-k", "{data}", "-p", "{port}", "-c", "config_file={prefix}/server.conf"],
+        ready=[f"{BIN}/pg_isready", "-q", "-h", "{data}", "-p", "{port}"],
+        create=[[f"{BIN}/createdb", "-h", "{data}", "-p", "{port}", "-U", "bench", "bench"]],
+        refuses_root=True,
+        ready_timeout=20,
+        stop_timeout=20,
+        sysbench={
+            "pgsql-host": "{data}", "pgsql-port": "{port}", "pgsql-user": "bench", "pgsql-db": "bench",
+        },
+    ),
+)  # fmt: skip
+
+WORKLOAD = Workload(
+    name="aggregate",
+    suite="plain",
+    folder=str(Path(__file__).parent),
+    driver="pgsql",
+    summary="",
+    group="range-aggregate",
+    prepare="create table t (id int primary key, k int);\ninsert into t select i, i from generate_series(1, 20000) i;\n"
+    "vacuum analyze t;",
+    setup="set jit = off;",
+    statement="select k from t where id = 777",
+    operation="query",
+    warmup=0.1,
+    time=1.0,
+)
+
+
+@pytest.fixture
+def host() -> Iterator[LocalHost]:
+    """A short root, for the sake of the socket, and one that nobody but us may enter."""
+    with tempfile.TemporaryDirectory(prefix="lab") as root:
+        yield LocalHost("here", PurePosixPath(root))
+
+
+@pytest.fixture
+def lab(host: LocalHost, tmp_path: Path, git: Callable[..., str]) -> HostLab:
+    """A server that uses its index, one that may not, one that does not start, one that is for killing."""
+    hashes = []
+    for text in (
+        "fsync = off\n",
+        "fsync = off\nenable_indexscan = off\nenable_bitmapscan = off\n",
+        "no_such = 1\n",
+        "\n",
+    ):
+        (tmp_path / "repo" / "server.conf").write_text(f"listen_addresses = ''\n{text}")
+        git("add", ".")
+        git("commit", "-q", "-m", "change")
+        hashes.append(git("rev-parse", "HEAD"))
+    return HostLab(
+        host=host,
+        entry=HostEntry(name="here"),
+        builder=BUILDER,
+        variant="",
+        workload=WORKLOAD,
+        repository=tmp_path / "repo",
+        commits=tuple(hashes),
+        describe=lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
+    )
+
+
+def measure(lab: HostLab, *shares: Share) -> list[LabEvent]:
+    return list(lab.measure(Measure(shares, Purpose.SEARCH)))
+
+
+def finished(events: list[LabEvent]) -> list[tuple[int, RunFacts]]:
+    return [(event.candidate, event.facts) for event in events if isinstance(event, RunFinished)]
+
+
+@needs_postgres
+@pytest.mark.dbms
+def test_visits_of_a_server(lab: HostLab, host: LocalHost) -> None:
+    runs = finished(measure(lab, Share(SLOW, 1), Share(FAST, 3)))
+    assert [candidate for candidate, _ in runs].count(FAST) == 3
+    fast = [run for candidate, run in runs if candidate == FAST]
+    (slow,) = [run for candidate, run in runs if candidate == SLOW]
+    assert len({run.visit for run in fast}) < 3, "neighbouring runs of one build share a visit"
+    assert min(run.qps for run in fast) > 2 * slow.qps
+    clock = slow.counters["task-clock"]
+    assert clock is not None
+    assert clock > 300 * slow.seconds, "perf counts the server, which does the work"
+    assert not jobs.running(host)
+
+
+@needs_postgres
+@pytest.mark.dbms
+def test_a_server_that_does_not_start_is_skipped_with_the_end_of_its_log(lab: HostLab, host: LocalHost) -> None:
+    measure(lab, Share(FAST, 1))
+    *_, last = measure(lab, Share(WRONG, 1), Share(FAST, 1))
+    assert isinstance(last, CandidateSkipped)
+    assert (last.candidate, last.facts.stage) == (WRONG, "start")
+    assert "no_such" in Path(last.facts.log).read_text()
+    assert "before it was ready" in last.facts.reason
+    assert not jobs.running(host)
+
+
+@needs_postgres
+@pytest.mark.dbms
+@pytest.mark.parametrize("moment", [RunProgress, RunFinished])
+def test_a_server_that_dies_is_skipped(lab: HostLab, host: LocalHost, moment: type[LabEvent]) -> None:
+    lab.workload = replace(WORKLOAD, time=2.0)
+    killed = []
+    for event in lab.measure(Measure((Share(MORTAL, 2),), Purpose.SEARCH)):
+        if isinstance(event, moment):
+            (server,) = [job for job in jobs.running(host) if "-server-" in job.id]
+            killed = [str(pid) for pid in processes(host, server)]
+            host.run(["kill", "-9", *killed])
+    assert len(killed) > 1, "with all its children"
+    assert isinstance(event, CandidateSkipped)
+    assert event.facts.stage == "run"
+    assert "the server" in event.facts.reason
+    assert not jobs.running(host)
