@@ -5,7 +5,7 @@ import time
 import pytest
 
 from perfbisect.core.order import Interval
-from perfbisect.ui.words import clock, count, ends, of_day, printable, rate, rough, spent
+from perfbisect.ui.words import advised, clock, count, ends, of_day, printable, rate, rough, spent
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,9 @@ def test_time_of_day() -> None:
 
 def test_control_characters_become_spaces() -> None:
     assert printable("a\tb\r\nc\x1b[1m\x9b") == "a b c [1m"
+
+
+def test_a_warning_reads_as_sentences() -> None:
+    assert advised("the host is busy", "Look at `top`.") == "the host is busy. Look at `top`."
+    assert advised("The host drifts.", "Wait.") == "The host drifts. Wait."
+    assert advised("the host drifts", "") == "the host drifts"

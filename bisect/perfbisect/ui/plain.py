@@ -20,7 +20,7 @@ from perfbisect.core.order import Decision, Measure
 from perfbisect.core.verdict import chance, sentences
 from perfbisect.ui.glyphs import writable
 from perfbisect.ui.state import Running, View, recalled, update
-from perfbisect.ui.words import PURPOSES, count, ends, of_day, printable, rate, spent
+from perfbisect.ui.words import PURPOSES, advised, count, ends, of_day, printable, rate, spent
 
 
 def lines(view: View, event: Event, at: float) -> Iterator[str]:
@@ -35,8 +35,8 @@ def texts(view: View, event: Event) -> Iterator[str]:
     match event:
         case HuntStarted():
             yield f"{'resumed' if event.resumed else 'hunt':9} {hunt(event)}"
-        case Warned():
-            yield f"{'warning':9} {printable(f'{event.text} {event.advice}')}"
+        case Warned(text, advice):
+            yield f"{'warning':9} {advised(text, advice)}"
         case Decided(Decision(order=Measure() as order)):
             yield f"{'decided':9} {decided(view, order)}"
         case BuildStarted(commit=commit):

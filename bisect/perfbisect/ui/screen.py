@@ -14,10 +14,10 @@ from perfbisect.ui.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writabl
 from perfbisect.ui.state import Building, Running, View, minutes_left
 from perfbisect.ui.strip import strip
 from perfbisect.ui.table import table
-from perfbisect.ui.words import PURPOSES, clock, count, ends, printable, rate, rough, spent
+from perfbisect.ui.words import PURPOSES, advised, clock, count, ends, printable, rate, rough, spent
 
 ENOUGH = 7  # lines of the table that matter more than empty lines and warnings
-WARNINGS = 3
+WARNINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,14 @@ def run_title(view: View, run: Running, glyphs: Glyphs) -> Text:
 def run_line(view: View, run: Running, room: int, now: float, glyphs: Glyphs) -> Text:
     """The rate so far, from 0 to the highest rate seen."""
     passed = run.seconds if run.finished else min(run.seconds, max(0.0, now - run.since))
-    metric = f"{rate(run.samples[-1])} QPS" if run.samples else "warming up"
-    behind = f"{metric} {glyphs.dot} {passed:.0f} of {run.seconds:.0f} s"
+    row = view.rows.get(run.candidate)
+    if run.finished and row is not None and row.qps:
+        said = f"{rate(row.qps[-1])} QPS"
+    elif run.samples:
+        said = f"{rate(run.samples[-1])} QPS"
+    else:
+        said = "warming up" if passed < run.seconds else "finishing"
+    behind = f"{said} {glyphs.dot} {passed:.0f} of {run.seconds:.0f} s"
     size = max(5, min(60, room - 36))
     drawn = sparkline(run.samples, view.top, size, glyphs)
     return Text.assemble((drawn, "cyan"), (" " * (size - len(drawn))), "  ", behind)
@@ -185,7 +191,7 @@ def belief(view: View, room: int, glyphs: Glyphs) -> list[Text]:
 
 def warnings(view: View, room: int, whole: bool) -> list[Text]:
     """What should be known of the host; the latest ones if there are many."""
-    texts = [" ".join(part for part in (one.text, one.advice) if part) for one in view.warnings]
+    texts = [advised(one.text, one.advice) for one in view.warnings]
     texts += [printable(text) for text in (view.belief.warnings if view.belief is not None else ())]
     shown = texts if whole else texts[-WARNINGS:]
     return [Text(line, "yellow") for text in shown for line in folded(f"! {text}", room, "  ", 9 if whole else 2)]

@@ -21,6 +21,12 @@ def about(commit: Commit) -> Commit:
     return Commit(commit.sha, printable(commit.date), printable(commit.author), printable(commit.subject))
 
 
+def advised(text: str, advice: str) -> str:
+    """A warning and what to do about it, as sentences."""
+    stop = "" if text.endswith((".", "!", "?")) or not advice else "."
+    return printable(f"{text}{stop} {advice}")
+
+
 def rate(value: float) -> str:
     """Operations per second in three or more digits: 12,345, 87.1, 0.442."""
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
