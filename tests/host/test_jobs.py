@@ -1,4 +1,7 @@
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -173,3 +176,35 @@ def test_a_lost_job_is_an_error(host: LocalHost) -> None:
     jobs.kill(host, job)
     assert not processes(f"{MARK}.5")
     assert jobs.status(host, job) == 137
+
+
+def test_ctrl_c_leaves_nothing_running(host: LocalHost) -> None:
+    script = (
+        "import sys; from pathlib import PurePosixPath\n"
+        "from perfbisect.host import jobs; from perfbisect.host.local import LocalHost\n"
+        "host = LocalHost('here', PurePosixPath(sys.argv[1]))\n"
+        "job = jobs.start(host, ['sh', '-c', 'echo on; sleep ' + sys.argv[2]], name='x', timeout=2000000)\n"
+        "for line in jobs.wait(host, job): print(line, flush=True)"
+    )
+    command = [sys.executable, "-c", script, str(host.root), f"{MARK}.6"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as controller:
+        assert controller.stdout
+        assert controller.stdout.readline() == "on\n"
+        controller.send_signal(signal.SIGINT)
+    assert controller.returncode == -signal.SIGINT
+    assert not processes(f"{MARK}.6")
+
+
+def test_a_job_outlives_a_killed_controller(host: LocalHost) -> None:
+    script = (
+        "import os, sys; from pathlib import PurePosixPath\n"
+        "from perfbisect.host import jobs; from perfbisect.host.local import LocalHost\n"
+        "host = LocalHost('here', PurePosixPath(sys.argv[1]))\n"
+        "jobs.start(host, ['sh', '-c', 'read line <go; echo $line'], name='x', timeout=60)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    place = Path(_with_fifo(host))
+    subprocess.run([sys.executable, "-c", script, str(place)], check=False)
+    (job,) = jobs.running(host)
+    (place / "go").write_text("came back\n")
+    assert finish(host, job) == (["came back"], 0)

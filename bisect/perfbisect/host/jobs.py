@@ -45,14 +45,15 @@ sh "$1/command" <"$1/stdin"
 printf '%s\\n' "$?" 1<>"$1/status"
 """
 
+# What has to be written goes through cat, which tells of a full disk: a shell's own printf knows just "I/O error".
 _START = """\
 cd -- "$2" || exit 1
 command -v -- "$3" >/dev/null || exit 127
 mkdir -p "${1%/*}" "$5" && mkdir "$1" || exit 1
 set -e
-printf '    \\n' >"$1/status"
+printf '    \\n' | cat >"$1/status"
 cat >"$1/stdin"
-printf '%s' "$4" >"$1/command"
+printf '%s' "$4" | cat >"$1/command"
 : >"$1/stdout"; : >"$1/stderr"
 if [ "$6" = merged ]; then errors="$1/stdout"; else errors="$1/stderr"; fi
 setsid sh -c "$7" leader "$1" </dev/null >>"$1/stdout" 2>>"$errors" &

@@ -21,7 +21,7 @@ from perfbisect.host.protocol import Host
 # $1 the lock, $2 the content that may be replaced, $3 the new content (empty: none). Prints what the lock holds.
 _SWAP = """\
 if [ -e "$1" ] && [ "$(cat "$1")" != "$2" ]; then cat "$1"; exit; fi
-if [ -n "$3" ]; then printf '%s' "$3" >"$1.new" && mv -f "$1.new" "$1" && cat "$1"; else rm -f "$1"; fi
+if [ -n "$3" ]; then printf '%s' "$3" | cat >"$1.new" && mv -f "$1.new" "$1" && cat "$1"; else rm -f "$1"; fi
 """
 
 

@@ -33,7 +33,7 @@ def mirror(host: Host, repository: Path, name: str) -> PurePosixPath:
     borrowed = Path(objects.removesuffix("\n"))
     script = """\
 [ -f "$1/HEAD" ] || { mkdir -p "${1%/*}" && git init -q --bare --template= "$1" && mkdir -p "$1/info"; } || exit 1
-printf '%s\\n' "$2" >"$1/objects/info/alternates"
+printf '%s\\n' "$2" | cat >"$1/objects/info/alternates"
 """
     host.run(["sh", "-c", script, "mirror", str(bare), _quoted_line(str(borrowed.resolve()))], env=_SETTINGS)
     return bare
@@ -45,7 +45,7 @@ def checkout(host: Host, bare: PurePosixPath, sha: str, source: PurePosixPath, i
     Raises EnvironmentFailure when the repository lacks the commit, or a file of it that is not ignored.
     """
     prepare = """\
-mkdir -p "$2" "$1/info" && rm -f "$1/index.lock" "$1/HEAD.lock" && printf '%s' "$3" >"$1/info/sparse-checkout"
+mkdir -p "$2" "$1/info" && rm -f "$1/index.lock" "$1/HEAD.lock" && printf '%s' "$3" | cat >"$1/info/sparse-checkout"
 """
     host.run(["sh", "-c", prepare, "prepare", str(bare), str(source), sparse_patterns(ignore)])
     try:
