@@ -78,9 +78,9 @@ def first_tree() -> Tree:
     return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def applied(changes: Iterable[Change]) -> Tree:
-    """The engine after ``changes``, in that order. Raises ValueError where one does not fit."""
-    tree = first_tree()
+def applied(changes: Iterable[Change], before: Tree) -> Tree:
+    """The tree after ``changes``, in that order. Raises ValueError where one does not fit."""
+    tree = dict(before)
     for change in changes:
         for edit in change.edits:
             try:

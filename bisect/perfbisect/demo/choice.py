@@ -21,7 +21,9 @@ def choose(random: Random, commits: int, index_features: Iterable[Change]) -> li
     wanted = commits - sum(map(len, units))
     optional = [change for kind in OPTIONAL for change in read_changes(kind)]
     if not len(KEPT) <= wanted <= len(optional):
-        raise ValueError(f"{wanted} commits to choose from {len(optional)}: not possible")
+        raise ValueError(
+            f"{commits} commits are not possible: there are {len(optional)} changes to choose from, and {wanted} are needed"
+        )
     random.shuffle(optional)
     while len(optional) > wanted:
         needed = KEPT.union(*(change.needs for change in optional))

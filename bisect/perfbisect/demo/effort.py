@@ -8,6 +8,7 @@ multiple of the time of one update-index; other machines differ by a few hundred
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil
 
 # feature → (size, extra time when it looks at every change), both ascending
 COST: Mapping[str, tuple[tuple[int, float], ...]] = {
@@ -41,7 +42,7 @@ def effort_for(feature: str, drop: float) -> Effort:
         raise ValueError(f"a planted drop of {drop} cannot be made: it lies between 0 and {LARGEST}")
     extra = drop / (1 - drop)
     points = COST[feature]
-    every = max(1, round(points[0][1] / extra))
+    every = ceil(points[0][1] / extra)  # what the smallest size costs too much is saved by looking less often
     return Effort(every, _size(points, extra * every))
 
 

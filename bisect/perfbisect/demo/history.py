@@ -78,8 +78,10 @@ def _stream(plan: Plan) -> Iterator[str]:
     trees = [first_tree()]
     yield _commit(0, "Release 1.0\n", (), {}, trees[0])
     for position, step in enumerate(plan.steps, 1):
-        trees.append(applied(plan.history(position)))
-        yield _commit(position, step.change.message, step.parents, trees[step.parents[0]], trees[-1])
+        first, *others = step.parents
+        after = applied(plan.history(position), trees[0]) if others else applied([step.change], trees[first])
+        trees.append(after)
+        yield _commit(position, step.change.message, step.parents, trees[first], after)
     for tag, position in ((GOOD, 0), (BAD, len(plan.steps))):
         yield f"tag {tag}\nfrom :{position + 1}\ntagger {_signature(position)}\n{_data(f'Release {tag[1:]}')}"
 

@@ -18,6 +18,7 @@ SMALLEST, LARGEST = 0.30, 0.52  # of the drops that a seed chooses, with room fo
 ON_SIDE = 0.3  # probability that the planted commit is on a side branch
 CLEAR = 2  # generations between the planted commit and one that does not compile
 TRIES = 2000
+SHORTEST = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class Plan:
 
 def draw(seed: int, commits: int, drop: float | None) -> Plan:
     """The plan of a seed. Raises ValueError for a number of commits or a drop that cannot be made."""
+    if commits < SHORTEST:
+        raise ValueError(f"{commits} commits are too few: not possible below {SHORTEST}")
     random = Random(seed)
     chosen = random.uniform(SMALLEST, LARGEST)  # drawn even where it is not used, so that the rest stays the same
     drop = chosen if drop is None else drop
