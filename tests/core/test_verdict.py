@@ -1,5 +1,7 @@
 """What a verdict says and which status it ends with."""
 
+import math
+
 import pytest
 
 from perfbisect.core.event import Commit
@@ -60,6 +62,11 @@ def test_inconclusive_gives_the_set_and_the_reason(reason: str, words: str) -> N
         "    60 %  0505050505 (2021-10-13, “Change 5”)",
         "    38 %  0606060606 (2021-10-13, “Change 6”)",
     )
+
+
+def test_ends_that_were_not_both_measured_are_not_compared() -> None:
+    said = tell(Inconclusive((1, 2), (0.5, 0.5), Interval(0.0, 1.0, math.inf), "the bad end cannot be measured"))
+    assert "How bad compares with good is not known." in said and "inf" not in said
 
 
 def test_inconclusive_sums_up_a_long_list() -> None:

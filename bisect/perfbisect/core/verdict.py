@@ -13,6 +13,7 @@ LISTED = 10  # candidates of an inconclusive hunt that are listed before the res
 REASONS = {
     "budget": "the budget of builds, runs or time is spent",
     "unbuildable": "the commits between them do not build or run",
+    "not confirmed": "runs side by side did not confirm the commit that the search pointed to",
     "layout tie": "neighbouring builds differ no more than a change of code layout would make them differ",
 }
 
@@ -82,9 +83,11 @@ def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tup
     entries = [f"  {chance(p):>6}  {told(commit_of(candidate))}" for candidate, p in pairs[:LISTED]]
     if rest := pairs[LISTED:]:
         entries.append(f"  {chance(sum(p for _, p in rest)):>6}  the {len(rest)} others together")
+    known = math.isfinite(verdict.ratio.high)
+    ends = f"{title(metric)} of bad is {ratio(verdict.ratio)} of that of good: {change(verdict.ratio.middle)}."
     return (
         f"Inconclusive: {reason}.",
-        f"{title(metric)} of bad is {ratio(verdict.ratio)} of that of good: {change(verdict.ratio.middle)}.",
+        ends if known else "How bad compares with good is not known.",
         f"The culprit is {many}, {chance(sum(verdict.probabilities))} sure:" if pairs else "No commit can be named.",
         *entries,
     )
