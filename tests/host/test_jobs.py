@@ -178,6 +178,7 @@ def test_a_lost_job_is_an_error(host: LocalHost) -> None:
     assert jobs.status(host, job) == 137
 
 
+@pytest.mark.tools
 def test_ctrl_c_leaves_nothing_running(host: LocalHost) -> None:
     script = (
         "import sys; from pathlib import PurePosixPath\n"
@@ -195,6 +196,7 @@ def test_ctrl_c_leaves_nothing_running(host: LocalHost) -> None:
     assert not processes(f"{MARK}.6")
 
 
+@pytest.mark.tools
 def test_a_job_outlives_a_killed_controller(host: LocalHost) -> None:
     script = (
         "import os, sys; from pathlib import PurePosixPath\n"

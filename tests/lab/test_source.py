@@ -8,6 +8,8 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import source
 
+pytestmark = pytest.mark.tools  # many calls of git
+
 Git = Callable[..., str]
 
 
