@@ -68,7 +68,7 @@ def least(policy: Policy) -> float:
 
 def first_runs(build_cost: float) -> int:
     """How often each end is measured to begin with: the dearer a build, the better to know the ends."""
-    return 2 if build_cost <= CHEAP else 4
+    return 2 if build_cost <= CHEAP else 3
 
 
 def differ(ends: Contrast) -> bool:
