@@ -169,6 +169,7 @@ def test_leaving_the_wait_kills_the_job(host: LocalHost, how: str) -> None:
 
 def test_a_lost_job_is_an_error(host: LocalHost) -> None:
     job = shell(host, f"sleep {MARK}.5")
+    assert until(lambda: len(processes(f"sleep\x00{MARK}.5")) == 1)
     os.killpg(job.pid, 9)  # the leader only: its command runs in a group of its own
     with pytest.raises(EnvironmentFailure, match="gone without an exit status"):
         finish(host, job)

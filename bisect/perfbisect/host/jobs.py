@@ -88,7 +88,7 @@ state "$1" "$2" "$3"
 )
 
 # Everything in the leader's session, and every descendant of that (some servers' children open sessions of their
-# own), gets TERM, then KILL until nothing is left. If the leader's pid belongs to another process by now, the session
+# own), gets TERM once, whenever it appears, then KILL until nothing is left. If the leader's pid belongs to another process by now, the session
 # has ended: a number stays taken as long as a session has it.
 _KILL = (
     _STATE
@@ -109,10 +109,13 @@ if [ -n "$stat" ]; then
     born=$(set -- ${stat##*) }; echo "${20}")
     [ "$born" = "$3" ] || exit 0
 fi
-signal=TERM; tries=0
+told=' '; tries=0
 while pids=$(members "$2"); [ -n "$pids" ]; do
-    [ "$tries" -lt "$4" ] || signal=KILL
-    if [ "$tries" = 0 ] || [ $signal = KILL ]; then kill -s $signal $pids 2>/dev/null || :; fi
+    for pid in $pids; do
+        if [ "$tries" -ge "$4" ]; then kill -s KILL "$pid" 2>/dev/null
+        else case $told in *" $pid "*) ;; *) kill -s TERM "$pid" 2>/dev/null; told="$told$pid ";; esac
+        fi
+    done
     tries=$((tries + 1))
     sleep 0.05
 done
