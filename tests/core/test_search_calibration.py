@@ -12,7 +12,7 @@ from perfbisect.core.policy import Policy
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.world import Habits, World
 
-HUNTS = 60
+HUNTS = 40
 
 STEADY = Habits(noise=0.01)
 NOISY = Habits(noise=0.1, drift=0.08, drift_memory=6, run_seconds=1, build_seconds=5)

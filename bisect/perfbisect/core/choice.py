@@ -20,6 +20,7 @@ from perfbisect.core.order import Measure, Purpose, Share
 from perfbisect.core.prediction import Prediction, predict
 from perfbisect.core.record import Record
 from perfbisect.core.skips import chance_to_build
+from perfbisect.core.splits import splits
 
 Array = NDArray[np.float64]
 
@@ -27,7 +28,6 @@ RUNS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
 REFERENCES = (0.0, 0.5, 1.0)  # reference runs for each run
 BUILD_EXPONENT = 0.7
 GOOD_ENOUGH = 0.8  # repeats: the largest batch whose score is this near to the best
-EXPLORED = 4  # classes whose splits are looked at
 SURE = 0.05  # a reference is a build whose label is this certain
 ENOUGH_BITS = 0.3  # entropy that an answer of 95 % has left
 POINTLESS = 0.01  # of the score of the first step: nothing is left to learn
@@ -48,7 +48,7 @@ def choose(
     """The best measurement, or None if there is nothing to measure; ``busy`` candidates are left to others."""
     chance = chance_to_build(len(classes.of), record.skipped, (*record.builds, *record.built, *record.same))
     measured = [b for b in record.builds if b not in record.skipped]
-    new = _splits(record, classes, posterior, chance, busy, may_build=may_build)
+    new = splits(record, classes, posterior, chance, busy, may_build=may_build)
     candidates = [v for v in (*measured, *new) if v not in busy]
     if not candidates:
         return None
@@ -119,15 +119,20 @@ def _scores(seen: Prediction, cost: Array, likely: Array, drift: _Drift, build_m
 
 
 def hopeless(choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float) -> bool:
-    """Whether to give up: a step promises next to nothing, or, with repeats being the best that is left, the next
-    bit would cost more than all the search so far and a usual one together, twice over."""
+    """Whether to give up.
+
+    Any step that promises next to nothing is not worth taking. If all that is left is to repeat builds, the
+    next bit must not cost more than the search so far and a usual search together, twice over.
+    """
     ideal = _ideal(posterior, build_cost)
-    if choice.rate < POINTLESS * ideal or choice.order.plan[0].candidate not in record.builds:
-        return choice.rate < POINTLESS * ideal
-    missing = np.clip(_entropy(classes.spread(posterior.culprit)) - ENOUGH_BITS, ENOUGH_BITS, 1.0)
+    if choice.rate < POINTLESS * ideal:
+        return True
+    if choice.order.plan[0].candidate not in record.builds:
+        return False
+    missing = float(np.clip(_entropy(classes.spread(posterior.culprit)) - ENOUGH_BITS, ENOUGH_BITS, 1.0))
     usual = _entropy(classes.weight) / ideal
     spent = len(record.value) + len(record.built | record.skipped) * build_cost**BUILD_EXPONENT
-    return bool(choice.rate * (usual + spent) * 2 < missing)
+    return bool(choice.rate * 2 * (usual + spent) < missing)
 
 
 def _entropy(probability: Array) -> float:
@@ -143,56 +148,6 @@ def _ideal(posterior: Posterior, build_cost: float) -> float:
     square = drop**2 / (2 * fit.layout + 1 / RUNS)
     gain = information.bits(np.full(len(RUNS), 0.5), square)
     return max(float((gain / (build_cost**BUILD_EXPONENT + RUNS)).max()), 1e-9)
-
-
-def _splits(
-    record: Record, classes: Classes, posterior: Posterior, chance: Array, busy: Collection[int], *, may_build: bool
-) -> list[int]:
-    """Candidates without readings that would split the likeliest classes, best first for each."""
-    open_ = chance > 0
-    open_[list(record.builds)] = False
-    open_[[*record.same, *busy]] = False
-    parts = _parts(classes, busy)
-    if not may_build:
-        built = np.zeros_like(open_)
-        built[list(record.built)] = True
-        open_ &= built
-    if not open_.any():
-        return []
-    found: list[int] = []
-
-    def take(weight: Array, among: NDArray[np.bool_] | None = None) -> None:
-        split = np.zeros(len(weight))
-        for part in parts:  # what each answer to the questions in flight would leave
-            mass = float(weight[part].sum())
-            if mass > 0:
-                below = classes.reach.sums(np.where(part, weight, 0.0))
-                split += below * (mass - below) / mass
-        promise = np.where(open_ if among is None else open_ & among, split * chance, -1.0)
-        promise[np.isnan(promise)] = -1.0
-        best = int(promise.argmax())
-        if promise[best] > 1e-9 and best not in found:
-            found.append(best)
-
-    overall = classes.spread(posterior.culprit)
-    take(overall)
-    likely = np.argsort(-np.where(classes.members > 1, posterior.culprit, -1.0), kind="stable")[:EXPLORED]
-    for index in likely:
-        if classes.members[index] < 2 or posterior.culprit[index] < 1e-4:
-            continue
-        members = classes.of == index
-        take(overall, members)
-        take(np.where(members, classes.weight / classes.prior[index], 0.0))
-    return found
-
-
-def _parts(classes: Classes, busy: Collection[int]) -> list[NDArray[np.bool_]]:
-    """The range cut by the candidates that other hosts are measuring."""
-    parts = [np.ones(len(classes.of), bool)]
-    for candidate in sorted(busy):
-        below = classes.reach.ancestors(candidate)
-        parts = [cut for part in parts for cut in (part & below, part & ~below) if cut.any()]
-    return parts
 
 
 def _plan(

@@ -63,7 +63,6 @@ class Posterior:
 
     culprit: Array  # (C,) probability of each class, sums to one
     several: float  # probability that there is more than one step
-    layout: float  # posterior s.d. of the layout effect, as a fraction
     drifting: float  # probability that the host drifts
     fit: Fit
 
@@ -113,7 +112,6 @@ def infer(levels: Levels, classes: Classes, drop: float) -> Posterior:
     return Posterior(
         culprit=p.sum(axis=(0, 1)),
         several=float(p[1].sum()),
-        layout=float(np.sqrt(cells @ width**2)),
         drifting=float(cells @ (levels.drift[law] > 0)),
         fit=fit,
     )

@@ -70,8 +70,9 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
                 readings.append(seen)
                 minutes = max(minutes, seen.at + seen.seconds / 120)
             case Built():
+                if seen.candidate not in built:
+                    costs.append(seen.seconds)
                 built.add(seen.candidate)
-                costs.append(seen.seconds)
                 if seen.same_as is not None:
                     _join(same, seen.candidate, seen.same_as)
             case Skipped():
