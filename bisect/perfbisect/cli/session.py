@@ -14,7 +14,7 @@ from perfbisect.core.event import HuntStarted, Warned
 from perfbisect.core.measurement import HostFacts
 from perfbisect.core.order import Verdict
 from perfbisect.core.settings import Settings
-from perfbisect.errors import INTERRUPTED, PerfBisectError
+from perfbisect.errors import INTERRUPTED, PerfBisectError, UsageError
 from perfbisect.host.connect import connect
 from perfbisect.host.facts import fingerprint
 from perfbisect.host.lock import hold
@@ -103,6 +103,11 @@ def go_on(hunt_id: int | None, path: Path | None, view: View) -> Verdict:
     with closing(History.open(path)) as history:
         hunt_id = history.latest() if hunt_id is None else hunt_id
         scene = Scene.set_up(history.settings(hunt_id))
+        if scene.span.candidates != history.candidates(hunt_id):
+            raise UsageError(
+                f"Hunt {hunt_id} cannot go on: its range in {scene.settings.repository} is not what it was.",
+                "Its recipe's ignore list or the repository has changed; begin a new hunt with: bisect run",
+            )
         return follow(history, hunt_id, scene, view, resumed=True)
 
 
@@ -113,10 +118,12 @@ def follow(history: History, hunt_id: int, scene: Scene, view: View, *, resumed:
         stack.callback(view.close)
         try:
             stack.enter_context(hold(scene.host, f"hunt {hunt_id}"))
+            if resumed:
+                view.recall((entry.at, entry.event) for entry in history.events(hunt_id))
             for at, event in events(history, hunt_id, scene, resumed):
                 view.show(event, at)
                 verdict = verdict_of(event) or verdict
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or nobody reads any more
             view.close()
             click.echo(f"Interrupted. What was measured is kept; go on with: bisect resume {hunt_id}", err=True)
             raise SystemExit(INTERRUPTED) from None

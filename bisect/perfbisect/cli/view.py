@@ -1,7 +1,8 @@
 """Which view draws a hunt: live in a terminal, plain lines otherwise, JSON for programs."""
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import click
@@ -11,6 +12,9 @@ from perfbisect.core.event import Event
 
 class View(Protocol):
     """Draws the events of a hunt; closing it leaves the terminal as it was."""
+
+    def recall(self, told: Iterable[tuple[float, Event]]) -> None:
+        """Take note of what earlier sessions of a resumed hunt saw, before the first event is shown."""
 
     def show(self, event: Event, at: float) -> None:
         """Draw one event that happened ``at`` seconds since the epoch."""
@@ -31,7 +35,7 @@ def open_view(*, as_json: bool, plain: bool) -> View:
         from perfbisect.ui.jsonlines import JsonLines
 
         return JsonLines(sys.stdout)
-    if plain or not sys.stdout.isatty():
+    if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         from perfbisect.ui.plain import PlainLines
 
         return PlainLines(sys.stdout)

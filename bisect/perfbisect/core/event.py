@@ -20,6 +20,11 @@ class Commit:
         """The abbreviated hash used everywhere in output."""
         return self.sha[:10]
 
+    @property
+    def title(self) -> str:
+        """The subject in at most 72 signs: some projects write the whole message into one line."""
+        return self.subject if len(self.subject) <= 72 else f"{self.subject[:71].rstrip()}…"
+
 
 @dataclass(frozen=True, slots=True)
 class HuntStarted:

@@ -104,7 +104,7 @@ def proof(step: Step, commit_of: CommitOf) -> str:
 
 def told(commit: Commit) -> str:
     """A commit in a sentence: hash, day and subject, as far as they are known."""
-    about = ", ".join(part for part in (commit.date, f"“{commit.subject}”" if commit.subject else "") if part)
+    about = ", ".join(part for part in (commit.date, f"“{commit.title}”" if commit.subject else "") if part)
     return f"{commit.short} ({about})" if about else commit.short
 
 

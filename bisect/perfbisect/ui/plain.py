@@ -71,7 +71,7 @@ def hunt(event: HuntStarted) -> str:
 
 def about(commit: Commit) -> str:
     """Day and subject."""
-    return printable(f"{commit.date} {commit.subject}")
+    return printable(f"{commit.date} {commit.title}")
 
 
 def built(view: View, event: BuildFinished) -> str:
