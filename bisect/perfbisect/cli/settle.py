@@ -8,6 +8,7 @@ import click
 
 from perfbisect.core.settings import Settings
 from perfbisect.recipes.find import load_builder
+from perfbisect.recipes.lineage import variant_of
 from perfbisect.repository.clone import cached_clone
 from perfbisect.repository.resolve import open_repository, resolve
 
@@ -15,6 +16,7 @@ from perfbisect.repository.resolve import open_repository, resolve
 def settle(settings: Settings) -> Settings:
     """The settings with everything resolved that the recipe and the repository decide: clone, variant, commits."""
     builder = load_builder(settings.builder, settings.builders_path)
+    variant_of(builder, settings.variant)  # a mistyped one is told before anything is cloned
     if settings.repository:
         repository = Path(settings.repository)
     else:

@@ -3,7 +3,7 @@
 import click
 
 
-class Minutes(click.ParamType):
+class Minutes(click.ParamType[float]):
     """A length of time such as 90s, 45m or 2h; a bare number means minutes."""
 
     name = "TIME"
@@ -23,7 +23,7 @@ class Minutes(click.ParamType):
         return minutes
 
 
-class Percent(click.ParamType):
+class Percent(click.ParamType[float]):
     """A share such as 2% or 0.02."""
 
     name = "SHARE"
