@@ -191,3 +191,25 @@ def test_an_interruption_in_the_middle_of_a_run_leaves_nothing_running(open_lab:
     with pytest.raises(KeyboardInterrupt):
         events.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
     assert not jobs.running(host)
+
+
+def test_without_perf_and_vmstat_there_is_still_qps(
+    open_lab: Open, host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for program in {*Path("/bin").iterdir(), *Path("/usr/bin").iterdir()}:
+        if program.name not in ("perf", "vmstat") and not (tmp_path / "bin" / program.name).exists():
+            (tmp_path / "bin" / program.name).symlink_to(program)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    ((_, run),) = finished(measure(open_lab(), Share(FAST, 1)))
+    assert run.qps > 0
+    assert run.counters == {}
+    assert run.system == {}
+
+
+def test_what_a_killed_session_left_running_is_ended(open_lab: Open, host: LocalHost) -> None:
+    jobs.start(host, ["sleep", "100"], name="run", timeout=200)
+    other = jobs.start(host, ["sleep", "100"], name="somebody-elses", timeout=200)
+    measure(open_lab(), Share(BROKEN, 1))
+    assert jobs.running(host) == (other,)
+    jobs.kill(host, other)

@@ -5,16 +5,17 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
 from perfbisect.core.measurement import HostFacts
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import preflight
 from perfbisect.lab.preflight import check, events_of, needed, settings
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
 from perfbisect.recipes.workload import Workload
 
-WORKLOAD = Workload(name="w", suite="s", summary="", group="point")
+WORKLOAD = Workload(name="w", suite="s", driver="pgsql", summary="", group="point", statement="select 1")
 USED = (*preflight.TOOLS, "sh", "env", "df", "cat", "lscpu", "uname", "perf", "vmstat", "gcc", "true")
 
 
@@ -127,6 +128,22 @@ def test_a_machine_without_hardware_counters(host: LocalHost, take_away: Callabl
     assert len([warning for warning in warnings if "no hardware counters" in warning.text]) == 1
     with pytest.raises(EnvironmentFailure, match="does not count instructions, cycles"):
         check(host, builder(), WORKLOAD, "ipc")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"script": "typo.lua"}, r"Workload s/w names a script that is not there: .*typo\.lua"),
+        ({"prepare_script": "typo.lua"}, "not there"),
+        ({"driver": "unheard"}, r"no sql\.lua runs it with unheard"),
+        ({"time": 0.5}, "whole seconds"),
+    ],
+)
+def test_a_workload_that_cannot_run_is_refused_at_once(
+    host: LocalHost, change: dict[str, str | float], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        check(host, builder(), replace(WORKLOAD, **change), "qps")
 
 
 def test_room_on_the_disk(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,6 +151,9 @@ def test_visits_of_a_server(lab: HostLab, host: LocalHost) -> None:
 @needs_postgres
 @pytest.mark.dbms
 def test_a_server_that_does_not_start_is_skipped_with_the_end_of_its_log(lab: HostLab, host: LocalHost) -> None:
+    assert BUILDER.server
+    server = replace(BUILDER.server, stop=[f"{BIN}/pg_ctl", "-D", "{data}", "-m", "fast", "stop"])
+    lab.builder = replace(BUILDER, server=server)
     measure(lab, Share(FAST, 1))
     *_, last = measure(lab, Share(WRONG, 1), Share(FAST, 1))
     assert isinstance(last, CandidateSkipped)

@@ -9,7 +9,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.facts import fingerprint, free_bytes, load_average
 from perfbisect.host.programs import how_to_install, missing, require
 from perfbisect.host.protocol import Host
-from perfbisect.lab import perf
+from perfbisect.lab import perf, scripts, sysbench
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.lineage import variant_of
 from perfbisect.recipes.workload import Workload
@@ -25,7 +25,12 @@ WITHOUT_PERF = frozenset({"qps", "latency", "p95", "p99", "cs/o", "r/o", "rKB/o"
 
 
 def check(host: Host, builder: Builder, workload: Workload, metric: str) -> tuple[Warned, ...]:
-    """Warnings, most serious first. Raises EnvironmentFailure for what makes a hunt for ``metric`` meaningless."""
+    """Warnings, most serious first. Raises EnvironmentFailure for what makes a hunt for ``metric`` meaningless.
+
+    Raises UsageError for a workload that sysbench cannot run.
+    """
+    sysbench.command(workload, scripts.measured(workload))
+    scripts.preparing(workload)
     require(host, needed(builder))
     facts = fingerprint(host)
     return (*disk(host), *counters(host, metric), *company(host, facts), *settings(facts))

@@ -9,6 +9,7 @@ from perfbisect.recipes.workload import Workload
 
 SHARED = "perfbisect.lua"
 PLAIN_SQL = "sql.lua"
+SYSBENCH_DRIVERS = ("mysql", "pgsql")
 
 
 def measured(workload: Workload) -> Path:
@@ -55,8 +56,13 @@ def _own(workload: Workload, name: str) -> Path:
 def _plain_sql(workload: Workload) -> Path:
     """The script that runs plain SQL: of the suite, of the driver, or the one for all that sysbench has a driver for."""
     folders = recipe_folders("workloads")
-    drivers = [folder / workload.driver / PLAIN_SQL for folder in folders]
-    for script in (Path(workload.folder, PLAIN_SQL), *drivers, *(folder / PLAIN_SQL for folder in folders)):
-        if script.is_file():
-            return script
-    raise RecipeError(f"Workload {workload.suite}/{workload.name} has no script, and there is no {PLAIN_SQL} to run.")
+    places = [Path(workload.folder), *(folder / workload.driver for folder in folders)]
+    if workload.driver in SYSBENCH_DRIVERS:
+        places += folders
+    for place in places:
+        if (place / PLAIN_SQL).is_file():
+            return place / PLAIN_SQL
+    raise RecipeError(
+        f"Workload {workload.suite}/{workload.name} is plain SQL, but no {PLAIN_SQL} runs it with {workload.driver}.",
+        f"Give it a script, or write {workload.driver}/{PLAIN_SQL} in the folder of your workloads.",
+    )
