@@ -37,7 +37,7 @@ A hunt that was interrupted goes on with `bisect resume`.
 @click.option(
     "--direction",
     type=click.Choice([d.value for d in Direction]),
-    help="Which change is hunted, from good to bad. Default: drop for qps, rise for every other metric.",
+    help="Which change is hunted, from good to bad. Default: the one that makes the metric worse.",
 )
 @click.option("--confidence", type=Percent(), default=0.95, show_default="95%", help="Name a culprit when this sure.")
 @click.option("--min-effect", type=Percent(), default=0.02, show_default="2%", help="Smallest change of interest.")
@@ -75,11 +75,12 @@ def run(
     """Hunt the commit that changed the speed between GOOD and BAD."""
     from perfbisect.cli.session import Scene, follow_anew
     from perfbisect.cli.settle import settle
+    from perfbisect.core.counters import higher_is_better
     from perfbisect.core.verdict import exit_status
 
     policy = Policy(
         confidence=options["confidence"],
-        direction=Direction(direction or ("drop" if metric == "qps" else "rise")),
+        direction=Direction(direction or ("drop" if higher_is_better(metric) else "rise")),
         min_effect=options["min_effect"],
         max_builds=options["max_builds"] or 0,
         max_runs=options["max_runs"] or 0,

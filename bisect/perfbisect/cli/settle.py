@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from perfbisect.core.counters import check_metric
 from perfbisect.core.settings import Settings
 from perfbisect.recipes.find import load_builder
 from perfbisect.recipes.lineage import variant_of
@@ -14,9 +15,13 @@ from perfbisect.repository.resolve import open_repository, resolve
 
 
 def settle(settings: Settings) -> Settings:
-    """The settings with everything resolved that the recipe and the repository decide: clone, variant, commits."""
+    """The settings with everything resolved that the recipe and the repository decide: clone, variant, commits.
+
+    What is mistyped is told before anything is cloned.
+    """
+    check_metric(settings.metric)
     builder = load_builder(settings.builder, settings.builders_path)
-    variant_of(builder, settings.variant)  # a mistyped one is told before anything is cloned
+    variant_of(builder, settings.variant)
     if settings.repository:
         repository = Path(settings.repository)
     else:
