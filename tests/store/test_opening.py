@@ -1,8 +1,11 @@
 """What can be wrong with the file of a history, each with one sentence, and nothing is lost or made by looking."""
 
+import os
+import shutil
 import sqlite3
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -63,6 +66,35 @@ def test_odd_names_are_only_names(tmp_path: Path, odd: str) -> None:
     with closing(read(tmp_path / odd)) as history:
         assert history.latest() == 1
     assert {file.name.split(".db")[0] for file in tmp_path.iterdir()} == {odd.split(".db")[0]}
+
+
+@pytest.fixture
+def theirs() -> Iterator[Path]:
+    """A folder in which this process cannot write, with the rights of nobody if it has those of root."""
+    folder = Path(tempfile.mkdtemp())
+    with closing(History.open(folder / "history.db")) as history:
+        sample.begin(history)
+    folder.chmod(0o555)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield folder
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def test_a_history_in_a_folder_that_cannot_be_written_is_read(theirs: Path) -> None:
+    with closing(read(theirs / "history.db")) as history:
+        assert len(history.hunts()) == 1
+    assert [file.name for file in theirs.iterdir()] == ["history.db"]
+    with (
+        pytest.raises(EnvironmentFailure, match="cannot be opened or written"),
+        closing(History.open(theirs / "history.db")) as history,
+    ):
+        sample.begin(history)
 
 
 def not_sqlite(path: Path) -> None:

@@ -1,8 +1,10 @@
-"""What several verbs share: the history they work on, and how wide their output may be."""
+"""What several verbs share: the history they work on, and how they write to standard output."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -22,3 +24,18 @@ def history_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def output_width() -> int | None:
     """Columns that a line of standard output may take; None (no limit) where it does not go to a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def say(text: str) -> None:
+    """Write ``text`` to standard output; signs that its encoding does not have become "?".
+
+    Ends the program, with status 0, when nobody reads any more.
+    """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        click.echo(text, nl=not text.endswith("\n"))
+    except BrokenPipeError:
+        # The reader has enough (`| head`). What Python still buffers for it must not raise again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(0) from None

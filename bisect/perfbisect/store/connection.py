@@ -29,7 +29,9 @@ def open_reader(path: Path) -> sqlite3.Connection:
         raise UsageError(f"There are no hunts yet: {path} does not exist.", "Begin one with `bisect run`.")
     with explained(path):
         # Without its -wal beside it and in a folder that cannot be written, a history is as it was closed.
-        closed = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
+        closed = (
+            not os.access(path.parent, os.W_OK, effective_ids=True) and not path.with_name(f"{path.name}-wal").exists()
+        )
         mode = "immutable=1" if closed else "mode=ro"
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=WAIT)
         try:

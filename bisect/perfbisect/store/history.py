@@ -189,6 +189,12 @@ class History:
         """When a hunt was begun, in seconds since the epoch."""
         return float(str(self.column(hunt, "started")))
 
+    def sessions(self, hunt: int) -> list[float]:
+        """When processes began to work on a hunt, in order, in seconds since the epoch."""
+        with explained(self.path):
+            rows = self.connection.execute("SELECT started FROM sessions WHERE hunt_id = ? ORDER BY id", [hunt])
+            return [started for (started,) in rows]
+
     def candidates(self, hunt: int) -> tuple[str, ...]:
         """The commit of each node of a hunt's range, oldest first."""
         if hunt not in self.ranges:

@@ -21,6 +21,9 @@ class Listed:
     metric: str
     good: str
     bad: str
+    commits: int  # in the range
+    candidates: int  # the good end not counted
+    merges: int
     state: str  # running, interrupted, found, several, not reproduced, inconclusive
     culprit: str | None  # full hash of the commit that a verdict names first
     probability: float | None
@@ -30,7 +33,8 @@ class Listed:
 
 
 HUNTS = """
-SELECT hunts.id, hunts.started, builder, variant, workload, host, metric, good, bad, hunts.ended, verdicts.kind,
+SELECT hunts.id, hunts.started, builder, variant, workload, host, metric, good, bad, commits, candidates - 1,
+  merges, hunts.ended, verdicts.kind,
   (SELECT process FROM sessions WHERE sessions.hunt_id = hunts.id ORDER BY sessions.id DESC LIMIT 1),
   suspects.commit_hash, suspects.probability, coalesce(suspects.ratio, verdicts.ratio),
   (SELECT count(*) FROM builds WHERE builds.hunt_id = hunts.id AND NOT reused),
@@ -45,7 +49,7 @@ def read_hunts(connection: sqlite3.Connection, hunt: int | None = None) -> tuple
     """All hunts, or one, oldest first."""
     where, values = ("", []) if hunt is None else (" WHERE hunts.id = ?", [hunt])
     rows = connection.execute(f"{HUNTS}{where} ORDER BY hunts.id", values)
-    return tuple(Listed(*(*row[:9], state(*row[9:12]), *row[12:])) for row in rows)
+    return tuple(Listed(*(*row[:12], state(*row[12:15]), *row[15:])) for row in rows)
 
 
 def state(ended: float | None, kind: str | None, process: str | None) -> str:

@@ -1,0 +1,77 @@
+"""The tables of a report, cell by cell, as every format of it shows them."""
+
+from collections.abc import Iterator
+
+from perfbisect.report.story import Candidate, Case, State, Story
+from perfbisect.report.words import MISSING, ends, figure, lasted, share
+
+Row = tuple[str, ...]
+
+UNITS = {"cpu/o": "cpu/o, µs", "ipc": "instructions/cycle"}
+DISPENSABLE: Row = ("ccache", "date", "build", "runs")  # columns of candidates that a narrow terminal goes without
+COUNTERS: Row = ("counter", "parent", "culprit", "ratio")
+
+
+def counters(case: Case) -> list[Row]:
+    """What was counted for a culprit and its parents."""
+    return [
+        (
+            UNITS.get(each.metric, each.metric),
+            figure(each.parent),
+            figure(each.culprit),
+            MISSING if each.ratio is None else f"×{each.ratio:.2f}",
+        )
+        for each in case.counters
+        if each.parent is not None or each.culprit is not None
+    ]
+
+
+def not_counted(case: Case) -> str:
+    """The metrics that the host could not count, in one line; empty when there is none."""
+    missing = (each.metric for each in case.counters if each.parent is None and each.culprit is None)
+    return ", ".join(missing)
+
+
+def relative_name(story: Story) -> str:
+    """The name of the ratio to the base: rQPS, rp95, …"""
+    return "rQPS" if story.settings.metric == "qps" else f"r{story.settings.metric}"
+
+
+def candidates_head(story: Story) -> Row:
+    """The titles of the table of candidates."""
+    return ("commit", "date", relative_name(story), "95 %", "runs", "build", "ccache", "state", "subject")
+
+
+def candidates(story: Story) -> list[Row]:
+    """What time was spent on, oldest first."""
+    return [
+        (
+            each.commit.short,
+            each.commit.date or MISSING,
+            "1.000" if each.state is State.BASE else MISSING if each.ratio is None else f"{each.ratio.middle:.3f}",
+            ends(each.ratio),
+            str(each.runs) if each.runs else MISSING,
+            build(each),
+            share(each.hit_rate),
+            each.state.value,
+            each.commit.subject,
+        )
+        for each in story.candidates
+    ]
+
+
+def build(each: Candidate) -> str:
+    """What building it took."""
+    if not each.builds:
+        return "kept" if each.reused else MISSING
+    times = f"{each.builds}× " if each.builds > 1 else ""
+    return f"{times}{lasted(each.build_seconds)}"
+
+
+def remarks(story: Story) -> Iterator[str]:
+    """What the table has no column for."""
+    for each in story.candidates:
+        if each.skipped:
+            yield f"{each.commit.short} was skipped, {each.skipped}"
+        if each.same_as:
+            yield f"{each.commit.short} is the same binary as {each.same_as.short}"

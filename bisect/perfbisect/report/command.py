@@ -1,0 +1,46 @@
+"""The commands that make a hunt anew, or go on with it."""
+
+import shlex
+from pathlib import Path
+
+from perfbisect.core.policy import Direction, Policy
+from perfbisect.core.settings import Settings
+from perfbisect.store.connection import default_place
+
+
+def made_by(settings: Settings, history: Path) -> str:
+    """The `bisect run` that asks for the same; what is as by default is left out."""
+    policy, usual = settings.policy, Policy()
+    direction = Direction.DROP if settings.metric == "qps" else Direction.RISE
+    words = [
+        "bisect", "run", settings.good, settings.bad,
+        "--builder", settings.builder, "--workload", settings.workload, "--host", settings.host,
+        "--repo", settings.repository, "--variant", settings.variant,
+    ]  # fmt: skip
+    options: list[tuple[str, str, bool]] = [
+        ("--metric", settings.metric, settings.metric != "qps"),
+        ("--direction", policy.direction.value, policy.direction is not direction),
+        ("--confidence", f"{policy.confidence:g}", policy.confidence != usual.confidence),
+        ("--min-effect", f"{policy.min_effect:g}", policy.min_effect != usual.min_effect),
+        ("--max-builds", str(policy.max_builds), policy.max_builds != usual.max_builds),
+        ("--max-runs", str(policy.max_runs), policy.max_runs != usual.max_runs),
+        ("--max-time", f"{policy.max_minutes:g}m", policy.max_minutes != usual.max_minutes),
+        *((f"--{name}", str(value), True) for name, value in settings.overrides.items()),
+        ("--builders", settings.builders_path, bool(settings.builders_path)),
+        ("--workloads", settings.workloads_path, bool(settings.workloads_path)),
+        ("--hosts", settings.hosts_path, bool(settings.hosts_path)),
+    ]
+    for name, value, said in options:
+        words += [name, value] if said else []
+    words += ["--first-parent"] if settings.first_parent else []
+    return shlex.join([*words, *elsewhere(history)])
+
+
+def go_on_with(hunt: int, history: Path) -> str:
+    """The `bisect resume` of this hunt."""
+    return shlex.join(["bisect", "resume", str(hunt), *elsewhere(history)])
+
+
+def elsewhere(history: Path) -> list[str]:
+    """The option that names a history other than the default one."""
+    return [] if history == default_place() else ["--history", str(history)]

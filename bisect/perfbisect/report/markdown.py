@@ -1,0 +1,87 @@
+"""A hunt told as Markdown, to be pasted into an issue."""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from perfbisect.core.verdict import chance, title
+from perfbisect.report import cells
+from perfbisect.report.story import Story
+from perfbisect.report.terminal import extent, machine, so_far, spent
+from perfbisect.report.words import moment
+
+SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
+
+
+def render(story: Story) -> str:
+    """The whole report."""
+    return "\n".join([*summary(story), *proof(story), *details(story)]) + "\n"
+
+
+def summary(story: Story) -> Iterator[str]:
+    """The verdict and what was hunted."""
+    hunt, settings = story.hunt, story.settings
+    yield f"## {escape(f'{settings.builder} {settings.workload}: {settings.good}..{settings.bad}')}"
+    yield ""
+    told = story.verdict or so_far(story)
+    for sentence in told:
+        yield f"- {escape(sentence.strip())}" if sentence.startswith("  ") else f"{escape(sentence)}  "
+    yield ""
+    yield f"- range: {extent(story)}"
+    yield f"- workload: {escape(settings.workload)}, metric {escape(title(settings.metric))}"
+    yield f"- builder: {escape(settings.builder)}, {escape(settings.variant)}"
+    yield f"- host: {escape(machine(story))}"
+    yield f"- hunted: {moment(hunt.started)}; {spent(story)}"
+
+
+def proof(story: Story) -> Iterator[str]:
+    """Why each culprit is slower."""
+    for case in story.cases:
+        yield ""
+        yield f"### Why {case.commit.short}"
+        yield ""
+        yield f"{escape(case.why)}"
+        if rows := cells.counters(case):
+            yield ""
+            yield from table(cells.COUNTERS, rows, right=cells.COUNTERS[1:])
+        if missing := cells.not_counted(case):
+            yield ""
+            yield f"Not counted on this host: {escape(missing)}."
+
+
+def details(story: Story) -> Iterator[str]:
+    """Candidates, warnings and the command, folded away."""
+    if not story.verdict and story.suspects:
+        yield ""
+        yield "### Most probable so far"
+        yield ""
+        rows = [(chance(each.probability), each.commit.short, each.commit.date, each.commit.subject)
+                for each in story.suspects]  # fmt: skip
+        yield from table(("probability", "commit", "date", "subject"), rows, right=("probability",))
+    yield ""
+    yield "<details><summary>Candidates</summary>"
+    yield ""
+    head = cells.candidates_head(story)
+    yield from table(head, cells.candidates(story), right=(head[2], "runs", "build", "ccache"))
+    yield ""
+    yield from (f"- {escape(remark)}" for remark in cells.remarks(story))
+    yield ""
+    yield "</details>"
+    if story.warnings:
+        yield ""
+        yield from (f"- {escape(' '.join(words).strip())}" for words in story.warnings.items())
+    yield ""
+    yield "```sh"
+    yield story.again
+    yield "```"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]) -> Iterator[str]:
+    """A table with its columns aligned by the reader's program."""
+    yield f"| {' | '.join(map(escape, head))} |"
+    yield f"|{'|'.join('--:' if title in right else '---' for title in head)}|"
+    yield from (f"| {' | '.join(map(escape, row))} |" for row in rows)
+
+
+def escape(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return SPECIAL.sub(r"\\\1", text)

@@ -1,0 +1,130 @@
+"""A hunt told as text for a terminal."""
+
+from collections.abc import Iterator
+from textwrap import wrap
+
+from perfbisect.core.verdict import chance, title
+from perfbisect.report import cells
+from perfbisect.report.story import Case, Story
+from perfbisect.report.table import cut, table
+from perfbisect.report.words import count, ends, lasted, moment, share
+
+UNLIMITED = 10**9
+
+
+def render(story: Story, width: int | None = None) -> str:
+    """The whole report; lines of tables are cut to ``width`` columns where it is given."""
+    inner = UNLIMITED if width is None else width - 2
+    parts = [header(story), verdict(story), *(because(case) for case in story.cases), suspects(story, inner)]
+    parts += [candidates(story, inner), warnings(story), ending(story)]
+    return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part))) + "\n"
+
+
+def header(story: Story) -> Iterator[str]:
+    """What was hunted, where and when."""
+    hunt, settings = story.hunt, story.settings
+    yield f"Hunt {hunt.id}, {moment(hunt.started)}: {hunt.state}"
+    yield f"  range     {settings.good}..{settings.bad} of {settings.repository}: {extent(story)}"
+    yield f"  builder   {settings.builder}, {settings.variant}"
+    changed = "".join(f", {name} {value}" for name, value in settings.overrides.items())
+    yield f"  workload  {settings.workload}{changed}; metric {title(settings.metric)}"
+    yield f"  host      {machine(story)}"
+
+
+def extent(story: Story) -> str:
+    """The size of the range; its good end is not a candidate."""
+    sizes = [count(story.hunt.commits, "commit"), count(story.hunt.candidates, "candidate")]
+    return ", ".join([*sizes, count(story.hunt.merges, "merge")] if story.hunt.merges else sizes)
+
+
+def machine(story: Story) -> str:
+    """The host with what is known of it."""
+    host = story.host
+    if host is None:
+        return story.settings.host
+    size = f"{count(host.cores, 'core')}, {host.memory_mib / 1024:.0f} GiB"
+    return f"{host.name}: {host.cpu}, {size}, kernel {host.kernel}, {host.compiler}"
+
+
+def verdict(story: Story) -> Iterator[str]:
+    """The verdict's sentences and the culprit in full; or how far the hunt has come."""
+    yield from story.verdict or so_far(story)
+    for case in story.cases:
+        yield ""
+        yield f"  commit   {case.commit.sha}"
+        if case.commit.author or case.commit.date:
+            yield f"  author   {case.commit.author}, {case.commit.date}"
+            yield f"  subject  {case.commit.subject}"
+
+
+def so_far(story: Story) -> Iterator[str]:
+    """What is known before there is a verdict."""
+    yield "There is no verdict yet."
+    if story.effect is not None:
+        metric = title(story.settings.metric)
+        yield f"{metric} of bad is {story.effect.middle:.3f} ({ends(story.effect)}) of that of good."
+
+
+def because(case: Case) -> Iterator[str]:
+    """Why it is slower, with the counters of both side by side."""
+    yield f"Why {case.commit.short}: {case.why}"
+    if rows := cells.counters(case):
+        yield ""
+        yield from indented(table(cells.COUNTERS, rows, right=cells.COUNTERS[1:]))
+    if missing := cells.not_counted(case):
+        yield from indented(wrap(f"not counted on this host: {missing}", 96, break_on_hyphens=False))
+
+
+def suspects(story: Story, inner: int) -> Iterator[str]:
+    """Who may be the culprit, while a hunt is unfinished; a verdict lists its own."""
+    if story.verdict or not story.suspects:
+        return
+    yield "Most probable so far"
+    rows = [
+        (chance(each.probability), each.commit.short, each.commit.date, each.commit.subject) for each in story.suspects
+    ]
+    yield from indented(table(("", "commit", "date", "subject"), rows, right=("",), width=inner))
+
+
+def candidates(story: Story, inner: int) -> Iterator[str]:
+    """Everything that time was spent on, oldest first."""
+    if not story.candidates:
+        return
+    head = cells.candidates_head(story)
+    yield f"Candidates, oldest first; {head[2]} is relative to {story.settings.good}"
+    right = (head[2], "runs", "build", "ccache")
+    yield from indented(table(head, cells.candidates(story), right=right, width=inner, drop=cells.DISPENSABLE))
+    yield from indented([cut(remark, inner) for remark in cells.remarks(story)])
+
+
+def warnings(story: Story) -> Iterator[str]:
+    """What was noticed."""
+    if story.warnings:
+        yield "Warnings"
+    for text, advice in story.warnings.items():
+        yield f"  {text}"
+        if advice:
+            yield f"    {advice}"
+
+
+def ending(story: Story) -> Iterator[str]:
+    """What it cost, and the commands."""
+    yield f"Cost: {spent(story)}."
+    yield f"To repeat it:  {story.again}"
+    if not story.verdict or story.suspects:
+        yield f"To go on:      {story.go_on}"
+
+
+def spent(story: Story) -> str:
+    """All costs in one sentence."""
+    costs = story.costs
+    cache = "" if costs.hit_rate is None else f" (ccache {share(costs.hit_rate)})"
+    return (
+        f"{count(costs.builds, 'build')} in {lasted(costs.build_seconds)}{cache}, "
+        f"{count(costs.runs, 'run')} in {lasted(costs.run_seconds)}; {lasted(costs.seconds)} in all"
+    )
+
+
+def indented(lines: list[str]) -> Iterator[str]:
+    """Lines moved in by two columns."""
+    return (f"  {line}" for line in lines)

@@ -1,0 +1,193 @@
+"""Whole reports, compared with the files beside this one. To accept a new form, delete the file and run twice."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import sample_hunt as sample
+from perfbisect.core.event import (
+    BuildProgress,
+    CandidateSkipped,
+    Commit,
+    Decided,
+    Event,
+    HuntEnded,
+    RunFinished,
+    RunStarted,
+    Warned,
+)
+from perfbisect.core.measurement import RunFacts
+from perfbisect.core.order import Decision, Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.report import markdown, terminal
+from perfbisect.report.command import go_on_with, made_by
+from perfbisect.report.ledger import Ledger
+from perfbisect.report.story import Story, read_story, tell
+from perfbisect.store.connection import default_place
+from perfbisect.store.history import Entry, History
+from perfbisect.store.listing import Listed
+
+RATIO = Interval(0.70, 0.72, 0.74)
+
+
+def told(events: Iterable[tuple[float, Event]], state: str = "found") -> Story:
+    """The story of a hunt with these events, straight from them."""
+    entries = [Entry(number, at, event) for number, (at, event) in enumerate(events)]
+    listed = Listed(
+        1, sample.BEGAN, "engine", "o2nofp", "update-index", "local", "qps", "1.0", "1.1", 14, 10, 2, state,
+        None, None, None, 6, 16,
+    )  # fmt: skip
+    commands = made_by(sample.SETTINGS, default_place()), go_on_with(1, default_place())
+    return tell(listed, sample.SETTINGS, Ledger.of(entries, [sample.BEGAN]), sample.CANDIDATES, *commands)
+
+
+def ended(verdict: Verdict) -> Iterator[tuple[float, Event]]:
+    """The sample hunt with another end."""
+    for at, event in sample.events():
+        match event:
+            case Decided(Decision(Found(), belief)):
+                yield at, Decided(Decision(verdict, belief))
+            case HuntEnded():
+                yield at, HuntEnded(verdict)
+            case _:
+                yield at, event
+
+
+def uncounted() -> Iterator[tuple[float, Event]]:
+    """The sample hunt on a host where perf may only tell CPU time."""
+
+    def poorer(run: RunFacts) -> RunFacts:
+        kept = ("task-clock", "context-switches")
+        return replace(run, counters={name: run.counters[name] if name in kept else None for name in run.counters})
+
+    for at, event in sample.events():
+        yield at, replace(event, facts=poorer(event.facts)) if isinstance(event, RunFinished) else event
+
+
+def pinned(name: str, text: str) -> None:
+    """Compare with the file of that name."""
+    path = Path(__file__).parent / name
+    if not path.exists():
+        path.write_text(text)
+        pytest.fail(f"{name} was missing and has been written: look at it, and run again")
+    assert text == path.read_text()
+
+
+def test_a_history_tells_what_the_events_tell(history: History) -> None:
+    story = read_story(history, sample.write(history))
+    listed = story.hunt
+    assert (listed.state, listed.culprit, listed.probability) == ("found", sample.CANDIDATES[sample.CULPRIT], 0.9731)
+    assert story == replace(told(sample.events()), hunt=listed)
+
+
+def test_found() -> None:
+    story = told(sample.events())
+    pinned("found.txt", terminal.render(story))
+    pinned("found-80.txt", terminal.render(story, 80))
+    pinned("found.md", markdown.render(story))
+    pinned("found.json", msgspec.json.format(msgspec.json.encode(story), indent=2).decode() + "\n")
+
+
+def test_no_line_of_a_table_is_wider_than_the_terminal() -> None:
+    story = told(sample.events())
+    for width in (60, 80, 100):
+        table = terminal.render(story, width).split("Candidates, oldest first")[1].split("\n\n")[0]
+        assert max(map(len, table.splitlines())) <= width
+
+
+def test_interrupted() -> None:
+    pinned("interrupted.txt", terminal.render(told(islice(sample.events(), 30), "interrupted")))
+
+
+def test_inconclusive() -> None:
+    verdict = Inconclusive((8, 7, 9), (0.6, 0.3, 0.06), RATIO, "unbuildable")
+    story = told(ended(verdict), "inconclusive")
+    pinned("inconclusive.txt", terminal.render(story))
+    assert [(each.commit.sha, each.probability) for each in story.suspects] == [
+        (sample.CANDIDATES[8], 0.6),
+        (sample.CANDIDATES[7], 0.3),
+        (sample.CANDIDATES[9], 0.06),
+    ]
+
+
+def test_commits_that_were_not_built_are_described_by_the_repository(history: History) -> None:
+    hunt = sample.begin(history)
+    history.append(hunt, HuntEnded(Inconclusive((3,), (0.9,), RATIO, "budget")), sample.BEGAN)
+    story = read_story(history, hunt, lambda sha: Commit(sha, "2020-01-02", "A. Author", "Known\x1b to git"))
+    assert "“Known to git”" in "".join(story.verdict)
+    assert story.suspects[0].commit.date == "2020-01-02"
+
+
+def test_not_reproduced() -> None:
+    pinned(
+        "not-reproduced.txt",
+        terminal.render(told(ended(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03)), "not reproduced")),
+    )
+
+
+def test_several() -> None:
+    steps = (Step(5, 0.96, Interval(0.89, 0.9, 0.91), (0,)), Step(8, 0.98, Interval(0.79, 0.8, 0.81), (6, 5)))
+    story = told(ended(Several(steps)), "several")
+    pinned("several.txt", terminal.render(story))
+    assert [case.commit.sha for case in story.cases] == [sample.CANDIDATES[5], sample.CANDIDATES[8]]
+
+
+def test_without_instruction_counts() -> None:
+    pinned("uncounted.txt", terminal.render(told(uncounted())))
+
+
+def test_a_hunt_that_has_not_begun_to_measure() -> None:
+    text = terminal.render(told((), "interrupted"))
+    assert "There is no verdict yet." in text
+    assert "14 commits, 10 candidates, 2 merges" in text
+    assert "bisect resume 1" in text
+
+
+def test_json_is_complete() -> None:
+    story = json.loads(msgspec.json.encode(told(sample.events())))
+    assert story["cases"][0]["commit"]["sha"] == sample.CANDIDATES[sample.CULPRIT]
+    assert story["cases"][0]["cause"] == "instructions"
+    assert {row["state"] for row in story["candidates"]} == {"base", "good", "bad", "culprit", "skipped"}
+    missing = [row for row in story["cases"][0]["counters"] if row["metric"] == "dTLB-load-misses/o"]
+    assert missing == [{"metric": "dTLB-load-misses/o", "parent": None, "culprit": None, "ratio": None}]
+
+
+def test_foreign_text_cannot_steer_a_terminal_or_break_markdown() -> None:
+    nasty = "\x1b[2J\x07evil\n\u202e|`<b>"
+
+    def spoiled() -> Iterator[tuple[float, Event]]:
+        for at, event in sample.events():
+            match event:
+                case CandidateSkipped(facts=facts):
+                    yield at, replace(event, facts=replace(facts, reason=nasty))
+                case Warned():
+                    yield at, Warned(nasty, nasty)
+                case _ if hasattr(event, "commit"):
+                    yield at, replace(event, commit=replace(event.commit, subject=nasty, author=nasty))
+                case _:
+                    yield at, event
+
+    story = told(spoiled())
+    for text in (terminal.render(story), markdown.render(story)):
+        assert not set(text) & {"\x1b", "\x07", "\u202e"}
+        assert "evil" in text
+    table = [line for line in markdown.render(story).splitlines() if line.startswith("| ") and "evil" in line]
+    assert table
+    assert all("evil \\|\\`\\<b\\>" in line for line in table)
+
+
+def test_costs_leave_out_the_time_between_two_sessions(history: History) -> None:
+    events = [(at, event) for at, event in sample.events() if not isinstance(event, RunStarted | BuildProgress)]
+    later = events[19][0] + 86_400
+    hunt = sample.begin(history)
+    for at, event in events[:20]:
+        history.append(hunt, event, at)
+    history.working.clear()  # as another process would
+    history.append(hunt, sample.started(resumed=True), later)
+    assert history.sessions(hunt) == [sample.BEGAN, later]
+    story = read_story(history, hunt)
+    assert story.costs.seconds == pytest.approx(events[19][0] - sample.BEGAN)

@@ -1,0 +1,143 @@
+"""What a report says of candidates, and the commands it ends with."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import sample_hunt as sample
+from perfbisect.cli.run import run as run_command
+from perfbisect.core.event import BuildFinished, BuildStarted, RunFinished
+from perfbisect.core.order import Interval
+from perfbisect.core.policy import Direction, Policy
+from perfbisect.core.settings import Settings
+from perfbisect.report.command import go_on_with, made_by
+from perfbisect.report.story import State, read_story, state
+from perfbisect.report.table import columns_of, cut, table
+from perfbisect.report.words import figure, lasted, sure
+from perfbisect.store.connection import default_place
+from perfbisect.store.history import History
+
+DROP = Interval(0.70, 0.72, 0.74)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "effect", "expected"),
+    [
+        (Interval(0.97, 0.99, 1.01), DROP, State.GOOD),
+        (Interval(0.70, 0.73, 0.80), DROP, State.BAD),
+        (Interval(0.80, 0.90, 1.00), DROP, State.MEASURED),
+        (Interval(1.30, 1.38, 1.46), Interval(1.35, 1.4, 1.45), State.BAD),
+        (Interval(0.97, 1.01, 1.04), Interval(1.35, 1.4, 1.45), State.GOOD),
+        (Interval(0.70, 0.73, 0.80), Interval(0.9, 1.0, 1.1), State.MEASURED),
+        (Interval(0.70, 0.73, 0.80), None, State.MEASURED),
+        (None, DROP, State.MEASURED),
+    ],
+)
+def test_a_side_is_named_only_when_the_whole_interval_is_on_it(
+    ratio: Interval | None, effect: Interval | None, expected: State
+) -> None:
+    assert state("x", False, True, "base", ratio, set(), effect) is expected
+
+
+def test_a_binary_equal_to_the_base_is_good_without_a_run(history: History) -> None:
+    hunt = sample.begin(history)
+    for event in (
+        BuildFinished(0, sample.build(0, binary="b"), None),
+        BuildFinished(3, sample.build(3, binary="b"), 0),
+        BuildFinished(10, sample.build(10), None),
+    ):
+        history.append(hunt, event, sample.BEGAN)
+    for turn in range(6):
+        node, at = (0, 10)[turn % 2], sample.BEGAN + 20 * turn
+        history.append(hunt, RunFinished(node, sample.run(node, at, qps=20_000 - 5_000 * (turn % 2))), at + 12)
+    rows = {row.node: row for row in read_story(history, hunt).candidates}
+    assert rows[3].state is State.GOOD
+    assert rows[3].same_as is not None
+    assert rows[3].same_as.sha == sample.CANDIDATES[0]
+    assert rows[3].runs == 0
+    assert rows[10].state is State.BAD
+    assert rows[0].ratio is None
+
+
+def test_a_build_that_was_kept_costs_nothing(history: History) -> None:
+    from dataclasses import replace
+
+    hunt = sample.begin(history)
+    history.append(hunt, BuildStarted(0, sample.COMMITS[0]), sample.BEGAN)
+    history.append(hunt, BuildFinished(0, replace(sample.build(0), reused=True), None), sample.BEGAN)
+    story = read_story(history, hunt)
+    assert (story.costs.builds, story.costs.build_seconds, story.costs.hit_rate) == (0, 0.0, None)
+    assert story.candidates[0].reused
+
+
+ASKED = Settings(
+    good="v1 $(x)",
+    bad="v2",
+    repository="/a b",
+    builder="b",
+    workload="w",
+    host="h",
+    variant="lto",
+    metric="p95",
+    first_parent=True,
+    overrides={"time": 5, "threads": 2},
+    policy=Policy(confidence=0.9, direction=Direction.ANY, min_effect=0.05, max_builds=7, max_runs=9, max_minutes=90.0),
+    builders_path="/b",
+    workloads_path="/w",
+    hosts_path="/h.toml",
+)
+
+
+def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The words of the command go through `bisect run` itself, up to where the hunt would begin."""
+    import shlex
+
+    asked: list[Settings] = []
+
+    def stop(settings: Settings) -> None:
+        asked.append(settings)
+        raise SystemExit
+
+    monkeypatch.setattr("perfbisect.cli.settle.settle", stop)
+    for settings in (ASKED, sample.SETTINGS):
+        words = shlex.split(made_by(settings, tmp_path / "h.db"))
+        CliRunner().invoke(run_command, words[2:], catch_exceptions=False)
+    for found, settings in zip(asked, (ASKED, sample.SETTINGS), strict=True):
+        assert found.policy == settings.policy
+        for name in ("good", "bad", "repository", "builder", "workload", "host", "variant", "metric", "first_parent",
+                     "overrides", "builders_path", "workloads_path", "hosts_path"):  # fmt: skip
+            assert getattr(found, name) == getattr(settings, name)
+
+
+def test_commands_name_a_history_only_when_it_is_not_the_usual_one(tmp_path: Path) -> None:
+    assert go_on_with(3, default_place()) == "bisect resume 3"
+    assert go_on_with(3, tmp_path / "a b.db") == f"bisect resume 3 --history '{tmp_path}/a b.db'"
+
+
+def test_tables_line_up_in_any_script() -> None:
+    lines = table(("name", "n", "rest"), [("数据库", "1", "a"), ("e\u0301", "22", "b")], right=("n",))
+    assert {columns_of(line) for line in lines[1:]} == {6 + 2 + 2 + 2 + 1}
+    assert cut("数据库", 4) == "数…"
+    assert cut("abc", 3) == "abc"
+
+
+def test_a_narrow_table_goes_without_columns_before_it_cuts() -> None:
+    rows = [("a" * 10, "b" * 10, "c" * 30)]
+    assert table(("one", "two", "three"), rows, width=44, drop=("two",))[1] == f"{'a' * 10}  {'b' * 10}  {'c' * 19}…"
+    assert table(("one", "two", "three"), rows, width=36, drop=("two",))[1] == f"{'a' * 10}  {'c' * 23}…"
+    assert table(("one", "two", "three"), rows, drop=("two",))[1] == f"{'a' * 10}  {'b' * 10}  {'c' * 30}"
+
+
+def test_words() -> None:
+    assert [lasted(seconds) for seconds in (0.44, 9.96, 59.6, 61, 3600, 12_345)] == [
+        "0.4 s", "10 s", "1 min", "1 min 1 s", "1 h", "3 h 26 min",
+    ]  # fmt: skip
+    assert [figure(value) for value in (None, 280_000.4, 48.0, 0.6052, 0.0)] == [
+        "–",
+        "280,000",
+        "48.0",
+        "0.605",
+        "0.00",
+    ]
+    assert [sure(p) for p in (0.5, 0.97, 0.9957, 0.99999)] == ["50 %", "97 %", "99.5 %", "99.9 %"]
