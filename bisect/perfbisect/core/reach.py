@@ -20,7 +20,7 @@ from perfbisect.core.graph import Graph
 
 DENSE = 4096  # segments up to which the square of bits is kept
 REMEMBERED = 64  # ancestor sets kept
-NEGLIGIBLE = 1e-7  # weight of a segment that no choice depends on
+NEGLIGIBLE = 1e-6  # weight of a segment that no choice depends on
 
 
 class Reach:
@@ -40,6 +40,8 @@ class Reach:
         self._ancestors: OrderedDict[int, NDArray[np.bool_]] = OrderedDict()
         self._bits = self._ancestry(np.arange(self.segments)) if self.segments <= DENSE else None
         self._owner = None if self._bits is not None else self._owners()
+        self._columns = np.empty(0, np.int64)  # the segments that ``_partial`` knows of
+        self._partial = np.empty((self.segments, 0), np.uint8)
 
     def ancestors(self, node: int) -> NDArray[np.bool_]:
         """Mask over candidates, shape (size,): ``node`` and everything it descends from."""
@@ -71,8 +73,10 @@ class Reach:
         if self._bits is not None:
             return _times(self._bits, total)
         alive = np.flatnonzero(total > NEGLIGIBLE * total.sum())
-        if len(alive) <= DENSE:
-            return _times(self._ancestry(alive), total[alive])
+        if len(alive) * self.segments <= DENSE**2:
+            if len(self._columns) > 2 * len(alive) or not np.isin(alive, self._columns).all():
+                self._columns, self._partial = alive, self._ancestry(alive)
+            return _times(self._partial, total[self._columns])
         assert self._owner is not None
         trunk, owner = self._owner
         out = np.full(self.segments, np.nan)
