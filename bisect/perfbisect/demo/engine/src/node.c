@@ -28,10 +28,17 @@ uint32_t node_lower_bound(struct node *node, uint64_t key)
 
 uint32_t node_child_slot(struct node *node, uint64_t key)
 {
-    uint32_t slot = node_lower_bound(node, key);
-    if (slot < node->count && node_keys(node)[slot] == key)
-        return slot;
-    return slot ? slot - 1 : 0;
+    const uint64_t *keys = node_keys(node);
+    uint32_t first = 1;
+    uint32_t end = node->count;
+    while (first < end) {
+        uint32_t middle = (first + end) / 2;
+        if (keys[middle] <= key)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first - 1;
 }
 
 uint32_t node_child(struct node *node, uint32_t slot)

@@ -8,7 +8,8 @@
 
 /*
  * A page of a tree: this head, the keys in ascending order, then their values in the same order.
- * In an inner node (level > 0) the value is the page number of a child, and the key the smallest one below it.
+ * In an inner node (level > 0) the value is the page number of a child, and no key below it is smaller than its own.
+ * The first child is the exception: it takes all that is smaller than the second key, so its own is never looked at.
  */
 struct node {
     uint64_t checksum;

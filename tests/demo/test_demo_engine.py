@@ -1,0 +1,187 @@
+"""The engine against a dictionary: rows, index and file say the same after any changes."""
+
+import ctypes
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.tools
+
+OK, MISSING, EXISTS, IO, CORRUPT = 0, 1, 2, 4, 5
+MOST = 4000
+PAGE = 4096
+
+
+class Row(ctypes.Structure):
+    _fields_ = (
+        ("id", ctypes.c_uint32),
+        ("k", ctypes.c_uint32),
+        ("c", ctypes.c_char * 120),
+        ("pad", ctypes.c_char * 60),
+    )
+
+
+class Engine:
+    """The library with the types of its functions, and a table."""
+
+    def __init__(self, path: Path) -> None:
+        self.api = ctypes.CDLL(str(path))
+        self.api.demo_create.restype = self.api.demo_open.restype = ctypes.c_void_p
+        self.rows = (Row * MOST)()
+        self.db = ctypes.c_void_p(self.api.demo_create())
+
+    def replay(self, commands: list[tuple[str, int, int, int, int]]) -> dict[int, tuple[int, bytes]]:
+        """Obey, comparing each status with what a dictionary expects; returns the dictionary."""
+        table: dict[int, tuple[int, bytes]] = {}
+        for what, first, count, stride, k in commands:
+            for i in (at % 2**32 for at in range(first, first + count * stride, stride)):
+                expected = (EXISTS if i in table else OK) if what == "insert" else OK if i in table else MISSING
+                assert self.one(what, i, k, table) == expected, (what, i, k)
+        return table
+
+    def one(self, what: str, i: int, k: int, table: dict[int, tuple[int, bytes]]) -> int:
+        text = b"%d" % k
+        match what:
+            case "insert":
+                table.setdefault(i, (k, text))
+                return int(self.api.demo_insert(self.db, ctypes.byref(Row(i, k, text, b"pad"))))
+            case "delete":
+                table.pop(i, None)
+                return int(self.api.demo_delete(self.db, i))
+            case "add":
+                if i in table:
+                    table[i] = ((table[i][0] + k) % 2**32, table[i][1])
+                return int(self.api.demo_add_to_k(self.db, i, k))
+            case _:
+                if i in table:
+                    table[i] = (table[i][0], text)
+                return int(self.api.demo_set_c(self.db, i, text.ljust(120, b"\0")))
+
+    def by_id(self, first: int = 0, last: int = 2**32 - 1) -> list[tuple[int, int, bytes]]:
+        return self.read(self.api.demo_range(self.db, first, last, self.rows, MOST))
+
+    def by_k(self, first: int = 0, last: int = 2**32 - 1) -> list[tuple[int, int, bytes]]:
+        return self.read(self.api.demo_range_by_k(self.db, first, last, self.rows, MOST))
+
+    def read(self, count: int) -> list[tuple[int, int, bytes]]:
+        return [(row.id, row.k, row.c) for row in self.rows[:count]]
+
+    def open(self, path: Path) -> int:
+        """Go on with a saved table; the status, and the old table stays where it is not 0."""
+        status = ctypes.c_int(-1)
+        opened = self.api.demo_open(str(path).encode(), ctypes.byref(status))
+        if opened:
+            self.close()
+            self.db = ctypes.c_void_p(opened)
+        return status.value
+
+    def save(self, path: Path) -> int:
+        return int(self.api.demo_save(self.db, str(path).encode()))
+
+    def close(self) -> None:
+        self.api.demo_close(self.db)
+
+
+COMMANDS = st.lists(
+    st.tuples(
+        st.sampled_from(["insert", "insert", "delete", "add", "set"]),
+        st.integers(0, 3000) | st.just(2**32 - 1100),
+        st.integers(1, 900),
+        st.sampled_from([1, 1, 2]),
+        st.integers(0, 50) | st.just(2**32 - 1),
+    ),
+    max_size=12,
+)
+
+
+def consistent(engine: Engine, table: dict[int, tuple[int, bytes]]) -> None:
+    rows = sorted((i, k, text) for i, (k, text) in table.items())[:MOST]
+    assert engine.by_id() == rows
+    if len(table) <= MOST:
+        assert engine.by_k() == sorted(rows, key=lambda row: (row[1], row[0]))
+    assert engine.by_id(100, 1500) == [row for row in rows if 100 <= row[0] <= 1500]
+    assert engine.by_k(3, 20) == sorted((r for r in rows if 3 <= r[1] <= 20), key=lambda r: (r[1], r[0]))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(commands=COMMANDS)
+@example(  # rows before the first one, after the leaf that had them was given back
+    commands=[
+        ("insert", 0, 43, 1, 0),
+        ("insert", 2**32 - 1100, 15, 2, 2**32 - 1),
+        ("delete", 0, 32, 1, 30),
+        ("insert", 0, 12, 1, 2**32 - 1),
+    ]
+)
+def test_rows_index_and_file_agree_with_a_dictionary(
+    library: Path, tmp_path: Path, commands: list[tuple[str, int, int, int, int]]
+) -> None:
+    engine = Engine(library)
+    try:
+        table = engine.replay(commands)
+        consistent(engine, table)
+        assert engine.save(tmp_path / "table") == OK
+        assert engine.open(tmp_path / "table") == OK
+        consistent(engine, table)
+    finally:
+        engine.close()
+
+
+def test_a_table_that_was_emptied_can_be_filled_again(library: Path) -> None:
+    engine = Engine(library)
+    for _ in range(3):
+        table = engine.replay([("insert", 0, MOST, 1, 7), ("add", 0, MOST, 2, 5)])
+        consistent(engine, table)
+        assert engine.replay([]) == {}
+        for i in range(MOST):
+            assert engine.one("delete", i, 0, table) == OK
+        assert engine.by_id() == engine.by_k() == []
+    engine.close()
+
+
+def test_damage_is_noticed(library: Path, tmp_path: Path) -> None:
+    engine = Engine(library)
+    engine.replay([("insert", 0, 500, 1, 3)])
+    assert engine.save(tmp_path / "table") == OK
+    whole = (tmp_path / "table").read_bytes()
+    assert len(whole) % PAGE == 0
+    for damaged in (whole[:-PAGE], whole[:9] + b"!" + whole[10:], whole[:-100] + b"!" + whole[-99:], b"", b"text"):
+        (tmp_path / "damaged").write_bytes(damaged)
+        assert engine.open(tmp_path / "damaged") == CORRUPT
+    assert engine.open(tmp_path / "nowhere") == IO
+    assert engine.save(tmp_path / "no" / "folder") == IO
+    engine.close()
+
+
+def test_no_undefined_behaviour(engine: Path, tmp_path: Path) -> None:
+    """The engine's own tests under the sanitizers."""
+    sources = sorted(map(str, (engine / "src").glob("*.c")))
+    flags = ["-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", '-DDEMO_VERSION="test"', f"-I{engine}/src"]
+    sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    for test in sorted((engine / "tests").glob("*.c")):
+        program = tmp_path / test.stem
+        subprocess.run(["gcc", *flags, *sanitizers, "-o", str(program), str(test), *sources], check=True, timeout=120)
+        done = subprocess.run([str(program)], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_makefile_has_what_it_promises(
+    engine: Path, tmp_path: Path, run_make: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = run_make(engine, tmp_path / "build", ["check", "install", f"PREFIX={tmp_path}/prefix"])
+    assert done.returncode == 0, done.stdout
+    assert "check: all is well" in done.stdout
+    assert sorted(str(p.relative_to(tmp_path / "prefix")) for p in (tmp_path / "prefix").rglob("*.*")) == [
+        "include/demo.h",
+        "lib/libdemo.so",
+    ]
+    symbols = subprocess.run(
+        ["nm", "-D", "--defined-only", tmp_path / "prefix/lib/libdemo.so"], capture_output=True, text=True, check=True
+    )
+    assert all(line.split()[-1].startswith("demo_") for line in symbols.stdout.splitlines()), (
+        "only the interface is exported"
+    )
