@@ -47,8 +47,8 @@ def test_a_comment_leaves_the_binary_as_it_was(tmp_path: Path, run_make: Make) -
     binaries = set()
     for revision in (commit, f"{commit}^"):
         git(repository, "checkout", "-q", revision)
-        assert run_make(repository, tmp_path / "build", ["clean", "all"]).returncode == 0
-        binaries.add((tmp_path / "build" / "libdemo.so").read_bytes())
+        assert run_make(repository, tmp_path / revision).returncode == 0
+        binaries.add((tmp_path / revision / "libdemo.so").read_bytes())
     assert len(binaries) == 1
 
 
