@@ -17,9 +17,19 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "history.db"
 
 
+@pytest.fixture(scope="session")
+def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A history without hunts, made once: making its tables takes longer than most tests."""
+    path = tmp_path_factory.mktemp("blank") / "history.db"
+    History.open(path).close()
+    return path
+
+
 @pytest.fixture
-def history(path: Path) -> Iterator[History]:
+def history(blank: Path, path: Path) -> Iterator[History]:
     """A new history, open for writing."""
+    path.parent.mkdir(parents=True)
+    shutil.copy(blank, path)
     with closing(History.open(path)) as opened:
         yield opened
 

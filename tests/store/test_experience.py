@@ -55,9 +55,9 @@ def test_failures_are_remembered_until_the_commit_builds(history: History) -> No
 def test_noise_is_that_of_a_run_without_the_drift(history: History, noise: float) -> None:
     chance = random.Random(3)
     hunt = sample.begin(history)
-    for turn in range(80):
+    for turn in range(48):
         drift = 0.02 * math.sin(turn / 40)
-        wild = -1.0 if turn % 25 == 7 else 0.0
+        wild = -1.0 if turn % 20 == 7 else 0.0
         qps = 20_000 * math.exp(drift + wild + chance.gauss(0, noise)) * (0.5 if turn % 2 else 1.0)
         history.append(hunt, RunFinished(turn % 2, sample.run(turn % 2, 20.0 * turn, qps=qps)), 20.0 * turn + 12)
     assert history.noise(sample.SETTINGS) == pytest.approx(noise, rel=0.35)

@@ -73,7 +73,7 @@ logged = st.one_of(
 
 
 @given(st.lists(st.tuples(st.floats(0, 2e9), logged), max_size=4))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_log_gives_back_what_was_appended(history: History, entries: list[tuple[float, object]]) -> None:
     hunt = sample.begin(history)
     for at, event in entries:

@@ -118,7 +118,8 @@ def a_folder(path: Path) -> None:
 
 def damaged(path: Path) -> None:
     with closing(History.open(path)) as history:
-        sample.write(history)
+        for _ in range(30):
+            sample.begin(history)
     data = bytearray(path.read_bytes())
     data[4096 : len(data) // 2] = b"\xff" * (len(data) // 2 - 4096)
     path.write_bytes(data)
