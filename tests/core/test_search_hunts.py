@@ -89,6 +89,16 @@ def test_a_culprit_beside_an_unbuildable_stretch_is_found(culprit: int) -> None:
     assert outcome.verdict.step.candidate == culprit
 
 
+def test_an_unbuildable_parent_is_vouched_for_by_its_other_child() -> None:
+    #  0 - 1 - 2 - 3 - 5    2 does not build, but 3 after it is fast
+    #           \\ 4 /
+    graph = Graph.of([(), (0,), (1,), (2,), (2,), (3, 4)])
+    outcome = hunt(World(graph, {4: -0.2}, QUIET, unbuildable=frozenset({2}), seed=6), Policy())
+    assert isinstance(outcome.verdict, Found)
+    assert outcome.verdict.step.candidate == 4
+    assert outcome.verdict.step.parents == (3,)
+
+
 @pytest.mark.parametrize("policy", [Policy(max_runs=15), Policy(max_builds=5), Policy(max_minutes=60)])
 def test_a_budget_ends_with_an_honest_set(policy: Policy) -> None:
     outcome = hunt(World(Graph.line(500), {123: -0.2}, QUIET, seed=5), policy)

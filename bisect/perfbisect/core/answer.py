@@ -24,10 +24,11 @@ class Answer:
         return len(self.members) == 1
 
 
-def best_answer(classes: Classes, posterior: Posterior, record: Record) -> Answer:
+def best_answer(classes: Classes, posterior: Posterior, record: Record, *, stuck: bool = False) -> Answer:
     """The likeliest single candidate, or the likeliest class that only failed candidates could split.
 
-    A class that can still be split is no answer, however probable: its likeliest member is.
+    A class that can still be split is no answer, however probable: its likeliest member is. If the search is
+    ``stuck``, nothing can be split any more.
     """
     each = classes.spread(posterior.culprit)
     top = int(posterior.culprit.argmax())
@@ -39,7 +40,7 @@ def best_answer(classes: Classes, posterior: Posterior, record: Record) -> Answe
     fast_builds = [b for i, b in usable if not classes.slow[i, top]]
     slow = int(members[0]) if len(members) == 1 else min(slow_builds)
     fast = max((b for b in fast_builds if b < slow), default=0)
-    if len(members) > 1 and untried:
+    if len(members) > 1 and untried and not stuck:
         best = int(each.argmax())
         return Answer((best,), float(each[best]), best, fast)
     return Answer(tuple(int(v) for v in members), float(posterior.culprit[top]), slow, fast)

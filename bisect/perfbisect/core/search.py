@@ -36,6 +36,8 @@ from perfbisect.core.policy import Policy
 from perfbisect.core.record import Record, arrange
 from perfbisect.core.robust import behaviour
 
+UNBUILDABLE = "unbuildable"
+
 
 def decide(
     graph: Graph, observations: Sequence[Observation], policy: Policy, in_flight: Sequence[Measure] = ()
@@ -98,7 +100,11 @@ def _search(
         may_build=budget.may_build(record, policy),
     )  # fmt: skip
     if choice is None or hopeless(choice, groups, posterior, record, cost):
-        return _undecided(belief, policy, _why_stuck(record, policy, groups, posterior))
+        reason = _why_stuck(record, policy, groups, posterior)
+        answer = best_answer(groups, posterior, record, stuck=True)
+        if reason == UNBUILDABLE and answer.probability >= min(policy.confidence, CAP):
+            return _conclude(graph, record, levels, posterior, belief, policy, answer)
+        return _undecided(belief, policy, reason)
     return choice.order
 
 
@@ -107,7 +113,7 @@ def _conclude(
 ) -> Order:
     """The proof of a culprit, or the verdict once it stands."""
     if answer.slow in record.skipped:
-        return _undecided(belief, policy, "unbuildable")
+        return _undecided(belief, policy, UNBUILDABLE)
     parents = opponents(graph, answer.slow) if answer.certain else (answer.fast,)
     parents = tuple(p for p in parents if p not in record.skipped) or (answer.fast,)
     proof = duels(record, levels, answer.slow, parents)
@@ -116,7 +122,7 @@ def _conclude(
             return _undecided(belief, policy, "the budget of builds is used up")
         return more
     if not answer.certain:
-        return _undecided(belief, policy, "unbuildable")
+        return _undecided(belief, policy, UNBUILDABLE)
     if not all(duel.proven for duel in proof):
         return _undecided(belief, policy, "not confirmed")
     weakest = min((duel.contrast for duel in proof if duel.contrast), key=lambda contrast: contrast.drop)
@@ -153,5 +159,5 @@ def _why_stuck(record: Record, policy: Policy, groups: Classes, posterior: Poste
         return "the budget of builds is used up"
     top = groups.of_class(int(posterior.culprit.argmax()))
     if len(top) > 1 and record.skipped.intersection(top.tolist()):
-        return "unbuildable"
+        return UNBUILDABLE
     return "layout tie"
