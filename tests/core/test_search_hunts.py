@@ -91,7 +91,7 @@ def test_a_culprit_beside_an_unbuildable_stretch_is_found(culprit: int) -> None:
 
 def test_an_unbuildable_parent_is_vouched_for_by_its_other_child() -> None:
     #  0 - 1 - 2 - 3 - 5    2 does not build, but 3 after it is fast
-    #           \\ 4 /
+    #           \ 4 /
     graph = Graph.of([(), (0,), (1,), (2,), (2,), (3, 4)])
     outcome = hunt(World(graph, {4: -0.2}, QUIET, unbuildable=frozenset({2}), seed=6), Policy())
     assert isinstance(outcome.verdict, Found)
