@@ -16,7 +16,7 @@ from perfbisect.store.query import Answer
 EPILOG = """\b
 Examples:
   bisect query 'select * from culprits'
-  bisect query 'select commit_hash, date, runs, rqps from candidates natural left join rqps where hunt_id = 12'
+  bisect query 'select commit_hash, date, runs, rqps from candidates where hunt_id = 12'
   bisect query 'select * from build_costs' --csv
   bisect query "select name, sql from sqlite_master where type = 'table'" --json
 
