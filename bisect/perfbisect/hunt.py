@@ -23,7 +23,7 @@ from perfbisect.core.observe import Logged, observations
 from perfbisect.core.order import Measure, NotReproduced, Verdict
 from perfbisect.core.policy import Direction, Policy
 from perfbisect.core.search import decide
-from perfbisect.errors import UsageError
+from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.lab.protocol import Lab
 from perfbisect.store.history import History
 
@@ -60,10 +60,20 @@ class Log:
 
 
 def pursue(quest: Quest, log: Log, lab: Lab) -> Iterator[Told]:
-    """Ask and obey until there is a verdict; the last event told is the Decided that carries it."""
+    """Ask and obey until there is a verdict; the last event told is the Decided that carries it.
+
+    Raises EnvironmentFailure when a measurement has taught nothing, as the same order would only be given again.
+    """
     node = {commit: index for index, commit in enumerate(quest.commits)}
+    known = -1
     while True:
         told = observations(log.entries, node, quest.metric, log.began)
+        if len(told) == known:
+            raise EnvironmentFailure(
+                f"The last runs have no value for {quest.metric}, so there is nothing to compare.",
+                "Choose another metric with --metric, or look at the run's log on the host.",
+            )
+        known = len(told)
         decision = decide(quest.graph, told, quest.policy)
         yield log.append(Decided(decision))
         if not isinstance(decision.order, Measure):
