@@ -141,7 +141,7 @@ WORLDS = {
 def test_the_interval_holds_the_truth_as_often_as_it_says(name: str) -> None:
     random = np.random.default_rng(20)
     held = []
-    for _ in range(300):
+    for _ in range(400):
         for build, interval in relative(WORLDS[name](random), 0).items():
             held.append(interval.low <= math.exp(-0.05 * build) <= interval.high)
     print(f"{name}: {np.mean(held):.3f}")

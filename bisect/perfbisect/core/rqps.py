@@ -130,8 +130,9 @@ def credibility(residual: Array, member: NDArray[np.int64]) -> Array:
     if common.sum() < 6:
         return belief
     scale = 1.4826 * np.median(np.abs(residual[common])) + QUIET
+    far = FAR * (1 + 8 / common.sum())  # with few runs the scale itself is a guess
     out = np.abs(residual) / scale
-    return np.where(common & (out > FAR), (FAR / np.maximum(out, FAR)) ** 4, belief)
+    return np.where(common & (out > far), (far / np.maximum(out, far)) ** 4, belief)
 
 
 def ratio(weight: Array, middle: Array, variance: Array, freedom: int) -> Interval:
