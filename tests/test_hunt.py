@@ -1,0 +1,198 @@
+"""The loop, driven by a lab that computes instead of acting: what is saved, told, ordered, and in which order."""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from perfbisect.core.event import (
+    BuildFinished,
+    BuildStarted,
+    CandidateSkipped,
+    Commit,
+    Decided,
+    Event,
+    HuntEnded,
+    HuntStarted,
+    LabEvent,
+    RunFinished,
+    RunStarted,
+)
+from perfbisect.core.graph import Graph
+from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.order import Found, Inconclusive, Measure, NotReproduced
+from perfbisect.core.policy import Policy
+from perfbisect.core.schedule import interleave
+from perfbisect.core.settings import Settings
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.hunt import Log, Quest, check_base, hunt
+from perfbisect.store.history import History
+
+HOST = HostFacts("local", "cpu", 2, 1024, "6.1", "gcc 12")
+
+
+@dataclass
+class ComputedLab:
+    """Measures commits named by hash; ``speed`` is the true QPS of each, 1 % noise is added."""
+
+    commits: tuple[str, ...]
+    speed: dict[str, float]
+    unbuildable: frozenset[str] = frozenset()
+    counters: bool = True
+    clock: float = 1000.0
+    built: list[str] = field(default_factory=list)
+    luck: random.Random = field(default_factory=lambda: random.Random(7))
+
+    def measure(self, order: Measure) -> Iterator[LabEvent]:
+        """As a real lab does it: builds first, then runs in turns."""
+        for share in order.plan:
+            commit = self.commits[share.candidate]
+            if commit in self.built:
+                continue
+            yield BuildStarted(share.candidate, Commit(commit, "2024-01-01", "Someone", f"change {commit[:4]}"))
+            if commit in self.unbuildable:
+                yield CandidateSkipped(share.candidate, SkipFacts(commit, "compile", "error: no", "log", 1.0))
+                return
+            self.built.append(commit)
+            yield BuildFinished(share.candidate, BuildFacts(commit, commit, commit, 5.0, 1, 1, False, "log"), None)
+        turns = interleave(order.plan)
+        for number, candidate in enumerate(turns, 1):
+            yield RunStarted(candidate, number, len(turns), order.purpose, 1.0)
+            self.clock += 10
+            commit = self.commits[candidate]
+            operations = round(1000 * self.speed[commit] * math.exp(self.luck.gauss(0, 0.01)))
+            yield RunFinished(
+                candidate,
+                RunFacts(commit, commit, f"{self.clock}", "local", self.clock, 10.0, operations, {}, (), {}, {}),
+            )
+
+
+def commits(count: int) -> tuple[str, ...]:
+    return tuple(f"{number:040x}" for number in range(count))
+
+
+def quest(names: tuple[str, ...], metric: str = "qps") -> Quest:
+    return Quest(Graph.line(len(names) - 1), names, Policy(), metric)
+
+
+def settings() -> Settings:
+    return Settings("v1", "v2", "/repo", "demo", "update-index", "local", good_commit="a", bad_commit="b")
+
+
+def started(names: tuple[str, ...]) -> HuntStarted:
+    return HuntStarted(1, "demo", "update-index", HOST, "v1", "v2", len(names) - 1, names, 0, resumed=False)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    history = History.open(tmp_path / "history.db")
+    yield history
+    history.close()
+
+
+def log_of(history: History, names: tuple[str, ...]) -> Log:
+    return Log(history, history.begin(settings(), HOST, started(names), 1000.0))
+
+
+def speeds(names: tuple[str, ...], culprit: int, slow: float = 0.8) -> dict[str, float]:
+    return {name: slow if index >= culprit else 1.0 for index, name in enumerate(names)}
+
+
+def test_names_the_culprit_and_tells_the_story_in_order(history: History) -> None:
+    names = commits(30)
+    log = log_of(history, names)
+    lab = ComputedLab(names, speeds(names, 17), frozenset({names[9]}))
+    told = [event for _, event in hunt(quest(names), started(names), log, lambda _: lab)]
+    kinds = [type(event) for event in told]
+    assert kinds[0] is HuntStarted
+    assert kinds[1] is Decided
+    assert kinds[-2:] == [Decided, HuntEnded]
+    ended = told[-1]
+    assert isinstance(ended, HuntEnded)
+    assert isinstance(ended.verdict, Found)
+    assert ended.verdict.step.candidate == 17
+    assert ended.verdict.step.parents == (16,)
+    assert len(lab.built) == len(set(lab.built))
+
+
+def test_what_is_told_is_already_saved(history: History) -> None:
+    names = commits(8)
+    log = log_of(history, names)
+    lab = ComputedLab(names, speeds(names, 4))
+    for _, event in hunt(quest(names), started(names), log, lambda _: lab):
+        if isinstance(event, BuildFinished | RunFinished):
+            assert history.log(log.hunt)[-1][1] == event
+
+
+@pytest.mark.parametrize("cut", [1, 3, 10, 25])
+def test_a_cut_hunt_goes_on_to_the_same_end_without_repeating(history: History, cut: int) -> None:
+    """Stop after any event, read the log back, go on: nothing that was measured is lost."""
+    names = commits(30)
+    hunt_id = log_of(history, names).hunt
+    lab = ComputedLab(names, speeds(names, 11))
+    before: list[Event] = []
+    for _, event in hunt(quest(names), started(names), Log(history, hunt_id), lambda _: lab):
+        before.append(event)
+        if len(before) > cut:
+            break
+    finished = [event for event in before if isinstance(event, BuildFinished | RunFinished)]
+    again = Log(history, hunt_id)
+    assert [event for _, event in again.entries] == finished
+    told = [event for _, event in hunt(quest(names), started(names), again, lambda _: lab)]
+    ended = told[-1]
+    assert isinstance(ended, HuntEnded)
+    assert isinstance(ended.verdict, Found)
+    assert ended.verdict.step.candidate == 11
+    assert len(lab.built) == len(set(lab.built))
+
+
+def test_equal_ends_are_not_reproduced(history: History) -> None:
+    names = commits(30)
+    lab = ComputedLab(names, speeds(names, 30))
+    *_, (_, ended) = hunt(quest(names), started(names), log_of(history, names), lambda _: lab)
+    assert isinstance(ended, HuntEnded)
+    assert isinstance(ended.verdict, NotReproduced)
+    assert len(lab.built) == 2
+
+
+def test_an_end_that_does_not_build_is_told_as_such(history: History) -> None:
+    names = commits(5)
+    lab = ComputedLab(names, speeds(names, 3), frozenset({names[-1]}))
+    *_, (_, ended) = hunt(quest(names), started(names), log_of(history, names), lambda _: lab)
+    assert isinstance(ended, HuntEnded)
+    assert isinstance(ended.verdict, Inconclusive)
+    assert "bad end" in ended.verdict.reason
+
+
+def test_runs_without_the_metric_end_the_hunt(history: History) -> None:
+    """Otherwise the same order would be given for ever."""
+    names = commits(5)
+    lab = ComputedLab(names, speeds(names, 3))
+    with pytest.raises(EnvironmentFailure, match="instructions/o"):
+        list(hunt(quest(names, "instructions/o"), started(names), log_of(history, names), lambda _: lab))
+
+
+class TestMergeBase:
+    """Good is not an ancestor of bad: the merge base stands in for it only if it is as fast."""
+
+    good = "f" * 40
+
+    def check(self, history: History, speed_of_good: float) -> list[Event]:
+        names = commits(6)
+        truth = speeds(names, 3) | {self.good: speed_of_good}
+        log = log_of(history, names)
+        told = check_base(quest(names), started(names), self.good, log, lambda nodes: ComputedLab(nodes, truth))
+        return [event for _, event in told]
+
+    def test_as_fast(self, history: History) -> None:
+        told = self.check(history, 1.0)
+        measured = {event.facts.commit for event in told if isinstance(event, RunFinished)}
+        assert measured == {self.good, commits(6)[0]}
+
+    @pytest.mark.parametrize("speed", [0.8, 1.25])
+    def test_not_as_fast(self, history: History, speed: float) -> None:
+        with pytest.raises(UsageError, match="merge base"):
+            self.check(history, speed)
