@@ -149,6 +149,19 @@ def test_a_cut_hunt_goes_on_to_the_same_end_without_repeating(history: History, 
     assert len(lab.built) == len(set(lab.built))
 
 
+def test_builds_that_failed_in_an_earlier_hunt_are_not_tried_again_but_for_the_ends(history: History) -> None:
+    names = commits(30)
+    lab = ComputedLab(names, speeds(names, 11))
+    failed = [SkipFacts(names[node], "compile", "error: no", "log", 1.0) for node in (0, 14, 15, 29)]
+    told = [event for _, event in hunt(quest(names), started(names), log_of(history, names), lambda _: lab, failed)]
+    assert {event.candidate for event in told if isinstance(event, CandidateSkipped)} == {14, 15}
+    assert not {names[14], names[15]} & set(lab.built)
+    ended = told[-1]
+    assert isinstance(ended, HuntEnded)
+    assert isinstance(ended.verdict, Found)
+    assert ended.verdict.step.candidate == 11
+
+
 def test_equal_ends_are_not_reproduced(history: History) -> None:
     names = commits(30)
     lab = ComputedLab(names, speeds(names, 30))

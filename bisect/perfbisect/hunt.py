@@ -5,7 +5,7 @@ always derived from the whole log; so a hunt that was killed goes on exactly whe
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from perfbisect.core.event import (
@@ -19,6 +19,7 @@ from perfbisect.core.event import (
     Warned,
 )
 from perfbisect.core.graph import Graph
+from perfbisect.core.measurement import SkipFacts
 from perfbisect.core.observe import Logged, observations
 from perfbisect.core.order import Measure, NotReproduced, Verdict
 from perfbisect.core.policy import Direction, Policy
@@ -82,9 +83,19 @@ def pursue(quest: Quest, log: Log, lab: Lab) -> Iterator[Told]:
             yield log.append(event)
 
 
-def hunt(quest: Quest, started: HuntStarted, log: Log, lab_for: LabFor) -> Iterator[Told]:
-    """The hunt itself: ``started`` is told first, HuntEnded last."""
+def hunt(
+    quest: Quest, started: HuntStarted, log: Log, lab_for: LabFor, failed: Sequence[SkipFacts] = ()
+) -> Iterator[Told]:
+    """The hunt itself: ``started`` is told first, HuntEnded last.
+
+    ``failed`` are builds that failed in earlier hunts; they are not tried again, except at the ends.
+    """
     yield log.append(started)
+    inner = {commit: node for node, commit in enumerate(quest.commits) if 0 < node < len(quest.commits) - 1}
+    for facts in failed:
+        if facts.commit in inner:
+            remembered = replace(facts, reason=f"{facts.reason} (in an earlier hunt)", seconds=0.0)
+            yield log.append(CandidateSkipped(inner[facts.commit], remembered))
     verdict: Verdict | None = None
     for at, event in pursue(quest, log, lab_for(quest.commits)):
         yield at, event

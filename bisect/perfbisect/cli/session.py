@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -30,6 +30,8 @@ from perfbisect.repository.describe import describe
 from perfbisect.repository.range import Range, read_range
 from perfbisect.repository.resolve import open_repository
 from perfbisect.store.history import History
+
+REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,17 @@ class Scene:
 def follow_anew(scene: Scene, path: Path | None, view: View) -> Verdict:
     """Begin a hunt in the history at ``path`` and follow it to its verdict."""
     with closing(History.open(path)) as history:
+        scene = replace(scene, settings=experienced(history, scene.settings))
         hunt_id = history.begin(scene.settings, scene.facts, scene.started(0, False), time.time())
         return follow(history, hunt_id, scene, view, resumed=False)
+
+
+def experienced(history: History, settings: Settings) -> Settings:
+    """The settings with what earlier hunts on the host teach: how noisy a run is, and how many runs a build costs."""
+    policy, costs = settings.policy, history.costs(settings)
+    if costs.build and costs.run:
+        policy = replace(policy, build_cost=costs.build / costs.run)
+    return replace(settings, policy=replace(policy, noise=history.noise(settings)))
 
 
 def go_on(hunt_id: int | None, path: Path | None, view: View) -> Verdict:
@@ -144,4 +155,5 @@ def events(history: History, hunt_id: int, scene: Scene, resumed: bool) -> Itera
         yield log.append(warning)
     if not scene.span.good_is_ancestor:
         yield from check_base(quest, started, settings.good_commit, log, scene.lab)
-    yield from hunt(quest, started, log, scene.lab)
+    failed = () if resumed else history.build_failures(settings, log.began - REMEMBERED)
+    yield from hunt(quest, started, log, scene.lab, failed)
