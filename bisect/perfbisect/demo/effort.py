@@ -12,9 +12,9 @@ from math import ceil
 
 # feature → (size, extra time when it looks at every change), both ascending
 COST: Mapping[str, tuple[tuple[int, float], ...]] = {
-    "order": ((4, 0.49), (16, 0.55), (48, 0.68), (100, 0.87), (250, 1.25)),
-    "repeats": ((32, 0.20), (128, 0.63), (256, 1.18), (384, 1.80)),
-    "trail": ((64, 0.23), (320, 0.48), (640, 0.88), (1280, 1.66)),
+    "order": ((4, 0.42), (24, 0.60), (100, 1.00), (170, 1.30), (250, 1.50)),
+    "repeats": ((32, 0.13), (108, 0.36), (150, 0.54), (256, 1.05), (384, 1.70)),
+    "trail": ((64, 0.20), (360, 0.44), (560, 0.66), (1280, 1.55)),
 }
 GRAIN = 8  # sizes are multiples of it, where they are not the smallest; a checksum needs whole words
 LARGEST = 0.6

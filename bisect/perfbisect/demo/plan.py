@@ -14,7 +14,7 @@ from perfbisect.demo.effort import COST, RARE, effort_for
 
 BRANCHES = ("interface", "checks", "smaller-steps", "tidy")
 LENGTHS = range(5, 10)  # commits between fork and merge, on both sides together
-SMALLEST, LARGEST = 0.30, 0.52  # of the drops that a seed chooses, with room for machines unlike ours
+SMALLEST, LARGEST = 0.32, 0.50  # of the drops that a seed chooses, with room for machines unlike ours
 ON_SIDE = 0.3  # probability that the planted commit is on a side branch
 CLEAR = 2  # generations between the planted commit and one that does not compile
 TRIES = 2000
