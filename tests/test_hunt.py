@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ from perfbisect.core.policy import Policy
 from perfbisect.core.schedule import interleave
 from perfbisect.core.settings import Settings
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.hunt import Log, Quest, check_base, hunt
+from perfbisect.hunt import Log, Quest, check_base, hunt, replay
 from perfbisect.store.history import History
 
 HOST = HostFacts("local", "cpu", 2, 1024, "6.1", "gcc 12")
@@ -209,3 +209,27 @@ class TestMergeBase:
     def test_not_as_fast(self, history: History, speed: float) -> None:
         with pytest.raises(UsageError, match="merge base"):
             self.check(history, speed)
+
+
+class TestReplay:
+    """A finished hunt, decided again from its log."""
+
+    def told(self, history: History) -> tuple[Quest, list[tuple[float, Event]], float]:
+        names = commits(30)
+        log = log_of(history, names)
+        lab = ComputedLab(names, speeds(names, 21, slow=0.97))
+        list(hunt(quest(names), started(names), log, lambda _: lab))
+        return quest(names), [(entry.at, entry.event) for entry in history.events(log.hunt)], log.began
+
+    def test_by_its_own_rules_it_takes_the_same_course(self, history: History) -> None:
+        rules, told, began = self.told(history)
+        recorded = [event.decision.order for _, event in told if isinstance(event, Decided)]
+        assert [decision.order for _, decision in replay(rules, told, began)] == recorded
+
+    def test_a_smaller_budget_ends_it_earlier(self, history: History) -> None:
+        rules, told, began = self.told(history)
+        *_, (all_runs, _) = replay(rules, told, began)
+        poorer = replace(rules, policy=replace(rules.policy, max_runs=all_runs - 3))
+        *_, (runs, decision) = replay(poorer, told, began)
+        assert runs < all_runs
+        assert isinstance(decision.order, Inconclusive)

@@ -20,8 +20,9 @@ from perfbisect.core.event import (
 )
 from perfbisect.core.graph import Graph
 from perfbisect.core.measurement import SkipFacts
+from perfbisect.core.observation import Reading
 from perfbisect.core.observe import Logged, observations
-from perfbisect.core.order import Measure, NotReproduced, Verdict
+from perfbisect.core.order import Decision, Measure, NotReproduced, Verdict
 from perfbisect.core.policy import Direction, Policy
 from perfbisect.core.search import decide
 from perfbisect.errors import EnvironmentFailure, UsageError
@@ -127,6 +128,24 @@ def check_base(quest: Quest, started: HuntStarted, good: str, log: Log, lab_for:
             f"The change lies between them: bisect run {base[:10]} {good[:10]} …, or choose a good ancestor of bad.",
         )
     yield log.append(Warned(f"The merge base {base[:10]} is as fast as good and stands in for it."))
+
+
+def replay(quest: Quest, told: Sequence[Told], began: float) -> Iterator[tuple[int, Decision]]:
+    """What the search would have decided at each point of a log where it was asked, under the rules of ``quest``.
+
+    Yields (runs of the range made so far, decision) and ends with the first verdict. No host is touched.
+    """
+    node = {commit: index for index, commit in enumerate(quest.commits)}
+    entries: list[tuple[float, Logged]] = []
+    for at, event in told:
+        if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
+            entries.append((at, event))
+        if isinstance(event, Decided):
+            seen = observations(entries, node, quest.metric, began)
+            decision = decide(quest.graph, seen, quest.policy)
+            yield sum(isinstance(each, Reading) for each in seen), decision
+            if not isinstance(decision.order, Measure):
+                return
 
 
 def verdict_of(event: Event) -> Verdict | None:

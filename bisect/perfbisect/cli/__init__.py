@@ -21,12 +21,14 @@ from perfbisect.errors import BUG, INTERRUPTED, USAGE, PerfBisectError
 VERBS: Mapping[str, tuple[str, str]] = {
     "run": ("run", "Hunt the commit that changed the speed between two revisions."),
     "resume": ("resume", "Go on with an interrupted hunt."),
+    "replay": ("replay", "Decide a past hunt again from its log, by other rules."),
     "history": ("history", "List the hunts so far."),
     "show": ("show", "Tell one hunt: verdict, proof, candidates, counters."),
     "query": ("query", "Ask the history in SQL."),
     "builders": ("recipes", "List the systems that can be built."),
     "workloads": ("recipes", "List the microbenchmarks."),
     "hosts": ("recipes", "List the machines of hosts.toml."),
+    "simulate": ("simulate", "Tell what a hunt would cost, and how often it would be right."),
     "demo": ("demo", "Hunt a planted slowdown in a small storage engine, start to finish."),
 }
 

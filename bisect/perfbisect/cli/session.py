@@ -54,10 +54,7 @@ class Scene:
         workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
         workload = msgspec.structs.replace(workload, **settings.overrides)
         entry = load_host(settings.host, settings.hosts_path)
-        repository = open_repository(Path(settings.repository))
-        span = read_range(
-            repository, settings.good_commit, settings.bad_commit, builder.ignore, first_parent=settings.first_parent
-        )
+        span = span_of(settings, builder)
         host = connect(entry)
         warnings = check(host, builder, workload, settings.metric)
         return cls(settings, builder, workload, entry, host, fingerprint(host), span, warnings)
@@ -91,6 +88,14 @@ class Scene:
             resumed=resumed,
             metric=self.settings.metric,
         )
+
+
+def span_of(settings: Settings, builder: Builder) -> Range:
+    """The range of a hunt, read from its repository."""
+    repository = open_repository(Path(settings.repository))
+    return read_range(
+        repository, settings.good_commit, settings.bad_commit, builder.ignore, first_parent=settings.first_parent
+    )
 
 
 def follow_anew(scene: Scene, path: Path | None, view: View) -> Verdict:
