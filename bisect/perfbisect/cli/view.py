@@ -3,20 +3,21 @@
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from perfbisect.core.event import Event
+if TYPE_CHECKING:
+    from perfbisect.core.event import Event
 
 
 class View(Protocol):
     """Draws the events of a hunt; closing it leaves the terminal as it was."""
 
-    def recall(self, told: Iterable[tuple[float, Event]]) -> None:
+    def recall(self, told: Iterable[tuple[float, "Event"]]) -> None:
         """Take note of what earlier sessions of a resumed hunt saw, before the first event is shown."""
 
-    def show(self, event: Event, at: float) -> None:
+    def show(self, event: "Event", at: float) -> None:
         """Draw one event that happened ``at`` seconds since the epoch."""
 
     def close(self) -> None:
