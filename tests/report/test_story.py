@@ -40,6 +40,12 @@ def test_a_side_is_named_only_when_the_whole_interval_is_on_it(
     assert state("x", False, True, "base", ratio, set(), effect) is expected
 
 
+@pytest.mark.parametrize(("slow", "expected"), [(0.01, State.GOOD), (0.5, State.MEASURED), (0.99, State.BAD)])
+def test_what_the_search_believed_decides_the_side(slow: float, expected: State) -> None:
+    wide = Interval(0.6, 0.85, 1.1)
+    assert state("x", False, True, "base", wide, set(), DROP, slow) is expected
+
+
 def test_a_binary_equal_to_the_base_is_good_without_a_run(history: History) -> None:
     hunt = sample.begin(history)
     for event in (

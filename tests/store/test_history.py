@@ -44,6 +44,7 @@ from perfbisect.core.order import (
 )
 from perfbisect.core.policy import Direction, Policy
 from perfbisect.errors import UsageError
+from perfbisect.store.codec import decode, encode
 from perfbisect.store.history import History
 
 text = st.text(st.characters(exclude_categories=()), max_size=12)  # every code point, lone surrogates and NUL included
@@ -108,7 +109,8 @@ def test_every_kind_of_event_comes_back(history: History) -> None:
 
 def test_a_belief_comes_back_to_four_digits_and_takes_little_room(history: History) -> None:
     culprit = np.repeat([0.0, 1 / 70_000, 2 / 70_000], [1, 70_000, 0 + 29_999])
-    belief = Belief(culprit, 0.9, np.float64(0.01), Interval(0.1, 0.2, 0.3), ("drift",))
+    slow = np.repeat([0.0, 0.123456, 1.0], [2, 70_000, 29_998])
+    belief = Belief(culprit, 0.9, np.float64(0.01), Interval(0.1, 0.2, 0.3), ("drift",), slow)
     order = Measure((Share(np.int64(3), 2), Share(0, 2)), Purpose.SEARCH)  # type: ignore[arg-type]
     hunt = sample.begin(history)
     history.append(hunt, Decided(Decision(order, belief)), 5.0)
@@ -119,8 +121,17 @@ def test_a_belief_comes_back_to_four_digits_and_takes_little_room(history: Histo
     assert np.allclose(back.belief.culprit, culprit, rtol=1e-3)
     assert (back.belief.change, back.belief.noise, back.belief.warnings) == (0.9, 0.01, ("drift",))
     assert back.belief.effect == belief.effect
+    assert np.allclose(back.belief.slow, slow, atol=1e-4)
     [(size,)] = history.query("select length(body) from events").rows
     assert size < 400
+
+
+def test_a_record_without_sides_is_still_read(history: History) -> None:
+    belief = Belief(np.array([0.0, 1.0]), 0.9, 0.01, Interval(0.1, 0.2, 0.3))
+    told = encode(Decided(Decision(Measure((Share(0, 2),), Purpose.ENDS), belief)), ())
+    event = decode("Decided", told.replace(',"slow":[]', ""))
+    assert isinstance(event, Decided)
+    assert len(event.decision.belief.slow) == 0
 
 
 def test_progress_is_not_kept(history: History) -> None:
@@ -202,6 +213,7 @@ import sys, itertools
 from pathlib import Path
 import sample_hunt as sample
 from perfbisect.core.event import RunFinished
+from perfbisect.store.codec import decode, encode
 from perfbisect.store.history import History
 
 history = History.open(Path(sys.argv[1]))

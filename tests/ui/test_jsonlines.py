@@ -69,7 +69,8 @@ def test_every_verdict_comes_back(verdict: Several | NotReproduced | Inconclusiv
 def test_a_belief_about_many_lists_the_probable() -> None:
     culprit = np.full(100_000, 0.1 / 99_999)
     culprit[70_000] = 0.9
-    belief = Belief(culprit, 0.5, 0.02, Interval(0.0, 1.0, np.inf))
+    slow = np.repeat([0.0, 1.0], [70_000, 30_000])
+    belief = Belief(culprit, 0.5, 0.02, Interval(0.0, 1.0, np.inf), slow=slow)
     line = encode(Decided(Decision(Measure((Share(1, 2),), Purpose.ENDS), belief)), 1.0)
     told = json.loads(line)["belief"]
     assert len(line) < 5000
@@ -78,6 +79,11 @@ def test_a_belief_about_many_lists_the_probable() -> None:
     event, _ = decode(line)
     assert isinstance(event, Decided)
     assert event.decision.belief.effect.high == np.inf and len(event.decision.belief.culprit) == 100_000
+    assert np.array_equal(event.decision.belief.slow, slow)
+    told.pop("slow")
+    old, _ = decode(json.dumps(json.loads(line) | {"belief": told}))
+    assert isinstance(old, Decided)
+    assert len(old.decision.belief.slow) == 0
 
 
 @pytest.mark.parametrize(

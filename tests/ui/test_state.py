@@ -21,7 +21,7 @@ from perfbisect.core.event import (
     Warned,
 )
 from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
-from perfbisect.core.order import Belief, Decision, Interval, Measure, NotReproduced, Purpose, Share
+from perfbisect.core.order import Belief, Decision, Found, Interval, Measure, NotReproduced, Purpose, Share, Step
 from perfbisect.ui.side import Side, side
 from perfbisect.ui.state import Building, Running, View, minutes_left, recalled, update
 
@@ -111,6 +111,21 @@ def test_a_candidate_between_the_levels_is_unclear() -> None:
     view = measured((0, 1000.0), (1, 837.0), (3, 700.0))
     view = replace(view, ratios={1: Interval(0.75, 0.837, 0.93), 3: Interval(0.69, 0.7, 0.71)})
     assert side(view, 1) is Side.UNCLEAR
+
+
+def test_the_search_decides_the_sides_and_the_verdict_names_the_culprit() -> None:
+    view = measured((0, 1000.0), (1, 840.0), (2, 700.0), (3, 700.0))
+    belief = Belief(
+        np.array([0, 0.01, 0.98, 0.01]), 0.99, 0.1, Interval(0.6, 0.7, 0.8), slow=np.array([0, 0.01, 0.99, 1])
+    )
+    view = replace(view, belief=belief, now=None)
+    assert [side(view, candidate) for candidate in range(4)] == [Side.GOOD, Side.GOOD, Side.BAD, Side.BAD]
+    found = Found(Step(2, 0.98, Interval(0.6, 0.7, 0.8), (1,)))
+    assert side(replace(view, verdict=found), 2) is Side.CULPRIT
+    doubtful = replace(view, belief=replace(belief, slow=np.array([0, 0.5, 0.7, 1])))
+    assert [side(doubtful, candidate) for candidate in (1, 2)] == [Side.UNCLEAR, Side.UNCLEAR]
+    alike = replace(view, belief=replace(belief, change=0.6))
+    assert side(alike, 1) is Side.UNCLEAR
 
 
 def test_a_rise_is_read_the_other_way() -> None:

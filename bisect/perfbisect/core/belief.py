@@ -1,12 +1,16 @@
 """What the search believes, in the form that views and the record show."""
 
 import numpy as np
+from numpy.typing import NDArray
 
+from perfbisect.core.classes import Classes
 from perfbisect.core.ends import Contrast
 from perfbisect.core.graph import Graph
 from perfbisect.core.levels import Levels
-from perfbisect.core.model import BASE
+from perfbisect.core.model import BASE, Posterior
 from perfbisect.core.order import Belief, Interval
+from perfbisect.core.reach import reach_of
+from perfbisect.core.record import Record
 from perfbisect.core.robust import PRIOR_NOISE, Behaviour
 
 CAP = 0.995  # no model is better than this
@@ -18,20 +22,27 @@ def prior_belief(graph: Graph) -> Belief:
     """Before both ends were measured."""
     weight = graph.weight.copy()
     weight[0] = 0.0
-    return Belief(
-        weight / max(weight.sum(), 1e-300),
-        0.5,
-        PRIOR_NOISE,
-        Interval(float(np.exp(-2 * BASE)), 1.0, float(np.exp(2 * BASE))),
-    )
+    culprit = weight / max(weight.sum(), 1e-300)
+    effect = Interval(float(np.exp(-2 * BASE)), 1.0, float(np.exp(2 * BASE)))
+    return Belief(culprit, 0.5, PRIOR_NOISE, effect, slow=_known(reach_of(graph).sums(culprit)))
 
 
 def believed(
-    culprit: np.ndarray, ends: Contrast, levels: Levels, behaviour: Behaviour, sign: float, several: float = 0.0
+    groups: Classes, posterior: Posterior, record: Record, ends: Contrast, levels: Levels, behaviour: Behaviour
 ) -> Belief:
-    """The belief that ``levels`` support; ``culprit`` sums to one over the candidates."""
+    """The belief that ``levels`` support."""
+    culprit = groups.spread(posterior.culprit)
+    slow = groups.reach.sums(culprit)
+    slow[list(record.builds)] = groups.slow @ posterior.culprit
     change = float(np.clip(ends.above(0.0), 1 - CAP, CAP))
-    return Belief(culprit, change, levels.noise, ends.ratio(sign), warnings(levels, behaviour, several))
+    noticed = warnings(levels, behaviour, posterior.several)
+    return Belief(culprit, change, levels.noise, ends.ratio(record.sign), noticed, _known(slow))
+
+
+def _known(slow: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Probabilities without what rounding adds, and 0.5 where nothing is known."""
+    result: NDArray[np.float64] = np.clip(np.where(np.isnan(slow), 0.5, slow), 0.0, 1.0)
+    return result
 
 
 def warnings(levels: Levels, behaviour: Behaviour, several: float) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """What the search wants next: a measurement, or the end of the hunt."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -63,9 +63,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Every change above the policy's smallest effect, oldest first."""
+    """Every change above the policy's smallest effect, oldest first; improvements apart, as nobody is to blame."""
 
     steps: tuple[Step, ...]
+    improvements: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,9 @@ class Belief:
     noise: float  # s.d. of one run, as a fraction
     effect: Interval  # bad against good
     warnings: tuple[str, ...] = ()  # what was noticed of the host: "two speeds", "drift", …
+    # shape (size,): probability that the candidate is slow, the culprit being it or an ancestor of it; 0.5 where a
+    # huge history leaves that open, empty in records that are older than this field
+    slow: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass(frozen=True, slots=True)

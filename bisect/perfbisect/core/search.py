@@ -53,8 +53,7 @@ def decide(
     ends = both_ends.contrast(levels, record.builds.index(good), record.builds.index(bad_build))
     groups = classes(graph, record)
     posterior = infer(levels, groups, max(ends.drop, both_ends.least(policy)))
-    culprit = groups.spread(posterior.culprit)
-    belief = believed(culprit, ends, levels, seen, record.sign, posterior.several)
+    belief = believed(groups, posterior, record, ends, levels, seen)
 
     if both_ends.nothing(ends, policy):
         return Decision(NotReproduced(ends.ratio(record.sign), both_ends.detectable(ends)), belief)

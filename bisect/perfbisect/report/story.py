@@ -20,6 +20,8 @@ from perfbisect.report.words import printable
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
 
+SURE = 0.95  # a candidate is said to be on one side from here
+
 
 class State(StrEnum):
     """What is known of a candidate."""
@@ -131,6 +133,8 @@ def tell(
     ratios = ratios_to(span[0], ledger, settings.metric, listed.started)
     effect = ratios.get(span[-1]) or (ledger.belief.effect if ledger.belief is not None else None)
     cases = tuple(case(step, ledger, span) for step in steps_of(verdict))
+    apart = verdict.improvements if isinstance(verdict, Several) else ()
+    blamed = {span[step.candidate] for step in steps_of(verdict) if step not in apart}
     warnings = dict(ledger.warnings)
     if ledger.belief is not None:
         warnings |= {printable(text): "" for text in ledger.belief.warnings}
@@ -142,7 +146,7 @@ def tell(
         cases=cases,
         suspects=tuple(suspects(ledger, span)),
         effect=effect,
-        candidates=tuple(candidates(ledger, span, ratios, {case.commit.sha for case in cases}, effect)),
+        candidates=tuple(candidates(ledger, span, ratios, blamed, effect)),
         warnings=warnings,
         costs=costs(ledger),
         again=again,
@@ -155,8 +159,8 @@ def steps_of(verdict: Verdict | None) -> tuple[Step, ...]:
     match verdict:
         case Found(step):
             return (step,)
-        case Several(steps):
-            return steps
+        case Several(steps, improvements):
+            return steps + improvements
         case NotReproduced() | Inconclusive() | None:
             return ()
 
@@ -212,6 +216,7 @@ def candidates(
 ) -> Iterator[Candidate]:
     """Everything that was built, skipped or measured, oldest first; what is not in the range comes before it."""
     place = {sha: node for node, sha in enumerate(span)}
+    chances = believed_slow(ledger, span)
     touched = dict.fromkeys([*ledger.builds, *ledger.skips, *ledger.runs])
     for sha in sorted(touched, key=lambda sha: place.get(sha, -1)):
         builds, skip, twin = ledger.builds.get(sha, []), ledger.skips.get(sha), ledger.twin(sha)
@@ -226,10 +231,28 @@ def candidates(
             hit_rate=quotient(hits, hits + misses),
             reused=bool(builds) and not made,
             runs=len(ledger.runs.get(sha, ())),
-            state=state(sha, skip is not None, bool(ledger.runs_like(sha)), span[0], ratios.get(sha), culprits, effect),
+            state=state(
+                sha,
+                skip is not None,
+                bool(ledger.runs_like(sha)),
+                span[0],
+                ratios.get(sha),
+                culprits,
+                effect,
+                chances.get(twin or sha),
+            ),
             same_as=ledger.commit(twin) if twin else None,
             skipped=printable(f"{skip.stage}: {skip.reason}") if skip else "",
         )
+
+
+def believed_slow(ledger: Ledger, span: Sequence[str]) -> dict[str, float]:
+    """For each commit the probability that it is slow, where the record says so and the ends are known to differ."""
+    belief = ledger.belief
+    if belief is None or len(belief.slow) != len(span):
+        return {}
+    alike = belief.change < SURE or isinstance(ledger.verdict, NotReproduced)
+    return {sha: 0.5 if alike else float(slow) for sha, slow in zip(span, belief.slow, strict=True)}
 
 
 def state(
@@ -240,8 +263,12 @@ def state(
     ratio: Interval | None,
     culprits: set[str],
     effect: Interval | None,
+    slow: float | None = None,
 ) -> State:
-    """Which side a candidate is on: that of the end to which its whole interval is nearer."""
+    """Which side a candidate is on: the one believed, or, in old records, that to which its whole interval is nearer.
+
+    ``slow`` is the probability that it is slow, as far as the record says; it means nothing without a change.
+    """
     if skipped:
         return State.SKIPPED
     if sha == base:
@@ -250,6 +277,8 @@ def state(
         return State.CULPRIT
     if ratio is None:
         return State.MEASURED if measured else State.BUILT
+    if slow is not None:
+        return State.GOOD if slow < 1 - SURE else State.BAD if slow > SURE else State.MEASURED
     if effect is None or effect.low <= 1 <= effect.high:
         return State.MEASURED
     whole = math.log(effect.middle)

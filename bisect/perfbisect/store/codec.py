@@ -1,6 +1,6 @@
 """Events as JSON and back. What the log gives back equals what was appended, with one exception:
 
-the belief in a Decided, a probability for every candidate, is kept in four digits and as runs of equal values,
+the belief in a Decided, two probabilities for every candidate, is kept in four digits and as runs of equal values,
 ``[[how many, probability], …]``. A belief about 100,000 commits then takes a few kilobytes, and nothing is decided
 from it: resume asks the search again.
 """
@@ -20,6 +20,7 @@ from perfbisect.core import event as events
 from perfbisect.core import order as orders
 from perfbisect.core.event import Decided, Event, HuntEnded, HuntStarted
 from perfbisect.core.order import Belief, Decision, Order, Verdict
+from perfbisect.core.runlength import packed, unpacked
 
 PASSING = (events.BuildProgress, events.RunStarted, events.RunProgress)
 """Events that are only for views that look on; they are not kept."""
@@ -111,6 +112,7 @@ def plain_belief(belief: Belief) -> dict[str, Any]:
         "noise": float(belief.noise),
         "effect": builtins(belief.effect),
         "warnings": list(belief.warnings),
+        "slow": packed(belief.slow, 4),
     }
 
 
@@ -119,4 +121,5 @@ def full_belief(body: dict[str, Any]) -> Belief:
     runs = body.pop("culprit")
     culprit = np.repeat([float(probability) for _, probability in runs], [count for count, _ in runs])
     effect = msgspec.convert(body.pop("effect"), orders.Interval)
-    return Belief(culprit=culprit, effect=effect, **body | {"warnings": tuple(body["warnings"])})
+    slow = unpacked(body.pop("slow", ()))
+    return Belief(culprit=culprit, effect=effect, slow=slow, **body | {"warnings": tuple(body["warnings"])})

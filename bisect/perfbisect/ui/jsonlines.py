@@ -9,7 +9,8 @@ says which in ``kind``: ``order`` and ``verdict`` are Measure, Found, Several, N
 
 Candidates are positions in ``candidates`` of HuntStarted. The belief holds ``culprit.size`` candidates, of which
 ``culprit.top`` lists the most probable as [candidate, probability], at most LISTED of them; the rest of the
-probability belongs to candidates that are not listed. What has no bound is written as the largest number.
+probability belongs to candidates that are not listed. ``slow`` gives for every candidate the probability that it is
+slow, as runs [[how many, probability], …] along ``candidates``. What has no bound is written as the largest number.
 """
 
 import math
@@ -25,6 +26,7 @@ from perfbisect.core import event as events
 from perfbisect.core import order as orders
 from perfbisect.core.event import Decided, Event, HuntEnded
 from perfbisect.core.order import Belief, Decision, Interval, Measure, Order
+from perfbisect.core.runlength import packed, unpacked
 
 LISTED = 100
 LEAST = 1e-6  # probabilities below this are not listed
@@ -97,6 +99,7 @@ def compact(belief: Belief) -> dict[str, Any]:
         "noise": float(belief.noise),
         "effect": msgspec.to_builtins(belief.effect),
         "warnings": list(belief.warnings),
+        "slow": packed(belief.slow, 3),
     }
 
 
@@ -106,7 +109,8 @@ def full(body: dict[str, Any]) -> Belief:
     for candidate, probability in body["culprit"]["top"]:
         culprit[candidate] = probability
     effect = msgspec.convert(body["effect"], Interval)
-    return Belief(culprit, body["change"], body["noise"], effect, tuple(body["warnings"]))
+    slow = unpacked(body.get("slow", ()))
+    return Belief(culprit, body["change"], body["noise"], effect, tuple(body["warnings"]), slow)
 
 
 def bounded(value: Any) -> Any:

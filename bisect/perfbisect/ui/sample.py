@@ -82,7 +82,7 @@ class Story:
         spread = 0.3 / math.sqrt(1 + 10 * len(self.built))
         effect = Interval(1 - self.drop - spread, 1 - self.drop, 1 - self.drop + spread)
         warnings = ("the host drifts; builds are compared only with neighbours in time",) if self.visits > 6 else ()
-        return Belief(culprit, 0.995 if self.built else 0.5, self.noise, effect, warnings)
+        return Belief(culprit, 0.995 if self.built else 0.5, self.noise, effect, warnings, np.cumsum(culprit))
 
     def events(self) -> Iterator[tuple[float, Event]]:
         """The whole hunt: the ends, the search, the confirmation, the verdict."""

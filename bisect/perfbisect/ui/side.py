@@ -3,7 +3,10 @@
 import math
 from enum import Enum
 
+from perfbisect.core.order import Found, NotReproduced, Several
 from perfbisect.ui.state import View
+
+SURE = 0.95
 
 
 class Side(Enum):
@@ -12,6 +15,7 @@ class Side(Enum):
     NOW = "now"
     GOOD = "good"
     BAD = "bad"
+    CULPRIT = "culprit"
     UNCLEAR = "unclear"
     SKIPPED = "skipped"
     BUILT = "built"
@@ -26,16 +30,43 @@ def side(view: View, candidate: int) -> Side | None:
 
 
 def seen(view: View, candidate: int) -> Side:
-    """The side as measured: which level its interval excludes. The ends are what the user says they are."""
+    """The side as the search believes it to be. The ends are what the user says they are."""
     last = len(view.node) - 1
     build = view.build(candidate)
     if view.rows[candidate].skipped:
         return Side.SKIPPED
+    if candidate in named(view):
+        return Side.CULPRIT
     if build in (0, last):
         return Side.GOOD if build == 0 else Side.BAD
     if build not in view.rows or not view.rows[build].qps:
         return Side.BUILT
-    whole, own = view.ratio(last), view.ratio(candidate)
+    if view.belief is not None and len(view.belief.slow) == len(view.node):
+        return believed(view, float(view.belief.slow[build]))
+    return by_interval(view, candidate)
+
+
+def named(view: View) -> tuple[int, ...]:
+    """The candidates that the verdict blames."""
+    match view.verdict:
+        case Found(step):
+            return (step.candidate,)
+        case Several(steps):
+            return tuple(step.candidate for step in steps)
+        case _:
+            return ()
+
+
+def believed(view: View, slow: float) -> Side:
+    """The side of a build that is slow with this probability. Without a change between the ends there are no sides."""
+    if view.belief is None or view.belief.change < SURE or isinstance(view.verdict, NotReproduced):
+        return Side.UNCLEAR
+    return Side.BAD if slow > SURE else Side.GOOD if slow < 1 - SURE else Side.UNCLEAR
+
+
+def by_interval(view: View, candidate: int) -> Side:
+    """The side of which its own interval leaves no doubt, for records that do not say what was believed."""
+    whole, own = view.ratio(len(view.node) - 1), view.ratio(candidate)
     if whole is None or own is None:
         return Side.UNCLEAR
     middle = math.sqrt(whole.middle)

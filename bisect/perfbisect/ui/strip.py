@@ -12,12 +12,21 @@ from perfbisect.ui.words import printable
 STYLES = {
     Side.GOOD: "green",
     Side.BAD: "red",
+    Side.CULPRIT: "bold red",
     Side.UNCLEAR: "yellow",
     Side.SKIPPED: "yellow",
     Side.NOW: "bold cyan",
     Side.BUILT: "default",
 }
-RANK = (Side.BUILT, Side.SKIPPED, Side.UNCLEAR, Side.GOOD, Side.BAD, Side.NOW)  # where one column holds several
+RANK = (
+    Side.BUILT,
+    Side.SKIPPED,
+    Side.UNCLEAR,
+    Side.GOOD,
+    Side.BAD,
+    Side.CULPRIT,
+    Side.NOW,
+)  # where one column holds several
 LEGEND = (Side.GOOD, Side.BAD, Side.UNCLEAR, Side.SKIPPED, Side.NOW)
 WIDEST = 3  # columns for one candidate
 NEGLIGIBLE = 0.0005
@@ -77,7 +86,7 @@ def sign(what: Side | None, glyphs: Glyphs) -> str:
     match what:
         case Side.GOOD:
             return glyphs.good
-        case Side.BAD:
+        case Side.BAD | Side.CULPRIT:
             return glyphs.bad
         case Side.UNCLEAR:
             return glyphs.unclear
