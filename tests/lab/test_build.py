@@ -10,7 +10,7 @@ from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import builds, source
-from perfbisect.lab.build import Progress, Workshop, build, workshop
+from perfbisect.lab.build import Built, Progress, Workshop, build, workshop
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from perfbisect.recipes.inventory import HostEntry
 
@@ -76,10 +76,13 @@ class Place:
         return workshop(self.host, entry, recipe, variant, source.mirror(self.host, self.repo, "tiny"))
 
     def build(self, sha: str, variant: str = "", **changes: object) -> BuildFacts:
+        return self.built(sha, variant, **changes).facts
+
+    def built(self, sha: str, variant: str = "", **changes: object) -> Built:
         return finish(build(self.shop(variant, **changes), sha))[1]
 
 
-def finish(building: Generator[Progress, None, BuildFacts]) -> tuple[list[Progress], BuildFacts]:
+def finish(building: Generator[Progress, None, Built]) -> tuple[list[Progress], Built]:
     told = []
     while True:
         try:
@@ -102,7 +105,8 @@ def changed(recipe: Build, **changes: object) -> Build:
 
 def test_a_later_commit_compiles_only_what_changed(place: Place) -> None:
     first = place.build(place.commit())
-    told, second = finish(build(place.shop(), place.commit(**{"one.c": "int one(void) { return 11; }\n"})))
+    told, built = finish(build(place.shop(), place.commit(**{"one.c": "int one(void) { return 11; }\n"})))
+    second = built.facts
     assert (first.cache_hits, first.cache_misses, first.hit_rate) == (0, 3, 0.0)
     assert (second.cache_hits, second.cache_misses) == (2, 1)
     assert first.binary != second.binary
@@ -212,6 +216,28 @@ def test_conditions_and_recipe_files(place: Place) -> None:
     assert place.build(sha, when=[When(version=">=4", change=change)]).log != first.log
 
 
+def test_conditions_reach_the_variant_and_outlive_the_build(place: Place) -> None:
+    flags = When(compiler="gcc", change={"variants": {"o2nofp": {"cflags": "-O2 -DBY_CONDITION"}}})
+    moved = When(version=">=3", change={"library": "lib/other.so"})
+    sha = place.commit()
+    first = place.built(sha, when=[flags, moved])
+    assert "-DBY_CONDITION" in Path(first.facts.log).read_text()
+    second = place.built(sha, when=[flags, moved], library="lib/unused.so", server=None)
+    assert second.facts.reused
+    assert (
+        (second.version, second.builder.library) == (first.version, first.builder.library) == ("3.1.4", "lib/other.so")
+    )
+
+
+def test_ignored_files_that_a_condition_asks_for_make_another_build(place: Place) -> None:
+    block = When(file="test/big.c", change={"build": {"env": {"BIG": "1"}}})
+    first = place.build(place.commit(), when=[block])
+    place.git("rm", "-q", "-r", "test")
+    second = place.build(place.commit(), when=[block])
+    assert second.key != first.key
+    assert second.binary == first.binary
+
+
 def test_odd_names_are_only_names(place: Place) -> None:
     sha = place.commit(**{"odd '$(touch here)`id` \"é;.txt": "x", "-rf": "x", "two.c": FILES["two.c"]})
     assert place.build(sha).cache_misses == 3
@@ -231,7 +257,7 @@ def test_a_fixed_path_leads_to_the_build_that_is_measured(place: Place) -> None:
 def test_a_build_cut_short_is_built_again(place: Place) -> None:
     sha = place.commit()
     facts = place.build(sha)
-    Path(builds.folder(place.host, facts.key), "facts.json").unlink()
+    Path(builds.folder(place.host, facts.key), "build.json").unlink()
     again = place.build(sha)
     assert not again.reused
     assert (again.cache_hits, again.binary) == (3, facts.binary)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
 from perfbisect.core.event import (
     BuildFinished,
@@ -22,7 +23,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.lab import HostLab
-from perfbisect.recipes.builder import Build, Builder, Variant
+from perfbisect.recipes.builder import Build, Builder, Variant, When
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Option, Workload
 
@@ -142,6 +143,30 @@ def test_two_builds_take_turns_and_every_run_is_told_in_full(open_lab: Open, hos
     again = measure(lab, Share(FAST, 1))
     assert not [event for event in again if isinstance(event, BuildStarted)], "built once"
     assert len(finished(again)) == 1
+
+
+def test_conditions_reach_the_library_that_is_measured_and_its_data(
+    open_lab: Open, tmp_path: Path, git: Callable[..., str]
+) -> None:
+    """The commit's version changes where the library is, and the format of its data."""
+    (tmp_path / "repo" / "VERSION").write_text("2.0\n")
+    (tmp_path / "repo" / "rounds.h").write_text("#define ROUNDS 1000\n")
+    git("add", ".")
+    git("commit", "-q", "-m", "new layout")
+    install = "mkdir -p {prefix}/v{version} && gcc -shared library.o -o {prefix}/v{version}/new.so"
+    change = {
+        "library": "v2.0/new.so",
+        "build": {"install": [["sh", "-c", install]], "artifacts": ["v2.0/new.so"]},
+        "dataset": {"format": "2"},
+    }
+    conditional = replace(BUILDER, version=["cat", "{source}/VERSION"], when=[When(version=">=2", change=change)])
+    for _ in ("built", "found built"):
+        lab = open_lab()
+        lab.commits = (lab.commits[FAST], git("rev-parse", "HEAD"))
+        lab.builder = conditional
+        runs = dict(finished(measure(lab, Share(1, 1), Share(0, 1))))
+        assert runs[1].qps > 2 * runs[0].qps
+        assert runs[1].dataset != runs[0].dataset
 
 
 def test_the_same_binary_is_not_measured_twice(open_lab: Open) -> None:

@@ -15,7 +15,7 @@ from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.lab import HostLab
 from perfbisect.lab.server import FIRST_PORT, descendants, free_port, processes, site
-from perfbisect.recipes.builder import Build, Builder, Server, Variant
+from perfbisect.recipes.builder import Build, Builder, Server, Variant, When
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
@@ -146,6 +146,24 @@ def test_visits_of_a_server(lab: HostLab, host: LocalHost) -> None:
     assert clock is not None
     assert clock > 300 * slow.seconds, "perf counts the server, which does the work"
     assert not jobs.running(host)
+
+
+@needs_postgres
+@pytest.mark.dbms
+def test_conditions_and_the_version_reach_the_server(
+    lab: HostLab, host: LocalHost, tmp_path: Path, git: Callable[..., str]
+) -> None:
+    assert BUILDER.server
+    (tmp_path / "repo" / "VERSION").write_text("version 16.2\n")
+    git("add", ".")
+    git("commit", "-q", "-m", "a version")
+    start = [*BUILDER.server.start[:-1], "config_file={prefix}/server-{version}.conf"]
+    install = [["install", "-D", "-m", "644", "{source}/server.conf", "{prefix}/server-{version}.conf"]]
+    change = {"server": {"start": start}, "build": {"install": install, "artifacts": ["server-16.2.conf"]}}
+    lab.builder = replace(BUILDER, version=["cat", "{source}/VERSION"], when=[When(version=">=16", change=change)])
+    lab.commits = (lab.commits[FAST], git("rev-parse", "HEAD"))
+    runs = finished(measure(lab, Share(1, 1), Share(0, 1)))
+    assert sorted(candidate for candidate, _ in runs) == [0, 1]
 
 
 @needs_postgres

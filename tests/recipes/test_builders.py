@@ -46,12 +46,10 @@ def test_a_folder_given_must_exist() -> None:
 
 
 def test_extends_merges_deeply(write: Write, small: str) -> None:
-    write(
-        "builders/small/builder.toml", small + 'env = {A = "1", B = "1"}\n[[when]]\nfile = "x"\nchange.variant = "lto"'
-    )
+    write("builders/small/builder.toml", small + 'env = {A = "1", B = "1"}\n[[when]]\nfile = "x"\nchange.library = "a"')
     write(
         "builders/middle/builder.toml",
-        'extends = "small"\nbuild.env.B = "2"\n[[when]]\nfile = "y"\nchange.variant = "native"',
+        'extends = "small"\nbuild.env.B = "2"\n[[when]]\nfile = "y"\nchange.library = "b"',
     )
     write("builders/top/builder.toml", 'extends = "middle"\nsummary = "top"\nbuild.compile = [["ninja"]]')
     top = load_builder("top")
@@ -131,6 +129,7 @@ MISTAKES = {
         r"`when\[0\].change.server.initialise` is missing",
     ),
     "change of what is fixed": ('[[when]]\nfile = "x"\nchange.extends = "y"', r"change.extends` cannot depend"),
+    "change of what is settled": ('[[when]]\nfile = "x"\nchange.ignore = []', r"change.ignore` cannot depend"),
     "version rule": ('[[when]]\nversion = "~8"\nchange.library = "x"', r'"~8" is not a condition on a version'),
     "version rule with one =": ('[[when]]\nversion = "=8"\nchange.library = "x"', r'"=8" is not a condition'),
     "version of what": ('[[when]]\nversion = ">8"\nchange.library = "x"', r"when\[0\].version` cannot be decided"),

@@ -48,13 +48,23 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Built:
+    """A commit that is built: what that cost, and the recipe as it is for this commit."""
+
+    facts: BuildFacts
+    builder: Builder  # its conditions applied
+    version: str  # of the system, "" when the recipe cannot tell
+
+
+@dataclass(frozen=True, slots=True)
 class Workshop:
     """One builder's place on one host."""
 
     host: Host
     entry: HostEntry
     builder: Builder
-    variant: Variant
+    name: str  # of the variant
+    variant: Variant  # before the recipe's conditions
     tools: Toolchain
     bare: PurePosixPath  # the repository on the host: ``lab.source.mirror``
 
@@ -69,25 +79,29 @@ def workshop(host: Host, entry: HostEntry, builder: Builder, variant: str, bare:
 
     Raises EnvironmentFailure, naming the packages to install, when the host lacks a program.
     """
-    settings = variant_of(builder, variant)
+    name = variant or builder.variant
+    settings = variant_of(builder, name)
     require(host, dict.fromkeys((*NEEDED, settings.cc, *builder.build.needs)))
-    return Workshop(host, entry, builder, settings, toolchain(host, settings), bare)
+    return Workshop(host, entry, builder, name, settings, toolchain(host, settings), bare)
 
 
-def build(shop: Workshop, sha: str) -> Generator[Progress, None, BuildFacts]:
-    """Build commit ``sha``, or find it built. Yields progress; the facts are the return value.
+def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
+    """Build commit ``sha``, or find it built. Yields progress; what was built is the return value.
 
     Closing the generator ends the build and leaves nothing running. Raises BuildFailed when the commit does not
     configure, compile or install, EnvironmentFailure when that is the host's fault.
     """
     began = time.monotonic()
     tree = source.filtered_tree(shop.host, shop.bare, sha, shop.builder.ignore)
-    key = builds.key_of(shop.builder, shop.variant, shop.tools, tree, sha)
+    paths = _present(shop, sha)
+    key = builds.key_of(shop.builder, shop.variant, shop.tools, tree, paths, sha)
     if found := builds.find(shop.host, key, sha):
-        return found
+        return Built(found.facts, _resolved(shop, paths, found.version), found.version)
     yield Progress("checkout")
     source.checkout(shop.host, shop.bare, sha, shop.work / "source", shop.builder.ignore)
-    resolved, values = _resolved(shop, sha)
+    version = _version(shop, sha)
+    resolved = _resolved(shop, paths, version)
+    values = _values(shop, resolved, sha, version)
     steps = shop.host.run(["sh", "-c", _EMPTY, "empty", str(shop.work)], timeout=600).stdout
     output = Output(expected=int(steps) if steps.isdecimal() else 0)
     job = jobs.start(
@@ -101,19 +115,19 @@ def build(shop: Workshop, sha: str) -> Generator[Progress, None, BuildFacts]:
     )
     status = yield from _follow(shop.host, job, output)
     if status:
-        raise _failure(shop, sha, key, job, output, status)
+        raise _failure(shop, sha, key, job, output, status, resolved.build.timeout)
     try:
         binary = hash_artifacts(shop.host, shop.work / "prefix", resolved.build.artifacts)
     except FileNotFoundError as absent:
         output.error, output.stage = f"it did not install {absent}", INSTALL
-        raise _failure(shop, sha, key, job, output, 0) from None
+        raise _failure(shop, sha, key, job, output, 0, resolved.build.timeout) from None
     hits, misses = compiler_cache.count(
         shop.host.run(["sh", "-c", _REMEMBER, "remember", str(shop.work), str(output.steps)]).stdout
     )
     built = BuildFacts(sha, key, binary, time.monotonic() - began, hits, misses, reused=False, log="")
-    built = builds.keep(shop.host, built, shop.work / "prefix", job.folder / "stdout")
+    built = builds.keep(shop.host, built, version, shop.work / "prefix", job.folder / "stdout")
     jobs.remove(shop.host, job)
-    return built
+    return Built(built, resolved, version)
 
 
 def _follow(host: Host, job: jobs.Job, output: Output) -> Generator[Progress, None, int]:
@@ -129,32 +143,43 @@ def _follow(host: Host, job: jobs.Job, output: Output) -> Generator[Progress, No
         lines.close()
 
 
-def _resolved(shop: Workshop, sha: str) -> tuple[Builder, dict[str, str | int]]:
-    """The recipe as it is for this tree, and the values of its placeholders."""
-    host, work = shop.host, shop.work
-    values: dict[str, str | int] = {
-        "source": str(work / "source"),
-        "recipe": str(recipe.place(host, shop.builder)),
+def _present(shop: Workshop, sha: str) -> frozenset[str]:
+    """Those of the paths that the recipe's conditions ask for which the tree has."""
+    asked = {path for block in shop.builder.when for path in (block.file, block.missing) if path}
+    return frozenset(path for path in asked if source.has_path(shop.host, shop.bare, sha, path))
+
+
+def _version(shop: Workshop, sha: str) -> str:
+    """What the recipe's version command says of the checkout; "" when it fails, or there is none."""
+    if not shop.builder.version:
+        return ""
+    checkout = shop.work / "source"
+    values = {"source": str(checkout), "recipe": str(recipe.place(shop.host, shop.builder)), "commit": sha}
+    said = shop.host.run(fill(shop.builder.version, values), cwd=checkout, check=False)
+    return version_text(said.stdout) if said.ok else ""
+
+
+def _resolved(shop: Workshop, paths: frozenset[str], version: str) -> Builder:
+    """The recipe as it is for a tree of that version which has those of the paths asked for."""
+    return applied(shop.builder, TreeFacts(version, paths.__contains__, shop.tools.name, shop.tools.version))
+
+
+def _values(shop: Workshop, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
+    """The placeholders of a build."""
+    variant = variant_of(resolved, shop.name)
+    return {
+        "source": str(shop.work / "source"),
+        "recipe": str(recipe.place(shop.host, shop.builder)),
         "commit": sha,
-    }
-    version = ""
-    if shop.builder.version:
-        said = host.run(fill(shop.builder.version, values), cwd=work / "source", check=False)
-        version = version_text(said.stdout) if said.ok else ""
-    tree = TreeFacts(
-        version, lambda path: source.has_path(host, shop.bare, sha, path), shop.tools.name, shop.tools.version
-    )
-    values |= {
-        "build": str(work / "build"),
-        "prefix": str(work / "prefix"),
-        "cc": f"ccache {shop.variant.cc}",
-        "cxx": f"ccache {shop.variant.cxx}",
-        "cflags": shop.variant.cflags,
-        "ldflags": shop.variant.ldflags,
-        "jobs": shop.entry.jobs or facts.ask(host, facts.CORES) or 1,
         "version": version,
+        "build": str(shop.work / "build"),
+        "prefix": str(shop.work / "prefix"),
+        "cc": f"ccache {variant.cc}",
+        "cxx": f"ccache {variant.cxx}",
+        "cflags": variant.cflags,
+        "ldflags": variant.ldflags,
+        "jobs": shop.entry.jobs or facts.ask(shop.host, facts.CORES) or 1,
     }
-    return applied(shop.builder, tree), values
 
 
 def _script(builder: Builder, values: dict[str, str | int]) -> str:
@@ -184,7 +209,7 @@ def _environment(shop: Workshop, builder: Builder, values: dict[str, str | int])
 
 
 def _failure(
-    shop: Workshop, sha: str, key: str, job: jobs.Job, output: Output, status: int
+    shop: Workshop, sha: str, key: str, job: jobs.Job, output: Output, status: int, limit: float
 ) -> BuildFailed | EnvironmentFailure:
     """What a failed build means, its log saved."""
     host = shop.host
@@ -202,5 +227,5 @@ def _failure(
     # ccache makes paths relative to the build folder
     reason = re.sub(rf"(?:{re.escape(str(shop.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", output.why())
     if status in (TIMED_OUT, 128 + 9):
-        reason = f"not done after {shop.builder.build.timeout:g} s"
+        reason = f"not done after {limit:g} s"
     return BuildFailed(f"{sha[:10]} does not {output.stage}: {reason}", stage=output.stage, log=str(log))

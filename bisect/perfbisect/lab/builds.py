@@ -1,10 +1,11 @@
-"""The finished builds of a host: ``root/builds/KEY/`` with ``prefix/``, ``log`` and ``facts.json``.
+"""The finished builds of a host: ``root/builds/KEY/`` with ``prefix/``, ``log`` and ``build.json``.
 
 A build appears there in one rename, facts and all, so that a folder of that name is always a whole build.
 """
 
 import hashlib
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -16,28 +17,37 @@ from perfbisect.lab.recipe import archive
 from perfbisect.lab.toolchain import Toolchain
 from perfbisect.recipes.builder import Builder, Variant
 
-_LAYOUT = "1"  # part of every key: raise it when what a build folder holds changes its meaning
+_LAYOUT = "2"  # part of every key: raise it when what a build folder holds changes its meaning
 
 _KEEP = """\
 set -e
 mkdir -p "${1%/*}"; rm -rf "$1.part" "$1"; mkdir "$1.part"
 cp -- "$3" "$1.part/log"
-cat >"$1.part/facts.json"
+cat >"$1.part/build.json"
 mv -T -- "$2" "$1.part/prefix"
 mv -T -- "$1.part" "$1"
 """
 _POINT = 'mkdir -p "${2%/*}" && rm -rf "$2" && ln -s -- "$1" "$2"'
 
 
-def key_of(builder: Builder, variant: Variant, tools: Toolchain, tree: str, sha: str) -> str:
+class Kept(msgspec.Struct, frozen=True):
+    """What is remembered of a build. The recipe is not: its parts that do not concern the build may change meanwhile."""
+
+    facts: BuildFacts
+    version: str  # of the system, as the recipe's version command told it
+
+
+def key_of(builder: Builder, variant: Variant, tools: Toolchain, tree: str, present: Collection[str], sha: str) -> str:
     """The key of a build: everything that can change it, and nothing else.
 
-    What the recipe's conditions make of it follows from tree and toolchain, so the conditions themselves stand for it.
+    What the recipe's conditions make of it follows from the tree, the toolchain and those of the paths asked for that
+    are ``present``, in the tree or among what is ignored; so these and the conditions stand for it.
     """
     commands = json.dumps(msgspec.to_builtins(builder.build)) + json.dumps(msgspec.to_builtins(builder.when))
     parts = {
         "layout": _LAYOUT,
         "tree": tree,
+        "present": sorted(present),
         "commands": commands,
         "version": builder.version,
         "variant": [variant.cc, variant.cxx, variant.cflags, variant.ldflags],
@@ -58,22 +68,23 @@ def prefix(host: Host, key: str) -> PurePosixPath:
     return folder(host, key) / "prefix"
 
 
-def find(host: Host, key: str, sha: str) -> BuildFacts | None:
-    """The facts of a finished build, told for commit ``sha``; None when there is none."""
-    kept = host.run(["cat", str(folder(host, key) / "facts.json")], check=False)
-    if not kept.ok:
+def find(host: Host, key: str, sha: str) -> Kept | None:
+    """A finished build, told for commit ``sha``; None when there is none."""
+    found = host.run(["cat", str(folder(host, key) / "build.json")], check=False)
+    if not found.ok:
         return None
-    facts = msgspec.json.decode(kept.stdout, type=BuildFacts)
-    return replace(facts, commit=sha, seconds=0.0, cache_hits=0, cache_misses=0, reused=True)
+    kept = msgspec.json.decode(found.stdout, type=Kept)
+    facts = replace(kept.facts, commit=sha, seconds=0.0, cache_hits=0, cache_misses=0, reused=True)
+    return Kept(facts, kept.version)
 
 
-def keep(host: Host, facts: BuildFacts, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:
+def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:
     """Move what was installed to its place for good, with its log and facts; returns the facts, the log's place set."""
     place = folder(host, facts.key)
-    kept = replace(facts, log=str(place / "log"))
-    stdin = msgspec.json.encode(kept).decode()
+    facts = replace(facts, log=str(place / "log"))
+    stdin = msgspec.json.encode(Kept(facts, version)).decode()
     host.run(["sh", "-c", _KEEP, "keep", str(place), str(installed), str(log)], stdin=stdin, timeout=600)
-    return kept
+    return facts
 
 
 def put_in_place(host: Host, builder: str, key: str) -> PurePosixPath:

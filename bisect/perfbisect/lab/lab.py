@@ -18,7 +18,7 @@ from perfbisect.core.event import (
     RunStarted,
     Warned,
 )
-from perfbisect.core.measurement import BuildFacts, SkipFacts
+from perfbisect.core.measurement import SkipFacts
 from perfbisect.core.order import Measure
 from perfbisect.core.schedule import interleave
 from perfbisect.errors import BuildFailed, EnvironmentFailure, RunFailed
@@ -53,11 +53,11 @@ class HostLab:
 
     def __post_init__(self) -> None:
         """Nothing is done on the host before the first measurement."""
-        self._built: dict[int, BuildFacts] = {}
+        self._built: dict[int, build.Built] = {}
         self._shop: build.Workshop | None = None
         self._bench: visit.Bench | None = None
         self._values: dict[str, str | int] = {}
-        self._data: str | None = None  # the dataset's key, once it is there
+        self._data: dict[int, str] = {}  # candidate → key of its dataset, once it is there
 
     def measure(self, order: Measure) -> Iterator[LabEvent]:
         """Build what is not built, then time the runs of ``order`` in interleaved order.
@@ -89,7 +89,7 @@ class HostLab:
             counts = False
         bare = source.mirror(host, self.repository, self.builder.name)
         cores = self.entry.jobs or ask(host, CORES) or 1
-        self._values = {"recipe": str(recipe.place(host, self.builder)), "version": "", "jobs": cores}
+        self._values = {"recipe": str(recipe.place(host, self.builder)), "jobs": cores}
         self._shop = build.workshop(host, self.entry, self.builder, self.variant, bare)
         self._bench = visit.Bench(
             host, self.entry, self.workload, counts, "vmstat" not in absent, bool(device) and "iostat" not in absent
@@ -107,35 +107,36 @@ class HostLab:
                 step = next(progress)
                 yield BuildProgress(candidate, step.done, step.total, step.stage)
         except StopIteration as end:
-            facts: BuildFacts = end.value
+            built: build.Built = end.value
         except BuildFailed as failure:
             yield self._skipped(candidate, failure, began)
             return False
         finally:
             progress.close()
-        same = next((other for other, known in self._built.items() if known.binary == facts.binary), None)
-        self._built[candidate] = facts
-        yield BuildFinished(candidate, facts, same)
+        binary = built.facts.binary
+        same = next((other for other, known in self._built.items() if known.facts.binary == binary), None)
+        self._built[candidate] = built
+        yield BuildFinished(candidate, built.facts, same)
         return same is None
 
     def _time(self, order: Measure) -> Generator[LabEvent, None, None]:
         """The runs of a measurement, everything built. Neighbours of one build share a server's visit."""
         assert self._bench
         turns = interleave(order.plan)
-        began = time.monotonic()
-        if self._data is None:
-            maker = min(turns)
+        for candidate in sorted({*turns} - self._data.keys()):
+            began = time.monotonic()
             try:
-                self._data = dataset.make(self.host, self._system(maker), self.workload)
+                self._data[candidate] = dataset.make(self.host, self._system(candidate), self.workload)
             except RunFailed as failure:
-                yield self._failed(maker, failure, began)
+                yield self._failed(candidate, failure, began)
                 return
         number = 0
         for candidate, neighbours in groupby(turns):
             runs, began = len(list(neighbours)), time.monotonic()
             try:
-                for batch in [runs] if self.builder.server else [1] * runs:
-                    with visit.begin(self._bench, self._system(candidate), candidate, self._data) as opened:
+                system = self._system(candidate)
+                for batch in [runs] if system.builder.server else [1] * runs:
+                    with visit.begin(self._bench, system, candidate, self._data[candidate]) as opened:
                         for _ in range(batch):
                             number += 1
                             yield RunStarted(candidate, number, len(turns), order.purpose, self._bench.planned)
@@ -147,11 +148,10 @@ class HostLab:
 
     def _system(self, candidate: int) -> System:
         """A built candidate, put where every build is measured."""
-        commit, facts = self.commits[candidate], self._built[candidate]
-        prefix = builds.put_in_place(self.host, self.builder.name, facts.key)
-        return System(
-            commit, facts.key, prefix, self.builder, {**self._values, "commit": commit, "prefix": str(prefix)}
-        )
+        commit, built = self.commits[candidate], self._built[candidate]
+        prefix = builds.put_in_place(self.host, self.builder.name, built.facts.key)
+        values = {**self._values, "commit": commit, "prefix": str(prefix), "version": built.version}
+        return System(commit, built.facts.key, prefix, built.builder, values)
 
     def _failed(self, candidate: int, failure: RunFailed, began: float) -> CandidateSkipped:
         """A candidate that was built but not measured. Raises EnvironmentFailure when it is the good end itself."""
