@@ -55,7 +55,9 @@ def host_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
         return []
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  bisect builders\n  bisect builders --show demo\n  bisect builders --builders ~/my-builders"
+)
 @click.option("--show", metavar="NAME", shell_complete=builder_name, help="Print one recipe, fully resolved, as TOML.")
 @click.option("--builders", type=FOLDER, help="Folder with builders of your own.")
 def builders(show: str | None, builders: Path | None) -> None:
@@ -71,7 +73,9 @@ def builders(show: str | None, builders: Path | None) -> None:
     table([(each.name, each.driver, each.summary) for each in load_builders(builders or "")])
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  bisect workloads\n  bisect workloads --builder demo\n  bisect workloads --show demo/update-index"
+)
 @click.option("--show", metavar="NAME", shell_complete=workload_name, help="Print one workload, complete, as TOML.")
 @click.option("--builder", metavar="NAME", shell_complete=builder_name, help="Only what this builder can run.")
 @click.option("--builders", type=FOLDER, help="Folder with builders of your own.")
@@ -91,7 +95,7 @@ def workloads(show: str | None, builder: str | None, builders: Path | None, work
     table([(f"{each.suite}/{each.name}", each.driver, each.group, each.summary) for each in known])
 
 
-@click.command()
+@click.command(epilog="\b\nExamples:\n  bisect hosts\n  bisect hosts --show local")
 @click.option("--show", metavar="NAME", shell_complete=host_name, help="Print one host, complete, as TOML.")
 @click.option("--hosts", type=FOLDER, help="hosts.toml to use.")
 def hosts(show: str | None, hosts: Path | None) -> None:
