@@ -21,14 +21,36 @@ class Outcome:
     minutes: float
 
 
-def hunt(world: World, policy: Policy, most_orders: int = 1000) -> Outcome:
-    """Hunt in ``world`` until the verdict. Raises RuntimeError if there is none after ``most_orders`` orders."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Work:
+    """An order that a host is at, and what will come of it."""
+
+    order: Measure
+    seen: list[Observation]
+    done: float  # seconds since the hunt began
+
+
+def hunt(world: World, policy: Policy, most_orders: int = 1000, hosts: int = 1) -> Outcome:
+    """Hunt in ``world`` until the verdict. Raises RuntimeError if there is none after ``most_orders`` orders.
+
+    With several hosts, one that is free gets the next order at once; a verdict waits for what is under way.
+    """
     seen: list[Observation] = []
-    for _ in range(most_orders):
-        decision = decide(world.graph, seen, policy)
-        match decision.order:
-            case Measure() as order:
-                seen += world.measure(order)
-            case verdict:
-                return Outcome(verdict, decision.belief, tuple(seen), world.builds, world.runs, world.now / 60)
+    working: list[_Work] = []
+    time, orders = 0.0, 0
+    while orders < most_orders:
+        decision = decide(world.graph, seen, policy, [work.order for work in working])
+        if isinstance(decision.order, Measure):
+            order = decision.order
+            world.wait(order.host, time)
+            working.append(_Work(order, world.measure(order), world.clock(order.host)))
+            orders += 1
+        elif not working:
+            outcome = decision.order, decision.belief, tuple(seen)
+            return Outcome(*outcome, world.builds, world.runs, world.now / 60)
+        if len(working) == hosts or not isinstance(decision.order, Measure):
+            first = min(working, key=lambda work: work.done)
+            working.remove(first)
+            seen += first.seen
+            time = first.done
     raise RuntimeError(f"no verdict after {most_orders} orders")

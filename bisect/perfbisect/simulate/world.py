@@ -1,8 +1,8 @@
 """A history with a hidden culprit and a host with hidden habits, which carry out orders.
 
 The log of the metric of one run is
-    level(build) + layout(build) + drift(time) + noise (now and then an outlier, or the host's second speed).
-The same seed gives the same world and, for the same orders, the same readings.
+    level(build) + layout(build) + course of the host(time) + noise (now and then an outlier, or a second speed).
+The same seed gives the same world; the n-th run of a build has the same noise whoever asks for it and when.
 """
 
 from collections.abc import Mapping
@@ -15,90 +15,138 @@ from perfbisect.core.observation import Built, Observation, Reading, Skipped
 from perfbisect.core.order import Measure
 from perfbisect.core.reach import reach_of
 from perfbisect.core.schedule import interleave
+from perfbisect.simulate.chance import Purpose, generator
+from perfbisect.simulate.course import Course
+from perfbisect.simulate.habits import Habits
+
+SAME_SIZE = 0.999  # drops this close to the largest are as large
 
 
-@dataclass(frozen=True, slots=True)
-class Habits:
-    """Of the simulated host and workload; fractions are s.d. of the log metric, times are seconds."""
-
-    noise: float = 0.01
-    layout: float = 0.005
-    drift: float = 0.0  # s.d. of a stationary drift
-    drift_memory: float = 7200.0
-    outliers: float = 0.02  # share of runs that are slowed down, typically by ten times the noise
-    second_speed: tuple[float, float] = (0.0, 0.0)  # share of runs, change of the log metric
-    phases: tuple[float, float, float] = (0.0, 0.0, 1.0)  # the same in phases: share of time, change, seconds of one
-    jumps: tuple[float, float] = (0.0, 0.0)  # abrupt lasting changes: rate per second, s.d.
-    run_seconds: float = 60.0
-    build_seconds: float = 600.0
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class World:
-    """A lab over ``graph``: ``steps`` are the changes of the log metric by candidate."""
+    """A lab over ``graph``: ``steps`` are the changes of the log metric by candidate.
+
+    A build that is made once is there for every host. ``seconds`` and the clocks count simulated time.
+    """
 
     graph: Graph
     steps: Mapping[int, float]
     habits: Habits = field(default_factory=Habits)
     unbuildable: frozenset[int] = frozenset()
+    crashing: frozenset[int] = frozenset()  # they build, but no run ends
+    spoiled: frozenset[int] = frozenset()  # the first two runs of these builds are outliers
     binaries: Mapping[int, int] = field(default_factory=dict)  # candidate → earlier candidate with the same binary
+    layouts: Mapping[int, float] = field(default_factory=dict)  # in place of what is drawn
+    culprits: frozenset[int] | None = None  # right answers; None: the largest drops
     seed: int = 0
-    now: float = 0.0  # seconds
     runs: int = 0
     builds: int = 0
-    visits: int = 0
-    _built: set[int] = field(default_factory=set)
-    _drift: float = 0.0
-    _jumped: float = 0.0
-    _slowed: bool = False
-    _rng: np.random.Generator = field(default_factory=np.random.default_rng)
+    build_seconds: dict[int, float] = field(default_factory=dict)  # by candidate, failed attempts included
+    _clocks: dict[int, float] = field(default_factory=dict)
+    _courses: dict[int, Course] = field(default_factory=dict)
+    _noise: dict[int, np.random.Generator] = field(default_factory=dict)
+    _runs: dict[int, int] = field(default_factory=dict)
+    _levels: dict[int, float] = field(default_factory=dict)
+    _built: dict[int, int] = field(default_factory=dict)  # candidate → the first one built with its binary
 
-    def __post_init__(self) -> None:
-        self._rng = np.random.default_rng(self.seed)
-        self._drift = self._rng.normal() * self.habits.drift
+    @property
+    def now(self) -> float:
+        """Seconds since the hunt began, of the host that is furthest."""
+        return max(self._clocks.values(), default=0.0)
+
+    @property
+    def answers(self) -> frozenset[int]:
+        """The candidates that it is right to name: the culprit, or each of several drops of one size."""
+        if self.culprits is not None:
+            return self.culprits
+        largest = min(self.steps.values(), default=0.0)
+        return frozenset(v for v, size in self.steps.items() if largest < 0 and size <= SAME_SIZE * largest)
 
     def measure(self, order: Measure) -> list[Observation]:
-        """Build and run what ``order`` asks for; stops at the first candidate that does not build."""
+        """Build and run what ``order`` asks for; stops at the first candidate that fails."""
         seen: list[Observation] = []
         for share in order.plan:
-            if share.candidate in self._built:
-                continue
-            self._pass(self.habits.build_seconds)
-            self.builds += 1
-            if share.candidate in self.unbuildable:
-                return [*seen, Skipped(share.candidate, "does not build", self.habits.build_seconds)]
-            self._built.add(share.candidate)
-            seen.append(Built(share.candidate, self.habits.build_seconds, self.binaries.get(share.candidate)))
-        return seen + [self._run(candidate, order.host) for candidate in interleave(order.plan)]
+            if (made := self.build(share.candidate, order.host)) is not None:
+                seen.append(made)
+            if isinstance(made, Skipped):
+                return seen
+        for candidate in interleave(order.plan):
+            value = self.run(candidate, order.host)
+            if value is None:
+                return [*seen, Skipped(candidate, "crashes", self.habits.run_seconds)]
+            middle = (self.clock(order.host) - self.habits.run_seconds / 2) / 60
+            seen.append(Reading(candidate, value, middle, self.runs, order.host, self.habits.run_seconds))
+        return seen
+
+    def build(self, candidate: int, host: int = 0) -> Built | Skipped | None:
+        """Make a build; None if it is there."""
+        if candidate in self._built:
+            return None
+        seconds = self._cost(candidate)
+        self.builds += 1
+        self.build_seconds[candidate] = self.build_seconds.get(candidate, 0.0) + seconds
+        self.wait(host, self.clock(host) + seconds)
+        if candidate in self.unbuildable:
+            return Skipped(candidate, "does not build", seconds)
+        binary = self.binaries.get(candidate, candidate)
+        same = next((v for v in self._built if self.binaries.get(v, v) == binary), None)
+        self._built[candidate] = candidate if same is None else same
+        return Built(candidate, seconds, same)
+
+    def run(self, candidate: int, host: int = 0) -> float | None:
+        """The log metric of one run, of a build that is made first if need be; None if it fails."""
+        if isinstance(self.build(candidate, host), Skipped):
+            return None
+        habits = self.habits
+        self.wait(host, self.clock(host) + habits.run_seconds)
+        self.runs += 1
+        if candidate in self.crashing:
+            return None
+        if host not in self._courses:
+            self._courses[host] = Course(habits, self.seed, host)
+        course = self._courses[host].at(self.clock(host) - habits.run_seconds / 2)
+        return self.level(candidate) + course + self._disturbance(candidate, host)
 
     def level(self, candidate: int) -> float:
         """The true log metric of a build, layout included."""
         binary = self.binaries.get(candidate, candidate)
-        below = reach_of(self.graph).ancestors(binary)
-        layout = np.random.default_rng([self.seed, binary]).normal() * self.habits.layout
-        return sum(size for step, size in self.steps.items() if below[step]) + float(layout)
+        if binary not in self._levels:
+            below = reach_of(self.graph).ancestors(binary)
+            layout = float(generator(self.seed, Purpose.LAYOUT, binary).normal()) * self.habits.layout
+            change = sum(size for step, size in self.steps.items() if below[step])
+            if generator(self.seed, Purpose.BUILD, binary).random() < self.habits.second_build[0]:
+                change += self.habits.second_build[1]
+            self._levels[binary] = change + self.layouts.get(binary, layout)
+        return self._levels[binary]
 
-    def _run(self, candidate: int, host: int) -> Reading:
+    def clock(self, host: int = 0) -> float:
+        """Seconds since the hunt began, as far as this host has got."""
+        return self._clocks.get(host, 0.0)
+
+    def wait(self, host: int, until: float) -> None:
+        """Let a host come to a later time."""
+        self._clocks[host] = max(self.clock(host), until)
+
+    def _cost(self, candidate: int) -> float:
+        """Seconds that a build takes: less, the nearer one is that is there."""
         habits = self.habits
-        self._pass(habits.run_seconds)
-        self.runs += 1
-        self.visits += 1
-        noise = self._rng.normal() * habits.noise
-        if self._rng.random() < habits.outliers:
+        distance = min((abs(candidate - v) for v in self._built), default=None)
+        share = 1.0
+        if distance is not None and habits.cached_share < 1:
+            share = min(1.0, habits.cached_share + distance / habits.cache_reach)
+        return habits.build_seconds * share * (habits.failed_share if candidate in self.unbuildable else 1.0)
+
+    def _disturbance(self, candidate: int, host: int) -> float:
+        """What sets the next run of a build apart from its other runs."""
+        habits = self.habits
+        if candidate not in self._noise:
+            self._noise[candidate] = generator(self.seed, Purpose.NOISE, candidate)
+        rng = self._noise[candidate]
+        draw, outlier, second = float(rng.normal()), float(rng.random()), float(rng.random())
+        number = self._runs[candidate] = self._runs.get(candidate, 0) + 1
+        noise = habits.noise * draw * (habits.bad_host if host == 1 else 1.0)
+        if habits.slow_noise != 1 and any(reach_of(self.graph).ancestors(candidate)[v] for v in self.answers):
+            noise *= habits.slow_noise
+        if outlier < habits.outliers or (candidate in self.spoiled and number <= 2):
             noise = -abs(10 * noise)
-        if self._rng.random() < habits.second_speed[0]:
-            noise += habits.second_speed[1]
-        value = self.level(candidate) + self._drift + self._jumped + noise + self._slowed * habits.phases[1]
-        middle = (self.now - habits.run_seconds / 2) / 60
-        return Reading(candidate, value, middle, self.visits, host, habits.run_seconds)
-
-    def _pass(self, seconds: float) -> None:
-        habits = self.habits
-        self.now += seconds
-        kept = np.exp(-seconds / habits.drift_memory)
-        self._drift = self._drift * kept + habits.drift * np.sqrt(1 - kept * kept) * self._rng.normal()
-        if self._rng.random() < 1 - np.exp(-habits.jumps[0] * seconds):
-            self._jumped += self._rng.normal() * habits.jumps[1]
-        share, _, length = habits.phases
-        if share and self._rng.random() < 1 - np.exp(-seconds / length):
-            self._slowed = bool(self._rng.random() < share)
+        return noise + (habits.second_speed[1] if second < habits.second_speed[0] else 0.0)

@@ -1,0 +1,103 @@
+"""Which commits change the speed, beside the one that is sought: what misleads a search."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from perfbisect.core.graph import Graph
+
+Steps = dict[int, float]  # change of the log metric by candidate
+Rng = np.random.Generator
+TINY = 50  # steps of a slope
+
+
+def one(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
+    """Nothing but the culprit."""
+    return {culprit: -drop}
+
+
+def nothing(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
+    """No commit changes anything."""
+    return {}
+
+
+def improvement(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
+    """The bad end is the faster one: good and bad were swapped, or somebody did well."""
+    return {culprit: drop}
+
+
+def smaller(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
+    """Two smaller drops and a rise anywhere, a third of the drop or less."""
+    return _and(graph, culprit, drop, rng, (-0.35, 0.3, -0.2))
+
+
+def large(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
+    """A second drop of 70 %."""
+    return _and(graph, culprit, drop, rng, (-0.7,))
+
+
+def cancelling(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
+    """Another drop of nearly the size, and later a rise that undoes it."""
+    first, second = np.sort(rng.choice(np.arange(1, graph.size), 2, replace=False)).tolist()
+    return _sum((culprit, -drop), (first, -0.9 * drop), (second, 0.9 * drop))
+
+
+def before_and_after(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
+    """A drop of half the size on either side."""
+    older = int(rng.integers(1, culprit)) if culprit > 1 else 1
+    newer = int(rng.integers(culprit + 1, graph.size)) if culprit < graph.size - 1 else culprit
+    return _sum((culprit, -drop), (older, -0.5 * drop), (newer, -0.5 * drop))
+
+
+def adjacent(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
+    """The next commit drops by half as much again."""
+    return _sum((culprit, -drop), (min(culprit + 1, graph.size - 1), -0.5 * drop))
+
+
+def reverted(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
+    """Good, bad, good, bad: the change was taken back, and came again. To name either time is right."""
+    places = np.sort(rng.choice(np.arange(1, graph.size), min(3, graph.size - 1), replace=False)).tolist()
+    return dict(zip(places, (-drop, drop, -drop), strict=False))
+
+
+def sloping(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
+    """Many tiny drops, half of the size together."""
+    return _sum((culprit, -drop), *((v, -drop / 2 / TINY) for v in _scattered(graph, rng)))
+
+
+def slope(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
+    """Many tiny drops and no culprit: there is nothing that it would be right to name."""
+    return _sum(*((v, -drop / TINY) for v in _scattered(graph, rng)))
+
+
+CHANGES: Mapping[str, Callable[[Graph, int, float, Rng], Steps]] = {
+    "one": one,
+    "nothing": nothing,
+    "improvement": improvement,
+    "smaller": smaller,
+    "large": large,
+    "cancelling": cancelling,
+    "before-and-after": before_and_after,
+    "adjacent": adjacent,
+    "reverted": reverted,
+    "sloping": sloping,
+    "slope": slope,
+}
+
+
+def _and(graph: Graph, culprit: int, drop: float, rng: Rng, shares: tuple[float, ...]) -> Steps:
+    places = rng.integers(1, graph.size, len(shares)).tolist()
+    return _sum((culprit, -drop), *((v, share * drop) for v, share in zip(places, shares, strict=True)))
+
+
+def _sum(*steps: tuple[int, float]) -> Steps:
+    """Steps that fall on the same candidate add up."""
+    total: Steps = {}
+    for candidate, size in steps:
+        total[candidate] = total.get(candidate, 0.0) + size
+    return total
+
+
+def _scattered(graph: Graph, rng: Rng) -> list[int]:
+    places: list[int] = rng.integers(1, graph.size, TINY).tolist()
+    return places

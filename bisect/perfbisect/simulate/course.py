@@ -1,0 +1,91 @@
+"""How the speed of a host changes with time, whoever measures and whatever is measured."""
+
+import bisect
+import itertools
+import math
+
+import numpy as np
+
+from perfbisect.simulate.chance import Purpose, generator
+from perfbisect.simulate.habits import Habits
+
+GRID = 128  # points of a drift within its memory; it is straight between them
+DAY = 86400.0
+
+
+class Course:
+    """The change of the log metric at any time of one host; drawn as far as somebody asks."""
+
+    def __init__(self, habits: Habits, seed: int, host: int) -> None:
+        self._habits = habits
+        self._drift = Drift(generator(seed, Purpose.DRIFT, host), habits.drift_memory)
+        self._jumps = Walk(generator(seed, Purpose.JUMPS, host), habits.jumps[0], habits.jumps[1])
+        self._phases = Phases(generator(seed, Purpose.PHASES, host), habits.phases[0], habits.phases[2])
+        self._slope = habits.ramp / 3600 * (1 if generator(seed, Purpose.RAMP, host).random() < 0.5 else -1)
+        self._sunrise = float(generator(seed, Purpose.DAY, host).random())
+        self._level = habits.host_spread * float(generator(seed, Purpose.HOST, host).normal())
+
+    def at(self, seconds: float) -> float:
+        """The change at a time since the hunt began."""
+        habits = self._habits
+        change = self._level + self._slope * seconds
+        if habits.drift:
+            change += habits.drift * self._drift.at(seconds)
+        if habits.daily:
+            change += habits.daily * math.sin(2 * math.pi * (seconds / DAY + self._sunrise))
+        if habits.jumps[0]:
+            change += self._jumps.at(seconds)
+        if habits.phases[0]:
+            change += habits.phases[1] * self._phases.at(seconds)
+        return change
+
+
+class Drift:
+    """A stationary process with s.d. 1 that forgets exponentially (Ornstein and Uhlenbeck's)."""
+
+    def __init__(self, rng: np.random.Generator, memory: float) -> None:
+        self._rng, self._step = rng, memory / GRID
+        self._kept = math.exp(-1 / GRID)
+        self._points = [float(rng.normal())]
+
+    def at(self, seconds: float) -> float:
+        """Its value at a time."""
+        place, rest = divmod(seconds / self._step, 1)
+        while len(self._points) < place + 2:
+            pushes = self._rng.normal(size=256) * math.sqrt(1 - self._kept**2)
+            path = itertools.accumulate(
+                pushes.tolist(), lambda now, push: now * self._kept + push, initial=self._points[-1]
+            )
+            self._points += itertools.islice(path, 1, None)
+        before, after = self._points[int(place)], self._points[int(place) + 1]
+        return before + rest * (after - before)
+
+
+class Walk:
+    """Lasting jumps at random times."""
+
+    def __init__(self, rng: np.random.Generator, rate: float, size: float) -> None:
+        self._rng, self._rate, self._size = rng, rate, size
+        self._times, self._values = [0.0], [0.0]
+
+    def at(self, seconds: float) -> float:
+        """The sum of the jumps so far."""
+        while self._times[-1] <= seconds:
+            self._times.append(self._times[-1] + float(self._rng.exponential(1 / self._rate)))
+            self._values.append(self._values[-1] + self._size * float(self._rng.normal()))
+        return self._values[bisect.bisect_right(self._times, seconds) - 1]
+
+
+class Phases:
+    """0 or 1 for periods of random length."""
+
+    def __init__(self, rng: np.random.Generator, share: float, length: float) -> None:
+        self._rng, self._share, self._length = rng, share, length
+        self._times, self._values = [0.0], [0]
+
+    def at(self, seconds: float) -> int:
+        """Which of the two holds at a time."""
+        while self._times[-1] <= seconds:
+            self._times.append(self._times[-1] + float(self._rng.exponential(self._length)))
+            self._values.append(int(self._rng.random() < self._share))
+        return self._values[bisect.bisect_right(self._times, seconds) - 1]

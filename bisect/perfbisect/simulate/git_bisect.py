@@ -1,0 +1,79 @@
+"""`git bisect run` with a script that times each commit and calls it slow below a threshold.
+
+Written from git's documentation and behaviour: the next commit splits what is left as evenly as the graph allows; a
+commit that cannot be tested is skipped, and another one, the nearer to the best the likelier, is taken in its place.
+The threshold lies midway between the ends, which are timed once, at the beginning.
+"""
+
+from functools import partial
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.order import Found, Inconclusive, Interval, Step, Verdict
+from perfbisect.core.policy import Policy
+from perfbisect.core.reach import Reach, reach_of
+from perfbisect.simulate.chance import Purpose, generator
+from perfbisect.simulate.rules import Rule
+from perfbisect.simulate.world import World
+
+END_RUNS = 3  # at least, of each end
+UNKNOWN = Interval(float("nan"), float("nan"), float("nan"))
+
+
+def git_bisect(repeats: int) -> Rule:
+    """The rule that times each commit ``repeats`` times and takes the median."""
+    return partial(_search, repeats=repeats)
+
+
+def threshold(world: World, runs: int) -> float:
+    """Midway between the medians of the two ends, timed in turns."""
+    ends = 0, world.graph.size - 1
+    timed = [[world.run(end) for end in ends] for _ in range(runs)]
+    return sum(median(value or 0.0 for value in column) for column in zip(*timed, strict=True)) / 2
+
+
+def blame(candidate: int) -> Found:
+    """A verdict without a probability."""
+    return Found(Step(candidate, float("nan"), UNKNOWN, ()))
+
+
+def undecided(candidates: list[int]) -> Inconclusive:
+    """A set that could not be made smaller."""
+    return Inconclusive(tuple(candidates), (), UNKNOWN, "unbuildable")
+
+
+def _search(world: World, policy: Policy, repeats: int) -> Verdict:
+    limit = threshold(world, max(repeats, END_RUNS))
+    reach, rng = reach_of(world.graph), generator(world.seed, Purpose.RULE)
+    left = np.ones(world.graph.size, bool)  # what may still be the first slow commit
+    left[0] = False
+    skipped: set[int] = set()
+    while left.sum() > 1:
+        tested = _next(reach, left, skipped, rng)
+        if tested is None:
+            return undecided(np.flatnonzero(left).tolist())
+        values = [world.run(tested) for _ in range(repeats)]
+        timed = [value for value in values if value is not None]
+        if not timed:
+            skipped.add(tested)
+            continue
+        below = reach.ancestors(tested)
+        left &= below if median(timed) < limit else ~below
+    return blame(int(np.flatnonzero(left)[0]))
+
+
+def _next(reach: Reach, left: NDArray[np.bool_], skipped: set[int], rng: np.random.Generator) -> int | None:
+    """The commit to test; None if those that are left cannot be."""
+    top = int(np.flatnonzero(left)[-1])  # known to be slow: it is the bad end, or was tested
+    below = np.nan_to_num(reach.sums(left.astype(np.float64)))
+    even = np.where(left, np.minimum(below, left.sum() - below), -1.0)
+    even[top] = -1.0
+    if not skipped:
+        return int(even.argmax())
+    order = np.argsort(-even, kind="stable")
+    best_first: list[int] = [v for v in order[even[order] >= 0].tolist() if v not in skipped]
+    if not best_first:
+        return None
+    return best_first[0] if order[0] not in skipped else best_first[int(len(best_first) * rng.random() ** 1.5)]

@@ -1,0 +1,95 @@
+"""Histories to search: with merges as projects have them, and with the odd shapes that git allows."""
+
+from functools import lru_cache
+
+import numpy as np
+
+from perfbisect.core.graph import Graph
+from perfbisect.simulate.chance import Purpose, generator
+
+Rows = list[tuple[int, ...]]  # the parents of each candidate, oldest first
+
+
+@lru_cache(maxsize=8)
+def merging(
+    commits: int, seed: int = 0, branching: float = 0.1, length: float = 6.0, back: int = 25, returning: float = 0.05
+) -> Graph:
+    """A trunk with side branches.
+
+    At each commit of the trunk a branch is merged with probability ``branching``; it left the trunk up to ``back``
+    commits ago, has about ``length`` commits, and merges the trunk into itself with probability ``returning``.
+    """
+    rng = generator(seed, Purpose.GRAPH)
+    rows: Rows = [()]
+    trunk = [0]
+    while len(rows) < commits:
+        room = commits - len(rows)  # what is left for a branch, its merge and the bad end
+        if room > 3 and rng.random() < branching:
+            base = trunk[-int(rng.integers(1, min(back, len(trunk)) + 1))]
+            top = _branch(rows, base, min(int(rng.geometric(1 / length)), room - 2), trunk[-1], returning, rng)
+            rows.append((trunk[-1], top))
+        else:
+            rows.append((trunk[-1],))
+        trunk.append(len(rows) - 1)
+    rows.append((trunk[-1],))
+    return Graph.of(rows)
+
+
+def _branch(rows: Rows, base: int, length: int, tip: int, returning: float, rng: np.random.Generator) -> int:
+    """Add a side branch; returns its last commit."""
+    top, behind = base, tip != base
+    for _ in range(length):
+        merges = behind and rng.random() < returning
+        rows.append((top, tip) if merges else (top,))
+        top, behind = len(rows) - 1, behind and not merges
+    return top
+
+
+def long_branch(commits: int, share: float = 0.6) -> Graph:
+    """One branch that left at the good end and holds most of the commits."""
+    side = max(1, int(share * (commits - 1)))
+    rows: Rows = [(), (0,), *((v,) for v in range(1, side))]
+    trunk = 0
+    while len(rows) < commits:
+        rows.append((trunk,))
+        trunk = len(rows) - 1
+    return Graph.of([*rows, (trunk, side)])
+
+
+def criss_cross(commits: int) -> Graph:
+    """Two lines that merge each other again and again."""
+    rows: Rows = [(), (0,), (0,)]
+    while len(rows) < commits:
+        left, right = len(rows) - 2, len(rows) - 1
+        cross = len(rows) % 7 == 0
+        rows += [(left, right) if cross else (left,), (right, left) if cross else (right,)]
+    return Graph.of([*rows[:commits], (commits - 2, commits - 1)])
+
+
+def octopus(commits: int, arms: int = 6) -> Graph:
+    """Short branches, merged several at once."""
+    rows: Rows = [()]
+    while len(rows) + 2 * arms < commits:
+        base, tops = len(rows) - 1, []
+        for _ in range(arms):
+            rows += [(base,), (len(rows),)]
+            tops.append(len(rows) - 1)
+        rows.append((base, *tops))
+    while len(rows) <= commits:
+        rows.append((len(rows) - 1,))
+    return Graph.of(rows)
+
+
+def two_roots(commits: int) -> Graph:
+    """A history that took in another project, whose commits do not descend from good."""
+    half = commits // 2
+    other: Rows = [(), *((v,) for v in range(half, commits - 2))]
+    return Graph.of([(), *((v,) for v in range(half - 1)), *other, (half - 1, commits - 2), (commits - 1,)])
+
+
+def trunk(graph: Graph) -> list[int]:
+    """The first-parent line to the bad end, oldest first; what follows only that sees nothing else."""
+    line = [graph.size - 1]
+    while parents := graph.parents_of(line[-1]):
+        line.append(parents[0])
+    return line[::-1]

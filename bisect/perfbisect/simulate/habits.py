@@ -1,0 +1,28 @@
+"""What a simulated host and its workload do to readings, and what time they take."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """Fractions are changes or s.d. of the log metric, times are seconds; 0 leaves a habit out."""
+
+    noise: float = 0.01  # s.d. of a run
+    slow_noise: float = 1.0  # the same of builds with the culprit in them, as a multiple
+    layout: float = 0.005  # s.d. of a build: repeating its runs does not average it away
+    outliers: float = 0.02  # share of runs that are slowed down, typically by ten times the noise
+    second_speed: tuple[float, float] = (0.0, 0.0)  # share of runs, change
+    second_build: tuple[float, float] = (0.0, 0.0)  # share of builds, all of whose runs have a change
+    drift: float = 0.0  # s.d. of a stationary drift
+    drift_memory: float = 7200.0
+    ramp: float = 0.0  # change an hour, up or down
+    daily: float = 0.0  # amplitude of a cycle of 24 hours
+    jumps: tuple[float, float] = (0.0, 0.0)  # abrupt lasting changes: rate per second, s.d.
+    phases: tuple[float, float, float] = (0.0, 0.0, 1.0)  # a second speed for a while: share of time, change, length
+    host_spread: float = 0.0  # s.d. between hosts
+    bad_host: float = 1.0  # noise of host 1, as a multiple
+    run_seconds: float = 60.0
+    build_seconds: float = 600.0  # of a build that finds nothing in the compiler cache
+    cached_share: float = 1.0  # of that, for a build next to one that is there; the rest grows with distance
+    cache_reach: float = 180.0  # candidates away from which the compiler cache is of no use
+    failed_share: float = 1.0  # time of a build that fails, as a share of one that works

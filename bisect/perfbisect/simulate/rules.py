@@ -1,0 +1,36 @@
+"""Rules that search a world, and one hunt by one of them, judged."""
+
+from collections.abc import Callable
+
+from perfbisect.core.order import Verdict
+from perfbisect.core.policy import Policy
+from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.judge import is_named, judge, stated
+from perfbisect.simulate.scenario import Scenario
+from perfbisect.simulate.tally import Trial
+from perfbisect.simulate.world import World
+
+Rule = Callable[[World, Policy], Verdict]
+
+
+def ours(world: World, policy: Policy, hosts: int = 1) -> Verdict:
+    """What `bisect run` does."""
+    return hunt(world, policy, hosts=hosts).verdict
+
+
+def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> Trial:
+    """One hunt by ``rule`` in the world of this seed."""
+    world = scenario.world(seed)
+    verdict = rule(world, policy)
+    run = scenario.habits.run_seconds
+    bad = world.graph.size - 1
+    between = sum(seconds for v, seconds in world.build_seconds.items() if v not in (0, bad))
+    return Trial(
+        judgement=judge(verdict, world),
+        named=is_named(verdict),
+        stated=stated(verdict),
+        builds=world.builds,
+        runs=world.runs,
+        minutes=world.now / 60,
+        cost=world.runs + between / run,
+    )

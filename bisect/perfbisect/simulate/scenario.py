@@ -1,0 +1,111 @@
+"""A kind of hunt: what is known of the history and of the host, and worlds drawn from it by a seed."""
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from perfbisect.core.graph import Graph
+from perfbisect.simulate.chance import Purpose, generator
+from perfbisect.simulate.changes import CHANGES
+from perfbisect.simulate.graphs import trunk
+from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.world import World
+
+STRETCH = 5  # commits of a typical stretch that does not build
+
+
+class Place(StrEnum):
+    """Where the culprit lies."""
+
+    ANYWHERE = "anywhere"
+    FIRST = "first"  # right after good
+    LAST = "last"  # the bad end itself
+    BRANCH = "branch"  # on a side branch
+    MERGE = "merge"  # a merge that is slow although neither side is
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scenario:
+    """Worlds that differ only by chance."""
+
+    graph: Graph
+    effect: float = 0.05  # the drop, as a fraction
+    changes: str = "one"  # a key of CHANGES
+    place: Place = Place.ANYWHERE
+    habits: Habits = field(default_factory=Habits)
+    failing: float = 0.0  # share of candidates that do not build, in stretches
+    block: int = 0  # candidates around the culprit that do not build
+    crashing: float = 0.0  # share of candidates that build and crash
+    identical: float = 0.0  # share of candidates with the binary of their parent
+    halfway: int | None = None  # this far from the culprit a layout is planted that lies between slow and fast
+    spoiled: bool = False  # both first runs of the culprit's parent are outliers
+
+    @property
+    def drop(self) -> float:
+        """The drop of the log metric."""
+        return -math.log1p(-self.effect)
+
+    def world(self, seed: int) -> World:
+        """One of them."""
+        graph = self.graph
+        culprit = self._culprit(seed)
+        steps = CHANGES[self.changes](graph, culprit, self.drop, generator(seed, Purpose.DECOYS))
+        ends = {0, graph.size - 1}
+        unbuildable = (self._failing(seed) | self._block(culprit)) - ends
+        tossed = generator(seed, Purpose.FAILURES, 1).random(graph.size) < self.crashing
+        return World(
+            graph,
+            steps,
+            self.habits,
+            unbuildable=frozenset(unbuildable),
+            crashing=frozenset(np.flatnonzero(tossed).tolist()) - ends,
+            spoiled=frozenset(graph.parents_of(culprit)) if self.spoiled else frozenset(),
+            binaries=self._binaries(seed, frozenset(steps)),
+            layouts=self._layouts(culprit),
+            culprits=frozenset() if self.changes == "slope" else None,
+            seed=seed,
+        )
+
+    def _culprit(self, seed: int) -> int:
+        last = self.graph.size - 1
+        match self.place:
+            case Place.ANYWHERE:
+                possible = np.arange(1, last + 1)
+            case Place.FIRST:
+                possible = np.array([1])
+            case Place.LAST:
+                possible = np.array([last])
+            case Place.BRANCH:
+                possible = np.setdiff1d(np.arange(1, last + 1), trunk(self.graph))
+            case Place.MERGE:
+                possible = np.flatnonzero(np.diff(self.graph.first) > 1)
+        if not len(possible):
+            raise ValueError(f"no {self.place} in a history without merges")
+        return int(generator(seed, Purpose.CULPRIT).choice(possible))
+
+    def _failing(self, seed: int) -> set[int]:
+        starts = generator(seed, Purpose.FAILURES).random(self.graph.size) < self.failing / STRETCH
+        return {int(v) + i for v in np.flatnonzero(starts) for i in range(STRETCH) if v + i < self.graph.size}
+
+    def _block(self, culprit: int) -> set[int]:
+        first = max(1, culprit - self.block // 2)
+        return set(range(first, min(first + self.block, self.graph.size)))
+
+    def _binaries(self, seed: int, steps: frozenset[int]) -> dict[int, int]:
+        """Candidates that change no code: those with one parent, and that change no speed."""
+        same: dict[int, int] = {}
+        if not self.identical:
+            return same
+        tossed = generator(seed, Purpose.BINARIES).random(self.graph.size) < self.identical
+        for v in np.flatnonzero(tossed).tolist():
+            parents = self.graph.parents_of(v)
+            if len(parents) == 1 and v not in steps:
+                same[v] = same.get(parents[0], parents[0])
+        return same
+
+    def _layouts(self, culprit: int) -> dict[int, float]:
+        if self.halfway is None or not 0 <= culprit + self.halfway < self.graph.size:
+            return {}
+        return {culprit + self.halfway: self.drop / 2 * (1 if self.halfway >= 0 else -1)}

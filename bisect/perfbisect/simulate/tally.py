@@ -1,0 +1,100 @@
+"""Many simulated hunts added up: what they spent, and how often they were right."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from perfbisect.simulate.judge import Judgement
+
+Z = 1.96  # 95 %
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One hunt."""
+
+    judgement: Judgement
+    named: bool  # whether somebody was accused
+    stated: float  # with which probability; NaN if none was stated
+    builds: int
+    runs: int
+    minutes: float
+    cost: float  # in runs, the builds of the two ends left out
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """How often something happened, with its 95 % interval."""
+
+    low: float
+    middle: float
+    high: float
+
+    @classmethod
+    def of(cls, times: int, trials: int) -> "Chance":
+        """Wilson's interval for ``times`` in ``trials``; 0 to 1 without any."""
+        if not trials:
+            return cls(0.0, math.nan, 1.0)
+        share, z = times / trials, Z * Z / trials
+        middle = (share + z / 2) / (1 + z)
+        half = math.sqrt(z * share * (1 - share) + z * z / 4) / (1 + z)
+        return cls(min(max(0.0, middle - half), share), share, max(min(1.0, middle + half), share))
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """A quantity over all hunts: its mean, with which standard error, and what nine hunts in ten stay within."""
+
+    mean: float
+    error: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spent":
+        """Of at least one value."""
+        mean = sum(values) / len(values)
+        variance = sum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1)
+        return cls(mean, math.sqrt(variance / len(values)), sorted(values)[math.ceil(0.9 * len(values)) - 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Hunts of one scenario by one rule."""
+
+    hunts: int
+    right: Chance
+    honest: Chance
+    wrong: Chance
+    named: Chance  # somebody was accused
+    right_if_named: Chance
+    stated: float  # the mean probability that went with accusations; NaN without any
+    builds: Spent
+    runs: Spent
+    hours: Spent
+    cost: Spent
+
+    @classmethod
+    def of(cls, trials: Iterable[Trial]) -> "Tally":
+        """Raises ValueError without trials."""
+        all_of_them = list(trials)
+        if not all_of_them:
+            raise ValueError("no hunt to add up")
+
+        def how_often(judgement: Judgement, among: Sequence[Trial]) -> Chance:
+            return Chance.of(sum(trial.judgement is judgement for trial in among), len(among))
+
+        named = [trial for trial in all_of_them if trial.named]
+        certain = [trial.stated for trial in named if not math.isnan(trial.stated)]
+        return cls(
+            hunts=len(all_of_them),
+            right=how_often(Judgement.RIGHT, all_of_them),
+            honest=how_often(Judgement.HONEST, all_of_them),
+            wrong=how_often(Judgement.WRONG, all_of_them),
+            named=Chance.of(len(named), len(all_of_them)),
+            right_if_named=how_often(Judgement.RIGHT, named),
+            stated=sum(certain) / len(certain) if certain else math.nan,
+            builds=Spent.of([trial.builds for trial in all_of_them]),
+            runs=Spent.of([trial.runs for trial in all_of_them]),
+            hours=Spent.of([trial.minutes / 60 for trial in all_of_them]),
+            cost=Spent.of([trial.cost for trial in all_of_them]),
+        )

@@ -1,0 +1,155 @@
+"""Rules, how their verdicts are judged, and how hunts are added up."""
+
+import math
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfbisect.core.graph import Graph
+from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.core.policy import Policy
+from perfbisect.core.reach import Reach
+from perfbisect.simulate import git_bisect as module
+from perfbisect.simulate.git_bisect import git_bisect
+from perfbisect.simulate.graphs import criss_cross, merging, octopus, two_roots
+from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.judge import Judgement, judge
+from perfbisect.simulate.rules import attempt, ours
+from perfbisect.simulate.scenario import Scenario
+from perfbisect.simulate.summary import summary
+from perfbisect.simulate.tally import Chance, Spent, Tally, Trial
+from perfbisect.simulate.world import World
+
+STILL = Habits(noise=0.001, layout=0.0, outliers=0.0)
+WIDE = Interval(0.9, 0.95, 1.0)
+
+
+@pytest.mark.parametrize("graph", [Graph.line(33), merging(60), criss_cross(40), octopus(50), two_roots(40)])
+def test_git_bisect_is_right_where_nothing_is_uncertain(graph: Graph) -> None:
+    for culprit in range(1, graph.size):
+        world = World(graph, {culprit: -0.2}, STILL, seed=culprit)
+        verdict = git_bisect(1)(world, Policy())
+        assert isinstance(verdict, Found)
+        assert verdict.step.candidate == culprit
+        assert world.builds <= 2 + 1.71 * math.log2(graph.size) + 1
+
+
+def test_git_bisect_splits_as_git_does(tmp_path: Path) -> None:
+    graph = merging(80, seed=3)
+    lines = []
+    for v in range(graph.size):
+        lines.append(f"commit refs/heads/v{v}\nmark :{v + 1}\ncommitter A <a@example.org> {v} +0000\ndata 0\n")
+        words = ["from", *["merge"] * 8]
+        lines += [f"{word} :{p + 1}\n" for word, p in zip(words, graph.parents_of(v), strict=False)]
+    subprocess.run(["git", "init", "-q", "--bare", tmp_path], check=True)
+    subprocess.run(["git", "fast-import", "--quiet"], cwd=tmp_path, input="".join(lines).encode(), check=True)
+    reach, left = Reach(graph), np.ones(graph.size, bool)
+    left[0] = False
+    below = reach.sums(left.astype(float))
+    asked = subprocess.run(
+        ["git", "rev-list", "--bisect-vars", "v80", "^v0"], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    told = dict(line.split("=") for line in asked.stdout.splitlines())
+    chosen = module._next(reach, left, set(), np.random.default_rng(0))
+    assert chosen is not None
+    assert max(below[chosen], 80 - below[chosen]) - 1 == int(told["bisect_nr"])
+
+
+def test_git_bisect_goes_round_what_does_not_build() -> None:
+    inside = World(Graph.line(40), {20: -0.2}, STILL, unbuildable=frozenset(range(15, 25)))
+    verdict = git_bisect(1)(inside, Policy())
+    assert isinstance(verdict, Inconclusive)
+    assert set(verdict.candidates) == set(range(15, 26))
+    outside = World(Graph.line(40), {30: -0.2}, STILL, unbuildable=frozenset(range(15, 25)))
+    assert judge(git_bisect(1)(outside, Policy()), outside) is Judgement.RIGHT
+
+
+def test_two_hosts_are_quicker_than_one() -> None:
+    graph = Graph.line(400)
+    times = []
+    for hosts in (1, 2):
+        world = World(graph, {133: -0.2}, Habits(noise=0.005), seed=2)
+        verdict = ours(world, Policy(), hosts=hosts)
+        assert judge(verdict, world) is Judgement.RIGHT
+        times.append(world.now)
+    assert times[1] < times[0]
+
+
+def found(*candidates: int) -> Verdict:
+    steps = tuple(Step(v, 0.97, WIDE, ()) for v in candidates)
+    return Found(steps[0]) if len(steps) == 1 else Several(steps)
+
+
+def undecided(*candidates: int) -> Verdict:
+    return Inconclusive(candidates, (), WIDE, "budget")
+
+
+@pytest.mark.parametrize(("verdict", "judgement"), [
+    (found(5), "right"), (found(6), "wrong"), (found(5, 9), "right"), (found(6, 9), "wrong"), (found(5, 8), "wrong"),
+    (undecided(4, 5), "honest"), (undecided(6, 7), "wrong"), (undecided(), "honest"),
+    (NotReproduced(WIDE, 0.2), "honest"), (NotReproduced(WIDE, 0.05), "wrong"),
+])  # fmt: skip
+def test_judgement(verdict: Verdict, judgement: str) -> None:
+    assert judge(verdict, World(Graph.line(10), {5: -0.1, 9: -0.03})) == judgement
+
+
+@pytest.mark.parametrize(("verdict", "judgement"), [
+    (found(5), "wrong"), (undecided(1, 2), "honest"), (NotReproduced(WIDE, 0.05), "right"),
+])  # fmt: skip
+@pytest.mark.parametrize("steps", [{}, {5: 0.1}], ids=["nothing", "improvement"])
+def test_judgement_where_there_is_no_culprit(verdict: Verdict, judgement: str, steps: dict[int, float]) -> None:
+    assert judge(verdict, World(Graph.line(10), steps)) == judgement
+
+
+def test_a_range_is_right_if_the_rest_of_it_does_not_build() -> None:
+    world = World(Graph.line(10), {5: -0.1}, unbuildable=frozenset({4, 5}))
+    assert judge(undecided(4, 5, 6), world) is Judgement.RIGHT
+    assert judge(undecided(3, 4, 5, 6), world) is Judgement.HONEST
+    assert judge(undecided(7, 8), world) is Judgement.WRONG
+
+
+def test_wilson() -> None:
+    assert Chance.of(9, 10) == Chance(pytest.approx(0.596, abs=1e-3), 0.9, pytest.approx(0.982, abs=1e-3))
+    assert Chance.of(0, 20) == Chance(0.0, 0.0, pytest.approx(0.161, abs=1e-3))
+    assert Chance.of(0, 0).high == 1.0
+
+
+def test_spent() -> None:
+    assert Spent.of([1, 2, 3, 4, 5, 6, 7, 8, 9, 30]) == Spent(7.5, pytest.approx(2.63, abs=0.01), 9)
+    assert Spent.of([4]) == Spent(4, 0, 4)
+
+
+def test_hunts_add_up() -> None:
+    trials = [
+        Trial(Judgement.RIGHT, True, 0.99, 12, 40, 120.0, 140.0),
+        Trial(Judgement.WRONG, True, 0.97, 14, 60, 240.0, 180.0),
+        Trial(Judgement.HONEST, False, math.nan, 16, 80, 240.0, 220.0),
+    ]
+    tally = Tally.of(trials)
+    assert (tally.right.middle, tally.named.middle) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
+    assert tally.right_if_named.middle == 0.5
+    assert tally.stated == pytest.approx(0.98)
+    assert (tally.builds.mean, tally.runs.most, tally.cost.mean) == (14, 80, 180)
+    assert tally.hours.mean == pytest.approx(10 / 3)
+    assert any("right one in 50 % of the hunts and was stated as 98 %" in line for line in summary(tally))
+    assert "No hunt named a commit." in list(summary(Tally.of(trials[2:])))
+    with pytest.raises(ValueError, match="no hunt"):
+        Tally.of([])
+
+
+def test_the_ends_are_left_out_of_the_cost() -> None:
+    scenario = Scenario(Graph.line(16), effect=0.2, habits=STILL)
+    trial = attempt(scenario, 1, git_bisect(1), Policy())
+    assert (trial.judgement, trial.builds, trial.runs) == (Judgement.RIGHT, 6, 10)
+    assert trial.cost == 10 + 4 * 10
+    assert trial.minutes == 10 + 6 * 10
+
+
+def test_both_rules_meet_the_same_world() -> None:
+    scenario = Scenario(Graph.line(100), effect=0.3, habits=STILL)
+    trials = [attempt(scenario, 9, rule, Policy()) for rule in (ours, partial(ours, hosts=1), git_bisect(2))]
+    assert trials[0] == trials[1]
+    assert {trial.judgement for trial in trials} == {Judgement.RIGHT}

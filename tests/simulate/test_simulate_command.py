@@ -1,0 +1,89 @@
+"""`bisect simulate` as people type it."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfbisect.cli import main
+from perfbisect.cli.simulate import STEPS
+from perfbisect.simulate.changes import CHANGES
+
+Bisect = Callable[..., tuple[int, str, str]]
+EASY = ("--commits", "30", "--effect", "30%", "--hunts", "2")
+
+
+@pytest.fixture
+def bisect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Bisect:
+    """``bisect(*args)`` gives exit status, output and errors."""
+
+    def run(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["bisect", "simulate", *args])
+        with pytest.raises(SystemExit) as leave:
+            main()
+        assert isinstance(leave.value.code, int)
+        return leave.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_plan(bisect: Bisect) -> None:
+    status, told, errors = bisect(*EASY)
+    assert (status, errors) == (0, "")
+    assert told.startswith("30 candidates, 0 of them merges; 2 hunts\n")
+    assert "right                      100 %" in told
+    assert bisect(*EASY)[1] == told
+
+
+def test_numbers_for_programs(bisect: Bisect) -> None:
+    told = json.loads(bisect(*EASY, "--json", "--policy", "git-bisect", "--build-cost", "30m", "--run-time", "3m")[1])
+    assert told["candidates"] == 30
+    assert told["options"]["build_cost"] == "30.0 minutes"
+    assert told["stated"] is None
+    assert told["right"]["middle"] == 1.0
+    assert told["cost"]["mean"] == pytest.approx(told["runs"]["mean"] + 10 * (told["builds"]["mean"] - 2))
+    assert told["hours"]["mean"] == pytest.approx((3 * told["runs"]["mean"] + 30 * told["builds"]["mean"]) / 60)
+
+
+def test_budgets_hold(bisect: Bisect) -> None:
+    told = json.loads(bisect(*EASY, "--max-runs", "7", "--json")[1])
+    assert told["runs"]["most"] <= 7
+
+
+def test_habits_reach_the_host(bisect: Bisect) -> None:
+    easy = json.loads(bisect("--hunts", "1", "--commits", "20", "--json")[1])
+    hard = json.loads(bisect("--hunts", "1", "--commits", "20", "--noise", "4%", "--json")[1])
+    assert hard["runs"]["mean"] > 2 * easy["runs"]["mean"]
+
+
+def test_the_range_of_a_repository(bisect: Bisect, git: Callable[..., str], tmp_path: Path) -> None:
+    folder = tmp_path / "repo"
+    for number in range(6):
+        (folder / "code.c").write_text(f"{number}")
+        git("add", "-A")
+        git("commit", "-qm", f"{number}")
+    status, told, _ = bisect("HEAD~5", "HEAD", "--repo", str(folder), "--effect", "30%", "--hunts", "1")
+    assert status == 0
+    assert told.startswith("5 candidates")
+
+
+@pytest.mark.parametrize(("args", "said"), [
+    (("v1",), "no range"),
+    (("v1", "v2"), "--repo"),
+    (("--repo", "."), "GOOD BAD"),
+    (("v1", "v2", "--commits", "9"), "own commits"),
+    (("--build-cost", "x"), "length of time"),
+    (("--build-cost", "-1"), "10, or 15m"),
+    (("--effect", "0"), "between 0 and 1"),
+    (("--steps", "many"), "sloping"),
+])  # fmt: skip
+def test_mistakes(bisect: Bisect, args: tuple[str, ...], said: str) -> None:
+    status, _, errors = bisect(*args)
+    assert status == 3
+    assert said in errors
+
+
+def test_every_kind_of_steps_can_be_asked_for() -> None:
+    assert set(STEPS) == set(CHANGES)

@@ -1,0 +1,137 @@
+"""The simulated lab does what it says, and the same to everybody."""
+
+import math
+
+import numpy as np
+import pytest
+
+from perfbisect.core.graph import Graph
+from perfbisect.core.observation import Built, Reading, Skipped
+from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.simulate.chance import Purpose as Draw
+from perfbisect.simulate.chance import generator
+from perfbisect.simulate.course import DAY, Course, Drift
+from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.world import World
+
+LINE = Graph.line(20)
+STILL = Habits(noise=0.0, layout=0.0, outliers=0.0)
+
+
+def order(*plan: tuple[int, int], host: int = 0) -> Measure:
+    return Measure(tuple(Share(*share) for share in plan), Purpose.SEARCH, host)
+
+
+def test_the_nth_run_of_a_build_is_the_same_whoever_asks_and_when() -> None:
+    habits = Habits(second_speed=(0.3, -0.04), outliers=0.2)
+    one, other = (World(LINE, {7: -0.1}, habits, seed=5) for _ in range(2))
+    first = [one.run(9) for _ in range(6)]
+    for v in (0, 20, 3, 3, 3):
+        other.run(v)
+    assert [other.run(9) for _ in range(6)] == first
+    assert len(set(first)) == 6
+    assert World(LINE, {7: -0.1}, habits, seed=6).run(9) != first[0]
+
+
+def test_drift_is_a_matter_of_time_alone() -> None:
+    habits = Habits(drift=0.05, jumps=(1 / 600, 0.1), phases=(0.4, -0.1, 300), daily=0.1, ramp=0.1)
+    times = np.random.default_rng(0).uniform(0, 50_000, 200)
+    ahead = Course(habits, 3, 0)
+    forward = [ahead.at(t) for t in np.sort(times)]
+    fresh = Course(habits, 3, 0)
+    assert [fresh.at(t) for t in np.sort(times)[::-1]] == forward[::-1]
+    assert Course(habits, 3, 1).at(100) != fresh.at(100)
+
+
+def test_drift_has_its_size_and_its_memory() -> None:
+    drift = Drift(generator(1, Draw.DRIFT), memory=100.0)
+    path = np.array([drift.at(10.0 * i) for i in range(10_000)])
+    assert path.std() == pytest.approx(1, abs=0.1)
+    assert np.corrcoef(path[:-10], path[10:])[0, 1] == pytest.approx(math.exp(-1), abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("habits", "gap", "change"),
+    [(Habits(ramp=0.03), 7200.0, 0.06), (Habits(daily=0.05), DAY, 0.0)],
+)
+def test_ramps_and_days(habits: Habits, gap: float, change: float) -> None:
+    course = Course(habits, 2, 0)
+    assert abs(course.at(1000 + gap) - course.at(1000)) == pytest.approx(change)
+    assert course.at(1000 + gap / 3) != pytest.approx(course.at(1000), abs=1e-4)
+
+
+def test_a_build_has_one_layout() -> None:
+    world = World(LINE, {7: -0.1}, Habits(noise=0.0, outliers=0.0, layout=0.01), seed=1)
+    assert len({world.run(5) for _ in range(4)}) == 1
+    layouts = [world.level(v) + 0.1 * (v >= 7) for v in range(21)]
+    assert np.std(layouts) == pytest.approx(0.01, rel=0.5)
+    assert World(LINE, {}, Habits(), layouts={5: 0.25}).level(5) == 0.25
+
+
+def test_outliers_and_second_speeds_come_as_often_as_asked() -> None:
+    habits = Habits(noise=0.01, layout=0.0, outliers=0.1, second_speed=(0.3, -1.0))
+    world = World(LINE, {}, habits, seed=1)
+    values = np.array([world.run(4) for _ in range(2000)])
+    assert (values < -0.9).mean() == pytest.approx(0.3, abs=0.03)
+    usual = values[values > -0.5]
+    assert (usual < -0.035).mean() == pytest.approx(0.1 * 0.73, abs=0.03)
+
+
+def test_slow_builds_can_be_noisier() -> None:
+    world = World(LINE, {7: -0.1}, Habits(noise=0.01, slow_noise=4, outliers=0, layout=0), seed=1)
+    fast, slow = (np.std([world.run(v) for _ in range(300)]) for v in (3, 9))
+    assert slow / fast == pytest.approx(4, rel=0.2)
+
+
+def test_what_an_order_brings() -> None:
+    world = World(LINE, {7: -0.1}, STILL)
+    built, *readings = world.measure(order((9, 2)))
+    assert built == Built(9, 600.0, None)
+    assert [(r.candidate, r.value, r.at) for r in readings if isinstance(r, Reading)] == [
+        (9, -0.1, 10.5),
+        (9, -0.1, 11.5),
+    ]
+    assert [type(seen) for seen in world.measure(order((9, 1)))] == [Reading]
+    assert (world.builds, world.runs, world.now) == (1, 3, 780.0)
+
+
+def test_what_fails() -> None:
+    world = World(LINE, {7: -0.1}, Habits(failed_share=0.5), unbuildable=frozenset({5}), crashing=frozenset({6}))
+    assert world.measure(order((5, 2), (0, 2))) == [Skipped(5, "does not build", 300.0)]
+    built, crashed = world.measure(order((6, 2)))
+    assert isinstance(built, Built)
+    assert crashed == Skipped(6, "crashes", 60.0)
+    assert world.run(5) is None
+    assert world.runs == 1
+
+
+def test_equal_binaries_are_known_once_both_are_built() -> None:
+    world = World(LINE, {7: -0.1}, Habits(noise=0.01), binaries={4: 3, 5: 3})
+    assert world.build(5) == Built(5, 600.0, None)
+    assert world.build(4) == Built(4, 600.0, 5)
+    assert world.level(4) == world.level(5) == world.level(3)
+    assert world.level(6) != world.level(3)
+
+
+def test_a_build_near_another_is_cheap() -> None:
+    world = World(LINE, {}, Habits(cached_share=0.1, cache_reach=10.0))
+    costs = [world.build(v) for v in (0, 20, 19, 15)]
+    assert [made.seconds for made in costs if made] == pytest.approx([600, 600, 120, 300])
+    assert world.build_seconds == pytest.approx({0: 600, 20: 600, 19: 120, 15: 300})
+
+
+def test_hosts_have_clocks_of_their_own() -> None:
+    world = World(LINE, {}, STILL)
+    world.measure(order((3, 1), host=1))
+    assert (world.clock(0), world.clock(1)) == (0.0, 660.0)
+    world.wait(0, 100)
+    world.wait(0, 50)
+    assert world.clock(0) == 100
+
+
+@pytest.mark.parametrize(
+    ("steps", "answers"),
+    [({}, set()), ({3: 0.1}, set()), ({3: -0.1, 5: -0.07}, {3}), ({3: -0.1, 4: 0.1, 5: -0.1}, {3, 5})],
+)
+def test_the_largest_drops_are_the_answers(steps: dict[int, float], answers: set[int]) -> None:
+    assert World(LINE, steps).answers == answers
