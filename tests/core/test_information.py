@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.core import gauss
@@ -12,6 +12,7 @@ from perfbisect.core.information import bits, entropy, exact_bits
 
 
 @given(st.floats(0.001, 0.999), st.floats(0.05, 11))
+@settings(deadline=None)
 def test_the_table_is_near_the_integral(p: float, separation: float) -> None:
     found = float(bits(np.array(p), np.array(separation**2)))
     assert found == pytest.approx(exact_bits(p, separation), abs=0.012)

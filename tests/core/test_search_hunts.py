@@ -96,7 +96,8 @@ def test_an_unbuildable_parent_is_vouched_for_by_its_other_child() -> None:
     outcome = hunt(World(graph, {4: -0.2}, QUIET, unbuildable=frozenset({2}), seed=6), Policy())
     assert isinstance(outcome.verdict, Found)
     assert outcome.verdict.step.candidate == 4
-    assert outcome.verdict.step.parents == (3,)
+    assert outcome.verdict.step.parents == (0,)  # the nearest tested ancestor; 3 is none
+    assert outcome.verdict.step.stand_ins == (0,)
 
 
 @pytest.mark.parametrize("policy", [Policy(max_runs=15), Policy(max_builds=5), Policy(max_minutes=60)])

@@ -33,6 +33,12 @@ def test_found_names_every_parent_or_admits_that_there_is_none() -> None:
     assert "not proven against them" in tell(Found(Step(7, 0.97, DROP, ())))
 
 
+def test_found_says_who_stands_in_for_a_parent() -> None:
+    assert "against 0303030303, its nearest tested ancestor in place of" in tell(Found(Step(7, 0.97, DROP, (3,), (3,))))
+    mixed = tell(Found(Step(7, 0.97, DROP, (5, 3), (3,))))
+    assert "against 0505050505, its parent, and 0303030303, its nearest tested ancestor in place of a parent" in mixed
+
+
 def test_a_commit_of_which_only_the_hash_is_known() -> None:
     said = sentences(Found(Step(7, 0.97, DROP, (6,))), lambda c: Commit("ab" * 20, "", "", ""), "qps")
     assert said[0] == "The culprit is ababababab: 97 % sure."

@@ -39,7 +39,8 @@ def best_answer(classes: Classes, posterior: Posterior, record: Record, *, stuck
     slow_builds = [b for i, b in usable if classes.slow[i, top]]
     fast_builds = [b for i, b in usable if not classes.slow[i, top]]
     slow = int(members[0]) if len(members) == 1 else min(slow_builds)
-    fast = max((b for b in fast_builds if b < slow), default=0)
+    below = classes.reach.ancestors(slow)
+    fast = max((b for b in fast_builds if below[b]), default=0)
     if len(members) > 1 and untried and not stuck:
         best = int(each.argmax())
         return Answer((best,), float(each[best]), best, fast)

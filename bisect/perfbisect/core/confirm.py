@@ -19,6 +19,7 @@ from perfbisect.core.graph import Graph
 from perfbisect.core.levels import Levels
 from perfbisect.core.model import Posterior
 from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.core.reach import reach_of
 from perfbisect.core.record import Record
 
 LEAST = 3  # fresh runs of each side; one more on a host that drifts
@@ -46,9 +47,21 @@ class Duel:
         return self.contrast is not None and self.contrast.clear >= PROVEN
 
 
-def opponents(graph: Graph, culprit: int) -> tuple[int, ...]:
-    """What the culprit is compared with: its parents, or the good end if it has none."""
-    return tuple(dict.fromkeys(graph.parents_of(culprit))) or (0,)
+def opponents(graph: Graph, record: Record, culprit: int) -> tuple[int, ...]:
+    """What the culprit is compared with: its parents, or the good end if it has none.
+
+    For a parent that cannot be measured its nearest tested ancestor stands in.
+    """
+    parents = graph.parents_of(culprit) or (0,)
+    return tuple(dict.fromkeys(tested(graph, record, parent) for parent in parents))
+
+
+def tested(graph: Graph, record: Record, candidate: int) -> int:
+    """The candidate itself, or the nearest tested one among its ancestors if it cannot be measured."""
+    if candidate not in record.skipped:
+        return candidate
+    below = reach_of(graph).ancestors(candidate)
+    return max((b for b in record.builds if b not in record.skipped and below[b]), default=0)
 
 
 def duels(record: Record, levels: Levels, culprit: int, parents: Sequence[int]) -> tuple[Duel, ...]:

@@ -51,7 +51,10 @@ class Step:
     candidate: int
     probability: float
     ratio: Interval
-    parents: tuple[int, ...]  # the tested parents it was proven against
+    parents: tuple[int, ...]  # the tested builds it was proven against: its parents, or who stands in for one
+    # those of ``parents`` that are no parents of the commit in git: for a parent that cannot be measured its nearest
+    # tested ancestor stands in, and the good end for a commit without parents
+    stand_ins: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

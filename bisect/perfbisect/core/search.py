@@ -113,8 +113,7 @@ def _conclude(
     """The proof of a culprit, or the verdict once it stands."""
     if answer.slow in record.skipped:
         return _undecided(belief, policy, UNBUILDABLE)
-    parents = opponents(graph, answer.slow) if answer.certain else (answer.fast,)
-    parents = tuple(p for p in parents if p not in record.skipped) or (answer.fast,)
+    parents = opponents(graph, record, answer.slow) if answer.certain else (answer.fast,)
     proof = duels(record, levels, answer.slow, parents)
     if (more := confirmation(record, posterior, answer.slow, proof)) is not None:
         if not budget.builds_allowed(more, record, policy):
@@ -125,7 +124,8 @@ def _conclude(
     if not all(duel.proven for duel in proof):
         return _undecided(belief, policy, "not confirmed")
     weakest = min((duel.contrast for duel in proof if duel.contrast), key=lambda contrast: contrast.drop)
-    return Found(Step(answer.slow, min(answer.probability, CAP), weakest.ratio(record.sign), parents))
+    stand_ins = tuple(p for p in parents if p not in graph.parents_of(answer.slow))
+    return Found(Step(answer.slow, min(answer.probability, CAP), weakest.ratio(record.sign), parents, stand_ins))
 
 
 def _placed(order: Order, in_flight: Sequence[Measure]) -> Order:

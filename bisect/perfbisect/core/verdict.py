@@ -97,9 +97,20 @@ def proof(step: Step, commit_of: CommitOf) -> str:
     """What the culprit was compared with."""
     if not step.parents:
         return "None of its parents could be measured, so it is not proven against them."
-    shorts = [commit_of(parent).short for parent in step.parents]
-    names = shorts[0] if len(shorts) == 1 else f"{', '.join(shorts[:-1])} and {shorts[-1]}"
-    return f"Proven against {names}, {'its parent' if len(shorts) == 1 else 'its parents'}, with runs taken in turns."
+    real = [commit_of(parent).short for parent in step.parents if parent not in step.stand_ins]
+    others = [commit_of(parent).short for parent in step.parents if parent in step.stand_ins]
+    against = []
+    if real:
+        against.append(f"{listed(real)}, {'its parent' if len(real) == 1 else 'its parents'}")
+    if others:
+        who = "its nearest tested ancestor" if len(others) == 1 else "its nearest tested ancestors"
+        against.append(f"{listed(others)}, {who} in place of {'a parent' if real else 'parents'} without a measurement")
+    return f"Proven against {', and '.join(against)}, with runs taken in turns."
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def told(commit: Commit) -> str:
