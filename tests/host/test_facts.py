@@ -64,3 +64,8 @@ def test_this_machine(tmp_path: Path) -> None:
     assert free is not None
     assert free > 0
     assert facts.load_average(host) is not None
+
+
+def test_a_list_of_cpus_is_read_as_taskset_reads_it() -> None:
+    assert facts.cpu_numbers("0-2,8") == {0, 1, 2, 8}
+    assert facts.cpu_numbers("0-6:3,1") == {0, 1, 3, 6}

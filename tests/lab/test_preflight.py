@@ -7,16 +7,33 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
+from perfbisect.core.event import Warned
 from perfbisect.core.measurement import HostFacts
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import preflight
 from perfbisect.lab.preflight import check, events_of, needed, settings
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
+from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
 WORKLOAD = Workload(name="w", suite="s", driver="pgsql", summary="", group="point", statement="select 1")
-USED = (*preflight.TOOLS, "sh", "env", "df", "cat", "lscpu", "uname", "perf", "vmstat", "gcc", "true")
+HERE = HostEntry(name="here")
+USED = (
+    *preflight.TOOLS,
+    "sh",
+    "env",
+    "df",
+    "cat",
+    "lscpu",
+    "uname",
+    "perf",
+    "vmstat",
+    "gcc",
+    "true",
+    "test",
+    "taskset",
+)
 
 
 def builder(needs: list[str] | None = None) -> Builder:
@@ -27,6 +44,11 @@ def builder(needs: list[str] | None = None) -> Builder:
         variants={"o2nofp": Variant()},
         build=Build(compile=[["make", "CC={cc}"]], install=[], artifacts=["x"], needs=needs or []),
     )
+
+
+def look(host: LocalHost, recipe: Builder | None = None, metric: str = "qps", **entry: str) -> tuple[Warned, ...]:
+    there = HostEntry(name="here", **entry)  # type: ignore[arg-type]
+    return check(host, there, recipe or builder(), "", WORKLOAD, metric)
 
 
 @pytest.fixture
@@ -52,9 +74,21 @@ def take_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
 
 def test_only_the_compilers_that_a_recipe_uses_are_needed() -> None:
-    assert "gcc" in needed(builder())
-    assert "g++" not in needed(builder())
-    assert "setpriv" not in needed(builder())
+    assert "gcc" in needed(HERE, builder(), "")
+    assert "g++" not in needed(HERE, builder(), "")
+    assert "setpriv" not in needed(HERE, builder(), "")
+
+
+def test_the_compiler_of_the_chosen_variant_is_needed() -> None:
+    recipe = replace(builder(), variants={"o2nofp": Variant(), "other": Variant(cc="clang")})
+    assert "clang" in needed(HERE, recipe, "other")
+    assert "gcc" not in needed(HERE, recipe, "other")
+    assert "clang" not in needed(HERE, recipe, "")
+
+
+def test_pinning_needs_taskset() -> None:
+    assert "taskset" not in needed(HERE, builder(), "")
+    assert "taskset" in needed(HostEntry(client_cpus="0"), builder(), "")
 
 
 def test_a_server_that_refuses_root_needs_setpriv() -> None:
@@ -66,7 +100,7 @@ def test_a_server_that_refuses_root_needs_setpriv() -> None:
         build=Build(compile=[], install=[], artifacts=[]),
         server=server,
     )
-    assert "setpriv" in needed(recipe)
+    assert "setpriv" in needed(HERE, recipe, "")
 
 
 def test_metrics_know_their_events() -> None:
@@ -93,16 +127,16 @@ def test_a_missing_program_is_named_with_its_package(
 ) -> None:
     take_away(program)
     with pytest.raises(EnvironmentFailure, match=f"{program} is not installed on host here") as caught:
-        check(host, builder(["bison"]) if program == "bison" else builder(), WORKLOAD, "qps")
+        look(host, builder(["bison"] if program == "bison" else []))
     assert f"apt-get install {program}" in caught.value.advice
 
 
 @pytest.mark.tools
 def test_without_perf_qps_can_be_hunted_and_cpu_cannot(host: LocalHost, take_away: Callable[..., None]) -> None:
     take_away("perf")
-    assert any("perf is not installed" in warning.text for warning in check(host, builder(), WORKLOAD, "qps"))
+    assert any("perf is not installed" in warning.text for warning in look(host, metric="qps"))
     with pytest.raises(EnvironmentFailure, match=r"perf is not installed.*cpu/o cannot be measured"):
-        check(host, builder(), WORKLOAD, "cpu/o")
+        look(host, metric="cpu/o")
 
 
 @pytest.mark.tools
@@ -111,23 +145,23 @@ def test_a_perf_that_is_not_permitted_comes_with_the_setting(host: LocalHost, ta
         "#!/bin/sh\necho 'Error: consider adjusting /proc/sys/kernel/perf_event_paranoid setting' >&2\nexit 255\n"
     )
     take_away(perf=refusing)
-    warnings = check(host, builder(), WORKLOAD, "qps")
+    warnings = look(host, metric="qps")
     assert any(
         "perf is not permitted" in warning.text and "sysctl kernel.perf_event_paranoid=1" in warning.advice
         for warning in warnings
     )
     with pytest.raises(EnvironmentFailure, match="cpu/o cannot be measured"):
-        check(host, builder(), WORKLOAD, "cpu/o")
+        look(host, metric="cpu/o")
 
 
 @pytest.mark.tools
 def test_a_machine_without_hardware_counters(host: LocalHost, take_away: Callable[..., None]) -> None:
     virtual = (Path(__file__).parents[1] / "outputs" / "perf-virtual.csv").read_text()
     take_away(perf=f"#!/bin/sh\ncat >&2 <<'END'\n{virtual}END\n")
-    warnings = check(host, builder(), WORKLOAD, "qps")
+    warnings = look(host, metric="qps")
     assert len([warning for warning in warnings if "no hardware counters" in warning.text]) == 1
     with pytest.raises(EnvironmentFailure, match="does not count instructions, cycles"):
-        check(host, builder(), WORKLOAD, "ipc")
+        look(host, metric="ipc")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +177,35 @@ def test_a_workload_that_cannot_run_is_refused_at_once(
     host: LocalHost, change: dict[str, str | float], sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
-        check(host, builder(), replace(WORKLOAD, **change), "qps")
+        check(host, HERE, builder(), "", replace(WORKLOAD, **change), "qps")
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("key", ["server_cpus", "client_cpus"])
+def test_a_cpu_that_the_host_does_not_have_is_refused(host: LocalHost, key: str) -> None:
+    with pytest.raises(UsageError, match=rf"hosts\.here\.{key}` is \"0,9998-10002:2\".*no CPU 9998"):
+        look(host, **{key: "0,9998-10002:2"})
+    look(host, **{key: "0"})
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize(
+    ("device", "gone", "sentence"),
+    [("no-such", "", "has no block device no-such"), ("/dev/sda", "iostat", "iostat is not installed")],
+)
+def test_a_device_that_cannot_be_watched(
+    host: LocalHost, take_away: Callable[..., None], device: str, gone: str, sentence: str
+) -> None:
+    take_away(gone) if gone else None
+    assert any(sentence in warning.text for warning in look(host, device=device))
+    with pytest.raises(EnvironmentFailure, match=rf"{sentence}.*, so wKB/o cannot be measured"):
+        look(host, device=device, metric="wKB/o")
+
+
+@pytest.mark.tools
+def test_a_metric_of_a_device_needs_one(host: LocalHost) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"no device is chosen.*r/o cannot be measured"):
+        look(host, metric="r/o")
 
 
 def test_room_on_the_disk(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:

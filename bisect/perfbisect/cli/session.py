@@ -56,7 +56,7 @@ class Scene:
         entry = load_host(settings.host, settings.hosts_path)
         span = span_of(settings, builder)
         host = connect(entry)
-        warnings = check(host, builder, workload, settings.metric)
+        warnings = check(host, entry, builder, settings.variant, workload, settings.metric)
         return cls(settings, builder, workload, entry, host, fingerprint(host), span, warnings)
 
     def lab(self, commits: tuple[str, ...]) -> HostLab:

@@ -64,11 +64,24 @@ def read_cpu(lscpu: str) -> str | None:
 
 def read_cores(lscpu: str) -> int | None:
     """Number of logical processors that are on line."""
+    online = read_online(lscpu)
+    return len(online) if online else None
+
+
+def read_online(lscpu: str) -> frozenset[int] | None:
+    """The numbers of the logical processors that are on line."""
     listed = _field("On-line CPU(s) list", lscpu)
-    if not listed:
-        return None
-    ends = [part.partition("-") for part in listed.split(",")]
-    return sum(int(last or first) - int(first) + 1 for first, _, last in ends)
+    return cpu_numbers(listed) if listed else None
+
+
+def cpu_numbers(cpus: str) -> frozenset[int]:
+    """The CPUs of a list as taskset takes it: ``0-3,8`` or, every second one, ``0-14:2``."""
+    numbers: set[int] = set()
+    for part in cpus.split(","):
+        ends, _, stride = part.partition(":")
+        first, _, last = ends.partition("-")
+        numbers.update(range(int(first), int(last or first) + 1, int(stride or 1)))
+    return frozenset(numbers)
 
 
 def read_memory(meminfo: str) -> int | None:
@@ -137,6 +150,7 @@ else echo "boost $(cat {_CPUS}/cpufreq/boost)"; fi"""
 
 CPU = Fact(("lscpu",), read_cpu)
 CORES = Fact(("lscpu",), read_cores)
+ONLINE = Fact(("lscpu",), read_online)
 MEMORY_MIB = Fact(("cat", "/proc/meminfo"), read_memory)
 KERNEL = Fact(("uname", "-r"), read_line)
 COMPILER = Fact(("gcc", "--version"), read_line)

@@ -16,7 +16,6 @@ from perfbisect.core.event import (
     LabEvent,
     RunFinished,
     RunStarted,
-    Warned,
 )
 from perfbisect.core.measurement import SkipFacts
 from perfbisect.core.order import Measure
@@ -24,7 +23,7 @@ from perfbisect.core.schedule import interleave
 from perfbisect.errors import BuildFailed, EnvironmentFailure, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, ask
-from perfbisect.host.programs import how_to_install, missing
+from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
 from perfbisect.lab import build, builds, dataset, perf, recipe, server, source, visit
 from perfbisect.lab.system import System
@@ -66,26 +65,22 @@ class HostLab:
         Raises EnvironmentFailure when the machine cannot do the work, or nothing can be measured at all.
         """
         if self._bench is None:
-            yield from self._set_up()
+            self._set_up()
         for share in order.plan:
             if share.candidate not in self._built and not (yield from self._build(share.candidate)):
                 return
         yield from self._time(order)
 
-    def _set_up(self) -> Iterator[LabEvent]:
+    def _set_up(self) -> None:
         """Look at the host once, and end what an earlier session that was killed has left running."""
         host, device = self.host, self.entry.device
         for job in jobs.running(host):
             if OURS.fullmatch(job.id):
                 jobs.kill(host, job, grace=5)
-        absent = missing(host, ["vmstat", "iostat"] if device else ["vmstat"])
-        if "iostat" in absent:
-            yield Warned(
-                f"iostat is not installed on host {host.name}: {device} is not watched", how_to_install(absent)
-            )
+        absent = missing(host, ["vmstat", "iostat"])  # the preflight has told of what is missing
         try:
             counts = bool(perf.probe(host))
-        except EnvironmentFailure:  # the preflight has told
+        except EnvironmentFailure:
             counts = False
         bare = source.mirror(host, self.repository, self.builder.name)
         cores = self.entry.jobs or ask(host, CORES) or 1
