@@ -1,7 +1,7 @@
 """How much work the planted commit adds to a change of the index, so that update-index drops by a given fraction.
 
 Each of the features in ``changes/index.toml`` has two knobs: EFFORT_EVERY, how many changes of the index lie between
-two looks, and EFFORT_SIZE, how much is looked at. What they cost was measured in one thread on an EPYC of 2021, as a
+two looks, and EFFORT_SIZE, how much is looked at. What they cost was measured in one thread on a server of 2021, as a
 multiple of the time of one update-index; other machines differ by a few hundredths.
 """
 
