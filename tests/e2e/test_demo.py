@@ -58,5 +58,7 @@ def test_the_planted_commit_is_named_after_a_kill_and_an_interrupt(tmp_path: Pat
     [(culprit,)] = ask(history, "select culprit from culprits")
     assert str(culprit) in planted
     assert str(culprit)[:10] in shown.stdout
-    assert ask(history, "select commit_hash, count(*) from builds where not reused group by 1 having count(*) > 1") == []
+    assert (
+        ask(history, "select commit_hash, count(*) from builds where not reused group by 1 having count(*) > 1") == []
+    )
     assert ask(history, "pragma integrity_check") == [("ok",)]
