@@ -22,7 +22,7 @@ from perfbisect.core.order import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.lab import HostLab
+from perfbisect.lab.lab import KEPT, HostLab
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Option, Workload
@@ -73,7 +73,7 @@ def host(tmp_path: Path) -> LocalHost:
 
 @pytest.fixture
 def commits(tmp_path: Path, git: Callable[..., str]) -> tuple[str, ...]:
-    """A fast commit, one half as fast, one with the fast one's code, one that does not compile, one that crashes."""
+    """A fast commit, one half as fast, one with the fast one's code, one that does not compile, one that crashes; and an end."""
     repo = tmp_path / "repo"
     shutil.copy(HERE / "library.c", repo)
     hashes = []
@@ -83,6 +83,7 @@ def commits(tmp_path: Path, git: Callable[..., str]) -> tuple[str, ...]:
         "/* as before */\n#define ROUNDS 20000\n",
         "#define ROUNDS rounds\n",
         "#define ROUNDS (*(volatile uint64_t *)0)\n",
+        "#define ROUNDS 80000\n",
     ):
         (repo / "rounds.h").write_text(text)
         git("add", ".")
@@ -137,7 +138,7 @@ def test_two_builds_take_turns_and_every_run_is_told_in_full(open_lab: Open, hos
     assert set(fast.system) >= {"us", "cs"}
     assert len(fast.samples) == 1
     assert fast.dataset
-    assert fast.log.startswith(str(host.root))
+    assert not list(Path(host.root, "jobs").iterdir()), "what ended well is put away"
     assert not jobs.running(host)
 
     again = measure(lab, Share(FAST, 1))
@@ -197,9 +198,36 @@ def test_a_candidate_that_crashes_is_skipped_with_its_log(open_lab: Open, host: 
 
 
 def test_nothing_can_be_measured_when_the_good_end_fails(open_lab: Open) -> None:
-    with pytest.raises(EnvironmentFailure, match=r"fails on the good end.*broken on purpose") as caught:
-        measure(open_lab({"broken": True}), Share(FAST, 1))
+    lab = open_lab({"broken": True})
+    lab.ends = {lab.commits[FAST]: "the good end"}
+    with pytest.raises(
+        EnvironmentFailure, match=r"the good end, \w{10}, fails in workload operation: .*broken on purpose"
+    ) as caught:
+        measure(lab, Share(FAST, 1))
     assert "See " in caught.value.advice
+
+
+def test_an_end_that_does_not_compile_is_told_with_its_first_error_and_its_log(open_lab: Open) -> None:
+    lab = open_lab()
+    lab.commits = (lab.commits[FAST], lab.commits[SLOW], lab.commits[BROKEN])
+    lab.ends = {lab.commits[-1]: "the bad end"}
+    with pytest.raises(
+        EnvironmentFailure, match=r"the bad end, \w{10}, cannot be built: .*not compile: \S+:\d+:.* error: .*rounds"
+    ) as caught:
+        measure(lab, Share(2, 1), Share(0, 1))
+    assert Path(caught.value.advice.removeprefix("See ").removesuffix(".")).is_file()
+
+
+def test_folders_of_jobs_do_not_pile_up(open_lab: Open, host: LocalHost) -> None:
+    lab = open_lab()
+    left = Path(host.root, "jobs")
+    for number in range(KEPT + 20):
+        Path(left, f"20200101-{number:06}-run-abcdef").mkdir(parents=True)
+    Path(host.root, "tmp").mkdir()
+    Path(host.root, "tmp", "of a compiler that was killed").touch()
+    measure(lab, Share(FAST, 1))
+    assert len(list(left.iterdir())) == KEPT
+    assert not list(Path(host.root, "tmp").iterdir())
 
 
 def test_a_measurement_that_is_given_up_leaves_nothing_running(open_lab: Open, host: LocalHost) -> None:

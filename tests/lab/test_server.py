@@ -101,13 +101,14 @@ def host() -> Iterator[LocalHost]:
 
 @pytest.fixture
 def lab(host: LocalHost, tmp_path: Path, git: Callable[..., str]) -> HostLab:
-    """A server that uses its index, one that may not, one that does not start, one that is for killing."""
+    """A server that uses its index, one that may not, one that does not start, one that is for killing; and an end."""
     hashes = []
     for text in (
         "fsync = off\n",
         "fsync = off\nenable_indexscan = off\nenable_bitmapscan = off\n",
         "no_such = 1\n",
         "\n",
+        "fsync = on\n",
     ):
         (tmp_path / "repo" / "server.conf").write_text(f"listen_addresses = ''\n{text}")
         git("add", ".")

@@ -71,6 +71,11 @@ class Scene:
             repository=Path(self.settings.repository),
             commits=commits,
             describe=lambda commit: describe(repository, commit),
+            ends={
+                self.span.candidates[0]: "the merge base",  # unless it is good itself
+                self.span.candidates[-1]: "the bad end",
+                self.settings.good_commit: "the good end",
+            },
         )
 
     def started(self, hunt_id: int, resumed: bool) -> HuntStarted:

@@ -266,6 +266,15 @@ def remove(host: Host, job: Job) -> None:
     host.run(["rm", "-rf", "--", str(job.folder)])
 
 
+def prune(host: Host, keep: int) -> None:
+    """Remove the folders of all jobs that have ended but the last ``keep`` ones."""
+    listed = host.run(["ls", "-1", str(host.root / "jobs")], check=False).stdout.splitlines()
+    alive = {job.id for job in running(host)}
+    old = [name for name in sorted(listed)[:-keep] if name not in alive]  # ids begin with the time
+    for some in range(0, len(old), 1000):
+        host.run(["rm", "-rf", "--", *(str(host.root / "jobs" / name) for name in old[some : some + 1000])])
+
+
 def _command(argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str], timeout: float, cpus: str) -> str:
     """The text of the file ``command``."""
     if wrong := [name for name in env if not _VARIABLE.fullmatch(name)]:

@@ -68,7 +68,8 @@ class LocalHost:
 def no_space(host: str, detail: str) -> EnvironmentFailure:
     """The error for a full disk; ``detail`` is what the failing program said."""
     return EnvironmentFailure(
-        f"no space left on host {host}: {detail}", "Free some space there, or let `bisect gc` remove old builds."
+        f"no space left on host {host}: {detail}",
+        "Free some space there. What is below builds, datasets and ccache in its root folder is made anew when needed.",
     )
 
 

@@ -218,12 +218,12 @@ def _failure(
     if output.host_trouble.startswith("no space") or (free is not None and free < _FULL):
         return no_space(host.name, f"the build of {sha[:10]} stopped at: {output.why()}")
     host.run(["sh", "-c", _SAVE_LOG, "save", str(job.folder / "stdout"), str(log)])
+    jobs.remove(host, job)
     if output.host_trouble:
         return EnvironmentFailure(
             f"the build of {sha[:10]} stopped on host {host.name}: {output.host_trouble}",
             f"Fewer jobs at once, with `jobs` in hosts.toml, need less memory. See {log}.",
         )
-    jobs.remove(host, job)
     # ccache makes paths relative to the build folder
     reason = re.sub(rf"(?:{re.escape(str(shop.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", output.why())
     if status in (TIMED_OUT, 128 + 9):

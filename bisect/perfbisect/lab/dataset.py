@@ -94,3 +94,4 @@ def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, 
     if status := jobs.status(host, job):
         reason = f"the data cannot be loaded: {sysbench.complaint(said, status)}"
         raise RunFailed(reason, stage="prepare", log=str(job.folder / "stdout"))
+    jobs.remove(host, job)

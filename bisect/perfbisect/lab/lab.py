@@ -2,8 +2,8 @@
 
 import re
 import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
@@ -31,6 +31,14 @@ from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
+KEPT = 100  # logs of failed builds, and as many jobs that failed or were interrupted
+
+# Old logs of failed builds go, and temporary files of compilers that were killed.
+_TIDY = """\
+rm -rf "$1/tmp"
+[ ! -d "$1/logs" ] || { cd "$1/logs" && ls -1t | tail -n +"$(($2 + 1))" | tr '\\n' '\\0' | xargs -0 -r rm -f --; }
+"""
+
 OURS = re.compile(rf"[\d-]+-(?:{visit.NAME}|{server.NAME}|prepare)-[0-9a-f]+")
 
 
@@ -49,6 +57,7 @@ class HostLab:
     repository: Path
     commits: tuple[str, ...]
     describe: Callable[[str], Commit]
+    ends: Mapping[str, str] = field(default_factory=dict)  # commit → what to call it when it fails: "the good end"
 
     def __post_init__(self) -> None:
         """Nothing is done on the host before the first measurement."""
@@ -72,11 +81,13 @@ class HostLab:
         yield from self._time(order)
 
     def _set_up(self) -> None:
-        """Look at the host once, and end what an earlier session that was killed has left running."""
+        """Look at the host once; end what an earlier session that was killed has left running, and tidy up."""
         host, device = self.host, self.entry.device
         for job in jobs.running(host):
             if OURS.fullmatch(job.id):
                 jobs.kill(host, job, grace=5)
+        jobs.prune(host, KEPT)
+        host.run(["sh", "-c", _TIDY, "tidy", str(host.root), str(KEPT)], timeout=600)
         absent = missing(host, ["vmstat", "iostat"])  # the preflight has told of what is missing
         try:
             counts = bool(perf.probe(host))
@@ -104,7 +115,7 @@ class HostLab:
         except StopIteration as end:
             built: build.Built = end.value
         except BuildFailed as failure:
-            yield self._skipped(candidate, failure, began)
+            yield self._failed(candidate, failure, began)
             return False
         finally:
             progress.close()
@@ -148,17 +159,18 @@ class HostLab:
         values = {**self._values, "commit": commit, "prefix": str(prefix), "version": built.version}
         return System(commit, built.facts.key, prefix, built.builder, values)
 
-    def _failed(self, candidate: int, failure: RunFailed, began: float) -> CandidateSkipped:
-        """A candidate that was built but not measured. Raises EnvironmentFailure when it is the good end itself."""
-        if candidate == 0:
-            raise EnvironmentFailure(
-                f"Workload {self.workload.name} fails on the good end {self.commits[0][:10]}, so there is nothing to "
-                f"compare with: {failure}",
-                failure.advice,
-            ) from failure
-        return self._skipped(candidate, failure, began)
+    def _failed(self, candidate: int, failure: BuildFailed | RunFailed, began: float) -> CandidateSkipped:
+        """A candidate that cannot be measured.
 
-    def _skipped(self, candidate: int, failure: BuildFailed | RunFailed, began: float) -> CandidateSkipped:
-        seconds = time.monotonic() - began
+        Raises EnvironmentFailure when it is an end of the range: without it nothing can be found, and most often it is
+        the machine or the recipe that has to be mended, after which the hunt can go on.
+        """
         commit = self.commits[candidate]
+        if candidate in (0, len(self.commits) - 1):
+            end = self.ends.get(commit, "an end of the range")
+            what = "cannot be built" if isinstance(failure, BuildFailed) else f"fails in workload {self.workload.name}"
+            raise EnvironmentFailure(
+                f"nothing can be compared, because {end}, {commit[:10]}, {what}: {failure}", failure.advice
+            ) from failure
+        seconds = time.monotonic() - began
         return CandidateSkipped(candidate, SkipFacts(commit, failure.stage, str(failure), failure.log, seconds))

@@ -74,7 +74,7 @@ def disk(host: Host) -> Iterator[Warned]:
     if free is None or free >= LITTLE:
         return
     sentence = f"only {free / GIB:.1f} GiB are free below {host.root} on host {host.name}"
-    advice = "Free some space there, let `bisect gc` remove old builds, or set another root in hosts.toml."
+    advice = "Free some space there (builds, datasets and ccache are made anew when needed), or set another root in hosts.toml."
     if free < TOO_LITTLE:
         raise EnvironmentFailure(sentence, advice)
     yield Warned(sentence, advice)

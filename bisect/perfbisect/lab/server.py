@@ -58,6 +58,7 @@ class Service:
                 stage=stage,
                 log=str(job.folder / "stdout"),
             )
+        jobs.remove(self.host, job)
 
 
 def driver_options(builder: Builder, service: Service | None) -> dict[str, str]:
@@ -83,6 +84,8 @@ def initialise(service: Service) -> None:
 def serve(service: Service) -> Iterator[Job]:
     """The server, ready, as a job; stopped at the end, and killed with all its children if it does not stop.
 
+    Its log is kept only if something failed.
+
     Raises RunFailed, with the end of the server's log, when it does not become ready or does not end well.
     """
     job = jobs.start(
@@ -101,6 +104,7 @@ def serve(service: Service) -> Iterator[Job]:
         stop(service, job)
     finally:
         jobs.kill(service.host, job, grace=5)
+    jobs.remove(service.host, job)
 
 
 def wait_until_ready(service: Service, job: Job) -> None:

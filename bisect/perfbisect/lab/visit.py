@@ -99,7 +99,9 @@ def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
         outcome = sysbench.parse(lines, bench.workload.operation)
     except ValueError as error:
         raise failure(visit, job, said, str(error)) from error
-    return facts(visit, job, outcome, *reports)
+    found = facts(visit, job, outcome, *reports)
+    jobs.remove(bench.host, job)
+    return found
 
 
 def start(visit: Visit) -> Job:
@@ -136,7 +138,6 @@ def facts(
         samples=outcome.samples,
         counters=perf.parse(counters),
         system={name: mean for table in rows for name, mean in vmstat.means(table, *window).items()},
-        log=str(job.folder),
         dataset=visit.dataset,
     )
 
