@@ -13,7 +13,7 @@ test: packages $(STAMP) lint
 	$(VENV)/bin/pytest -q -n 2 $(ARGS)
 
 unit: $(STAMP)
-	$(VENV)/bin/pytest -q -m "not tools and not dbms and not e2e and not calibration" $(ARGS)
+	$(VENV)/bin/pytest -q -n 2 -m "not tools and not dbms and not e2e and not calibration" $(ARGS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check

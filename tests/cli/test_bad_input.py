@@ -8,6 +8,8 @@ import pytest
 
 from perfbisect.cli import main
 
+pytestmark = pytest.mark.tools  # starts git, and looks for everything a hunt needs
+
 Invoke = Callable[..., tuple[int, str]]
 
 

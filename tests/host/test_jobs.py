@@ -12,6 +12,8 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 
+pytestmark = pytest.mark.tools
+
 
 @pytest.fixture
 def host(tmp_path: Path) -> LocalHost:

@@ -10,6 +10,8 @@ from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import Owner, hold, holder
 
+pytestmark = pytest.mark.tools
+
 
 @pytest.fixture
 def host(tmp_path: Path) -> LocalHost:

@@ -8,6 +8,8 @@ from perfbisect.recipes.builder import Build, Builder
 from perfbisect.repository.clone import cached_clone
 from perfbisect.repository.resolve import open_repository, resolve
 
+pytestmark = pytest.mark.tools
+
 Git = Callable[..., str]
 
 

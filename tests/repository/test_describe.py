@@ -7,6 +7,8 @@ from perfbisect.core.event import Commit
 from perfbisect.repository.describe import Change, describe, describe_all, touched
 from perfbisect.repository.resolve import open_repository
 
+pytestmark = pytest.mark.tools
+
 Git = Callable[..., str]
 LINES = "".join(f"{number}\n" for number in range(20))
 

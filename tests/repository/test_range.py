@@ -12,6 +12,8 @@ from perfbisect.errors import UsageError
 from perfbisect.repository.range import Range, read_range
 from perfbisect.repository.resolve import open_repository
 
+pytestmark = pytest.mark.tools
+
 IGNORE = ["doc/**", "*.md"]
 
 

@@ -10,6 +10,8 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.repository.command import environment
 from perfbisect.repository.resolve import UnknownRevision, open_repository, releases, resolve
 
+pytestmark = pytest.mark.tools
+
 Git = Callable[..., str]
 TAGS = ["mysql-{version}", "REL_{version:_}"]
 
