@@ -31,6 +31,8 @@ GOOD_ENOUGH = 0.8  # repeats: the largest batch whose score is this near to the 
 SURE = 0.05  # a reference is a build whose label is this certain
 ENOUGH_BITS = 0.3  # entropy that an answer of 95 % has left
 POINTLESS = 0.01  # of the score of the first step: nothing is left to learn
+PATIENCE = 3.5  # times what a usual search for such a change costs
+FIXED = 25.0  # runs that any hunt costs: the ends and the proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +121,24 @@ def _scores(seen: Prediction, cost: Array, likely: Array, drift: _Drift, build_m
 
 
 def hopeless(choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float) -> bool:
-    """Whether to give up.
+    """Whether to give up: what was spent and what is still to be expected are out of all proportion.
 
-    Any step that promises next to nothing is not worth taking. If all that is left is to repeat builds, the
-    next bit must not cost more than the search so far and a usual search together, twice over.
+    A step that promises next to nothing is not worth taking. And where the bits that are missing, at the price of the
+    best next ones, would make the hunt several times dearer than a usual search for a change of this size, something
+    is in the way that more runs do not mend: levels that no single culprit explains, or a change that was overrated.
+    If all that is left is to repeat builds, hope is shorter.
     """
     ideal = _ideal(posterior, build_cost)
     if choice.rate < POINTLESS * ideal:
         return True
-    if choice.order.plan[0].candidate not in record.builds:
-        return False
-    missing = float(np.clip(_entropy(classes.spread(posterior.culprit)) - ENOUGH_BITS, ENOUGH_BITS, 1.0))
+    missing = max(_entropy(classes.spread(posterior.culprit)) - ENOUGH_BITS, ENOUGH_BITS)
     usual = _entropy(classes.weight) / ideal
-    spent = len(record.value) + len(record.built | record.skipped) * build_cost**BUILD_EXPONENT
-    return bool(choice.rate * 2 * (usual + spent) < missing)
+    spent = len(record.value) + len(record.built) * build_cost**BUILD_EXPONENT
+    repeats = choice.order.plan[0].candidate in record.builds
+    through_failures = record.skipped and not repeats  # such a step promises little only because it may not build
+    if not through_failures and spent + missing / choice.rate > PATIENCE * (usual + FIXED):
+        return True
+    return bool(repeats and choice.rate * 2 * (usual + spent) < min(missing, 1.0))
 
 
 def _entropy(probability: Array) -> float:

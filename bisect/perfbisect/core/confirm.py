@@ -22,7 +22,8 @@ from perfbisect.core.order import Measure, Purpose, Share
 from perfbisect.core.reach import reach_of
 from perfbisect.core.record import Record
 
-LEAST = 3  # fresh runs of each side; one more on a host that drifts
+LEAST = 3  # fresh runs of each side; one more on a host that drifts, one less where they leave no question
+PLAIN = 5.0  # standard errors that leave none
 MOST = 40  # fresh runs of each side after which the proof is given up
 PROVEN = 2.2  # standard errors between culprit and parent
 
@@ -40,6 +41,10 @@ class Duel:
     def runs(self) -> int:
         """Fresh runs of the side that has fewer."""
         return min(len(self.slow), len(self.fast))
+
+    def plain(self, least: int) -> bool:
+        """Whether ``least`` fresh runs of each side are enough, so far apart are they."""
+        return self.runs >= least and self.contrast is not None and self.contrast.clear >= PLAIN
 
     @property
     def proven(self) -> bool:
@@ -69,15 +74,19 @@ def duels(record: Record, levels: Levels, culprit: int, parents: Sequence[int]) 
     return tuple(_duel(record, levels, culprit, parent, len(parents) + 1) for parent in parents)
 
 
-def confirmation(record: Record, posterior: Posterior, culprit: int, proof: Sequence[Duel]) -> Measure | None:
-    """The runs still missing for the proof, or None once it stands or cannot be had."""
+def confirmation(
+    record: Record, posterior: Posterior, noise: float, culprit: int, proof: Sequence[Duel]
+) -> Measure | None:
+    """The runs still missing for the proof, or None once it stands or cannot be had; ``noise`` is that of a run."""
     enough = LEAST + (posterior.drifting > 0.5)
+    drop = -float(posterior.culprit @ posterior.fit.drop)
+    at_first = enough - 1 if drop > PLAIN * noise else enough
     wanted = {}
     for duel in proof:
         if duel.runs >= MOST:
             return None
-        if duel.runs < enough:
-            wanted[duel.parent] = enough - duel.runs
+        if duel.runs < enough and not duel.plain(enough - 1):
+            wanted[duel.parent] = max(at_first - duel.runs, 1)
         elif not duel.proven:
             wanted[duel.parent] = min(duel.runs, 8)
     if not wanted:
@@ -99,7 +108,8 @@ def _duel(record: Record, levels: Levels, culprit: int, parent: int, reach: int)
     low, high = record.value[slow], record.value[fast]
     variance = levels.noise**2 * (1 / len(low) + 1 / len(high))
     freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
-    contrast = Contrast(_centre(high) - _centre(low), float(np.sqrt(variance)), freedom, min(len(low), len(high)))
+    runs = min(len(low), len(high))
+    contrast = Contrast(_centre(high) - _centre(low), float(np.sqrt(variance)), freedom, runs, levels.noise)
     return Duel(parent, low, high, contrast)
 
 

@@ -14,10 +14,13 @@ from perfbisect.core.model import LAYOUT
 from perfbisect.core.order import Interval
 from perfbisect.core.policy import Policy
 
-CLEAR, CLEAR_LATER = 2.6, 2.2  # standard errors at which the ends are taken to differ: after 4 runs, after 20
+CLEAR = ((4, 20, 40), (2.7, 2.0, 1.7))  # standard errors at which the ends are taken to differ: after so many runs
 POWER = 1.28  # further standard errors: a change this much larger would have been seen nine times in ten
-FEW = 7.0  # runs of each end before a doubtful difference is given up
-FUTILE, FUTILE_SLOPE = -0.2, 0.055  # standard errors it must show by then: so many, and more with each run
+CLEAR_OF_LAYOUT = ((0.4, 0.8), (2.7, 1.9))  # the same, by the share of layout in what is uncertain
+PROMISED = 0.9  # s.d. of a run: on a noisy host the change that the ends have to show, if not the one asked for
+UNLIKELY = 0.05  # probability of such a change at which it is given up
+MOST = 36.0  # runs of each end
+SETTLED = 0.8  # share of layout in what is uncertain from which more runs of the same builds tell nothing
 CHEAP = 4.0  # builds that cost fewer runs than this
 
 
@@ -29,6 +32,8 @@ class Contrast:
     error: float  # standard error
     freedom: float
     runs: float  # weighted runs of the build with fewer
+    noise: float  # s.d. of a run, drift left out
+    layout: float = 0.0  # variance in ``error`` that no repetition takes away
 
     @property
     def clear(self) -> float:
@@ -58,7 +63,9 @@ def contrast(levels: Levels, first: int, second: int) -> Contrast:
     layout = 2 * sum(p * size**2 for size, p in LAYOUT)
     variance = float(levels.probability @ (spread + (drops - mean) ** 2)) + layout
     freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
-    return Contrast(mean, float(np.sqrt(variance)), freedom, float(min(levels.runs[first], levels.runs[second])))
+    runs = float(min(levels.runs[first], levels.runs[second]))
+    noise = float(np.sqrt(levels.probability @ levels.variance))
+    return Contrast(mean, float(np.sqrt(variance)), freedom, runs, noise, layout)
 
 
 def least(policy: Policy) -> float:
@@ -73,29 +80,31 @@ def first_runs(build_cost: float) -> int:
 
 def differ(ends: Contrast) -> bool:
     """Whether the search may begin, or go on."""
-    return ends.clear >= _bar(ends.runs)
+    return ends.clear >= _bar(ends)
 
 
-def _bar(runs: float) -> float:
+def _bar(ends: Contrast) -> float:
     """Standard errors asked for: fewer once the noise is known and layout, not noise, is most of the error."""
-    return float(np.interp(runs, (4, 20), (CLEAR, CLEAR_LATER)))
+    return float(min(np.interp(ends.runs, *CLEAR), np.interp(ends.layout / ends.error**2, *CLEAR_OF_LAYOUT)))
 
 
 def nothing(ends: Contrast, policy: Policy) -> bool:
     """Whether to give up: no difference worth a search, or none that this many runs could show."""
     if ends.runs < 3:
         return False
-    if ends.above(least(policy)) < 0.01:
+    wanted = max(least(policy), PROMISED * ends.noise)
+    if ends.above(wanted) < UNLIKELY or ends.above(least(policy)) < UNLIKELY / 5:
         return True
-    return ends.runs >= FEW and ends.clear < min(FUTILE + FUTILE_SLOPE * ends.runs, _bar(ends.runs))
+    settled = ends.runs >= MOST or ends.layout > SETTLED * ends.error**2
+    return settled and not differ(ends)
 
 
 def more_runs(ends: Contrast) -> int:
     """How many more runs of each end: enough to make the present difference clear, at most as many as there were."""
-    needed = ends.runs * ((1.1 * _bar(ends.runs) / max(ends.clear, 0.3)) ** 2 - 1)
-    return int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs, 8))))
+    needed = ends.runs * ((1.1 * _bar(ends) / max(ends.clear, 0.3)) ** 2 - 1)
+    return int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs // 2 + 1, 8))))
 
 
 def detectable(ends: Contrast) -> float:
     """The smallest drop that would have been seen, as a fraction."""
-    return float(-np.expm1(-(CLEAR + POWER) * ends.error))
+    return float(-np.expm1(-(CLEAR[1][0] + POWER) * ends.error))

@@ -37,7 +37,30 @@ BASE = 1.0  # s.d. of the prior of the base level, far wider than anything seen
 ONE_WIDTH = 0.5  # s.d. of D in units of the drop between the ends
 MAIN, MAIN_WIDTH = 0.9, 0.35  # mean and s.d. of D if there are several steps, same units
 DECOY, DECOY_WIDTH = 0.5, 0.4  # prior of a sharp decoy, and the s.d. of its size
+DOUBT = 1.5  # standard errors of that difference by which the priors widen
 WALK = 0.3  # s.d. of the walk from end to end
+
+
+@dataclass(frozen=True, slots=True)
+class _Drops:
+    """Priors of the steps, (mean, s.d.) in log units.
+
+    They come from the difference between the ends, whose readings the posterior sees as well. Where it is clear that
+    does no harm. Where it barely shows it was probably lucky, so the priors move towards nothing and widen.
+    """
+
+    one: tuple[float, float]
+    main: tuple[float, float]
+    decoy: float
+
+    @classmethod
+    def of(cls, drop: float, error: float) -> "_Drops":
+        shrunk = drop * max(1 - (error / drop) ** 2, 0.5)
+        return cls(
+            one=(shrunk, float(np.hypot(ONE_WIDTH * drop, DOUBT * error))),
+            main=(MAIN * shrunk, float(np.hypot(MAIN_WIDTH * drop, DOUBT * error))),
+            decoy=DECOY_WIDTH * drop,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,8 +101,9 @@ class _Terms:
     decoy_class: NDArray[np.int64]
 
 
-def infer(levels: Levels, classes: Classes, drop: float) -> Posterior:
-    """Posterior over classes; ``drop`` is the size of the difference between the ends (log units, positive)."""
+def infer(levels: Levels, classes: Classes, drop: float, error: float = 0.0) -> Posterior:
+    """Posterior over classes; ``drop`` is the difference between the ends (log units, positive), with its error."""
+    prior = _Drops.of(drop, error)
     laws = len(levels.mean)
     law = np.repeat(np.arange(laws), len(LAYOUT))
     width = np.tile([size for size, _ in LAYOUT], laws)
@@ -94,7 +118,7 @@ def infer(levels: Levels, classes: Classes, drop: float) -> Posterior:
     common = (slow * classes.prior) @ slow.T  # prior mass of common ancestors
     walk = (WALK * drop) ** 2 / s2
     rough = plain + walk[:, None, None] * common
-    data = (y, slow, levels.residual[law], levels.freedom, s2, drop)
+    data = (y, slow, levels.residual[law], levels.freedom, s2, prior)
     terms = (_one_step(plain, *data), _several_steps(rough, *data, classes.prior))
     log = np.stack([terms[0].log + np.log(1 - SEVERAL), terms[1].log + np.log(SEVERAL)])
     log = log + log_prior[None, :, None] + np.log(classes.prior)
@@ -126,10 +150,10 @@ def _solve(covariance: Array, y: Array, slow: Array) -> tuple[Array, Array, Arra
 
 
 def _one_step(
-    covariance: Array, y: Array, slow: Array, residual: Array, freedom: float, s2: Array, drop: float
+    covariance: Array, y: Array, slow: Array, residual: Array, freedom: float, s2: Array, drops: _Drops
 ) -> _Terms:
     y, z, log_det = _solve(covariance, y, slow)
-    return _main_step(y, z, log_det, residual, freedom, s2 / (ONE_WIDTH * drop) ** 2, -drop)
+    return _main_step(y, z, log_det, residual, freedom, s2 / drops.one[1] ** 2, -drops.one[0])
 
 
 def _main_step(
@@ -148,12 +172,12 @@ def _main_step(
 
 
 def _several_steps(
-    covariance: Array, y: Array, slow: Array, residual: Array, freedom: float, s2: Array, drop: float, prior: Array
+    covariance: Array, y: Array, slow: Array, residual: Array, freedom: float, s2: Array, drops: _Drops, prior: Array
 ) -> _Terms:
     y, z, log_det = _solve(covariance, y, slow)
-    width, mean = s2 / (MAIN_WIDTH * drop) ** 2, -MAIN * drop
+    width, mean = s2 / drops.main[1] ** 2, -drops.main[0]
     alone = _main_step(y, z, log_det, residual, freedom, width, mean)
-    w1, w2 = width[:, None, None], (s2 / (DECOY_WIDTH * drop) ** 2)[:, None, None]
+    w1, w2 = width[:, None, None], (s2 / drops.decoy**2)[:, None, None]
     zz, zy = (z**2).sum(axis=1), (y[:, :, None] * z).sum(axis=1)
     cross = np.swapaxes(z, 1, 2) @ z  # (Q, C, C): axis 1 the culprit K, axis 2 the decoy J
     a, b = zz[:, :, None] + w1, zz[:, None, :] + w2

@@ -37,6 +37,7 @@ from perfbisect.core.record import Record, arrange
 from perfbisect.core.robust import behaviour
 
 UNBUILDABLE = "unbuildable"
+SPLIT = 0.05  # builds whose side is less certain than this are what the search is stuck at
 
 
 def decide(
@@ -52,7 +53,7 @@ def decide(
     levels = estimate(record, seen.weight, policy.noise)
     ends = both_ends.contrast(levels, record.builds.index(good), record.builds.index(bad_build))
     groups = classes(graph, record)
-    posterior = infer(levels, groups, max(ends.drop, both_ends.least(policy)))
+    posterior = infer(levels, groups, max(ends.drop, both_ends.least(policy)), ends.error)
     belief = believed(groups, posterior, record, ends, levels, seen)
 
     if both_ends.nothing(ends, policy):
@@ -99,7 +100,7 @@ def _search(
         may_build=budget.may_build(record, policy),
     )  # fmt: skip
     if choice is None or hopeless(choice, groups, posterior, record, cost):
-        reason = _why_stuck(record, policy, groups, posterior)
+        reason = _why_stuck(record, policy, levels, groups, posterior)
         answer = best_answer(groups, posterior, record, stuck=True)
         if reason == UNBUILDABLE and answer.probability >= min(policy.confidence, CAP):
             return _conclude(graph, record, levels, posterior, belief, policy, answer)
@@ -115,7 +116,7 @@ def _conclude(
         return _undecided(belief, policy, UNBUILDABLE)
     parents = opponents(graph, record, answer.slow) if answer.certain else (answer.fast,)
     proof = duels(record, levels, answer.slow, parents)
-    if (more := confirmation(record, posterior, answer.slow, proof)) is not None:
+    if (more := confirmation(record, posterior, levels.noise, answer.slow, proof)) is not None:
         if not budget.builds_allowed(more, record, policy):
             return _undecided(belief, policy, "the budget of builds is used up")
         return more
@@ -152,11 +153,14 @@ def _both(good: int, bad: int, runs: int, purpose: Purpose) -> Measure:
     return Measure((Share(bad, runs), Share(good, runs)), purpose)
 
 
-def _why_stuck(record: Record, policy: Policy, groups: Classes, posterior: Posterior) -> str:
+def _why_stuck(record: Record, policy: Policy, levels: Levels, groups: Classes, posterior: Posterior) -> str:
     """Why no measurement promises anything."""
     if not budget.may_build(record, policy):
         return "the budget of builds is used up"
     top = groups.of_class(int(posterior.culprit.argmax()))
     if len(top) > 1 and record.skipped.intersection(top.tolist()):
         return UNBUILDABLE
-    return "layout tie"
+    likely = [i for i, b in enumerate(record.builds) if SPLIT < float(groups.slow[i] @ posterior.culprit) < 1 - SPLIT]
+    fit = posterior.fit
+    noisy = any(levels.covariance[fit.law, i, i] > fit.layout for i in likely)
+    return "layout tie" if likely and not noisy else "too noisy"

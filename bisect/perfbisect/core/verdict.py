@@ -14,7 +14,16 @@ REASONS = {
     "budget": "the budget of builds, runs or time is spent",
     "unbuildable": "the commits between them do not build or run",
     "not confirmed": "runs side by side did not confirm the commit that the search pointed to",
+    "too noisy": "not enough runs could tell",
     "layout tie": "neighbouring builds differ no more than a change of code layout would make them differ",
+}
+
+
+HELP = {
+    "too noisy": "What would help: longer runs (--time), a quieter host, or a metric that varies less (instructions/o).",
+    "not confirmed": "What would help: longer runs (--time) or a quieter host.",
+    "layout tie": "What would help: another compiler or variant, which lays the code out anew; runs do not.",
+    "unbuildable": "What would help: a recipe under which these commits build.",
 }
 
 
@@ -90,6 +99,7 @@ def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tup
         ends if known else "How bad compares with good is not known.",
         f"The culprit is {many}, {chance(sum(verdict.probabilities))} sure:" if pairs else "No commit can be named.",
         *entries,
+        *([HELP[verdict.reason]] if verdict.reason in HELP else []),
     )
 
 
