@@ -8,7 +8,7 @@ import pytest
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.repository.command import environment
-from perfbisect.repository.resolve import UnknownRevision, open_repository, releases, resolve
+from perfbisect.repository.resolve import UnknownRevision, is_dirty, open_repository, releases, resolve
 
 pytestmark = pytest.mark.tools
 
@@ -120,3 +120,15 @@ def test_the_way_to_remotes_stays_in_the_environment(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("GIT_DIR", "/x")
     assert environment()["GIT_SSH_COMMAND"] == "ssh -v"
     assert "GIT_DIR" not in environment()
+
+
+def test_a_checkout_with_changes_is_dirty_and_one_with_new_files_is_not(git: Git, repo: Path) -> None:
+    (repo / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-qm", "file")
+    (repo / "new").write_text("1")
+    assert not is_dirty(open_repository(repo))
+    (repo / "file").write_text("2")
+    assert is_dirty(open_repository(repo))
+    git("clone", "-q", "--bare", str(repo), str(repo.parent / "bare"))
+    assert not is_dirty(open_repository(repo.parent / "bare"))

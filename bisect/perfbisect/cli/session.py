@@ -28,7 +28,7 @@ from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.describe import describe
 from perfbisect.repository.range import Range, read_range
-from perfbisect.repository.resolve import open_repository
+from perfbisect.repository.resolve import is_dirty, open_repository
 from perfbisect.store.history import History
 
 REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
@@ -57,6 +57,11 @@ class Scene:
         span = span_of(settings, builder)
         host = connect(entry)
         warnings = check(host, entry, builder, settings.variant, workload, settings.metric)
+        if is_dirty(open_repository(Path(settings.repository))):
+            unseen = Warned(
+                f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first."
+            )
+            warnings = (unseen, *warnings)
         return cls(settings, builder, workload, entry, host, fingerprint(host), span, warnings)
 
     def lab(self, commits: tuple[str, ...]) -> HostLab:

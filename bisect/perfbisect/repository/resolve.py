@@ -42,6 +42,11 @@ def open_repository(path: Path) -> "Repo":
     return repo
 
 
+def is_dirty(repo: "Repo") -> bool:
+    """Whether the user's checkout, if there is one, has changes to tracked files that no commit holds."""
+    return not repo.bare and bool(git(repo, "status", "--porcelain", "--untracked-files=no"))
+
+
 def resolve(repo: "Repo", name: str, release_tags: Sequence[str]) -> str:
     """The commit that ``name`` means: a release as the recipe's tags spell it ("8.0.28"), or any git revision.
 
