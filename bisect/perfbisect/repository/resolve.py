@@ -44,7 +44,10 @@ def open_repository(path: Path) -> "Repo":
 
 def is_dirty(repo: "Repo") -> bool:
     """Whether the user's checkout, if there is one, has changes to tracked files that no commit holds."""
-    return not repo.bare and bool(git(repo, "status", "--porcelain", "--untracked-files=no"))
+    if repo.bare:
+        return False
+    tree = ("--no-optional-locks", f"--work-tree={repo.working_tree_dir}")
+    return bool(git(repo, *tree, "status", "--porcelain", "--untracked-files=no"))
 
 
 def resolve(repo: "Repo", name: str, release_tags: Sequence[str]) -> str:
