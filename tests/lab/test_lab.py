@@ -197,6 +197,12 @@ def test_a_candidate_that_crashes_is_skipped_with_its_log(open_lab: Open, host: 
     assert not jobs.running(host)
 
 
+def test_a_full_disk_is_never_a_candidates_fault(open_lab: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfbisect.lab.lab.is_full", lambda host: True)
+    with pytest.raises(EnvironmentFailure, match=r"no space left on host here: \w{10} cannot be measured: .*compile"):
+        measure(open_lab(), Share(BROKEN, 1))
+
+
 def test_nothing_can_be_measured_when_the_good_end_fails(open_lab: Open) -> None:
     lab = open_lab({"broken": True})
     lab.ends = {lab.commits[FAST]: "the good end"}

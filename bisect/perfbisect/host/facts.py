@@ -10,6 +10,8 @@ from perfbisect.core.measurement import HostFacts
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.protocol import Host
 
+FULL = 32 << 20  # bytes
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -55,6 +57,12 @@ def load_average(host: Host) -> float | None:
 def free_bytes(host: Host, path: PurePosixPath | None = None) -> int | None:
     """Bytes free for us on the file system of ``path`` (the root folder when not given)."""
     return ask(host, Fact(("df", "-P", "-B1", "--", str(path or host.root)), read_free))
+
+
+def is_full(host: Host) -> bool:
+    """Whether so little room is left below the root folder that a failure there says nothing about a commit."""
+    free = free_bytes(host)
+    return free is not None and free < FULL
 
 
 def read_cpu(lscpu: str) -> str | None:

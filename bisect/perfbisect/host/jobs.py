@@ -36,12 +36,13 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CHUNK = 1 << 20  # bytes of output that one poll brings at most
 
 # A signal that is handled, unlike one that is ignored, is not inherited: the leader outlives TERM and tells the
-# status, its command does not. The status overwrites blanks in place, which needs no room on a full disk.
+# status, its command does not. The status overwrites blanks in place, which needs no room on a full disk. Should the
+# command eat all memory, it is the one for the kernel to kill.
 _LEADER = """\
 trap : HUP INT TERM
 read -r stat </proc/self/stat
 printf '%s\\n' "$stat" >"$1/pid"
-sh "$1/command" <"$1/stdin"
+({ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; exec sh "$1/command") <"$1/stdin"
 printf '%s\\n' "$?" 1<>"$1/status"
 """
 

@@ -30,8 +30,6 @@ from perfbisect.recipes.versions import version_text
 from perfbisect.recipes.when import TreeFacts, applied
 
 NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")
-_FULL = 32 << 20  # bytes: with less than this free, a failed build says nothing about the commit
-
 # Prints the steps that the last build took.
 _EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf build prefix ccache.log && mkdir build && cat steps 2>/dev/null || :'
 _REMEMBER = 'printf "%s" "$2" >"$1/steps" && cat "$1/ccache.log" 2>/dev/null || :'
@@ -214,8 +212,7 @@ def _failure(
     """What a failed build means, its log saved."""
     host = shop.host
     log = host.root / "logs" / f"{shop.builder.name}-{sha[:10]}-{key[:10]}.log"
-    free = facts.free_bytes(host)
-    if output.host_trouble.startswith("no space") or (free is not None and free < _FULL):
+    if output.host_trouble.startswith("no space") or facts.is_full(host):
         return no_space(host.name, f"the build of {sha[:10]} stopped at: {output.why()}")
     host.run(["sh", "-c", _SAVE_LOG, "save", str(job.folder / "stdout"), str(log)])
     jobs.remove(host, job)

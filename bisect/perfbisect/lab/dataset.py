@@ -92,6 +92,6 @@ def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, 
     job = jobs.start(host, argv, name="prepare", timeout=LONG, cwd=folder, env=env, merged=True)
     said = "\n".join(jobs.wait(host, job, every=0.2))
     if status := jobs.status(host, job):
-        reason = f"the data cannot be loaded: {sysbench.complaint(said, status)}"
+        reason = f"the data cannot be loaded: {sysbench.complaint(said, status, LONG)}"
         raise RunFailed(reason, stage="prepare", log=str(job.folder / "stdout"))
     jobs.remove(host, job)

@@ -22,7 +22,8 @@ from perfbisect.core.order import Measure
 from perfbisect.core.schedule import interleave
 from perfbisect.errors import BuildFailed, EnvironmentFailure, RunFailed
 from perfbisect.host import jobs
-from perfbisect.host.facts import CORES, ask
+from perfbisect.host.facts import CORES, ask, is_full
+from perfbisect.host.local import no_space
 from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
 from perfbisect.lab import build, builds, dataset, perf, recipe, server, source, visit
@@ -162,10 +163,13 @@ class HostLab:
     def _failed(self, candidate: int, failure: BuildFailed | RunFailed, began: float) -> CandidateSkipped:
         """A candidate that cannot be measured.
 
-        Raises EnvironmentFailure when it is an end of the range: without it nothing can be found, and most often it is
-        the machine or the recipe that has to be mended, after which the hunt can go on.
+        Raises EnvironmentFailure when the disk is full, which is not the candidate's fault, and when it is an end of
+        the range: without it nothing can be found, and most often it is the machine or the recipe that has to be
+        mended, after which the hunt can go on.
         """
         commit = self.commits[candidate]
+        if is_full(self.host):
+            raise no_space(self.host.name, f"{commit[:10]} cannot be measured: {failure}") from failure
         if candidate in (0, len(self.commits) - 1):
             end = self.ends.get(commit, "an end of the range")
             what = "cannot be built" if isinstance(failure, BuildFailed) else f"fails in workload {self.workload.name}"

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from perfbisect.errors import CommandFailed, EnvironmentFailure
+from perfbisect.host.facts import is_full
+from perfbisect.host.local import no_space
 from perfbisect.host.protocol import Host, Result
 
 _SETTINGS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "LC_ALL": "C"}
@@ -64,8 +66,11 @@ mkdir -p "$2" "$1/info" && rm -f "$1/index.lock" "$1/HEAD.lock" && printf '%s' "
             _switch(host, bare, sha, source)
         except CommandFailed as second:
             said = re.search(r"^(?:fatal|error): .*$", second.output, re.MULTILINE)
+            reason = said[0] if said else str(second)
+            if is_full(host):
+                raise no_space(host.name, f"commit {sha[:10]} is not checked out: {reason}") from second
             raise EnvironmentFailure(
-                f"commit {sha[:10]} cannot be checked out on host {host.name}: {said[0] if said else second}",
+                f"commit {sha[:10]} cannot be checked out on host {host.name}: {reason}",
                 "Is the repository complete? A partial clone serves only when its recipe ignores what is missing.",
             ) from second
 

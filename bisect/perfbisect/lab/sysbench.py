@@ -123,8 +123,11 @@ def _percentile(buckets: list[tuple[float, int]], share: float) -> float | None:
     return None
 
 
-def complaint(output: str, status: int) -> str:
-    """Why a run that ended with ``status`` failed: sysbench's first complaint, or how it died; "" when all is well."""
+def complaint(output: str, status: int, limit: float) -> str:
+    """Why a run that ended with ``status`` failed: sysbench's first complaint, or how it died; "" when all is well.
+
+    ``limit`` is how many seconds it was given.
+    """
     for line in output.splitlines():
         _, found, text = line.partition("FATAL: ")
         if found:
@@ -132,7 +135,7 @@ def complaint(output: str, status: int) -> str:
         if line.startswith("sysbench: "):  # perf ends with 0 when the command that it started crashes, and tells how
             return f"sysbench crashed: {line.removeprefix('sysbench: ')}"
     if status in (124, 137):
-        return "it did not end in time and was killed"
+        return f"it did not end in {limit:.0f} s and was killed"
     if status > 128:
         return f"it was killed by signal {status - 128}"
     if status == 0:

@@ -43,6 +43,11 @@ class Bench:
         """Seconds that a run takes, warm-up included."""
         return self.workload.warmup + self.workload.time
 
+    @property
+    def limit(self) -> float:
+        """Seconds after which a run that has not ended is killed."""
+        return 60 + 5 * self.planned
+
 
 @dataclass(frozen=True, slots=True)
 class Visit:
@@ -93,7 +98,7 @@ def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
     paths += [str(visit.folder / name) for name in ("began", "counters", "vmstat", "iostat")]
     status, stderr, *reports = bench.host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.split("\f")[:-1]
     said = [*lines, *stderr.splitlines()]
-    if complaint := sysbench.complaint("\n".join(said), int(status)):
+    if complaint := sysbench.complaint("\n".join(said), int(status), bench.limit):
         raise failure(visit, job, said, complaint)
     try:
         outcome = sysbench.parse(lines, bench.workload.operation)
@@ -115,8 +120,7 @@ def start(visit: Visit) -> Job:
         env |= scripts.perf_environment(folder)
     argv = vmstat.beside(argv, folder, vmstat=bench.vmstat, device=entry.device if bench.iostat else "")
     cpus = entry.client_cpus if service else entry.client_cpus or entry.server_cpus
-    limit = 60 + 5 * bench.planned
-    return jobs.start(bench.host, argv, name=NAME, timeout=limit, cwd=folder, env=env, cpus=cpus)
+    return jobs.start(bench.host, argv, name=NAME, timeout=bench.limit, cwd=folder, env=env, cpus=cpus)
 
 
 def facts(
@@ -143,7 +147,8 @@ def facts(
 
 
 def failure(visit: Visit, job: Job, said: Sequence[str], reason: str) -> PerfBisectError:
-    """Why a run gave no result: the machine's fault, the server's, or the workload's."""
+    """Why a run gave no result: the machine's fault, the server's, or the workload's. Its output becomes one log."""
+    visit.bench.host.run(["sh", "-c", 'cat "$1/stderr" >>"$1/stdout"', "join", str(job.folder)], check=False)
     if full := next((line for line in said if os.strerror(errno.ENOSPC) in line), None):
         return no_space(visit.bench.host.name, full.strip())
     if visit.server and visit.service and jobs.status(visit.bench.host, visit.server) is not None:
