@@ -233,3 +233,12 @@ class TestReplay:
         *_, (runs, decision) = replay(poorer, told, began)
         assert runs < all_runs
         assert isinstance(decision.order, Inconclusive)
+
+
+def test_an_end_without_the_metric_ends_the_hunt(history: History) -> None:
+    """Not only when both lack it: the search would ask for the missing one again and again."""
+    names = commits(5)
+    lab = ComputedLab(names, speeds(names, 3, slow=0.0))
+    with pytest.raises(EnvironmentFailure, match=rf"{names[-1][:10]} have no value for qps"):
+        for _ in hunt(quest(names), started(names), log_of(history, names), lambda _: lab):
+            pass

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from perfbisect.core.counters import value
 from perfbisect.core.event import (
     BuildFinished,
     CandidateSkipped,
@@ -64,24 +65,38 @@ class Log:
 def pursue(quest: Quest, log: Log, lab: Lab) -> Iterator[Told]:
     """Ask and obey until there is a verdict; the last event told is the Decided that carries it.
 
-    Raises EnvironmentFailure when a measurement has taught nothing, as the same order would only be given again.
+    Raises EnvironmentFailure when a build's runs have no value for the metric.
     """
     node = {commit: index for index, commit in enumerate(quest.commits)}
-    known = -1
     while True:
         told = observations(log.entries, node, quest.metric, log.began)
-        if len(told) == known:
-            raise EnvironmentFailure(
-                f"The last runs have no value for {quest.metric}, so there is nothing to compare.",
-                "Choose another metric with --metric, or look at the run's log on the host.",
-            )
-        known = len(told)
         decision = decide(quest.graph, told, quest.policy)
         yield log.append(Decided(decision))
         if not isinstance(decision.order, Measure):
             return
-        for event in lab.measure(decision.order):
-            yield log.append(event)
+        yield from obey(decision.order, quest, log, lab)
+
+
+def obey(order: Measure, quest: Quest, log: Log, lab: Lab) -> Iterator[Told]:
+    """Carry out one order.
+
+    Raises EnvironmentFailure when no run of one of its builds has a value for the metric: the search would only give
+    the same order again.
+    """
+    measured: set[int] = set()
+    telling: set[int] = set()
+    for event in lab.measure(order):
+        yield log.append(event)
+        if isinstance(event, RunFinished):
+            measured.add(event.candidate)
+            if (value(event.facts, quest.metric) or 0) > 0:
+                telling.add(event.candidate)
+    if silent := measured - telling:
+        raise EnvironmentFailure(
+            f"The last runs of {quest.commits[min(silent)][:10]} have no value for {quest.metric}, or it is 0, so there is"
+            " nothing to compare.",
+            "Choose another metric with --metric.",
+        )
 
 
 def hunt(
