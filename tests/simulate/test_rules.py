@@ -16,7 +16,7 @@ from perfbisect.simulate import git_bisect as module
 from perfbisect.simulate.git_bisect import git_bisect
 from perfbisect.simulate.graphs import criss_cross, merging, octopus, two_roots
 from perfbisect.simulate.habits import Habits
-from perfbisect.simulate.judge import Judgement, judge
+from perfbisect.simulate.judge import Judgement, favourite, judge
 from perfbisect.simulate.rules import attempt, ours
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.summary import summary
@@ -104,6 +104,13 @@ def test_judgement_where_there_is_no_culprit(verdict: Verdict, judgement: str, s
     assert judge(verdict, World(Graph.line(10), steps)) == judgement
 
 
+def test_the_favourite() -> None:
+    assert favourite(found(5)) == (5, 0.97)
+    assert favourite(Inconclusive((4, 5), (0.6, 0.3), WIDE, "budget")) == (4, 0.6)
+    assert favourite(undecided(4, 5))[0] is None
+    assert favourite(NotReproduced(WIDE, 0.1))[0] is None
+
+
 def test_a_range_is_right_if_the_rest_of_it_does_not_build() -> None:
     world = World(Graph.line(10), {5: -0.1}, unbuildable=frozenset({4, 5}))
     assert judge(undecided(4, 5, 6), world) is Judgement.RIGHT
@@ -124,9 +131,9 @@ def test_spent() -> None:
 
 def test_hunts_add_up() -> None:
     trials = [
-        Trial(Judgement.RIGHT, True, 0.99, 12, 40, 120.0, 140.0),
-        Trial(Judgement.WRONG, True, 0.97, 14, 60, 240.0, 180.0),
-        Trial(Judgement.HONEST, False, math.nan, 16, 80, 240.0, 220.0),
+        Trial(Judgement.RIGHT, True, 0.99, True, 12, 40, 120.0, 140.0),
+        Trial(Judgement.WRONG, True, 0.97, False, 14, 60, 240.0, 180.0),
+        Trial(Judgement.HONEST, False, 0.4, True, 16, 80, 240.0, 220.0),
     ]
     tally = Tally.of(trials)
     assert (tally.right.middle, tally.named.middle) == (pytest.approx(1 / 3), pytest.approx(2 / 3))

@@ -53,9 +53,10 @@ def test_budgets_hold(bisect: Bisect) -> None:
 
 
 def test_habits_reach_the_host(bisect: Bisect) -> None:
-    easy = json.loads(bisect("--hunts", "1", "--commits", "20", "--json")[1])
-    hard = json.loads(bisect("--hunts", "1", "--commits", "20", "--noise", "4%", "--json")[1])
-    assert hard["runs"]["mean"] > 2 * easy["runs"]["mean"]
+    asked = ("--hunts", "1", "--commits", "8", "--effect", "30%", "--json")
+    easy = json.loads(bisect(*asked)[1])
+    hard = json.loads(bisect(*asked, "--noise", "20%")[1])
+    assert hard["runs"]["mean"] > easy["runs"]["mean"]
 
 
 def test_the_range_of_a_repository(bisect: Bisect, git: Callable[..., str], tmp_path: Path) -> None:

@@ -46,15 +46,17 @@ def is_named(verdict: Verdict) -> bool:
     return isinstance(verdict, Found | Several)
 
 
-def stated(verdict: Verdict) -> float:
-    """The probability that goes with an accusation; NaN without one, and from rules that state none."""
+def favourite(verdict: Verdict) -> tuple[int | None, float]:
+    """The candidate most suspected, named or not, and its stated probability; None and NaN where there is neither."""
     match verdict:
         case Found(step):
-            return step.probability
+            return step.candidate, step.probability
         case Several(steps):
-            return min(step.probability for step in steps)
+            return steps[0].candidate, min(step.probability for step in steps)
+        case Inconclusive(candidates, probabilities) if candidates and probabilities:
+            return candidates[0], probabilities[0]
         case NotReproduced() | Inconclusive():
-            return float("nan")
+            return None, float("nan")
 
 
 def _change(world: World) -> float:

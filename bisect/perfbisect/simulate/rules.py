@@ -5,7 +5,7 @@ from collections.abc import Callable
 from perfbisect.core.order import Verdict
 from perfbisect.core.policy import Policy
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.judge import is_named, judge, stated
+from perfbisect.simulate.judge import favourite, is_named, judge
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.tally import Trial
 from perfbisect.simulate.world import World
@@ -25,10 +25,12 @@ def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> Trial:
     run = scenario.habits.run_seconds
     bad = world.graph.size - 1
     between = sum(seconds for v, seconds in world.build_seconds.items() if v not in (0, bad))
+    suspect, stated = favourite(verdict)
     return Trial(
         judgement=judge(verdict, world),
         named=is_named(verdict),
-        stated=stated(verdict),
+        stated=stated,
+        favoured=suspect in world.answers,
         builds=world.builds,
         runs=world.runs,
         minutes=world.now / 60,

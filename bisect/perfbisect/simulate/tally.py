@@ -15,7 +15,8 @@ class Trial:
 
     judgement: Judgement
     named: bool  # whether somebody was accused
-    stated: float  # with which probability; NaN if none was stated
+    stated: float  # probability of the candidate most suspected; NaN if none was stated
+    favoured: bool  # whether that candidate is a culprit
     builds: int
     runs: int
     minutes: float

@@ -1,0 +1,119 @@
+"""How long the next order takes on large histories, beside `git rev-list --bisect`. See benchmarks/README.md."""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+for library in ("OPENBLAS", "OMP", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+import numpy as np
+
+from perfbisect.core.graph import Graph
+from perfbisect.core.observation import Built, Observation, Reading
+from perfbisect.core.order import Measure
+from perfbisect.core.policy import Policy
+from perfbisect.core.search import decide
+from perfbisect.simulate.graphs import merging
+from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.world import World
+
+GRAPHS: dict[str, Callable[[], Graph]] = {
+    "line, 100,000 commits": lambda: Graph.line(100_000),
+    "100,000 commits, 13,000 merges": lambda: merging(100_000, seed=1, branching=0.2, length=3.0),
+    # Merges are about one commit in thirteen there, of branches that left long ago.
+    "1,300,000 commits, kernel shape": lambda: merging(
+        1_300_000, seed=1, branching=0.5, length=12.0, back=400, returning=0.01
+    ),
+}
+
+
+def main() -> None:
+    """One process for each graph, so that the memory told is its own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--graph", choices=GRAPHS, help="only this one, in this process")
+    parser.add_argument("--orders", type=int, default=12, help="decisions timed (default: 12)")
+    parser.add_argument("--no-git", action="store_true", help="leave git out")
+    asked = parser.parse_args()
+    if asked.graph:
+        print(measure(asked.graph, asked.orders, with_git=not asked.no_git))
+        return
+    print("| graph | merges | first order | next orders, median | most | memory | git rev-list --bisect |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for name in GRAPHS:
+        subprocess.run([sys.executable, __file__, *sys.argv[1:], "--graph", name], check=True)
+
+
+def measure(name: str, orders: int, *, with_git: bool) -> str:
+    """A row of the table."""
+    graph = GRAPHS[name]()
+    before = peak()
+    times = list(decisions(graph, orders))
+    memory = f"{before:.0f} + {peak() - before:.0f} MB"
+    merges = int((np.diff(graph.first) > 1).sum())
+    later = sorted(times[1:])
+    git = f"{git_bisect(graph):.2f} s" if with_git else ""
+    return " | ".join((
+        f"| {name}", f"{merges:,}", f"{times[0]:.3f} s", f"{later[len(later) // 2] * 1000:.0f} ms",
+        f"{later[-1] * 1000:.0f} ms", memory, f"{git} |",
+    ))  # fmt: skip
+
+
+def decisions(graph: Graph, orders: int) -> Iterator[float]:
+    """CPU seconds of each decision of a hunt, from the first one that looks at the graph."""
+    culprit = graph.size // 3
+    world = World(graph, {culprit: -0.1}, Habits(noise=0.01), seed=1)
+    seen: list[Observation] = [Built(0, 600.0), Built(graph.size - 1, 600.0)]
+    seen += [
+        Reading(v, -0.1 * (v > 0) + 0.001 * (i % 3), 20.0 + i, i, 0, 60.0)
+        for i, v in enumerate([0, graph.size - 1] * 3)
+    ]
+    for _ in range(orders):
+        start = time.process_time()
+        order = decide(graph, seen, Policy()).order
+        yield time.process_time() - start
+        if not isinstance(order, Measure):
+            return
+        seen += world.measure(order)
+
+
+def peak() -> float:
+    """Memory of this process at its highest, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def git_bisect(graph: Graph) -> float:
+    """CPU seconds that git takes to choose its first commit in the same graph, with a commit graph file."""
+    with tempfile.TemporaryDirectory() as folder:
+        git = ["git", "-C", folder]
+        subprocess.run(["git", "init", "-q", "--bare", folder], check=True)
+        with subprocess.Popen([*git, "fast-import", "--quiet"], stdin=subprocess.PIPE) as writer:
+            assert writer.stdin is not None
+            writer.stdin.writelines(stream(graph))
+        subprocess.run([*git, "commit-graph", "write", "--reachable", "--no-progress"], check=True)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([*git, "rev-list", "--bisect", "bad", "^good"], check=True, stdout=subprocess.DEVNULL)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def stream(graph: Graph) -> Iterator[bytes]:
+    """The graph in fast-import's language: empty commits, "good" the first and "bad" the last."""
+    yield b"commit refs/heads/good\nmark :1\ncommitter A <a@example.org> 1000000000 +0000\ndata 0\n"
+    for v in range(1, graph.size):
+        yield b"commit refs/heads/bad\nmark :%d\ncommitter A <a@example.org> %d +0000\ndata 0\n" % (
+            v + 1,
+            10**9 + 60 * v,
+        )
+        for i, parent in enumerate(graph.parents_of(v)):
+            yield b"%s :%d\n" % (b"merge" if i else b"from", parent + 1)
+    yield b"done\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The worlds of the benchmark: a grid of sizes, and one world for each thing that can go wrong."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+from perfbisect.core.graph import Graph
+from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, two_roots
+from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.scenario import Place, Scenario
+
+RUN = 60.0  # seconds
+EFFECTS = (0.45, 0.20, 0.10, 0.05, 0.03)
+NOISES = (0.01, 0.03)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cell:
+    """Worlds that are counted together."""
+
+    name: str
+    group: str  # "grid" or "world"
+    scenario: Scenario
+    build: float  # cost of a build in runs
+    hosts: int = 1
+
+    @property
+    def separation(self) -> float:
+        """The drop in standard deviations of a run."""
+        return self.scenario.drop / self.scenario.habits.noise
+
+    @property
+    def core(self) -> bool:
+        """Whether the drop is more than hardly visible."""
+        return self.scenario.effect > 0.05 or self.scenario.habits.noise < 0.03
+
+
+@cache
+def line(commits: int) -> Graph:
+    """One graph for all cells that share it."""
+    return Graph.line(commits)
+
+
+def habits(noise: float = 0.01, build: float = 10.0, **more: object) -> Habits:
+    """Of a usual host; ``build`` in runs."""
+    return Habits(noise=noise, run_seconds=RUN, build_seconds=build * RUN, **more)  # type: ignore[arg-type]
+
+
+def grid() -> Iterator[Cell]:
+    """Sizes of ranges, effects and noises, with and without drift and further steps."""
+    graphs = {"100": line(100), "1000": line(1000), "10000": line(10_000), "dag": merging(1000, seed=1)}
+    for (name, graph), effect, noise, build, drift, steps in product(
+        graphs.items(), EFFECTS, NOISES, (1.0, 10.0), (0.0, 0.02), ("one", "smaller")
+    ):
+        weather = f"{'drift' if drift else 'steady'},{'steps' if steps == 'smaller' else 'plain'}"
+        scenario = Scenario(graph, effect, steps, habits=habits(noise, build, drift=drift))
+        yield Cell(f"grid/{name}/{effect:.0%}@{noise:.0%}/B={build:g}/{weather}", "grid", scenario, build)
+
+
+def worlds() -> Iterator[Cell]:
+    """A drop of 5 % in a line of 1,000 commits, noise of 1 %, builds of 10 runs; and one thing that is different."""
+
+    def cell(name: str, *, graph: Graph | None = None, effect: float = 0.05, build: float = 10.0, hosts: int = 1,
+             host: dict[str, object] | None = None, **more: object) -> Cell:  # fmt: skip
+        scenario = Scenario(graph or line(1000), effect, habits=habits(build=build, **(host or {})), **more)  # type: ignore[arg-type]
+        return Cell(f"world/{name}", "world", scenario, build, hosts)
+
+    dag = merging(1000, seed=1)
+    yield cell("usual")
+    yield cell("first after good", place=Place.FIRST)
+    yield cell("bad itself", place=Place.LAST)
+    for commits in (1, 2, 3, 100_000):
+        yield cell(f"{commits} commits", graph=line(commits))
+    yield cell("effect 2 %", effect=0.02)
+    for separation in (1.0, 1.7, 3.0, 5.0, 10.0):
+        noise = Scenario(line(1000)).drop / separation
+        yield cell(f"D/s {separation:g}", host={"noise": noise})
+    yield cell("layout 1 %", host={"layout": 0.01})
+    yield cell("layout half way, before", halfway=-1)
+    yield cell("layout half way, culprit", halfway=0)
+    yield cell("drift 2 %", host={"drift": 0.02})
+    yield cell("drift 4 %", host={"drift": 0.04})
+    yield cell("ramp 1 %/h", host={"ramp": 0.01})
+    yield cell("daily 3 %", host={"daily": 0.03})
+    yield cell("jumps 4 %, hourly", host={"jumps": (1 / 3600, 0.04)})
+    yield cell("phases of 30 min, -4 %", host={"phases": (0.3, -0.04, 1800.0)})
+    yield cell("outliers 10 %", host={"outliers": 0.10})
+    yield cell("outliers beside the culprit", spoiled=True)
+    yield cell("two speeds of runs", host={"second_speed": (0.3, -0.04)})
+    yield cell("two speeds of builds", host={"second_build": (0.1, -0.02)})
+    yield cell("slow side noisier", host={"slow_noise": 3.0})
+    for change in ("smaller", "large", "cancelling", "before-and-after", "adjacent", "reverted", "sloping", "slope"):
+        yield cell(f"changes: {change}", changes=change)
+    yield cell("no change", changes="nothing")
+    yield cell("no change, noise 3 %, drift", changes="nothing", host={"noise": 0.03, "drift": 0.02})
+    yield cell("improvement (ends swapped)", changes="improvement")
+    yield cell("unbuildable 10 %", failing=0.1)
+    yield cell("unbuildable 30 %", failing=0.3)
+    yield cell("unbuildable block of 50", block=50)
+    yield cell("crashing 10 %", crashing=0.1)
+    yield cell("identical binaries 50 %", identical=0.5)
+    yield cell("merges: anywhere", graph=dag)
+    yield cell("merges: on a branch", graph=dag, place=Place.BRANCH)
+    yield cell("merges: evil merge", graph=dag, place=Place.MERGE)
+    yield cell("criss-cross", graph=criss_cross(1000))
+    yield cell("octopus", graph=octopus(1000))
+    yield cell("two roots", graph=two_roots(1000))
+    yield cell("long branch", graph=long_branch(1000))
+    for build in (0.1, 1.0, 60.0):
+        yield cell(f"build {build:g} runs", build=build)
+    yield cell("ccache", host={"cached_share": 0.1, "cache_reach": 180.0})
+    for hosts in (2, 4, 8):
+        yield cell(f"{hosts} hosts", hosts=hosts, host={"host_spread": 0.01})
+    yield cell("2 hosts, one bad", hosts=2, host={"host_spread": 0.01, "bad_host": 5.0})
+
+
+def all_cells() -> list[Cell]:
+    """Every one, the grid first."""
+    return [*grid(), *worlds()]

@@ -1,0 +1,52 @@
+"""Who takes part, and one hunt of one of them in one cell."""
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache, partial
+from pathlib import Path
+
+from asv_find import asv_find
+from bayesect import bayesect
+from cells import Cell
+from pinpoint import pinpoint
+
+import perfbisect
+from perfbisect.core.policy import Policy
+from perfbisect.simulate.git_bisect import git_bisect
+from perfbisect.simulate.rules import Rule, attempt, ours
+from perfbisect.simulate.tally import Trial
+
+ORACLE = (1, 2, 3, 5, 8, 12, 20, 30, 50, 75, 100)  # repeats of git bisect among which the best is picked afterwards
+RULES: Mapping[str, Rule] = {
+    "ours": ours,
+    "ours, noise known": ours,
+    "git bisect R=1": git_bisect(1),
+    "git bisect R=3": git_bisect(3),
+    "git bisect R=5": git_bisect(5),
+    "asv find R=1": asv_find(1),
+    "asv find R=10": asv_find(10),
+    "git_bayesect": bayesect(),
+    "Pinpoint": pinpoint(),
+    **{f"git bisect R={repeats}": git_bisect(repeats) for repeats in ORACLE},
+}
+MAIN = tuple(name for name in RULES if not name.startswith("git bisect R=") or name[-3:] in ("R=1", "R=3", "R=5"))
+
+
+def play(cell: Cell, name: str, seed: int) -> Trial:
+    """One hunt. Only we use several hosts."""
+    habits = cell.scenario.habits
+    policy = Policy(build_cost=cell.build, noise=habits.noise if name == "ours, noise known" else None)
+    rule = partial(ours, hosts=cell.hosts) if RULES[name] is ours else RULES[name]
+    return attempt(cell.scenario, seed, rule, policy)
+
+
+@cache
+def version(name: str) -> str:
+    """A fingerprint of the code that this rule's results depend on; taken once, since files may be edited meanwhile."""
+    package, here = Path(perfbisect.__file__).parent, Path(__file__).parent
+    files = [*sorted((package / "simulate").glob("*.py")), here / "cells.py", here / "credit.py"]
+    if RULES[name] is ours:
+        files += sorted((package / "core").glob("*.py"))
+    elif not name.startswith("git bisect"):
+        files += [here / "asv_find.py", here / "bayesect.py", here / "pinpoint.py"]
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]

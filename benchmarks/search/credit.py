@@ -1,0 +1,26 @@
+"""Rules that see only the first-parent line are credited with the merge that brought the culprit in."""
+
+from bisect import bisect_left
+
+from perfbisect.core.order import Verdict
+from perfbisect.core.policy import Policy
+from perfbisect.core.reach import Reach, reach_of
+from perfbisect.simulate.graphs import trunk
+from perfbisect.simulate.rules import Rule
+from perfbisect.simulate.world import World
+
+
+def along_the_trunk(rule: Rule) -> Rule:
+    """``rule``, with the merge as good an answer as the commit on the side branch."""
+
+    def credited(world: World, policy: Policy) -> Verdict:
+        line, reach = trunk(world.graph), reach_of(world.graph)
+        world.culprits = world.answers | {brought_in(reach, line, culprit) for culprit in world.answers}
+        return rule(world, policy)
+
+    return credited
+
+
+def brought_in(reach: Reach, line: list[int], culprit: int) -> int:
+    """The first commit of ``line`` that contains ``culprit``."""
+    return line[bisect_left(line, True, key=lambda v: bool(reach.ancestors(v)[culprit]))]

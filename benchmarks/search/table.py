@@ -1,0 +1,191 @@
+"""The table of the benchmark, as Markdown for people and as JSON for programs."""
+
+import datetime
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from bounds import lower_bound
+from cells import Cell
+from contest import ORACLE
+from results import Played
+
+from perfbisect.simulate.tally import Chance, Tally, Trial
+
+GOAL = 0.95
+BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95, 0.97, 0.98, 0.99, 1.0)
+Tallies = dict[tuple[str, str], Tally]
+Rows = Iterable[Sequence[str]]
+
+
+def write(file: Path, cells: Mapping[str, Cell], played: Played, rules: Sequence[str], command: str) -> None:
+    """``file`` and, beside it, the same numbers as JSON."""
+    mine = {key: trials for key, trials in played.items() if key[0] in cells}
+    tallies = {key: Tally.of(trials.values()) for key, trials in mine.items() if trials}
+    rules = [*rules, *([best] if (best := add_oracle(tallies, cells)) else [])]
+    hunts = [tally.hunts for tally in tallies.values()]
+    sections = [
+        "# Simulated hunts: results\n",
+        f"Written by `{command}` on {datetime.datetime.now(datetime.UTC).date()};",
+        f"{min(hunts)} to {max(hunts)} hunts for each cell and rule. What the columns mean: [README](../README.md).\n",
+        *overview(cells, tallies, rules),
+        *by_effect(cells, tallies, rules),
+        *by_world(cells, tallies, rules),
+        *calibration(mine, rules),
+    ]
+    file.write_text("\n".join(sections))
+    file.with_suffix(".json").write_text(
+        json.dumps([as_row(cells[c], r, t) for (c, r), t in tallies.items()], indent=0)
+    )
+
+
+def add_oracle(tallies: Tallies, cells: Mapping[str, Cell]) -> str:
+    """Add git bisect with the cheapest number of repeats that reaches the goal in each cell, or else the best one."""
+    name = "git bisect, best R"
+    for cell in cells:
+        known = [tallies[cell, rule] for rule in (f"git bisect R={r}" for r in ORACLE) if (cell, rule) in tallies]
+        if len(known) == len(ORACLE):
+            enough = [tally for tally in known if tally.right.middle >= GOAL]
+            cheapest = min(enough, key=lambda tally: tally.cost.mean, default=None)
+            tallies[cell, name] = cheapest or max(known, key=lambda tally: tally.right.middle)
+    return name if any(rule == name for _, rule in tallies) else ""
+
+
+def bound(cell: Cell) -> float:
+    """The information bound of a cell, in runs."""
+    scenario = cell.scenario
+    return lower_bound(scenario.graph.size - 1, scenario.drop, scenario.habits.noise, cell.build)
+
+
+def mean(values: Iterable[float]) -> float:
+    """NaN of nothing."""
+    known = list(values)
+    return sum(known) / len(known) if known else math.nan
+
+
+def geometric(values: Iterable[float]) -> float:
+    """Geometric mean; NaN of nothing."""
+    return math.exp(mean(math.log(v) for v in values))
+
+
+def overview(cells: Mapping[str, Cell], tallies: Tallies, rules: Sequence[str]) -> Iterator[str]:
+    """Each rule over the whole grid."""
+    rows = []
+    for rule in rules:
+        both = [(c, tallies[n, rule]) for n, c in cells.items() if c.group == "grid" and (n, rule) in tallies]
+        if not both:
+            continue
+        every = [tally for _, tally in both]
+        core = [(c, tally) for c, tally in both if c.core]
+        rows.append((
+            rule, str(len(both)), share(mean(t.right.middle for t in every)), share(min(t.right.middle for t in every)),
+            share(mean(t.right.middle >= GOAL for t in every)), share(named_right(every)),
+            share(mean(t.named.middle for t in every)), f"{mean(t.builds.mean for t in every):.1f}",
+            f"{mean(t.runs.mean for t in every):.0f}", f"{geometric(t.cost.mean / bound(c) for c, t in both):.2f}",
+            share(mean(t.right.middle for _, t in core)), f"{geometric(t.cost.mean / bound(c) for c, t in core):.2f}",
+        ))  # fmt: skip
+    if rows:
+        yield "## The grid\n"
+        head = ("rule", "cells", "P", "worst", "cells ≥ .95", "P if named", "named", "builds", "runs", "cost/LB",
+                "P core", "core cost/LB")  # fmt: skip
+        yield from markdown(head, rows)
+
+
+def named_right(tallies: Iterable[Tally]) -> float:
+    """Over all hunts that named somebody."""
+    named = right = 0.0
+    for tally in tallies:
+        count = tally.named.middle * tally.hunts
+        named += count
+        right += tally.right_if_named.middle * count if count else 0.0
+    return right / named if named else math.nan
+
+
+def by_effect(cells: Mapping[str, Cell], tallies: Tallies, rules: Sequence[str]) -> Iterator[str]:
+    """Cost over bound, and accuracy, by effect and noise."""
+    kinds = sorted({(c.scenario.effect, c.scenario.habits.noise, c.build) for c in cells.values() if c.group == "grid"})
+    rows = []
+    for effect, noise, build in reversed(kinds):
+        names = [
+            n for n, c in cells.items()
+            if c.group == "grid" and (c.scenario.effect, c.scenario.habits.noise, c.build) == (effect, noise, build)
+        ]  # fmt: skip
+        row = [f"{effect:.0%} @ {noise:.0%}", f"{cells[names[0]].separation:.1f}", f"{build:g}"]
+        for rule in rules:
+            known = [(n, tallies[n, rule]) for n in names if (n, rule) in tallies]
+            ratio = geometric(t.cost.mean / bound(cells[n]) for n, t in known)
+            row.append(f"{share(mean(t.right.middle for _, t in known))} · {ratio:.2f}" if known else "")
+        rows.append(row)
+    if rows:
+        yield "\n## By effect and noise: P(right) · cost/LB\n"
+        yield from markdown(("effect", "D/s", "B", *rules), rows)
+
+
+def by_world(cells: Mapping[str, Cell], tallies: Tallies, rules: Sequence[str]) -> Iterator[str]:
+    """Each world of its own kind."""
+    rows = []
+    for name, cell in cells.items():
+        if cell.group == "world":
+            known = [tallies.get((name, rule)) for rule in rules]
+            rows.append([name.removeprefix("world/"), *(in_world(tally) if tally else "" for tally in known)])
+    if rows:
+        yield "\n## Worlds: P(right) / P(wrong) · runs + builds\n"
+        yield from markdown(("world", *rules), rows)
+
+
+def in_world(tally: Tally) -> str:
+    """One cell of the table of worlds."""
+    spent = f"{tally.runs.mean:.0f} + {tally.builds.mean:.0f}"
+    return f"{share(tally.right.middle)} / {share(tally.wrong.middle)} · {spent}"
+
+
+def calibration(played: Played, rules: Sequence[str]) -> Iterator[str]:
+    """How often the candidate most suspected at the end is a culprit, by its stated probability."""
+    rows = []
+    for rule in rules:
+        trials = [t for (_, r), by_seed in played.items() if r == rule for t in by_seed.values()]
+        rows += [(rule, *row) for row in bins([t for t in trials if not math.isnan(t.stated)])]
+    if rows:
+        yield "\n## Calibration: the candidate most suspected at the end\n"
+        yield from markdown(("rule", "stated", "hunts", "mean stated", "right", "95 % interval"), rows)
+
+
+def bins(trials: Sequence[Trial]) -> Rows:
+    """Stated and observed, bin by bin."""
+    for low, high in pairwise(BINS):
+        inside = [t for t in trials if low <= t.stated < high or t.stated == high == 1]
+        if inside:
+            right = Chance.of(sum(t.favoured for t in inside), len(inside))
+            stated = mean(t.stated for t in inside)
+            interval = f"{right.low:.3f} to {right.high:.3f}"
+            yield f"{low:g} to {high:g}", str(len(inside)), f"{stated:.3f}", f"{right.middle:.3f}", interval
+
+
+def as_row(cell: Cell, rule: str, tally: Tally) -> dict[str, object]:
+    """For programs."""
+    scenario = cell.scenario
+    ratio = tally.cost.mean / bound(cell) if scenario.graph.size > 2 else None
+    numbers = {
+        "hunts": tally.hunts, "right": tally.right.middle, "honest": tally.honest.middle, "wrong": tally.wrong.middle,
+        "named": tally.named.middle, "right_if_named": tally.right_if_named.middle, "stated": tally.stated,
+        "builds": tally.builds.mean, "runs": tally.runs.mean, "cost": tally.cost.mean, "cost_error": tally.cost.error,
+        "hours": tally.hours.mean, "cost_over_bound": ratio,
+    }  # fmt: skip
+    known = {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in numbers.items()}
+    return {"cell": cell.name, "rule": rule, "effect": scenario.effect, "noise": scenario.habits.noise} | known
+
+
+def share(value: float) -> str:
+    """.983, 1.00, or nothing for NaN."""
+    if math.isnan(value):
+        return ""
+    return f"{value:.2f}" if value in (0.0, 1.0) else f"{value:.3f}".lstrip("0")
+
+
+def markdown(head: Sequence[str], rows: Rows) -> Iterator[str]:
+    """A table."""
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    yield from (f"| {' | '.join(row)} |" for row in rows)

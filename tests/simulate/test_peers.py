@@ -1,0 +1,157 @@
+"""The rules of other tools, in worlds where nothing is uncertain, and their mathematics against plain answers."""
+
+import importlib
+import json
+import math
+from itertools import combinations
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from perfbisect.core.graph import Graph
+from perfbisect.core.order import Found, Inconclusive, NotReproduced
+from perfbisect.core.policy import Policy
+from perfbisect.simulate.graphs import merging
+from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.judge import Judgement, judge
+from perfbisect.simulate.rules import Rule
+from perfbisect.simulate.world import World
+
+STILL = Habits(noise=0.001, layout=0.0, outliers=0.0)
+PEERS = Path(__file__).parents[2] / "benchmarks" / "search"
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch):
+    """``load(name)`` imports a module of the benchmark."""
+    monkeypatch.syspath_prepend(PEERS)
+
+    def module(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    return module
+
+
+@pytest.fixture(params=["asv_find", "bayesect", "pinpoint"])
+def peer(request: pytest.FixtureRequest, load) -> Rule:
+    made = {"asv_find": (3,), "bayesect": (), "pinpoint": ()}
+    return getattr(load(request.param), request.param)(*made[request.param])
+
+
+@pytest.mark.parametrize("culprit", [1, 2, 20, 39, 40])
+def test_a_line(peer: Rule, culprit: int) -> None:
+    world = World(Graph.line(40), {culprit: -0.2}, STILL, seed=culprit)
+    verdict = peer(world, Policy())
+    assert isinstance(verdict, Found)
+    assert verdict.step.candidate == culprit
+
+
+def test_credit_for_the_merge(peer: Rule) -> None:
+    graph = merging(60, seed=2)
+    for culprit in range(1, 61, 6):
+        world = World(graph, {culprit: -0.2}, STILL, seed=culprit)
+        assert judge(peer(world, Policy()), world) is Judgement.RIGHT
+        assert culprit in world.answers
+
+
+def test_what_does_not_build_is_gone_round(peer: Rule) -> None:
+    world = World(Graph.line(40), {30: -0.2}, STILL, unbuildable=frozenset(range(18, 23)))
+    assert judge(peer(world, Policy()), world) is not Judgement.WRONG
+
+
+def test_where_nothing_changed_each_does_as_its_authors_say(load) -> None:
+    line = Graph.line(30)
+    assert isinstance(load("asv_find").asv_find(1)(World(line, {}, Habits()), Policy()), Found)
+    assert isinstance(load("pinpoint").pinpoint()(World(line, {}, Habits()), Policy()), NotReproduced)
+
+
+def test_bayes_by_the_book(load) -> None:
+    """The posterior against beta integrals done on a grid."""
+    module = load("bayesect")
+    fails, runs = np.array([0, 1, 0, 3, 2]), np.array([2, 2, 0, 3, 3])
+    posterior, slow, fast = module._believe(np.ones(5), fails, runs)
+    x = np.linspace(-400, 400, 200_001)  # p = 1 / (1 + exp(-x)): no poles
+
+    def integral(k: int, n: int, prior: tuple[float, float]) -> float:
+        a, b = k + prior[0], n - k + prior[1]
+        return float(np.exp(-a * np.logaddexp(0, -x) - b * np.logaddexp(0, x)).sum())
+
+    weights = np.array([
+        integral(fails[h:].sum(), runs[h:].sum(), module.SLOW) * integral(fails[:h].sum(), runs[:h].sum(), module.FAST)
+        for h in range(5)
+    ])  # fmt: skip
+    assert posterior == pytest.approx(weights / weights.sum())
+    left = module._entropy_left(posterior, slow, fast)
+    for tested in range(5):
+        expected = 0.0
+        share = np.where(np.arange(5) <= tested, slow, fast)
+        for likelihood in (share, 1 - share):
+            joint = posterior * likelihood
+            expected -= (joint * np.log2(joint / joint.sum())).sum()
+        assert left[tested] == pytest.approx(expected)
+
+
+def test_the_rank_test_against_all_orders(load) -> None:
+    rank_test = load("pinpoint").rank_test
+    places = np.arange(12.0)
+    sums = [sum(chosen) for chosen in combinations(range(12), 6)]
+    for chosen in ((0, 1, 2, 3, 4, 5), (0, 1, 2, 4, 6, 7), (0, 3, 4, 7, 8, 11)):
+        exact = np.mean([abs(total - 33) >= abs(sum(chosen) - 33) for total in sums])
+        mask = np.isin(np.arange(12), chosen)
+        assert rank_test(places[mask], places[~mask]) == pytest.approx(exact, abs=0.02)
+
+
+def test_the_other_test_and_the_second_threshold(load) -> None:
+    module = load("pinpoint")
+    rng = np.random.default_rng(1)
+    same = [module.kolmogorov_smirnov(rng.normal(size=20), rng.normal(size=20)) for _ in range(1000)]
+    assert np.mean(np.array(same) <= 0.05) == pytest.approx(0.04, abs=0.02)
+    shift = 1.0 * module.IQR
+    shifted = [module.rank_test(rng.normal(size=20), rng.normal(size=20) + shift) for _ in range(2000)]
+    assert np.mean(np.array(shifted) > module.second_threshold(1.0, 20)) == pytest.approx(module.MISSED, abs=0.015)
+
+
+def test_bounds(load) -> None:
+    bounds = load("bounds")
+    assert bounds.capacity(0.2) == pytest.approx(0.1**2 / 2 / math.log(2), rel=0.02)
+    assert [bounds.capacity(d) for d in (1, 2, 3, 5)] == pytest.approx([0.161, 0.486, 0.760, 0.975], abs=1e-3)
+    assert bounds.bits(1024, 1e-9) == pytest.approx(10, abs=1e-6)
+    assert bounds.bits(1) == 0
+    assert bounds.lower_bound(1000, 0.5, 0.01, 10) == pytest.approx(bounds.bits(1000) * 11)
+
+
+def test_cells_are_many_and_have_names_of_their_own(load) -> None:
+    cells = load("cells").all_cells()
+    assert sum(cell.group == "grid" for cell in cells) == 320
+    assert len({cell.name for cell in cells}) == len(cells)
+
+
+def test_a_benchmark_goes_on_where_it_stopped(load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, results = load("run"), load("results")
+    table = tmp_path / "out.md"
+
+    def benchmark(hunts: int) -> None:
+        words = ["--hunts", str(hunts), "--cells", "world/3 commits", "--rules", "ours;git_bayesect"]
+        monkeypatch.setattr("sys.argv", ["run.py", *words, "--results", str(tmp_path), "--table", str(table)])
+        run.main()
+
+    benchmark(2)
+    first = results.load(tmp_path, ["ours"])
+    benchmark(3)
+    again = results.load(tmp_path, ["ours"])[("world/3 commits", "ours")]
+    assert {seed: again[seed] for seed in (0, 1)} == first[("world/3 commits", "ours")]
+    assert set(again) == {0, 1, 2}
+    assert sum(len(file.read_text().splitlines()) for file in tmp_path.glob("*.jsonl")) == 6
+    told = {row["rule"]: row for row in json.loads(table.with_suffix(".json").read_text())}
+    assert told["ours"]["hunts"] == 3
+    assert "| 3 commits |" in table.read_text()
+
+
+def test_an_undecided_search_names_a_set(load, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("bayesect")
+    monkeypatch.setattr(module, "MOST_RUNS", 5)
+    verdict = module.bayesect()(World(Graph.line(200), {90: -0.2}, STILL), Policy())
+    assert isinstance(verdict, Inconclusive)
+    assert 90 in verdict.candidates
