@@ -6,7 +6,7 @@ import pytest
 
 from perfbisect.core.event import Commit
 from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
-from perfbisect.core.verdict import chance, change, exit_status, percent, sentences
+from perfbisect.core.verdict import chance, change, exit_status, percent, ratio, sentences
 
 DROP = Interval(0.698, 0.712, 0.726)
 SAME = Interval(0.991, 0.998, 1.005)
@@ -94,10 +94,14 @@ def test_certainty_is_never_claimed() -> None:
 
 
 def test_changes_as_people_say_them() -> None:
-    assert [change(r) for r in (0.712, 1.0, 1.2, 2.0)] == [
+    assert [change(r) for r in (0.712, 1.0, 1.2, 2.0, 0.0006231, 0.099, 12.2)] == [
         "a drop of 29 %",
         "no change",
         "a rise of 20 %",
         "a rise of 100 %",
+        "a drop to 1/1,605",
+        "a drop to 1/10",
+        "a rise to 12 times",
     ]
+    assert ratio(Interval(0.000424, 0.000623, 0.105)) == "0.000623 (0.000424 to 0.105)"
     assert [percent(f) for f in (0.0213, 0.0999, 0.29)] == ["2.1 %", "10 %", "29 %"]

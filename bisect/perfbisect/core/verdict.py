@@ -135,14 +135,22 @@ def title(metric: str) -> str:
 
 
 def ratio(interval: Interval) -> str:
-    """A ratio with its interval: 0.712 (0.698 to 0.726)."""
-    return f"{interval.middle:.3f} ({interval.low:.3f} to {interval.high:.3f})"
+    """A ratio with its interval: 0.712 (0.698 to 0.726); a tiny one in three digits of its own."""
+    middle, low, high = (
+        f"{value:.3f}" if value >= 0.0995 else f"{value:.3g}"
+        for value in (interval.middle, interval.low, interval.high)
+    )
+    return f"{middle} ({low} to {high})"
 
 
 def change(middle: float) -> str:
-    """A ratio as people say it: a drop of 29 %."""
+    """A ratio as people say it: a drop of 29 %, a drop to 1/1,600, a rise to 12 times."""
     if abs(middle - 1) < 0.0005:
         return "no change"
+    if 0 < middle < 0.1:
+        return f"a drop to 1/{1 / middle:,.0f}"
+    if middle >= 10:
+        return f"a rise to {middle:,.0f} times"
     return f"{'a drop' if middle < 1 else 'a rise'} of {percent(abs(middle - 1))}"
 
 
