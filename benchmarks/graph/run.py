@@ -23,6 +23,7 @@ from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.habits import Habits
 from perfbisect.simulate.world import World
 
+PATIENCE = 120  # seconds for git
 GRAPHS: dict[str, Callable[[], Graph]] = {
     "line, 100,000 commits": lambda: Graph.line(100_000),
     "100,000 commits, 13,000 merges": lambda: merging(100_000, seed=1, branching=0.2, length=3.0),
@@ -57,7 +58,7 @@ def measure(name: str, orders: int, *, with_git: bool) -> str:
     memory = f"{before:.0f} + {peak() - before:.0f} MB"
     merges = int((np.diff(graph.first) > 1).sum())
     later = sorted(times[1:])
-    git = f"{git_bisect(graph):.2f} s" if with_git else ""
+    git = git_bisect(graph) if with_git else ""
     return " | ".join((
         f"| {name}", f"{merges:,}", f"{times[0]:.3f} s", f"{later[len(later) // 2] * 1000:.0f} ms",
         f"{later[-1] * 1000:.0f} ms", memory, f"{git} |",
@@ -87,8 +88,8 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def git_bisect(graph: Graph) -> float:
-    """CPU seconds that git takes to choose its first commit in the same graph, with a commit graph file."""
+def git_bisect(graph: Graph) -> str:
+    """CPU time that git takes to choose its first commit in the same graph, with a commit graph file."""
     with tempfile.TemporaryDirectory() as folder:
         git = ["git", "-C", folder]
         subprocess.run(["git", "init", "-q", "--bare", folder], check=True)
@@ -97,9 +98,13 @@ def git_bisect(graph: Graph) -> float:
             writer.stdin.writelines(stream(graph))
         subprocess.run([*git, "commit-graph", "write", "--reachable", "--no-progress"], check=True)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([*git, "rev-list", "--bisect", "bad", "^good"], check=True, stdout=subprocess.DEVNULL)
+        try:
+            choice = [*git, "rev-list", "--bisect", "bad", "^good"]
+            subprocess.run(choice, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            return f"not within {PATIENCE} s"
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return f"{after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.2f} s"
 
 
 def stream(graph: Graph) -> Iterator[bytes]:
