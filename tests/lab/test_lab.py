@@ -19,7 +19,7 @@ from perfbisect.core.event import (
 )
 from perfbisect.core.measurement import RunFacts
 from perfbisect.core.order import Measure, Purpose, Share
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.lab import KEPT, HostLab
@@ -168,6 +168,18 @@ def test_conditions_reach_the_library_that_is_measured_and_its_data(
         runs = dict(finished(measure(lab, Share(1, 1), Share(0, 1))))
         assert runs[1].qps > 2 * runs[0].qps
         assert runs[1].dataset != runs[0].dataset
+
+
+def test_a_hunt_does_not_go_on_with_other_builds(open_lab: Open) -> None:
+    lab = open_lab()
+    events = measure(lab, Share(FAST, 1))
+    known = {event.facts.commit: event.facts.key for event in events if isinstance(event, BuildFinished)}
+    unchanged, changed = open_lab(), open_lab()
+    unchanged.known = changed.known = known
+    changed.builder = replace(BUILDER, variants={"o2nofp": Variant(cflags="-O1")})
+    assert len(finished(measure(unchanged, Share(FAST, 1)))) == 1
+    with pytest.raises(UsageError, match="built in another way"):
+        measure(changed, Share(SLOW, 1))
 
 
 def test_the_same_binary_is_not_measured_twice(open_lab: Open) -> None:

@@ -1,16 +1,17 @@
 """From the settings of a hunt to its verdict: opens what a hunt needs, runs it under a view, closes everything."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import click
 import msgspec
 
 from perfbisect.cli.view import View
-from perfbisect.core.event import HuntStarted, Warned
+from perfbisect.core.event import BuildFinished, HuntStarted, Warned
 from perfbisect.core.measurement import HostFacts
 from perfbisect.core.order import Verdict
 from perfbisect.core.settings import Settings
@@ -64,8 +65,8 @@ class Scene:
             warnings = (unseen, *warnings)
         return cls(settings, builder, workload, entry, host, fingerprint(host), span, warnings)
 
-    def lab(self, commits: tuple[str, ...]) -> HostLab:
-        """A lab that measures these commits on the host."""
+    def lab(self, commits: tuple[str, ...], known: Mapping[str, str]) -> HostLab:
+        """A lab that measures these commits on the host; ``known`` is the build key of each that was built before."""
         repository = open_repository(Path(self.settings.repository))
         return HostLab(
             host=self.host,
@@ -76,6 +77,7 @@ class Scene:
             repository=Path(self.settings.repository),
             commits=commits,
             describe=lambda commit: describe(repository, commit),
+            known=known,
             ends={
                 self.span.candidates[0]: "the merge base",  # unless it is good itself
                 self.span.candidates[-1]: "the bad end",
@@ -166,9 +168,11 @@ def events(history: History, hunt_id: int, scene: Scene, resumed: bool) -> Itera
     settings = scene.settings
     quest = Quest(scene.span.graph, scene.span.candidates, settings.policy, settings.metric)
     started = scene.started(hunt_id, resumed)
+    known = {event.facts.commit: event.facts.key for _, event in log.entries if isinstance(event, BuildFinished)}
+    lab = partial(scene.lab, known=known)
     for warning in scene.warnings:
         yield log.append(warning)
     if not scene.span.good_is_ancestor:
-        yield from check_base(quest, started, settings.good_commit, log, scene.lab)
+        yield from check_base(quest, started, settings.good_commit, log, lab)
     failed = () if resumed else history.build_failures(settings, log.began - REMEMBERED)
-    yield from hunt(quest, started, log, scene.lab, failed)
+    yield from hunt(quest, started, log, lab, failed)

@@ -83,6 +83,12 @@ def workshop(host: Host, entry: HostEntry, builder: Builder, variant: str, bare:
     return Workshop(host, entry, builder, name, settings, toolchain(host, settings), bare)
 
 
+def key_of(shop: Workshop, sha: str) -> str:
+    """The key of the build of a commit, whether there is one or not."""
+    tree = source.filtered_tree(shop.host, shop.bare, sha, shop.builder.ignore)
+    return builds.key_of(shop.builder, shop.variant, shop.tools, tree, _present(shop, sha), sha)
+
+
 def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
     """Build commit ``sha``, or find it built. Yields progress; what was built is the return value.
 
@@ -90,9 +96,7 @@ def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
     configure, compile or install, EnvironmentFailure when that is the host's fault.
     """
     began = time.monotonic()
-    tree = source.filtered_tree(shop.host, shop.bare, sha, shop.builder.ignore)
-    paths = _present(shop, sha)
-    key = builds.key_of(shop.builder, shop.variant, shop.tools, tree, paths, sha)
+    key, paths = key_of(shop, sha), _present(shop, sha)
     if found := builds.find(shop.host, key, sha):
         return Built(found.facts, _resolved(shop, paths, found.version), found.version)
     yield Progress("checkout")

@@ -20,7 +20,7 @@ from perfbisect.core.event import (
 from perfbisect.core.measurement import SkipFacts
 from perfbisect.core.order import Measure
 from perfbisect.core.schedule import interleave
-from perfbisect.errors import BuildFailed, EnvironmentFailure, RunFailed
+from perfbisect.errors import BuildFailed, EnvironmentFailure, RunFailed, UsageError
 from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, ask, is_full
 from perfbisect.host.local import no_space
@@ -58,6 +58,7 @@ class HostLab:
     repository: Path
     commits: tuple[str, ...]
     describe: Callable[[str], Commit]
+    known: Mapping[str, str] = field(default_factory=dict)  # commit → key of its build in earlier sessions of the hunt
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → what to call it when it fails: "the good end"
 
     def __post_init__(self) -> None:
@@ -82,7 +83,10 @@ class HostLab:
         yield from self._time(order)
 
     def _set_up(self) -> None:
-        """Look at the host once; end what an earlier session that was killed has left running, and tidy up."""
+        """Look at the host once; end what an earlier session that was killed has left running, and tidy up.
+
+        Raises UsageError when builds would not be made as they were in earlier sessions.
+        """
         host, device = self.host, self.entry.device
         for job in jobs.running(host):
             if OURS.fullmatch(job.id):
@@ -98,6 +102,13 @@ class HostLab:
         cores = self.entry.jobs or ask(host, CORES) or 1
         self._values = {"recipe": str(recipe.place(host, self.builder)), "jobs": cores}
         self._shop = build.workshop(host, self.entry, self.builder, self.variant, bare)
+        commit = next((commit for commit in self.commits if commit in self.known), None)
+        if commit and build.key_of(self._shop, commit) != self.known[commit]:
+            raise UsageError(
+                f"{commit[:10]} would now be built in another way than earlier in this hunt, so the runs of then and of "
+                "now cannot be compared.",
+                f"The recipe of {self.builder.name} or the compiler has changed: undo that, or begin a new hunt.",
+            )
         self._bench = visit.Bench(
             host, self.entry, self.workload, counts, "vmstat" not in absent, bool(device) and "iostat" not in absent
         )
