@@ -101,10 +101,6 @@ MISTAKES = {
     "word of a command": ('configure = [["a", 2]]', r"`build.configure\[0\]\[1\]` is the number 2, but must be text"),
     "not a list": ('needs = "ninja"', r'`build.needs` is "ninja", but must be a list'),
     "half a server": ('[server]\nstart = ["s"]', r"`server.initialise` is missing: it must be a list"),
-    "choice": (
-        '[server]\ninitialise = []\nstart = ["s"]\nready = ["r"]\nperf_pid = "severs"',
-        r'`server.perf_pid` is "severs", but must be one of "server", "backend". Did you mean \'server\'',
-    ),
     "placeholder": ('configure = [["{sorce}/configure"]]', r"unknown placeholder \{sorce\}. Did you mean 'source'"),
     "placeholder of a server in a build": ('env = {A = "{socket}"}', r"`build.env.A` has the unknown placeholder"),
     "lone brace": ('env = {A = "${X"}', r"`build.env.A` has a lone \{"),

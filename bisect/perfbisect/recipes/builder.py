@@ -4,7 +4,7 @@ Commands are argument lists. ``{placeholders}`` are filled by the tool; those al
 A shell is used only where the recipe itself names one, as in ``["sh", "-c", "…"]``.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -53,7 +53,10 @@ class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a server is initialised, started, found ready, and stopped. Absent for an embedded library."""
+    """How a server is initialised, started, found ready, and stopped. Absent for an embedded library.
+
+    perf counts the process that ``start`` becomes and all its descendants, those that it starts later included.
+    """
 
     initialise: list[Argv]
     start: Argv  # stays in the foreground
@@ -65,8 +68,6 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     stop_timeout: Seconds = 60.0
     refuses_root: bool = False
     sysbench: dict[str, str] = {}  # driver options: pgsql-host = "{socket}" …
-    # "server": the started process and its children; "backend": the process that the workload names
-    perf_pid: Literal["server", "backend"] = "server"
 
 
 class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
