@@ -1,6 +1,7 @@
 """The picture of a hunt, with a fixed clock, in terminals of many sizes."""
 
 import io
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -162,7 +163,7 @@ def test_wide_characters_keep_the_columns(told: Told, views: list[View]) -> None
 def screen_of(stream: io.TextIOBase, told: Told) -> None:
     """Play the end of a hunt on a LiveScreen in a terminal."""
     console = Console(file=stream, force_terminal=True, width=100, height=30, highlight=False)  # type: ignore[arg-type]
-    with LiveScreen(console, now=lambda: told[-1][0]) as screen:
+    with closing(LiveScreen(console, now=lambda: told[-1][0])) as screen:
         for at, event in (told[1], *told[-20:]):
             screen.show(event, at)
 

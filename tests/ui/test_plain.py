@@ -2,6 +2,7 @@
 
 import io
 import re
+from contextlib import closing
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_progress_is_not_told(told: Told, views: list[View]) -> None:
 
 def test_any_encoding_will_do(told: Told) -> None:
     raw = io.BytesIO()
-    with PlainLines(io.TextIOWrapper(raw, encoding="ascii")) as view:
+    with closing(PlainLines(io.TextIOWrapper(raw, encoding="ascii"))) as view:
         for at, event in told[:40]:
             view.show(event, at)
         assert b"update-index" in raw.getvalue()

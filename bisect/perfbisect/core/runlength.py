@@ -1,19 +1,19 @@
-"""Long rows of probabilities as runs of equal values, for records and for programs that look on."""
+"""Long rows of numbers as runs of equal values, for records and for programs that look on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-def packed(values: NDArray[np.float64], decimals: int) -> list[list[float]]:
-    """``[[how many, value], …]``, values rounded to ``decimals``.
+def packed(values: Iterable[float]) -> list[list[float]]:
+    """``[[how many, value], …]``; round the values first, so that nearly equal ones share a run.
 
-    >>> packed(np.array([0.0, 0.0, 0.25]), 1)
+    >>> packed([0.0, 0.0, 0.2])
     [[2, 0.0], [1, 0.2]]
     """
-    return [[len(list(run)), value] for value, run in groupby(np.round(values, decimals).tolist())]
+    return [[len(list(run)), value] for value, run in groupby(values)]
 
 
 def unpacked(runs: Sequence[Sequence[float]]) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlite_utils
 
+from perfbisect.core.codec import dumps
 from perfbisect.core.event import (
     BuildFinished,
     BuildStarted,
@@ -19,7 +20,6 @@ from perfbisect.core.event import (
 )
 from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
-from perfbisect.store.codec import dumps
 
 Row = dict[str, Any]
 

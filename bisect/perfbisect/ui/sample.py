@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 
@@ -177,7 +177,7 @@ def main() -> None:
         """The clock of the story, which runs faster than ours."""
         return BEGAN + min(length, (time.monotonic() - start) * length / seconds)
 
-    with suppress(KeyboardInterrupt), screen(asked.plain, asked.json, story_time) as view:
+    with suppress(KeyboardInterrupt), closing(screen(asked.plain, asked.json, story_time)) as view:
         for at, event in told:
             time.sleep(max(0.0, (at - story_time()) * seconds / length))
             view.show(event, at)
