@@ -62,7 +62,8 @@ def listing(hunts: Sequence[Listed]) -> str:
 
 def row(hunt: Listed) -> tuple[str, ...]:
     """One line of the table."""
-    from perfbisect.report.words import MISSING, moment, printable, sure
+    from perfbisect.core.words import printable
+    from perfbisect.report.words import MISSING, moment, sure
 
     return (
         str(hunt.id),

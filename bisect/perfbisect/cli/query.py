@@ -72,8 +72,8 @@ def csv_lines(answer: Answer) -> Iterator[str]:
 
 def table_lines(answer: Answer) -> Iterator[str]:
     """Columns that line up, numbers on the right."""
+    from perfbisect.core.words import printable
     from perfbisect.report.table import table
-    from perfbisect.report.words import printable
 
     rows = list(answer.rows)
     numbers = [

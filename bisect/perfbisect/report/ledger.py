@@ -17,7 +17,7 @@ from perfbisect.core.event import (
 from perfbisect.core.measurement import BuildFacts, RunFacts, SkipFacts
 from perfbisect.core.observe import Logged
 from perfbisect.core.order import Belief, Verdict
-from perfbisect.report.words import printable
+from perfbisect.core.words import printable
 from perfbisect.store.history import Entry
 
 Describe = Callable[[str], Commit]  # by full hash

@@ -14,9 +14,9 @@ from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, 
 from perfbisect.core.rqps import relative
 from perfbisect.core.settings import Settings
 from perfbisect.core.verdict import sentences
+from perfbisect.core.words import printable
 from perfbisect.report.command import go_on_with, made_by
 from perfbisect.report.ledger import Describe, Ledger, bare
-from perfbisect.report.words import printable
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
 

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from textwrap import wrap
 
 from perfbisect.core.verdict import chance, title
+from perfbisect.core.words import count
 from perfbisect.report import cells
 from perfbisect.report.story import Case, Story
 from perfbisect.report.table import cut, table
-from perfbisect.report.words import count, ends, lasted, moment, share
+from perfbisect.report.words import ends, lasted, moment, share
 
 UNLIMITED = 10**9
 

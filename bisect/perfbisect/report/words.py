@@ -1,7 +1,6 @@
-"""Numbers, times and foreign text as reports write them. Light to import: the list of hunts must come at once."""
+"""Numbers and times as reports write them. Light to import: the list of hunts must come at once."""
 
 import math
-import re
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -9,12 +8,6 @@ if TYPE_CHECKING:
     from perfbisect.core.order import Interval
 
 MISSING = "–"
-UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
-
-
-def printable(text: str) -> str:
-    """Text from a repository or a tool on one line, without anything that could steer a terminal."""
-    return " ".join(UNSAFE.sub(" ", text).split())
 
 
 def moment(at: float) -> str:
@@ -56,8 +49,3 @@ def sure(probability: float) -> str:
 def ends(interval: "Interval | None") -> str:
     """The ends of a 95 % interval: 0.698 to 0.726."""
     return MISSING if interval is None else f"{interval.low:.3f} to {interval.high:.3f}"
-
-
-def count(number: int, one: str, many: str = "") -> str:
-    """A number with its noun: 1 run, 23 runs."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -5,8 +5,6 @@
 
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -36,14 +34,6 @@ class LiveScreen:
         self.now = now
         self.view = View()
         self.live: Live | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def recall(self, told: Iterable[tuple[float, Event]]) -> None:
         """Take note of what earlier sessions of a resumed hunt saw, before the first event is shown."""

@@ -1,8 +1,7 @@
 """One line for each event that matters, with the time of day: for logs, pipes and screen readers."""
 
 from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Self, TextIO
+from typing import TextIO
 
 from perfbisect.core.event import (
     BuildFinished,
@@ -18,9 +17,10 @@ from perfbisect.core.event import (
 )
 from perfbisect.core.order import Decision, Measure
 from perfbisect.core.verdict import chance, sentences
+from perfbisect.core.words import count, printable
 from perfbisect.ui.glyphs import writable
 from perfbisect.ui.state import Running, View, recalled, update
-from perfbisect.ui.words import PURPOSES, advised, count, ends, of_day, printable, rate, spent
+from perfbisect.ui.words import PURPOSES, advised, ends, of_day, rate, spent
 
 
 def lines(view: View, event: Event, at: float) -> Iterator[str]:
@@ -112,14 +112,6 @@ class PlainLines:
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self.view = View()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def recall(self, told: Iterable[tuple[float, Event]]) -> None:
         """Take note of what earlier sessions of a resumed hunt saw; it was written then."""

@@ -25,8 +25,9 @@ from perfbisect.core.observation import Reading
 from perfbisect.core.observe import Logged, observations
 from perfbisect.core.order import Belief, Interval, Measure, Purpose, Verdict
 from perfbisect.core.rqps import relative
+from perfbisect.core.words import printable
 from perfbisect.ui.estimate import Pace, bits, remaining
-from perfbisect.ui.words import about, printable
+from perfbisect.ui.words import about
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
+from perfbisect.core.words import printable
 from perfbisect.ui.glyphs import Glyphs
 from perfbisect.ui.side import Side, side
 from perfbisect.ui.state import View
-from perfbisect.ui.words import printable
 
 STYLES = {
     Side.GOOD: "green",

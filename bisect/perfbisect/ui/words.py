@@ -1,19 +1,12 @@
-"""Numbers, times and foreign text as they appear on a screen."""
+"""Numbers, times, commits and warnings as they appear on a screen."""
 
-import re
 from datetime import datetime
 
 from perfbisect.core.event import Commit
 from perfbisect.core.order import Interval, Purpose
-
-UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]+")
+from perfbisect.core.words import printable
 
 PURPOSES = {Purpose.ENDS: "the ends", Purpose.SEARCH: "search", Purpose.CONFIRM: "confirmation"}
-
-
-def printable(text: str) -> str:
-    """Text from a repository or a tool on one line, without anything that could steer a terminal."""
-    return " ".join(UNSAFE.sub(" ", text).split())
 
 
 def about(commit: Commit) -> Commit:
@@ -65,8 +58,3 @@ def of_day(at: float) -> str:
 def ends(interval: Interval) -> str:
     """The ends of an interval: 0.698–0.726."""
     return f"{interval.low:.3f}–{interval.high:.3f}"
-
-
-def count(number: int, one: str, many: str = "") -> str:
-    """A number with its noun: 1 run, 23 runs."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
