@@ -136,6 +136,23 @@ function pb.prepare(make)
     end
 end
 
+-- Park and Miller's generator, always from the same start, so that a dataset is the same whenever it is made.
+-- Its products stay below 2^53, so that Lua's numbers hold them exactly.
+local state = 1
+
+-- A number from 0 to limit - 1.
+function pb.random(limit)
+    state = state * 48271 % 2147483647
+    return state % limit
+end
+
+-- Fills a char array with groups of eleven digits, separated by hyphens.
+function pb.digits(text, size)
+    for i = 0, size - 1 do
+        text[i] = i % 12 == 11 and 45 or 48 + pb.random(10)
+    end
+end
+
 -- The statements of plain SQL; each ends with a semicolon at the end of a line, so that one may hold others.
 function pb.statements(sql)
     local found, lines = {}, {}

@@ -14,23 +14,7 @@ sysbench.cmdline.options = {
 
 local sbtest = {}
 
--- The table's file is always the same one for the same size: Park and Miller's generator, whose products stay below 2^53,
--- so that Lua's numbers hold them exactly.
-local state = 1
-
-local function random(limit)
-    state = state * 48271 % 2147483647
-    return state % limit
-end
-
--- Fills text with groups of eleven digits, separated by hyphens.
-local function digits(text, size)
-    for i = 0, size - 1 do
-        text[i] = i % 12 == 11 and 45 or 48 + random(10)
-    end
-end
-
--- Makes the dataset: rows in the order of their ids, and the index on k after they are there.
+-- Makes the dataset, always the same one for the same size: rows in the order of their ids, then the index on k.
 function sbtest.make()
     local connection, size = engine.connect(), sysbench.opt.table_size
     connection:execute([[
@@ -42,9 +26,9 @@ BEGIN;]])
     local insert = connection:prepare("INSERT INTO sbtest1 (k, c, pad) VALUES (?, ?, ?)")
     local c, pad = ffi.new("char[120]"), ffi.new("char[60]")
     for _ = 1, size do
-        digits(c, 119) -- ten groups of eleven digits with their hyphens; the rest of CHAR(120) stays empty
-        digits(pad, 59)
-        insert:bind_int(1, 1 + random(size))
+        pb.digits(c, 119) -- ten groups of eleven digits with their hyphens; the rest of CHAR(120) stays empty
+        pb.digits(pad, 59)
+        insert:bind_int(1, 1 + pb.random(size))
         insert:bind_text(2, c, 119)
         insert:bind_text(3, pad, 59)
         insert:run()
