@@ -52,6 +52,16 @@ def test_several_lists_every_change() -> None:
     assert len(said) == 3
 
 
+def test_improvements_are_told_apart_and_are_no_culprits() -> None:
+    rise = Step(3, 0.99, Interval(1.04, 1.05, 1.06), (2,))
+    said = sentences(Several((Step(7, 0.96, DROP, (6,)),), (rise,)), commit_of, "qps")
+    assert said[0] == "One change of QPS in the range, oldest first:"
+    assert said[2] == "One improvement besides, for which nobody is to blame:"
+    only = Several((), (rise,))
+    assert sentences(only, commit_of, "qps")[0] == "No change of QPS for the worse was found in the range."
+    assert exit_status(only) == 1
+
+
 def test_not_reproduced_says_what_would_have_been_seen() -> None:
     said = tell(NotReproduced(SAME, 0.021))
     assert "0.998 (0.991 to 1.005)" in said

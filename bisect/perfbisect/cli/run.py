@@ -41,6 +41,7 @@ A hunt that was interrupted goes on with `bisect resume`.
 )
 @click.option("--confidence", type=Percent(), default=0.95, show_default="95%", help="Name a culprit when this sure.")
 @click.option("--min-effect", type=Percent(), default=0.02, show_default="2%", help="Smallest change of interest.")
+@click.option("--all", "all_steps", is_flag=True, help="Then find every other change of that size, too.")
 @click.option("--max-builds", type=click.IntRange(min=1), help="Stop with the best answer after so many builds.")
 @click.option("--max-runs", type=click.IntRange(min=1), help="… after so many timed runs.")
 @click.option("--max-time", type=Minutes(), help="… after so much time: 90s, 45m, 2h.")
@@ -85,6 +86,7 @@ def run(
         max_builds=options["max_builds"] or 0,
         max_runs=options["max_runs"] or 0,
         max_minutes=options["max_time"] or 0.0,
+        all_steps=options["all_steps"],
     )
     settings = settle(
         Settings(

@@ -23,4 +23,5 @@ class Policy:
     max_runs: int = 0
     max_minutes: float = 0.0
     build_cost: float = 10.0  # first guess of a build's cost in runs, until this hunt has seen its own
+    all_steps: bool = False  # after the largest change, every other of at least ``min_effect``
     noise: float | None = None  # s.d. of one run if the host's history knows it

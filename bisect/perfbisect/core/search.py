@@ -6,161 +6,17 @@ or simulated takes the same course as the one that was watched.
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from perfbisect.core import budget
-from perfbisect.core import ends as both_ends
-from perfbisect.core.answer import Answer, best_answer, credible_set
-from perfbisect.core.belief import CAP, believed, prior_belief
-from perfbisect.core.choice import choose, hopeless
-from perfbisect.core.classes import Classes, classes
-from perfbisect.core.confirm import confirmation, duels, opponents
+from perfbisect.core.every import every
 from perfbisect.core.graph import Graph
-from perfbisect.core.levels import Levels, estimate
-from perfbisect.core.model import Posterior, infer
+from perfbisect.core.largest import largest
 from perfbisect.core.observation import Observation
-from perfbisect.core.order import (
-    Belief,
-    Decision,
-    Found,
-    Inconclusive,
-    Interval,
-    Measure,
-    NotReproduced,
-    Order,
-    Purpose,
-    Share,
-    Step,
-)
+from perfbisect.core.order import Decision, Measure
 from perfbisect.core.policy import Policy
-from perfbisect.core.record import Record, arrange
-from perfbisect.core.robust import behaviour
-
-UNBUILDABLE = "unbuildable"
-SPLIT = 0.05  # builds whose side is less certain than this are what the search is stuck at
 
 
 def decide(
     graph: Graph, observations: Sequence[Observation], policy: Policy, in_flight: Sequence[Measure] = ()
 ) -> Decision:
     """The next order of the hunt over ``graph``; ``in_flight`` are measurements that other hosts are at."""
-    good, bad = 0, graph.size - 1
-    record = arrange(observations, policy, bad)
-    if early := _before_readings(graph, record, policy, bad):
-        return Decision(_placed(early, in_flight), prior_belief(graph))
-    bad_build = record.name(bad)
-    seen = behaviour(record, good, bad_build)
-    levels = estimate(record, seen.weight, policy.noise)
-    ends = both_ends.contrast(levels, record.builds.index(good), record.builds.index(bad_build))
-    groups = classes(graph, record)
-    posterior = infer(levels, groups, max(ends.drop, both_ends.least(policy)), ends.error)
-    belief = believed(groups, posterior, record, ends, levels, seen)
-
-    if both_ends.nothing(ends, policy):
-        return Decision(NotReproduced(ends.ratio(record.sign), both_ends.detectable(ends)), belief)
-    if spent := budget.spent(record, policy):
-        return Decision(_undecided(belief, policy, spent), belief)
-    if not both_ends.differ(ends):
-        more = both_ends.more_runs(ends)
-        order: Order = _both(good, bad, more, Purpose.ENDS)
-    else:
-        order = _search(graph, record, levels, groups, posterior, belief, policy, in_flight)
-    if isinstance(order, Measure):
-        order = budget.within(order, record, policy)
-    return Decision(_placed(order, in_flight), belief)
-
-
-def _before_readings(graph: Graph, record: Record, policy: Policy, bad: int) -> Order | None:
-    """The order while there is nothing to infer from: an end unmeasured, impossible to measure, or both equal."""
-    if bad in record.skipped or 0 in record.skipped:
-        return _nothing_known(graph, f"the {'good' if 0 in record.skipped else 'bad'} end cannot be measured")
-    if record.name(bad) == 0 or not (graph.weight[1:] > 0).any():
-        return NotReproduced(Interval(1.0, 1.0, 1.0), 0.0)
-    runs = record.runs(0), record.runs(bad)
-    if min(runs) == 0:
-        if spent := budget.spent(record, policy):
-            return _nothing_known(graph, spent)
-        wanted = both_ends.first_runs(record.build_runs(policy))
-        return budget.within(_both(0, bad, wanted, Purpose.ENDS), record, policy)
-    return None
-
-
-def _search(
-    graph: Graph, record: Record, levels: Levels, groups: Classes, posterior: Posterior, belief: Belief,
-    policy: Policy, in_flight: Sequence[Measure],
-) -> Order:  # fmt: skip
-    """Confirm what is nearly certain, otherwise learn more, otherwise say what is known."""
-    answer = best_answer(groups, posterior, record)
-    if answer.probability >= min(policy.confidence, CAP):
-        return _conclude(graph, record, levels, posterior, belief, policy, answer)
-    busy = {share.candidate for order in in_flight for share in order.plan[:1]}
-    cost = record.build_runs(policy)
-    choice = choose(
-        record, levels, groups, posterior, cost, busy=busy,
-        may_build=budget.may_build(record, policy),
-    )  # fmt: skip
-    if choice is None or hopeless(choice, groups, posterior, record, cost):
-        reason = _why_stuck(record, policy, levels, groups, posterior)
-        answer = best_answer(groups, posterior, record, stuck=True)
-        if reason == UNBUILDABLE and answer.probability >= min(policy.confidence, CAP):
-            return _conclude(graph, record, levels, posterior, belief, policy, answer)
-        return _undecided(belief, policy, reason)
-    return choice.order
-
-
-def _conclude(
-    graph: Graph, record: Record, levels: Levels, posterior: Posterior, belief: Belief, policy: Policy, answer: Answer
-) -> Order:
-    """The proof of a culprit, or the verdict once it stands."""
-    if answer.slow in record.skipped:
-        return _undecided(belief, policy, UNBUILDABLE)
-    parents = opponents(graph, record, answer.slow) if answer.certain else (answer.fast,)
-    proof = duels(record, levels, answer.slow, parents)
-    if (more := confirmation(record, posterior, levels.noise, answer.slow, proof)) is not None:
-        if not budget.builds_allowed(more, record, policy):
-            return _undecided(belief, policy, "the budget of builds is used up")
-        return more
-    if not answer.certain:
-        return _undecided(belief, policy, UNBUILDABLE)
-    if not all(duel.proven for duel in proof):
-        return _undecided(belief, policy, "not confirmed")
-    weakest = min((duel.contrast for duel in proof if duel.contrast), key=lambda contrast: contrast.drop)
-    stand_ins = tuple(p for p in parents if p not in graph.parents_of(answer.slow))
-    return Found(Step(answer.slow, min(answer.probability, CAP), weakest.ratio(record.sign), parents, stand_ins))
-
-
-def _placed(order: Order, in_flight: Sequence[Measure]) -> Order:
-    """``order`` on the first host that is not busy."""
-    if not in_flight or not isinstance(order, Measure):
-        return order
-    busy = {other.host for other in in_flight}
-    return Measure(order.plan, order.purpose, next(h for h in range(len(busy) + 1) if h not in busy))
-
-
-def _undecided(belief: Belief, policy: Policy, reason: str) -> Inconclusive:
-    candidates = credible_set(belief.culprit, min(policy.confidence, CAP))
-    probabilities = tuple(min(float(belief.culprit[c]), CAP) for c in candidates)
-    return Inconclusive(candidates, probabilities, belief.effect, reason)
-
-
-def _nothing_known(graph: Graph, reason: str) -> Inconclusive:
-    belief = prior_belief(graph)
-    candidates = tuple(int(c) for c in np.flatnonzero(belief.culprit))
-    return Inconclusive(candidates, tuple(float(belief.culprit[c]) for c in candidates), belief.effect, reason)
-
-
-def _both(good: int, bad: int, runs: int, purpose: Purpose) -> Measure:
-    return Measure((Share(bad, runs), Share(good, runs)), purpose)
-
-
-def _why_stuck(record: Record, policy: Policy, levels: Levels, groups: Classes, posterior: Posterior) -> str:
-    """Why no measurement promises anything."""
-    if not budget.may_build(record, policy):
-        return "the budget of builds is used up"
-    top = groups.of_class(int(posterior.culprit.argmax()))
-    if len(top) > 1 and record.skipped.intersection(top.tolist()):
-        return UNBUILDABLE
-    likely = [i for i, b in enumerate(record.builds) if SPLIT < float(groups.slow[i] @ posterior.culprit) < 1 - SPLIT]
-    fit = posterior.fit
-    noisy = any(levels.covariance[fit.law, i, i] > fit.layout for i in likely)
-    return "layout tie" if likely and not noisy else "too noisy"
+    hunt = every if policy.all_steps else largest
+    return hunt(graph, observations, policy, in_flight)

@@ -30,8 +30,10 @@ HELP = {
 def exit_status(verdict: Verdict) -> int:
     """0 a culprit is named, 1 there is nothing to find on this host, 2 only a set can be named."""
     match verdict:
-        case Found() | Several():
+        case Found():
             return 0
+        case Several(steps):
+            return 0 if steps else 1
         case NotReproduced():
             return 1
         case Inconclusive():
@@ -46,8 +48,8 @@ def sentences(verdict: Verdict, commit_of: CommitOf, metric: str) -> tuple[str, 
     match verdict:
         case Found(step):
             return found(step, commit_of, metric)
-        case Several(steps):
-            return several(steps, commit_of, metric)
+        case Several(steps, improvements):
+            return several(steps, improvements, commit_of, metric)
         case NotReproduced():
             return not_reproduced(verdict, metric)
         case Inconclusive():
@@ -63,15 +65,26 @@ def found(step: Step, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
     )
 
 
-def several(steps: Sequence[Step], commit_of: CommitOf, metric: str) -> tuple[str, ...]:
-    """Every change, oldest first."""
-    entries = [
+def several(steps: Sequence[Step], improvements: Sequence[Step], commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+    """Every change, oldest first; improvements apart."""
+    many = f"{len(steps)} changes" if len(steps) != 1 else "One change"
+    apart = "One improvement" if len(improvements) == 1 else f"{len(improvements)} improvements"
+    lines = [f"{many} of {title(metric)} in the range, oldest first:"] if steps else []
+    if not steps:
+        lines.append(f"No change of {title(metric)} for the worse was found in the range.")
+    lines += entries(steps, commit_of)
+    if improvements:
+        lines += [f"{apart} besides, for which nobody is to blame:", *entries(improvements, commit_of)]
+    return tuple(lines)
+
+
+def entries(steps: Sequence[Step], commit_of: CommitOf) -> list[str]:
+    """One line for each step."""
+    return [
         f"  {told(commit_of(step.candidate))}: {change(step.ratio.middle)}, {ratio(step.ratio)},"
         f" {chance(step.probability)} sure."
         for step in steps
     ]
-    many = "One change" if len(steps) == 1 else f"{len(steps)} changes"
-    return (f"{many} of {title(metric)} in the range, oldest first:", *entries)
 
 
 def not_reproduced(verdict: NotReproduced, metric: str) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ def made_by(settings: Settings, history: Path) -> str:
     for name, value, said in options:
         words += [name, value] if said else []
     words += ["--first-parent"] if settings.first_parent else []
+    words += ["--all"] if policy.all_steps else []
     return shlex.join([*words, *elsewhere(history)])
 
 

@@ -1,0 +1,96 @@
+"""A part of a range, as a range of its own: what is reachable from one candidate and not from another.
+
+Node 0 of the part stands for its good end and everything before it. A candidate on a side branch may lack
+changes that the good end has, or have others; where those are known, its readings are corrected for them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.graph import Graph
+from perfbisect.core.observation import Built, Observation, Reading, Skipped
+from perfbisect.core.order import Measure, Share
+from perfbisect.core.reach import reach_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """The range good..bad within ``whole``."""
+
+    whole: Graph
+    good: int
+    bad: int
+    graph: Graph
+    nodes: NDArray[np.int64]  # (part's size,): the candidate of the whole for each node of the part
+    place: NDArray[np.int64]  # (whole's size,): the node of each candidate, -1 outside
+
+    def told(self, observations: Sequence[Observation], changes: Mapping[int, float]) -> Iterator[Observation]:
+        """What the observations say of the part; ``changes`` of the log metric are known, by candidate.
+
+        Candidates with equal binaries go by the name of the first of them inside.
+        """
+        name: dict[int, int] = {}
+        for seen in observations:
+            if isinstance(seen, Built) and seen.same_as is not None:
+                first = name.get(seen.same_as, seen.same_as)
+                name[seen.candidate] = first
+        inside: dict[int, int] = {}  # name of a binary → node of the part that stands for it
+        for candidate in sorted({*name, *name.values()}, key=lambda c: (self.place[c] < 0, c)):
+            inside.setdefault(name.get(candidate, candidate), int(self.place[candidate]))
+        for seen in observations:
+            binary = name.get(seen.candidate, seen.candidate)
+            node = int(self.place[seen.candidate])
+            match seen:
+                case Built() if node >= 0:
+                    same = inside.get(binary, node)
+                    yield replace(seen, candidate=node, same_as=None if same == node else same)
+                case Skipped() if node >= 0:
+                    yield replace(seen, candidate=node)
+                case Reading() if (at := inside.get(binary, node)) >= 0:
+                    yield replace(seen, candidate=at, value=seen.value + self._beside(seen.candidate, changes))
+
+    def _beside(self, candidate: int, changes: Mapping[int, float]) -> float:
+        """The known changes that the good end has and ``candidate`` has not, less those of which the reverse is true."""
+        if not changes or candidate == self.good:
+            return 0.0
+        reach = reach_of(self.whole)
+        has, own = reach.ancestors(self.good), reach.ancestors(candidate)
+        return sum(change * (int(has[step]) - int(own[step])) for step, change in changes.items())
+
+    def inner(self, order: Measure) -> Measure:
+        """An order of the whole, as far as it concerns the part."""
+        plan = (Share(int(self.place[s.candidate]), s.runs) for s in order.plan if self.place[s.candidate] >= 0)
+        return replace(order, plan=tuple(plan))
+
+    def outer(self, order: Measure) -> Measure:
+        """An order of the part in candidates of the whole."""
+        return replace(order, plan=tuple(Share(int(self.nodes[s.candidate]), s.runs) for s in order.plan))
+
+    def middle(self) -> int | None:
+        """The candidate that halves the part best, the ends left out; None where there is nothing between them."""
+        weight = self.graph.weight / self.graph.weight.sum()
+        below = reach_of(self.graph).sums(weight)
+        uneven = np.abs(np.where(np.isnan(below), 2.0, below) - 0.5)
+        uneven[[0, -1]] = np.inf
+        best = int(uneven.argmin())
+        return int(self.nodes[best]) if uneven[best] < 0.5 else None
+
+
+@lru_cache(maxsize=64)
+def part_of(whole: Graph, good: int, bad: int) -> Part:
+    """The part good..bad."""
+    reach = reach_of(whole)
+    inside = reach.ancestors(bad) & ~reach.ancestors(good)
+    inside[0] = False
+    nodes = np.concatenate(([good], np.flatnonzero(inside)))
+    place = np.full(whole.size, -1)
+    place[nodes] = np.arange(len(nodes))
+    node = np.where(inside, place, 0)
+    rows: list[tuple[int, ...]] = [()]
+    for candidate in nodes[1:].tolist():
+        rows.append(tuple(dict.fromkeys(int(node[p]) for p in whole.parents_of(candidate))))
+    return Part(whole, good, bad, Graph.of(rows, whole.weight[nodes].tolist()), nodes, place)
