@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 from contextlib import closing
 from dataclasses import replace
 
@@ -88,8 +89,13 @@ def test_a_belief_about_many_takes_little_room() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["[]", "7", "{}", '{"event":"Nothing","at":1}', '{"event":"Warned"}', '{"event":"Warned","at":1}', "{"]
-)
+    "line",
+    [
+        "[]", "7", "{}", '{"event":"Nothing","at":1}', '{"event":"Warned"}', '{"event":"Warned","at":1}', "{",
+        '{"event":"Decided","at":1}', '{"event":"HuntEnded","at":1,"verdict":{"kind":"Guess"}}',
+        '{"event":"HuntEnded","at":1,"verdict":7}',
+    ],
+)  # fmt: skip
 def test_what_is_no_event_is_refused(line: str) -> None:
     with pytest.raises(ValueError):
         decode(line)
@@ -116,3 +122,15 @@ def test_a_stream_without_unicode_gets_escapes() -> None:
     JsonLines(stream).show(event, 1.0)
     assert raw.getvalue().isascii()
     assert decode(raw.getvalue()) == (event, 1.0)
+
+
+def test_any_text_of_a_repository_can_be_written() -> None:
+    event = BuildStarted(1, Commit("ab" * 20, "2023-01-01", "J\udce4", "Größe"))
+    assert decode(encode(event, 1.0)) == (event, 1.0)
+
+
+def test_what_has_no_bound_comes_back_without_one() -> None:
+    verdict = Inconclusive((), (), Interval(0.0, 1.0, np.inf), "unbuildable")
+    line = encode(HuntEnded(verdict), 1.0)
+    assert json.loads(line)["verdict"]["ratio"]["high"] == sys.float_info.max
+    assert decode(line) == (HuntEnded(verdict), 1.0)

@@ -32,7 +32,10 @@ def decode(line: str | bytes) -> tuple[Event, float]:
     if not isinstance(body, dict) or not {"event", "at"} <= body.keys():
         raise ValueError("not an event: no object with 'event' and 'at'")
     name, at = body.pop("event"), float(body.pop("at"))
-    return codec.decode(name, body), at
+    try:
+        return codec.decode(name, body), at
+    except (KeyError, TypeError, AttributeError) as missing:
+        raise ValueError(f"not a whole event {name!r}: {missing}") from None
 
 
 class JsonLines:
