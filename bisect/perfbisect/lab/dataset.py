@@ -33,7 +33,8 @@ def key(builder: Builder, workload: Workload) -> str:
     told = [
         builder.driver, builder.name, builder.dataset.format,
         repr((server.initialise, server.create, sorted(server.env.items())) if server else ()),
-        script.read_text() if script else "", workload.prepare, repr(sorted(workload.prepare_args.items())),
+        *(file.read_text() for file in (scripts.with_modules(workload, script) if script else ())),
+        workload.prepare, repr(sorted(workload.prepare_args.items())),
     ]  # fmt: skip
     return hashlib.sha256("\0".join(told).encode()).hexdigest()[:16]
 

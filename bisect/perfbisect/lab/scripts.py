@@ -1,5 +1,6 @@
 """Which Lua scripts a workload runs, and the environment variables that they read."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
@@ -9,6 +10,7 @@ from perfbisect.recipes.workload import Workload
 
 SHARED = "perfbisect.lua"
 PLAIN_SQL = "sql.lua"
+REQUIRE = re.compile(r"""\brequire\s*\(?\s*["']([\w.]+)["']""")
 SYSBENCH_DRIVERS = ("mysql", "pgsql")
 
 
@@ -26,11 +28,8 @@ def preparing(workload: Workload) -> Path | None:
 
 def environment(workload: Workload, data: PurePosixPath, library: PurePosixPath | None) -> dict[str, str]:
     """What a script of ours expects to find; ``library`` is None for a server."""
-    shared = next((folder for folder in recipe_folders("workloads") if (folder / SHARED).is_file()), None)
-    suite = Path(workload.folder)
-    paths = dict.fromkeys([suite, suite.parent, *([shared] if shared else [])])
     given = {
-        "LUA_PATH": "".join(f"{path}/?.lua;" for path in paths) + ";",  # ends with ;; : and sysbench's own
+        "LUA_PATH": "".join(f"{path}/?.lua;" for path in _module_folders(workload)) + ";",  # ;; : and sysbench's own
         "PERFBISECT_DATA": str(data),
         "PERFBISECT_LIBRARY": str(library or ""),
         "PERFBISECT_WARMUP": f"{workload.warmup:g}",
@@ -44,6 +43,25 @@ def environment(workload: Workload, data: PurePosixPath, library: PurePosixPath 
 def perf_environment(folder: PurePosixPath) -> Mapping[str, str]:
     """Where the script finds the FIFOs of a perf that waits for it."""
     return {"PERFBISECT_CONTROL": str(folder / "control"), "PERFBISECT_ACK": str(folder / "ack")}
+
+
+def with_modules(workload: Workload, script: Path) -> list[Path]:
+    """A script and every module of ours that it requires, directly or through others, in the order of discovery."""
+    found = [script]
+    for file in found:
+        for module in REQUIRE.findall(file.read_text()):
+            places = (folder / f"{module.replace('.', '/')}.lua" for folder in _module_folders(workload))
+            known = next((place for place in places if place.is_file()), None)
+            if known is not None and known not in found:
+                found.append(known)
+    return found
+
+
+def _module_folders(workload: Workload) -> list[Path]:
+    """Where Lua looks for modules of ours, in this order."""
+    shared = [folder for folder in recipe_folders("workloads") if (folder / SHARED).is_file()][:1]
+    suite = Path(workload.folder)
+    return list(dict.fromkeys([suite, suite.parent, *shared]))
 
 
 def _own(workload: Workload, name: str) -> Path:

@@ -1,0 +1,31 @@
+from pathlib import Path
+
+import msgspec
+
+from perfbisect.lab import dataset, scripts
+from perfbisect.recipes.find import load_builder, load_workload
+
+
+def test_the_shipped_demo_is_prepared_by_its_table_and_the_shared_module() -> None:
+    workload = load_workload("update-index", "demo")
+    script = scripts.preparing(workload)
+    assert script is not None
+    names = [file.name for file in scripts.with_modules(workload, script)]
+    assert names[0] == "prepare.lua"
+    assert "perfbisect.lua" in names
+    assert len(names) == len(set(names))
+
+
+def test_data_is_made_anew_when_a_module_of_its_script_changes(tmp_path: Path) -> None:
+    suite = tmp_path / "kv"
+    suite.mkdir()
+    (suite / "prepare.lua").write_text('local rows = require("kv.rows")\nrequire "ffi"\n')
+    (suite / "rows.lua").write_text("return 1 -- require('prepare')\n")
+    workload = msgspec.structs.replace(
+        load_workload("update-index", "demo"), folder=str(suite), prepare_script="prepare.lua"
+    )
+    builder = load_builder("demo")
+    before = dataset.key(builder, workload)
+    assert dataset.key(builder, workload) == before
+    (suite / "rows.lua").write_text("return 2\n")
+    assert dataset.key(builder, workload) != before
