@@ -7,7 +7,7 @@ import click
 
 from perfbisect.cli.options import history_option
 from perfbisect.cli.recipes import builder_name, host_name, workload_name
-from perfbisect.cli.values import Minutes, Percent
+from perfbisect.cli.values import Minutes, Percent, Suspect
 from perfbisect.cli.view import open_view, view_options
 from perfbisect.core.policy import Direction, Policy
 from perfbisect.core.settings import Settings
@@ -42,6 +42,9 @@ A hunt that was interrupted goes on with `bisect resume`.
 @click.option("--confidence", type=Percent(), default=0.95, show_default="95%", help="Name a culprit when this sure.")
 @click.option("--min-effect", type=Percent(), default=0.02, show_default="2%", help="Smallest change of interest.")
 @click.option("--all", "all_steps", is_flag=True, help="Then find every other change of that size, too.")
+@click.option(
+    "--suspect", type=Suspect(), multiple=True, help="Commits that touch PATH are so much likelier. Repeatable."
+)
 @click.option("--max-builds", type=click.IntRange(min=1), help="Stop with the best answer after so many builds.")
 @click.option("--max-runs", type=click.IntRange(min=1), help="… after so many timed runs.")
 @click.option("--max-time", type=Minutes(), help="… after so much time: 90s, 45m, 2h.")
@@ -100,6 +103,7 @@ def run(
             metric=metric,
             first_parent=first_parent,
             overrides={key: options[key] for key in ("time", "warmup", "threads") if options[key] is not None},
+            suspects=dict(options["suspect"]),
             policy=policy,
             builders_path=str(builders.absolute()) if builders else "",
             workloads_path=str(workloads.absolute()) if workloads else "",

@@ -14,6 +14,7 @@ from perfbisect.cli.view import View
 from perfbisect.core.event import BuildFinished, HuntStarted, Warned
 from perfbisect.core.measurement import HostFacts
 from perfbisect.core.order import Verdict
+from perfbisect.core.prior import suspected
 from perfbisect.core.settings import Settings
 from perfbisect.errors import INTERRUPTED, PerfBisectError, UsageError
 from perfbisect.host.connect import connect
@@ -30,6 +31,7 @@ from perfbisect.recipes.workload import Workload
 from perfbisect.repository.describe import describe
 from perfbisect.repository.range import Range, read_range
 from perfbisect.repository.resolve import is_dirty, open_repository
+from perfbisect.repository.touched import touched
 from perfbisect.store.history import History
 
 REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
@@ -105,9 +107,10 @@ class Scene:
 def span_of(settings: Settings, builder: Builder) -> Range:
     """The range of a hunt, read from its repository."""
     repository = open_repository(Path(settings.repository))
-    return read_range(
-        repository, settings.good_commit, settings.bad_commit, builder.ignore, first_parent=settings.first_parent
-    )
+    ends, first_parent = (settings.good_commit, settings.bad_commit), settings.first_parent
+    span = read_range(repository, *ends, builder.ignore, first_parent=first_parent)
+    found = touched(repository, *ends, settings.suspects, first_parent=first_parent)
+    return replace(span, graph=suspected(span.graph, span.candidates, found, settings.suspects))
 
 
 def follow_anew(scene: Scene, path: Path | None, view: View) -> Verdict:

@@ -8,7 +8,7 @@ import click
 
 from perfbisect.core.counters import check_metric
 from perfbisect.core.settings import Settings
-from perfbisect.recipes.find import load_builder
+from perfbisect.recipes.find import load_builder, load_workload
 from perfbisect.recipes.lineage import variant_of
 from perfbisect.repository.clone import cached_clone
 from perfbisect.repository.resolve import open_repository, resolve
@@ -22,6 +22,7 @@ def settle(settings: Settings) -> Settings:
     check_metric(settings.metric)
     builder = load_builder(settings.builder, settings.builders_path)
     variant_of(builder, settings.variant)
+    workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
     if settings.repository:
         repository = Path(settings.repository)
     else:
@@ -31,6 +32,7 @@ def settle(settings: Settings) -> Settings:
         settings,
         repository=str(repository),
         variant=settings.variant or builder.variant,
+        suspects={**builder.suspects, **workload.suspects, **settings.suspects},
         good_commit=resolve(git, settings.good, builder.release_tags),
         bad_commit=resolve(git, settings.bad, builder.release_tags),
     )

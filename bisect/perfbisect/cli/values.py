@@ -23,6 +23,25 @@ class Minutes(click.ParamType[float]):
         return minutes
 
 
+class Suspect(click.ParamType[tuple[str, float]]):
+    """A path and the weight of the commits that touch it: storage/innobase=4."""
+
+    name = "PATH=WEIGHT"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        """The path and the weight."""
+        if isinstance(value, tuple):
+            return value
+        path, _, text = str(value).rpartition("=")
+        try:
+            weight = float(text)
+        except ValueError:
+            weight = 0.0
+        if not path or not 0 < weight < float("inf"):
+            self.fail(f"{value!r} is not a path and a weight above 0; write storage/innobase=4.", param, ctx)
+        return path, weight
+
+
 class Percent(click.ParamType[float]):
     """A share such as 2% or 0.02."""
 

@@ -132,7 +132,7 @@ def hopeless(choice: Choice, classes: Classes, posterior: Posterior, record: Rec
     if choice.rate < POINTLESS * ideal:
         return True
     missing = max(_entropy(classes.spread(posterior.culprit)) - ENOUGH_BITS, ENOUGH_BITS)
-    usual = _entropy(classes.weight) / ideal * (1 + posterior.drifting)  # then each run needs another one beside it
+    usual = _entropy(classes.weight) / ideal * (1 + posterior.drifting / 2)  # then runs need others beside them
     spent = len(record.value) + len(record.built) * build_cost**BUILD_EXPONENT
     repeats = choice.order.plan[0].candidate in record.builds
     through_failures = record.skipped and not repeats  # such a step promises little only because it may not build

@@ -121,8 +121,9 @@ def _conclude(
     if not all(duel.proven for duel in proof):
         return _undecided(belief, policy, "not confirmed")
     weakest = min((duel.contrast for duel in proof if duel.contrast), key=lambda contrast: contrast.drop)
+    prior = float(graph.weight[answer.slow])
     stand_ins = tuple(p for p in parents if p not in graph.parents_of(answer.slow))
-    return Found(Step(answer.slow, min(answer.probability, CAP), weakest.ratio(record.sign), parents, stand_ins))
+    return Found(Step(answer.slow, min(answer.probability, CAP), weakest.ratio(record.sign), parents, stand_ins, prior))
 
 
 def _placed(order: Order, in_flight: Sequence[Measure]) -> Order:

@@ -55,6 +55,7 @@ class Step:
     # those of ``parents`` that are no parents of the commit in git: for a parent that cannot be measured its nearest
     # tested ancestor stands in, and the good end for a commit without parents
     stand_ins: tuple[int, ...] = ()
+    prior: float = 1.0  # weight with which it began, that of an ordinary candidate being 1
 
 
 @dataclass(frozen=True, slots=True)

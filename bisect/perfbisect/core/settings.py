@@ -21,6 +21,7 @@ class Settings:
     metric: str = "qps"
     first_parent: bool = False
     overrides: dict[str, str | int | float | bool] = field(default_factory=dict)  # of the workload: time, threads, …
+    suspects: dict[str, float] = field(default_factory=dict)  # path → weight of the commits that touch it
     policy: Policy = field(default_factory=Policy)
     builders_path: str = ""  # --builders
     workloads_path: str = ""  # --workloads

@@ -62,7 +62,15 @@ def found(step: Step, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
         f"The culprit is {told(commit_of(step.candidate))}: {chance(step.probability)} sure.",
         f"{title(metric)} after it is {ratio(step.ratio)} of what it was before it: {change(step.ratio.middle)}.",
         proof(step, commit_of),
+        *prior(step),
     )
+
+
+def prior(step: Step) -> tuple[str, ...]:
+    """With which weight it began, if that was not an ordinary one."""
+    if step.prior == 1.0:
+        return ()
+    return (f"Prior: by the paths it touches it began {step.prior:g} times as likely as an ordinary commit.",)
 
 
 def several(steps: Sequence[Step], improvements: Sequence[Step], commit_of: CommitOf, metric: str) -> tuple[str, ...]:
@@ -90,7 +98,7 @@ def entries(steps: Sequence[Step], commit_of: CommitOf) -> list[str]:
 def not_reproduced(verdict: NotReproduced, metric: str) -> tuple[str, ...]:
     """That the ends are alike, how alike, and what to try."""
     return (
-        f"Not reproduced: on this host the two ends do not differ in {title(metric)}.",
+        f"Not reproduced: on this host the two ends are not shown to differ in {title(metric)}.",
         f"{title(metric)} of bad is {ratio(verdict.ratio)} of that of good.",
         f"A change of {percent(verdict.detectable)} or more would have been seen.",
         "To see smaller ones, use longer runs; or try another host, or another metric.",

@@ -11,6 +11,8 @@ import msgspec
 Argv = Annotated[list[str], msgspec.Meta(min_length=1, description='a command: ["program", "argument", …]')]
 Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
 
+Weight = Annotated[float, msgspec.Meta(gt=0, description="a number above 0; 1 is an ordinary commit's")]
+
 VERSION_PLACEHOLDERS = frozenset({
     "source",  # the checkout, without the recipe's ignored paths
     "recipe",  # the recipe's folder, the files of the recipes that it extends included
@@ -100,6 +102,7 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     release_tags: list[str] = []  # "version-{version}", "REL_{version:_}" (dots written as _)
     version: list[str] = []  # prints the version, run in the checkout: ["cat", "VERSION"]
     ignore: list[str] = []  # paths that cannot change the speed, git's glob rules
+    suspects: dict[str, Weight] = {}  # path (git's glob rules) → how much likelier a commit that touches it is
     driver: str  # what workloads talk to: "sqlite", "mysql", "pgsql", …
     library: str = ""  # of an embedded system: path below {prefix} that the workload loads
     variant: str = "o2nofp"  # the default one

@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
+Weight = Annotated[float, msgspec.Meta(gt=0, description="a number above 0; 1 is an ordinary commit's")]
 Option = str | int | float | bool
 Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
 
@@ -37,6 +38,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     prepare: str = ""  # plain SQL instead of a script: makes the dataset
     setup: str = ""  # plain SQL run in each connection before the measured statement
     statement: str = ""  # plain SQL that is measured
+    suspects: dict[str, Weight] = {}  # path of the system's source → how much likelier a commit that touches it is
     operation: Literal["event", "query"] = (
         "event"  # what is counted: "event" (one call of event()) or "query" (as sysbench counts them)
     )

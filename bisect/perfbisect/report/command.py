@@ -32,6 +32,8 @@ def made_by(settings: Settings, history: Path) -> str:
     ]
     for name, value, said in options:
         words += [name, value] if said else []
+    for path, weight in settings.suspects.items():
+        words += ["--suspect", f"{path}={weight:g}"]
     words += ["--first-parent"] if settings.first_parent else []
     words += ["--all"] if policy.all_steps else []
     return shlex.join([*words, *elsewhere(history)])
