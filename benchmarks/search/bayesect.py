@@ -48,7 +48,9 @@ def _search(world: World, policy: Policy) -> Verdict:
             chosen = order[:enough]
             probabilities = tuple(float(posterior[i]) for i in chosen)
             return Inconclusive(tuple(line[i] for i in chosen), probabilities, UNKNOWN, "budget")
-        tested = int(_entropy_left(posterior, slow, fast).argmin())
+        left = _entropy_left(posterior, slow, fast)
+        left[prior == 0] = np.inf  # they cannot be run; the published rule also holds that none of them is the culprit
+        tested = int(left.argmin())
         value = world.run(line[tested])
         if value is None:
             prior[tested] = 0

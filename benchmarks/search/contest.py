@@ -47,6 +47,7 @@ def version(name: str) -> str:
     files = [*sorted((package / "simulate").glob("*.py")), here / "cells.py", here / "credit.py"]
     if RULES[name] is ours:
         files += sorted((package / "core").glob("*.py"))
-    elif not name.startswith("git bisect"):
-        files += [here / "asv_find.py", here / "bayesect.py", here / "pinpoint.py"]
+    for start, file in (("asv", "asv_find.py"), ("git_bayesect", "bayesect.py"), ("Pinpoint", "pinpoint.py")):
+        if name.startswith(start):
+            files.append(here / file)
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]

@@ -115,7 +115,7 @@ def kolmogorov_smirnov(x: Array, y: Array) -> float:
     t = (n + 0.12 + 0.11 / n) * float(np.abs(shares[0] - shares[1]).max())
     if t < 0.3:
         return 1.0
-    return min(1.0, 2 * sum((-1) ** (k - 1) * math.exp(-2 * (k * t) ** 2) for k in range(1, 40)))
+    return min(1.0, 2 * sum((1 if k % 2 else -1) * math.exp(-2 * (k * t) ** 2) for k in range(1, 40)))
 
 
 @cache

@@ -70,6 +70,12 @@ def work(task: Task) -> tuple[Task, dict[int, Trial]]:
     return task, {seed: play(cell_of()[cell], rule, seed) for seed in seeds}
 
 
+def command(asked: argparse.Namespace) -> str:
+    """What to type for the same table; where files lie is left out."""
+    words = ["--hunts", str(asked.hunts), "--cells", asked.cells, "--rules", asked.rules]
+    return f"python benchmarks/search/run.py {shlex.join(words)}"
+
+
 def main() -> None:
     """Play what is missing, then write the table."""
     asked = arguments()
@@ -97,7 +103,7 @@ def main() -> None:
         pool.shutdown()
     known = {name: cell_of()[name] for name in cells}
     if asked.table:
-        write(asked.table, known, played, rules, f"{Path(__file__).name} {shlex.join(sys.argv[1:])}")
+        write(asked.table, known, played, rules, command(asked))
 
 
 if __name__ == "__main__":

@@ -35,10 +35,9 @@ def write(file: Path, cells: Mapping[str, Cell], played: Played, rules: Sequence
         *by_world(cells, tallies, rules),
         *calibration(mine, rules),
     ]
-    file.write_text("\n".join(sections))
-    file.with_suffix(".json").write_text(
-        json.dumps([as_row(cells[c], r, t) for (c, r), t in tallies.items()], indent=0)
-    )
+    file.write_text("\n".join(sections) + "\n")
+    rows = [json.dumps(as_row(cells[cell], rule, tally)) for (cell, rule), tally in tallies.items()]
+    file.with_suffix(".json").write_text("[\n" + ",\n".join(rows) + "\n]\n")
 
 
 def add_oracle(tallies: Tallies, cells: Mapping[str, Cell]) -> str:
@@ -173,7 +172,7 @@ def as_row(cell: Cell, rule: str, tally: Tally) -> dict[str, object]:
         "builds": tally.builds.mean, "runs": tally.runs.mean, "cost": tally.cost.mean, "cost_error": tally.cost.error,
         "hours": tally.hours.mean, "cost_over_bound": ratio,
     }  # fmt: skip
-    known = {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in numbers.items()}
+    known = {key: None if v is None or math.isnan(v) else round(v, 3) for key, v in numbers.items()}
     return {"cell": cell.name, "rule": rule, "effect": scenario.effect, "noise": scenario.habits.noise} | known
 
 

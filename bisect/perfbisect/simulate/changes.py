@@ -37,9 +37,9 @@ def large(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
 
 
 def cancelling(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """Another drop of nearly the size, and later a rise that undoes it."""
+    """Another drop of the same size, and later a rise that undoes it. To name either drop is right."""
     first, second = np.sort(rng.choice(np.arange(1, graph.size), 2, replace=False)).tolist()
-    return _sum((culprit, -drop), (first, -0.9 * drop), (second, 0.9 * drop))
+    return _sum((culprit, -drop), (first, -drop), (second, drop))
 
 
 def before_and_after(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
