@@ -69,6 +69,16 @@ def test_not_reproduced_says_what_would_have_been_seen() -> None:
     assert "longer runs" in said
 
 
+def test_not_reproduced_offers_the_older_range() -> None:
+    assert "the change is older: bisect run OLDER 0000000000" in tell(NotReproduced(SAME, 0.021))
+
+
+def test_ends_that_differ_the_other_way_are_not_said_to_be_alike() -> None:
+    said = tell(NotReproduced(Interval(1.05, 1.10, 1.15), 0.02))
+    assert "a rise of 10 %" in said and "swapped" in said
+    assert "not shown to differ" not in said
+
+
 @pytest.mark.parametrize(("reason", "words"), [("budget", "budget of builds"), ("cosmic rays", "cosmic rays")])
 def test_inconclusive_gives_the_set_and_the_reason(reason: str, words: str) -> None:
     said = sentences(Inconclusive((5, 6), (0.6, 0.38), DROP, reason), commit_of, "qps")

@@ -51,7 +51,7 @@ def sentences(verdict: Verdict, commit_of: CommitOf, metric: str) -> tuple[str, 
         case Several(steps, improvements):
             return several(steps, improvements, commit_of, metric)
         case NotReproduced():
-            return not_reproduced(verdict, metric)
+            return not_reproduced(verdict, commit_of, metric)
         case Inconclusive():
             return inconclusive(verdict, commit_of, metric)
 
@@ -95,13 +95,21 @@ def entries(steps: Sequence[Step], commit_of: CommitOf) -> list[str]:
     ]
 
 
-def not_reproduced(verdict: NotReproduced, metric: str) -> tuple[str, ...]:
-    """That the ends are alike, how alike, and what to try."""
+def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+    """That the ends are alike, how alike, and what to try; or that they differ in another way than was hunted."""
+    ends = f"{title(metric)} of bad is {ratio(verdict.ratio)} of that of good"
+    if not verdict.ratio.low <= 1 <= verdict.ratio.high:
+        return (
+            f"Not reproduced: {ends}, {change(verdict.ratio.middle)}.",
+            "That is no change of the direction and size that were hunted (--direction, --min-effect).",
+            "If good and bad were swapped, put the older revision first; to hunt this change, use --direction any.",
+        )
     return (
         f"Not reproduced: on this host the two ends are not shown to differ in {title(metric)}.",
-        f"{title(metric)} of bad is {ratio(verdict.ratio)} of that of good.",
+        f"{ends}.",
         f"A change of {percent(verdict.detectable)} or more would have been seen.",
         "To see smaller ones, use longer runs; or try another host, or another metric.",
+        f"If good is slow already, the change is older: bisect run OLDER {commit_of(0).short}, with a fast OLDER.",
     )
 
 
