@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli import main
+from perfbisect.host.connect import connect
+from perfbisect.host.lock import hold
+from perfbisect.recipes.find import load_host
 
 pytestmark = pytest.mark.tools  # starts git, and looks for everything a hunt needs
 
@@ -150,3 +153,11 @@ def test_a_missing_tool_is_named_with_its_package(
     assert status == 4
     assert "sysbench" in said
     assert "apt-get install" in said
+
+
+def test_a_busy_host_is_told_before_anything_is_begun(invoke: Invoke, repo: Path, seal: Path) -> None:
+    with hold(connect(load_host("local")), "a hunt of somebody else"):
+        status, said = invoke(*hunt(repo, "v1.0", "v1.2"))
+    assert status == 4
+    assert "a hunt of somebody else" in said
+    assert not list(seal.rglob("history.db"))

@@ -67,6 +67,12 @@ class Scene:
             warnings = (unseen, *warnings)
         return cls(settings, builder, workload, entry, host, fingerprint(host), span, warnings)
 
+    @property
+    def purpose(self) -> str:
+        """What others are told who find the host busy."""
+        asked = self.settings
+        return f"a hunt for {asked.builder} {asked.workload}, {asked.good}..{asked.bad},"
+
     def lab(self, commits: tuple[str, ...], known: Mapping[str, str]) -> HostLab:
         """A lab that measures these commits on the host; ``known`` is the build key of each that was built before."""
         repository = open_repository(Path(self.settings.repository))
@@ -115,7 +121,7 @@ def span_of(settings: Settings, builder: Builder) -> Range:
 
 def follow_anew(scene: Scene, path: Path | None, view: View) -> Verdict:
     """Begin a hunt in the history at ``path`` and follow it to its verdict."""
-    with closing(History.open(path)) as history:
+    with hold(scene.host, scene.purpose), closing(History.open(path)) as history:
         scene = replace(scene, settings=experienced(history, scene.settings))
         hunt_id = history.begin(scene.settings, scene.facts, scene.started(0, False), time.time())
         return follow(history, hunt_id, scene, view, resumed=False)
@@ -139,7 +145,8 @@ def go_on(hunt_id: int | None, path: Path | None, view: View) -> Verdict:
                 f"Hunt {hunt_id} cannot go on: its range in {scene.settings.repository} is not what it was.",
                 "Its recipe's ignore list or the repository has changed; begin a new hunt with: bisect run",
             )
-        return follow(history, hunt_id, scene, view, resumed=True)
+        with hold(scene.host, scene.purpose):
+            return follow(history, hunt_id, scene, view, resumed=True)
 
 
 def follow(history: History, hunt_id: int, scene: Scene, view: View, *, resumed: bool) -> Verdict:
@@ -148,7 +155,6 @@ def follow(history: History, hunt_id: int, scene: Scene, view: View, *, resumed:
     with ExitStack() as stack:
         stack.callback(view.close)
         try:
-            stack.enter_context(hold(scene.host, f"hunt {hunt_id}"))
             if resumed:
                 view.recall((entry.at, entry.event) for entry in history.events(hunt_id))
             for at, event in events(history, hunt_id, scene, resumed):
