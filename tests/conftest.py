@@ -1,11 +1,17 @@
 """Every test is sealed off: its own home, no git configuration of the machine, fixed names and dates."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# Whoever is started in the background of a script inherits that Ctrl-C is ignored, and so would every program that
+# a test interrupts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
