@@ -32,6 +32,7 @@ SURE = 0.05  # a reference is a build whose label is this certain
 ENOUGH_BITS = 0.3  # entropy that an answer of 95 % has left
 POINTLESS = 0.01  # of the score of the first step: nothing is left to learn
 PATIENCE = 4.5  # times what a usual search for such a change costs
+SEEN = 0.8  # s.d. of a run: smaller changes get no more patience than one of this size
 FIXED = 25.0  # runs that any hunt costs: the ends and the proof
 
 
@@ -150,7 +151,7 @@ def _entropy(probability: Array) -> float:
 def _ideal(posterior: Posterior, build_cost: float) -> float:
     """The score of the first step of a search for this effect on a steady host."""
     fit = posterior.fit
-    drop = float(posterior.culprit @ fit.drop) / fit.s
+    drop = max(-float(posterior.culprit @ fit.drop) / fit.s, SEEN)
     square = drop**2 / (2 * fit.layout + 1 / RUNS)
     gain = information.bits(np.full(len(RUNS), 0.5), square)
     return max(float((gain / (build_cost**BUILD_EXPONENT + RUNS)).max()), 1e-9)
