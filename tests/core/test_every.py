@@ -11,6 +11,8 @@ from perfbisect.core.policy import Policy
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
 
+pytestmark = pytest.mark.calibration  # simulates whole hunts
+
 QUIET = Habits(noise=0.003, layout=0.001, outliers=0.0)
 ALL = Policy(all_steps=True)
 

@@ -11,6 +11,8 @@ from perfbisect.cli import main
 from perfbisect.cli.simulate import STEPS
 from perfbisect.simulate.changes import CHANGES
 
+pytestmark = pytest.mark.calibration  # simulates whole hunts
+
 Bisect = Callable[..., tuple[int, str, str]]
 EASY = ("--commits", "30", "--effect", "30%", "--hunts", "2")
 
