@@ -130,7 +130,7 @@ def check_base(quest: Quest, started: HuntStarted, good: str, log: Log, lab_for:
         quest,
         graph=Graph.line(1),
         commits=(base, good),
-        policy=replace(quest.policy, direction=Direction.ANY),
+        policy=replace(quest.policy, direction=Direction.ANY, all_steps=False),
     )
     yield log.append(replace(started, candidates=side.commits, commits=1, merges=0))
     verdict: Verdict | None = None
