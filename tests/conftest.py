@@ -3,7 +3,8 @@
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,18 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A new folder at each step. pytest's own numbering reads all names again for each new one."""
+    place = tmp_path_factory.mktemp("homes")
+    return (place / str(number) for number in count())
+
+
 @pytest.fixture(autouse=True)
-def seal(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def seal(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A fresh home folder for each test; returns it."""
-    home = tmp_path_factory.mktemp("home")
+    home = next(homes)
+    home.mkdir()
     for name in list(os.environ):
         if name.startswith(("GIT_", "XDG_", "CCACHE_", "PERFBISECT_")):
             monkeypatch.delenv(name)

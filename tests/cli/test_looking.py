@@ -17,6 +17,8 @@ import sample_hunt as sample
 from perfbisect.cli import main
 from perfbisect.store.history import History
 
+pytestmark = pytest.mark.tools  # starts the program again and again
+
 PROGRAM = "from perfbisect.cli import main; main()"
 Told = tuple[int, str, str]  # exit status, standard output, standard error
 

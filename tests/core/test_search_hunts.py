@@ -8,6 +8,8 @@ from perfbisect.core.policy import Direction, Policy
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
 
+pytestmark = pytest.mark.calibration  # simulates whole hunts
+
 QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)
 
 
