@@ -114,10 +114,6 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         status = INTERRUPTED
-    except BrokenPipeError:
-        # The reader has gone (`bisect history | head`); what Python still buffers for it must not raise again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 0
     except PerfBisectError as failure:
         click.echo(f"Error: {failure}", err=True)
         if failure.advice:

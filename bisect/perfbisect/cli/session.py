@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -152,8 +152,7 @@ def go_on(hunt_id: int | None, path: Path | None, view: View) -> Verdict:
 def follow(history: History, hunt_id: int, scene: Scene, view: View, *, resumed: bool) -> Verdict:
     """Hunt, showing every event, until there is a verdict. An interruption or a failure says how to go on."""
     verdict: Verdict | None = None
-    with ExitStack() as stack:
-        stack.callback(view.close)
+    with closing(view):
         try:
             if resumed:
                 view.recall((entry.at, entry.event) for entry in history.events(hunt_id))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
-from perfbisect.core.order import Decision, Order, Purpose, Verdict
+from perfbisect.core.order import Decision, Purpose, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,3 @@ LabEvent = (
     BuildStarted | BuildProgress | BuildFinished | CandidateSkipped | RunStarted | RunProgress | RunFinished | Warned
 )
 Event = HuntStarted | Decided | LabEvent | HuntEnded
-
-__all__ = [
-    "BuildFinished", "BuildProgress", "BuildStarted", "CandidateSkipped", "Commit", "Decided", "Event", "HuntEnded",
-    "HuntStarted", "LabEvent", "Order", "RunFinished", "RunProgress", "RunStarted", "Warned",
-]  # fmt: skip
