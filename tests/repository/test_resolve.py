@@ -132,3 +132,5 @@ def test_a_checkout_with_changes_is_dirty_and_one_with_new_files_is_not(git: Git
     assert is_dirty(open_repository(repo))
     git("clone", "-q", "--bare", str(repo), str(repo.parent / "bare"))
     assert not is_dirty(open_repository(repo.parent / "bare"))
+    (repo.parent / "bare" / "config").unlink()
+    assert not is_dirty(open_repository(repo.parent / "bare")), "a mirror without a configuration has no checkout"

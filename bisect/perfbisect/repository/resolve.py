@@ -44,7 +44,8 @@ def open_repository(path: Path) -> "Repo":
 
 def is_dirty(repo: "Repo") -> bool:
     """Whether the user's checkout, if there is one, has changes to tracked files that no commit holds."""
-    if repo.bare:
+    # A folder of objects and refs without a configuration does not say that it is bare.
+    if repo.bare or not Path(str(repo.working_tree_dir), ".git").exists():
         return False
     tree = ("--no-optional-locks", f"--work-tree={repo.working_tree_dir}")
     return bool(git(repo, *tree, "status", "--porcelain", "--untracked-files=no"))
