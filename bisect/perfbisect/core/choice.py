@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core import information
 from perfbisect.core.classes import Classes
-from perfbisect.core.levels import Levels
+from perfbisect.core.levels import Levels, Present
 from perfbisect.core.model import Posterior
 from perfbisect.core.order import Measure, Purpose, Share
 from perfbisect.core.prediction import Prediction, predict
@@ -46,9 +46,9 @@ class Choice:
 
 def choose(
     record: Record, levels: Levels, classes: Classes, posterior: Posterior, build_cost: float,
-    *, may_build: bool, busy: Collection[int] = (),
+    *, may_build: bool, host: int = 0, busy: Collection[int] = (),
 ) -> Choice | None:  # fmt: skip
-    """The best measurement, or None if there is nothing to measure; ``busy`` candidates are left to others."""
+    """The best measurement on ``host``, or None if there is none; ``busy`` candidates are left to others."""
     chance = chance_to_build(len(classes.of), record.skipped, (*record.builds, *record.built, *record.same))
     measured = [b for b in record.builds if b not in record.skipped]
     new = splits(record, classes, posterior, chance, busy, may_build=may_build)
@@ -57,48 +57,55 @@ def choose(
         return None
     rows = [record.builds.index(v) if v in record.builds else -1 for v in candidates]
     seen = predict(levels, classes, posterior, candidates, rows)
-    cost = np.array(
-        [0.0 if v in record.builds or v in record.built else build_cost**BUILD_EXPONENT for v in candidates]
-    )
-    drift = _Drift.of(record, levels, posterior)
+    made = {*record.builds, *record.built}
+    new_build = np.array([v not in made for v in candidates])
+    references = [_references(record, classes, posterior, v) for v in candidates]
+    drift = _Drift.of(record, levels, posterior, host)
+    gaps = np.where(new_build, build_cost * record.run_seconds / 60, 0.0)
     likely = np.array([1.0 if row >= 0 else chance[v] for v, row in zip(candidates, rows, strict=True)])
-    score = _scores(seen, cost, likely, drift, build_cost * record.run_seconds / 60)
+    score = _scores(seen, build_cost**BUILD_EXPONENT * new_build, likely, drift, gaps, _weights(references, record))
     option, k = divmod(int(score.argmax()), score.shape[1])
     best = float(score[option, k])
-    runs, references = _batches()
+    runs, besides = _batches()
     if rows[option] >= 0:
         near = score[option] >= GOOD_ENOUGH * best
-        k = int(np.where(near, 100 * runs - references, -1).argmax())
-    n, beside = int(runs[k]), int(references[k])
+        k = int(np.where(near, 100 * runs - besides, -1).argmax())
+    n, beside = int(runs[k]), int(besides[k])
     if rows[option] < 0 and n > 2:  # of a new build half of the runs, then look again
         n, beside = (n + 1) // 2, (beside + 1) // 2
-    plan = _plan(record, classes, posterior, candidates[option], n, beside)
-    return Choice(Measure(plan, Purpose.SEARCH), best)
+    shares = [Share(candidates[option], n), *_shared(references[option], beside)]
+    return Choice(Measure(tuple(shares), Purpose.SEARCH), best)
 
 
 @dataclass(frozen=True, slots=True)
 class _Drift:
-    """Of the host, as far as it matters to the next visit; variances in s²."""
+    """Of one host, as far as it matters to the next visit; variances in s²."""
 
+    present: Present
+    host: int
+    law: int
     size: float
     memory: float  # minutes
     pace: float  # minutes
 
     @classmethod
-    def of(cls, record: Record, levels: Levels, posterior: Posterior) -> "_Drift":
+    def of(cls, record: Record, levels: Levels, posterior: Posterior, host: int) -> "_Drift":
         law = posterior.fit.law
         expected = float(levels.probability @ levels.drift**2)
         memory = levels.memory[law] if levels.drift[law] > 0 else levels.memory[int(levels.drift.argmax())]
-        return cls(max(float(levels.drift[law] ** 2), expected), float(memory), record.run_seconds / 60)
+        size = max(float(levels.drift[law] ** 2), expected)
+        return cls(levels.present, host, law, size, float(memory), record.run_seconds / 60)
 
-    def variance(self, gap: float, runs: NDArray[np.int64], references: NDArray[np.int64]) -> Array:
-        """Left in the mean of a visit ``gap`` minutes after the last reading, with references beside it."""
-        innovation = self.size * -np.expm1(-2 * (gap + self.pace) / self.memory)
+    def after(self, gap: float, runs: NDArray[np.int64], references: NDArray[np.int64]) -> tuple[Array, Array]:
+        """What is known of the drift in a visit ``gap`` minutes after the last reading: see Present.at, (M,).
+
+        And its variance in the mean of ``runs`` and ``references`` readings, (B,).
+        """
+        kept = float(np.exp(-(gap + self.pace) / self.memory))
+        of_levels, error = self.present.at(self.host, self.law, kept)
         span = (runs + references) * self.pace / self.memory
         averaged = np.where(span > 1e-3, 2 * (span - 1 + np.exp(-span)) / np.maximum(span, 1e-3) ** 2, 1.0)
-        left = np.maximum(innovation * averaged, 1e-9)
-        result: Array = 1 / (references + 1 / left)
-        return result
+        return of_levels, np.maximum(error + self.size * (1 - kept**2) * averaged, 1e-9)
 
 
 def _batches() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -108,16 +115,24 @@ def _batches() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return runs, beside
 
 
-def _scores(seen: Prediction, cost: Array, likely: Array, drift: _Drift, build_minutes: float) -> Array:
-    """Bits for each run spent, (options, batches)."""
-    runs, references = _batches()
-    soon = drift.variance(0.0, runs, references)
-    late = drift.variance(build_minutes, runs, references)
-    noise = np.where(cost[:, None] > 0, late[None], soon[None]) + 1 / runs[None]
-    separation = seen.between / (seen.above * (1 - seen.above))
-    square = separation[:, None] / (seen.within[:, None] + noise)
-    gain = information.bits(np.broadcast_to(seen.above[:, None], square.shape), square) * likely[:, None]
-    result: Array = gain / (cost[:, None] + runs + references)
+def _scores(
+    seen: Prediction, cost: Array, likely: Array, drift: _Drift, gaps: Array, references: Array
+) -> Array:  # fmt: skip
+    """Bits for each run spent, (options, batches); ``references`` (options, M) are the weights of builds in their mean.
+
+    The host's speed is known from the readings before and from the references, each by its precision.
+    """
+    runs, beside = _batches()
+    known = {gap: drift.after(gap, runs, beside) for gap in np.unique(gaps).tolist()}
+    before = np.array([known[gap][0] for gap in gaps.tolist()])  # (O, M)
+    error = np.array([known[gap][1] for gap in gaps.tolist()])  # (O, B)
+    trust = np.where(references.sum(axis=1, keepdims=True) > 0, beside / (beside + 1 / error), 0.0)  # in the references
+    weights = trust[:, :, None] * references[:, None] + (1 - trust)[:, :, None] * before[:, None]
+    read = seen.against(weights)
+    noise = 1 / runs + error * (1 - trust)
+    square = read.between / (read.above * (1 - read.above)) / (read.within + noise)
+    gain = information.bits(read.above, square) * likely[:, None]
+    result: Array = gain / (cost[:, None] + runs + beside)
     return result
 
 
@@ -157,12 +172,8 @@ def _ideal(posterior: Posterior, build_cost: float) -> float:
     return max(float((gain / (build_cost**BUILD_EXPONENT + RUNS)).max()), 1e-9)
 
 
-def _plan(
-    record: Record, classes: Classes, posterior: Posterior, candidate: int, runs: int, beside: int
-) -> tuple[Share, ...]:
-    """``candidate`` and its references: the tightest builds whose label is certain, which the proof will need too."""
-    if not beside:
-        return (Share(candidate, runs),)
+def _references(record: Record, classes: Classes, posterior: Posterior, candidate: int) -> list[int]:
+    """Builds to compare ``candidate`` with: the tightest whose label is certain, which the proof will need too."""
     slow = classes.slow @ posterior.culprit
     usable = [i for i, b in enumerate(record.builds) if b not in record.skipped and b != candidate]
     fast_ones = [i for i in usable if slow[i] < SURE]
@@ -172,7 +183,16 @@ def _plan(
         pair.append(record.builds[max(fast_ones, key=lambda i: slow[i])])
     if slow_ones:
         pair.append(record.builds[min(slow_ones, key=lambda i: slow[i])])
-    pair.sort(key=record.runs)  # the one that is known less well gets the odd run
-    counts = [(beside + 1) // 2, beside // 2] if len(pair) == 2 else [beside]
-    references = (Share(v, n) for v, n in zip(pair, counts, strict=False) if n)
-    return (Share(candidate, runs), *references)
+    return sorted(pair, key=record.runs)  # the one that is known less well gets the odd run
+
+
+def _shared(references: list[int], runs: int) -> list[Share]:
+    """``runs`` divided among the references."""
+    counts = [(runs + 1) // 2, runs // 2] if len(references) == 2 else [runs]
+    return [Share(v, n) for v, n in zip(references, counts, strict=False) if n]
+
+
+def _weights(references: list[list[int]], record: Record) -> Array:
+    """Of the builds in the mean of each option's references, (O, M)."""
+    builds = np.array(record.builds)
+    return np.array([np.isin(builds, pair) / max(len(pair), 1) for pair in references])

@@ -92,8 +92,8 @@ def _search(
     busy = {share.candidate for order in in_flight for share in order.plan[:1]}
     cost = record.build_runs(policy)
     choice = choose(
-        record, levels, groups, posterior, cost, busy=busy,
-        may_build=budget.may_build(record, policy),
+        record, levels, groups, posterior, cost, may_build=budget.may_build(record, policy),
+        host=_free_host(in_flight), busy=busy,
     )  # fmt: skip
     if choice is None or hopeless(choice, groups, posterior, record, cost):
         reason = _why_stuck(record, policy, levels, groups, posterior)
@@ -130,8 +130,13 @@ def _placed(order: Order, in_flight: Sequence[Measure]) -> Order:
     """``order`` on the first host that is not busy."""
     if not in_flight or not isinstance(order, Measure):
         return order
+    return Measure(order.plan, order.purpose, _free_host(in_flight))
+
+
+def _free_host(in_flight: Sequence[Measure]) -> int:
+    """The first host that is not busy."""
     busy = {other.host for other in in_flight}
-    return Measure(order.plan, order.purpose, next(h for h in range(len(busy) + 1) if h not in busy))
+    return next(h for h in range(len(busy) + 1) if h not in busy)
 
 
 def _undecided(belief: Belief, policy: Policy, reason: str) -> Inconclusive:

@@ -31,6 +31,37 @@ KEPT = 4e-3  # laws less probable than this are dropped
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Present:
+    """What the readings tell of the speed of each of S hosts now; variances in units of s².
+
+    Given the levels, the drift of a host is  some constant - ``drift`` · [levels, offsets]  + an error, and the offsets
+    of the further hosts are  some constant - ``offset`` · levels  + an error. So readings of one build in a row
+    say as little of the build as they say of the host.
+    """
+
+    hosts: NDArray[np.int64]  # (S,)
+    drift: NDArray[np.float64]  # (S, H, M + S - 1)
+    drift_error: NDArray[np.float64]  # (S, H), variance
+    offset: NDArray[np.float64]  # (H, S - 1, M)
+    offset_error: NDArray[np.float64]  # (H, S - 1, S - 1), covariance
+
+    def at(self, host: int, law: int, kept: float) -> tuple[NDArray[np.float64], float]:
+        """How the levels enter what is known of a host's speed, (M,), and the variance of the error.
+
+        ``kept`` is the share of the drift that is left by the time in question. Of a host without readings nothing
+        is known.
+        """
+        builds = self.offset.shape[2]
+        known = np.flatnonzero(self.hosts == host)
+        if not len(known):
+            return np.zeros(builds), HOST_OFFSET**2
+        drift = kept * self.drift[known[0], law]
+        own = (np.arange(1, len(self.hosts)) == known[0]) - drift[builds:]  # how the offsets enter
+        error = float(own @ self.offset_error[law] @ own)
+        return drift[:builds] + own @ self.offset[law], kept**2 * float(self.drift_error[known[0], law]) + error
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Levels:
     """The levels of M builds under H laws of noise; variances are in units of that law's s²."""
 
@@ -44,6 +75,7 @@ class Levels:
     memory: NDArray[np.float64]  # (H,) of the drift, in minutes
     runs: NDArray[np.float64]  # (M,) weighted runs of each build
     pace: float  # minutes from one reading to the next within a measurement
+    present: Present
 
     @property
     def variance(self) -> NDArray[np.float64]:
@@ -80,7 +112,7 @@ def estimate(record: Record, weight: NDArray[np.float64], noise: float | None = 
     ]
     drift, memory, visit, prior = (np.array(column) for column in zip(*laws, strict=True))
     prior = np.where(drift == 0, prior * min(1.0, CALM / _spread(record, weight)), prior)
-    white, log_det = _whiten(groups, len(record.builds), drift, memory, visit)
+    white, log_det, state, spread = _whiten(groups, len(record.builds), drift, memory, visit)
     y, x = white[:, :, 0], white[:, :, 1:]
     information = np.swapaxes(x, 1, 2) @ x
     covariance = np.linalg.inv(information)
@@ -99,7 +131,14 @@ def estimate(record: Record, weight: NDArray[np.float64], noise: float | None = 
     return Levels(
         mean[kept], covariance[kept], residual[kept], freedom, evidence[kept], probability[kept] / probability[kept].sum(),
         drift[kept], memory[kept], np.bincount(record.build, weight, builds).astype(np.float64), pace,
+        Present(np.unique(groups.host), state[:, kept, 1:], spread[:, kept], *_offsets(information[kept], builds)),
     )  # fmt: skip
+
+
+def _offsets(information: NDArray[np.float64], builds: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Of the further hosts, given the levels: how the levels enter, (H, S - 1, M), and the error's covariance."""
+    error = np.linalg.inv(information[:, builds:, builds:]).astype(np.float64)
+    return error @ information[:, builds:, :builds], error
 
 
 def _spread(record: Record, weight: NDArray[np.float64]) -> float:
@@ -138,11 +177,12 @@ def _whiten(
     drift: NDArray[np.float64],
     memory: NDArray[np.float64],
     visit: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """The columns [reading, build indicators, host indicators] made independent, and log|S|, for every law.
 
-    Shapes (H, groups + pseudo-readings, 1 + M + hosts - 1) and (H,). A pseudo-reading says that the offset
-    of a further host is about zero.
+    Shapes (H, groups + pseudo-readings, 1 + M + S - 1) and (H,) for S hosts. A pseudo-reading says that the offset
+    of a further host is about zero. Then what the filter knows of each host's drift after its last reading: the mean,
+    as the same columns, (S, H, columns), and the variance, (S, H).
     """
     hosts, host = np.unique(groups.host, return_inverse=True)
     count, extra = len(groups.mean), len(hosts) - 1
@@ -172,4 +212,4 @@ def _whiten(
         state[h] = expected + gain[:, None] * surprise
         spread[h] = variance * (1 - gain)
     pseudo = np.broadcast_to(columns[count:, None], (extra, len(drift), columns.shape[1]))
-    return np.swapaxes(np.concatenate((white, pseudo)), 0, 1), np.log(forecast).sum(axis=0)
+    return np.swapaxes(np.concatenate((white, pseudo)), 0, 1), np.log(forecast).sum(axis=0), state, spread

@@ -1,7 +1,8 @@
 """What the model expects of a measurement not yet made, for every class of culprits.
 
 Two numbers decide how much a measurement tells: how far apart the classes' predictions lie, and how
-uncertain each of them is. The predictions are those of the most probable cell of the model, conditional
+uncertain each of them is. What is read is the level of a build less what is known of the host's drift, from
+references beside it and from the readings before: so both are asked of combinations of levels. The predictions are those of the most probable cell of the model, conditional
 on what each build has shown already: a build well known to be fast predicts the same under all classes
 and so promises nothing, however open the question whether it is "bad" may look.
 """
@@ -20,13 +21,46 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
-    """Of the level of O candidates, in s.d. and variances of one run."""
+class Separation:
+    """Of what a measurement reads, in s.d. and variances of one run; all of one shape."""
 
-    above: Array  # (O,) probability that the level is above the mean of all predictions
-    between: Array  # (O,) variance between the classes' predictions
-    within: Array  # (O,) variance of the level given its class, no run noise and no drift
-    slow: Array  # (O,) probability that the candidate is slow
+    above: Array  # probability that it is above the mean of all predictions
+    between: Array  # variance between the classes' predictions
+    within: Array  # variance given the class, no run noise and no drift
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """Of the levels of O candidates and of the M builds, in log units and units of s².
+
+    The first index of an array of O + M runs over the candidates, then over the builds.
+    """
+
+    candidates: int
+    mean: Array  # (O + M, C), up to a constant: with the culprit on the fast side of a candidate within its class
+    jump: Array  # (O, C) what is added with the culprit on the slow side, 0 if the class lies on one side
+    slow_side: Array  # (O, C) probability of that
+    fast_side: Array  # (O, C)
+    left: Array  # (O + M, C) of a step at each class once the readings are known: its size is uncertain
+    step: Array  # (C,) that uncertainty, times the probability of the class
+    covariance: Array  # (O + M, O + M), the classes' steps given
+    s: float
+
+    def against(self, weights: Array) -> Separation:
+        """Of a reading of each candidate less ``weights`` (O, B, M) · levels of the builds: shapes (O, B)."""
+        o = self.candidates
+        mean = self.mean[:o, None] - weights @ self.mean[o:]
+        left = self.left[:o, None] - weights @ self.left[o:]
+        own, cross, builds = self.covariance[:o, :o], self.covariance[:o, o:], self.covariance[o:, o:]
+        variance = np.diagonal(own)[:, None] - 2 * (weights * cross[:, None]).sum(axis=2)
+        variance = variance + ((weights @ builds) * weights).sum(axis=2)
+        low, high = mean, mean + self.jump[:, None]
+        w_low, w_high = self.fast_side[:, None], self.slow_side[:, None]
+        middle = (w_low * low + w_high * high).sum(axis=2, keepdims=True)
+        between = (w_low * (low - middle) ** 2 + w_high * (high - middle) ** 2).sum(axis=2) / self.s**2
+        above = (w_low * (low > middle) + w_high * (high > middle)).sum(axis=2)
+        within = np.maximum(variance, 1e-9) + left**2 @ self.step
+        return Separation(np.clip(above, 1e-9, 1 - 1e-9), between, within)
 
 
 def predict(
@@ -34,31 +68,29 @@ def predict(
 ) -> Prediction:
     """Predict ``candidates``; ``builds`` gives for each the row of its readings so far, -1 if there are none."""
     fit, pi = posterior.fit, posterior.culprit
-    built = np.array(builds)
-    share = np.array([classes.slow[b] if b >= 0 else classes.share(v) for v, b in zip(candidates, builds, strict=True)])
-    share = share.astype(np.float64)  # (O, C)
+    slow = classes.slow.astype(np.float64)
+    shares = [slow[b] if b >= 0 else classes.share(v) for v, b in zip(candidates, builds, strict=True)]
+    share = np.concatenate((np.array(shares, np.float64).reshape(len(shares), -1), slow))  # (O + M, C)
+    row = np.array([*builds, *range(len(slow))])
     splits = (share > 0) & (share < 1)
     label = np.where(splits, 0.0, share)
-    own = (built[:, None] == np.arange(len(classes.slow))[None]).astype(np.float64)  # (O, M)
-    slow = classes.slow.astype(np.float64)
+    alike = (row[:, None] == row[None]) & (row >= 0) | np.eye(len(row), dtype=bool)
 
-    walk_with = fit.walk * (share * classes.prior) @ slow.T  # (O, M)
-    cross = fit.base + walk_with + fit.layout * own
-    total = fit.base + fit.walk * share @ classes.prior + fit.layout
+    walk = fit.walk * (share * classes.prior) @ share.T
+    np.fill_diagonal(walk, fit.walk * share @ classes.prior)
+    prior = fit.base + walk + fit.layout * alike  # (O + M, O + M)
+    cross = prior[:, len(candidates) :]  # with the builds' levels
     y = levels.mean[fit.law] - fit.centre
     solved = np.linalg.solve(fit.covariance, np.column_stack((y, slow, cross.T)))
     solved_y, solved_z, solved_c = solved[:, 0], solved[:, 1 : 1 + slow.shape[1]], solved[:, 1 + slow.shape[1] :]
 
-    left = label - cross @ solved_z  # (O, C): what is left of a step at class c once the readings are known
-    decoy_share = np.where(splits, share, label) - cross @ solved_z
-    low = (cross @ solved_y)[:, None] + fit.drop * left + fit.decoy * decoy_share[:, fit.decoy_class]
-    high = low + np.where(splits, fit.drop, 0.0)  # a split class: the culprit may lie on either side
-    w_high = np.where(splits, share, 0.0) * pi
-    w_low = pi - w_high
-    mean = (w_low * low + w_high * high).sum(axis=1, keepdims=True)
-    s2 = fit.s**2
-    between = (w_low * (low - mean) ** 2 + w_high * (high - mean) ** 2).sum(axis=1) / s2
-    above = (w_low * (low > mean) + w_high * (high > mean)).sum(axis=1)
-    steps = (left**2 / np.maximum(fit.drop_precision, 1e-9)) @ pi  # the size of the step is uncertain too
-    within = np.maximum(total - (cross * solved_c.T).sum(axis=1), 1e-9) + steps
-    return Prediction(np.clip(above, 1e-9, 1 - 1e-9), between, within, share @ pi)
+    left = label - cross @ solved_z
+    decoy_left = np.where(splits, share, label) - cross @ solved_z
+    mean = (cross @ solved_y)[:, None] + fit.drop * left + fit.decoy * decoy_left[:, fit.decoy_class]
+    options = slice(len(candidates))
+    slow_side = np.where(splits, share, 0.0)[options] * pi
+    return Prediction(
+        candidates=len(candidates), mean=mean, jump=np.where(splits, fit.drop, 0.0)[options], slow_side=slow_side,
+        fast_side=pi - slow_side, left=left, step=pi / np.maximum(fit.drop_precision, 1e-9),
+        covariance=prior - cross @ solved_c, s=fit.s,
+    )  # fmt: skip
