@@ -75,6 +75,14 @@ def test_the_picture(told: Told, views: list[View]) -> None:
     assert "\n".join(picture(view, 90, 30, now)) == CONFIRMING.rstrip("\n")
 
 
+def test_the_ratio_is_named_after_the_metric(told: Told, views: list[View]) -> None:
+    view, now = moment(told, views, Purpose.CONFIRM, 4)
+    assert view.hunt is not None
+    drawn = "\n".join(picture(replace(view, hunt=replace(view.hunt, metric="p95")), 90, 30, now))
+    assert " rp95 " in drawn
+    assert "rQPS" not in drawn
+
+
 def test_the_picture_in_ascii(told: Told, views: list[View]) -> None:
     for view, (at, _) in list(zip(views, told, strict=True))[::45]:
         one, other = picture(view, 90, 30, at, ASCII), picture(view, 90, 30, at)

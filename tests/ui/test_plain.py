@@ -3,10 +3,11 @@
 import io
 import re
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
-from perfbisect.core.event import BuildProgress, Decided, Event, RunProgress, RunStarted
+from perfbisect.core.event import BuildProgress, Decided, Event, RunFinished, RunProgress, RunStarted
 from perfbisect.core.order import Measure
 from perfbisect.ui.plain import PlainLines, lines
 from perfbisect.ui.state import View
@@ -49,6 +50,17 @@ def test_every_line_has_a_time_and_a_word(log: str) -> None:
 )
 def test_what_is_told(log: str, pattern: str) -> None:
     assert re.search(pattern, log)
+
+
+def test_a_ratio_is_named_after_its_metric(told: Told, views: list[View]) -> None:
+    at, event, view = next(
+        (at, event, view)
+        for (at, event), view in zip(told, views, strict=True)
+        if isinstance(event, RunFinished) and view.ratio(event.candidate)
+    )
+    assert view.hunt is not None
+    (line,) = lines(replace(view, hunt=replace(view.hunt, metric="cpu/o")), event, at)
+    assert re.search(r"QPS  rcpu/o 0\.5\d\d ", line)
 
 
 def test_progress_is_not_told(told: Told, views: list[View]) -> None:

@@ -88,7 +88,7 @@ def built(view: View, event: BuildFinished) -> str:
 def ran(view: View, event: RunFinished) -> str:
     """The rate of a run, how its build now compares with the base, and which run it was."""
     found = view.ratio(event.candidate)
-    said = [f"{rate(event.facts.qps):>10} QPS", f"rQPS {found.middle:.3f} ({ends(found)})" if found else ""]
+    said = [f"{rate(event.facts.qps):>10} QPS", f"{view.relative} {found.middle:.3f} ({ends(found)})" if found else ""]
     if view.build(event.candidate) == 0:
         said[1] = "base"
     if isinstance(view.now, Running):

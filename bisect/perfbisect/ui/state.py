@@ -25,6 +25,7 @@ from perfbisect.core.observation import Reading
 from perfbisect.core.observe import Logged, observations
 from perfbisect.core.order import Belief, Interval, Measure, Purpose, Verdict
 from perfbisect.core.rqps import relative
+from perfbisect.core.verdict import title
 from perfbisect.core.words import printable
 from perfbisect.ui.estimate import Pace, bits, remaining
 from perfbisect.ui.words import about
@@ -81,7 +82,7 @@ class View:
     node: Mapping[str, int] = field(default_factory=dict)  # full hash → candidate
     rows: Mapping[int, Row] = field(default_factory=dict)
     log: tuple[tuple[float, Logged], ...] = ()
-    ratios: Mapping[int, Interval] = field(default_factory=dict)  # rQPS of measured candidates, the base left out
+    ratios: Mapping[int, Interval] = field(default_factory=dict)  # of measured candidates to the base, itself left out
     now: Building | Running | None = None
     belief: Belief | None = None
     purpose: Purpose | None = None
@@ -102,8 +103,13 @@ class View:
         return candidate if row is None or row.same_as is None else row.same_as
 
     def ratio(self, candidate: int) -> Interval | None:
-        """The rQPS of a candidate's binary; None while it cannot be said, and for the base itself."""
+        """The metric of a candidate's binary relative to the base; None while it cannot be said, and for the base itself."""
         return self.ratios.get(self.build(candidate))
+
+    @property
+    def relative(self) -> str:
+        """The name of the ratio to the base: rQPS, rcpu/o, …"""
+        return f"r{title(self.hunt.metric if self.hunt else 'qps')}"
 
     @property
     def leader(self) -> tuple[int, float] | None:
@@ -141,7 +147,7 @@ def recalled(view: View, told: Iterable[tuple[float, Event]]) -> View:
 
 
 def noted(view: View, event: Event, at: float) -> View:
-    """The view after ``event``, rQPS left as it was: comparing everything is the one thing here that takes time."""
+    """The view after ``event``, ratios left as they were: comparing everything is the one thing here that takes time."""
     if view.began is None:
         view = replace(view, began=at)
     match event:
@@ -178,7 +184,7 @@ def noted(view: View, event: Event, at: float) -> View:
 
 
 def compared(view: View) -> View:
-    """The view with the rQPS of every candidate, from all runs so far."""
+    """The view with the ratio of every candidate to the base, from all runs so far."""
     if view.hunt is None:
         return view
     told = observations(view.log, view.node, view.hunt.metric, view.began or 0.0)

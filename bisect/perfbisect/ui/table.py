@@ -29,7 +29,7 @@ class Column:
 
 
 def ratio_cell(view: View, candidate: int, row: Row) -> str:
-    """The rQPS in three decimals."""
+    """The ratio to the base in three decimals."""
     found = view.ratio(candidate)
     if found is not None:
         return f"{found.middle:.3f}"
@@ -37,7 +37,7 @@ def ratio_cell(view: View, candidate: int, row: Row) -> str:
 
 
 def interval_cell(view: View, candidate: int, row: Row) -> str:
-    """The 95 % interval of the rQPS."""
+    """The 95 % interval of that ratio."""
     found = view.ratio(candidate)
     if found is not None:
         return ends(found)
@@ -87,7 +87,7 @@ def table(view: View, width: int, rows: int, glyphs: Glyphs) -> list[Text]:
     if not view.rows:
         return []
     widths = chosen(width)
-    titles = (cut(column.title, size, column.right, glyphs) for column, size in widths.items())
+    titles = (cut(title(view, column), size, column.right, glyphs) for column, size in widths.items())
     lines = [Text((" " * GAP).join(titles).rstrip(), "dim")]
     candidates = sorted(view.rows)
     hidden = 0
@@ -98,6 +98,11 @@ def table(view: View, width: int, rows: int, glyphs: Glyphs) -> list[Text]:
     if hidden and rows > 1:
         lines.append(Text(f"and {hidden} more", "dim"))
     return lines
+
+
+def title(view: View, column: Column) -> str:
+    """What stands above a column."""
+    return view.relative if column is RATIO else column.title
 
 
 def chosen(width: int) -> dict[Column, int]:
