@@ -37,7 +37,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     the replay of other rules ends where they would have asked for runs that were not.
     """
     from perfbisect.cli.session import span_of
-    from perfbisect.core.order import Measure
+    from perfbisect.core.order import Measure, Purpose
     from perfbisect.core.verdict import chance, exit_status, sentences
     from perfbisect.errors import UsageError
     from perfbisect.hunt import Quest
@@ -58,10 +58,13 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     policy = replace(settings.policy, **{name: value for name, value in rules.items() if value is not None})
     repository = open_repository(Path(settings.repository))
     for runs, decision in decisions(Quest(span.graph, candidates, policy, settings.metric), told, began):
-        leader = int(decision.belief.culprit.argmax())
-        likely = chance(float(decision.belief.culprit[leader]))
-        say(f"{runs:5} runs  {candidates[leader][:10]} leads with {likely}")
-        if not isinstance(decision.order, Measure):
+        if isinstance(decision.order, Measure):
+            leader = int(decision.belief.culprit.argmax())
+            likely = chance(float(decision.belief.culprit[leader]))
+            ends = decision.order.purpose is Purpose.ENDS
+            say(f"{runs:5} runs  {'the ends are compared' if ends else f'{candidates[leader][:10]} leads with {likely}'}")
+        else:
+            say(f"{runs:5} runs  verdict")
             for sentence in sentences(
                 decision.order, lambda node: describe(repository, candidates[node]), settings.metric
             ):

@@ -10,7 +10,9 @@ Level of build v, with bad(v; K) = 1 when K is v or an ancestor of v:
   several steps). Both structures get priors of similar width: otherwise the narrower would win by
   its width alone (Lindley's paradox).
 * layout: what one particular binary is faster or slower by, for reasons of code placement; drawn once for each
-  build, so repeats never average it away. Its size is on a grid.
+  build, so repeats never average it away. Its size is on a grid. One build may be odd: its layout is of the
+  order of the drop itself. Otherwise a level half way between slow and fast would be taken for the nearer of the two
+  with a certainty that only the tails of a normal distribution have.
 * d at J: one sharp decoy of either sign anywhere in the range, every pair (K, J) enumerated. A smooth
   random walk alone cannot imitate a second step: zooming into it would make it look certain.
 * walk: many small steps, a random walk along the history (covariance: prior mass of common ancestors).
@@ -32,6 +34,8 @@ from perfbisect.core.levels import Levels
 Array = NDArray[np.float64]
 
 LAYOUT = ((0.002, 0.30), (0.005, 0.45), (0.010, 0.25))  # (s.d., prior)
+ODD = 0.02  # prior of a build to be odd
+ODD_WIDTH = 0.25  # s.d. of its layout in units of the drop between the ends
 SEVERAL = 0.4  # prior of several steps
 BASE = 1.0  # s.d. of the prior of the base level, far wider than anything seen
 ONE_WIDTH = 0.5  # s.d. of D in units of the drop between the ends
@@ -70,6 +74,7 @@ class Fit:
     law: int  # index into Levels
     s: float
     layout: float  # variance of the layout effect
+    odd: Array  # (M,) variance that it has besides in the odd build, elsewhere 0
     walk: float  # variance of the walk over the whole range
     base: float  # variance of the base level
     centre: float  # subtracted from the levels
@@ -99,6 +104,7 @@ class _Terms:
     precision: Array
     decoy: Array
     decoy_class: NDArray[np.int64]
+    odd: NDArray[np.int64]  # (Q, C) the odd build, -1 if none
 
 
 def infer(levels: Levels, classes: Classes, drop: float, error: float = 0.0) -> Posterior:
@@ -119,17 +125,18 @@ def infer(levels: Levels, classes: Classes, drop: float, error: float = 0.0) -> 
     walk = (WALK * drop) ** 2 / s2
     rough = plain + walk[:, None, None] * common
     data = (y, slow, levels.residual[law], levels.freedom, s2, prior)
-    terms = (_one_step(plain, *data), _several_steps(rough, *data, classes.prior))
+    terms = (_one_step(plain, *data, (ODD_WIDTH * drop) ** 2 / s2), _several_steps(rough, *data, classes.prior))
     log = np.stack([terms[0].log + np.log(1 - SEVERAL), terms[1].log + np.log(SEVERAL)])
     log = log + log_prior[None, :, None] + np.log(classes.prior)
     p = np.exp(log - log_sum(log))
     p /= p.sum()
-    structure, q, _ = np.unravel_index(int(p.argmax()), p.shape)
+    structure, q, c = np.unravel_index(int(p.argmax()), p.shape)
     best = terms[structure]
+    odd = (ODD_WIDTH * drop) ** 2 / s2[q] * (np.arange(len(slow)) == best.odd[q, c])
     fit = Fit(
-        law=int(law[q]), s=float(np.sqrt(s2[q])), layout=float(width[q] ** 2 / s2[q]),
+        law=int(law[q]), s=float(np.sqrt(s2[q])), layout=float(width[q] ** 2 / s2[q]), odd=odd,
         walk=float(walk[q]) if structure else 0.0, base=float(base[q]), centre=centre,
-        covariance=(rough if structure else plain)[q], drop=best.drop[q], drop_precision=best.precision[q],
+        covariance=(rough if structure else plain)[q] + np.diag(odd), drop=best.drop[q], drop_precision=best.precision[q],
         decoy=best.decoy[q], decoy_class=best.decoy_class[q],
     )  # fmt: skip
     cells = p.sum(axis=(0, 2))
@@ -141,50 +148,92 @@ def infer(levels: Levels, classes: Classes, drop: float, error: float = 0.0) -> 
     )
 
 
-def _solve(covariance: Array, y: Array, slow: Array) -> tuple[Array, Array, Array]:
-    """Readings and labels whitened by ``covariance``: (Q, M), (Q, M, C), and log|covariance|, (Q,)."""
+def _solve(covariance: Array, *columns: Array) -> tuple[tuple[Array, ...], Array]:
+    """``columns``, each (…, M, any), whitened by ``covariance`` (Q, M, M), and log|covariance|, (Q,)."""
     factor = np.linalg.cholesky(covariance)
-    right = np.concatenate((y[:, :, None], np.broadcast_to(slow, (len(y), *slow.shape))), axis=2)
-    white = np.linalg.solve(factor, right)
-    return white[:, :, 0], white[:, :, 1:], 2 * np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
+    every = [np.broadcast_to(column, (len(factor), *column.shape[-2:])) for column in columns]
+    white = np.linalg.solve(factor, np.concatenate(every, axis=2))
+    cuts = np.cumsum([column.shape[-1] for column in columns])[:-1].tolist()
+    return tuple(np.split(white, cuts, axis=2)), 2 * np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
 
 
 def _one_step(
-    covariance: Array, y: Array, slow: Array, residual: Array, freedom: float, s2: Array, drops: _Drops
+    covariance: Array, y: Array, slow: Array, residual: Array, freedom: float, s2: Array, drops: _Drops, odd: Array
 ) -> _Terms:
-    y, z, log_det = _solve(covariance, y, slow)
-    return _main_step(y, z, log_det, residual, freedom, s2 / drops.one[1] ** 2, -drops.one[0])
+    """One step, no decoy; at most one build is odd: its level has the variance ``odd`` (Q,) besides.
+
+    Each build in turn, as an update of rank one (Sherman and Morrison); index 0 of an axis B is for none.
+    """
+    (white_y, z, unit), log_det = _solve(covariance, y[:, :, None], slow, np.eye(len(slow)))
+    uz, uy = np.swapaxes(unit, 1, 2) @ z, np.swapaxes(unit, 1, 2) @ white_y  # (Q, M, C), (Q, M, 1)
+    gain = 1 + odd[:, None] * (unit**2).sum(axis=1)  # (Q, M)
+    less = (odd[:, None] / gain)[:, :, None]
+    zz, zy, yy = (z**2).sum(axis=1), (white_y * z).sum(axis=1), (white_y**2).sum(axis=(1, 2))
+    terms = _main_step(
+        np.concatenate((yy[:, None, None], yy[:, None, None] - less * uy**2), axis=1),
+        np.concatenate((zz[:, None], zz[:, None] - less * uz**2), axis=1),
+        np.concatenate((zy[:, None], zy[:, None] - less * uz * uy), axis=1),
+        np.concatenate((log_det[:, None, None], (log_det[:, None] + np.log(gain))[:, :, None]), axis=1),
+        residual[:, None, None], freedom, (s2 / drops.one[1] ** 2)[:, None, None], -drops.one[0],
+    )  # fmt: skip
+    builds = len(slow)
+    prior = (
+        np.log([1 - builds * ODD] + builds * [ODD]) if builds * ODD < 0.5 else np.log([0.5] + builds * [0.5 / builds])
+    )
+    log = terms.log + prior[:, None]
+    best = log.argmax(axis=1)[:, None]
+
+    def at_best(values: Array) -> Array:
+        return np.take_along_axis(values, best, axis=1)[:, 0]
+
+    none = np.zeros_like(best[:, 0])
+    return _Terms(
+        log_sum(log, axis=1),
+        at_best(terms.drop),
+        at_best(terms.precision),
+        none.astype(np.float64),
+        none,
+        best[:, 0] - 1,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Main:
+    """Log marginals of one step, its coefficient and the precision of that; all of one shape."""
+
+    log: Array
+    drop: Array
+    precision: Array
 
 
 def _main_step(
-    y: Array, z: Array, log_det: Array, residual: Array, freedom: float, width: Array, mean: float
-) -> _Terms:
-    """One step of prior mean ``mean`` and prior precision ``width`` (in 1/s²), no decoy."""
-    zz, zy = (z**2).sum(axis=1), (y[:, :, None] * z).sum(axis=1)
-    prior = width[:, None]
-    precision, right = zz + prior, zy + prior * mean
+    yy: Array, zz: Array, zy: Array, log_det: Array, residual: Array, freedom: float, width: Array, mean: float
+) -> _Main:
+    """One step of prior mean ``mean`` and prior precision ``width`` (in 1/s²), no decoy; sums over whitened builds."""
+    precision, right = zz + width, zy + width * mean
     drop = right / precision
-    squares = np.maximum((residual + (y**2).sum(axis=1) + width * mean**2)[:, None] - right * drop, 1e-12)
-    log = -0.5 * (log_det[:, None] + np.log(precision / prior)) - 0.5 * freedom * np.log(squares)
+    squares = np.maximum(residual + yy + width * mean**2 - right * drop, 1e-12)
+    log = -0.5 * (log_det + np.log(precision / width)) - 0.5 * freedom * np.log(squares)
     log = log + log_cdf(-drop * np.sqrt(precision * freedom / squares))
-    none = np.zeros_like(drop)
-    return _Terms(log, drop, precision, none, none.astype(np.int64))
+    return _Main(log, drop, precision)
 
 
 def _several_steps(
     covariance: Array, y: Array, slow: Array, residual: Array, freedom: float, s2: Array, drops: _Drops, prior: Array
 ) -> _Terms:
-    y, z, log_det = _solve(covariance, y, slow)
+    (white_y, z), log_det = _solve(covariance, y[:, :, None], slow)
     width, mean = s2 / drops.main[1] ** 2, -drops.main[0]
-    alone = _main_step(y, z, log_det, residual, freedom, width, mean)
+    zz, zy, yy = (z**2).sum(axis=1), (white_y * z).sum(axis=1), (white_y**2).sum(axis=(1, 2))
+    alone = _main_step(
+        yy[:, None], zz, zy, log_det[:, None], residual[:, None], freedom, width[:, None], mean
+    )  # fmt: skip
     w1, w2 = width[:, None, None], (s2 / drops.decoy**2)[:, None, None]
-    zz, zy = (z**2).sum(axis=1), (y[:, :, None] * z).sum(axis=1)
     cross = np.swapaxes(z, 1, 2) @ z  # (Q, C, C): axis 1 the culprit K, axis 2 the decoy J
     a, b = zz[:, :, None] + w1, zz[:, None, :] + w2
     det = np.maximum(a * b - cross**2, 1e-12)
     r1, r2 = zy[:, :, None] + w1 * mean, zy[:, None, :]
     main, decoy = (b * r1 - cross * r2) / det, (a * r2 - cross * r1) / det
-    squares = residual + (y**2).sum(axis=1) + width * mean**2
+    squares = residual + yy + width * mean**2
     squares = np.maximum(squares[:, None, None] - r1 * main - r2 * decoy, 1e-12)
     margin = np.sqrt(squares / freedom * np.maximum(a + b - 2 * np.abs(cross), 1e-9) / det)
     log = -0.5 * (log_det[:, None, None] + np.log(det / (w1 * w2))) - 0.5 * freedom * np.log(squares)
@@ -202,4 +251,5 @@ def _several_steps(
         alone.precision,
         np.where(without, 0.0, at_best(decoy)),
         pick[:, :, 0],
+        np.full_like(best, -1),
     )

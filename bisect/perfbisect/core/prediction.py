@@ -78,7 +78,8 @@ def predict(
 
     walk = fit.walk * (share * classes.prior) @ share.T
     np.fill_diagonal(walk, fit.walk * share @ classes.prior)
-    prior = fit.base + walk + fit.layout * alike  # (O + M, O + M)
+    layout = fit.layout + np.where(row >= 0, fit.odd[row], 0.0)
+    prior = fit.base + walk + layout * alike  # (O + M, O + M)
     cross = prior[:, len(candidates) :]  # with the builds' levels
     y = levels.mean[fit.law] - fit.centre
     solved = np.linalg.solve(fit.covariance, np.column_stack((y, slow, cross.T)))

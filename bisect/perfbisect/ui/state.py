@@ -23,7 +23,7 @@ from perfbisect.core.event import (
 )
 from perfbisect.core.observation import Reading
 from perfbisect.core.observe import Logged, observations
-from perfbisect.core.order import Belief, Interval, Measure, Purpose, Verdict
+from perfbisect.core.order import Belief, Interval, Measure, NotReproduced, Purpose, Verdict
 from perfbisect.core.rqps import relative
 from perfbisect.core.verdict import title
 from perfbisect.core.words import printable
@@ -112,9 +112,14 @@ class View:
         return f"r{title(self.hunt.metric if self.hunt else 'qps')}"
 
     @property
+    def told_apart(self) -> bool:
+        """Whether the ends are taken to differ: before that, who would be the culprit says nothing."""
+        return self.purpose is not Purpose.ENDS and not isinstance(self.verdict, NotReproduced)
+
+    @property
     def leader(self) -> tuple[int, float] | None:
-        """The most probable culprit and its probability; None while it does not stand out."""
-        if self.belief is None or len(self.belief.culprit) < 2:
+        """The most probable culprit and its probability; None while it does not stand out, or the ends may be alike."""
+        if self.belief is None or len(self.belief.culprit) < 2 or not self.told_apart:
             return None
         candidate = int(np.argmax(self.belief.culprit))
         share = float(self.belief.culprit[candidate])

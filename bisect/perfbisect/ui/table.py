@@ -52,8 +52,8 @@ def build_cell(view: View, candidate: int, row: Row) -> str:
 
 
 def chance_cell(view: View, candidate: int, row: Row) -> str:
-    """How probable it is to be the culprit; nothing where that is next to nothing."""
-    culprit = view.belief.culprit if view.belief is not None else ()
+    """How probable it is to be the culprit; nothing where that is next to nothing, or the ends may be alike."""
+    culprit = view.belief.culprit if view.belief is not None and view.told_apart else ()
     share = float(culprit[candidate]) if candidate < len(culprit) else 0.0
     return f"{min(share, 0.999) * 100:.0f} %" if share >= 0.005 else ""
 
