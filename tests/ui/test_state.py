@@ -173,6 +173,14 @@ def test_who_leads() -> None:
     assert after(STARTED, decided(0.0, 0.1, 0.8, 0.1)).leader == (2, 0.8)
 
 
+def test_nobody_leads_while_the_ends_may_be_alike() -> None:
+    """In a range of one commit it is the culprit for certain, if there is one; which is not to say that there is."""
+    view = after(STARTED, decided(0.0, 0.1, 0.8, 0.1, purpose=Purpose.ENDS))
+    assert view.leader is None
+    alike = HuntEnded(NotReproduced(Interval(0.99, 1.0, 1.01), 0.02))
+    assert update(after(STARTED, decided(0.0, 0.1, 0.8, 0.1)), alike, 1100.0).leader is None
+
+
 def test_the_end() -> None:
     verdict = NotReproduced(Interval(0.99, 1.0, 1.01), 0.02)
     view = after(STARTED, building(1), HuntEnded(verdict))

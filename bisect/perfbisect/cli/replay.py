@@ -62,7 +62,9 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
             leader = int(decision.belief.culprit.argmax())
             likely = chance(float(decision.belief.culprit[leader]))
             ends = decision.order.purpose is Purpose.ENDS
-            say(f"{runs:5} runs  {'the ends are compared' if ends else f'{candidates[leader][:10]} leads with {likely}'}")
+            say(
+                f"{runs:5} runs  {'the ends are compared' if ends else f'{candidates[leader][:10]} leads with {likely}'}"
+            )
         else:
             say(f"{runs:5} runs  verdict")
             for sentence in sentences(

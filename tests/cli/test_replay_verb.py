@@ -1,0 +1,112 @@
+"""`bisect replay` as users meet it: a range in a real repository, its hunt read back from the history."""
+
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from perfbisect.cli import main
+from perfbisect.core.event import BuildFinished, Decided, HuntStarted, RunFinished
+from perfbisect.core.graph import Graph
+from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts
+from perfbisect.core.observe import observations
+from perfbisect.core.order import Measure
+from perfbisect.core.policy import Policy
+from perfbisect.core.schedule import interleave
+from perfbisect.core.search import decide
+from perfbisect.core.settings import Settings
+from perfbisect.store.history import History
+
+pytestmark = pytest.mark.tools
+
+HOST = HostFacts("local", "a CPU", 2, 1024, "6.1", "gcc 12")
+BEGAN = 1000.0
+
+
+def hunted(path: Path, repository: Path, commits: tuple[str, ...], speeds: tuple[int, ...]) -> None:
+    """Write a hunt in which the commits have these QPS, and runs scatter by half a per cent."""
+    settings = Settings(
+        "v1", "v2", str(repository), "demo", "update-index", "local", good_commit=commits[0], bad_commit=commits[-1]
+    )
+    started = HuntStarted(
+        1, "demo", "update-index", HOST, "v1", "v2", len(commits) - 1, commits, merges=0, resumed=False
+    )
+    node = {commit: index for index, commit in enumerate(commits)}
+    with closing(History.open(path)) as history:
+        number = history.begin(settings, HOST, started, BEGAN)
+        at = BEGAN
+        while True:
+            seen = observations(history.log(number), node, "qps", BEGAN)
+            decision = decide(Graph.line(len(commits) - 1), seen, Policy())
+            history.append(number, Decided(decision), at)
+            if not isinstance(decision.order, Measure):
+                return
+            built = {event.facts.commit for _, event in history.log(number) if isinstance(event, BuildFinished)}
+            for share in decision.order.plan:
+                commit = commits[share.candidate]
+                if commit not in built:
+                    facts = BuildFacts(commit, commit, commit, 5.0, 1, 1, reused=False, log="")
+                    history.append(number, BuildFinished(share.candidate, facts, None), at := at + 5)
+            for candidate in interleave(decision.order.plan):
+                at += 10
+                operations = speeds[candidate] + int(at * 7) % 11 * speeds[candidate] // 1000
+                run = RunFacts(
+                    commits[candidate], commits[candidate], f"{at}", "local", at - 9, 1.0, operations, {}, (), {}, {}
+                )
+                history.append(number, RunFinished(candidate, run), at)
+
+
+@pytest.fixture
+def commits(git: Callable[..., str], tmp_path: Path) -> tuple[str, ...]:
+    hashes = []
+    for number in range(5):
+        (tmp_path / "repo" / "engine.c").write_text(f"int version = {number};\n")
+        git("add", ".")
+        git("commit", "-q", "-m", f"Change {number}")
+        hashes.append(git("rev-parse", "HEAD"))
+    return tuple(hashes)
+
+
+@pytest.fixture
+def replay(
+    tmp_path: Path, commits: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str]]:
+    """``replay(speeds, *arguments)`` of a hunt through the five commits: exit status and what is printed."""
+
+    def run(speeds: tuple[int, ...], *arguments: str) -> tuple[int, str]:
+        path = tmp_path / "history.db"
+        hunted(path, tmp_path / "repo", commits, speeds)
+        monkeypatch.setattr(sys, "argv", ["bisect", "replay", "--history", str(path), *arguments])
+        with pytest.raises(SystemExit) as leave:
+            main()
+        assert isinstance(leave.value.code, int)
+        return leave.value.code, capsys.readouterr().out
+
+    return run
+
+
+SLOWER = (10_000, 10_000, 10_000, 7_000, 7_000)
+
+
+def test_a_culprit_is_named_again(replay: Callable[..., tuple[int, str]], commits: tuple[str, ...]) -> None:
+    status, said = replay(SLOWER)
+    assert status == 0
+    first, *_ = said.splitlines()
+    assert first.split(maxsplit=2) == ["0", "runs", "the ends are compared"]
+    assert f"{commits[3][:10]} leads with" in said
+    assert f"The culprit is {commits[3][:10]} (2020-01-02, “Change 3”)" in said
+
+
+def test_ends_that_are_alike_have_no_leader(replay: Callable[..., tuple[int, str]]) -> None:
+    status, said = replay((10_000,) * 5)
+    assert status == 1
+    assert "leads" not in said
+    assert "Not reproduced" in said
+
+
+def test_a_smaller_budget_ends_it_without_a_name(replay: Callable[..., tuple[int, str]]) -> None:
+    status, said = replay(SLOWER, "--max-runs", "2")
+    assert status == 2
+    assert said.splitlines()[1].split()[-1] == "verdict"
