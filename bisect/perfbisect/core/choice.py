@@ -31,7 +31,7 @@ GOOD_ENOUGH = 0.93  # repeats: the largest batch whose score is this near to the
 SURE = 0.05  # a reference is a build whose label is this certain
 ENOUGH_BITS = 0.3  # entropy that an answer of 95 % has left
 POINTLESS = 0.01  # of the score of the first step: nothing is left to learn
-PATIENCE = 4.5  # times what a usual search for such a change costs
+PATIENCE = 8.0  # times what a usual search for such a change costs
 SEEN = 0.8  # s.d. of a run: smaller changes get no more patience than one of this size
 FIXED = 25.0  # runs that any hunt costs: the ends and the proof
 

@@ -23,8 +23,9 @@ from perfbisect.core.reach import reach_of
 from perfbisect.core.record import Record
 
 LEAST = 3  # fresh runs of each side; one more on a host that drifts, one less where they leave no question
-PLAIN = 5.0  # standard errors that leave none
+PLAIN = 3.5  # standard errors that leave none
 MOST = 40  # fresh runs of each side after which the proof is given up
+DRIFTING = 0.75  # probability from which a host is taken to drift
 PROVEN = 2.2  # standard errors between culprit and parent
 
 
@@ -78,9 +79,9 @@ def confirmation(
     record: Record, posterior: Posterior, noise: float, culprit: int, proof: Sequence[Duel]
 ) -> Measure | None:
     """The runs still missing for the proof, or None once it stands or cannot be had; ``noise`` is that of a run."""
-    enough = LEAST + (posterior.drifting > 0.5)
+    enough = LEAST + (posterior.drifting > DRIFTING)
     drop = -float(posterior.culprit @ posterior.fit.drop)
-    at_first = enough - 1 if drop > PLAIN * noise else enough
+    at_first = enough - 1 if drop > PLAIN * noise else enough  # two against two have an error of one run's noise
     wanted = {}
     for duel in proof:
         if duel.runs >= MOST:

@@ -14,11 +14,13 @@ from perfbisect.core.model import LAYOUT
 from perfbisect.core.order import Interval
 from perfbisect.core.policy import Policy
 
-CLEAR = ((4, 20, 40), (2.7, 2.0, 1.7))  # standard errors at which the ends are taken to differ: after so many runs
+CLEAR = ((4, 20, 40), (2.0, 1.6, 1.3))  # standard errors at which the ends are taken to differ: after so many runs
+STILL = 1.0  # standard errors below which a search that has begun asks for the ends again
+SHOWN = 2.7  # standard errors at which a change would have been taken for one at once
 POWER = 1.28  # further standard errors: a change this much larger would have been seen nine times in ten
 CLEAR_OF_LAYOUT = ((0.4, 0.8), (2.7, 1.9))  # the same, by the share of layout in what is uncertain
 PROMISED = 0.9  # s.d. of a run: on a noisy host the change that the ends have to show, if not the one asked for
-UNLIKELY = 0.05  # probability of such a change at which it is given up
+UNLIKELY = 0.04  # probability of such a change at which it is given up
 MOST = 36.0  # runs of each end
 SETTLED = 0.8  # share of layout in what is uncertain from which more runs of the same builds tell nothing
 CHEAP = 4.0  # builds that cost fewer runs than this
@@ -78,9 +80,9 @@ def first_runs(build_cost: float) -> int:
     return 2 if build_cost <= CHEAP else 3
 
 
-def differ(ends: Contrast) -> bool:
-    """Whether the search may begin, or go on."""
-    return ends.clear >= _bar(ends)
+def differ(ends: Contrast, searching: bool = False) -> bool:
+    """Whether the search may begin; or, if it has begun, whether it may go on."""
+    return ends.clear >= (STILL if searching else _bar(ends))
 
 
 def _bar(ends: Contrast) -> float:
@@ -107,4 +109,4 @@ def more_runs(ends: Contrast) -> int:
 
 def detectable(ends: Contrast) -> float:
     """The smallest drop that would have been seen, as a fraction."""
-    return float(-np.expm1(-(CLEAR[1][0] + POWER) * ends.error))
+    return float(-np.expm1(-(SHOWN + POWER) * ends.error))

@@ -56,7 +56,8 @@ def largest(
         return Decision(NotReproduced(ends.ratio(record.sign), both_ends.detectable(ends)), belief)
     if spent := budget.spent(record, policy):
         return Decision(_undecided(belief, policy, spent), belief)
-    if not both_ends.differ(ends):
+    searching = any(b not in (good, bad_build) for b in record.builds)
+    if not both_ends.differ(ends, searching):
         more = both_ends.more_runs(ends)
         order: Order = _both(good, bad, more, Purpose.ENDS)
     else:
