@@ -28,11 +28,13 @@ RUNS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
 REFERENCES = (0.0, 0.5, 1.0)  # reference runs for each run
 BUILD_EXPONENT = 0.7
 GOOD_ENOUGH = 0.93  # repeats: the largest batch whose score is this near to the best
+FAIR, SMALL = 0.85, 0.04  # the same for batches that are but a small share of the runs so far
 SURE = 0.05  # a reference is a build whose label is this certain
 ENOUGH_BITS = 0.3  # entropy that an answer of 95 % has left
 POINTLESS = 0.01  # of the score of the first step: nothing is left to learn
-PATIENCE = 8.0  # times what a usual search for such a change costs
-SEEN = 0.8  # s.d. of a run: smaller changes get no more patience than one of this size
+PATIENCE = 9.0  # times what a usual search for such a change costs
+DIFFERENT = 2.0  # standard errors between the ends from which there is no doubt that there is something to find
+SEEN = 1.0  # s.d. of a run: smaller changes get no more patience than one of this size
 FIXED = 25.0  # runs that any hunt costs: the ends and the proof
 
 
@@ -68,7 +70,8 @@ def choose(
     best = float(score[option, k])
     runs, besides = _batches()
     if rows[option] >= 0:
-        near = score[option] >= GOOD_ENOUGH * best
+        small = runs + besides <= SMALL * len(record.value)
+        near = score[option] >= np.where(small, FAIR, GOOD_ENOUGH) * best
         k = int(np.where(near, 100 * runs - besides, -1).argmax())
     n, beside = int(runs[k]), int(besides[k])
     if rows[option] < 0 and n > 2:  # of a new build half of the runs, then look again
@@ -136,13 +139,16 @@ def _scores(
     return result
 
 
-def hopeless(choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float) -> bool:
+def hopeless(
+    choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float, clear: float
+) -> bool:
     """Whether to give up: what was spent and what is still to be expected are out of all proportion.
 
     A step that promises next to nothing is not worth taking. And where the bits that are missing, at the price of the
     best next ones, would make the hunt several times dearer than a usual search for a change of this size, something
     is in the way that more runs do not mend: levels that no single culprit explains, or a change that was overrated.
-    If all that is left is to repeat builds, hope is shorter.
+    If all that is left is to repeat builds, hope is shorter; and so it is while the ends are less than plainly
+    different, which ``clear`` counts in standard errors.
     """
     ideal = _ideal(posterior, build_cost)
     if choice.rate < POINTLESS * ideal:
@@ -152,7 +158,8 @@ def hopeless(choice: Choice, classes: Classes, posterior: Posterior, record: Rec
     spent = len(record.value) + len(record.built) * build_cost**BUILD_EXPONENT
     repeats = choice.order.plan[0].candidate in record.builds
     through_failures = record.skipped and not repeats  # such a step promises little only because it may not build
-    if not through_failures and spent + missing / choice.rate > PATIENCE * (usual + FIXED):
+    patience = PATIENCE * float(np.clip(clear / DIFFERENT, 0.2, 1.0))
+    if not through_failures and spent + missing / choice.rate > patience * (usual + FIXED):
         return True
     return bool(repeats and choice.rate * 2 * (usual + spent) < min(missing, 1.0))
 

@@ -61,7 +61,7 @@ def largest(
         more = both_ends.more_runs(ends)
         order: Order = _both(good, bad, more, Purpose.ENDS)
     else:
-        order = _search(graph, record, levels, groups, posterior, belief, policy, in_flight)
+        order = _search(graph, record, levels, groups, posterior, belief, policy, in_flight, ends.clear)
     if isinstance(order, Measure):
         order = budget.within(order, record, policy)
     return Decision(_placed(order, in_flight), belief)
@@ -84,7 +84,7 @@ def _before_readings(graph: Graph, record: Record, policy: Policy, bad: int) -> 
 
 def _search(
     graph: Graph, record: Record, levels: Levels, groups: Classes, posterior: Posterior, belief: Belief,
-    policy: Policy, in_flight: Sequence[Measure],
+    policy: Policy, in_flight: Sequence[Measure], clear: float,
 ) -> Order:  # fmt: skip
     """Confirm what is nearly certain, otherwise learn more, otherwise say what is known."""
     answer = best_answer(groups, posterior, record)
@@ -96,7 +96,7 @@ def _search(
         record, levels, groups, posterior, cost, may_build=budget.may_build(record, policy),
         host=_free_host(in_flight), busy=busy,
     )  # fmt: skip
-    if choice is None or hopeless(choice, groups, posterior, record, cost):
+    if choice is None or hopeless(choice, groups, posterior, record, cost, clear):
         reason = _why_stuck(record, policy, levels, groups, posterior)
         answer = best_answer(groups, posterior, record, stuck=True)
         if reason == UNBUILDABLE and answer.probability >= min(policy.confidence, CAP):
