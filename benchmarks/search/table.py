@@ -4,18 +4,16 @@ import datetime
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 
-from bounds import lower_bound
 from cells import Cell
 from contest import ORACLE
+from goals import bins, bound, goals
 from results import Played
 
-from perfbisect.simulate.tally import Chance, Tally, Trial
+from perfbisect.simulate.tally import Tally
 
 GOAL = 0.95
-BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95, 0.97, 0.98, 0.99, 1.0)
 Tallies = dict[tuple[str, str], Tally]
 Rows = Iterable[Sequence[str]]
 
@@ -30,6 +28,9 @@ def write(file: Path, cells: Mapping[str, Cell], played: Played, rules: Sequence
         "# Simulated hunts: results\n",
         f"Written by `{command}` on {datetime.datetime.now(datetime.UTC).date()};",
         f"{min(hunts)} to {max(hunts)} hunts for each cell and rule. What the columns mean: [README](../README.md).\n",
+        "## Goals\n",
+        *markdown(("goal", "asked", "seen", "hunts"), goals(cells, mine)),
+        "",
         *overview(cells, tallies, rules),
         *by_effect(cells, tallies, rules),
         *by_world(cells, tallies, rules),
@@ -50,12 +51,6 @@ def add_oracle(tallies: Tallies, cells: Mapping[str, Cell]) -> str:
             cheapest = min(enough, key=lambda tally: tally.cost.mean, default=None)
             tallies[cell, name] = cheapest or max(known, key=lambda tally: tally.right.middle)
     return name if any(rule == name for _, rule in tallies) else ""
-
-
-def bound(cell: Cell) -> float:
-    """The information bound of a cell, in runs."""
-    scenario = cell.scenario
-    return lower_bound(scenario.graph.size - 1, scenario.drop, scenario.habits.noise, cell.build)
 
 
 def mean(values: Iterable[float]) -> float:
@@ -145,21 +140,13 @@ def calibration(played: Played, rules: Sequence[str]) -> Iterator[str]:
     rows = []
     for rule in rules:
         trials = [t for (_, r), by_seed in played.items() if r == rule for t in by_seed.values()]
-        rows += [(rule, *row) for row in bins([t for t in trials if not math.isnan(t.stated)])]
+        rows += [
+            (rule, name, str(n), f"{stated:.3f}", f"{right.middle:.3f}", f"{right.low:.3f} to {right.high:.3f}")
+            for name, n, stated, right in bins([t for t in trials if not math.isnan(t.stated)])
+        ]
     if rows:
         yield "\n## Calibration: the candidate most suspected at the end\n"
         yield from markdown(("rule", "stated", "hunts", "mean stated", "right", "95 % interval"), rows)
-
-
-def bins(trials: Sequence[Trial]) -> Rows:
-    """Stated and observed, bin by bin."""
-    for low, high in pairwise(BINS):
-        inside = [t for t in trials if low <= t.stated < high or t.stated == high == 1]
-        if inside:
-            right = Chance.of(sum(t.favoured for t in inside), len(inside))
-            stated = mean(t.stated for t in inside)
-            interval = f"{right.low:.3f} to {right.high:.3f}"
-            yield f"{low:g} to {high:g}", str(len(inside)), f"{stated:.3f}", f"{right.middle:.3f}", interval
 
 
 def as_row(cell: Cell, rule: str, tally: Tally) -> dict[str, object]:
