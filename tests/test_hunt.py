@@ -229,7 +229,7 @@ class TestReplay:
     def test_a_smaller_budget_ends_it_earlier(self, history: History) -> None:
         rules, told, began = self.told(history)
         *_, (all_runs, _) = replay(rules, told, began)
-        poorer = replace(rules, policy=replace(rules.policy, max_runs=all_runs - 3))
+        poorer = replace(rules, policy=replace(rules.policy, max_runs=all_runs // 2))
         *_, (runs, decision) = replay(poorer, told, began)
         assert runs < all_runs
         assert isinstance(decision.order, Inconclusive)

@@ -16,7 +16,7 @@ import pytest
 
 from perfbisect.core.graph import Graph
 from perfbisect.core.observation import Built, Observation, Reading
-from perfbisect.core.order import Decision, Found, Interval, Measure, NotReproduced
+from perfbisect.core.order import Decision, Found, Inconclusive, Interval, Measure, NotReproduced
 from perfbisect.core.policy import Direction, Policy
 from perfbisect.core.search import decide
 
@@ -73,7 +73,7 @@ VERDICTS = {
     "sorted-groups": NotReproduced,  # the same query and commit, the plan held: nothing there
 }
 BORDERLINE = 1.05  # the ratio of float multiplications, from interleaved pairs measured another day
-CONFIDENCES = (0.8, 0.95, 0.99)
+CONFIDENCES = (0.8, 0.95)
 
 
 @pytest.fixture(params=VERDICTS)
@@ -96,6 +96,11 @@ def test_the_whole_record_leads_to_its_verdict(name: str, confidence: float) -> 
         assert holds(order.ratio, record.measured)
         assert holds(order.ratio, 1.0)
         assert record.policy.min_effect / 2 < order.detectable < 0.15, "so large a change would have been seen"
+
+
+def test_more_confidence_than_the_record_supports_names_nobody(name: str) -> None:
+    order = read(name).decision(confidence=0.99).order
+    assert isinstance(order, VERDICTS[name] | Measure | Inconclusive), "nobody is named with less"
 
 
 def test_a_borderline_change_is_within_every_interval() -> None:

@@ -34,7 +34,7 @@ def believed(
     culprit = groups.spread(posterior.culprit)
     slow = groups.reach.sums(culprit)
     slow[list(record.builds)] = groups.slow @ posterior.culprit
-    change = float(np.clip(ends.above(0.0), 1 - CAP, CAP))
+    change = float(np.clip(posterior.change, 1 - CAP, CAP))
     noticed = warnings(levels, behaviour, posterior.several)
     return Belief(culprit, change, levels.noise, ends.ratio(record.sign), noticed, _known(slow))
 

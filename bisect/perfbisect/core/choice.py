@@ -33,7 +33,7 @@ SURE = 0.05  # a reference is a build whose label is this certain
 ENOUGH_BITS = 0.3  # entropy that an answer of 95 % has left
 POINTLESS = 0.01  # of the score of the first step: nothing is left to learn
 PATIENCE = 9.0  # times what a usual search for such a change costs
-DIFFERENT = 2.0  # standard errors between the ends from which there is no doubt that there is something to find
+LEAST = 0.2  # of it, however little speaks for a change
 SEEN = 1.0  # s.d. of a run: smaller changes get no more patience than one of this size
 FIXED = 25.0  # runs that any hunt costs: the ends and the proof
 
@@ -139,16 +139,13 @@ def _scores(
     return result
 
 
-def hopeless(
-    choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float, clear: float
-) -> bool:
+def hopeless(choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float) -> bool:
     """Whether to give up: what was spent and what is still to be expected are out of all proportion.
 
     A step that promises next to nothing is not worth taking. And where the bits that are missing, at the price of the
     best next ones, would make the hunt several times dearer than a usual search for a change of this size, something
     is in the way that more runs do not mend: levels that no single culprit explains, or a change that was overrated.
-    If all that is left is to repeat builds, hope is shorter; and so it is while the ends are less than plainly
-    different, which ``clear`` counts in standard errors.
+    If all that is left is to repeat builds, hope is shorter; and so it is while it is open whether anything changed.
     """
     ideal = _ideal(posterior, build_cost)
     if choice.rate < POINTLESS * ideal:
@@ -158,7 +155,7 @@ def hopeless(
     spent = len(record.value) + len(record.built) * build_cost**BUILD_EXPONENT
     repeats = choice.order.plan[0].candidate in record.builds
     through_failures = record.skipped and not repeats  # such a step promises little only because it may not build
-    patience = PATIENCE * float(np.clip(clear / DIFFERENT, 0.2, 1.0))
+    patience = PATIENCE * float(np.clip(posterior.change, LEAST, 1.0))
     if not through_failures and spent + missing / choice.rate > patience * (usual + FIXED):
         return True
     return bool(repeats and choice.rate * 2 * (usual + spent) < min(missing, 1.0))

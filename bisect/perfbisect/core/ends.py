@@ -14,7 +14,7 @@ from perfbisect.core.model import LAYOUT
 from perfbisect.core.order import Interval
 from perfbisect.core.policy import Policy
 
-CLEAR = ((4, 20, 40), (2.0, 1.6, 1.3))  # standard errors at which the ends are taken to differ: after so many runs
+CLEAR = ((4, 20, 40), (2.1, 1.9, 1.7))  # standard errors at which the ends are taken to differ: after so many runs
 STILL = 1.0  # standard errors below which a search that has begun asks for the ends again
 SHOWN = 2.7  # standard errors at which a change would have been taken for one at once
 POWER = 1.28  # further standard errors: a change this much larger would have been seen nine times in ten
@@ -97,8 +97,12 @@ def nothing(ends: Contrast, policy: Policy) -> bool:
     wanted = max(least(policy), PROMISED * ends.noise)
     if ends.above(wanted) < UNLIKELY or ends.above(least(policy)) < UNLIKELY / 5:
         return True
-    settled = ends.runs >= MOST or ends.layout > SETTLED * ends.error**2
-    return settled and not differ(ends)
+    return settled(ends) and not differ(ends)
+
+
+def settled(ends: Contrast) -> bool:
+    """Whether more runs of the ends are pointless."""
+    return ends.runs >= MOST or ends.layout > SETTLED * ends.error**2
 
 
 def more_runs(ends: Contrast) -> int:

@@ -11,6 +11,7 @@ from perfbisect.core.belief import CAP, believed, prior_belief
 from perfbisect.core.choice import choose, hopeless
 from perfbisect.core.classes import Classes, classes
 from perfbisect.core.confirm import confirmation, duels, opponents
+from perfbisect.core.ends import Contrast
 from perfbisect.core.graph import Graph
 from perfbisect.core.levels import Levels, estimate
 from perfbisect.core.model import Posterior, infer
@@ -33,6 +34,8 @@ from perfbisect.core.record import Record, arrange
 from perfbisect.core.robust import behaviour
 
 UNBUILDABLE = "unbuildable"
+UNCHANGED = 0.08  # probability of any change below which there is nothing to find
+DOUBTFUL = 0.5  # the same where the search is stuck as well
 SPLIT = 0.05  # builds whose side is less certain than this are what the search is stuck at
 
 
@@ -52,8 +55,8 @@ def largest(
     posterior = infer(levels, groups, max(ends.drop, both_ends.least(policy)), ends.error)
     belief = believed(groups, posterior, record, ends, levels, seen)
 
-    if both_ends.nothing(ends, policy):
-        return Decision(NotReproduced(ends.ratio(record.sign), both_ends.detectable(ends)), belief)
+    if both_ends.nothing(ends, policy) or (ends.runs >= 3 and posterior.change < UNCHANGED):
+        return Decision(_nothing_found(record, ends), belief)
     if spent := budget.spent(record, policy):
         return Decision(_undecided(belief, policy, spent), belief)
     searching = any(b not in (good, bad_build) for b in record.builds)
@@ -61,7 +64,7 @@ def largest(
         more = both_ends.more_runs(ends)
         order: Order = _both(good, bad, more, Purpose.ENDS)
     else:
-        order = _search(graph, record, levels, groups, posterior, belief, policy, in_flight, ends.clear)
+        order = _search(graph, record, levels, groups, posterior, belief, policy, in_flight, ends)
     if isinstance(order, Measure):
         order = budget.within(order, record, policy)
     return Decision(_placed(order, in_flight), belief)
@@ -84,30 +87,33 @@ def _before_readings(graph: Graph, record: Record, policy: Policy, bad: int) -> 
 
 def _search(
     graph: Graph, record: Record, levels: Levels, groups: Classes, posterior: Posterior, belief: Belief,
-    policy: Policy, in_flight: Sequence[Measure], clear: float,
+    policy: Policy, in_flight: Sequence[Measure], ends: Contrast,
 ) -> Order:  # fmt: skip
     """Confirm what is nearly certain, otherwise learn more, otherwise say what is known."""
     answer = best_answer(groups, posterior, record)
     if answer.probability >= min(policy.confidence, CAP):
-        return _conclude(graph, record, levels, posterior, belief, policy, answer)
+        return _conclude(graph, record, levels, posterior, belief, policy, answer, ends)
     busy = {share.candidate for order in in_flight for share in order.plan[:1]}
     cost = record.build_runs(policy)
     choice = choose(
         record, levels, groups, posterior, cost, may_build=budget.may_build(record, policy),
         host=_free_host(in_flight), busy=busy,
     )  # fmt: skip
-    if choice is None or hopeless(choice, groups, posterior, record, cost, clear):
+    if choice is None or hopeless(choice, groups, posterior, record, cost):
         reason = _why_stuck(record, policy, levels, groups, posterior)
         answer = best_answer(groups, posterior, record, stuck=True)
         if reason == UNBUILDABLE and answer.probability >= min(policy.confidence, CAP):
-            return _conclude(graph, record, levels, posterior, belief, policy, answer)
+            return _conclude(graph, record, levels, posterior, belief, policy, answer, ends)
+        if posterior.change < DOUBTFUL and ends.runs >= 3:
+            return _nothing_found(record, ends)
         return _undecided(belief, policy, reason)
     return choice.order
 
 
 def _conclude(
-    graph: Graph, record: Record, levels: Levels, posterior: Posterior, belief: Belief, policy: Policy, answer: Answer
-) -> Order:
+    graph: Graph, record: Record, levels: Levels, posterior: Posterior, belief: Belief, policy: Policy,
+    answer: Answer, ends: Contrast,
+) -> Order:  # fmt: skip
     """The proof of a culprit, or the verdict once it stands."""
     if answer.slow in record.skipped:
         return _undecided(belief, policy, UNBUILDABLE)
@@ -121,10 +127,15 @@ def _conclude(
         return _undecided(belief, policy, UNBUILDABLE)
     if not all(duel.proven for duel in proof):
         return _undecided(belief, policy, "not confirmed")
+    stated = min(answer.probability * posterior.change, CAP)
+    if stated < min(policy.confidence, CAP):
+        if both_ends.settled(ends):
+            return _undecided(belief, policy, "by chance")
+        return _both(0, graph.size - 1, both_ends.more_runs(ends), Purpose.ENDS)
     weakest = min((duel.contrast for duel in proof if duel.contrast), key=lambda contrast: contrast.drop)
     prior = float(graph.weight[answer.slow])
     stand_ins = tuple(p for p in parents if p not in graph.parents_of(answer.slow))
-    return Found(Step(answer.slow, min(answer.probability, CAP), weakest.ratio(record.sign), parents, stand_ins, prior))
+    return Found(Step(answer.slow, stated, weakest.ratio(record.sign), parents, stand_ins, prior))
 
 
 def _placed(order: Order, in_flight: Sequence[Measure]) -> Order:
@@ -142,8 +153,12 @@ def _free_host(in_flight: Sequence[Measure]) -> int:
 
 def _undecided(belief: Belief, policy: Policy, reason: str) -> Inconclusive:
     candidates = credible_set(belief.culprit, min(policy.confidence, CAP))
-    probabilities = tuple(min(float(belief.culprit[c]), CAP) for c in candidates)
+    probabilities = tuple(min(float(belief.culprit[c]), CAP) * belief.change for c in candidates)
     return Inconclusive(candidates, probabilities, belief.effect, reason)
+
+
+def _nothing_found(record: Record, ends: Contrast) -> NotReproduced:
+    return NotReproduced(ends.ratio(record.sign), both_ends.detectable(ends))
 
 
 def _nothing_known(graph: Graph, reason: str) -> Inconclusive:

@@ -16,6 +16,8 @@ Level of build v, with bad(v; K) = 1 when K is v or an ancestor of v:
 * d at J: one sharp decoy of either sign anywhere in the range, every pair (K, J) enumerated. A smooth
   random walk alone cannot imitate a second step: zooming into it would make it look certain.
 * walk: many small steps, a random walk along the history (covariance: prior mass of common ancestors).
+* Or nothing changed at all: every build has the base level and its layout. This is compared with one step of any
+  place and of a size that is not taken from the readings.
 * The culprit is the *largest* step of the hunted sign: factors P(D > 0) and P(D > |d|).
 
 D and d are integrated out in closed form, and so is s² (scaled inverse χ²), which leaves for each class of
@@ -37,6 +39,8 @@ LAYOUT = ((0.002, 0.30), (0.005, 0.45), (0.010, 0.25))  # (s.d., prior)
 ODD = 0.02  # prior of a build to be odd
 ODD_WIDTH = 0.25  # s.d. of its layout in units of the drop between the ends
 SEVERAL = 0.4  # prior of several steps
+CHANGE = 0.5  # prior that anything changed
+CHANGE_WIDTH = 0.1  # s.d. of its size, in log units, as long as nothing is known of it
 BASE = 1.0  # s.d. of the prior of the base level, far wider than anything seen
 ONE_WIDTH = 0.5  # s.d. of D in units of the drop between the ends
 MAIN, MAIN_WIDTH = 0.9, 0.35  # mean and s.d. of D if there are several steps, same units
@@ -90,6 +94,7 @@ class Posterior:
     """What the levels say of the culprit."""
 
     culprit: Array  # (C,) probability of each class, sums to one
+    change: float  # probability that anything changed; the others presume it
     several: float  # probability that there is more than one step
     drifting: float  # probability that the host drifts
     fit: Fit
@@ -125,7 +130,8 @@ def infer(levels: Levels, classes: Classes, drop: float, error: float = 0.0) -> 
     walk = (WALK * drop) ** 2 / s2
     rough = plain + walk[:, None, None] * common
     data = (y, slow, levels.residual[law], levels.freedom, s2, prior)
-    terms = (_one_step(plain, *data, (ODD_WIDTH * drop) ** 2 / s2), _several_steps(rough, *data, classes.prior))
+    sums = _Sums.of(plain, y, slow, (ODD_WIDTH * drop) ** 2 / s2)
+    terms = (_one_step(sums, *data[2:]), _several_steps(rough, *data, classes.prior))
     log = np.stack([terms[0].log + np.log(1 - SEVERAL), terms[1].log + np.log(SEVERAL)])
     log = log + log_prior[None, :, None] + np.log(classes.prior)
     p = np.exp(log - log_sum(log))
@@ -142,6 +148,7 @@ def infer(levels: Levels, classes: Classes, drop: float, error: float = 0.0) -> 
     cells = p.sum(axis=(0, 2))
     return Posterior(
         culprit=p.sum(axis=(0, 1)),
+        change=_changed(sums, levels.residual[law], levels.freedom, s2, log_prior, classes.prior),
         several=float(p[1].sum()),
         drifting=float(cells @ (levels.drift[law] > 0)),
         fit=fit,
@@ -157,44 +164,64 @@ def _solve(covariance: Array, *columns: Array) -> tuple[tuple[Array, ...], Array
     return tuple(np.split(white, cuts, axis=2)), 2 * np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
 
 
-def _one_step(
-    covariance: Array, y: Array, slow: Array, residual: Array, freedom: float, s2: Array, drops: _Drops, odd: Array
-) -> _Terms:
-    """One step, no decoy; at most one build is odd: its level has the variance ``odd`` (Q,) besides.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sums:
+    """Sums over whitened builds with none of them odd, or one: index 0 of the axis B = 1 + M is for none."""
 
-    Each build in turn, as an update of rank one (Sherman and Morrison); index 0 of an axis B is for none.
-    """
-    (white_y, z, unit), log_det = _solve(covariance, y[:, :, None], slow, np.eye(len(slow)))
-    uz, uy = np.swapaxes(unit, 1, 2) @ z, np.swapaxes(unit, 1, 2) @ white_y  # (Q, M, C), (Q, M, 1)
-    gain = 1 + odd[:, None] * (unit**2).sum(axis=1)  # (Q, M)
-    less = (odd[:, None] / gain)[:, :, None]
-    zz, zy, yy = (z**2).sum(axis=1), (white_y * z).sum(axis=1), (white_y**2).sum(axis=(1, 2))
-    terms = _main_step(
-        np.concatenate((yy[:, None, None], yy[:, None, None] - less * uy**2), axis=1),
-        np.concatenate((zz[:, None], zz[:, None] - less * uz**2), axis=1),
-        np.concatenate((zy[:, None], zy[:, None] - less * uz * uy), axis=1),
-        np.concatenate((log_det[:, None, None], (log_det[:, None] + np.log(gain))[:, :, None]), axis=1),
-        residual[:, None, None], freedom, (s2 / drops.one[1] ** 2)[:, None, None], -drops.one[0],
-    )  # fmt: skip
-    builds = len(slow)
-    prior = (
-        np.log([1 - builds * ODD] + builds * [ODD]) if builds * ODD < 0.5 else np.log([0.5] + builds * [0.5 / builds])
-    )
-    log = terms.log + prior[:, None]
+    yy: Array  # (Q, B, 1)
+    zz: Array  # (Q, B, C)
+    zy: Array  # (Q, B, C)
+    log_det: Array  # (Q, B, 1)
+    log_prior: Array  # (B, 1) of which build is odd
+
+    @classmethod
+    def of(cls, covariance: Array, y: Array, slow: Array, odd: Array) -> "_Sums":
+        """``odd`` (Q,) is the variance that an odd build has besides: an update of rank one (Sherman and Morrison)."""
+        builds = len(slow)
+        (white_y, z, unit), log_det = _solve(covariance, y[:, :, None], slow, np.eye(builds))
+        uz, uy = np.swapaxes(unit, 1, 2) @ z, np.swapaxes(unit, 1, 2) @ white_y  # (Q, M, C), (Q, M, 1)
+        gain = 1 + odd[:, None] * (unit**2).sum(axis=1)  # (Q, M)
+        less = (odd[:, None] / gain)[:, :, None]
+        zz, zy, yy = (z**2).sum(axis=1), (white_y * z).sum(axis=1), (white_y**2).sum(axis=(1, 2))
+        some = min(builds * ODD, 0.5)
+        return cls(
+            np.concatenate((yy[:, None, None], yy[:, None, None] - less * uy**2), axis=1),
+            np.concatenate((zz[:, None], zz[:, None] - less * uz**2), axis=1),
+            np.concatenate((zy[:, None], zy[:, None] - less * uz * uy), axis=1),
+            np.concatenate((log_det[:, None, None], (log_det[:, None] + np.log(gain))[:, :, None]), axis=1),
+            np.log([1 - some] + builds * [some / builds])[:, None],
+        )
+
+
+def _one_step(sums: _Sums, residual: Array, freedom: float, s2: Array, drops: _Drops) -> _Terms:
+    """One step, no decoy, and one build that may be odd."""
+    mean, width = -drops.one[0], (s2 / drops.one[1] ** 2)[:, None, None]
+    terms = _main_step(sums.yy, sums.zz, sums.zy, sums.log_det, residual[:, None, None], freedom, width, mean)
+    log = terms.log + sums.log_prior
     best = log.argmax(axis=1)[:, None]
 
     def at_best(values: Array) -> Array:
         return np.take_along_axis(values, best, axis=1)[:, 0]
 
-    none = np.zeros_like(best[:, 0])
+    odd = best[:, 0] - 1
+    none = np.zeros_like(odd)
     return _Terms(
-        log_sum(log, axis=1),
-        at_best(terms.drop),
-        at_best(terms.precision),
-        none.astype(np.float64),
-        none,
-        best[:, 0] - 1,
+        log_sum(log, axis=1), at_best(terms.drop), at_best(terms.precision), none.astype(np.float64), none, odd
     )
+
+
+def _changed(sums: _Sums, residual: Array, freedom: float, s2: Array, log_prior: Array, prior: Array) -> float:
+    """Probability of one step against none.
+
+    The size of the step has a prior of its own, half of a normal distribution: with one that is centred on what was seen
+    between the ends, a change would always look better than none.
+    """
+    left, cells = residual[:, None, None], log_prior[:, None, None] + sums.log_prior
+    width = (s2 / CHANGE_WIDTH**2)[:, None, None]
+    step = _main_step(sums.yy, sums.zz, sums.zy, sums.log_det, left, freedom, width, 0.0).log + np.log(2 * prior)
+    none = -0.5 * sums.log_det - 0.5 * freedom * np.log(np.maximum(left + sums.yy, 1e-12))
+    odds = log_sum((cells + none).ravel(), axis=0) - log_sum((cells + step).ravel(), axis=0)
+    return float(1 / (1 + np.exp(np.clip(odds, -700, 700)) * (1 - CHANGE) / CHANGE))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ REASONS = {
     "unbuildable": "the commits between them do not build or run",
     "not confirmed": "runs side by side did not confirm the commit that the search pointed to",
     "too noisy": "not enough runs could tell",
+    "by chance": "the ends may differ by chance; if they do not, the culprit is known",
     "layout tie": "neighbouring builds differ no more than a change of code layout would make them differ",
 }
 
@@ -22,6 +23,7 @@ REASONS = {
 HELP = {
     "too noisy": "What would help: longer runs (--time), a quieter host, or a metric that varies less (instructions/o).",
     "not confirmed": "What would help: longer runs (--time) or a quieter host.",
+    "by chance": "What would help: longer runs (--time), or another variant, in which chance lays the code out anew.",
     "layout tie": "What would help: another compiler or variant, which lays the code out anew; runs do not.",
     "unbuildable": "What would help: a recipe under which these commits build.",
 }
