@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from perfbisect.core.levels import DRIFTS, estimate
+from perfbisect.core.levels import DRIFTS, HOST_OFFSET, estimate
 from perfbisect.core.observation import Built, Observation, Reading
 from perfbisect.core.policy import Policy
 from perfbisect.core.record import arrange
@@ -55,6 +55,37 @@ def test_hosts_may_differ_by_a_constant() -> None:
     ]
     levels = estimate(arrange(seen, Policy(), 10), np.ones(len(seen)))
     assert levels.probability @ (levels.mean[:, 0] - levels.mean[:, 1]) == pytest.approx(0.1, abs=0.01)
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+@pytest.mark.parametrize("kept", [1.0, 0.4])
+def test_what_is_known_of_a_host_given_the_levels(hosts: int, kept: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drift after the last reading, plus the host's offset, against conditioning by the dense covariance."""
+    monkeypatch.setattr("perfbisect.core.levels.KEPT", 0.0)
+    record = arrange(readings(7, hosts=hosts), Policy(), 10)
+    levels = estimate(record, np.ones(len(record.value)))
+    x = (record.build[:, None] == np.arange(3)).astype(float)
+    for law, (size, memory, _) in enumerate(DRIFTS):
+        same = record.host[:, None] == record.host[None]
+        gap = np.abs(record.at[:, None] - record.at[None]) / (memory * levels.pace)
+        offset = HOST_OFFSET**2 * (same & (record.host > 0)[:, None])
+        dense = np.eye(len(gap)) + size**2 * np.exp(-gap) * same + offset
+        for host in range(hosts):
+            mine = record.host == host
+            since = (record.at[mine].max() - record.at) / (memory * levels.pace)
+            cross = mine * (size**2 * kept * np.exp(-since) + HOST_OFFSET**2 * (host > 0))
+            weight = np.linalg.solve(dense, cross)
+            of_levels, error = levels.present.at(host, law, kept)
+            assert np.allclose(of_levels, weight @ x, atol=1e-6)
+            total = kept**2 * size**2 + HOST_OFFSET**2 * (host > 0)
+            assert error == pytest.approx(total - weight @ cross, abs=1e-5)
+
+
+def test_of_a_host_without_readings_nothing_is_known() -> None:
+    levels = estimate(arrange(readings(3), Policy(), 10), np.ones(24))
+    of_levels, error = levels.present.at(5, 0, 1.0)
+    assert not of_levels.any()
+    assert error == HOST_OFFSET**2
 
 
 def test_equal_binaries_share_their_readings() -> None:
