@@ -14,7 +14,7 @@ from perfbisect.simulate.tally import Chance, Trial
 OURS, KNOWN = "ours", "ours, noise known"
 BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95, 0.97, 0.98, 0.99, 1.0)
 FEW = 20  # accusations below which a cell of its own says little
-PEERS = {"git_bayesect": 1.4, "Pinpoint": 6.2, "asv find R=10": 3.5, "git bisect, best R": 1.4}  # how much cheaper
+PEERS = {"git_bayesect": 1.4, "Pinpoint": 6.2, "asv find R=10": 3.5}  # how much cheaper
 Row = tuple[str, str, str, str]
 Hunts = list[tuple[Cell, Trial]]
 
@@ -42,7 +42,7 @@ def goals(cells: Mapping[str, Cell], played: Played) -> Iterator[Row]:
         return
     yield from _accuracy(mine)
     yield from _calibration(mine)
-    for low, high, limits in ((3.4, math.inf, (1.25, 1.6)), (1.5, 3.4, (1.7, 2.7))):
+    for low, high, limits in ((3.5, math.inf, (1.25, 1.6)), (1.5, 3.5, (1.7, 2.7))):
         for build, limit in zip((10.0, 1.0), limits, strict=True):
             for title, of in (("", mine), (", noise known", known if high < math.inf else [])):
                 plain = [(c, t) for c, t in of if c.group == "grid" and low <= c.separation < high and c.build == build]

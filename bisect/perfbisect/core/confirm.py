@@ -25,7 +25,7 @@ from perfbisect.core.record import Record
 LEAST = 3  # fresh runs of each side; one more on a host that drifts, one less where they leave no question
 PLAIN = 3.5  # standard errors that leave none
 MOST = 40  # fresh runs of each side after which the proof is given up
-DRIFTING = 0.75  # probability from which a host is taken to drift
+DRIFT_LIKELY = 0.75  # probability from which a host is taken to drift
 PROVEN = 2.2  # standard errors between culprit and parent
 
 
@@ -79,7 +79,7 @@ def confirmation(
     record: Record, posterior: Posterior, noise: float, culprit: int, proof: Sequence[Duel]
 ) -> Measure | None:
     """The runs still missing for the proof, or None once it stands or cannot be had; ``noise`` is that of a run."""
-    enough = LEAST + (posterior.drifting > DRIFTING)
+    enough = LEAST + (posterior.drifting > DRIFT_LIKELY)
     drop = -float(posterior.culprit @ posterior.fit.drop)
     at_first = enough - 1 if drop > PLAIN * noise else enough  # two against two have an error of one run's noise
     wanted = {}

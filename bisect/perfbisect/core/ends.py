@@ -15,10 +15,10 @@ from perfbisect.core.order import Interval
 from perfbisect.core.policy import Policy
 
 CLEAR = ((4, 20, 40), (2.1, 1.9, 1.7))  # standard errors at which the ends are taken to differ: after so many runs
-STILL = 1.0  # standard errors below which a search that has begun asks for the ends again
-SHOWN = 2.7  # standard errors at which a change would have been taken for one at once
-POWER = 1.28  # further standard errors: a change this much larger would have been seen nine times in ten
 CLEAR_OF_LAYOUT = ((0.4, 0.8), (2.7, 1.9))  # the same, by the share of layout in what is uncertain
+STILL = 1.0  # standard errors below which a search that has begun asks for the ends again
+SHOWN = 2.7  # standard errors at which a difference between the ends counts as shown
+POWER = 1.28  # further standard errors: a change this much larger would have been seen nine times in ten
 PROMISED = 0.9  # s.d. of a run: on a noisy host the change that the ends have to show, if not the one asked for
 UNLIKELY = 0.04  # probability of such a change at which it is given up
 MOST = 36.0  # runs of each end
@@ -72,7 +72,7 @@ def contrast(levels: Levels, first: int, second: int) -> Contrast:
 
 def least(policy: Policy) -> float:
     """The smallest change of interest, in log units."""
-    return float(-np.log1p(-policy.min_effect))
+    return max(float(-np.log1p(-policy.min_effect)), 1e-4)
 
 
 def first_runs(build_cost: float) -> int:
@@ -90,14 +90,14 @@ def _bar(ends: Contrast) -> float:
     return float(min(np.interp(ends.runs, *CLEAR), np.interp(ends.layout / ends.error**2, *CLEAR_OF_LAYOUT)))
 
 
-def nothing(ends: Contrast, policy: Policy) -> bool:
-    """Whether to give up: no difference worth a search, or none that this many runs could show."""
+def nothing(ends: Contrast, policy: Policy, searching: bool = False) -> bool:
+    """Whether to give up: no difference worth a search, or none that this many runs could show or can still support."""
     if ends.runs < 3:
         return False
     wanted = max(least(policy), PROMISED * ends.noise)
     if ends.above(wanted) < UNLIKELY or ends.above(least(policy)) < UNLIKELY / 5:
         return True
-    return settled(ends) and not differ(ends)
+    return settled(ends) and not differ(ends, searching)
 
 
 def settled(ends: Contrast) -> bool:

@@ -55,11 +55,11 @@ def largest(
     posterior = infer(levels, groups, max(ends.drop, both_ends.least(policy)), ends.error)
     belief = believed(groups, posterior, record, ends, levels, seen)
 
-    if both_ends.nothing(ends, policy) or (ends.runs >= 3 and posterior.change < UNCHANGED):
+    searching = any(b not in (good, bad_build) for b in record.builds)
+    if both_ends.nothing(ends, policy, searching) or (ends.runs >= 3 and posterior.change < UNCHANGED):
         return Decision(_nothing_found(record, ends), belief)
     if spent := budget.spent(record, policy):
         return Decision(_undecided(belief, policy, spent), belief)
-    searching = any(b not in (good, bad_build) for b in record.builds)
     if not both_ends.differ(ends, searching):
         more = both_ends.more_runs(ends)
         order: Order = _both(good, bad, more, Purpose.ENDS)
@@ -91,7 +91,10 @@ def _search(
 ) -> Order:  # fmt: skip
     """Confirm what is nearly certain, otherwise learn more, otherwise say what is known."""
     answer = best_answer(groups, posterior, record)
-    if answer.probability >= min(policy.confidence, CAP):
+    asked = min(policy.confidence, CAP)
+    if posterior.change > asked:  # otherwise it is not the place that is in doubt
+        asked = min(asked / posterior.change, CAP)
+    if answer.probability >= asked:
         return _conclude(graph, record, levels, posterior, belief, policy, answer, ends)
     busy = {share.candidate for order in in_flight for share in order.plan[:1]}
     cost = record.build_runs(policy)
@@ -153,7 +156,7 @@ def _free_host(in_flight: Sequence[Measure]) -> int:
 
 def _undecided(belief: Belief, policy: Policy, reason: str) -> Inconclusive:
     candidates = credible_set(belief.culprit, min(policy.confidence, CAP))
-    probabilities = tuple(min(float(belief.culprit[c]), CAP) * belief.change for c in candidates)
+    probabilities = tuple(min(float(belief.culprit[c]) * belief.change, CAP) for c in candidates)
     return Inconclusive(candidates, probabilities, belief.effect, reason)
 
 

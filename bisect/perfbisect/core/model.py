@@ -10,8 +10,8 @@ Level of build v, with bad(v; K) = 1 when K is v or an ancestor of v:
   several steps). Both structures get priors of similar width: otherwise the narrower would win by
   its width alone (Lindley's paradox).
 * layout: what one particular binary is faster or slower by, for reasons of code placement; drawn once for each
-  build, so repeats never average it away. Its size is on a grid. One build may be odd: its layout is of the
-  order of the drop itself. Otherwise a level half way between slow and fast would be taken for the nearer of the two
+  build, so repeats never average it away. Its size is on a grid. With one step, one build may be odd: its
+  layout is of the order of the drop itself. Otherwise a level half way between slow and fast would be taken for the nearer of the two
   with a certainty that only the tails of a normal distribution have.
 * d at J: one sharp decoy of either sign anywhere in the range, every pair (K, J) enumerated. A smooth
   random walk alone cannot imitate a second step: zooming into it would make it look certain.

@@ -100,7 +100,7 @@ class Belief:
     """What the search believes at one moment; for views and for the record."""
 
     culprit: NDArray[np.float64]  # shape (size,): probability that the candidate is the culprit
-    change: float  # probability that the ends differ at all
+    change: float  # probability that anything changed in the direction hunted; the other probabilities presume it
     noise: float  # s.d. of one run, as a fraction
     effect: Interval  # bad against good
     warnings: tuple[str, ...] = ()  # what was noticed of the host: "two speeds", "drift", …

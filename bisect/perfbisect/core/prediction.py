@@ -2,7 +2,8 @@
 
 Two numbers decide how much a measurement tells: how far apart the classes' predictions lie, and how
 uncertain each of them is. What is read is the level of a build less what is known of the host's drift, from
-references beside it and from the readings before: so both are asked of combinations of levels. The predictions are those of the most probable cell of the model, conditional
+references beside it and from the readings before: so both are asked of combinations of levels.
+The predictions are those of the most probable cell of the model, conditional
 on what each build has shown already: a build well known to be fast predicts the same under all classes
 and so promises nothing, however open the question whether it is "bad" may look.
 """

@@ -103,7 +103,8 @@ def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> 
     if not verdict.ratio.low <= 1 <= verdict.ratio.high:
         return (
             f"Not reproduced: {ends}, {change(verdict.ratio.middle)}.",
-            "That is no change of the direction and size that were hunted (--direction, --min-effect).",
+            "That is no change of the direction and size that were hunted (--direction, --min-effect), or no more than",
+            "code placement alone may make two builds differ.",
             "If good and bad were swapped, put the older revision first; to hunt this change, use --direction any.",
         )
     return (
