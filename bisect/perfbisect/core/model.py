@@ -214,12 +214,13 @@ def _changed(sums: _Sums, residual: Array, freedom: float, s2: Array, log_prior:
     """Probability of one step against none.
 
     The size of the step has a prior of its own, half of a normal distribution: with one that is centred on what was seen
-    between the ends, a change would always look better than none.
+    between the ends, a change would always look better than none. No build is odd here: otherwise a change next to an
+    end could never be told from an odd end.
     """
-    left, cells = residual[:, None, None], log_prior[:, None, None] + sums.log_prior
-    width = (s2 / CHANGE_WIDTH**2)[:, None, None]
-    step = _main_step(sums.yy, sums.zz, sums.zy, sums.log_det, left, freedom, width, 0.0).log + np.log(2 * prior)
-    none = -0.5 * sums.log_det - 0.5 * freedom * np.log(np.maximum(left + sums.yy, 1e-12))
+    cells, left, log_det, yy = log_prior[:, None], residual[:, None], sums.log_det[:, 0], sums.yy[:, 0]
+    width = (s2 / CHANGE_WIDTH**2)[:, None]
+    step = _main_step(yy, sums.zz[:, 0], sums.zy[:, 0], log_det, left, freedom, width, 0.0).log + np.log(2 * prior)
+    none = -0.5 * log_det - 0.5 * freedom * np.log(np.maximum(left + yy, 1e-12))
     odds = log_sum((cells + none).ravel(), axis=0) - log_sum((cells + step).ravel(), axis=0)
     return float(1 / (1 + np.exp(np.clip(odds, -700, 700)) * (1 - CHANGE) / CHANGE))
 
