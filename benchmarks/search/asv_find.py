@@ -13,7 +13,7 @@ from credit import along_the_trunk
 
 from perfbisect.core.order import Verdict
 from perfbisect.core.policy import Policy
-from perfbisect.simulate.git_bisect import blame, undecided
+from perfbisect.simulate.git_bisect import blame, timed, undecided
 from perfbisect.simulate.graphs import trunk
 from perfbisect.simulate.rules import Rule
 from perfbisect.simulate.world import World
@@ -30,7 +30,7 @@ def _search(world: World, policy: Policy, repeats: int) -> Verdict:
 
     def time(place: int) -> float | None:
         if place not in times:
-            values = [value for _ in range(repeats) if (value := world.run(line[place])) is not None]
+            values = timed(world, line[place], repeats)
             times[place] = math.exp(-median(values)) if values else None
         return times[place]
 

@@ -6,13 +6,15 @@ from functools import cache
 from itertools import product
 
 from perfbisect.core.graph import Graph
+from perfbisect.core.policy import Direction, Policy
 from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, two_roots
 from perfbisect.simulate.habits import Habits
-from perfbisect.simulate.scenario import Place, Scenario
+from perfbisect.simulate.scenario import Odd, Place, Scenario
 
 RUN = 60.0  # seconds
 EFFECTS = (0.45, 0.20, 0.10, 0.05, 0.03)
 NOISES = (0.01, 0.03)
+USUAL = Policy()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,11 +26,17 @@ class Cell:
     scenario: Scenario
     build: float  # cost of a build in runs
     hosts: int = 1
+    policy: Policy = USUAL  # what the user asks for, but for the cost of a build
 
     @property
     def separation(self) -> float:
         """The drop in standard deviations of a run."""
         return self.scenario.drop / self.scenario.habits.noise
+
+    @property
+    def urgent(self) -> bool:
+        """Whether goals speak of it most: worlds, and the lines of 1,000 commits of the grid."""
+        return self.name.startswith(("world/", "grid/1000/"))
 
     @property
     def core(self) -> bool:
@@ -62,9 +70,9 @@ def worlds() -> Iterator[Cell]:
     """A drop of 5 % in a line of 1,000 commits, noise of 1 %, builds of 10 runs; and one thing that is different."""
 
     def cell(name: str, *, graph: Graph | None = None, effect: float = 0.05, build: float = 10.0, hosts: int = 1,
-             host: dict[str, object] | None = None, **more: object) -> Cell:  # fmt: skip
+             host: dict[str, object] | None = None, policy: Policy = USUAL, **more: object) -> Cell:  # fmt: skip
         scenario = Scenario(graph or line(1000), effect, habits=habits(build=build, **(host or {})), **more)  # type: ignore[arg-type]
-        return Cell(f"world/{name}", "world", scenario, build, hosts)
+        return Cell(f"world/{name}", "world", scenario, build, hosts, policy)
 
     dag = merging(1000, seed=1)
     yield cell("usual")
@@ -77,8 +85,8 @@ def worlds() -> Iterator[Cell]:
         noise = Scenario(line(1000)).drop / separation
         yield cell(f"D/s {separation:g}", host={"noise": noise})
     yield cell("layout 1 %", host={"layout": 0.01})
-    yield cell("layout half way, before", halfway=-1)
-    yield cell("layout half way, culprit", halfway=0)
+    for odd in Odd:
+        yield cell(f"layout half way, {odd}", odd=odd)
     yield cell("drift 2 %", host={"drift": 0.02})
     yield cell("drift 4 %", host={"drift": 0.04})
     yield cell("ramp 1 %/h", host={"ramp": 0.01})
@@ -86,6 +94,7 @@ def worlds() -> Iterator[Cell]:
     yield cell("jumps 4 %, hourly", host={"jumps": (1 / 3600, 0.04)})
     yield cell("phases of 30 min, -4 %", host={"phases": (0.3, -0.04, 1800.0)})
     yield cell("outliers 10 %", host={"outliers": 0.10})
+    yield cell("outliers 10 %, up and down", host={"outliers": 0.10, "lucky": 0.5})
     yield cell("outliers beside the culprit", spoiled=True)
     yield cell("two speeds of runs", host={"second_speed": (0.3, -0.04)})
     yield cell("two speeds of builds", host={"second_build": (0.1, -0.02)})
@@ -99,10 +108,13 @@ def worlds() -> Iterator[Cell]:
     yield cell("unbuildable 30 %", failing=0.3)
     yield cell("unbuildable block of 50", block=50)
     yield cell("crashing 10 %", crashing=0.1)
+    for share in (0.1, 0.3):
+        yield cell(f"flaky build {share:.0%}".replace("%", " %"), host={"flaky": share})
     yield cell("identical binaries 50 %", identical=0.5)
     yield cell("merges: anywhere", graph=dag)
     yield cell("merges: on a branch", graph=dag, place=Place.BRANCH)
     yield cell("merges: evil merge", graph=dag, place=Place.MERGE)
+    yield cell("back-merges", graph=merging(1000, seed=1, branching=0.3, length=12.0, returning=0.5))
     yield cell("criss-cross", graph=criss_cross(1000))
     yield cell("octopus", graph=octopus(1000))
     yield cell("two roots", graph=two_roots(1000))
@@ -112,9 +124,14 @@ def worlds() -> Iterator[Cell]:
     yield cell("ccache", host={"cached_share": 0.1, "cache_reach": 180.0})
     for hosts in (2, 4, 8):
         yield cell(f"{hosts} hosts", hosts=hosts, host={"host_spread": 0.01})
+    yield cell("beside good: base as fast", graph=line(1), changes="nothing", policy=Policy(direction=Direction.ANY))
+    yield cell("beside good: base not as fast", graph=line(1), policy=Policy(direction=Direction.ANY))
+    yield cell("budget: 20 runs", policy=Policy(max_runs=20))
+    yield cell("budget: 8 builds", policy=Policy(max_builds=8))
+    yield cell("budget: 100 minutes", policy=Policy(max_minutes=100.0))
     yield cell("2 hosts, one bad", hosts=2, host={"host_spread": 0.01, "bad_host": 5.0})
 
 
 def all_cells() -> list[Cell]:
-    """Every one, the grid first."""
-    return [*grid(), *worlds()]
+    """Every one, the urgent first."""
+    return sorted([*worlds(), *grid()], key=lambda cell: not cell.urgent)

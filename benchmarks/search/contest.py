@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -9,17 +10,19 @@ from asv_find import asv_find
 from bayesect import bayesect
 from cells import Cell
 from pinpoint import pinpoint
+from sprt import sprt
 
 import perfbisect
-from perfbisect.core.policy import Policy
 from perfbisect.simulate.git_bisect import git_bisect
 from perfbisect.simulate.rules import Rule, attempt, ours
 from perfbisect.simulate.tally import Trial
 
 ORACLE = (1, 2, 3, 5, 8, 12, 20, 30, 50, 75, 100)  # repeats of git bisect among which the best is picked afterwards
+BEST = "git bisect, best R"
+OURS, KNOWN = "ours", "ours, noise known"
 RULES: Mapping[str, Rule] = {
-    "ours": ours,
-    "ours, noise known": ours,
+    OURS: ours,
+    KNOWN: ours,
     "git bisect R=1": git_bisect(1),
     "git bisect R=3": git_bisect(3),
     "git bisect R=5": git_bisect(5),
@@ -27,16 +30,27 @@ RULES: Mapping[str, Rule] = {
     "asv find R=10": asv_find(10),
     "git_bayesect": bayesect(),
     "Pinpoint": pinpoint(),
+    "SPRT": sprt,
     **{f"git bisect R={repeats}": git_bisect(repeats) for repeats in ORACLE},
 }
 MAIN = tuple(name for name in RULES if not name.startswith("git bisect R=") or name[-3:] in ("R=1", "R=3", "R=5"))
 
 
+def is_ours(name: str) -> bool:
+    """Whether it is `bisect run`."""
+    return RULES.get(name) is ours
+
+
+def takes_part(cell: Cell, name: str) -> bool:
+    """Whether a rule plays a cell: the host's noise is known beforehand only where a goal speaks of that."""
+    return name != KNOWN or (cell.group == "grid" and 1.5 <= cell.separation < 3.5)
+
+
 def play(cell: Cell, name: str, seed: int) -> Trial:
     """One hunt. Only we use several hosts."""
     habits = cell.scenario.habits
-    policy = Policy(build_cost=cell.build, noise=habits.noise if name == "ours, noise known" else None)
-    rule = partial(ours, hosts=cell.hosts) if RULES[name] is ours else RULES[name]
+    policy = replace(cell.policy, build_cost=cell.build, noise=habits.noise if name == KNOWN else None)
+    rule = partial(ours, hosts=cell.hosts) if is_ours(name) else RULES[name]
     return attempt(cell.scenario, seed, rule, policy)
 
 
@@ -45,9 +59,14 @@ def version(name: str) -> str:
     """A fingerprint of the code that this rule's results depend on; taken once, since files may be edited meanwhile."""
     package, here = Path(perfbisect.__file__).parent, Path(__file__).parent
     files = [*sorted((package / "simulate").glob("*.py")), here / "cells.py", here / "credit.py"]
-    if RULES[name] is ours:
+    if is_ours(name):
         files += sorted((package / "core").glob("*.py"))
-    for start, file in (("asv", "asv_find.py"), ("git_bayesect", "bayesect.py"), ("Pinpoint", "pinpoint.py")):
+    for start, file in (
+        ("asv", "asv_find.py"),
+        ("git_bayesect", "bayesect.py"),
+        ("Pinpoint", "pinpoint.py"),
+        ("SPRT", "sprt.py"),
+    ):
         if name.startswith(start):
             files.append(here / file)
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]

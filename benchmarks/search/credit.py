@@ -1,6 +1,7 @@
 """Rules that see only the first-parent line are credited with the merge that brought the culprit in."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from perfbisect.core.order import Verdict
 from perfbisect.core.policy import Policy
@@ -21,6 +22,6 @@ def along_the_trunk(rule: Rule) -> Rule:
     return credited
 
 
-def brought_in(reach: Reach, line: list[int], culprit: int) -> int:
+def brought_in(reach: Reach, line: Sequence[int], culprit: int) -> int:
     """The first commit of ``line`` that contains ``culprit``."""
     return line[bisect_left(line, True, key=lambda v: bool(reach.ancestors(v)[culprit]))]

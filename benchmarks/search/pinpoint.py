@@ -8,6 +8,7 @@ of the difference is given: here, the true one.
 """
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 from statistics import median
@@ -56,7 +57,9 @@ def _search(world: World, policy: Policy) -> Verdict:
     return _conclude(line, values, drop)
 
 
-def _attempt(world: World, line: list[int], values: dict[int, list[float]], broken: set[int], wanted: set[int]) -> None:
+def _attempt(
+    world: World, line: Sequence[int], values: dict[int, list[float]], broken: set[int], wanted: set[int]
+) -> None:
     """Ten more runs of each, in turns."""
     for _ in range(ATTEMPTS):
         for place in sorted(wanted - broken):
@@ -77,7 +80,7 @@ def _between(a: int, b: int, levels: int, broken: set[int]) -> set[int]:
     return {middle} | _between(a, middle, levels - 1, broken) | _between(middle, b, levels - 1, broken)
 
 
-def _conclude(line: list[int], values: dict[int, list[float]], drop: float) -> Verdict:
+def _conclude(line: Sequence[int], values: dict[int, list[float]], drop: float) -> Verdict:
     """The largest of the drops that cannot be narrowed further; credit for one even if Pinpoint would list several."""
     found = [(a, b) for a, b in pairwise(sorted(values)) if _differ(values[a], values[b], drop)]
     drops = [(median(values[a]) - median(values[b]), a, b) for a, b in found]

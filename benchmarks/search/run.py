@@ -1,13 +1,14 @@
 """Plays simulated hunts in all cells by all rules, and writes the table. See benchmarks/README.md."""
 
 import argparse
+import itertools
 import os
 import re
 import shlex
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from functools import cache
 from pathlib import Path
 
@@ -15,20 +16,21 @@ for library in ("OPENBLAS", "OMP", "MKL"):  # matrices are small; must be set be
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 from cells import Cell, all_cells
-from contest import MAIN, ORACLE, RULES, play
+from contest import MAIN, ORACLE, RULES, is_ours, play, takes_part
+from progress import Progress, Task
 from results import Played, default_folder, load, save
 from table import write
 
 from perfbisect.simulate.tally import Trial
 
 CHUNK = 10  # hunts between two looks at the clock
-Task = tuple[str, str, list[int]]  # cell, rule, seeds
 
 
 def arguments() -> argparse.Namespace:
     """Of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hunts", type=int, default=50, help="in each cell by each rule (default: 50)")
+    parser.add_argument("--peer-hunts", type=int, help="the same of the peers (default: as many)")
     parser.add_argument("--cells", default="", metavar="REGEX", help="only cells whose name matches")
     parser.add_argument("--rules", default="main", help="main, oracle, all, or names separated by ';'")
     parser.add_argument("--minutes", type=float, default=0, help="stop after so long; the next call goes on")
@@ -54,25 +56,49 @@ def chosen_rules(text: str) -> tuple[str, ...]:
     return named
 
 
-def missing(cells: list[str], rules: tuple[str, ...], hunts: int, played: Played) -> Iterator[Task]:
-    """What is left to play: a few hunts of every cell, then a few more, so that any stop leaves a fair table."""
-    for start in range(0, hunts, CHUNK):
-        for cell in cells:
-            for rule in rules:
+def missing(cells: list[str], rules: tuple[str, ...], hunts: dict[str, int], played: Played) -> Iterator[Task]:
+    """What is left to play of so many ``hunts`` for each rule.
+
+    A few hunts of every cell come before more of any, so that any stop leaves a fair table; and cells that goals speak
+    of most come first with all of theirs.
+    """
+    for _, group in itertools.groupby(cells, key=lambda name: cell_of()[name].urgent):
+        of_group = list(group)
+        for start in range(0, max(hunts.values()), CHUNK):
+            for cell, rule in itertools.product(of_group, rules):
                 done = played.get((cell, rule), {})
-                if seeds := [s for s in range(start, min(start + CHUNK, hunts)) if s not in done]:
+                seeds = [s for s in range(start, min(start + CHUNK, hunts[rule])) if s not in done]
+                if seeds and takes_part(cell_of()[cell], rule):
                     yield cell, rule, seeds
 
 
-def work(task: Task) -> tuple[Task, dict[int, Trial]]:
-    """Some hunts of one cell by one rule."""
+def work(task: Task) -> tuple[Task, dict[int, Trial], float]:
+    """Some hunts of one cell by one rule, and the seconds they took."""
     cell, rule, seeds = task
-    return task, {seed: play(cell_of()[cell], rule, seed) for seed in seeds}
+    began = time.perf_counter()
+    trials = {seed: play(cell_of()[cell], rule, seed) for seed in seeds}
+    return task, trials, time.perf_counter() - began
+
+
+def outcomes(tasks: list[Task], jobs: int, end: float) -> Iterator[tuple[Task, dict[int, Trial], float]]:
+    """What comes of ``tasks`` until the time ``end`` (of the monotonic clock), in ``jobs`` processes."""
+    waiting = itertools.takewhile(lambda _: time.monotonic() < end, tasks)
+    if jobs == 1:
+        yield from map(work, waiting)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        under_way = {pool.submit(work, task) for task in itertools.islice(waiting, 2 * jobs)}
+        while under_way:
+            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            under_way |= {pool.submit(work, task) for task in itertools.islice(waiting, len(done))}
+            yield from (future.result() for future in done)
 
 
 def command(asked: argparse.Namespace) -> str:
     """What to type for the same table; where files lie is left out."""
     words = ["--hunts", str(asked.hunts), "--cells", asked.cells, "--rules", asked.rules]
+    if asked.peer_hunts is not None:
+        words += ["--peer-hunts", str(asked.peer_hunts)]
     return f"python benchmarks/search/run.py {shlex.join(words)}"
 
 
@@ -85,25 +111,18 @@ def main() -> None:
         print("\n".join([*cells, "", *rules]))
         return
     played = load(asked.results, rules)
-    tasks = list(missing(cells, rules, asked.hunts, played))
+    peers = asked.hunts if asked.peer_hunts is None else asked.peer_hunts
+    tasks = list(missing(cells, rules, {rule: asked.hunts if is_ours(rule) else peers for rule in rules}, played))
+    progress = Progress(tasks, asked.jobs)
     end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
-    pool = ProcessPoolExecutor(asked.jobs) if asked.jobs > 1 else None
-    with_each = 4 * asked.jobs
-    for i in range(0, len(tasks), with_each):
-        if time.monotonic() > end:
-            print(f"Time is up with {len(tasks) - i} of {len(tasks)} tasks left.", file=sys.stderr)
-            break
-        batch = tasks[i : i + with_each]
-        for (cell, rule, _), trials in pool.map(work, batch) if pool else map(work, batch):
-            save(asked.results, cell, rule, trials)
-            played.setdefault((cell, rule), {}).update(trials)
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{min(i + with_each, len(tasks))}/{len(tasks)} tasks", end="", file=sys.stderr)
-    if pool:
-        pool.shutdown()
-    known = {name: cell_of()[name] for name in cells}
+    for task, trials, seconds in outcomes(tasks, asked.jobs, end):
+        cell, rule, _ = task
+        save(asked.results, cell, rule, trials)
+        played.setdefault((cell, rule), {}).update(trials)
+        progress.add(task, seconds)
+    progress.end()
     if asked.table:
-        write(asked.table, known, played, rules, command(asked))
+        write(asked.table, {name: cell_of()[name] for name in cells}, played, rules, command(asked))
 
 
 if __name__ == "__main__":

@@ -3,26 +3,28 @@
 import datetime
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cells import Cell
-from contest import ORACLE
-from goals import bins, bound, goals
+from contest import BEST
+from figures import Bin, geometric, mean, of_favourites, of_sets
+from goals import bound, goals
+from oracle import GOAL, with_oracle
 from results import Played
 
-from perfbisect.simulate.tally import Tally
+from perfbisect.simulate.tally import Tally, Trial
 
-GOAL = 0.95
 Tallies = dict[tuple[str, str], Tally]
 Rows = Iterable[Sequence[str]]
 
 
 def write(file: Path, cells: Mapping[str, Cell], played: Played, rules: Sequence[str], command: str) -> None:
     """``file`` and, beside it, the same numbers as JSON."""
-    mine = {key: trials for key, trials in played.items() if key[0] in cells}
+    mine = {key: trials for key, trials in with_oracle(cells, played).items() if key[0] in cells}
     tallies = {key: Tally.of(trials.values()) for key, trials in mine.items() if trials}
-    rules = [*rules, *([best] if (best := add_oracle(tallies, cells)) else [])]
+    if any(rule == BEST for _, rule in mine):
+        rules = [*rules, BEST]
     hunts = [tally.hunts for tally in tallies.values()]
     sections = [
         "# Simulated hunts: results\n",
@@ -34,34 +36,12 @@ def write(file: Path, cells: Mapping[str, Cell], played: Played, rules: Sequence
         *overview(cells, tallies, rules),
         *by_effect(cells, tallies, rules),
         *by_world(cells, tallies, rules),
-        *calibration(mine, rules),
+        *calibration("the candidate most suspected at the end", of_favourites, mine, rules),
+        *calibration("the suspects of an undecided hunt", of_sets, mine, rules),
     ]
     file.write_text("\n".join(sections) + "\n")
     rows = [json.dumps(as_row(cells[cell], rule, tally)) for (cell, rule), tally in tallies.items()]
     file.with_suffix(".json").write_text("[\n" + ",\n".join(rows) + "\n]\n")
-
-
-def add_oracle(tallies: Tallies, cells: Mapping[str, Cell]) -> str:
-    """Add git bisect with the cheapest number of repeats that reaches the goal in each cell, or else the best one."""
-    name = "git bisect, best R"
-    for cell in cells:
-        known = [tallies[cell, rule] for rule in (f"git bisect R={r}" for r in ORACLE) if (cell, rule) in tallies]
-        if len(known) == len(ORACLE):
-            enough = [tally for tally in known if tally.right.middle >= GOAL]
-            cheapest = min(enough, key=lambda tally: tally.cost.mean, default=None)
-            tallies[cell, name] = cheapest or max(known, key=lambda tally: tally.right.middle)
-    return name if any(rule == name for _, rule in tallies) else ""
-
-
-def mean(values: Iterable[float]) -> float:
-    """NaN of nothing."""
-    known = list(values)
-    return sum(known) / len(known) if known else math.nan
-
-
-def geometric(values: Iterable[float]) -> float:
-    """Geometric mean; NaN of nothing."""
-    return math.exp(mean(math.log(v) for v in values))
 
 
 def overview(cells: Mapping[str, Cell], tallies: Tallies, rules: Sequence[str]) -> Iterator[str]:
@@ -135,18 +115,20 @@ def in_world(tally: Tally) -> str:
     return f"{share(tally.right.middle)} / {share(tally.wrong.middle)} · {spent}"
 
 
-def calibration(played: Played, rules: Sequence[str]) -> Iterator[str]:
-    """How often the candidate most suspected at the end is a culprit, by its stated probability."""
+def calibration(
+    title: str, of: Callable[[Iterable[Trial]], Iterator[Bin]], played: Played, rules: Sequence[str]
+) -> Iterator[str]:
+    """How often a culprit is among those that are stated to hold it, by the stated probability."""
     rows = []
     for rule in rules:
-        trials = [t for (_, r), by_seed in played.items() if r == rule for t in by_seed.values()]
+        trials = (t for (_, r), by_seed in played.items() if r == rule for t in by_seed.values())
         rows += [
-            (rule, name, str(n), f"{stated:.3f}", f"{right.middle:.3f}", f"{right.low:.3f} to {right.high:.3f}")
-            for name, n, stated, right in bins([t for t in trials if not math.isnan(t.stated)])
+            (rule, name, str(n), f"{stated:.3f}", f"{true.middle:.3f}", f"{true.low:.3f} to {true.high:.3f}")
+            for name, n, stated, true in of(trials)
         ]
     if rows:
-        yield "\n## Calibration: the candidate most suspected at the end\n"
-        yield from markdown(("rule", "stated", "hunts", "mean stated", "right", "95 % interval"), rows)
+        yield f"\n## Calibration: {title}\n"
+        yield from markdown(("rule", "stated", "hunts", "mean stated", "true", "95 % interval"), rows)
 
 
 def as_row(cell: Cell, rule: str, tally: Tally) -> dict[str, object]:

@@ -10,7 +10,7 @@ from perfbisect.core.reach import Reach
 from perfbisect.simulate.chance import Purpose, generator
 from perfbisect.simulate.changes import CHANGES
 from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, trunk, two_roots
-from perfbisect.simulate.scenario import Place, Scenario
+from perfbisect.simulate.scenario import Odd, Place, Scenario
 from perfbisect.simulate.world import World
 
 
@@ -107,11 +107,12 @@ def test_identical_binaries_are_as_fast() -> None:
 
 
 def test_a_layout_halfway() -> None:
-    for halfway, sign in ((0, 1), (-1, -1)):
-        scenario = Scenario(Graph.line(50), halfway=halfway)
+    for odd, sign in ((Odd.CULPRIT, 1), (Odd.BEFORE, -1), (Odd.GOOD, -1), (Odd.BAD, 1)):
+        scenario = Scenario(Graph.line(50), odd=odd)
         world = scenario.world(1)
         (culprit,) = world.answers
-        assert world.layouts == {culprit + halfway: pytest.approx(sign * scenario.drop / 2)}
+        place = {Odd.CULPRIT: culprit, Odd.BEFORE: culprit - 1, Odd.GOOD: 0, Odd.BAD: 50}[odd]
+        assert world.layouts == {place: pytest.approx(sign * scenario.drop / 2)}
 
 
 def test_the_same_seed_is_the_same_world() -> None:

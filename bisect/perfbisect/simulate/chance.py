@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     HOST = 12
     RULE = 13
     GRAPH = 14
+    FLAKES = 15
 
 
 def generator(seed: int, purpose: Purpose, which: int = 0) -> np.random.Generator:

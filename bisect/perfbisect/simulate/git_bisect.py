@@ -5,7 +5,9 @@ commit that cannot be tested is skipped, and another one, the nearer to the best
 The threshold lies midway between the ends, which are timed once, at the beginning.
 """
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import takewhile
 from statistics import median
 
 import numpy as np
@@ -39,13 +41,19 @@ def blame(candidate: int) -> Found:
     return Found(Step(candidate, float("nan"), UNKNOWN, ()))
 
 
-def undecided(candidates: list[int]) -> Inconclusive:
+def undecided(candidates: Sequence[int]) -> Inconclusive:
     """A set that could not be made smaller."""
     return Inconclusive(tuple(candidates), (), UNKNOWN, "unbuildable")
 
 
-def _search(world: World, policy: Policy, repeats: int) -> Verdict:
-    limit = threshold(world, max(repeats, END_RUNS))
+def timed(world: World, candidate: int, runs: int) -> list[float]:
+    """The values of so many runs, as far as it builds and runs: nobody tries a commit again that has just failed."""
+    values = (world.run(candidate) for _ in range(runs))
+    return list(takewhile(lambda value: value is not None, values))  # type: ignore[arg-type]
+
+
+def halve(world: World, is_slow: Callable[[int], bool | None]) -> Verdict:
+    """Test and halve until one commit is left; ``is_slow`` tests a commit, and is None if that cannot be done."""
     reach, rng = reach_of(world.graph), generator(world.seed, Purpose.RULE)
     left = np.ones(world.graph.size, bool)  # what may still be the first slow commit
     left[0] = False
@@ -54,14 +62,22 @@ def _search(world: World, policy: Policy, repeats: int) -> Verdict:
         tested = _next(reach, left, skipped, rng)
         if tested is None:
             return undecided(np.flatnonzero(left).tolist())
-        values = [world.run(tested) for _ in range(repeats)]
-        timed = [value for value in values if value is not None]
-        if not timed:
+        slow = is_slow(tested)
+        if slow is None:
             skipped.add(tested)
-            continue
-        below = reach.ancestors(tested)
-        left &= below if median(timed) < limit else ~below
+        else:
+            left &= reach.ancestors(tested) if slow else ~reach.ancestors(tested)
     return blame(int(np.flatnonzero(left)[0]))
+
+
+def _search(world: World, policy: Policy, repeats: int) -> Verdict:
+    limit = threshold(world, max(repeats, END_RUNS))
+
+    def is_slow(candidate: int) -> bool | None:
+        values = timed(world, candidate, repeats)
+        return median(values) < limit if values else None
+
+    return halve(world, is_slow)
 
 
 def _next(reach: Reach, left: NDArray[np.bool_], skipped: set[int], rng: np.random.Generator) -> int | None:

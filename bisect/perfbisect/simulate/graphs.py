@@ -87,9 +87,10 @@ def two_roots(commits: int) -> Graph:
     return Graph.of([(), *((v,) for v in range(half - 1)), *other, (half - 1, commits - 2), (commits - 1,)])
 
 
-def trunk(graph: Graph) -> list[int]:
+@lru_cache(maxsize=8)
+def trunk(graph: Graph) -> tuple[int, ...]:
     """The first-parent line to the bad end, oldest first; what follows only that sees nothing else."""
     line = [graph.size - 1]
     while parents := graph.parents_of(line[-1]):
         line.append(parents[0])
-    return line[::-1]
+    return tuple(line[::-1])

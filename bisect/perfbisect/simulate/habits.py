@@ -11,6 +11,7 @@ class Habits:
     slow_noise: float = 1.0  # the same of builds with the culprit in them, as a multiple
     layout: float = 0.005  # s.d. of a build: repeating its runs does not average it away
     outliers: float = 0.02  # share of runs that are slowed down, typically by ten times the noise
+    lucky: float = 0.0  # share of the outliers that are sped up instead
     second_speed: tuple[float, float] = (0.0, 0.0)  # share of runs, change
     second_build: tuple[float, float] = (0.0, 0.0)  # share of builds, all of whose runs have a change
     drift: float = 0.0  # s.d. of a stationary drift
@@ -25,4 +26,5 @@ class Habits:
     build_seconds: float = 600.0  # of a build that finds nothing in the compiler cache
     cached_share: float = 1.0  # of that, for a build next to one that is there; the rest grows with distance
     cache_reach: float = 180.0  # candidates away from which the compiler cache is of no use
+    flaky: float = 0.0  # share of attempts to build that fail for no reason of the code; the ends are spared
     failed_share: float = 1.0  # time of a build that fails, as a share of one that works

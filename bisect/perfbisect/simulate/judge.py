@@ -59,6 +59,15 @@ def favourite(verdict: Verdict) -> tuple[int | None, float]:
             return None, float("nan")
 
 
+def suspects(verdict: Verdict) -> tuple[tuple[int, ...], float | None]:
+    """The set that an undecided hunt ends with, and the probability that the culprit is in it; None where none is told."""
+    match verdict:
+        case Inconclusive(candidates, probabilities) if candidates and probabilities:
+            return candidates, sum(probabilities)
+        case _:
+            return (), None
+
+
 def _change(world: World) -> float:
     """Of the log metric between the ends."""
     return sum(world.steps.values())

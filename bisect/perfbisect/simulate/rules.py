@@ -5,7 +5,7 @@ from collections.abc import Callable
 from perfbisect.core.order import Verdict
 from perfbisect.core.policy import Policy
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.judge import favourite, is_named, judge
+from perfbisect.simulate.judge import favourite, is_named, judge, suspects
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.tally import Trial
 from perfbisect.simulate.world import World
@@ -26,6 +26,7 @@ def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> Trial:
     bad = world.graph.size - 1
     between = sum(seconds for v, seconds in world.build_seconds.items() if v not in (0, bad))
     suspect, stated = favourite(verdict)
+    chosen, together = suspects(verdict)
     return Trial(
         judgement=judge(verdict, world),
         named=is_named(verdict),
@@ -35,4 +36,6 @@ def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> Trial:
         runs=world.runs,
         minutes=world.now / 60,
         cost=world.runs + between / run,
+        together=together,
+        held=not world.answers.isdisjoint(chosen),
     )

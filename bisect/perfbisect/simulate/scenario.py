@@ -26,6 +26,15 @@ class Place(StrEnum):
     MERGE = "merge"  # a merge that is slow although neither side is
 
 
+class Odd(StrEnum):
+    """Which build's layout puts it half way between slow and fast."""
+
+    GOOD = "good"  # the good end
+    BEFORE = "before"  # the one before the culprit
+    CULPRIT = "culprit"
+    BAD = "bad"  # the bad end
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Scenario:
     """Worlds that differ only by chance."""
@@ -39,7 +48,7 @@ class Scenario:
     block: int = 0  # candidates around the culprit that do not build
     crashing: float = 0.0  # share of candidates that build and crash
     identical: float = 0.0  # share of candidates with the binary of their parent
-    halfway: int | None = None  # this far from the culprit a layout is planted that lies between slow and fast
+    odd: Odd | None = None  # the build whose layout is planted
     spoiled: bool = False  # both first runs of the culprit's parent are outliers
 
     @property
@@ -106,6 +115,14 @@ class Scenario:
         return same
 
     def _layouts(self, culprit: int) -> dict[int, float]:
-        if self.halfway is None or not 0 <= culprit + self.halfway < self.graph.size:
-            return {}
-        return {culprit + self.halfway: self.drop / 2 * (1 if self.halfway >= 0 else -1)}
+        match self.odd:
+            case None:
+                return {}
+            case Odd.GOOD:
+                return {0: -self.drop / 2}
+            case Odd.BEFORE:
+                return {culprit - 1: -self.drop / 2}
+            case Odd.CULPRIT:
+                return {culprit: self.drop / 2}
+            case Odd.BAD:
+                return {self.graph.size - 1: self.drop / 2}

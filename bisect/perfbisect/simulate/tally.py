@@ -21,6 +21,8 @@ class Trial:
     runs: int
     minutes: float
     cost: float  # in runs, the builds of the two ends left out
+    together: float | None = None  # probability of the set that an undecided hunt tells
+    held: bool = False  # whether a culprit is in that set
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class World:
     _clocks: dict[int, float] = field(default_factory=dict)
     _courses: dict[int, Course] = field(default_factory=dict)
     _noise: dict[int, np.random.Generator] = field(default_factory=dict)
+    _flakes: dict[int, np.random.Generator] = field(default_factory=dict)
     _runs: dict[int, int] = field(default_factory=dict)
     _levels: dict[int, float] = field(default_factory=dict)
     _built: dict[int, int] = field(default_factory=dict)  # candidate → the first one built with its binary
@@ -86,7 +87,7 @@ class World:
         self.builds += 1
         self.build_seconds[candidate] = self.build_seconds.get(candidate, 0.0) + seconds
         self.wait(host, self.clock(host) + seconds)
-        if candidate in self.unbuildable:
+        if candidate in self.unbuildable or self._flakes_now(candidate):
             return Skipped(candidate, "does not build", seconds)
         binary = self.binaries.get(candidate, candidate)
         same = next((v for v in self._built if self.binaries.get(v, v) == binary), None)
@@ -127,6 +128,14 @@ class World:
         """Let a host come to a later time."""
         self._clocks[host] = max(self.clock(host), until)
 
+    def _flakes_now(self, candidate: int) -> bool:
+        """Whether this attempt to build fails by chance; each attempt is a new one."""
+        if not self.habits.flaky or candidate in (0, self.graph.size - 1):
+            return False
+        if candidate not in self._flakes:
+            self._flakes[candidate] = generator(self.seed, Purpose.FLAKES, candidate)
+        return bool(self._flakes[candidate].random() < self.habits.flaky)
+
     def _cost(self, candidate: int) -> float:
         """Seconds that a build takes: less, the nearer one is that is there."""
         habits = self.habits
@@ -148,5 +157,5 @@ class World:
         if habits.slow_noise != 1 and any(reach_of(self.graph).ancestors(candidate)[v] for v in self.answers):
             noise *= habits.slow_noise
         if outlier < habits.outliers or (candidate in self.spoiled and number <= 2):
-            noise = -abs(10 * noise)
+            noise = abs(10 * noise) * (1 if outlier < habits.outliers * habits.lucky else -1)
         return noise + (habits.second_speed[1] if second < habits.second_speed[0] else 0.0)

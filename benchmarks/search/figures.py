@@ -1,0 +1,52 @@
+"""Figures over many hunts: means, shares with their intervals, and stated probabilities against what came true."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from perfbisect.simulate.judge import Judgement
+from perfbisect.simulate.tally import Chance, Trial
+
+BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95, 0.97, 0.98, 0.99, 1.0)
+Bin = tuple[str, int, float, Chance]  # its name, hunts, mean stated, how often it came true
+
+
+def mean(values: Iterable[float]) -> float:
+    """NaN of nothing."""
+    known = list(values)
+    return sum(known) / len(known) if known else math.nan
+
+
+def geometric(values: Iterable[float]) -> float:
+    """Geometric mean; NaN of nothing."""
+    return math.exp(mean(math.log(v) for v in values))
+
+
+def how_often(trials: Sequence[Trial], what: Callable[[Trial], bool]) -> Chance:
+    """The share of ``trials`` of which ``what`` holds, with its 95 % interval."""
+    return Chance.of(sum(what(t) for t in trials), len(trials))
+
+
+def is_right(trial: Trial) -> bool:
+    """Whether the verdict was."""
+    return trial.judgement is Judgement.RIGHT
+
+
+def bins(told: Iterable[tuple[float | None, bool]]) -> Iterator[Bin]:
+    """Pairs of a stated probability and whether it came true, bin by bin; where nothing was stated nothing counts."""
+    known = [(p, true) for p, true in told if p is not None]
+    for low, high in pairwise(BINS):
+        inside = [(p, true) for p, true in known if low <= p < high or p >= high == 1]
+        if inside:
+            stated = mean(p for p, _ in inside)
+            yield f"{low:g} to {high:g}", len(inside), stated, Chance.of(sum(true for _, true in inside), len(inside))
+
+
+def of_favourites(trials: Iterable[Trial]) -> Iterator[Bin]:
+    """The candidate most suspected at the end."""
+    return bins((t.stated, t.favoured) for t in trials)
+
+
+def of_sets(trials: Iterable[Trial]) -> Iterator[Bin]:
+    """The set of suspects that an undecided hunt ends with."""
+    return bins((t.together, t.held) for t in trials)

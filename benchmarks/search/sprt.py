@@ -1,0 +1,75 @@
+"""Bisection with Wald's sequential probability ratio test at each commit, the ends measured again beside it.
+
+A triple is a run of the good end, of the commit and of the bad end. Its middle run, less the mean of the other two, is
+normal around half the drop, up or down; triples are added until the odds of the two are beyond a limit, which shares
+out an error of 5 % over the tests of a halving search. Drop and noise are taken from all pairs of ends so far, by
+medians, and of a triple no more counts than three standard deviations beyond either, so that outliers do not decide. The next
+commit is git's.
+"""
+
+import math
+from statistics import median
+
+from perfbisect.core.order import NotReproduced, Verdict
+from perfbisect.core.policy import Policy
+from perfbisect.simulate.git_bisect import UNKNOWN, halve
+from perfbisect.simulate.world import World
+
+ERROR = 0.05
+FIRST_PAIRS, MOST_PAIRS = 4, 24  # of the ends alone, before the search
+PLAIN = 3.0  # standard errors by which the ends must differ
+MOST_TRIPLES = 60  # then the likelier side is taken
+MAD = 1.4826  # standard deviations of a normal distribution in a median absolute deviation
+
+
+def sprt(world: World, policy: Policy) -> Verdict:
+    """The rule."""
+    bad = world.graph.size - 1
+    limit = math.log((1 - _error(bad)) / _error(bad))
+    pairs: list[float] = []
+
+    def pair(good: float | None, slow: float | None) -> None:
+        assert good is not None and slow is not None, "ends can be measured"
+        pairs.append(good - slow)
+
+    def is_slow(candidate: int) -> bool | None:
+        above: list[float] = []
+        while True:
+            values = [world.run(v) for v in (0, candidate, bad)]
+            good, middle, slow = values
+            if middle is None:
+                return None
+            pair(good, slow)
+            above.append(middle - ((good or 0.0) + (slow or 0.0)) / 2)
+            odds = _log_odds(above, *_drop_and_noise(pairs))
+            if abs(odds) >= limit or len(above) == MOST_TRIPLES:
+                return odds < 0
+
+    while len(pairs) < FIRST_PAIRS or not _differ(pairs):
+        if len(pairs) == MOST_PAIRS:
+            return NotReproduced(UNKNOWN, math.inf)
+        pair(world.run(0), world.run(bad))
+    return halve(world, is_slow)
+
+
+def _error(commits: int) -> float:
+    """Of one test."""
+    return ERROR / max(1, math.ceil(math.log2(commits)))
+
+
+def _drop_and_noise(pairs: list[float]) -> tuple[float, float]:
+    """The drop between the ends, and the standard deviation of a run."""
+    drop = median(pairs)
+    return drop, max(MAD * median(abs(d - drop) for d in pairs) / math.sqrt(2), 1e-6)
+
+
+def _differ(pairs: list[float]) -> bool:
+    drop, noise = _drop_and_noise(pairs)
+    return drop > PLAIN * noise * math.sqrt(2 / len(pairs))
+
+
+def _log_odds(above: list[float], drop: float, noise: float) -> float:
+    """Of fast against slow."""
+    deviation = noise * math.sqrt(1.5)
+    most = abs(drop) / 2 + 3 * deviation
+    return drop / deviation**2 * sum(max(-most, min(most, value)) for value in above)
