@@ -2,13 +2,13 @@
 
 A triple is a run of the good end, of the commit and of the bad end. Its middle run, less the mean of the other two, is
 normal around half the drop, up or down; triples are added until the odds of the two are beyond a limit, which shares
-out an error of 5 % over the tests of a halving search. Drop and noise are taken from all pairs of ends so far, by
-medians, and of a triple no more counts than three standard deviations beyond either, so that outliers do not decide. The next
+out an error of 5 % over the tests of a halving search. Drop and noise are taken from all pairs of ends so far, and no
+triple counts for more than three standard deviations beyond the nearer level, so that no outlier decides. The next
 commit is git's.
 """
 
 import math
-from statistics import median
+from statistics import median, stdev
 
 from perfbisect.core.order import NotReproduced, Verdict
 from perfbisect.core.policy import Policy
@@ -16,10 +16,9 @@ from perfbisect.simulate.git_bisect import UNKNOWN, halve
 from perfbisect.simulate.world import World
 
 ERROR = 0.05
-FIRST_PAIRS, MOST_PAIRS = 4, 24  # of the ends alone, before the search
+FIRST_PAIRS, MOST_PAIRS = 6, 24  # of the ends alone, before the search
 PLAIN = 3.0  # standard errors by which the ends must differ
 MOST_TRIPLES = 60  # then the likelier side is taken
-MAD = 1.4826  # standard deviations of a normal distribution in a median absolute deviation
 
 
 def sprt(world: World, policy: Policy) -> Verdict:
@@ -59,8 +58,7 @@ def _error(commits: int) -> float:
 
 def _drop_and_noise(pairs: list[float]) -> tuple[float, float]:
     """The drop between the ends, and the standard deviation of a run."""
-    drop = median(pairs)
-    return drop, max(MAD * median(abs(d - drop) for d in pairs) / math.sqrt(2), 1e-6)
+    return median(pairs), max(stdev(pairs) / math.sqrt(2), 1e-6)
 
 
 def _differ(pairs: list[float]) -> bool:

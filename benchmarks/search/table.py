@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cells import Cell
-from contest import BEST
+from contest import BEST, MAIN
 from figures import Bin, geometric, mean, of_favourites, of_sets
 from goals import bound, goals
 from oracle import GOAL, with_oracle
@@ -24,7 +24,7 @@ def write(file: Path, cells: Mapping[str, Cell], played: Played, rules: Sequence
     mine = {key: trials for key, trials in with_oracle(cells, played).items() if key[0] in cells}
     tallies = {key: Tally.of(trials.values()) for key, trials in mine.items() if trials}
     if any(rule == BEST for _, rule in mine):
-        rules = [*rules, BEST]
+        rules = [*(rule for rule in rules if rule in MAIN), BEST]  # the other repeats have served their purpose
     hunts = [tally.hunts for tally in tallies.values()]
     sections = [
         "# Simulated hunts: results\n",

@@ -17,6 +17,7 @@ from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.habits import Habits
 from perfbisect.simulate.judge import Judgement, judge
 from perfbisect.simulate.rules import Rule
+from perfbisect.simulate.tally import Trial
 from perfbisect.simulate.world import World
 
 STILL = Habits(noise=0.001, layout=0.0, outliers=0.0)
@@ -34,10 +35,16 @@ def load(monkeypatch: pytest.MonkeyPatch):
     return module
 
 
-@pytest.fixture(params=["asv_find", "bayesect", "pinpoint"])
+@pytest.fixture(params=["asv_find", "bayesect", "pinpoint", "sprt"])
 def peer(request: pytest.FixtureRequest, load) -> Rule:
-    made = {"asv_find": (3,), "bayesect": (), "pinpoint": ()}
-    return getattr(load(request.param), request.param)(*made[request.param])
+    made = getattr(load(request.param), request.param)
+    match request.param:
+        case "asv_find":
+            return made(3)
+        case "sprt":
+            return made
+        case _:
+            return made()
 
 
 @pytest.mark.parametrize("culprit", [1, 2, 20, 39, 40])
@@ -66,6 +73,18 @@ def test_where_nothing_changed_each_does_as_its_authors_say(load) -> None:
     line = Graph.line(30)
     assert isinstance(load("asv_find").asv_find(1)(World(line, {}, Habits()), Policy()), Found)
     assert isinstance(load("pinpoint").pinpoint()(World(line, {}, Habits()), Policy()), NotReproduced)
+
+
+def test_a_sequential_test_errs_as_seldom_as_it_promises(load) -> None:
+    """Beside levels and noise that are known well, each side is mistaken for the other within Wald's bound."""
+    module = load("sprt")
+    habits = Habits(noise=0.05, layout=0.0, outliers=0.0)
+    wrong = 0
+    for seed in range(150):
+        world = World(Graph.line(4), {4 - seed % 2: -0.1}, habits, seed=seed)
+        wrong += judge(module.sprt(world, Policy()), world) is not Judgement.RIGHT
+    assert wrong / 150 < 0.1
+    assert isinstance(module.sprt(World(Graph.line(4), {}, habits), Policy()), NotReproduced)
 
 
 def test_bayes_by_the_book(load) -> None:
@@ -148,6 +167,61 @@ def test_a_benchmark_goes_on_where_it_stopped(load, tmp_path: Path, monkeypatch:
     told = {row["rule"]: row for row in json.loads(table.with_suffix(".json").read_text())}
     assert told["ours"]["hunts"] == 3
     assert "| 3 commits |" in table.read_text()
+
+
+def trial(*, right: bool, cost: float) -> Trial:
+    judgement = Judgement.RIGHT if right else Judgement.WRONG
+    return Trial(judgement, True, math.nan, right, 1, 1, 1.0, cost)
+
+
+def test_the_oracle_takes_the_cheapest_that_is_right_often_enough(load) -> None:
+    contest, oracle = load("contest"), load("oracle")
+    played = {
+        ("a", f"git bisect R={r}"): {s: trial(right=r >= 5 or s > 1, cost=10.0 * r) for s in range(20)}
+        for r in contest.ORACLE
+    }
+    chosen = oracle.with_oracle(["a", "b"], played)
+    assert chosen["a", contest.BEST] is played["a", "git bisect R=5"]
+    assert ("b", contest.BEST) not in chosen
+    hopeless = {
+        key: {s: trial(right=s < 8 + (t == 3), cost=1.0) for s in by_seed}
+        for t, (key, by_seed) in enumerate(played.items())
+    }
+    assert oracle.with_oracle(["a"], hopeless)["a", contest.BEST] is hopeless["a", f"git bisect R={contest.ORACLE[3]}"]
+
+
+def test_stated_probabilities_bin_by_bin(load) -> None:
+    told = [(0.5, True), (0.5, False), (0.995, True), (1.0, True), (None, True), (math.nan, False)]
+    seen = [(name, count, stated, true.middle) for name, count, stated, true in load("figures").bins(told)]
+    assert seen == [("0.4 to 0.6", 2, 0.5, 0.5), ("0.99 to 1", 2, pytest.approx(0.9975), 1.0)]
+
+
+def test_what_is_left_of_a_benchmark(load, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = load("run")
+    cells = ["world/usual", "grid/1000/5%@3%/B=1/steady,plain", "grid/100/5%@3%/B=1/steady,plain"]
+    rules = ("ours", "ours, noise known", "git_bayesect")
+    played = {(cells[0], "ours"): {s: trial(right=True, cost=1.0) for s in range(10)}}
+    tasks = list(run.missing(cells, rules, {rules[0]: 20, rules[1]: 20, rules[2]: 5}, played))
+    assert len(tasks) == 1 + 2 + 2 + 2 + 2 + 3
+    assert [cell for cell, *_ in tasks[-5:]] == [cells[2]] * 5  # what is less urgent comes last
+    assert not any(cell == cells[0] and rule == rules[1] for cell, rule, _ in tasks)
+    progress = load("progress").Progress(tasks, jobs=2)
+    progress.add(tasks[0], 30.0)
+    left = sum(len(seeds) for *_, seeds in tasks[1:])
+    assert progress.minutes_left() == pytest.approx(left * (30.0 / len(tasks[0][2])) / 2 / 60)
+
+
+def test_the_goals_speak_of_everybody(load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "out.md"
+    words = ["--hunts", "2", "--peer-hunts", "1", "--cells", "world/(2 comm|budget: 20)", "--rules", "all"]
+    monkeypatch.setattr("sys.argv", ["run.py", *words, "--results", str(tmp_path), "--table", str(table)])
+    load("run").main()
+    text = table.read_text()
+    assert "among the suspects: budget: 20 runs" in text
+    assert "| never dearer than git bisect, best R, where it is right |" in text
+    assert "| git bisect R=100 |" not in text
+    told = [(row["rule"], row["hunts"]) for row in json.loads(table.with_suffix(".json").read_text())]
+    assert set(told) >= {("ours", 2), ("SPRT", 1), ("git bisect, best R", 1)}
 
 
 def test_an_undecided_search_names_a_set(load, monkeypatch: pytest.MonkeyPatch) -> None:

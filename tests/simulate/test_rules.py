@@ -16,7 +16,7 @@ from perfbisect.simulate import git_bisect as module
 from perfbisect.simulate.git_bisect import git_bisect
 from perfbisect.simulate.graphs import criss_cross, merging, octopus, two_roots
 from perfbisect.simulate.habits import Habits
-from perfbisect.simulate.judge import Judgement, favourite, judge
+from perfbisect.simulate.judge import Judgement, favourite, judge, suspects
 from perfbisect.simulate.rules import attempt, ours
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.summary import summary
@@ -63,6 +63,9 @@ def test_git_bisect_goes_round_what_does_not_build() -> None:
     verdict = git_bisect(1)(inside, Policy())
     assert isinstance(verdict, Inconclusive)
     assert set(verdict.candidates) == set(range(15, 26))
+    tried = World(Graph.line(40), {30: -0.2}, STILL, unbuildable=frozenset(range(15, 25)))
+    git_bisect(5)(tried, Policy())
+    assert tried.builds == len(tried.build_seconds)  # what fails once is not tried again
     outside = World(Graph.line(40), {30: -0.2}, STILL, unbuildable=frozenset(range(15, 25)))
     assert judge(git_bisect(1)(outside, Policy()), outside) is Judgement.RIGHT
 
@@ -109,6 +112,17 @@ def test_the_favourite() -> None:
     assert favourite(Inconclusive((4, 5), (0.6, 0.3), WIDE, "budget")) == (4, 0.6)
     assert favourite(undecided(4, 5))[0] is None
     assert favourite(NotReproduced(WIDE, 0.1))[0] is None
+
+
+def test_the_suspects_of_an_undecided_hunt() -> None:
+    assert suspects(Inconclusive((4, 5), (0.6, 0.3), WIDE, "budget")) == ((4, 5), pytest.approx(0.9))
+    assert suspects(undecided(4, 5)) == suspects(found(4)) == ((), None)
+    scenario = Scenario(Graph.line(100), effect=0.05)
+    trials = [attempt(scenario, seed, ours, Policy(max_runs=16)) for seed in range(6)]
+    told = [trial for trial in trials if trial.together is not None]
+    assert {trial.judgement for trial in told if trial.held} <= {Judgement.HONEST}
+    assert {trial.judgement for trial in told if not trial.held} <= {Judgement.WRONG}
+    assert any(trial.held for trial in told)
 
 
 def test_a_range_is_right_if_the_rest_of_it_does_not_build() -> None:

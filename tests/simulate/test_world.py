@@ -105,6 +105,24 @@ def test_what_fails() -> None:
     assert world.runs == 1
 
 
+def test_a_flaky_build_may_work_the_next_time() -> None:
+    world = World(LINE, {}, Habits(flaky=0.5), seed=3)
+    tries = [[isinstance(world.build(v), Skipped) for _ in range(3)] for v in range(21)]
+    assert not any(tries[0] + tries[20])
+    assert 4 < sum(first for first, *_ in tries[1:20]) < 16
+    assert any(first and not second for first, second, _ in tries)
+    assert [isinstance(World(LINE, {}, Habits(flaky=0.5), seed=3).build(v), Skipped) for v in range(21)] == [
+        first for first, *_ in tries
+    ]
+
+
+def test_outliers_can_go_both_ways() -> None:
+    habits = Habits(noise=0.01, layout=0.0, outliers=0.4, lucky=0.5)
+    values = np.array([World(LINE, {}, habits, seed=s).run(4) for s in range(400)])
+    assert (values > 0.04).mean() == pytest.approx((values < -0.04).mean(), abs=0.06)
+    assert (values > 0.04).mean() == pytest.approx(0.2 * 0.69, abs=0.05)
+
+
 def test_equal_binaries_are_known_once_both_are_built() -> None:
     world = World(LINE, {7: -0.1}, Habits(noise=0.01), binaries={4: 3, 5: 3})
     assert world.build(5) == Built(5, 600.0, None)

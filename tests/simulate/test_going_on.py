@@ -1,0 +1,95 @@
+"""A hunt is its log: the same seed writes the same one, and a hunt that was killed goes on from it as if nothing was."""
+
+import random
+
+import msgspec
+import numpy as np
+import pytest
+
+from perfbisect.core.graph import Graph
+from perfbisect.core.observation import Built, Observation, Reading, Skipped
+from perfbisect.core.order import Decision, Measure
+from perfbisect.core.policy import Policy
+from perfbisect.core.search import decide
+from perfbisect.simulate.graphs import merging
+from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.scenario import Scenario
+from perfbisect.simulate.world import World
+
+POLICY = Policy(max_runs=60)
+HABITS = Habits(drift=0.02, flaky=0.1, host_spread=0.01)
+Course = list[tuple[int, Decision]]  # what was decided after so many observations
+
+
+def world(seed: int) -> World:
+    """Of a history that shares nothing with that of another call, as in another process."""
+    merging.cache_clear()
+    return Scenario(merging(80), 0.08, "smaller", habits=HABITS, failing=0.1, identical=0.2).world(seed)
+
+
+def go_on(lab: World, log: list[Observation]) -> Course:
+    """Decide and obey to the end, adding to ``log``."""
+    course: Course = []
+    while True:
+        course.append((len(log), decide(lab.graph, log, POLICY)))
+        order = course[-1][1].order
+        if not isinstance(order, Measure):
+            return course
+        log += lab.measure(order)
+
+
+def read_back(log: list[Observation]) -> list[Observation]:
+    """Written as text and read again."""
+    kinds = {kind.__name__: kind for kind in (Built, Reading, Skipped)}
+    lines = [(type(seen).__name__, msgspec.json.encode(seen)) for seen in log]
+    return [msgspec.json.decode(line, type=kinds[kind]) for kind, line in lines]
+
+
+def same(one: Course, other: Course) -> bool:
+    """Whether orders and beliefs are equal, to the last bit."""
+    return [(n, d.order) for n, d in one] == [(n, d.order) for n, d in other] and all(
+        np.array_equal(a.belief.culprit, b.belief.culprit)
+        and np.array_equal(a.belief.slow, b.belief.slow, equal_nan=True)
+        for (_, a), (_, b) in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_between_two_orders_it_takes_the_same_course(seed: int) -> None:
+    log: list[Observation] = []
+    course = go_on(world(seed), log)
+    killed = random.Random(seed).randrange(1, len(course) - 1)
+    lab = world(seed)
+    for _, decision in course[:killed]:  # what was done on the host before
+        assert isinstance(decision.order, Measure)
+        lab.measure(decision.order)
+    kept = read_back(log[: course[killed][0]])
+    assert same(go_on(lab, kept), course[killed:])
+    assert kept == log
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_any_moment_it_believes_what_it_had_seen(seed: int) -> None:
+    log: list[Observation] = []
+    go_on(world(seed), log)
+    for killed in random.Random(seed).sample(range(len(log)), 5):
+        seen = log[:killed]
+        before, after = decide(world(seed).graph, seen, POLICY), decide(world(seed).graph, read_back(seen), POLICY)
+        assert same([(killed, before)], [(killed, after)])
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_the_same_seed_writes_the_same_log(hosts: int) -> None:
+    one, same_seed, other = (hunt(world(seed), POLICY, hosts=hosts) for seed in (4, 4, 5))
+    assert one.observations == same_seed.observations
+    assert one.verdict == same_seed.verdict
+    assert one.observations != other.observations
+
+
+def test_another_history_would_decide_otherwise() -> None:
+    """The comparison above can fail."""
+    log: list[Observation] = []
+    course = go_on(world(0), log)
+    count, _ = course[3]
+    assert not same([(count, decide(Graph.line(80), log[:count], POLICY))], course[3:4])
