@@ -49,13 +49,18 @@ def hunts(cells: Mapping[str, Cell], played: Played, rule: str) -> Hunts:
 def _accuracy(mine: Hunts) -> Iterator[Row]:
     accused = [(c, t) for c, t in mine if t.named]
     yield "right, if named: pooled", "≥ .99", *_share(accused, is_right)
-    by_cell: dict[str, list[Trial]] = {}
+    by_class: dict[str, list[Trial]] = {}
     for cell, trial in accused:
-        by_cell.setdefault(cell.name if cell.group == "world" else "grid", []).append(trial)
-    worst = sorted((how_often(of, is_right).middle, name) for name, of in by_cell.items())
+        by_class.setdefault(_class(cell), []).append(trial)
+    worst = sorted((how_often(of, is_right).middle, name) for name, of in by_class.items())
     for share, name in [(s, n) for s, n in worst if s < 0.95] or worst[:1]:
-        few = "" if len(by_cell[name]) >= FEW else ", hardly ever named"
-        yield f"right, if named: {name}{few}", "≥ .95", f"{share:.3f}", str(len(by_cell[name]))
+        few = "" if len(by_class[name]) >= FEW else ", hardly ever named"
+        yield f"right, if named: {name}{few}", "≥ .95", f"{share:.3f}", str(len(by_class[name]))
+
+
+def _class(cell: Cell) -> str:
+    """Each world, and the four kinds of weather of the grid."""
+    return cell.name if cell.group == "world" else f"grid/…/{cell.name.rpartition('/')[2]}"
 
 
 def _calibration(mine: Hunts) -> Iterator[Row]:

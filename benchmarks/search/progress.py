@@ -54,6 +54,6 @@ class Progress:
             print(f"{rule}: {hunts} hunts, {self._seconds[rule] / hunts:.3f} s each", file=sys.stderr)
         if left := self._left.total():
             print(
-                f"Time is up with {left} of {self._total} hunts left, about {self.minutes_left():.0f} minutes.",
+                f"Stopped with {left} of {self._total} hunts left, about {self.minutes_left():.0f} minutes.",
                 file=sys.stderr,
             )

@@ -5,10 +5,12 @@ import itertools
 import os
 import re
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -86,7 +88,7 @@ def outcomes(tasks: list[Task], jobs: int, end: float) -> Iterator[tuple[Task, d
     if jobs == 1:
         yield from map(work, waiting)
         return
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
         under_way = {pool.submit(work, task) for task in itertools.islice(waiting, 2 * jobs)}
         while under_way:
             done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
@@ -115,11 +117,12 @@ def main() -> None:
     tasks = list(missing(cells, rules, {rule: asked.hunts if is_ours(rule) else peers for rule in rules}, played))
     progress = Progress(tasks, asked.jobs)
     end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
-    for task, trials, seconds in outcomes(tasks, asked.jobs, end):
-        cell, rule, _ = task
-        save(asked.results, cell, rule, trials)
-        played.setdefault((cell, rule), {}).update(trials)
-        progress.add(task, seconds)
+    with suppress(KeyboardInterrupt):
+        for task, trials, seconds in outcomes(tasks, asked.jobs, end):
+            cell, rule, _ = task
+            save(asked.results, cell, rule, trials)
+            played.setdefault((cell, rule), {}).update(trials)
+            progress.add(task, seconds)
     progress.end()
     if asked.table:
         write(asked.table, {name: cell_of()[name] for name in cells}, played, rules, command(asked))
