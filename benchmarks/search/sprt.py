@@ -3,8 +3,7 @@
 A triple is a run of the good end, of the commit and of the bad end. Its middle run, less the mean of the other two, is
 normal around half the drop, up or down; triples are added until the odds of the two are beyond a limit, which shares
 out an error of 5 % over the tests of a halving search. Drop and noise are taken from all pairs of ends so far, and no
-triple counts for more than three standard deviations beyond the nearer level, so that no outlier decides. The next
-commit is git's.
+triple counts for more than half of the limit, so that no outlier decides alone. The next commit is git's.
 """
 
 import math
@@ -40,7 +39,7 @@ def sprt(world: World, policy: Policy) -> Verdict:
                 return None
             pair(good, slow)
             above.append(middle - ((good or 0.0) + (slow or 0.0)) / 2)
-            odds = _log_odds(above, *_drop_and_noise(pairs))
+            odds = _log_odds(above, *_drop_and_noise(pairs), most=limit / 2)
             if abs(odds) >= limit or len(above) == MOST_TRIPLES:
                 return odds < 0
 
@@ -66,8 +65,7 @@ def _differ(pairs: list[float]) -> bool:
     return drop > PLAIN * noise * math.sqrt(2 / len(pairs))
 
 
-def _log_odds(above: list[float], drop: float, noise: float) -> float:
-    """Of fast against slow."""
-    deviation = noise * math.sqrt(1.5)
-    most = abs(drop) / 2 + 3 * deviation
-    return drop / deviation**2 * sum(max(-most, min(most, value)) for value in above)
+def _log_odds(above: list[float], drop: float, noise: float, most: float) -> float:
+    """Of fast against slow; each triple adds at most ``most``."""
+    weight = drop / (1.5 * noise**2)
+    return sum(max(-most, min(most, weight * value)) for value in above)
