@@ -1,7 +1,10 @@
 """What the search expects of measurements, and what it makes of builds that fit neither level."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from perfbisect.core.classes import Classes, classes
 from perfbisect.core.graph import Graph
@@ -10,13 +13,15 @@ from perfbisect.core.model import Posterior, infer
 from perfbisect.core.observation import Observation, Reading
 from perfbisect.core.order import Measure
 from perfbisect.core.policy import Policy
-from perfbisect.core.prediction import predict
+from perfbisect.core.prediction import Prediction, Separation, predict
 from perfbisect.core.record import arrange
 from perfbisect.core.search import decide
 from perfbisect.simulate.world import Habits, World
 
 BAD = 20
 DROP = 0.05
+
+Array = NDArray[np.float64]
 
 
 def seen_of(levels: dict[int, float], runs: int = 6, noise: float = 0.004) -> list[Observation]:
@@ -38,8 +43,7 @@ def test_a_combination_of_levels_is_predicted_as_one_joint_distribution() -> Non
     levels, groups, posterior = believed(seen_of({0: 0.0, 8: 0.0, BAD: -DROP}))
     seen = predict(levels, groups, posterior, [8, 14], [1, -1])
     none, self_, good, bad = np.zeros(3), np.eye(3)[1], np.eye(3)[0], np.eye(3)[2]
-    weights = np.broadcast_to(np.array([none, self_, good, bad]), (2, 4, 3))
-    read = seen.against(weights)
+    read = _read(seen, [none, self_, good, bad])
     assert read.between[0, 1] == pytest.approx(0, abs=1e-9)
     assert read.within[0, 1] == pytest.approx(0, abs=1e-6)
     assert read.between[1, 0] > 100 * read.between[0, 0], "only the new build splits what is open"
@@ -49,6 +53,25 @@ def test_a_combination_of_levels_is_predicted_as_one_joint_distribution() -> Non
     difference = own[1, 1] - 2 * own[1, o] + own[o, o]
     steps = (seen.left[1] - seen.left[o]) ** 2 @ seen.step
     assert read.within[1, 2] == pytest.approx(difference + steps)
+
+
+def _read(seen: Prediction, weights: Sequence[Array]) -> Separation:
+    """Of readings of every candidate less each of these combinations of levels."""
+    every = [seen.against(*(np.tile(w, (seen.candidates, 1)),) * 2, np.ones((seen.candidates, 1))) for w in weights]
+    columns = (np.hstack([getattr(one, name) for one in every]) for name in ("above", "between", "within"))
+    return Separation(*columns)
+
+
+def test_trust_goes_evenly_from_one_combination_to_the_other() -> None:
+    levels, groups, posterior = believed(seen_of({0: 0.0, 5: -0.01, 8: 0.0, 15: -DROP, BAD: -DROP}))
+    seen = predict(levels, groups, posterior, [8, 14, 5], [2, -1, 1])
+    one, other = np.random.default_rng(3).random((2, 3, 5))
+    trust = np.array([[0.0, 0.3, 1.0]] * 3)
+    mixed = seen.against(one, other, trust)
+    for column, share in enumerate(trust[0]):
+        plain = seen.against(share * one + (1 - share) * other, np.zeros((3, 5)), np.ones((3, 1)))
+        for name in ("above", "between", "within"):
+            assert getattr(mixed, name)[:, column] == pytest.approx(getattr(plain, name)[:, 0]), name
 
 
 def test_on_a_drifting_host_builds_are_not_repeated_alone() -> None:

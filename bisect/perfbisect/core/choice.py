@@ -6,7 +6,7 @@ that hold the drift. The score is bits / (build cost^0.7 + runs): with the full 
 that looks one step ahead buys too many cheap repeats.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,7 @@ ENOUGH_BITS = 0.3  # entropy that an answer of 95 % has left
 POINTLESS = 0.01  # of the score of the first step: nothing is left to learn
 PATIENCE = 9.0  # times what a usual search for such a change costs
 LEAST = 0.2  # of it, however little speaks for a change
+SPENT = 4.5  # times what a usual search for the whole difference between the ends costs, and no more is spent
 SEEN = 1.0  # s.d. of a run: smaller changes get no more patience than one of this size
 FIXED = 25.0  # runs that any hunt costs: the ends and the proof
 
@@ -61,11 +62,13 @@ def choose(
     seen = predict(levels, classes, posterior, candidates, rows)
     made = {*record.builds, *record.built}
     new_build = np.array([v not in made for v in candidates])
-    references = [_references(record, classes, posterior, v) for v in candidates]
+    references = _references(record, classes, posterior, rows)
     drift = _Drift.of(record, levels, posterior, host)
     gaps = np.where(new_build, build_cost * record.run_seconds / 60, 0.0)
     likely = np.array([1.0 if row >= 0 else chance[v] for v, row in zip(candidates, rows, strict=True)])
-    score = _scores(seen, build_cost**BUILD_EXPONENT * new_build, likely, drift, gaps, _weights(references, record))
+    score = _scores(
+        seen, build_cost**BUILD_EXPONENT * new_build, likely, drift, gaps, _weights(references, len(record.builds))
+    )
     option, k = divmod(int(score.argmax()), score.shape[1])
     best = float(score[option, k])
     runs, besides = _batches()
@@ -76,7 +79,7 @@ def choose(
     n, beside = int(runs[k]), int(besides[k])
     if rows[option] < 0 and n > 2:  # of a new build half of the runs, then look again
         n, beside = (n + 1) // 2, (beside + 1) // 2
-    shares = [Share(candidates[option], n), *_shared(references[option], beside)]
+    shares = [Share(candidates[option], n), *_shared(record, references[option], beside)]
     return Choice(Measure(tuple(shares), Purpose.SEARCH), best)
 
 
@@ -118,9 +121,7 @@ def _batches() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return runs, beside
 
 
-def _scores(
-    seen: Prediction, cost: Array, likely: Array, drift: _Drift, gaps: Array, references: Array
-) -> Array:  # fmt: skip
+def _scores(seen: Prediction, cost: Array, likely: Array, drift: _Drift, gaps: Array, references: Array) -> Array:
     """Bits for each run spent, (options, batches); ``references`` (options, M) are the weights of builds in their mean.
 
     The host's speed is known from the readings before and from the references, each by its precision.
@@ -130,8 +131,7 @@ def _scores(
     before = np.array([known[gap][0] for gap in gaps.tolist()])  # (O, M)
     error = np.array([known[gap][1] for gap in gaps.tolist()])  # (O, B)
     trust = np.where(references.sum(axis=1, keepdims=True) > 0, beside / (beside + 1 / error), 0.0)  # in the references
-    weights = trust[:, :, None] * references[:, None] + (1 - trust)[:, :, None] * before[:, None]
-    read = seen.against(weights)
+    read = seen.against(references, before, trust)
     noise = 1 / runs + error * (1 - trust)
     square = read.between / (read.above * (1 - read.above)) / (read.within + noise)
     gain = information.bits(read.above, square) * likely[:, None]
@@ -139,24 +139,33 @@ def _scores(
     return result
 
 
-def hopeless(choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float) -> bool:
+def hopeless(
+    choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float, drop: float
+) -> bool:
     """Whether to give up: what was spent and what is still to be expected are out of all proportion.
+
+    ``drop`` is the difference between the ends, in log units.
 
     A step that promises next to nothing is not worth taking. And where the bits that are missing, at the price of the
     best next ones, would make the hunt several times dearer than a usual search for a change of this size, something
     is in the way that more runs do not mend: levels that no single culprit explains, or a change that was overrated.
     If all that is left is to repeat builds, hope is shorter; and so it is while it is open whether anything changed.
     """
-    ideal = _ideal(posterior, build_cost)
-    if choice.rate < POINTLESS * ideal:
+    favoured = _ideal(-float(posterior.culprit @ posterior.fit.drop), posterior, build_cost)
+    if choice.rate < POINTLESS * favoured:
         return True
     missing = max(_entropy(classes.spread(posterior.culprit)) - ENOUGH_BITS, ENOUGH_BITS)
-    usual = _entropy(classes.weight) / ideal * (1 + posterior.drifting / 2)  # then runs need others beside them
+    bits = _entropy(classes.weight) * (
+        1 + posterior.drifting / 2
+    )  # on a host that drifts, runs need others beside them
+    usual, foreseen = bits / favoured, bits / _ideal(drop, posterior, build_cost)
     spent = len(record.value) + len(record.built) * build_cost**BUILD_EXPONENT
     repeats = choice.order.plan[0].candidate in record.builds
     through_failures = record.skipped and not repeats  # such a step promises little only because it may not build
     patience = PATIENCE * float(np.clip(posterior.change, LEAST, 1.0))
-    if not through_failures and spent + missing / choice.rate > patience * (usual + FIXED):
+    if not through_failures and (
+        spent + missing / choice.rate > patience * (usual + FIXED) or spent > SPENT * (foreseen + FIXED)
+    ):
         return True
     return bool(repeats and choice.rate * 2 * (usual + spent) < min(missing, 1.0))
 
@@ -167,36 +176,36 @@ def _entropy(probability: Array) -> float:
     return float(-(p * np.log2(p)).sum())
 
 
-def _ideal(posterior: Posterior, build_cost: float) -> float:
-    """The score of the first step of a search for this effect on a steady host."""
-    fit = posterior.fit
-    drop = max(-float(posterior.culprit @ fit.drop) / fit.s, SEEN)
-    square = drop**2 / (2 * fit.layout + 1 / RUNS)
+def _ideal(drop: float, posterior: Posterior, build_cost: float) -> float:
+    """The score of the first step of a search for this drop (log units) on a steady host."""
+    square = max(drop / posterior.fit.s, SEEN) ** 2 / (2 * posterior.fit.layout + 1 / RUNS)
     gain = information.bits(np.full(len(RUNS), 0.5), square)
     return max(float((gain / (build_cost**BUILD_EXPONENT + RUNS)).max()), 1e-9)
 
 
-def _references(record: Record, classes: Classes, posterior: Posterior, candidate: int) -> list[int]:
-    """Builds to compare ``candidate`` with: the tightest whose label is certain, which the proof will need too."""
+def _references(record: Record, classes: Classes, posterior: Posterior, rows: Sequence[int]) -> list[list[int]]:
+    """For the candidate of each row of readings (-1: none yet) the rows of the builds to compare it with.
+
+    These are the tightest builds whose label is certain, which the proof will need too.
+    """
     slow = classes.slow @ posterior.culprit
-    usable = [i for i, b in enumerate(record.builds) if b not in record.skipped and b != candidate]
-    fast_ones = [i for i in usable if slow[i] < SURE]
-    slow_ones = [i for i in usable if slow[i] > 1 - SURE]
-    pair = []
-    if fast_ones:
-        pair.append(record.builds[max(fast_ones, key=lambda i: slow[i])])
-    if slow_ones:
-        pair.append(record.builds[min(slow_ones, key=lambda i: slow[i])])
-    return sorted(pair, key=record.runs)  # the one that is known less well gets the odd run
+    runs = np.bincount(record.build, minlength=len(slow))
+    usable = [i for i, b in enumerate(record.builds) if b not in record.skipped]
+    fast_ones = sorted((i for i in usable if slow[i] < SURE), key=lambda i: -slow[i])
+    slow_ones = sorted((i for i in usable if slow[i] > 1 - SURE), key=lambda i: slow[i])
+    pairs = ([i for side in (fast_ones, slow_ones) for i in [j for j in side[:2] if j != row][:1]] for row in rows)
+    return [sorted(pair, key=lambda i: runs[i]) for pair in pairs]  # the one known less well gets the odd run
 
 
-def _shared(references: list[int], runs: int) -> list[Share]:
+def _shared(record: Record, references: list[int], runs: int) -> list[Share]:
     """``runs`` divided among the references."""
     counts = [(runs + 1) // 2, runs // 2] if len(references) == 2 else [runs]
-    return [Share(v, n) for v, n in zip(references, counts, strict=False) if n]
+    return [Share(record.builds[row], n) for row, n in zip(references, counts, strict=False) if n]
 
 
-def _weights(references: list[list[int]], record: Record) -> Array:
+def _weights(references: list[list[int]], builds: int) -> Array:
     """Of the builds in the mean of each option's references, (O, M)."""
-    builds = np.array(record.builds)
-    return np.array([np.isin(builds, pair) / max(len(pair), 1) for pair in references])
+    weights = np.zeros((len(references), builds))
+    for weight, pair in zip(weights, references, strict=True):
+        weight[pair] = 1 / max(len(pair), 1)
+    return weights

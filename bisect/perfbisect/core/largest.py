@@ -1,6 +1,7 @@
 """The hunt for the largest change of a range: what to do next, given everything seen so far."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,9 +35,24 @@ from perfbisect.core.record import Record, arrange
 from perfbisect.core.robust import behaviour
 
 UNBUILDABLE = "unbuildable"
+BY_CHANCE = "by chance"
 UNCHANGED = 0.08  # probability of any change below which there is nothing to find
 DOUBTFUL = 0.5  # the same where the search is stuck as well
 SPLIT = 0.05  # builds whose side is less certain than this are what the search is stuck at
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Knowledge:
+    """Everything that follows from the readings, at one moment of the hunt over ``graph`` under ``policy``."""
+
+    graph: Graph
+    policy: Policy
+    record: Record
+    levels: Levels
+    groups: Classes
+    posterior: Posterior
+    ends: Contrast
+    belief: Belief
 
 
 def largest(
@@ -64,7 +80,7 @@ def largest(
         more = both_ends.more_runs(ends)
         order: Order = _both(good, bad, more, Purpose.ENDS)
     else:
-        order = _search(graph, record, levels, groups, posterior, belief, policy, in_flight, ends)
+        order = _search(_Knowledge(graph, policy, record, levels, groups, posterior, ends, belief), in_flight)
     if isinstance(order, Measure):
         order = budget.within(order, record, policy)
     return Decision(_placed(order, in_flight), belief)
@@ -85,44 +101,47 @@ def _before_readings(graph: Graph, record: Record, policy: Policy, bad: int) -> 
     return None
 
 
-def _search(
-    graph: Graph, record: Record, levels: Levels, groups: Classes, posterior: Posterior, belief: Belief,
-    policy: Policy, in_flight: Sequence[Measure], ends: Contrast,
-) -> Order:  # fmt: skip
+def _search(known: _Knowledge, in_flight: Sequence[Measure]) -> Order:
     """Confirm what is nearly certain, otherwise learn more, otherwise say what is known."""
+    policy, record, groups, posterior = known.policy, known.record, known.groups, known.posterior
     answer = best_answer(groups, posterior, record)
     asked = min(policy.confidence, CAP)
     if posterior.change > asked:  # otherwise it is not the place that is in doubt
         asked = min(asked / posterior.change, CAP)
-    if answer.probability >= asked:
-        return _conclude(graph, record, levels, posterior, belief, policy, answer, ends)
+    if answer.probability >= asked and (order := _conclude(known, answer)) is not None:
+        return order
     busy = {share.candidate for order in in_flight for share in order.plan[:1]}
     cost = record.build_runs(policy)
     choice = choose(
-        record, levels, groups, posterior, cost, may_build=budget.may_build(record, policy),
+        record, known.levels, groups, posterior, cost, may_build=budget.may_build(record, policy),
         host=_free_host(in_flight), busy=busy,
     )  # fmt: skip
-    if choice is None or hopeless(choice, groups, posterior, record, cost):
-        reason = _why_stuck(record, policy, levels, groups, posterior)
-        answer = best_answer(groups, posterior, record, stuck=True)
-        if reason == UNBUILDABLE and answer.probability >= min(policy.confidence, CAP):
-            return _conclude(graph, record, levels, posterior, belief, policy, answer, ends)
-        if posterior.change < DOUBTFUL and ends.runs >= 3:
-            return _nothing_found(record, ends)
-        return _undecided(belief, policy, reason)
+    if choice is None or hopeless(choice, groups, posterior, record, cost, known.ends.drop):
+        return _give_up(known, BY_CHANCE if answer.probability >= asked else _why_stuck(known))
     return choice.order
 
 
-def _conclude(
-    graph: Graph, record: Record, levels: Levels, posterior: Posterior, belief: Belief, policy: Policy,
-    answer: Answer, ends: Contrast,
-) -> Order:  # fmt: skip
-    """The proof of a culprit, or the verdict once it stands."""
+def _give_up(known: _Knowledge, reason: str) -> Order:
+    """What can be said although nothing promises more."""
+    answer = best_answer(known.groups, known.posterior, known.record, stuck=True)
+    if reason == UNBUILDABLE and answer.probability >= min(known.policy.confidence, CAP):
+        return _conclude(known, answer) or _undecided(known.belief, known.policy, BY_CHANCE)
+    if known.posterior.change < DOUBTFUL and known.ends.runs >= 3:
+        return _nothing_found(known.record, known.ends)
+    return _undecided(known.belief, known.policy, reason)
+
+
+def _conclude(known: _Knowledge, answer: Answer) -> Order | None:
+    """The proof of a culprit, or the verdict once it stands.
+
+    None if it stands, but whether anything changed at all is still open, and the ends can tell no more of it.
+    """
+    graph, policy, record, posterior, belief = known.graph, known.policy, known.record, known.posterior, known.belief
     if answer.slow in record.skipped:
         return _undecided(belief, policy, UNBUILDABLE)
     parents = opponents(graph, record, answer.slow) if answer.certain else (answer.fast,)
-    proof = duels(record, levels, answer.slow, parents)
-    if (more := confirmation(record, posterior, levels.noise, answer.slow, proof)) is not None:
+    proof = duels(record, known.levels, answer.slow, parents)
+    if (more := confirmation(record, posterior, known.levels.noise, answer.slow, proof)) is not None:
         if not budget.builds_allowed(more, record, policy):
             return _undecided(belief, policy, "the budget of builds is used up")
         return more
@@ -132,9 +151,9 @@ def _conclude(
         return _undecided(belief, policy, "not confirmed")
     stated = min(answer.probability * posterior.change, CAP)
     if stated < min(policy.confidence, CAP):
-        if both_ends.settled(ends):
-            return _undecided(belief, policy, "by chance")
-        return _both(0, graph.size - 1, both_ends.more_runs(ends), Purpose.ENDS)
+        if both_ends.settled(known.ends):
+            return None
+        return _both(0, graph.size - 1, both_ends.more_runs(known.ends), Purpose.ENDS)
     weakest = min((duel.contrast for duel in proof if duel.contrast), key=lambda contrast: contrast.drop)
     prior = float(graph.weight[answer.slow])
     stand_ins = tuple(p for p in parents if p not in graph.parents_of(answer.slow))
@@ -174,14 +193,15 @@ def _both(good: int, bad: int, runs: int, purpose: Purpose) -> Measure:
     return Measure((Share(bad, runs), Share(good, runs)), purpose)
 
 
-def _why_stuck(record: Record, policy: Policy, levels: Levels, groups: Classes, posterior: Posterior) -> str:
+def _why_stuck(known: _Knowledge) -> str:
     """Why no measurement promises anything."""
-    if not budget.may_build(record, policy):
+    record, groups, posterior = known.record, known.groups, known.posterior
+    if not budget.may_build(record, known.policy):
         return "the budget of builds is used up"
     top = groups.of_class(int(posterior.culprit.argmax()))
     if len(top) > 1 and record.skipped.intersection(top.tolist()):
         return UNBUILDABLE
     likely = [i for i, b in enumerate(record.builds) if SPLIT < float(groups.slow[i] @ posterior.culprit) < 1 - SPLIT]
     fit = posterior.fit
-    noisy = any(levels.covariance[fit.law, i, i] > fit.layout for i in likely)
+    noisy = any(known.levels.covariance[fit.law, i, i] > fit.layout for i in likely)
     return "layout tie" if likely and not noisy else "too noisy"

@@ -47,21 +47,48 @@ class Prediction:
     covariance: Array  # (O + M, O + M), the classes' steps given
     s: float
 
-    def against(self, weights: Array) -> Separation:
-        """Of a reading of each candidate less ``weights`` (O, B, M) · levels of the builds: shapes (O, B)."""
+    def against(self, one: Array, other: Array, trust: Array) -> Separation:
+        """Of a reading of each candidate less a combination of the builds' levels: shapes (O, B).
+
+        Combination b of candidate o is  ``trust[o, b]`` · ``one[o]`` + (1 - ``trust[o, b]``) · ``other[o]``,  where
+        ``one`` and ``other`` (O, M) weigh the builds. All but ``above`` are polynomials in that trust, so that
+        nothing of the size O · B · M is needed.
+        """
         o = self.candidates
-        mean = self.mean[:o, None] - weights @ self.mean[o:]
-        left = self.left[:o, None] - weights @ self.left[o:]
+        turn = one - other
+        mean, mean_turn = (
+            self.mean[:o] - other @ self.mean[o:],
+            turn @ self.mean[o:],
+        )  # (O, C): mean - trust · mean_turn
+        left, left_turn = self.left[:o] - other @ self.left[o:], turn @ self.left[o:]
         own, cross, builds = self.covariance[:o, :o], self.covariance[:o, o:], self.covariance[o:, o:]
-        variance = np.diagonal(own)[:, None] - 2 * (weights * cross[:, None]).sum(axis=2)
-        variance = variance + ((weights @ builds) * weights).sum(axis=2)
-        low, high = mean, mean + self.jump[:, None]
-        w_low, w_high = self.fast_side[:, None], self.slow_side[:, None]
-        middle = (w_low * low + w_high * high).sum(axis=2, keepdims=True)
-        between = (w_low * (low - middle) ** 2 + w_high * (high - middle) ** 2).sum(axis=2) / self.s**2
-        above = (w_low * (low > middle) + w_high * (high > middle)).sum(axis=2)
-        within = np.maximum(variance, 1e-9) + left**2 @ self.step
-        return Separation(np.clip(above, 1e-9, 1 - 1e-9), between, within)
+        variance = _quadratic(
+            np.diagonal(own) - 2 * (other * cross).sum(axis=1) + ((other @ builds) * other).sum(axis=1),
+            (turn * cross).sum(axis=1) - ((other @ builds) * turn).sum(axis=1),
+            ((turn @ builds) * turn).sum(axis=1),
+            trust,
+        )
+        steps = _quadratic(left**2 @ self.step, (left * left_turn) @ self.step, left_turn**2 @ self.step, trust)
+
+        weight = np.concatenate((self.fast_side, self.slow_side), axis=1)  # (O, 2 C)
+        level, level_turn = np.concatenate((mean, mean + self.jump), axis=1), np.tile(mean_turn, 2)
+        level = level - (weight * level).sum(axis=1, keepdims=True)
+        level_turn = level_turn - (weight * level_turn).sum(axis=1, keepdims=True)
+        between = _quadratic(
+            (weight * level**2).sum(axis=1), (weight * level * level_turn).sum(axis=1), (weight * level_turn**2).sum(axis=1), trust
+        )  # fmt: skip
+        higher = level[:, None] > trust[:, :, None] * level_turn[:, None]
+        above = (higher @ weight[:, :, None])[:, :, 0]
+        return Separation(
+            np.clip(above, 1e-9, 1 - 1e-9),
+            np.maximum(between, 0.0) / self.s**2,
+            np.maximum(variance, 1e-9) + np.maximum(steps, 0.0),
+        )
+
+
+def _quadratic(constant: Array, linear: Array, square: Array, trust: Array) -> Array:
+    """(constant - 2 linear · t + square · t²) of each row for all t of ``trust`` (O, B)."""
+    return constant[:, None] - 2 * linear[:, None] * trust + square[:, None] * trust**2
 
 
 def predict(

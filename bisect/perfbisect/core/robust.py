@@ -29,7 +29,9 @@ class Behaviour:
 def behaviour(record: Record, good: int, bad: int) -> Behaviour:
     """Judge every reading; ``good`` and ``bad`` are the two ends, both measured."""
     runs = np.bincount(record.build, minlength=len(record.builds))
-    centre = np.array([np.median(record.value[record.build == b]) for b in range(len(record.builds))])
+    value = record.value[np.lexsort((record.value, record.build))]
+    first = np.cumsum(runs) - runs
+    centre = (value[first + (runs - 1) // 2] + value[first + runs // 2]) / 2  # the median of each build
     ends = centre[[record.builds.index(good), record.builds.index(bad)]]
     deviation = record.value - centre[record.build]
     repeated = runs[record.build] > 1
