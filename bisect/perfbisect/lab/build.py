@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from perfbisect.core.measurement import BuildFacts
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import facts, jobs
-from perfbisect.host.local import TIMED_OUT, no_space
+from perfbisect.host.outcome import TIMED_OUT, no_space
 from perfbisect.host.programs import require
 from perfbisect.host.protocol import Host
 from perfbisect.lab import builds, compiler_cache, recipe, source

@@ -23,7 +23,7 @@ from perfbisect.core.schedule import interleave
 from perfbisect.errors import BuildFailed, EnvironmentFailure, RunFailed, UsageError
 from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, ask, is_full
-from perfbisect.host.local import no_space
+from perfbisect.host.outcome import no_space
 from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
 from perfbisect.lab import build, builds, dataset, perf, recipe, server, source, visit

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from perfbisect.errors import CommandFailed, EnvironmentFailure
 from perfbisect.host.facts import is_full
-from perfbisect.host.local import no_space
+from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host, Result
 
 _SETTINGS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "LC_ALL": "C"}

@@ -13,7 +13,7 @@ from perfbisect.core.measurement import RunFacts
 from perfbisect.errors import PerfBisectError, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.jobs import Job
-from perfbisect.host.local import no_space
+from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
 from perfbisect.lab import dataset, perf, scripts, server, sysbench, vmstat
 from perfbisect.lab.server import Service, driver_options
