@@ -8,7 +8,7 @@ A job is the folder ``root/jobs/ID`` with
     stdout    what it wrote
     stderr
     status    the exit status, blank until it ends
-    leader    an empty folder: who makes it is the leader, nobody else
+    alive     locked by the leader as long as it lives: so there is one at most, and its end is seen at once
 
 The leader is a shell that leads a session of its own, runs the command under ``timeout`` and writes the status. So
 limits hold on the host, whatever happens to us. A leader is known by its pid *and* the tick at which it was born: a
@@ -41,11 +41,11 @@ _CHUNK = 1 << 20  # bytes of output that one poll brings at most
 # status, its command does not. The status overwrites blanks in place, which needs no room on a full disk. Should the
 # command eat all memory, it is the one for the kernel to kill.
 _LEADER = """\
-mkdir "$1/leader" 2>/dev/null || exit
+exec 9>>"$1/alive"; flock -n 9 && [ ! -s "$1/pid" ] || exit
 trap : HUP INT TERM
 read -r stat </proc/self/stat
 printf '%s\\n' "$stat" >"$1/pid"
-({ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; exec sh "$1/command") <"$1/stdin"
+({ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; exec sh "$1/command") <"$1/stdin" 9>&-
 printf '%s\\n' "$?" 1<>"$1/status"
 """
 
@@ -55,11 +55,13 @@ cd -- "$2" || exit 1
 command -v -- "$3" >/dev/null || exit 127
 mkdir -p "$1" "$5" || exit 1
 set -e
-if [ ! -d "$1/leader" ]; then
+if [ ! -e "$1/alive" ]; then
     printf '    \\n' | cat >"$1/status"
     cat >"$1/stdin"
     printf '%s' "$4" | cat >"$1/command"
     : >"$1/stdout"; : >"$1/stderr"
+fi
+if [ ! -s "$1/pid" ]; then
     if [ "$6" = merged ]; then errors="$1/stdout"; else errors="$1/stderr"; fi
     setsid sh -c "$7" leader "$1" </dev/null >>"$1/stdout" 2>>"$errors" &
 fi
@@ -85,13 +87,11 @@ state() {
     echo "${status:-lost}"
 }
 """
-# With $7 seconds to spare it waits for the leader's end first: tail looks for it without making any process.
+# With $7 seconds to spare it waits for the leader's end first.
 _POLL = (
     _STATE
     + """\
-if [ "$7" != 0 ] && [ "$(state "$1" "$2" "$3")" = running ]; then
-    timeout "$7" tail -f -s 0.05 --pid="$2" /dev/null || :
-fi
+[ "$7" = 0 ] || flock -s -w "$7" "$1/alive" true || :
 state "$1" "$2" "$3"
 [ "$5" = 0 ] || dd if="$1/$6" iflag=skip_bytes skip="$4" bs="$5" count=1 status=none | base64 -w 0
 """
@@ -144,8 +144,13 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The folder's name."""
+        """The folder's name: when it was started, its name, and some random letters."""
         return self.folder.name
+
+    @property
+    def name(self) -> str:
+        """What it was started as."""
+        return self.id[16:-7]
 
 
 def start(
@@ -165,7 +170,7 @@ def start(
     The command sees a clean environment: PATH, HOME and USER of the host, LC_ALL=C, a TMPDIR below our root, and
     ``env``. What else our own environment holds would move stacks about, and differ from one terminal to the next.
     After ``timeout`` seconds the command gets TERM, and KILL after GRACE more; the status is then 124 or 137.
-    The folder's name ends in ``name`` and some random letters. ``cpus`` is a taskset list, ``merged`` sends stderr to stdout.
+    ``cpus`` is a taskset list, ``merged`` sends stderr to stdout.
 
     Raises EnvironmentFailure where the program or the folder ``cwd`` does not exist.
     """
