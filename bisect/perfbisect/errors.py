@@ -44,6 +44,14 @@ class CommandFailed(EnvironmentFailure):
         self.output = output
 
 
+class ConnectionLost(EnvironmentFailure):
+    """The connection to a host broke off, and nobody knows what became of the command."""
+
+
+class JobLost(EnvironmentFailure):
+    """A job is gone without an exit status, as after a restart of its host: what it did is to be done again."""
+
+
 class BuildFailed(PerfBisectError):
     """A candidate does not configure, compile or install. Never the user's fault: the hunt skips it."""
 

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import Owner, hold, holder
 
@@ -59,12 +58,6 @@ def test_a_killed_owner_leaves_a_stale_lock(host: LocalHost) -> None:
         owner = holder(host)
         assert owner is not None
         assert owner.purpose == "hunt 7"
-
-
-def test_what_an_earlier_owner_left_running_is_ended(host: LocalHost) -> None:
-    job = jobs.start(host, ["sleep", "1000"], name="left", timeout=2000)
-    with hold(host, "hunt 7"):
-        assert jobs.status(host, job) == 143
 
 
 @pytest.mark.parametrize("changes", [{"born": 1}, {"boot": "an earlier one"}], ids=["pid taken over", "rebooted"])

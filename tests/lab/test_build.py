@@ -73,7 +73,7 @@ class Place:
     def shop(self, variant: str = "", **changes: object) -> Workshop:
         recipe = msgspec.structs.replace(self.recipe, **changes)
         entry = HostEntry(name="here", jobs=1)
-        return workshop(self.host, entry, recipe, variant, source.mirror(self.host, self.repo, "tiny"))
+        return workshop(self.host, entry, recipe, variant, source.mirror(self.host, self.repo, "tiny", []))
 
     def build(self, sha: str, variant: str = "", **changes: object) -> BuildFacts:
         return self.built(sha, variant, **changes).facts

@@ -1,7 +1,11 @@
 """The whole lab on a small library in C: real git, gcc, ccache, sysbench and perf."""
 
+import os
 import shutil
-from collections.abc import Callable
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -16,6 +20,7 @@ from perfbisect.core.event import (
     RunFinished,
     RunProgress,
     RunStarted,
+    Warned,
 )
 from perfbisect.core.measurement import RunFacts
 from perfbisect.core.order import Measure, Purpose, Share
@@ -280,7 +285,58 @@ def test_without_perf_and_vmstat_there_is_still_qps(
 
 def test_what_a_killed_session_left_running_is_ended(open_lab: Open, host: LocalHost) -> None:
     jobs.start(host, ["sleep", "100"], name="run", timeout=200)
-    other = jobs.start(host, ["sleep", "100"], name="somebody-elses", timeout=200)
+    jobs.start(host, ["sleep", "100"], name="build-small-of-another-commit", timeout=200)
     measure(open_lab(), Share(BROKEN, 1))
-    assert jobs.running(host) == (other,)
-    jobs.kill(host, other)
+    assert jobs.running(host) == ()
+
+
+def test_a_build_of_a_killed_session_is_followed_to_its_end(
+    open_lab: Open, host: LocalHost, commits: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The build waits for a word, so that it cannot be over before the next session looks."""
+    go, begun = tmp_path / "go", tmp_path / "begun"
+    wait = f"echo >>{begun}; until [ -e {go} ]; do sleep 0.05; done; "
+    patient = replace(BUILDER.build, compile=[["sh", "-c", wait + BUILDER.build.compile[0][2]]])
+
+    def session() -> Iterator[LabEvent]:
+        lab = open_lab()
+        lab.builder = replace(BUILDER, build=patient)
+        return lab.measure(Measure((Share(FAST, 1),), Purpose.SEARCH))
+
+    killed = os.fork()
+    if not killed:
+        list(session())
+        os._exit(0)
+    while not begun.exists():
+        time.sleep(0.02)
+    os.kill(killed, signal.SIGKILL)
+    os.waitpid(killed, 0)
+    [left] = jobs.running(host)
+    events = []
+    for event in session():
+        events.append(event)
+        go.touch()
+        if isinstance(event, BuildFinished):
+            break
+    assert begun.read_text() == "\n"
+    assert jobs.running(host) == ()
+    assert not Path(left.folder).exists()
+
+
+def lose_jobs(host: LocalHost) -> None:
+    for job in jobs.running(host):
+        os.killpg(job.pid, signal.SIGKILL)
+
+
+def test_work_that_was_lost_with_its_host_is_done_again(open_lab: Open, host: LocalHost) -> None:
+    """Leaders that are killed leave no status, as after a restart of the host."""
+    events = []
+    for event in open_lab().measure(Measure((Share(FAST, 2),), Purpose.SEARCH)):
+        events.append(event)
+        if isinstance(event, RunStarted) and event.number == 2 and not any(isinstance(e, Warned) for e in events):
+            threading.Timer(0.6, lose_jobs, [host]).start()
+    warned = [event for event in events if isinstance(event, Warned)]
+    assert len(warned) == 1
+    assert "done again" in warned[0].text
+    assert len(finished(events)) == 2
+    assert not any(isinstance(event, CandidateSkipped) for event in events)

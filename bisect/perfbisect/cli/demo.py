@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from perfbisect.cli.options import history_option
+from perfbisect.cli.recipes import host_name
 from perfbisect.cli.values import Percent
 from perfbisect.cli.view import open_view, view_options
 from perfbisect.core.policy import Policy
@@ -17,6 +18,7 @@ Examples:
   bisect demo
   bisect demo --seed 7
   bisect demo --seed 7 --drop 8%   a drop of your choice
+  bisect demo --host dell32        on a machine of hosts.toml
 
 \b
 Exit status: 0 only if the commit named is the one that was planted.
@@ -28,10 +30,21 @@ WRONG = 1
 @click.command(epilog=EPILOG)
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Which history is written.")
 @click.option("--drop", type=Percent(), help="Size of the planted drop. Default: 25% to 60%, by the seed.")
+@click.option("--host", default="local", metavar="NAME", show_default=True, shell_complete=host_name, help="Where.")
+@click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the history is written.")
 @view_options
 @history_option
-def demo(seed: int, drop: float | None, folder: Path | None, history: Path | None, as_json: bool, plain: bool) -> int:
+def demo(
+    seed: int,
+    drop: float | None,
+    host: str,
+    hosts: Path | None,
+    folder: Path | None,
+    history: Path | None,
+    as_json: bool,
+    plain: bool,
+) -> int:
     """Write a small storage engine with 60 commits of history, and hunt the commit that slowed update-index.
 
     The answer is written to a file beside the repository that the hunt does not read, and compared at the end.
@@ -57,8 +70,9 @@ def demo(seed: int, drop: float | None, folder: Path | None, history: Path | Non
             repository=str(repository.absolute()),
             builder="demo",
             workload="update-index",
-            host="local",
+            host=host,
             policy=Policy(build_cost=1.0),
+            hosts_path=str(hosts.absolute()) if hosts else "",
         )
     )
     scene = Scene.set_up(settings)

@@ -21,6 +21,7 @@ from perfbisect.host.connect import connect
 from perfbisect.host.facts import fingerprint
 from perfbisect.host.lock import hold
 from perfbisect.host.protocol import Host
+from perfbisect.host.ssh import SshHost
 from perfbisect.hunt import Log, Quest, Told, check_base, hunt, verdict_of
 from perfbisect.lab.lab import HostLab
 from perfbisect.lab.preflight import check
@@ -152,11 +153,19 @@ def go_on(hunt_id: int | None, path: Path | None, view: View) -> Verdict:
 def follow(history: History, hunt_id: int, scene: Scene, view: View, *, resumed: bool) -> Verdict:
     """Hunt, showing every event, until there is a verdict. An interruption or a failure says how to go on."""
     verdict: Verdict | None = None
+
+    def tell(sentence: str) -> None:
+        at, event = log.append(Warned(sentence))
+        view.show(event, at)
+
+    log = Log(history, hunt_id)
+    if isinstance(scene.host, SshHost):
+        scene.host.link.tell = tell
     with closing(view):
         try:
             if resumed:
                 view.recall((entry.at, entry.event) for entry in history.events(hunt_id))
-            for at, event in events(history, hunt_id, scene, resumed):
+            for at, event in events(log, scene, resumed):
                 view.show(event, at)
                 verdict = verdict_of(event) or verdict
         except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or nobody reads any more
@@ -170,17 +179,16 @@ def follow(history: History, hunt_id: int, scene: Scene, view: View, *, resumed:
     return verdict
 
 
-def events(history: History, hunt_id: int, scene: Scene, resumed: bool) -> Iterator[Told]:
+def events(log: Log, scene: Scene, resumed: bool) -> Iterator[Told]:
     """Everything that happens in one session of a hunt, the warnings before it included."""
-    log = Log(history, hunt_id)
     settings = scene.settings
     quest = Quest(scene.span.graph, scene.span.candidates, settings.policy, settings.metric)
-    started = scene.started(hunt_id, resumed)
+    started = scene.started(log.hunt, resumed)
     known = {event.facts.commit: event.facts.key for _, event in log.entries if isinstance(event, BuildFinished)}
     lab = partial(scene.lab, known=known)
     for warning in scene.warnings:
         yield log.append(warning)
     if not scene.span.good_is_ancestor:
         yield from check_base(quest, started, settings.good_commit, log, lab)
-    failed = () if resumed else history.build_failures(settings, log.began - REMEMBERED)
+    failed = () if resumed else log.history.build_failures(settings, log.began - REMEMBERED)
     yield from hunt(quest, started, log, lab, failed)

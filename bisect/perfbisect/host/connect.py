@@ -1,10 +1,14 @@
 """From an entry of hosts.toml to a Host."""
 
+import re
+import shlex
 from pathlib import Path, PurePosixPath
 
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import CommandFailed, EnvironmentFailure
+from perfbisect.host.connection import Link
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
+from perfbisect.host.ssh import SshHost
 from perfbisect.recipes.inventory import HostEntry
 
 
@@ -14,16 +18,32 @@ def connect(entry: HostEntry) -> Host:
     Raises EnvironmentFailure when it cannot be reached or its root folder cannot be made.
     """
     if entry.address != "local":
-        raise EnvironmentFailure(
-            f"host {entry.name} has the address {entry.address!r}: hosts reached through ssh are not supported yet",
-            'Use a host with address = "local".',
-        )
+        return _over_ssh(entry)
     root = Path(entry.root).expanduser().absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise EnvironmentFailure(
-            f"the root folder {root} of host {entry.name} cannot be made: {error.strerror}",
-            "Choose another `root` for this host in hosts.toml.",
-        ) from error
+        raise _no_root(entry, str(root), error.strerror or "") from error
     return LocalHost(entry.name, PurePosixPath(root))
+
+
+def _over_ssh(entry: HostEntry) -> SshHost:
+    """``~`` is that of the user whom we are there, and a relative root begins there too."""
+    link = Link(entry.name, entry.address, entry.port)
+    home, rest = re.fullmatch(r"(~[\w.-]*(?=/|\Z))?(.*)", entry.root, re.DOTALL).groups()  # type: ignore[union-attr]
+    root = f"{home or ''}{shlex.quote(rest) if rest else ''}"
+    script = f"cd && mkdir -p -- {root} && cd -- {root} && pwd"
+    there = SshHost(entry.name, PurePosixPath("/"), link)
+    try:
+        found = there.run(["sh", "-c", script]).stdout
+    except CommandFailed as failure:
+        said = failure.output.strip().splitlines() or ["it said nothing"]
+        raise _no_root(entry, entry.root, said[-1]) from failure
+    return SshHost(entry.name, PurePosixPath(found.removesuffix("\n")), link)
+
+
+def _no_root(entry: HostEntry, root: str, why: str) -> EnvironmentFailure:
+    return EnvironmentFailure(
+        f"the root folder {root} of host {entry.name} cannot be made: {why}",
+        "Choose another `root` for this host in hosts.toml.",
+    )

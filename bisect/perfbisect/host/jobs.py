@@ -8,10 +8,12 @@ A job is the folder ``root/jobs/ID`` with
     stdout    what it wrote
     stderr
     status    the exit status, blank until it ends
+    alive     locked by the leader as long as it lives: so there is one at most, and its end is seen at once
 
 The leader is a shell that leads a session of its own, runs the command under ``timeout`` and writes the status. So
 limits hold on the host, whatever happens to us. A leader is known by its pid *and* the tick at which it was born: a
-pid alone may belong to somebody else by now. Everything here is made of ``Host.run``, one call for each action.
+pid alone may belong to somebody else by now. Everything here is made of ``Host.run``, one call for each action, and
+bears to be run again: a lost connection ends no job, and starts none twice.
 """
 
 import base64
@@ -24,7 +26,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from perfbisect.errors import CommandFailed, EnvironmentFailure
+from perfbisect.errors import CommandFailed, EnvironmentFailure, JobLost
 from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host
 
@@ -39,10 +41,11 @@ _CHUNK = 1 << 20  # bytes of output that one poll brings at most
 # status, its command does not. The status overwrites blanks in place, which needs no room on a full disk. Should the
 # command eat all memory, it is the one for the kernel to kill.
 _LEADER = """\
+exec 9>>"$1/alive"; flock -n 9 && [ ! -s "$1/pid" ] || exit
 trap : HUP INT TERM
 read -r stat </proc/self/stat
 printf '%s\\n' "$stat" >"$1/pid"
-({ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; exec sh "$1/command") <"$1/stdin"
+({ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; exec sh "$1/command") <"$1/stdin" 9>&-
 printf '%s\\n' "$?" 1<>"$1/status"
 """
 
@@ -50,14 +53,18 @@ printf '%s\\n' "$?" 1<>"$1/status"
 _START = """\
 cd -- "$2" || exit 1
 command -v -- "$3" >/dev/null || exit 127
-mkdir -p "${1%/*}" "$5" && mkdir "$1" || exit 1
+mkdir -p "$1" "$5" || exit 1
 set -e
-printf '    \\n' | cat >"$1/status"
-cat >"$1/stdin"
-printf '%s' "$4" | cat >"$1/command"
-: >"$1/stdout"; : >"$1/stderr"
-if [ "$6" = merged ]; then errors="$1/stdout"; else errors="$1/stderr"; fi
-setsid sh -c "$7" leader "$1" </dev/null >>"$1/stdout" 2>>"$errors" &
+if [ ! -e "$1/alive" ]; then
+    printf '    \\n' | cat >"$1/status"
+    cat >"$1/stdin"
+    printf '%s' "$4" | cat >"$1/command"
+    : >"$1/stdout"; : >"$1/stderr"
+fi
+if [ ! -s "$1/pid" ]; then
+    if [ "$6" = merged ]; then errors="$1/stdout"; else errors="$1/stderr"; fi
+    setsid sh -c "$7" leader "$1" </dev/null >>"$1/stdout" 2>>"$errors" &
+fi
 tries=0
 until [ -s "$1/pid" ]; do
     tries=$((tries + 1))
@@ -80,9 +87,11 @@ state() {
     echo "${status:-lost}"
 }
 """
+# With $7 seconds to spare it waits for the leader's end first.
 _POLL = (
     _STATE
     + """\
+[ "$7" = 0 ] || flock -s -w "$7" "$1/alive" true || :
 state "$1" "$2" "$3"
 [ "$5" = 0 ] || dd if="$1/$6" iflag=skip_bytes skip="$4" bs="$5" count=1 status=none | base64 -w 0
 """
@@ -135,8 +144,13 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The folder's name."""
+        """The folder's name: when it was started, its name, and some random letters."""
         return self.folder.name
+
+    @property
+    def name(self) -> str:
+        """What it was started as."""
+        return self.id[16:-7]
 
 
 def start(
@@ -223,36 +237,37 @@ def output(host: Host, job: Job, offset: int = 0, stream: str = "stdout") -> tup
 def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Generator[str, None, int]:
     """Yield the lines of the job's stdout from byte ``offset`` on as they come; the exit status is the return value.
 
-    The host is asked every ``every`` seconds, and more often at first, so that a short job is not waited for long.
+    The host is asked every ``every`` seconds, and tells the end of the job as soon as it comes.
     Ctrl-C, or closing the generator, kills the job. When the host cannot be reached any more the job is left alone:
-    ``attach`` and wait again. Raises EnvironmentFailure when the job is lost.
+    ``attach`` and wait again. Raises JobLost when it is gone without a status.
     """
-    pause, rest = min(0.02, every), b""
+    rest = b""
     ended: int | None = None
     try:
         while True:
-            ended, chunk = _poll(host, job, offset, _CHUNK, "stdout")
+            ended, chunk = _poll(host, job, offset, _CHUNK, "stdout", patience=every)
             offset += len(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 yield line.decode(errors="replace").removesuffix("\r")
-            if len(chunk) == _CHUNK:
-                continue
-            if ended is not None:
+            if ended is not None and len(chunk) < _CHUNK:
                 break
-            time.sleep(pause)
-            pause = min(pause * 1.5, every)
     except (KeyboardInterrupt, GeneratorExit, SystemExit):
         kill(host, job)
         raise
     if rest:
         yield rest.decode(errors="replace")
     if ended == LOST:
-        raise EnvironmentFailure(
-            f"job {job.folder} on host {host.name} is gone without an exit status",
-            "It was killed from outside, or the host was restarted; start again.",
-        )
+        raise lost(host, job)
     return ended
+
+
+def lost(host: Host, job: Job) -> JobLost:
+    """The error for a job that is gone without an exit status."""
+    return JobLost(
+        f"job {job.folder} on host {host.name} is gone without an exit status",
+        "It was killed from outside, or the host was restarted; start again.",
+    )
 
 
 def kill(host: Host, job: Job, *, grace: float = GRACE) -> None:
@@ -297,10 +312,13 @@ def _job(folder: PurePosixPath, stat: str) -> Job:
     return Job(folder, int(pid), int(after_name[19]))
 
 
-def _poll(host: Host, job: Job, offset: int, limit: int, stream: str) -> tuple[int | None, bytes]:
-    """State and a chunk of output in one call. Base64 keeps offsets exact, whatever bytes a program writes."""
-    arguments = [str(job.folder), str(job.pid), str(job.born), str(offset), str(limit), stream]
-    answer = host.run(["sh", "-c", _POLL, "poll", *arguments]).stdout
+def _poll(host: Host, job: Job, offset: int, limit: int, stream: str, patience: float = 0) -> tuple[int | None, bytes]:
+    """State and a chunk of output in one call. Base64 keeps offsets exact, whatever bytes a program writes.
+
+    The answer comes when the job ends, or after ``patience`` seconds.
+    """
+    arguments = [str(job.folder), str(job.pid), str(job.born), str(offset), str(limit), stream, f"{patience:g}"]
+    answer = host.run(["sh", "-c", _POLL, "poll", *arguments], timeout=60 + patience).stdout
     state, _, chunk = answer.partition("\n")
     ended = None if state == "running" else LOST if state == "lost" else int(state)
     return ended, base64.b64decode(chunk)

@@ -1,21 +1,18 @@
 """This machine as a host."""
 
 import contextlib
-import errno
 import os
-import shlex
 import signal
+import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from perfbisect.errors import CommandFailed, EnvironmentFailure
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host.outcome import judged, no_folder, timed_out
 from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Result
-
-TIMED_OUT = 124  # the status that coreutils' timeout has for it
-_NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +53,41 @@ class LocalHost:
         except OSError as error:
             raise _not_started(self.name, argv, cwd, error) from error
         with process:
-            status, stdout, stderr = _finish(process, stdin, timeout)
-        result = Result(tuple(argv), status, stdout, stderr)
-        if not result.ok and _NO_SPACE in stderr:
-            raise no_space(self.name, _last_line(stderr))
-        if check and not result.ok:
-            raise _failed(self.name, result, timeout)
-        return result
+            result = _finish(process, tuple(argv), stdin, timeout)
+        return judged(self.name, result, timeout, check)
+
+    @contextlib.contextmanager
+    def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
+        """Run ``argv`` with its stdin and stdout on a socket; see ``Host.stream``."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            try:
+                process = subprocess.Popen(
+                    argv,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    encoding="utf-8",
+                    errors="replace",
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise _not_started(self.name, argv, None, error) from error
+            finally:
+                theirs.close()
+            with process:
+                try:
+                    yield ours
+                    ours.close()
+                    _, said = process.communicate()
+                except BaseException:
+                    _kill_group(process)
+                    raise
+        judged(self.name, Result(tuple(argv), process.returncode, "", said), 0, True)
 
 
-def no_space(host: str, detail: str) -> EnvironmentFailure:
-    """The error for a full disk; ``detail`` is what the failing program said."""
-    return EnvironmentFailure(
-        f"no space left on host {host}: {detail}",
-        "Free some space there. What is below builds, datasets and ccache in its root folder is made anew when needed.",
-    )
-
-
-def _finish(process: subprocess.Popen[str], stdin: str, timeout: float) -> tuple[int, str, str]:
+def _finish(process: subprocess.Popen[str], argv: tuple[str, ...], stdin: str, timeout: float) -> Result:
     """Wait for the end of ``process``; whatever interrupts the waiting, nothing of it stays alive."""
     try:
         stdout, stderr = process.communicate(stdin, timeout)
@@ -81,11 +95,11 @@ def _finish(process: subprocess.Popen[str], stdin: str, timeout: float) -> tuple
         _kill_group(process)
         with contextlib.suppress(subprocess.TimeoutExpired):  # somebody outside the group may hold the pipes
             process.communicate(timeout=1)
-        return TIMED_OUT, "", f"not finished after {timeout:g} s"
+        return timed_out(argv, timeout)
     except BaseException:
         _kill_group(process)
         raise
-    return process.returncode, stdout, stderr
+    return Result(argv, process.returncode, stdout, stderr)
 
 
 def _kill_group(process: subprocess.Popen[str]) -> None:
@@ -95,22 +109,7 @@ def _kill_group(process: subprocess.Popen[str]) -> None:
 
 def _not_started(host: str, argv: Sequence[str], cwd: PurePosixPath | None, error: OSError) -> EnvironmentFailure:
     if cwd is not None and not Path(cwd).is_dir():
-        return EnvironmentFailure(f"there is no folder {cwd} on host {host}", "It may have been removed; start again.")
+        return no_folder(host, cwd)
     if isinstance(error, FileNotFoundError):
         return absent([argv[0]], host)
     return EnvironmentFailure(f"{argv[0]} does not start on host {host}: {error.strerror}")
-
-
-def _failed(host: str, result: Result, timeout: float) -> CommandFailed:
-    said = _last_line(result.stderr) or _last_line(result.stdout) or "it said nothing"
-    end = f"took more than {timeout:g} s" if result.status == TIMED_OUT else f"ended with status {result.status}"
-    command = shlex.join(result.argv)
-    shown = command if len(command) <= 200 else f"{command[:199]}…"
-    return CommandFailed(
-        f"on host {host}, {shown} {end}: {said}", status=result.status, output=result.stdout + result.stderr
-    )
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1].strip() if lines else ""

@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
 
 # $1 the lock, $2 the content that may be replaced, $3 the new content (empty: none). Prints what the lock holds.
@@ -41,7 +40,7 @@ class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 @contextmanager
 def hold(host: Host, purpose: str) -> Iterator[None]:
-    """Hold the host's lock; jobs that still run there are an earlier owner's, and are killed.
+    """Hold the host's lock. Jobs that still run there are an earlier owner's.
 
     Raises EnvironmentFailure, naming the owner, while somebody else has the lock.
     """
@@ -56,8 +55,6 @@ def hold(host: Host, purpose: str) -> Iterator[None]:
             )
         found = _swap(host, found, mine)
     try:
-        for job in jobs.running(host):  # an owner that was killed may have left them; they would spoil what we measure
-            jobs.kill(host, job)
         yield
     finally:
         _swap(host, mine, "")

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from perfbisect.core.measurement import BuildFacts
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import facts, jobs
-from perfbisect.host.local import TIMED_OUT, no_space
+from perfbisect.host.outcome import TIMED_OUT, no_space
 from perfbisect.host.programs import require
 from perfbisect.host.protocol import Host
 from perfbisect.lab import builds, compiler_cache, recipe, source
@@ -30,7 +30,9 @@ from perfbisect.recipes.versions import version_text
 from perfbisect.recipes.when import TreeFacts, applied
 
 NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")
+PREFIX = "build-"  # of the names of builds' jobs
 # Prints the steps that the last build took.
+_STEPS = 'cat "$1/steps" 2>/dev/null || :'
 _EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf build prefix ccache.log && mkdir build && cat steps 2>/dev/null || :'
 _REMEMBER = 'printf "%s" "$2" >"$1/steps" && cat "$1/ccache.log" 2>/dev/null || :'
 _SAVE_LOG = 'mkdir -p "${2%/*}" && cp -- "$1" "$2"'
@@ -85,31 +87,45 @@ def workshop(host: Host, entry: HostEntry, builder: Builder, variant: str, bare:
 
 def key_of(shop: Workshop, sha: str) -> str:
     """The key of the build of a commit, whether there is one or not."""
-    tree = source.filtered_tree(shop.host, shop.bare, sha, shop.builder.ignore)
-    return builds.key_of(shop.builder, shop.variant, shop.tools, tree, _present(shop, sha), sha)
+    return _key(shop, sha, _present(shop, sha))
+
+
+def end_all(host: Host, *, but: str = "") -> jobs.Job | None:
+    """End the builds that run, but for the one whose job has that name; that one is returned if it runs."""
+    spared = None
+    for job in jobs.running(host):
+        if but and job.name == but:
+            spared = job
+        elif job.name.startswith(PREFIX):
+            jobs.kill(host, job)
+    return spared
 
 
 def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
     """Build commit ``sha``, or find it built. Yields progress; what was built is the return value.
 
-    Closing the generator ends the build and leaves nothing running. Raises BuildFailed when the commit does not
-    configure, compile or install, EnvironmentFailure when that is the host's fault.
+    A build of it that still runs, because whoever began it was killed, is followed to its end. Closing the generator
+    ends the build and leaves nothing running. Raises BuildFailed when the commit does not configure, compile or
+    install, JobLost when the host was restarted meanwhile, EnvironmentFailure when something else is the host's fault.
     """
     began = time.monotonic()
-    key, paths = key_of(shop, sha), _present(shop, sha)
+    paths = _present(shop, sha)
+    key = _key(shop, sha, paths)
     if found := builds.find(shop.host, key, sha):
         return Built(found.facts, _resolved(shop, paths, found.version), found.version)
     yield Progress("checkout")
-    source.checkout(shop.host, shop.bare, sha, shop.work / "source", shop.builder.ignore)
+    job = end_all(shop.host, but=_job_name(shop, key))
+    if job is None:
+        source.checkout(shop.host, shop.bare, sha, shop.work / "source", shop.builder.ignore)
     version = _version(shop, sha)
     resolved = _resolved(shop, paths, version)
     values = _values(shop, resolved, sha, version)
-    steps = shop.host.run(["sh", "-c", _EMPTY, "empty", str(shop.work)], timeout=600).stdout
+    steps = shop.host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(shop.work)], timeout=600).stdout
     output = Output(expected=int(steps) if steps.isdecimal() else 0)
-    job = jobs.start(
+    job = job or jobs.start(
         shop.host,
         ["sh", "-c", _script(resolved, values)],
-        name=f"build-{shop.builder.name}-{sha[:10]}",
+        name=_job_name(shop, key),
         cwd=shop.work / "build",
         env=_environment(shop, resolved, values),
         timeout=resolved.build.timeout,
@@ -132,6 +148,16 @@ def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
     return Built(built, resolved, version)
 
 
+def _key(shop: Workshop, sha: str, paths: frozenset[str]) -> str:
+    tree = source.filtered_tree(shop.host, shop.bare, sha, shop.builder.ignore)
+    return builds.key_of(shop.builder, shop.variant, shop.tools, tree, paths, sha)
+
+
+def _job_name(shop: Workshop, key: str) -> str:
+    """What the job of a build is called, so that it is known again."""
+    return f"{PREFIX}{shop.builder.name}-{key}"
+
+
 def _follow(host: Host, job: jobs.Job, output: Output) -> Generator[Progress, None, int]:
     lines = jobs.wait(host, job)
     try:
@@ -148,7 +174,7 @@ def _follow(host: Host, job: jobs.Job, output: Output) -> Generator[Progress, No
 def _present(shop: Workshop, sha: str) -> frozenset[str]:
     """Those of the paths that the recipe's conditions ask for which the tree has."""
     asked = {path for block in shop.builder.when for path in (block.file, block.missing) if path}
-    return frozenset(path for path in asked if source.has_path(shop.host, shop.bare, sha, path))
+    return source.present(shop.host, shop.bare, sha, asked)
 
 
 def _version(shop: Workshop, sha: str) -> str:

@@ -19,13 +19,19 @@ from perfbisect.recipes.builder import Builder, Variant
 
 _LAYOUT = "2"  # part of every key: raise it when what a build folder holds changes its meaning
 
+# Cut short anywhere and run again, it goes on. What was installed is written to the disk first, so that a build which
+# is there is whole even after a power failure.
 _KEEP = """\
 set -e
-mkdir -p "${1%/*}"; rm -rf "$1.part" "$1"; mkdir "$1.part"
-cp -- "$3" "$1.part/log"
-cat >"$1.part/build.json"
-mv -T -- "$2" "$1.part/prefix"
-mv -T -- "$1.part" "$1"
+mkdir -p "${1%/*}"
+if [ -d "$2" ]; then
+    rm -rf "$1.part"; mkdir "$1.part"
+    cp -- "$3" "$1.part/log"
+    cat >"$1.part/build.json"
+    find "$2" "$1.part" -type f -exec sync -- {} +
+    mv -T -- "$2" "$1.part/prefix"
+fi
+[ ! -d "$1.part" ] || { rm -rf "$1"; mv -T -- "$1.part" "$1"; }
 """
 _POINT = 'mkdir -p "${2%/*}" && rm -rf "$2" && ln -s -- "$1" "$2"'
 

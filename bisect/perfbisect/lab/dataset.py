@@ -19,6 +19,11 @@ rm -rf "$1" && mkdir -p "$1" && mkfifo "$1/control" "$1/ack" || exit 1
 if [ -n "$2" ]; then cp -a --reflink=auto "$2" "$1/data"; else mkdir "$1/data"; fi || exit 1
 [ -z "$3" ] || chown "$3:$3" "$1" "$1/data"
 """
+# Whatever has this name is whole, and outlives a power failure.
+_KEEP = """\
+[ ! -d "$2" ] || exit 0
+mkdir -p "${2%/*}" && find "$1" -type f -exec sync -- {} + && mv -T "$1" "$2"
+"""
 
 
 def key(builder: Builder, workload: Workload) -> str:
@@ -79,7 +84,7 @@ def make(host: Host, system: System, workload: Workload) -> str:
             load(host, system, workload, folder, service)
     else:
         load(host, system, workload, folder, None)
-    host.run(["sh", "-c", 'mkdir -p "${2%/*}" && mv -T "$1" "$2"', "keep", str(folder / "data"), str(kept)])
+    host.run(["sh", "-c", _KEEP, "keep", str(folder / "data"), str(kept)], timeout=LONG)
     return name
 
 
@@ -88,10 +93,12 @@ def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, 
     script = scripts.preparing(workload)
     if script is None:
         return
-    argv = sysbench.prepare_command(workload, script, driver_options(system.builder, service))
-    env = scripts.environment(workload, folder / "data", system.library)
+    placed = scripts.place(host, workload)
+    there = scripts.on_host(placed, workload, script)
+    argv = sysbench.prepare_command(workload, there, driver_options(system.builder, service))
+    env = scripts.environment(workload, placed, folder / "data", system.library)
     job = jobs.start(host, argv, name="prepare", timeout=LONG, cwd=folder, env=env, merged=True)
-    said = "\n".join(jobs.wait(host, job, every=0.2))
+    said = "\n".join(jobs.wait(host, job))
     if status := jobs.status(host, job):
         reason = f"the data cannot be loaded: {sysbench.complaint(said, status, LONG)}"
         raise RunFailed(reason, stage="prepare", log=str(job.folder / "stdout"))

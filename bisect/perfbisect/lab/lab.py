@@ -1,6 +1,5 @@
 """The lab that acts on a real host: builds what is not built, times what is ordered, tells what happens."""
 
-import re
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,22 +15,24 @@ from perfbisect.core.event import (
     LabEvent,
     RunFinished,
     RunStarted,
+    Warned,
 )
 from perfbisect.core.measurement import SkipFacts
 from perfbisect.core.order import Measure
 from perfbisect.core.schedule import interleave
-from perfbisect.errors import BuildFailed, EnvironmentFailure, RunFailed, UsageError
+from perfbisect.errors import BuildFailed, EnvironmentFailure, JobLost, RunFailed, UsageError
 from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, ask, is_full
-from perfbisect.host.local import no_space
+from perfbisect.host.outcome import no_space
 from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
-from perfbisect.lab import build, builds, dataset, perf, recipe, server, source, visit
+from perfbisect.lab import build, builds, dataset, perf, recipe, scripts, source, visit
 from perfbisect.lab.system import System
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
+LOSSES = 3  # in a row: so often work that was lost with its host is done again
 KEPT = 100  # logs of failed builds, and as many jobs that failed or were interrupted
 
 # Old logs of failed builds go, and temporary files of compilers that were killed.
@@ -39,8 +40,6 @@ _TIDY = """\
 rm -rf "$1/tmp"
 [ ! -d "$1/logs" ] || { cd "$1/logs" && ls -1t | tail -n +"$(($2 + 1))" | tr '\\n' '\\0' | xargs -0 -r rm -f --; }
 """
-
-OURS = re.compile(rf"[\d-]+-(?:{visit.NAME}|{server.NAME}|prepare)-[0-9a-f]+")
 
 
 @dataclass
@@ -68,6 +67,8 @@ class HostLab:
         self._bench: visit.Bench | None = None
         self._values: dict[str, str | int] = {}
         self._data: dict[int, str] = {}  # candidate → key of its dataset, once it is there
+        self._alone = False  # no build of an earlier session can be running any more
+        self._losses = 0  # in a row
 
     def measure(self, order: Measure) -> Iterator[LabEvent]:
         """Build what is not built, then time the runs of ``order`` in interleaved order.
@@ -89,7 +90,7 @@ class HostLab:
         """
         host, device = self.host, self.entry.device
         for job in jobs.running(host):
-            if OURS.fullmatch(job.id):
+            if not job.name.startswith(build.PREFIX):  # which may be the one that is wanted next
                 jobs.kill(host, job, grace=5)
         jobs.prune(host, KEPT)
         host.run(["sh", "-c", _TIDY, "tidy", str(host.root), str(KEPT)], timeout=600)
@@ -98,7 +99,7 @@ class HostLab:
             counts = bool(perf.probe(host))
         except EnvironmentFailure:
             counts = False
-        bare = source.mirror(host, self.repository, self.builder.name)
+        bare = source.mirror(host, self.repository, self.builder.name, [self.commits[0], self.commits[-1]])
         cores = self.entry.jobs or ask(host, CORES) or 1
         self._values = {"recipe": str(recipe.place(host, self.builder)), "jobs": cores}
         self._shop = build.workshop(host, self.entry, self.builder, self.variant, bare)
@@ -110,7 +111,13 @@ class HostLab:
                 f"The recipe of {self.builder.name} or the compiler has changed: undo that, or begin a new hunt.",
             )
         self._bench = visit.Bench(
-            host, self.entry, self.workload, counts, "vmstat" not in absent, bool(device) and "iostat" not in absent
+            host,
+            self.entry,
+            self.workload,
+            scripts.place(host, self.workload),
+            counts,
+            "vmstat" not in absent,
+            bool(device) and "iostat" not in absent,
         )
 
     def _build(self, candidate: int) -> Generator[LabEvent, None, bool]:
@@ -119,18 +126,23 @@ class HostLab:
         commit = self.commits[candidate]
         yield BuildStarted(candidate, self.describe(commit))
         began = time.monotonic()
-        progress = build.build(self._shop, commit)
-        try:
-            while True:
-                step = next(progress)
-                yield BuildProgress(candidate, step.done, step.total, step.stage)
-        except StopIteration as end:
-            built: build.Built = end.value
-        except BuildFailed as failure:
-            yield self._failed(candidate, failure, began)
-            return False
-        finally:
-            progress.close()
+        built: build.Built | None = None
+        while built is None:
+            progress = build.build(self._shop, commit)
+            try:
+                while True:
+                    step = next(progress)
+                    yield BuildProgress(candidate, step.done, step.total, step.stage)
+            except StopIteration as end:
+                built = end.value
+            except JobLost as lost:
+                yield self._again(lost)
+            except BuildFailed as failure:
+                yield self._failed(candidate, failure, began)
+                return False
+            finally:
+                progress.close()
+        self._alone, self._losses = True, 0
         binary = built.facts.binary
         same = next((other for other, known in self._built.items() if known.facts.binary == binary), None)
         self._built[candidate] = built
@@ -140,29 +152,49 @@ class HostLab:
     def _time(self, order: Measure) -> Generator[LabEvent, None, None]:
         """The runs of a measurement, everything built. Neighbours of one build share a server's visit."""
         assert self._bench
+        if not self._alone:
+            build.end_all(self.host)
+            self._alone = True
         turns = interleave(order.plan)
         for candidate in sorted({*turns} - self._data.keys()):
             began = time.monotonic()
-            try:
-                self._data[candidate] = dataset.make(self.host, self._system(candidate), self.workload)
-            except RunFailed as failure:
-                yield self._failed(candidate, failure, began)
-                return
+            while candidate not in self._data:
+                try:
+                    self._data[candidate] = dataset.make(self.host, self._system(candidate), self.workload)
+                except JobLost as lost:
+                    yield self._again(lost)
+                except RunFailed as failure:
+                    yield self._failed(candidate, failure, began)
+                    return
         number = 0
         for candidate, neighbours in groupby(turns):
             runs, began = len(list(neighbours)), time.monotonic()
-            try:
-                system = self._system(candidate)
-                for batch in [runs] if system.builder.server else [1] * runs:
+            left = runs
+            while left:
+                try:
+                    system = self._system(candidate)
+                    batch = left if system.builder.server else 1
                     with visit.begin(self._bench, system, candidate, self._data[candidate]) as opened:
                         for _ in range(batch):
-                            number += 1
-                            yield RunStarted(candidate, number, len(turns), order.purpose, self._bench.planned)
+                            done = number + runs - left + 1
+                            yield RunStarted(candidate, done, len(turns), order.purpose, self._bench.planned)
                             facts = yield from visit.run(opened)
+                            left, self._losses = left - 1, 0
                             yield RunFinished(candidate, facts)
-            except RunFailed as failure:
-                yield self._failed(candidate, failure, began)
-                return
+                except JobLost as lost:
+                    if left:  # a server that is lost after its last run has done its work
+                        yield self._again(lost)
+                except RunFailed as failure:
+                    yield self._failed(candidate, failure, began)
+                    return
+            number += runs
+
+    def _again(self, lost: JobLost) -> Warned:
+        """What is said before lost work is done again. Raises the loss when it is one too many."""
+        self._losses += 1
+        if self._losses > LOSSES:
+            raise lost
+        return Warned(f"{lost}: it is done again", "The host was restarted, or somebody killed it there.")
 
     def _system(self, candidate: int) -> System:
         """A built candidate, put where every build is measured."""

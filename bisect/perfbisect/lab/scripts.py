@@ -1,15 +1,18 @@
-"""Which Lua scripts a workload runs, and the environment variables that they read."""
+"""Which Lua scripts a workload runs, where they are on a host, and the environment variables that they read."""
 
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from perfbisect.errors import RecipeError
+from perfbisect.host.protocol import Host
+from perfbisect.lab import files
 from perfbisect.recipes.places import recipe_folders
 from perfbisect.recipes.workload import Workload
 
 SHARED = "perfbisect.lua"
 PLAIN_SQL = "sql.lua"
+_SUITE, _SHARED = "suite", "shared"  # folders on a host; a script from elsewhere lies beside them
 REQUIRE = re.compile(r"""\brequire\s*\(?\s*["']([\w.]+)["']""")
 SYSBENCH_DRIVERS = ("mysql", "pgsql")
 
@@ -26,10 +29,23 @@ def preparing(workload: Workload) -> Path | None:
     return _plain_sql(workload) if workload.prepare else None
 
 
-def environment(workload: Workload, data: PurePosixPath, library: PurePosixPath | None) -> dict[str, str]:
-    """What a script of ours expects to find; ``library`` is None for a server."""
+def place(host: Host, workload: Workload) -> PurePosixPath:
+    """The folder on the host with the workload's scripts, everything else in its suite's folder, and what they require."""
+    return files.place(host, "scripts", _to_send(workload))
+
+
+def on_host(folder: PurePosixPath, workload: Workload, script: Path) -> PurePosixPath:
+    """Where a script of the workload is, ``folder`` being where they were placed."""
+    suite = Path(workload.folder)
+    return folder / (_SUITE / script.relative_to(suite) if script.is_relative_to(suite) else script.name)
+
+
+def environment(
+    workload: Workload, folder: PurePosixPath, data: PurePosixPath, library: PurePosixPath | None
+) -> dict[str, str]:
+    """What a script of ours, placed in ``folder``, expects to find; ``library`` is None for a server."""
     given = {
-        "LUA_PATH": "".join(f"{path}/?.lua;" for path in _module_folders(workload)) + ";",  # ;; : and sysbench's own
+        "LUA_PATH": f"{folder}/{_SUITE}/?.lua;{folder}/{_SHARED}/?.lua;;",  # ;; : and sysbench's own
         "PERFBISECT_DATA": str(data),
         "PERFBISECT_LIBRARY": str(library or ""),
         "PERFBISECT_WARMUP": f"{workload.warmup:g}",
@@ -47,14 +63,32 @@ def perf_environment(folder: PurePosixPath) -> Mapping[str, str]:
 
 def with_modules(workload: Workload, script: Path) -> list[Path]:
     """A script and every module of ours that it requires, directly or through others, in the order of discovery."""
-    found = [script]
-    for file in found:
+    return [script, *_required(workload, script).values()]
+
+
+def _required(workload: Workload, script: Path) -> dict[str, Path]:
+    """The modules of ours that a script requires: path below a folder of modules → file."""
+    found: dict[str, Path] = {}
+    unread = [script]
+    for file in unread:  # grows as it goes
         for module in REQUIRE.findall(file.read_text()):
-            places = (folder / f"{module.replace('.', '/')}.lua" for folder in _module_folders(workload))
+            name = f"{module.replace('.', '/')}.lua"
+            places = (folder / name for folder in _module_folders(workload))
             known = next((place for place in places if place.is_file()), None)
-            if known is not None and known not in found:
-                found.append(known)
+            if known is not None and known not in unread:
+                unread.append(known)
+                found[name] = known
     return found
+
+
+def _to_send(workload: Workload) -> dict[str, Path]:
+    """Name on the host → file here."""
+    suite = Path(workload.folder)
+    sent = {f"{_SUITE}/{path.relative_to(suite).as_posix()}": path for path in suite.rglob("*") if path.is_file()}
+    for script in filter(None, (measured(workload), preparing(workload))):
+        sent[str(on_host(PurePosixPath(), workload, script))] = script
+        sent |= {f"{_SHARED}/{name}": file for name, file in _required(workload, script).items()}
+    return sent
 
 
 def _module_folders(workload: Workload) -> list[Path]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from perfbisect.errors import EnvironmentFailure, RunFailed
+from perfbisect.errors import EnvironmentFailure, JobLost, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.jobs import Job
 from perfbisect.host.protocol import Host
@@ -50,7 +50,7 @@ class Service:
         job = jobs.start(
             self.host, self.argv(command), name=stage, timeout=600, cwd=self.folder, env=self.env, merged=True
         )
-        said = list(jobs.wait(self.host, job, every=0.2))
+        said = list(jobs.wait(self.host, job))
         if status := jobs.status(self.host, job):
             last = next((line for line in reversed(said) if line.strip()), "it said nothing")
             raise RunFailed(
@@ -126,8 +126,10 @@ def ended(service: Service, job: Job, when: str, stage: str = "start") -> None:
         raise failure(service, job, f"the server ended with status {status} {when}", stage)
 
 
-def failure(service: Service, job: Job, sentence: str, stage: str = "start") -> RunFailed:
-    """The error for this server, with the last line of its log."""
+def failure(service: Service, job: Job, sentence: str, stage: str = "start") -> RunFailed | JobLost:
+    """The error for this server, with the last line of its log. One that is lost was not its own fault."""
+    if jobs.status(service.host, job) == jobs.LOST:
+        return jobs.lost(service.host, job)
     log = job.folder / "stdout"
     last = service.host.run(["tail", "-n", "1", str(log)], check=False).stdout.strip()
     return RunFailed(f"{sentence}: {last}" if last else sentence, stage=stage, log=str(log))

@@ -9,35 +9,64 @@ along; ``sparse_patterns`` makes up for that difference.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path, PurePosixPath
 
 from perfbisect.errors import CommandFailed, EnvironmentFailure
 from perfbisect.host.facts import is_full
-from perfbisect.host.local import no_space
+from perfbisect.host.local import LocalHost
+from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host, Result
+from perfbisect.lab.push import push
 
 _SETTINGS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "LC_ALL": "C"}
 _LEFT_OVERS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
                "GIT_NAMESPACE", "GIT_LITERAL_PATHSPECS", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS")  # fmt: skip
-_GIT = ("env", *(word for name in _LEFT_OVERS for word in ("-u", name)), "git", "--no-replace-objects")
+_UNSTEERED = ("env", *(word for name in _LEFT_OVERS for word in ("-u", name)))
 LONG = 3600.0  # seconds, for what moves all files of a large tree
 
+# $1 the repository, $2 a line for its alternates (empty: it borrows from nobody)
+_MIRROR = """\
+[ -f "$1/HEAD" ] || { mkdir -p "${1%/*}" && git init -q --bare --template= "$1"; } || exit 1
+if [ -n "$2" ]; then printf '%s\\n' "$2" | cat >"$1/objects/info/alternates"
+else rm -f "$1/objects/info/alternates"; fi
+"""
 
-def mirror(host: Host, repository: Path, name: str) -> PurePosixPath:
-    """The bare repository ``root/git/NAME.git`` with every object of the local ``repository``.
+# $1 the repository, $2 the work tree, $3 the commit; stdin are the sparse patterns
+_SWITCH = """\
+mkdir -p "$2" "$1/info" && rm -f "$1/index.lock" "$1/HEAD.lock" && cat >"$1/info/sparse-checkout" && cd -- "$2" || exit
+switch() {
+    git --no-replace-objects -c core.bare=false -c core.sparseCheckout=true -c core.sparseCheckoutCone=false -c gc.auto=0 \\
+        -c advice.detachedHead=false -c core.logAllRefUpdates=false --git-dir="$bare" --work-tree="$source" "$@"
+}
+bare=$1 source=$2
+switch checkout -q --detach --force "$3" && switch clean -q -ffdx
+"""
+
+# $1 the repository, $2 the commit, then paths
+_IDENTITY = """\
+bare=$1 sha=$2; shift 2
+listing=$(mktemp) && trap 'rm -f "$listing"' EXIT && empty=$(git --git-dir="$bare" hash-object -t tree /dev/null) &&
+git --no-replace-objects --git-dir="$bare" diff-tree -r -z --no-renames --no-ext-diff "$empty" "$sha" "$@" >"$listing" &&
+sha256sum <"$listing"
+"""
+
+
+def mirror(host: Host, repository: Path, name: str, commits: Sequence[str]) -> PurePosixPath:
+    """The bare repository ``root/git/NAME.git`` with everything that ``commits`` of the local ``repository`` reach.
 
     On this machine no object is copied: the mirror borrows them, so that even a repository which lacks some serves for
-    the commits and paths which it has.
+    the commits and paths which it has. To another machine git pushes those that are not there yet.
     """
     bare = host.root / "git" / f"{name}.git"
-    objects = _git(host, f"--git-dir={_git_dir(repository)}", "rev-parse", "--git-path", "objects").stdout
-    borrowed = Path(objects.removesuffix("\n"))
-    script = """\
-[ -f "$1/HEAD" ] || { mkdir -p "${1%/*}" && git init -q --bare --template= "$1" && mkdir -p "$1/info"; } || exit 1
-printf '%s\\n' "$2" | cat >"$1/objects/info/alternates"
-"""
-    host.run(["sh", "-c", script, "mirror", str(bare), _quoted_line(str(borrowed.resolve()))], env=_SETTINGS)
+    git_dir = _git_dir(repository)
+    borrowed = ""
+    if isinstance(host, LocalHost):
+        objects = _git(host, f"--git-dir={git_dir}", "rev-parse", "--git-path", "objects").stdout
+        borrowed = _quoted_line(str(Path(objects.removesuffix("\n")).resolve()))
+    _scripted(host, _MIRROR, [str(bare), borrowed])
+    if not borrowed:
+        push(host, bare, git_dir, commits)
     return bare
 
 
@@ -46,12 +75,8 @@ def checkout(host: Host, bare: PurePosixPath, sha: str, source: PurePosixPath, i
 
     Raises EnvironmentFailure when the repository lacks the commit, or a file of it that is not ignored.
     """
-    prepare = """\
-mkdir -p "$2" "$1/info" && rm -f "$1/index.lock" "$1/HEAD.lock" && printf '%s' "$3" | cat >"$1/info/sparse-checkout"
-"""
-    host.run(["sh", "-c", prepare, "prepare", str(bare), str(source), sparse_patterns(ignore)])
     try:
-        _switch(host, bare, sha, source)
+        _switch(host, bare, sha, source, ignore)
     except CommandFailed as first:
         if _git(host, f"--git-dir={bare}", "cat-file", "-e", f"{sha}^{{tree}}", check=False).status != 0:
             raise EnvironmentFailure(
@@ -60,10 +85,10 @@ mkdir -p "$2" "$1/info" && rm -f "$1/index.lock" "$1/HEAD.lock" && printf '%s' "
             ) from first
         # The last checkout may have been of another repository, or have been cut short by a power failure: once more,
         # from nothing.
-        afresh = 'rm -rf "$2" "$1/index" && mkdir -p "$2" && git --git-dir="$1" symbolic-ref HEAD refs/heads/none'
-        host.run(["sh", "-c", afresh, "afresh", str(bare), str(source)], timeout=LONG)
+        afresh = 'rm -rf "$2" "$1/index" && git --git-dir="$1" symbolic-ref HEAD refs/heads/none'
+        _scripted(host, afresh, [str(bare), str(source)], timeout=LONG)
         try:
-            _switch(host, bare, sha, source)
+            _switch(host, bare, sha, source, ignore)
         except CommandFailed as second:
             said = re.search(r"^(?:fatal|error): .*$", second.output, re.MULTILINE)
             reason = said[0] if said else str(second)
@@ -77,17 +102,20 @@ mkdir -p "$2" "$1/info" && rm -f "$1/index.lock" "$1/HEAD.lock" && printf '%s' "
 
 def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[str]) -> str:
     """An id of what the tree of ``sha`` holds beyond the ignored paths: names, modes and contents, no blob needed."""
-    empty = _git(host, f"--git-dir={bare}", "hash-object", "-t", "tree", "/dev/null").stdout.strip()
-    compare = [*_GIT, f"--git-dir={bare}", "diff-tree", "-r", "-z", "--no-renames", "--no-ext-diff", empty, sha]
-    script = 'listing=$(mktemp) && trap \'rm -f "$listing"\' EXIT && "$@" >"$listing" && sha256sum <"$listing"'
     paths = ["--", ":(top)", *(f":(top,exclude,glob){pattern}" for pattern in ignore)]
-    return host.run(["sh", "-c", script, "id", *compare, *paths], env=_SETTINGS).stdout.split()[0]
+    return _scripted(host, _IDENTITY, [str(bare), sha, *paths]).stdout.split()[0]
 
 
-def has_path(host: Host, bare: PurePosixPath, sha: str, path: str) -> bool:
-    """Whether the tree of ``sha`` has a file or folder ``path``, ignored or not."""
-    asked = _git(host, f"--git-dir={bare}", "ls-tree", "-z", "--full-tree", sha, "--", path.rstrip("/"))
-    return bool(asked.stdout)
+def present(host: Host, bare: PurePosixPath, sha: str, paths: Collection[str]) -> frozenset[str]:
+    """Those of ``paths`` that are files or folders in the tree of ``sha``, ignored or not."""
+    names = {path: path.rstrip("/") for path in paths}
+    if not names:
+        return frozenset()
+    listed = _git(
+        host, f"--git-dir={bare}", "ls-tree", "-t", "-z", "--name-only", "--full-tree", sha, "--", *names.values()
+    )
+    found = set(listed.stdout.split("\0"))
+    return frozenset(path for path, name in names.items() if name in found)
 
 
 def sparse_patterns(ignore: Sequence[str]) -> str:
@@ -113,23 +141,19 @@ def _quoted_pattern(pattern: str) -> str:
     return kept + "".join("\\" + blank for blank in text[len(kept) :])
 
 
-def _switch(host: Host, bare: PurePosixPath, sha: str, source: PurePosixPath) -> None:
-    settings = ("core.bare=false", "core.sparseCheckout=true", "core.sparseCheckoutCone=false", "advice.detachedHead=false",
-                "gc.auto=0", "core.logAllRefUpdates=false")  # fmt: skip
-    options = [
-        *(word for setting in settings for word in ("-c", setting)),
-        f"--git-dir={bare}",
-        f"--work-tree={source}",
-    ]
-    _git(host, *options, "checkout", "-q", "--detach", "--force", sha, cwd=source, timeout=LONG)
-    _git(host, *options, "clean", "-q", "-ffdx", cwd=source, timeout=LONG)
+def _switch(host: Host, bare: PurePosixPath, sha: str, source: PurePosixPath, ignore: Sequence[str]) -> None:
+    _scripted(host, _SWITCH, [str(bare), str(source), sha], stdin=sparse_patterns(ignore), timeout=LONG)
 
 
-def _git(
-    host: Host, *arguments: str, cwd: PurePosixPath | None = None, timeout: float = 60.0, check: bool = True
-) -> Result:
-    """Run git untouched by the configuration and environment of whoever started us."""
-    return host.run([*_GIT, *arguments], cwd=cwd, env=_SETTINGS, timeout=timeout, check=check)
+def _scripted(host: Host, script: str, arguments: Sequence[str], *, stdin: str = "", timeout: float = 60.0) -> Result:
+    """Run a script of git's, untouched by the configuration and environment of whoever started us."""
+    argv = [*_UNSTEERED, "sh", "-c", script, "git", *arguments]
+    return host.run(argv, env=_SETTINGS, stdin=stdin, timeout=timeout)
+
+
+def _git(host: Host, *arguments: str, check: bool = True) -> Result:
+    """Run git in the same way."""
+    return host.run([*_UNSTEERED, "git", "--no-replace-objects", *arguments], env=_SETTINGS, check=check)
 
 
 def _git_dir(repository: Path) -> Path:

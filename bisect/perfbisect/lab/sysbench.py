@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from perfbisect.errors import UsageError
 from perfbisect.recipes.workload import Option, Workload
@@ -36,7 +36,7 @@ class Outcome:
     samples: tuple[float, ...]  # operations per second in each report interval
 
 
-def command(workload: Workload, script: Path, options: Mapping[str, Option] | None = None) -> list[str]:
+def command(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
     """The argv of a timed run; ``options`` are those of a server's driver. Raises UsageError for a broken second."""
     if workload.time < 1 or workload.time != int(workload.time):
         raise UsageError(
@@ -47,7 +47,7 @@ def command(workload: Workload, script: Path, options: Mapping[str, Option] | No
     return ["sysbench", str(script), *_flags(chosen), "run"]
 
 
-def prepare_command(workload: Workload, script: Path, options: Mapping[str, Option] | None = None) -> list[str]:
+def prepare_command(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
     """The argv that makes the dataset."""
     chosen = {"rand-type": "uniform", "rand-seed": 1, **(options or {}), **workload.prepare_args}
     return ["sysbench", str(script), *_flags(chosen), "prepare"]

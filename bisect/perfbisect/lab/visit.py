@@ -2,7 +2,6 @@
 
 import errno
 import os
-import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from perfbisect.core.measurement import RunFacts
 from perfbisect.errors import PerfBisectError, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.jobs import Job
-from perfbisect.host.local import no_space
+from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
 from perfbisect.lab import dataset, perf, scripts, server, sysbench, vmstat
 from perfbisect.lab.server import Service, driver_options
@@ -34,6 +33,7 @@ class Bench:
     host: Host
     entry: HostEntry
     workload: Workload
+    scripts: PurePosixPath  # where its scripts are on the host
     perf: bool  # can count
     vmstat: bool  # is there
     iostat: bool  # is there, and has a device to watch
@@ -83,14 +83,8 @@ def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
     bench = visit.bench
     job = start(visit)
     lines = []
-    # A poll takes a few milliseconds of the machine that runs the workload: none in the first second, in which sysbench
-    # reports nothing, and few after it.
-    try:
-        time.sleep(min(1.0, bench.planned))
-    except KeyboardInterrupt:
-        jobs.kill(bench.host, job)
-        raise
-    for line in jobs.wait(bench.host, job, every=min(1.0, max(0.1, bench.planned / 20))):
+    # A poll takes a few milliseconds of the machine that runs the workload: few of them. sysbench reports each second.
+    for line in jobs.wait(bench.host, job, every=min(5.0, max(1.0, bench.planned / 20))):
         lines.append(line)
         if interval := sysbench.progress(line, bench.workload.operation):
             yield RunProgress(visit.candidate, *interval)
@@ -113,8 +107,9 @@ def start(visit: Visit) -> Job:
     """Start sysbench, counted by perf, with vmstat and iostat beside it."""
     bench, folder, service = visit.bench, visit.folder, visit.service
     entry, workload = bench.entry, bench.workload
-    argv = sysbench.command(workload, scripts.measured(workload), driver_options(visit.system.builder, service))
-    env = scripts.environment(workload, folder / "data", visit.system.library)
+    script = scripts.on_host(bench.scripts, workload, scripts.measured(workload))
+    argv = sysbench.command(workload, script, driver_options(visit.system.builder, service))
+    env = scripts.environment(workload, bench.scripts, folder / "data", visit.system.library)
     if bench.perf:
         argv = perf.wrap(argv, folder, server.pids(service, visit.server) if service and visit.server else ())
         env |= scripts.perf_environment(folder)

@@ -11,6 +11,7 @@ Root = Annotated[
     str, msgspec.Meta(pattern=r"^[\w.~/+@-]+\Z", description="a path of letters, digits and any of . ~ / + @ _ -")
 ]
 Address = Annotated[str, msgspec.Meta(pattern=r"^[^\s-]\S*\Z", description='"local", or an address such as user@host')]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535, description="a port number, 1 to 65535")]
 Cpus = Annotated[str, msgspec.Meta(pattern=CPUS, description='a list of CPUs such as "0-3" or "0,2,8-15"')]
 Device = Annotated[str, msgspec.Meta(pattern=r"^[\w/-]*\Z", description='a block device such as "nvme0n1"')]
 Count = Annotated[int, msgspec.Meta(ge=0, description="a whole number, 0 or more")]
@@ -24,7 +25,8 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     name: str = ""  # its key
     summary: str = ""
-    address: Address = "local"  # "local", or what ssh takes
+    address: Address = "local"  # "local", or what ssh takes: an alias of ~/.ssh/config, a name, user@name
+    port: Port = 0  # of its sshd; 0: the one in ~/.ssh/config, or 22
     root: Root = "~/.cache/perfbisect"  # our folder on that host
     jobs: Count = 0  # parallel compile jobs; 0: one for each core
     server_cpus: Cpus = ""  # a taskset list such as "0-3"; empty: not pinned

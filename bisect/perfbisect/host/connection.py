@@ -1,0 +1,248 @@
+"""One connection to a host over SSH, with the user's own settings: opened when first used, opened again when lost.
+
+Settings, keys, agent and jump hosts are those of ~/.ssh/config, as fabric and paramiko read them. A host, or a jump
+host on the way, whose key is not known is refused.
+"""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfbisect.errors import ConnectionLost, EnvironmentFailure, UsageError
+
+if TYPE_CHECKING:
+    from fabric import Connection
+    from paramiko import Channel, PKey, SSHClient
+
+PATIENCE = 300.0  # seconds for which a lost host is waited for: long enough for a restart of it
+PROMPT = 15  # seconds in which a host that is there answers
+SILENCE = 20  # seconds without an answer after which a connection counts as lost
+LONGEST_PAUSE = 10.0  # seconds between two attempts to open it again
+
+KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
+KNOWN_TO_ALL = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
+
+
+class HostKeyRefused(EnvironmentFailure):
+    """The key of a host is unknown, or is not the one that is known. Trying again does not help."""
+
+
+@dataclass
+class Link:
+    """The way to one host. ``tell`` hears what is being waited for.
+
+    Safe for use by several threads.
+    """
+
+    name: str  # of the host, for people
+    address: str  # what ssh takes: a name, an alias of the user's settings, user@name
+    port: int = 0  # 0: the settings' own
+    tell: Callable[[str], None] = field(default=lambda _: None)
+
+    def __post_init__(self) -> None:
+        """Nothing is opened yet."""
+        self._connection: Connection | None = None
+        self._was_open = False
+        self._lock = threading.Lock()
+
+    def session(self) -> "Channel":
+        """A new channel of the connection. Raises ConnectionLost when there is none any more, and see ``connect``."""
+        from paramiko import SSHException
+
+        connection = self.connect()
+        try:
+            channel: Channel = connection.transport.open_session(timeout=SILENCE)
+            return channel
+        except (SSHException, OSError, EOFError) as error:
+            raise self.lost(str(error)) from error
+
+    def connect(self) -> "Connection":
+        """The connection, opened if it is not open.
+
+        Raises EnvironmentFailure with what to do about it when the host cannot be reached or does not let us in:
+        ConnectionLost if it did before, HostKeyRefused when its key is not the known one.
+        """
+        with self._lock:
+            if self._connection is None or not self._connection.is_connected:
+                self._drop()
+                try:
+                    self._connection = self._opened()
+                except HostKeyRefused:
+                    raise
+                except EnvironmentFailure as failure:  # a host that is starting refuses, or lets nobody in yet
+                    if not self._was_open:
+                        raise
+                    lost = f"the connection to host {self.name} is lost: {failure}"
+                    raise ConnectionLost(lost, failure.advice) from failure
+                self._was_open = True
+            return self._connection
+
+    def connect_again(self, deadline: float) -> None:
+        """Open a lost connection again, with growing pauses until ``deadline`` (of ``time.monotonic``).
+
+        Raises ConnectionLost after that, and HostKeyRefused at once.
+        """
+        with self._lock:
+            self._drop()
+        pause, told = 0.5, False
+        while True:
+            try:
+                self.connect()
+            except ConnectionLost as failure:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise
+                if not told:
+                    self.tell(f"{failure}; trying again for {left:.0f} s")
+                    told = True
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                if told:
+                    self.tell(f"host {self.name} is back")
+                return
+
+    def close(self) -> None:
+        """Close the connection. It is opened again when it is used again."""
+        with self._lock:
+            self._drop()
+
+    def lost(self, why: str) -> ConnectionLost:
+        """The error for a connection that broke off."""
+        return ConnectionLost(f"the connection to host {self.name} broke off: {why or 'it does not answer'}")
+
+    def _drop(self) -> None:
+        each: Any = self._connection
+        self._connection = None
+        while each is not None and not isinstance(each, str):  # a string is a command of the user's that connects
+            each.client.close()
+            each = each.gateway
+
+    def _opened(self) -> "Connection":
+        import paramiko
+        from fabric import Connection
+        from paramiko.hostkeys import InvalidHostKey
+
+        logging.getLogger("paramiko").addHandler(logging.NullHandler())  # what it has to say is said by our errors
+        user, _, host = self.address.rpartition("@")
+        try:
+            connection = Connection(host, user=user or None, port=self.port or None, connect_timeout=PROMPT)
+        except (ValueError, paramiko.ConfigParseError) as error:
+            raise UsageError(
+                f"host {self.name} cannot be reached at {self.address}: {error}", _mend(self.name)
+            ) from error
+        connection.connect_kwargs.setdefault("banner_timeout", PROMPT)
+        connection.connect_kwargs.setdefault("auth_timeout", PROMPT)
+        hops: list[Any] = [connection]
+        while hops[-1].gateway is not None and not isinstance(hops[-1].gateway, str):
+            hops.append(hops[-1].gateway)
+        try:
+            for hop in reversed(hops):
+                _trust_only_known(self.name, hop)
+                hop.open()
+                _keep_alive(hop)
+        except HostKeyRefused:
+            raise
+        except (paramiko.SSHException, OSError, EOFError, InvalidHostKey) as error:
+            where = f"host {self.name}" if hop is connection else f"jump host {hop.original_host} of host {self.name}"
+            raise self._refused(hop, where, error) from error
+        return connection
+
+    def _refused(self, hop: "Connection", way: str, error: Exception) -> EnvironmentFailure:
+        """What an attempt to connect ended with, in words."""
+        import paramiko
+
+        at = f"{hop.host}:{hop.port}"
+        ssh = _ssh(hop)
+        match error:
+            case paramiko.BadHostKeyException():
+                known = f"[{hop.host}]:{hop.port}" if hop.port != 22 else hop.host
+                return HostKeyRefused(
+                    f"the key of {way} is not the one that is known: {at} showed {_print(error.key)}. Somebody may have"
+                    " come in between",
+                    f"If it has been changed on purpose: ssh-keygen -R '{known}', and then {_add(hop)}",
+                )
+            case paramiko.PasswordRequiredException():
+                return EnvironmentFailure(
+                    f"the key for {way} is locked by a passphrase", "Unlock it for the agent first: ssh-add"
+                )
+            case paramiko.AuthenticationException():
+                return EnvironmentFailure(
+                    f"{way} does not let {hop.user} in: {_said(error)}",
+                    f"Only keys are used, no passwords. `{ssh}` should work without one; ssh-copy-id puts a key there.",
+                )
+            case socket.gaierror():
+                return EnvironmentFailure(
+                    f"the name {hop.host} of {way} is not known: {_said(error)}", _mend(self.name)
+                )
+            case ConnectionRefusedError() | paramiko.ssh_exception.NoValidConnectionsError():
+                return EnvironmentFailure(
+                    f"{way} does not answer at {at}: {_said(error)}", f"Is sshd running there? Try: {ssh}"
+                )
+            case paramiko.ChannelException():
+                return EnvironmentFailure(f"{way} cannot be reached at {at} from its jump host", _mend(self.name))
+            case OSError():
+                return EnvironmentFailure(
+                    f"{way} cannot be reached at {at}: {_said(error)}", f"Is it on, and the way to it open? Try: {ssh}"
+                )
+            case _:
+                return EnvironmentFailure(f"{way} does not speak SSH at {at}: {_said(error)}", f"Try: {ssh}")
+
+
+def _trust_only_known(name: str, hop: "Connection") -> None:
+    """Let only hosts in whose keys the user's known_hosts files hold."""
+    from paramiko import MissingHostKeyPolicy
+
+    class Refuse(MissingHostKeyPolicy):
+        def missing_host_key(self, client: "SSHClient", hostname: str, key: "PKey") -> None:
+            raise HostKeyRefused(
+                f"the key of host {name} is not known: {hostname} showed {_print(key)}",
+                f"Compare it with the host's own, and then {_add(hop)}",
+            )
+
+    client: SSHClient = hop.client
+    for setting, usual in (("userknownhostsfile", KNOWN_HOSTS), ("globalknownhostsfile", KNOWN_TO_ALL)):
+        for file in str(hop.ssh_config.get(setting, usual)).split():
+            path = Path(file).expanduser()
+            if path.is_file():
+                client.load_system_host_keys(str(path))
+    client.set_missing_host_key_policy(Refuse())
+
+
+def _keep_alive(hop: "Connection") -> None:
+    """Notice in SILENCE seconds when nobody answers any more, and send small messages without delay."""
+    hop.transport.set_keepalive(5)
+    if isinstance(hop.transport.sock, socket.socket):
+        hop.transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE * 1000)
+        hop.transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _add(hop: "Connection") -> str:
+    """How the user makes the key of a host known."""
+    if hop.gateway is not None:
+        return f"add it with: ssh {hop.original_host} true"
+    port = f"-p {hop.port} " if hop.port != 22 else ""
+    return f"add it with: ssh-keyscan {port}{hop.host} >>~/.ssh/known_hosts"
+
+
+def _ssh(hop: "Connection") -> str:
+    return f"ssh -p {hop.port} {hop.user}@{hop.original_host} true"
+
+
+def _mend(name: str) -> str:
+    return f"Mend `hosts.{name}.address` in hosts.toml, or HostName in ~/.ssh/config."
+
+
+def _print(key: "PKey") -> str:
+    return f"{key.get_name()} {key.fingerprint}"
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).rstrip(".") or "it hung up"

@@ -1,0 +1,53 @@
+"""What the end of a command means, wherever it ran."""
+
+import errno
+import os
+import shlex
+
+from perfbisect.errors import CommandFailed, EnvironmentFailure
+from perfbisect.host.protocol import Result
+
+TIMED_OUT = 124  # the status that coreutils' timeout has for it
+_NO_SPACE = os.strerror(errno.ENOSPC)
+
+
+def judged(host: str, result: Result, timeout: float, check: bool) -> Result:
+    """The result, if it is one to go on with; otherwise raises what ``Host.run`` promises."""
+    if not result.ok and _NO_SPACE in result.stderr:
+        raise no_space(host, _last_line(result.stderr))
+    if check and not result.ok:
+        raise _failed(host, result, timeout)
+    return result
+
+
+def timed_out(argv: tuple[str, ...], timeout: float) -> Result:
+    """The result of a command that was ended because it took too long."""
+    return Result(argv, TIMED_OUT, "", f"not finished after {timeout:g} s")
+
+
+def no_space(host: str, detail: str) -> EnvironmentFailure:
+    """The error for a full disk; ``detail`` is what the failing program said."""
+    return EnvironmentFailure(
+        f"no space left on host {host}: {detail}",
+        "Free some space there. What is below builds, datasets and ccache in its root folder is made anew when needed.",
+    )
+
+
+def no_folder(host: str, folder: object) -> EnvironmentFailure:
+    """The error for a working directory that is not there."""
+    return EnvironmentFailure(f"there is no folder {folder} on host {host}", "It may have been removed; start again.")
+
+
+def _failed(host: str, result: Result, timeout: float) -> CommandFailed:
+    said = _last_line(result.stderr) or _last_line(result.stdout) or "it said nothing"
+    end = f"took more than {timeout:g} s" if result.status == TIMED_OUT else f"ended with status {result.status}"
+    command = shlex.join(result.argv)
+    shown = command if len(command) <= 200 else f"{command[:199]}…"
+    return CommandFailed(
+        f"on host {host}, {shown} {end}: {said}", status=result.status, output=result.stdout + result.stderr
+    )
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else ""

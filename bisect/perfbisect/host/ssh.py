@@ -1,0 +1,195 @@
+"""A machine reached over SSH as a host."""
+
+import contextlib
+import secrets
+import shlex
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from perfbisect.errors import ConnectionLost, EnvironmentFailure
+from perfbisect.host import connection
+from perfbisect.host.connection import Link
+from perfbisect.host.outcome import TIMED_OUT, judged, no_folder, timed_out
+from perfbisect.host.programs import absent
+from perfbisect.host.protocol import Result
+
+if TYPE_CHECKING:
+    from paramiko import Channel
+
+GRACE = 5.0  # seconds between TERM and KILL for a command that takes too long
+_ABSENT, _NOWHERE = "perfbisect: no such program", "perfbisect: no such folder"
+
+# Ends every process of the session in which the command marked $1 runs; jobs have sessions of their own. The mark is
+# an argument of the session's first process.
+_END = """\
+ps -e -o pid= -o sess= -o args= | awk -v mark="$1" '
+    { session[$1] = $2; if ($1 == $2 && index($0, mark)) theirs = $2 }
+    END { for (pid in session) if (theirs && session[pid] == theirs) print pid }
+' | xargs -r kill -s KILL 2>/dev/null || :
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SshHost:
+    """Commands run in channels of one connection, which is opened again when it is lost."""
+
+    name: str
+    root: PurePosixPath
+    link: Link
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: PurePosixPath | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+        timeout: float = 60.0,
+        check: bool = True,
+    ) -> Result:
+        """Run ``argv`` and wait for it; see ``Host.run``."""
+        script, data = _script(argv, cwd, env, timeout), stdin.encode()
+        mark = f"perfbisect-{secrets.token_hex(8)}"
+        deadline: float | None = None
+        while True:
+            began = time.monotonic()
+            try:
+                status, stdout, stderr = self._exchange(script, data, mark, timeout + GRACE + connection.SILENCE)
+                break
+            except ConnectionLost:
+                now = time.monotonic()
+                deadline = deadline or now + timeout + connection.PATIENCE  # also for one that is lost again and again
+                if now > deadline:
+                    raise
+                self.link.connect_again(min(deadline, now + connection.PATIENCE))
+                with contextlib.suppress(ConnectionLost):
+                    self._end(mark)
+            except (KeyboardInterrupt, SystemExit):
+                with contextlib.suppress(EnvironmentFailure):
+                    self._end(mark)
+                raise
+        if status in (TIMED_OUT, 128 + 9) and time.monotonic() - began >= timeout:
+            result = timed_out(tuple(argv), timeout)
+        else:
+            result = Result(tuple(argv), status, stdout, stderr)
+        self._check_started(result, cwd)
+        return judged(self.name, result, timeout, check)
+
+    @contextlib.contextmanager
+    def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
+        """Run ``argv`` with its stdin and stdout on a socket; see ``Host.stream``."""
+        words = shlex.join(argv)
+        script = f"{_require(argv[0])}\n{words}"
+        channel = self._open(script, "perfbisect-stream")
+        ours, theirs = socket.socketpair()
+        with ours, theirs, channel, ThreadPoolExecutor(3) as pool:
+            try:
+                errors = pool.submit(_read, channel.recv_stderr)
+                pool.submit(_forward, theirs, channel)
+                pool.submit(_backward, channel, theirs)
+                yield ours
+                ours.close()
+                said = errors.result().decode(errors="replace")
+                status = channel.recv_exit_status()
+            except BaseException:
+                ours.close()
+                channel.close()
+                raise
+        if status < 0:
+            raise self.link.lost("it closed the channel")
+        result = Result(tuple(argv), status, "", said)
+        self._check_started(result, None)
+        judged(self.name, result, 0, True)
+
+    def _open(self, script: str, mark: str) -> "Channel":
+        """A channel in which ``script`` runs. The command line that the user's login shell has to understand is the
+        same in all of them: the script comes on stdin, and head reads not a byte too much.
+        """
+        from paramiko import SSHException
+
+        text = script.encode()
+        try:
+            channel = self.link.session()
+            channel.exec_command(f"exec sh -c 'eval \"$(head -c {len(text)})\"' {mark}")
+            channel.sendall(text)
+        except (SSHException, OSError, EOFError) as error:
+            raise self.link.lost(str(error)) from error
+        return channel
+
+    def _exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, str, str]:
+        """Run a script once: status, stdout, stderr. ``limit`` is how many seconds of silence mean that all is lost."""
+        with self._open(script, mark) as channel, ThreadPoolExecutor(2) as pool:
+            try:
+                channel.settimeout(limit)
+                errors = pool.submit(_read, channel.recv_stderr)
+                pool.submit(_send, channel, stdin)
+                stdout = _read(channel.recv)
+                stderr = errors.result()
+                if not channel.status_event.wait(limit):
+                    raise TimeoutError
+                status = channel.recv_exit_status()
+            except OSError as error:
+                raise self.link.lost(str(error)) from error
+            finally:
+                channel.close()
+        if status < 0:
+            raise self.link.lost("it closed the channel")
+        return status, stdout.decode(errors="replace"), stderr.decode(errors="replace")
+
+    def _end(self, mark: str) -> None:
+        """End what is left of the command with that mark, after its connection was lost or nobody waits for it."""
+        self._exchange(_script(["sh", "-c", _END, "end", mark], None, None, 60), b"", "perfbisect-end", 60)
+
+    def _check_started(self, result: Result, cwd: PurePosixPath | None) -> None:
+        said = result.stderr.strip()
+        if said == _ABSENT:
+            raise absent([result.argv[0]], self.name)
+        if said == _NOWHERE:
+            raise no_folder(self.name, cwd)
+
+
+def _script(argv: Sequence[str], cwd: PurePosixPath | None, env: Mapping[str, str] | None, timeout: float) -> str:
+    """What a POSIX shell on the host is to do. It stays the parent of the command, so that a signal becomes a status."""
+    lines = [f"cd -- {shlex.quote(str(cwd))} 2>/dev/null || {{ echo {_NOWHERE} >&2; exit 1; }}"] if cwd else []
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in (env or {}).items()]
+    lines += [_require(argv[0]), f"timeout -k {GRACE:g} {timeout:g} {shlex.join(argv)}", "exit $?"]
+    return "\n".join(lines)
+
+
+def _require(program: str) -> str:
+    return f"command -v -- {shlex.quote(program)} >/dev/null || {{ echo {_ABSENT} >&2; exit 127; }}"
+
+
+def _read(receive: Callable[[int], bytes]) -> bytes:
+    """All that comes until the end."""
+    return b"".join(iter(lambda: receive(1 << 16), b""))
+
+
+def _send(channel: "Channel", data: bytes) -> None:
+    """Write all of a command's stdin. One that ends without reading it is none of our concern."""
+    with contextlib.suppress(OSError):
+        channel.sendall(data)
+        channel.shutdown_write()
+
+
+def _forward(source: socket.socket, channel: "Channel") -> None:
+    """Everything from a socket to a channel, the end included."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            channel.sendall(data)
+    with contextlib.suppress(OSError):
+        channel.shutdown_write()
+
+
+def _backward(channel: "Channel", sink: socket.socket) -> None:
+    """Everything from a channel to a socket, the end included."""
+    with contextlib.suppress(OSError):
+        while data := channel.recv(1 << 16):
+            sink.sendall(data)
+    with contextlib.suppress(OSError):
+        sink.shutdown(socket.SHUT_WR)

@@ -1,0 +1,39 @@
+"""Small files of this machine, brought to a host: recipes' own files, scripts of workloads."""
+
+import base64
+import hashlib
+import io
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from perfbisect.host.protocol import Host
+
+Files = Mapping[str, Path]  # name below the folder on the host → where it is here
+
+_PLACE = """\
+[ ! -d "$1" ] || exit 0
+mkdir -p "${1%/*}" && part=$(mktemp -d "$1.XXXXXX") && base64 -d | tar -x -f - -C "$part" && chmod 755 "$part" &&
+{ mv -T "$part" "$1" 2>/dev/null || { rm -rf "$part"; [ -d "$1" ]; }; }
+"""
+
+
+def archive(files: Files) -> bytes:
+    """A tar archive of the files, the same for the same contents."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, path in sorted(files.items()):
+            content = path.read_bytes()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            entry.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def place(host: Host, kind: str, files: Files) -> PurePosixPath:
+    """The folder ``root/KIND/…`` on the host with these files; its path is as long whatever they are."""
+    packed = archive(files)
+    folder = host.root / kind / hashlib.sha256(packed).hexdigest()[:32]
+    host.run(["sh", "-c", _PLACE, "place", str(folder)], stdin=base64.b64encode(packed).decode())
+    return folder

@@ -1,0 +1,149 @@
+"""Another machine, as far as a controller can tell: real sshd behind a real link, with processes and a view of the
+file system of its own.
+
+It is a network namespace at the end of a veth pair. In it runs, in a pid and a mount namespace, an init that starts
+sshd again whenever it ends. Neither this project nor the folders of the tests are visible there.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+SSHD = "/usr/sbin/sshd"
+PROJECT = Path(__file__).parents[1]
+_numbers = count()
+
+# $1 the machine's folder, $2 login shell of root, then what is to be hidden
+_INIT = f"""\
+folder=$1 shell=$2; shift 2
+for hidden do mount -t tmpfs none "$hidden" || exit; done
+mount --bind "$folder/home" /root && mount -t tmpfs none /run && mkdir -m 755 /run/sshd || exit
+sed "s,^\\(root:.*:\\)[^:]*$,\\1$shell," /etc/passwd >"$folder/passwd" && mount --bind "$folder/passwd" /etc/passwd
+cd /
+while :; do {SSHD} -D -e -f "$folder/sshd_config" 2>>"$folder/log"; sleep 0.1; done
+"""
+
+
+def why_not() -> str:
+    """Why no machine can be made here; empty when one can."""
+    if os.getuid() != 0:
+        return "namespaces are made by root"
+    if not Path(SSHD).exists():
+        return "no sshd"
+    lacking = [program for program in ("ip", "unshare", "nsenter", "ssh-keygen") if not shutil.which(program)]
+    if lacking:
+        return f"no {lacking[0]}"
+    probe = ["unshare", "--net", "--pid", "--mount", "--fork", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return "" if subprocess.run(probe, capture_output=True, check=False).returncode == 0 else "no namespaces here"
+
+
+class Machine:
+    """One machine, running."""
+
+    def __init__(self, keys: Path, hidden: list[Path], shell: str = "/bin/sh", port: int = 22) -> None:
+        """``keys`` is the ~/.ssh of the controller's user, in which a key is made if there is none."""
+        self.folder = Path(tempfile.mkdtemp(prefix="machine-", dir="/var/tmp"))
+        self.number = next(_numbers)
+        self.name = f"pb{os.getpid()}n{self.number}"
+        third, fourth = divmod((os.getpid() * 7 + self.number) % (250 * 60), 60)  # many tests run at the same time
+        self.here, self.address = (f"10.177.{third}.{4 * fourth + end}" for end in (1, 2))
+        self.port = port
+        self.shell = shell
+        self.hidden = hidden
+        self.keys = keys
+        self._init: subprocess.Popen[bytes] | None = None
+        self._write()
+        run("ip", "netns", "add", self.name)
+        run("ip", "link", "add", f"{self.name}a", "type", "veth", "peer", "name", "eth0", "netns", self.name)
+        run("ip", "addr", "add", f"{self.here}/30", "dev", f"{self.name}a")
+        run("ip", "link", "set", f"{self.name}a", "up")
+        for command in (["addr", "add", f"{self.address}/30", "dev", "eth0"], ["link", "set", "eth0", "up"]):
+            run("ip", "-n", self.name, *command)
+        run("ip", "-n", self.name, "link", "set", "lo", "up")
+        self.power_on()
+
+    def _write(self) -> None:
+        for name in ("home", "root"):
+            (self.folder / name).mkdir()
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "host_key"))
+        self.keys.mkdir(mode=0o700, exist_ok=True)
+        key = self.keys / "id_ed25519"
+        if not key.exists():
+            run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
+        shutil.copy(key.with_suffix(".pub"), self.folder / "authorized_keys")
+        (self.folder / "sshd_config").write_text(
+            f"Port {self.port}\nHostKey {self.folder}/host_key\nAuthorizedKeysFile {self.folder}/authorized_keys\n"
+            f"PidFile {self.folder}/pid\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
+        )
+
+    @property
+    def root(self) -> str:
+        """A folder of that machine for perfbisect."""
+        return str(self.folder / "root")
+
+    def make_known(self) -> None:
+        """Let the controller's user know the machine's key."""
+        public = (self.folder / "host_key.pub").read_text()
+        name = self.address if self.port == 22 else f"[{self.address}]:{self.port}"
+        with (self.keys / "known_hosts").open("a") as known:
+            known.write(f"{name} {public}")
+
+    def power_on(self) -> None:
+        """Start its init, and wait for sshd."""
+        hidden = [str(path) for path in self.hidden]
+        apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"]
+        script = ["sh", "-c", _INIT, "init", str(self.folder), self.shell, *hidden]
+        # Not a descendant of a shell with settings of its own: what a machine starts with is little.
+        clean = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        (self.folder / "pid").unlink(missing_ok=True)
+        self._init = subprocess.Popen(["ip", "netns", "exec", self.name, *apart, *script], env=clean)
+        until((self.folder / "pid").exists)
+
+    def power_off(self) -> None:
+        """All its processes end at once."""
+        if self._init:
+            self._init.kill()
+            self._init.wait()
+            self._init = None
+
+    def link(self, state: str) -> None:
+        """The link goes "down" or "up"."""
+        run("ip", "link", "set", f"{self.name}a", state)
+
+    def kill_sshd(self) -> None:
+        """All of sshd, with its connections, is killed, and starts again."""
+        (self.folder / "pid").unlink()
+        self.inside("for each in /proc/[0-9]*; do [ $(cat $each/comm) != sshd ] || kill -9 ${each#/proc/}; done")
+        until((self.folder / "pid").exists)
+
+    def inside(self, script: str) -> str:
+        """What a script prints there."""
+        assert self._init
+        children = Path(f"/proc/{self._init.pid}/task/{self._init.pid}/children").read_text().split()
+        enter = ["nsenter", "-t", children[0], "-a", "sh", "-c", script]
+        return subprocess.run(enter, capture_output=True, text=True, check=False).stdout
+
+    def remove(self) -> None:
+        """Nothing is left of it."""
+        self.power_off()
+        run("ip", "netns", "del", self.name)
+        shutil.rmtree(self.folder)
+
+
+def run(*argv: str) -> None:
+    """Run a command that must succeed."""
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{argv}: {done.stderr}"
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
