@@ -18,12 +18,13 @@ from perfbisect.core.prior import suspected
 from perfbisect.core.settings import Settings
 from perfbisect.errors import INTERRUPTED, PerfBisectError, UsageError
 from perfbisect.host.connect import connect
-from perfbisect.host.facts import fingerprint
+from perfbisect.host.facts import read_fingerprint
 from perfbisect.host.lock import hold
 from perfbisect.host.protocol import Host
 from perfbisect.hunt import Log, Quest, Told, check_base, hunt, verdict_of
+from perfbisect.lab.checks.finding import Task
 from perfbisect.lab.lab import HostLab
-from perfbisect.lab.preflight import check
+from perfbisect.lab.preflight import look_at, warnings
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_builder, load_host, load_workload
 from perfbisect.recipes.inventory import HostEntry
@@ -59,13 +60,14 @@ class Scene:
         entry = load_host(settings.host, settings.hosts_path)
         span = span_of(settings, builder)
         host = connect(entry)
-        warnings = check(host, entry, builder, settings.variant, workload, settings.metric)
+        look = look_at(Task(host, entry, settings.metric, builder, settings.variant, workload))
+        warned = warnings(look)
         if is_dirty(open_repository(Path(settings.repository))):
             unseen = Warned(
                 f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first."
             )
-            warnings = (unseen, *warnings)
-        return cls(settings, builder, workload, entry, host, fingerprint(host), span, warnings)
+            warned = (unseen, *warned)
+        return cls(settings, builder, workload, entry, host, read_fingerprint(host, look.answers), span, warned)
 
     @property
     def purpose(self) -> str:
