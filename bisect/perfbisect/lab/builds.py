@@ -27,7 +27,8 @@ cat >"$1.part/build.json"
 mv -T -- "$2" "$1.part/prefix"
 mv -T -- "$1.part" "$1"
 """
-_POINT = 'mkdir -p "${2%/*}" && rm -rf "$2" && ln -s -- "$1" "$2"'
+# The time of a build's folder is that of its last use.
+_POINT = 'mkdir -p "${2%/*}" && rm -rf "$2" && ln -s -- "$1" "$2" && touch -c -- "${1%/*}"'
 
 
 class Kept(msgspec.Struct, frozen=True):
