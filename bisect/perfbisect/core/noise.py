@@ -95,7 +95,8 @@ def noise_of(runs: Sequence[Timed], shared: bool) -> Noise | None:
     weights = (1 / even, 1 - 1 / even) if shared else (0.0, 1.0)
     squares, freedoms = (msb, msw), (v - 1, n - v)
     total = (between if shared else 0.0) + msw
-    low, high = _interval(total, [w * s for w, s in zip(weights, squares, strict=True)], freedoms)
+    low, high = _interval([w * s for w, s in zip(weights, squares, strict=True)], freedoms)
+    low, high = min(low, total), max(high, total)
     spread = sum((w * s) ** 2 / f for w, s, f in zip(weights, squares, freedoms, strict=True))
     freedom = total**2 / spread if spread else float(n - 1)
     return Noise(
@@ -175,8 +176,9 @@ def _factors(freedom: float) -> tuple[float, float]:
     return freedom / _chi_square(Z_HIGH, freedom), freedom / _chi_square(Z_LOW, freedom)
 
 
-def _interval(total: float, parts: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of a sum of mean squares, each with its weight."""
+def _interval(parts: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of what ``parts``, mean squares times their weights, sum up to."""
+    total = sum(parts)
     ends = [_factors(freedom) for freedom in freedoms]
     down = math.sqrt(sum(((1 - low) * part) ** 2 for part, (low, _) in zip(parts, ends, strict=True)))
     up = math.sqrt(sum(((high - 1) * part) ** 2 for part, (_, high) in zip(parts, ends, strict=True)))

@@ -54,7 +54,7 @@ def trial_noise(connection: sqlite3.Connection, settings: Settings) -> Noise | N
     """What the newest A/A with enough runs says of the metric, for the work that ``settings`` ask for."""
     rows = connection.execute(
         "SELECT id FROM trials WHERE builder = ? AND variant = ? AND host = ? AND workload = ? AND overrides = ?"
-        " AND (SELECT count(*) FROM trial_runs WHERE trial_id = trials.id) >= ? ORDER BY started DESC",
+        " AND (SELECT count(*) FROM trial_runs WHERE trial_id = trials.id) >= ? ORDER BY id DESC",
         [
             settings.builder,
             settings.variant,

@@ -71,7 +71,7 @@ def pins(host: str, path: Path | None) -> frozenset[str]:
 
     if not (path or default_place()).exists():
         return frozenset()
-    with closing(History.open(path, read_only=True)) as opened:
+    with closing(History.open(path)) as opened:
         return opened.pinned(host, time.time() - ACTIVE)
 
 
@@ -88,7 +88,6 @@ def lines(
     host: str, gone: "Sequence[Item]", found: "Sequence[Item]", limit: int, pinned: frozenset[str], dry_run: bool
 ) -> Iterator[str]:
     """What went, or would go; the kinds of which there are many in one line each."""
-    from perfbisect.core.words import count
     from perfbisect.report.table import table
     from perfbisect.report.words import moment
 
@@ -98,7 +97,7 @@ def lines(
     for kind in many:
         if some := [item for item in gone if item.kind == kind]:
             until = max(item.used for item in some)
-            rows.append((moment(until), size(sum(item.size for item in some)), count(len(some), f"folder in {kind}")))
+            rows.append((moment(until), size(sum(item.size for item in some)), f"{len(some):,} in {kind}"))
     if rows:
         yield from table(head, rows, right=("size",))
         yield ""
