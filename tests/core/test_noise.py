@@ -103,7 +103,7 @@ def test_the_interval_covers_the_truth(shape: tuple[int, int, float, float]) -> 
     """95 % of 95 % intervals hold the true noise of a run, whatever part of it is between visits."""
     visits, runs, between, within = shape
     rng = np.random.default_rng(11)
-    truth, trials = math.hypot(between, within), 400
+    truth, trials = math.hypot(between, within), 300
     found = [known(draw(rng, visits, runs, between, within)) for _ in range(trials)]
     assert sum(one.low <= truth <= one.high for one in found) / trials == pytest.approx(0.95, abs=0.035)
     variances = [one.run**2 for one in found]

@@ -147,7 +147,7 @@ def lines(trial: "Trial", found: "Noise") -> Iterator[str]:
     yield ""
     unknown = "not known from one visit, or from one run in each"
     yield f"  between {groups}s  {unknown if found.between is None else percent(found.between)}" + (
-        "" if found.shared or found.between is None else "   drift of the machine, which a hunt's turns cancel"
+        "" if found.shared or found.between is None else "   drift of the machine; a hunt's turns cancel most of it"
     )
     yield f"  within {groups}s   {MISSING if found.within is None else percent(found.within)}"
     yield f"  of one run      {percent(found.run)}   ({percent(found.low)} to {percent(found.high)})"

@@ -1,5 +1,6 @@
 """Waiting for a host that somebody else measures on, with a line that says for whom."""
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -24,11 +25,16 @@ def patience(wait: bool) -> "Waiting | None":
     began = time.monotonic()
     told: set[str] = set()
 
-    def waiting(owner: "Owner") -> None:
-        if sys.stderr.isatty():
+    def waiting(owner: "Owner | None") -> None:
+        if owner is None:
+            click.echo(
+                "\r\x1b[K" if sys.stderr.isatty() else "The host is free now.", nl=not sys.stderr.isatty(), err=True
+            )
+        elif sys.stderr.isatty():
             from perfbisect.ui.words import clock
 
-            click.echo(f"\r\x1b[K{clock(time.monotonic() - began)} waiting for {owner}", nl=False, err=True)
+            line = f"{clock(time.monotonic() - began)} waiting for {owner}"
+            click.echo(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", nl=False, err=True)
         elif str(owner) not in told:
             click.echo(f"Waiting for {owner}.", err=True)
         told.add(str(owner))

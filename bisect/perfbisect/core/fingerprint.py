@@ -8,10 +8,12 @@ LONGEST = 60  # signs of a value in a sentence
 
 
 def differences(before: HostFacts, after: HostFacts) -> tuple[str, ...]:
-    """What is not as it was, one phrase each: "its kernel was 6.1.0-18 and is 6.1.0-22"."""
-    return tuple(
-        f"its {what} was {short(was)} and is {short(now)}" for what, was, now in _pairs(before, after) if was != now
-    )
+    """What is not as it was, one phrase each: "its kernel was 6.1.0-18 and is 6.1.0-22".
+
+    What is not known of one of the two is no difference.
+    """
+    pairs = (pair for pair in _pairs(before, after) if pair[1] != pair[2] and all(pair))
+    return tuple(f"its {what} was {short(was)} and is {short(now)}" for what, was, now in pairs)
 
 
 def _pairs(before: HostFacts, after: HostFacts) -> Iterator[tuple[str, str, str]]:
@@ -21,10 +23,10 @@ def _pairs(before: HostFacts, after: HostFacts) -> Iterator[tuple[str, str, str]
     yield "kernel", before.kernel, after.kernel
     yield "compiler", before.compiler, after.compiler
     for was, now in ((before.tools, after.tools), (before.settings, after.settings)):
-        for name in sorted({*was, *now}):
-            yield name, was.get(name, ""), now.get(name, "")
+        for name in sorted(was):
+            yield name, was[name], now.get(name, "")
 
 
 def short(text: str) -> str:
     """A value as a sentence can hold it."""
-    return (text if len(text) <= LONGEST else f"{text[: LONGEST - 1].rstrip()}…") or "not known"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1].rstrip()}…"

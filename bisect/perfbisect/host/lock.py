@@ -37,8 +37,8 @@ if [ -n "$3" ]; then printf '%s' "$3" | cat >"$1.new" && mv -f "$1.new" "$1" && 
 _READ = '[ ! -e "$1" ] || { echo "$(($(date +%s) - $(stat -c %Y "$1")))"; cat "$1"; }'
 _BEAT = '[ "$(cat "$1" 2>/dev/null)" != "$2" ] || { touch "$1"; echo ours; }'
 
-Waiting = Callable[["Owner"], None]
-"""Told, every few seconds, for whom one waits."""
+Waiting = Callable[["Owner | None"], None]
+"""Told, every few seconds, for whom one waits; None when there is nobody to wait for any more."""
 
 
 class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
@@ -93,6 +93,7 @@ def hold(host: Host, purpose: str, waiting: Waiting | None = None) -> Iterator[H
     """
     mine = _me(purpose)
     age, found = _swap(host, "", mine)
+    waited = False
     while found != mine:
         owner = _owner(found)
         if owner is None or _gone(owner, age):
@@ -100,9 +101,12 @@ def hold(host: Host, purpose: str, waiting: Waiting | None = None) -> Iterator[H
         elif waiting is None:
             raise busy(host, owner)
         else:
+            waited = True
             waiting(owner)
             time.sleep(LOOK)
             age, found = _swap(host, "", mine)
+    if waiting and waited:
+        waiting(None)
     held = Held(host, mine)
     life = threading.Thread(target=held.beat, name=f"lock of {host.name}", daemon=True)
     life.start()
@@ -126,9 +130,13 @@ def busy(host: Host, owner: Owner) -> EnvironmentFailure:
 
 def wait(host: Host, waiting: Waiting) -> None:
     """Wait until nobody holds the host's lock."""
+    waited = False
     while owner := holder(host):
+        waited = True
         waiting(owner)
         time.sleep(LOOK)
+    if waited:
+        waiting(None)
 
 
 def holder(host: Host) -> Owner | None:
