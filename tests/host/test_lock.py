@@ -100,6 +100,9 @@ def test_an_owner_on_another_machine_that_shows_no_life_is_gone(host: LocalHost)
             assert owner is not None
             assert owner.purpose == "hunt 7"
         held.confirm()  # until it asks again it cannot know
+        held.seen -= lock.ABANDONED  # as after a long sleep
+        with pytest.raises(EnvironmentFailure, match="somebody else measures there now"):
+            held.confirm()
 
 
 def test_an_owner_shows_life_and_notices_when_it_is_the_owner_no_more(

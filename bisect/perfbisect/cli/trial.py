@@ -74,7 +74,9 @@ class Trial:
         with hold(scene.host, purpose, waiting) as held, closing(History.open(path)) as history, closing(progress):
             for warned in scene.warnings:
                 progress.warn(warned)
-            lab = Watched(scene.lab((commit,), {}), scene.host, held, scene.facts)
+            alone = scene.lab((commit,), {})
+            alone.ends = {commit: "the revision"}
+            lab = Watched(alone, scene.host, held, scene.facts)
             described = describe(open_repository(Path(settings.repository)), commit)
             number = history.begin_trial(settings, scene.facts, described, time.time())
             progress.expect(visits * runs)

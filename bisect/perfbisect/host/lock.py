@@ -62,10 +62,13 @@ class Held:
         self.host = host
         self.content = content
         self.lost = False
+        self.seen = time.time()  # when the last sign of life arrived
         self._ended = threading.Event()
 
     def confirm(self) -> None:
         """Raise EnvironmentFailure when somebody else has taken the lock for abandoned, and taken it."""
+        if time.time() - self.seen > 2 * BEAT:  # the host was out of reach, or we were asleep
+            self._sign()
         if self.lost:
             raise EnvironmentFailure(
                 f"host {self.host.name} could not be reached for so long that somebody else measures there now",
@@ -76,8 +79,12 @@ class Held:
         """Show a sign of life every minute, until ``end``."""
         while not self._ended.wait(BEAT):
             with suppress(PerfBisectError):  # a host that cannot be reached now may be later
-                said = self.host.run(["sh", "-c", _BEAT, "beat", _path(self.host), self.content]).stdout
-                self.lost = self.lost or said.strip() != "ours"
+                self._sign()
+
+    def _sign(self) -> None:
+        said = self.host.run(["sh", "-c", _BEAT, "beat", _path(self.host), self.content]).stdout
+        self.lost = self.lost or said.strip() != "ours"
+        self.seen = time.time()
 
     def end(self) -> None:
         """Show no more signs of life."""
