@@ -14,6 +14,7 @@ import pytest
 import sample_hunt as sample
 from perfbisect.cli import main
 from perfbisect.core.event import BuildFinished
+from perfbisect.host import jobs
 from perfbisect.host.connect import connect
 from perfbisect.host.lock import hold
 from perfbisect.recipes.find import load_host
@@ -95,6 +96,16 @@ def test_nothing_is_taken_from_a_running_hunt(invoke: Invoke, root: Path) -> Non
     assert status == 4
     assert "a hunt of somebody else" in said
     assert len(left(root)) == 4
+
+
+def test_a_job_that_still_runs_keeps_its_folder(invoke: Invoke, root: Path) -> None:
+    host = connect(load_host("local"))
+    job = jobs.start(host, ["sleep", "100"], name="left", timeout=100)
+    try:
+        assert job.id not in invoke("gc", "--keep", "0", "--dry-run", "--json")[1]
+    finally:
+        jobs.kill(host, job)
+    assert job.id in invoke("gc", "--keep", "0", "--dry-run", "--json")[1]
 
 
 def test_a_size_is_read_as_in_the_inventory(invoke: Invoke) -> None:

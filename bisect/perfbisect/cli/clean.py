@@ -44,6 +44,7 @@ def gc(
     """Free old builds and datasets of HOST (default: local) until no more than --keep is left of them."""
     from contextlib import nullcontext
 
+    from perfbisect.host import jobs
     from perfbisect.host.connect import connect
     from perfbisect.host.lock import hold
     from perfbisect.lab import storage
@@ -56,7 +57,7 @@ def gc(
     # Nobody measures there meanwhile, so nothing is taken away that is being used.
     with nullcontext() if dry_run else hold(there, "a clean-up", patience(wait)):
         found = storage.items(there)
-        pinned = pins(entry.name, history)
+        pinned = pins(entry.name, history) | {job.id for job in jobs.running(there)}
         gone = storage.expendable(found, limit, pinned)
         if not dry_run:
             storage.remove(there, gone)
@@ -107,7 +108,10 @@ def lines(
     yield f"{size(freed) if gone else 'Nothing'} {verb} freed on host {host}; {size(left)} {'stay' if dry_run else 'are left'}."
     if left > limit:
         kept = sum(item.size for item in found if item.name in pinned)
-        yield f"That is more than {size(limit)}: {size(kept)} belong to hunts without a verdict; see `bisect history`."
+        yield (
+            f"That is more than {size(limit)}: {size(kept)} belong to hunts without a verdict (see `bisect history`) or to"
+            " running jobs."
+        )
 
 
 def size(number: int) -> str:

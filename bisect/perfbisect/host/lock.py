@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfbisect.errors import EnvironmentFailure, PerfBisectError
+from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
 
@@ -78,7 +78,7 @@ class Held:
     def beat(self) -> None:
         """Show a sign of life every minute, until ``end``."""
         while not self._ended.wait(BEAT):
-            with suppress(PerfBisectError):  # a host that cannot be reached now may be later
+            with suppress(Exception):  # a host that cannot be reached now may be later; nothing else ends the signs
                 self._sign()
 
     def _sign(self) -> None:
