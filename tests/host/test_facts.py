@@ -63,7 +63,7 @@ def test_this_machine(tmp_path: Path) -> None:
     free = facts.free_bytes(host)
     assert free is not None
     assert free > 0
-    assert facts.load_average(host) is not None
+    assert facts.ask(host, facts.LOAD) is not None
 
 
 def test_a_list_of_cpus_is_read_as_taskset_reads_it() -> None:

@@ -1,13 +1,18 @@
+import os
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import msgspec
 import pytest
 
 from perfbisect.errors import EnvironmentFailure
+from perfbisect.host import lock
 from perfbisect.host.local import LocalHost
-from perfbisect.host.lock import Owner, hold, holder
+from perfbisect.host.lock import Owner, hold, holder, wait
 
 pytestmark = pytest.mark.tools
 
@@ -74,6 +79,77 @@ def test_an_owner_on_another_machine_is_respected(host: LocalHost) -> None:
         with pytest.raises(EnvironmentFailure, match="elsewhere") as caught, hold(host, "hunt 7"):
             pass
         assert str(Path(host.root, "lock")) in caught.value.advice
+
+
+def test_an_owner_on_another_machine_that_shows_no_life_is_gone(host: LocalHost) -> None:
+    with hold(host, "hunt 6") as held:
+        rewrite(host, machine="elsewhere")
+        silent = time.time() - lock.ABANDONED - 5
+        os.utime(Path(host.root, "lock"), (silent + 60, silent + 60))
+        assert holder(host) is not None
+        os.utime(Path(host.root, "lock"), (silent, silent))
+        assert holder(host) is None
+        with hold(host, "hunt 7"):
+            owner = holder(host)
+            assert owner is not None
+            assert owner.purpose == "hunt 7"
+        held.confirm()  # until it asks again it cannot know
+        held.seen -= lock.ABANDONED  # as after a long sleep
+        with pytest.raises(EnvironmentFailure, match="somebody else measures there now"):
+            held.confirm()
+
+
+def test_an_owner_shows_life_and_notices_when_it_is_the_owner_no_more(
+    host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "BEAT", 0.02)
+    with hold(host, "hunt 6") as held:
+        long_ago = time.time() - 3600
+        os.utime(Path(host.root, "lock"), (long_ago, long_ago))
+        until(lambda: Path(host.root, "lock").stat().st_mtime > long_ago + 60)
+        held.confirm()
+        rewrite(host, machine="elsewhere")
+        until(lambda: held.lost)
+        with pytest.raises(EnvironmentFailure, match="somebody else measures there now"):
+            held.confirm()
+
+
+def test_one_who_waits_gets_it_when_it_is_free(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "LOOK", 0.02)
+    told: list[Owner | None] = []
+    release = threading.Event()
+
+    def first() -> None:
+        with hold(host, "hunt 6"):
+            got.set()
+            release.wait(30)
+
+    got = threading.Event()
+    other = threading.Thread(target=first)
+    other.start()
+    got.wait(30)
+
+    def waiting(owner: Owner | None) -> None:
+        told.append(owner)
+        if len(told) == 3:
+            release.set()
+
+    wait(host, waiting)
+    other.join()
+    with hold(host, "hunt 7", waiting):
+        owner = holder(host)
+        assert owner is not None
+        assert owner.purpose == "hunt 7"
+    assert told.pop() is None
+    assert len(told) >= 3
+    assert {one.purpose for one in told if one} == {"hunt 6"}
+
+
+def until(true: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_lock_cut_short_is_nobodys(host: LocalHost) -> None:

@@ -8,11 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from perfbisect.core.event import Warned
-from perfbisect.core.measurement import HostFacts
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import preflight
-from perfbisect.lab.preflight import check, events_of, needed, settings
+from perfbisect.lab.checks import tools
+from perfbisect.lab.checks.counters import events_of
+from perfbisect.lab.checks.finding import Task
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
@@ -20,7 +21,7 @@ from perfbisect.recipes.workload import Workload
 WORKLOAD = Workload(name="w", suite="s", driver="pgsql", summary="", group="point", statement="select 1")
 HERE = HostEntry(name="here")
 USED = (
-    *preflight.TOOLS,
+    *tools.NEEDED,
     "sh",
     "env",
     "df",
@@ -33,6 +34,13 @@ USED = (
     "true",
     "test",
     "taskset",
+    "grep",
+    "head",
+    "ls",
+    "mktemp",
+    "cp",
+    "rm",
+    "date",
 )
 
 
@@ -48,7 +56,16 @@ def builder(needs: list[str] | None = None) -> Builder:
 
 def look(host: LocalHost, recipe: Builder | None = None, metric: str = "qps", **entry: str) -> tuple[Warned, ...]:
     there = HostEntry(name="here", **entry)  # type: ignore[arg-type]
-    return check(host, there, recipe or builder(), "", WORKLOAD, metric)
+    return warned(Task(host, there, metric, recipe or builder(), "", WORKLOAD))
+
+
+def warned(task: Task) -> tuple[Warned, ...]:
+    return preflight.warnings(preflight.look_at(task))
+
+
+def needed(entry: HostEntry, recipe: Builder, variant: str) -> list[str]:
+    nowhere = LocalHost("here", PurePosixPath("nowhere"))
+    return tools.needed(Task(nowhere, entry, builder=recipe, variant=variant))
 
 
 @pytest.fixture
@@ -110,16 +127,6 @@ def test_metrics_know_their_events() -> None:
     assert events_of("branch-misses/o") == ("branch-misses",)
 
 
-def test_an_unsteady_clock_is_warned_of_with_the_command_that_mends_it() -> None:
-    facts = HostFacts("here", "", 2, 100, "", "", {}, {"governor": "powersave", "turbo": "on"})
-    governor, turbo = settings(facts)
-    assert "powersave" in governor.text
-    assert "scaling_governor" in governor.advice
-    assert "no_turbo" in turbo.advice
-    assert not list(settings(HostFacts("here", "", 2, 100, "", "", {}, {"governor": "performance", "turbo": "off"})))
-    assert not list(settings(HostFacts("here", "", 2, 100, "", "")))
-
-
 @pytest.mark.tools
 @pytest.mark.parametrize("program", ["sysbench", "ccache", "bison"])
 def test_a_missing_program_is_named_with_its_package(
@@ -177,7 +184,7 @@ def test_a_workload_that_cannot_run_is_refused_at_once(
     host: LocalHost, change: dict[str, str | float], sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
-        check(host, HERE, builder(), "", replace(WORKLOAD, **change), "qps")
+        warned(Task(host, HERE, "qps", builder(), "", replace(WORKLOAD, **change)))
 
 
 @pytest.mark.tools
@@ -206,22 +213,3 @@ def test_a_device_that_cannot_be_watched(
 def test_a_metric_of_a_device_needs_one(host: LocalHost) -> None:
     with pytest.raises(EnvironmentFailure, match=r"no device is chosen.*r/o cannot be measured"):
         look(host, metric="r/o")
-
-
-def test_room_on_the_disk(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    free = 3 * preflight.GIB
-    monkeypatch.setattr(preflight, "free_bytes", lambda host: free)
-    (warning,) = preflight.disk(host)
-    assert "3.0 GiB" in warning.text
-    free = preflight.GIB // 8
-    with pytest.raises(EnvironmentFailure, match=r"0\.1 GiB"):
-        list(preflight.disk(host))
-
-
-def test_a_busy_machine_is_warned_of(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = HostFacts("here", "", 4, 100, "", "")
-    monkeypatch.setattr(preflight, "load_average", lambda host: 3.0)
-    (warning,) = preflight.company(host, facts)
-    assert "load average is 3.0 on 4 cores" in warning.text
-    monkeypatch.setattr(preflight, "load_average", lambda host: 1.0)
-    assert not list(preflight.company(host, facts))

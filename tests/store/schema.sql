@@ -209,6 +209,34 @@ CREATE TABLE suspects ( -- the commits that a verdict names
   PRIMARY KEY (hunt_id, rank)
 );
 
+CREATE TABLE trial_runs (
+  trial_id INTEGER NOT NULL REFERENCES trials(id),
+  number INTEGER NOT NULL,
+  visit INTEGER NOT NULL,
+  at REAL NOT NULL, -- when it ended
+  cost REAL NOT NULL, -- seconds since the run before, or since its visit was ordered
+  body TEXT NOT NULL, -- JSON: all facts of the run
+  PRIMARY KEY (trial_id, number)
+) WITHOUT ROWID
+;
+
+CREATE TABLE trials ( -- one `bisect noise`: a build measured against itself
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  started REAL NOT NULL,
+  revision TEXT NOT NULL, -- as written
+  commit_hash TEXT NOT NULL REFERENCES commits(commit_hash),
+  builder TEXT NOT NULL,
+  variant TEXT NOT NULL,
+  workload TEXT NOT NULL,
+  overrides TEXT NOT NULL, -- JSON: what was changed of the workload
+  host TEXT NOT NULL,
+  host_id INTEGER NOT NULL REFERENCES hosts(id),
+  metric TEXT NOT NULL,
+  between_visits REAL, -- s.d. as a fraction, of the metric; null until it is known
+  within_visits REAL,
+  noise REAL -- s.d. of one run, as hunts take it
+);
+
 CREATE TABLE verdicts (
   hunt_id INTEGER PRIMARY KEY REFERENCES hunts(id),
   event_id INTEGER NOT NULL REFERENCES events(id),

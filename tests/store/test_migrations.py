@@ -59,7 +59,9 @@ def test_migrating_again_changes_nothing(history: History) -> None:
     assert schema(history.connection) == before
 
 
-def test_every_table_is_filled_by_a_plausible_hunt(told: History) -> None:
+def test_every_table_is_filled_by_a_plausible_hunt_and_an_aa(told: History) -> None:
+    trial = told.begin_trial(sample.SETTINGS, sample.HOST, sample.COMMITS[0], 1.0)
+    told.add_to_trial(trial, 0, sample.run(0, 1.0), 2.0, 1.0)
     [*tables] = told.query("select name from sqlite_master where type in ('table', 'view')").rows
     for (table,) in tables:
         [(rows,)] = told.query(f"select count(*) from {table}").rows

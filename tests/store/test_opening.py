@@ -162,12 +162,10 @@ def test_an_empty_file_holds_no_hunts_and_can_be_written(tmp_path: Path) -> None
 def test_an_older_form_is_said_when_reading_and_mended_when_writing(path: Path) -> None:
     History.open(path).close()
     with closing(sqlite3.connect(path)) as db:
-        db.execute("drop view rqps")
-        db.execute("drop view culprits")
-        db.execute("drop view candidates")
-        db.execute("drop view build_costs")
-        db.execute("delete from _sqlite_migrations where name = 'm002_views'")
-        db.execute("pragma user_version = 1")
+        db.execute("drop table trial_runs")
+        db.execute("drop table trials")
+        db.execute("delete from _sqlite_migrations where name = 'm003_trials'")
+        db.execute("pragma user_version = 2")
         db.commit()
     with pytest.raises(UsageError, match="older perfbisect"):
         read(path)

@@ -28,6 +28,9 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "builders": ("recipes", "List the systems that can be built."),
     "workloads": ("recipes", "List the microbenchmarks."),
     "hosts": ("recipes", "List the machines of hosts.toml."),
+    "doctor": ("doctor", "Look whether a host is fit to measure on, and what would mend it."),
+    "noise": ("noise", "Measure a build against itself: how small a change can be seen on a host?"),
+    "gc": ("clean", "Free old builds and datasets of a host."),
     "simulate": ("simulate", "Tell what a hunt would cost, and how often it would be right."),
     "demo": ("demo", "Hunt a planted slowdown in a small storage engine, start to finish."),
 }

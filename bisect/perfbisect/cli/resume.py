@@ -6,6 +6,7 @@ import click
 
 from perfbisect.cli.options import history_option
 from perfbisect.cli.view import open_view, view_options
+from perfbisect.cli.waiting import patience, wait_option
 
 EPILOG = """\b
 Examples:
@@ -16,11 +17,12 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("hunt", type=int, required=False)
+@wait_option
 @view_options
 @history_option
-def resume(hunt: int | None, history: Path | None, as_json: bool, plain: bool) -> int:
+def resume(hunt: int | None, history: Path | None, as_json: bool, plain: bool, wait: bool) -> int:
     """Go on with HUNT (default: the latest) where it was interrupted, without repeating finished work."""
     from perfbisect.cli.session import go_on
     from perfbisect.core.verdict import exit_status
 
-    return exit_status(go_on(hunt, history, open_view(as_json=as_json, plain=plain)))
+    return exit_status(go_on(hunt, history, open_view(as_json=as_json, plain=plain), patience(wait)))

@@ -9,6 +9,7 @@ from perfbisect.cli.options import history_option
 from perfbisect.cli.recipes import builder_name, host_name, workload_name
 from perfbisect.cli.values import Minutes, Percent, Suspect
 from perfbisect.cli.view import open_view, view_options
+from perfbisect.cli.waiting import patience, wait_option
 from perfbisect.core.policy import Direction, Policy
 from perfbisect.core.settings import Settings
 
@@ -55,6 +56,7 @@ A hunt that was interrupted goes on with `bisect resume`.
 @click.option("--builders", type=click.Path(path_type=Path), help="Folder with builders of your own.")
 @click.option("--workloads", type=click.Path(path_type=Path), help="Folder with workloads of your own.")
 @click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
+@wait_option
 @view_options
 @history_option
 def run(
@@ -74,6 +76,7 @@ def run(
     history: Path | None,
     as_json: bool,
     plain: bool,
+    wait: bool,
     **options: Any,
 ) -> int:
     """Hunt the commit that changed the speed between GOOD and BAD."""
@@ -110,5 +113,6 @@ def run(
             hosts_path=str(hosts.absolute()) if hosts else "",
         )
     )
-    verdict = follow_anew(Scene.set_up(settings), history, open_view(as_json=as_json, plain=plain))
+    waiting = patience(wait)
+    verdict = follow_anew(Scene.set_up(settings, waiting), history, open_view(as_json=as_json, plain=plain), waiting)
     return exit_status(verdict)

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import click
@@ -18,13 +17,17 @@ from perfbisect.core.prior import suspected
 from perfbisect.core.settings import Settings
 from perfbisect.errors import INTERRUPTED, PerfBisectError, UsageError
 from perfbisect.host.connect import connect
-from perfbisect.host.facts import fingerprint
-from perfbisect.host.lock import hold
+from perfbisect.host.facts import read_fingerprint
+from perfbisect.host.lock import Held, Waiting, hold, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.ssh import SshHost
 from perfbisect.hunt import Log, Quest, Told, check_base, hunt, verdict_of
+from perfbisect.lab import storage
+from perfbisect.lab.checks.finding import Task
 from perfbisect.lab.lab import HostLab
-from perfbisect.lab.preflight import check
+from perfbisect.lab.preflight import look_at, warnings
+from perfbisect.lab.protocol import Lab
+from perfbisect.lab.watch import Watched, changed
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_builder, load_host, load_workload
 from perfbisect.recipes.inventory import HostEntry
@@ -52,21 +55,28 @@ class Scene:
     warnings: tuple[Warned, ...]
 
     @classmethod
-    def set_up(cls, settings: Settings) -> "Scene":
-        """Load the recipes, read the range and look at the host. Raises the error of whatever is wrong."""
+    def set_up(cls, settings: Settings, waiting: Waiting | None = None, span: Range | None = None) -> "Scene":
+        """Load the recipes, read the range and look at the host. Raises the error of whatever is wrong.
+
+        With ``waiting`` the host is first looked at when nobody else measures there. ``span`` is given where no range
+        is to be read.
+        """
         builder = load_builder(settings.builder, settings.builders_path)
         workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
         workload = msgspec.structs.replace(workload, **settings.overrides)
         entry = load_host(settings.host, settings.hosts_path)
-        span = span_of(settings, builder)
+        span = span or span_of(settings, builder)
         host = connect(entry)
-        warnings = check(host, entry, builder, settings.variant, workload, settings.metric)
+        if waiting:
+            wait(host, waiting)
+        look = look_at(Task(host, entry, settings.metric, builder, settings.variant, workload))
+        warned = warnings(look)
         if is_dirty(open_repository(Path(settings.repository))):
             unseen = Warned(
                 f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first."
             )
-            warnings = (unseen, *warnings)
-        return cls(settings, builder, workload, entry, host, fingerprint(host), span, warnings)
+            warned = (unseen, *warned)
+        return cls(settings, builder, workload, entry, host, read_fingerprint(host, look.answers), span, warned)
 
     @property
     def purpose(self) -> str:
@@ -120,12 +130,13 @@ def span_of(settings: Settings, builder: Builder) -> Range:
     return replace(span, graph=suspected(span.graph, span.candidates, found, settings.suspects))
 
 
-def follow_anew(scene: Scene, path: Path | None, view: View) -> Verdict:
+def follow_anew(scene: Scene, path: Path | None, view: View, waiting: Waiting | None = None) -> Verdict:
     """Begin a hunt in the history at ``path`` and follow it to its verdict."""
-    with hold(scene.host, scene.purpose), closing(History.open(path)) as history:
-        scene = replace(scene, settings=experienced(history, scene.settings))
+    with hold(scene.host, scene.purpose, waiting) as held, closing(History.open(path)) as history:
+        warned = (*scene.warnings, *room_for(history, scene))
+        scene = replace(scene, settings=experienced(history, scene.settings), warnings=warned)
         hunt_id = history.begin(scene.settings, scene.facts, scene.started(0, False), time.time())
-        return follow(history, hunt_id, scene, view, resumed=False)
+        return follow(history, hunt_id, scene, view, held, resumed=False)
 
 
 def experienced(history: History, settings: Settings) -> Settings:
@@ -136,21 +147,28 @@ def experienced(history: History, settings: Settings) -> Settings:
     return replace(settings, policy=replace(policy, noise=history.noise(settings)))
 
 
-def go_on(hunt_id: int | None, path: Path | None, view: View) -> Verdict:
+def room_for(history: History, scene: Scene) -> tuple[Warned, ...]:
+    """Is there room for the builds and the data of the hunt, as far as earlier ones tell?"""
+    builds, datasets = history.kept(scene.settings)
+    expected = storage.expected_builds(len(scene.span.candidates), scene.settings.policy.max_builds)
+    return storage.too_little(scene.host, builds, datasets, expected)
+
+
+def go_on(hunt_id: int | None, path: Path | None, view: View, waiting: Waiting | None = None) -> Verdict:
     """Go on with a hunt (None: the latest) of the history at ``path`` where its log ends."""
     with closing(History.open(path)) as history:
         hunt_id = history.latest() if hunt_id is None else hunt_id
-        scene = Scene.set_up(history.settings(hunt_id))
+        scene = Scene.set_up(history.settings(hunt_id), waiting)
         if scene.span.candidates != history.candidates(hunt_id):
             raise UsageError(
                 f"Hunt {hunt_id} cannot go on: its range in {scene.settings.repository} is not what it was.",
                 "Its recipe's ignore list or the repository has changed; begin a new hunt with: bisect run",
             )
-        with hold(scene.host, scene.purpose):
-            return follow(history, hunt_id, scene, view, resumed=True)
+        with hold(scene.host, scene.purpose, waiting) as held:
+            return follow(history, hunt_id, scene, view, held, resumed=True)
 
 
-def follow(history: History, hunt_id: int, scene: Scene, view: View, *, resumed: bool) -> Verdict:
+def follow(history: History, hunt_id: int, scene: Scene, view: View, held: Held, *, resumed: bool) -> Verdict:
     """Hunt, showing every event, until there is a verdict. An interruption or a failure says how to go on."""
     verdict: Verdict | None = None
 
@@ -165,7 +183,7 @@ def follow(history: History, hunt_id: int, scene: Scene, view: View, *, resumed:
         try:
             if resumed:
                 view.recall((entry.at, entry.event) for entry in history.events(hunt_id))
-            for at, event in events(log, scene, resumed):
+            for at, event in events(log, scene, held, resumed):
                 view.show(event, at)
                 verdict = verdict_of(event) or verdict
         except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or nobody reads any more
@@ -179,14 +197,18 @@ def follow(history: History, hunt_id: int, scene: Scene, view: View, *, resumed:
     return verdict
 
 
-def events(log: Log, scene: Scene, resumed: bool) -> Iterator[Told]:
+def events(log: Log, scene: Scene, held: Held, resumed: bool) -> Iterator[Told]:
     """Everything that happens in one session of a hunt, the warnings before it included."""
     settings = scene.settings
     quest = Quest(scene.span.graph, scene.span.candidates, settings.policy, settings.metric)
     started = scene.started(log.hunt, resumed)
     known = {event.facts.commit: event.facts.key for _, event in log.entries if isinstance(event, BuildFinished)}
-    lab = partial(scene.lab, known=known)
-    for warning in scene.warnings:
+
+    def lab(commits: tuple[str, ...]) -> Lab:
+        return Watched(scene.lab(commits, known), scene.host, held, scene.facts)
+
+    before = [entry.event.host for entry in log.history.events(log.hunt) if isinstance(entry.event, HuntStarted)]
+    for warning in (*scene.warnings, *(changed(scene.host.name, before[-1], scene.facts) if before else ())):
         yield log.append(warning)
     if not scene.span.good_is_ancestor:
         yield from check_base(quest, started, settings.good_commit, log, lab)

@@ -23,6 +23,23 @@ class Minutes(click.ParamType[float]):
         return minutes
 
 
+class Bytes(click.ParamType[int]):
+    """A size such as 20G, 500M or 0, as in hosts.toml."""
+
+    name = "SIZE"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes."""
+        from perfbisect.recipes.inventory import in_bytes
+
+        if isinstance(value, int):
+            return value
+        try:
+            return in_bytes(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is not a size; write 20G or 500M.", param, ctx)
+
+
 class Suspect(click.ParamType[tuple[str, float]]):
     """A path and the weight of the commits that touch it: storage/innobase=4."""
 

@@ -24,8 +24,13 @@ def t_cdf(t: float, freedom: float) -> float:
 
 
 def t_quantile_975(freedom: float) -> float:
-    """The 97.5 % point of Student's distribution (Cornish and Fisher's expansion)."""
-    z, v = 1.959964, max(freedom, 2.0)
+    """The 97.5 % point of Student's distribution."""
+    return t_quantile(1.959964, freedom)
+
+
+def t_quantile(z: float, freedom: float) -> float:
+    """The point of Student's distribution where the normal's is ``z`` (Cornish and Fisher's expansion)."""
+    v = max(freedom, 2.0)
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     return z + first / v + second / v**2 + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
 

@@ -1,7 +1,8 @@
 """What a host is and how it is set up: each fact is a command and a pure reading of what it printed."""
 
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Generic, TypeVar
@@ -33,30 +34,57 @@ def ask(host: Host, fact: Fact[T]) -> T | None:
     return fact.read(answer.stdout) if answer.ok else None
 
 
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a host printed for the commands of many facts."""
+
+    said: Mapping[tuple[str, ...], str]  # argv → stdout; commands that failed are not there
+
+    def get(self, fact: Fact[T]) -> T | None:
+        """The fact, or None where the host does not tell."""
+        said = self.said.get(fact.argv)
+        return None if said is None else fact.read(said)
+
+
+def ask_all(host: Host, facts: Iterable[Fact[object]]) -> Answers:
+    """Many facts in one command, so that a distant host is asked once."""
+    commands = list(dict.fromkeys(fact.argv for fact in facts))
+    script = host.run(["sh", "-c", _ALL, "facts", *map(shlex.join, commands)], env={"LC_ALL": "C"}, timeout=120)
+    parts = script.stdout.split("\f")
+    return Answers(
+        {argv: said for argv, status, said in zip(commands, parts[::2], parts[1::2], strict=False) if status == "0"}
+    )
+
+
 def fingerprint(host: Host) -> HostFacts:
     """Everything of a host that decides whether two measurements on it can be compared."""
-    tools = {tool: ask(host, fact) for tool, fact in TOOLS.items()}
-    settings = {setting: ask(host, fact) for setting, fact in SETTINGS.items()}
+    return read_fingerprint(host, ask_all(host, fingerprint_facts(host)))
+
+
+def fingerprint_facts(host: Host) -> tuple[Fact[object], ...]:
+    """The facts that a fingerprint is made of."""
+    return (CPU, CORES, MEMORY_MIB, KERNEL, COMPILER, disk(host), *TOOLS.values(), *SETTINGS.values())
+
+
+def read_fingerprint(host: Host, answers: Answers) -> HostFacts:
+    """The fingerprint from the answers to its facts."""
+    tools = {tool: answers.get(fact) for tool, fact in TOOLS.items()}
+    settings = {setting: answers.get(fact) for setting, fact in {**SETTINGS, "disk": disk(host)}.items()}
     return HostFacts(
         name=host.name,
-        cpu=ask(host, CPU) or "unknown",
-        cores=ask(host, CORES) or 0,
-        memory_mib=ask(host, MEMORY_MIB) or 0,
-        kernel=ask(host, KERNEL) or "unknown",
-        compiler=ask(host, COMPILER) or "",
+        cpu=answers.get(CPU) or "unknown",
+        cores=answers.get(CORES) or 0,
+        memory_mib=answers.get(MEMORY_MIB) or 0,
+        kernel=answers.get(KERNEL) or "unknown",
+        compiler=answers.get(COMPILER) or "",
         tools={tool: version for tool, version in tools.items() if version},
         settings={setting: value for setting, value in settings.items() if value},
     )
 
 
-def load_average(host: Host) -> float | None:
-    """Mean number of runnable processes over the last minute."""
-    return ask(host, Fact(("cat", "/proc/loadavg"), read_load))
-
-
 def free_bytes(host: Host, path: PurePosixPath | None = None) -> int | None:
     """Bytes free for us on the file system of ``path`` (the root folder when not given)."""
-    return ask(host, Fact(("df", "-P", "-B1", "--", str(path or host.root)), read_free))
+    return ask(host, free(path or host.root))
 
 
 def is_full(host: Host) -> bool:
@@ -120,6 +148,26 @@ def read_chosen(text: str) -> str | None:
     return found[1] if found else None
 
 
+def read_mitigations(listing: str) -> str | None:
+    """What the kernel does about the processor's weaknesses, those that it does not have left out."""
+    found = (line.rpartition("/")[2].partition(":") for line in listing.splitlines())
+    known = [(name, said.strip()) for name, _, said in found if said.strip()]
+    told = [f"{name} {said}" for name, said in known if said != "Not affected"]
+    return ("; ".join(told) or "none needed") if known else None
+
+
+def read_microcode(text: str) -> str | None:
+    """The revision of the first processor: ``microcode : 0xd0003e7`` → ``0xd0003e7``."""
+    found = re.search(r"^microcode\s*:\s*(\S+)", text, re.MULTILINE)
+    return found[1] if found else None
+
+
+def read_disk(df: str) -> str | None:
+    """File system and its size: ``ext4, 252 GiB``."""
+    found = re.search(r"\s(\S+)\s+(\d+)\s+\d+\s+\d+\s+\d+%\s+/[^\n]*\s*\Z", df)
+    return f"{found[1]}, {int(found[2]) >> 30} GiB" if found else None
+
+
 def read_load(loadavg: str) -> float | None:
     """The average over one minute."""
     words = loadavg.split()
@@ -151,6 +199,10 @@ def _smt(text: str) -> str | None:
     return value if value in ("on", "off", "forceoff") else None
 
 
+# For each command its status and what it printed, form feeds between them.
+_ALL = """\
+for command do said=$(sh -c "$command" 2>/dev/null </dev/null); printf '%s\\f%s\\f' "$?" "$said"; done"""
+
 _CPUS = "/sys/devices/system/cpu"
 _TURBO = f"""\
 if [ -r {_CPUS}/intel_pstate/no_turbo ]; then echo "no_turbo $(cat {_CPUS}/intel_pstate/no_turbo)"
@@ -160,6 +212,7 @@ CPU = Fact(("lscpu",), read_cpu)
 CORES = Fact(("lscpu",), read_cores)
 ONLINE = Fact(("lscpu",), read_online)
 MEMORY_MIB = Fact(("cat", "/proc/meminfo"), read_memory)
+LOAD = Fact(("cat", "/proc/loadavg"), read_load)
 KERNEL = Fact(("uname", "-r"), read_line)
 COMPILER = Fact(("gcc", "--version"), read_line)
 TOOLS = {tool: Fact((tool, "--version"), read_version) for tool in ("git", "ccache", "sysbench", "perf", "taskset")}
@@ -169,4 +222,16 @@ SETTINGS = {
     "smt": Fact(("cat", f"{_CPUS}/smt/control"), _smt),
     "aslr": Fact(("cat", "/proc/sys/kernel/randomize_va_space"), _aslr),
     "huge pages": Fact(("cat", "/sys/kernel/mm/transparent_hugepage/enabled"), read_chosen),
+    "microcode": Fact(("grep", "-m1", "^microcode", "/proc/cpuinfo"), read_microcode),
+    "mitigations": Fact(("sh", "-c", f"grep -H . {_CPUS}/vulnerabilities/*"), read_mitigations),
 }
+
+
+def free(path: PurePosixPath) -> Fact[int]:
+    """Bytes free for us on the file system of ``path``."""
+    return Fact(("df", "-P", "-B1", "--", str(path)), read_free)
+
+
+def disk(host: Host) -> Fact[str]:
+    """The file system that our root folder is on."""
+    return Fact(("df", "-PT", "-B1", "--", str(host.root)), read_disk)

@@ -2,13 +2,16 @@
 
 The lock is a file that is read, compared and replaced under ``flock``, so that of two hunts that find a stale lock at
 the same moment one gets it and the other sees the new owner. The owner is a process on the machine of the controller,
-which need not be the host; only there can it be seen whether it still lives.
+which need not be the host; only there can it be seen whether it still lives. For all others it shows its life: while it
+holds the lock it touches the file every minute, and a lock that nobody has touched for ten is taken for abandoned. An
+owner that was only cut off for so long finds out that it is the owner no more, and stops.
 """
 
 import os
 import platform
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,11 +20,24 @@ import msgspec
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.protocol import Host
 
-# $1 the lock, $2 the content that may be replaced, $3 the new content (empty: none). Prints what the lock holds.
+BEAT = 60.0  # seconds between two signs of life
+ABANDONED = 10 * BEAT  # without one for so long the owner has ended, or cannot reach the host
+LOOK = 2.0  # seconds between two looks of one who waits
+
+# $1 the lock, $2 the content that may be replaced, $3 the new content (empty: none). Prints the seconds since the last
+# sign of life, and what the lock holds.
 _SWAP = """\
-if [ -e "$1" ] && [ "$(cat "$1")" != "$2" ]; then cat "$1"; exit; fi
+if [ -e "$1" ] && [ "$(cat "$1")" != "$2" ]; then
+    echo "$(($(date +%s) - $(stat -c %Y "$1")))"; cat "$1"; exit
+fi
+echo 0
 if [ -n "$3" ]; then printf '%s' "$3" | cat >"$1.new" && mv -f "$1.new" "$1" && cat "$1"; else rm -f "$1"; fi
 """
+_READ = '[ ! -e "$1" ] || { echo "$(($(date +%s) - $(stat -c %Y "$1")))"; cat "$1"; }'
+_BEAT = '[ "$(cat "$1" 2>/dev/null)" != "$2" ] || { touch "$1"; echo ours; }'
+
+Waiting = Callable[["Owner | None"], None]
+"""Told, every few seconds, for whom one waits; None when there is nobody to wait for any more."""
 
 
 class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
@@ -38,41 +54,119 @@ class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
         return f"{self.purpose} (process {self.pid} on {self.machine}, since {self.since})"
 
 
+class Held:
+    """A lock that is held, as far as its last sign of life could tell."""
+
+    def __init__(self, host: Host, content: str) -> None:
+        self.host = host
+        self.content = content
+        self.lost = False
+        self.seen = time.time()  # when the last sign of life arrived
+        self._ended = threading.Event()
+
+    def confirm(self) -> None:
+        """Raise EnvironmentFailure when somebody else has taken the lock for abandoned, and taken it."""
+        if time.time() - self.seen > 2 * BEAT:  # the host was out of reach, or we were asleep
+            self._sign()
+        if self.lost:
+            raise EnvironmentFailure(
+                f"host {self.host.name} could not be reached for so long that somebody else measures there now",
+                "Go on when it is free.",
+            )
+
+    def beat(self) -> None:
+        """Show a sign of life every minute, until ``end``."""
+        while not self._ended.wait(BEAT):
+            with suppress(Exception):  # a host that cannot be reached now may be later; nothing else ends the signs
+                self._sign()
+
+    def _sign(self) -> None:
+        said = self.host.run(["sh", "-c", _BEAT, "beat", _path(self.host), self.content]).stdout
+        self.lost = self.lost or said.strip() != "ours"
+        self.seen = time.time()
+
+    def end(self) -> None:
+        """Show no more signs of life."""
+        self._ended.set()
+
+
 @contextmanager
-def hold(host: Host, purpose: str) -> Iterator[None]:
+def hold(host: Host, purpose: str, waiting: Waiting | None = None) -> Iterator[Held]:
     """Hold the host's lock. Jobs that still run there are an earlier owner's.
 
-    Raises EnvironmentFailure, naming the owner, while somebody else has the lock.
+    While somebody else has the lock: with ``waiting``, wait for its release, otherwise raise EnvironmentFailure, naming
+    the owner.
     """
     mine = _me(purpose)
-    found = _swap(host, "", mine)
+    age, found = _swap(host, "", mine)
+    waited = False
     while found != mine:
         owner = _owner(found)
-        if owner is not None and not _gone(owner):
-            raise EnvironmentFailure(
-                f"host {host.name} is busy: {owner} is measuring there",
-                f"Wait for it or stop it. If it is not running any more, remove {_path(host)} on that host.",
-            )
-        found = _swap(host, found, mine)
+        if owner is None or _gone(owner, age):
+            age, found = _swap(host, found, mine)
+        elif waiting is None:
+            raise busy(host, owner)
+        else:
+            waited = True
+            waiting(owner)
+            time.sleep(LOOK)
+            age, found = _swap(host, "", mine)
+    if waiting and waited:
+        waiting(None)
+    held = Held(host, mine)
+    life = threading.Thread(target=held.beat, name=f"lock of {host.name}", daemon=True)
+    life.start()
     try:
-        yield
+        yield held
     finally:
+        held.end()
         _swap(host, mine, "")
+
+
+def busy(host: Host, owner: Owner) -> EnvironmentFailure:
+    """The error for a host that somebody else has."""
+    return EnvironmentFailure(
+        f"host {host.name} is busy: {owner} is measuring there",
+        "Wait for it with --wait, or stop it."
+        + ("" if owner.machine == platform.node() else f" If it ended without a word, {_left(host)}"),
+    )
+
+
+def wait(host: Host, waiting: Waiting) -> None:
+    """Wait until nobody holds the host's lock."""
+    waited = False
+    while owner := holder(host):
+        waited = True
+        waiting(owner)
+        time.sleep(LOOK)
+    if waited:
+        waiting(None)
 
 
 def holder(host: Host) -> Owner | None:
     """Who holds the host's lock now; None when nobody does or its owner is gone."""
-    owner = _owner(host.run(["cat", _path(host)], check=False).stdout)
-    return None if owner is None or _gone(owner) else owner
+    age, content = _read(host.run(["sh", "-c", _READ, "read", _path(host)], check=False).stdout)
+    owner = _owner(content)
+    return None if owner is None or _gone(owner, age) else owner
+
+
+def _left(host: Host) -> str:
+    return f"the host is free {ABANDONED / 60:.0f} minutes after its last sign of life, or when you remove {_path(host)} there."
 
 
 def _path(host: Host) -> str:
     return str(host.root / "lock")
 
 
-def _swap(host: Host, old: str, new: str) -> str:
+def _swap(host: Host, old: str, new: str) -> tuple[float, str]:
     path = _path(host)
-    return host.run(["flock", "-w", "30", f"{path}.guard", "sh", "-c", _SWAP, "swap", path, old, new]).stdout
+    return _read(host.run(["flock", "-w", "30", f"{path}.guard", "sh", "-c", _SWAP, "swap", path, old, new]).stdout)
+
+
+def _read(said: str) -> tuple[float, str]:
+    """Seconds since the last sign of life, and the content of the lock: "" when there is none."""
+    age, _, content = said.partition("\n")
+    return float(age or 0), content
 
 
 def _owner(content: str) -> Owner | None:
@@ -89,10 +183,10 @@ def _me(purpose: str) -> str:
     return msgspec.json.encode(me).decode()
 
 
-def _gone(owner: Owner) -> bool:
-    """Whether the owner has certainly ended; of a process on another machine nothing is certain."""
+def _gone(owner: Owner, age: float) -> bool:
+    """Whether the owner has ended; of one on another machine only the ``age`` of its last sign of life tells."""
     if owner.machine != platform.node():
-        return False
+        return age > ABANDONED
     return owner.boot != _boot() or _born(owner.pid) != owner.born
 
 

@@ -29,7 +29,7 @@ def no_space(host: str, detail: str) -> EnvironmentFailure:
     """The error for a full disk; ``detail`` is what the failing program said."""
     return EnvironmentFailure(
         f"no space left on host {host}: {detail}",
-        "Free some space there. What is below builds, datasets and ccache in its root folder is made anew when needed.",
+        f"Free some with `bisect gc {host} --keep SIZE`: builds and datasets are made anew when they are needed.",
     )
 
 

@@ -33,7 +33,8 @@ if [ -d "$2" ]; then
 fi
 [ ! -d "$1.part" ] || { rm -rf "$1"; mv -T -- "$1.part" "$1"; }
 """
-_POINT = 'mkdir -p "${2%/*}" && rm -rf "$2" && ln -s -- "$1" "$2"'
+# The time of a build's folder is that of its last use.
+_POINT = 'mkdir -p "${2%/*}" && rm -rf "$2" && ln -s -- "$1" "$2" && touch -c -- "${1%/*}"'
 
 
 class Kept(msgspec.Struct, frozen=True):

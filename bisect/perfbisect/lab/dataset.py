@@ -14,9 +14,10 @@ from perfbisect.recipes.workload import Workload
 
 LONG = 6 * 3600.0  # seconds: loading and copying of large data
 
+# The time of a dataset's folder is that of its last use.
 _LAY_OUT = """\
 rm -rf "$1" && mkdir -p "$1" && mkfifo "$1/control" "$1/ack" || exit 1
-if [ -n "$2" ]; then cp -a --reflink=auto "$2" "$1/data"; else mkdir "$1/data"; fi || exit 1
+if [ -n "$2" ]; then touch -c "$2"; cp -a --reflink=auto "$2" "$1/data"; else mkdir "$1/data"; fi || exit 1
 [ -z "$3" ] || chown "$3:$3" "$1" "$1/data"
 """
 # Whatever has this name is whole, and outlives a power failure.

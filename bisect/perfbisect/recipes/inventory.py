@@ -1,5 +1,6 @@
 """The shape of ``hosts.toml``: the machines on which things are built and measured."""
 
+import re
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -18,6 +19,18 @@ Count = Annotated[int, msgspec.Meta(ge=0, description="a whole number, 0 or more
 Size = Annotated[str, msgspec.Meta(pattern=r"^\d+(\.\d+)?[kMGT]?i?\Z", description='a size such as "20G"')]
 
 
+def in_bytes(size: str) -> int:
+    """Bytes of a size as ccache reads it: 20G is 20 × 10⁹, 20Gi is 20 × 2³⁰, and a bare number means G.
+
+    Raises ValueError for anything else.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]?)(i?)", size)
+    if not found:
+        raise ValueError(f"not a size: {size!r}")
+    power = "kMGT".index(found[2] or "G") + 1
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+
+
 class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One machine."""
 
@@ -33,6 +46,7 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     client_cpus: Cpus = ""
     device: Device = ""  # block device that iostat watches; empty: none
     ccache_size: Size = "20G"
+    keep: Size = "50G"  # what `bisect gc` leaves of builds, datasets, jobs and logs, together
 
 
 class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What earlier hunts teach the next one: what did not build, what things cost, how noisy the host is."""
+"""What earlier hunts teach the next one: what did not build, what things cost, what they keep on a host, its noise."""
 
 import json
 import math
@@ -13,6 +13,7 @@ from perfbisect.core.event import RunFinished
 from perfbisect.core.measurement import SkipFacts
 from perfbisect.core.settings import Settings
 from perfbisect.store.codec import decode
+from perfbisect.store.trials import trial_noise
 
 RECENT = 400  # runs that are looked at
 ENOUGH = 8  # pairs of runs without which noise is not known
@@ -79,24 +80,61 @@ def middle(rows: list[tuple[float]]) -> float | None:
     return median(number for (number,) in rows) if rows else None
 
 
-def read_noise(connection: sqlite3.Connection, settings: Settings) -> float | None:
-    """The s.d. of one run as a fraction, from successive runs of the same build in past hunts like this one.
+def read_kept(connection: sqlite3.Connection, settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
+    """Keys of a few builds and of the datasets that hunts like this one have left on its host."""
+    named = parameters(settings)
+    builds = connection.execute(
+        f"SELECT build_key FROM builds JOIN hunts ON hunts.id = hunt_id WHERE {ALIKE} ORDER BY at DESC LIMIT 10", named
+    )
+    datasets = connection.execute(
+        "SELECT dataset_key FROM visits JOIN hunts ON hunts.id = hunt_id WHERE dataset_key IS NOT NULL"
+        f" AND {SAME_WORK} ORDER BY visits.started DESC LIMIT 1",
+        named,
+    )
+    return frozenset(key for (key,) in builds), frozenset(key for (key,) in datasets)
 
-    Differences of neighbours leave out what drifts slowly; the median of their sizes leaves out accidents.
-    None when there are too few.
+
+def read_pinned(connection: sqlite3.Connection, host: str, since: float) -> frozenset[str]:
+    """Keys of builds and datasets on a host of hunts without a verdict of which something was heard after ``since``."""
+    unfinished = """
+SELECT id FROM hunts WHERE host = :host AND ended IS NULL
+  AND (started >= :since OR EXISTS (SELECT 1 FROM events WHERE hunt_id = hunts.id AND at >= :since))
+"""
+    rows = connection.execute(
+        f"SELECT build_key FROM builds WHERE hunt_id IN ({unfinished})"
+        f" UNION SELECT dataset_key FROM visits WHERE dataset_key IS NOT NULL AND hunt_id IN ({unfinished})",
+        {"host": host, "since": since},
+    )
+    return frozenset(key for (key,) in rows)
+
+
+def read_noise(connection: sqlite3.Connection, settings: Settings) -> float | None:
+    """The s.d. of one run as a fraction: from an A/A if there is one, or else from past hunts like this one.
+
+    There, successive runs of one build are compared. Their differences leave out what drifts slowly; the median of
+    their sizes leaves out accidents. Runs of one visit share what its start drew, and hunts compare builds of different
+    visits: so only runs of different visits are compared. None when there are too few.
     """
+    known = trial_noise(connection, settings)
+    if known is not None:
+        return known.run
     rows = connection.execute(
         f"SELECT runs.hunt_id, runs.build_key, events.body FROM runs JOIN hunts ON hunts.id = runs.hunt_id"
         f" JOIN events ON events.id = event_id WHERE {SAME_WORK} ORDER BY runs.started DESC LIMIT {RECENT}",
         parameters(settings),
     )
-    builds: dict[tuple[int, str], list[float]] = defaultdict(list)
+    builds: dict[tuple[int, str], list[tuple[str, float]]] = defaultdict(list)
     for hunt, build_key, body in rows:
         event = decode("RunFinished", body)
         assert isinstance(event, RunFinished)
         measured = value(event.facts, settings.metric)
         if measured is not None and measured > 0:
-            builds[hunt, build_key].append(math.log(measured))
-    steps = [abs(after - before) for runs in builds.values() for before, after in pairwise(runs)]
+            builds[hunt, build_key].append((event.facts.visit, math.log(measured)))
+    steps = [
+        abs(after - before)
+        for runs in builds.values()
+        for (visit, before), (other, after) in pairwise(runs)
+        if visit != other
+    ]
     # 0.6745 is the median size of a standard normal number; a difference of two runs has twice their variance.
     return median(steps) / 0.6745 / math.sqrt(2) if len(steps) >= ENOUGH else None

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
     import sqlite_utils
 
-    from perfbisect.core.event import Event, HuntStarted
-    from perfbisect.core.measurement import HostFacts, SkipFacts
+    from perfbisect.core.event import Commit, Event, HuntStarted
+    from perfbisect.core.measurement import HostFacts, RunFacts, SkipFacts
+    from perfbisect.core.noise import Noise
     from perfbisect.core.observe import Logged
     from perfbisect.store.experience import Costs
 
@@ -157,6 +158,29 @@ class History:
         """Say that this process works on a hunt."""
         db.table("sessions").insert({"hunt_id": hunt, "started": at, "process": here()})
 
+    # A build measured against itself
+
+    def begin_trial(self, settings: Settings, host: "HostFacts", commit: "Commit", at: float) -> int:
+        """Enter a new A/A of the good commit of ``settings`` and return its id."""
+        from perfbisect.store.trials import enter_trial
+
+        with self.transaction() as db:
+            return enter_trial(db, settings, host, commit, at)
+
+    def add_to_trial(self, trial: int, visit: int, run: "RunFacts", at: float, cost: float) -> None:
+        """Add a run that ended ``at`` and cost so many seconds. It is durable when this returns."""
+        from perfbisect.store.trials import enter_run
+
+        with self.transaction() as db:
+            enter_run(db, trial, visit, run, at, cost)
+
+    def conclude_trial(self, trial: int, noise: "Noise") -> None:
+        """Enter what the runs so far come to."""
+        from perfbisect.store.trials import enter_noise
+
+        with self.transaction() as db:
+            enter_noise(db, trial, noise)
+
     # Reading one hunt
 
     def events(self, hunt: int, after: int = 0) -> Iterator[Entry]:
@@ -254,8 +278,22 @@ class History:
         with explained(self.path):
             return read_costs(self.connection, settings)
 
+    def kept(self, settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
+        """Keys of builds and of datasets that hunts like that of ``settings`` have left on its host."""
+        from perfbisect.store.experience import read_kept
+
+        with explained(self.path):
+            return read_kept(self.connection, settings)
+
+    def pinned(self, host: str, since: float) -> frozenset[str]:
+        """Keys of builds and datasets that unfinished hunts on a host need, if they were active after ``since``."""
+        from perfbisect.store.experience import read_pinned
+
+        with explained(self.path):
+            return read_pinned(self.connection, host, since)
+
     def noise(self, settings: Settings) -> float | None:
-        """The s.d. of one run, as a fraction, in earlier hunts like that of ``settings``; None when unknown."""
+        """The s.d. of one run, as a fraction, by an A/A or in hunts like that of ``settings``; None when unknown."""
         from perfbisect.store.experience import read_noise
 
         with explained(self.path):

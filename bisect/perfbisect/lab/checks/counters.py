@@ -1,0 +1,74 @@
+"""What can be counted: by perf, vmstat and iostat. A metric that cannot be counted is refused."""
+
+from collections.abc import Iterator
+
+from perfbisect.core.counters import METRICS
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host.programs import how_to_install, missing
+from perfbisect.lab import perf
+from perfbisect.lab.checks.finding import Finding, Level, Look
+
+OF_THE_DEVICE = frozenset({"r/o", "rKB/o", "wKB/o"})  # metrics that iostat counts
+
+# Metrics that need no perf: sysbench knows them, or vmstat and iostat do.
+WITHOUT_PERF = frozenset({"qps", "latency", "p95", "p99", "cs/o"}) | OF_THE_DEVICE
+
+
+def counters(look: Look) -> Iterator[Finding]:
+    """What perf and vmstat count on the host."""
+    metric = look.task.metric
+    try:
+        found = perf.probe(look.task.host)
+    except EnvironmentFailure as failure:
+        if metric in WITHOUT_PERF:
+            yield Finding(Level.WARNING, "perf", f"{failure}: the verdict will not say why", failure.advice)
+        else:
+            yield Finding(Level.REFUSED, "perf", f"{failure}, so {metric} cannot be measured", failure.advice)
+    else:
+        counted = [event for event in perf.EVENTS if found.get(event) is not None]
+        lacking = [event for event in events_of(metric) if event not in counted]
+        if lacking:
+            yield Finding(
+                Level.REFUSED,
+                "perf",
+                f"host {look.name} does not count {', '.join(lacking)}, so {metric} cannot be measured",
+                "Virtual machines often have no hardware counters: hunt another metric, or on another host.",
+            )
+        elif "instructions" not in counted:
+            yield Finding(
+                Level.WARNING,
+                "perf",
+                f"host {look.name} has no hardware counters: the verdict cannot tell more instructions from slower memory",
+                "Use a physical machine, or a virtual one with a virtual PMU.",
+            )
+        yield Finding(Level.OK, "perf", f"counts {', '.join(counted)}")
+    if missing(look.task.host, ["vmstat"]):
+        advice = how_to_install(["vmstat"], look.system)
+        yield Finding(Level.WARNING, "vmstat", f"vmstat is not installed on host {look.name}", advice)
+
+
+def device(look: Look) -> Iterator[Finding]:
+    """Can iostat watch the device that was chosen? A metric of the device is refused without it."""
+    host, metric = look.task.host, look.task.metric
+    name = look.task.entry.device.removeprefix("/dev/")
+    if not name:
+        trouble = f"no device is chosen for host {look.name}" if metric in OF_THE_DEVICE else ""
+        advice = 'Name the block device of its data in hosts.toml: device = "nvme0n1".'
+    elif missing(host, ["iostat"]):
+        trouble, advice = f"iostat is not installed on host {look.name}", how_to_install(["iostat"], look.system)
+    elif not host.run(["test", "-b", f"/dev/{name}"], check=False).ok:
+        trouble = f"host {look.name} has no block device {name}"
+        advice = "Mend `device` in hosts.toml; `lsblk` lists them."
+    else:
+        return
+    if metric in OF_THE_DEVICE:
+        yield Finding(Level.REFUSED, "device", f"{trouble}, so {metric} cannot be measured", advice)
+    elif trouble:
+        yield Finding(Level.WARNING, "device", f"{trouble}: reads and writes are not counted", advice)
+
+
+def events_of(metric: str) -> tuple[str, ...]:
+    """The perf events that a metric is made of."""
+    if metric in WITHOUT_PERF or metric not in METRICS:
+        return ()
+    return {"ipc": ("instructions", "cycles"), "cpu/o": ("task-clock",)}.get(metric, (metric.removesuffix("/o"),))

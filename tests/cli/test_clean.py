@@ -1,0 +1,114 @@
+"""`bisect gc`: what goes, what stays, and for whose sake."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sample_hunt as sample
+from perfbisect.cli import main
+from perfbisect.core.event import BuildFinished
+from perfbisect.host import jobs
+from perfbisect.host.connect import connect
+from perfbisect.host.lock import hold
+from perfbisect.recipes.find import load_host
+from perfbisect.store.history import History
+
+pytestmark = pytest.mark.tools
+
+Invoke = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    def run(*args: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["bisect", *args])
+        with pytest.raises(SystemExit) as leave:
+            main()
+        assert isinstance(leave.value.code, int)
+        said = capsys.readouterr()
+        return leave.value.code, said.out + said.err
+
+    return run
+
+
+@pytest.fixture
+def root() -> Path:
+    """The root of the local host with three builds of 1 MB, "b0" the longest unused, and a job."""
+    root = Path(connect(load_host("local")).root)
+    for number, path in enumerate(("builds/b0", "builds/b1", "builds/b2", "jobs/20200101-000000-run-abc")):
+        (root / path).mkdir(parents=True)
+        (root / path / "file").write_bytes(bytes(1_000_000))
+        used = time.time() - 1000 + number
+        for each in (root / path / "file", root / path):
+            os.utime(each, (used, used))
+    return root
+
+
+def left(root: Path) -> list[str]:
+    return sorted(path.name for kind in ("builds", "jobs") for path in (root / kind).iterdir())
+
+
+def test_the_oldest_go(invoke: Invoke, root: Path) -> None:
+    status, said = invoke("gc", "--keep", "2.2M")
+    assert status == 0
+    assert left(root) == ["20200101-000000-run-abc", "b2"]
+    assert "builds/b0" in said
+    assert "2.0 MB were freed on host local" in said
+    status, said = invoke("gc")
+    assert (status, left(root)) == (0, ["20200101-000000-run-abc", "b2"])
+    assert "Nothing had to be freed" in said
+
+
+def test_a_dry_run_only_tells(invoke: Invoke, root: Path) -> None:
+    with hold(connect(load_host("local")), "a hunt"):
+        status, said = invoke("gc", "--keep", "0", "--dry-run")
+    assert status == 0
+    assert "4.0 MB would be freed" in said
+    assert "1 in jobs" in said
+    assert len(left(root)) == 4
+    told = json.loads(invoke("gc", "--keep", "0", "--dry-run", "--json")[1])
+    assert not told["removed"]
+    assert told["items"][0]["path"] == "builds/b0"
+
+
+def test_what_an_unfinished_hunt_needs_stays(invoke: Invoke, root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    with closing(History.open(path)) as history:
+        now = time.time()
+        hunt = sample.begin(history, replace(sample.SETTINGS, host="local"), at=now)
+        history.append(hunt, BuildFinished(1, replace(sample.build(1), key="b0"), None), now)
+    status, said = invoke("gc", "--keep", "0", "--history", str(path))
+    assert status == 0
+    assert left(root) == ["b0"]
+    assert "belong to hunts without a verdict" in said
+
+
+def test_nothing_is_taken_from_a_running_hunt(invoke: Invoke, root: Path) -> None:
+    with hold(connect(load_host("local")), "a hunt of somebody else"):
+        status, said = invoke("gc", "--keep", "0")
+    assert status == 4
+    assert "a hunt of somebody else" in said
+    assert len(left(root)) == 4
+
+
+def test_a_job_that_still_runs_keeps_its_folder(invoke: Invoke, root: Path) -> None:
+    host = connect(load_host("local"))
+    job = jobs.start(host, ["sleep", "100"], name="left", timeout=100)
+    try:
+        assert job.id not in invoke("gc", "--keep", "0", "--dry-run", "--json")[1]
+    finally:
+        jobs.kill(host, job)
+    assert job.id in invoke("gc", "--keep", "0", "--dry-run", "--json")[1]
+
+
+def test_a_size_is_read_as_in_the_inventory(invoke: Invoke) -> None:
+    status, said = invoke("gc", "--keep", "3 G")
+    assert status == 3
+    assert "20G" in said

@@ -1,0 +1,147 @@
+"""`bisect noise` on real builds of the demo's engine, as a user meets it."""
+
+import json
+import math
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from perfbisect.core.settings import Settings
+from perfbisect.demo.history import write_history
+from perfbisect.store.history import History
+
+pytestmark = pytest.mark.tools
+
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    write_history(tmp_path / "repo", 3)
+    given = ["--builder", "demo", "--workload", "update-index", "--rev", "v1.0", "--repo", str(tmp_path / "repo")]
+    return ["noise", "local", *given, "--history", str(tmp_path / "history.db"), "--warmup", "0"]
+
+
+def runs(tmp_path: Path) -> list[tuple[int, int]]:
+    with closing(sqlite3.connect(tmp_path / "history.db")) as history:
+        return history.execute("select visit, count(*) from trial_runs group by visit order by visit").fetchall()
+
+
+def test_an_aa_tells_the_noise_and_hunts_begin_with_it(arguments: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*PROGRAM, *arguments, "--visits", "2", "--runs", "3", "--json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["noise"]["visits"], told["noise"]["runs"] + told["noise"]["wild"]) == (2, 6)
+    assert told["noise"]["run"] > 0
+    drops = [row["drop"] for row in told["detectable"]]
+    assert drops == sorted(drops, reverse=True)
+    assert told["advice"]["runs"] == 1  # an embedded library is opened for each run
+    assert runs(tmp_path) == [(0, 3), (1, 3)]
+    with closing(History.open(tmp_path / "history.db")) as history:
+        wanted = Settings("v1.0", "v1.1", "", "demo", "update-index", "local", "o2nofp", overrides={"warmup": 0.0})
+        assert history.noise(wanted) == pytest.approx(told["noise"]["run"])
+
+
+def test_ctrl_c_keeps_what_was_measured(arguments: list[str], tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [*PROGRAM, *arguments, "--visits", "50", "--runs", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "run 3 of 100" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        said, complaint = process.stdout.read(), process.stderr.read()
+        status = process.wait(timeout=60)
+    assert status == 130
+    assert "Interrupted. What was measured is kept." in complaint
+    assert "Smallest drop that is seen" in said
+    assert sum(count for _, count in runs(tmp_path)) >= 3
+
+
+BIN = str(next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), reverse=True)), Path()).parent)
+
+SERVER = f"""
+summary = "an installed PostgreSQL; what is built is its configuration"
+driver = "pgsql"
+[variants.o2nofp]
+[build]
+compile = [["true"]]
+install = [["install", "-D", "-m", "644", "{{source}}/server.conf", "{{prefix}}/server.conf"]]
+artifacts = ["server.conf"]
+[server]
+initialise = [["{BIN}/initdb", "-D", "{{data}}", "-A", "trust", "-U", "bench", "--no-sync"]]
+start = ["{BIN}/postgres", "-D", "{{data}}", "-k", "{{data}}", "-p", "{{port}}", "-c", "config_file={{prefix}}/server.conf"]
+ready = ["{BIN}/pg_isready", "-q", "-h", "{{data}}", "-p", "{{port}}"]
+create = [["{BIN}/createdb", "-h", "{{data}}", "-p", "{{port}}", "-U", "bench", "bench"]]
+refuses_root = true
+[server.sysbench]
+pgsql-host = "{{data}}"
+pgsql-port = "{{port}}"
+pgsql-user = "bench"
+pgsql-db = "bench"
+"""
+
+SUITE = """
+summary = "one row"
+driver = "pgsql"
+[workloads.one-row]
+summary = "one row by its key"
+group = "point"
+prepare = "create table t (id int primary key, k int); insert into t select i, i from generate_series(1, 2000) i;"
+statement = "select k from t where id = 777"
+warmup = 0.1
+time = 1
+"""
+
+
+@pytest.mark.dbms
+@pytest.mark.skipif(BIN == ".", reason="no PostgreSQL: apt-get install postgresql")
+def test_runs_of_one_visit_share_a_start_of_the_server(tmp_path: Path, git: Callable[..., str]) -> None:
+    for path, text in (
+        ("repo/server.conf", "listen_addresses = ''\nfsync = off\n"),
+        ("builders/pg/builder.toml", SERVER),
+        ("workloads/pg/suite.toml", SUITE),
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    git("add", ".")
+    git("commit", "-qm", "a configuration")
+    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
+        (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
+        words = ["noise", "here", "--builder", "pg", "--workload", "one-row", "--rev", "HEAD", "--visits", "3"]
+        words += ["--runs", "2", "--json", "--repo", str(tmp_path / "repo"), "--history", str(tmp_path / "history.db")]
+        folders = ["--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml"]
+        done = subprocess.run([*PROGRAM, *words, *folders], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    noise = json.loads(done.stdout)["noise"]
+    assert noise["shared"]
+    assert noise["run"] == pytest.approx(math.hypot(noise["between"], noise["within"]))
+    with closing(sqlite3.connect(tmp_path / "history.db")) as history:
+        shares = history.execute(
+            "select visit, count(distinct json_extract(body, '$.visit')) from trial_runs group by visit"
+        ).fetchall()
+    assert shares == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_a_revision_that_does_not_exist(arguments: list[str]) -> None:
+    wrong = [word if word != "v1.0" else "v9.9" for word in arguments]
+    done = subprocess.run([*PROGRAM, *wrong], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "v9.9" in done.stderr

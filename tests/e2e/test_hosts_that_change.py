@@ -1,0 +1,129 @@
+"""What a hunt does when its host changes, is taken, or is full: said, waited for, stopped and gone on with."""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+LIMIT = 900  # seconds; far beyond what a hunt takes
+
+
+def bisect(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PROGRAM, *args], capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
+def until(args: list[str], sign: str, do: Callable[[subprocess.Popen[str]], None]) -> tuple[int, str]:
+    """Run the program, ``do`` something when a line holds ``sign``; its exit status and all that it says."""
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    said = ""
+    with subprocess.Popen(
+        [*PROGRAM, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        done = False
+        for line in process.stdout:
+            said += line
+            if sign in line and not done:
+                done = True
+                do(process)
+        return process.wait(timeout=60), said
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+
+
+def demo(tmp_path: Path) -> list[str]:
+    return ["demo", "--seed", "3", "--folder", str(tmp_path / "demo"), "--plain", "--history", str(tmp_path / "h.db")]
+
+
+def test_a_kernel_that_changed_between_two_sessions_is_said_and_shown(tmp_path: Path) -> None:
+    history = str(tmp_path / "h.db")
+    assert until(demo(tmp_path), "  built ", interrupt)[0] == 130
+    with closing(sqlite3.connect(history)) as db:
+        [(number, body)] = db.execute("select id, body from events where kind = 'HuntStarted'").fetchall()
+        told = json.loads(body)
+        told["host"]["kernel"] = "5.10.0-1"
+        db.execute("update events set body = ? where id = ?", [json.dumps(told), number])
+        db.commit()
+    _, said = until(["resume", "--plain", "--history", history], "has changed during this hunt", interrupt)
+    assert "its kernel was 5.10.0-1 and is " in said
+    assert "its kernel was 5.10.0-1 and is " in bisect("show", "--history", history).stdout
+
+
+def test_one_who_waits_begins_when_the_other_ends(tmp_path: Path) -> None:
+    second = tmp_path / "second"
+    waiting: list[subprocess.Popen[str]] = []
+
+    def begin_another(first: subprocess.Popen[str]) -> None:
+        history = ["--history", str(second / "h.db"), "--plain"]
+        busy = bisect("run", "v1.0", "v1.1", *hunt, *history)
+        assert busy.returncode == 4
+        assert "is busy: a hunt for demo update-index" in busy.stderr
+        assert "--wait" in busy.stderr
+        args = [*PROGRAM, "run", "v1.0", "v1.1", *hunt, *history, "--wait"]
+        environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+        pipe = subprocess.PIPE
+        waiting.append(subprocess.Popen(args, stdout=pipe, stderr=pipe, text=True, env=environment))
+        assert waiting[0].stderr is not None
+        assert waiting[0].stderr.readline().startswith("Waiting for a hunt for demo update-index")
+        interrupt(first)
+
+    hunt = ["--builder", "demo", "--workload", "update-index", "--repo", str(tmp_path / "demo" / "repository")]
+    assert until(demo(tmp_path), "  built ", begin_another)[0] == 130
+    with waiting[0] as another:
+        assert another.stdout is not None
+        assert any("  ran " in line for line in another.stdout)
+        interrupt(another)
+        another.communicate(timeout=LIMIT)
+        assert another.returncode == 130
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 400 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("needs root, to mount a small file system")
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(folder)], check=False)
+    if done.returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_stops_the_hunt_which_goes_on_when_there_is_room(
+    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the inventory in the present folder goes before others
+    Path("hosts.toml").write_text(f'[hosts.local]\nroot = "{small_disk}/root"\n')
+    ballast = small_disk / "ballast"
+
+    def fill(_process: subprocess.Popen[str]) -> None:
+        with ballast.open("wb") as file:
+            file.truncate(0)
+            os.posix_fallocate(file.fileno(), 0, 200 << 20)
+
+    status, said = until(demo(tmp_path), "  ran ", fill)
+    assert status == 4, said
+    assert "no space left on host local" in said
+    assert "bisect gc local" in said
+    assert "go on with: bisect resume 1" in said
+    with closing(sqlite3.connect(tmp_path / "h.db")) as db:
+        assert db.execute("select count(*) from skips").fetchone() == (0,)
+    ballast.unlink()
+    resumed = bisect("resume", "--plain", "--history", str(tmp_path / "h.db"))
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert "The culprit is" in resumed.stdout

@@ -1,0 +1,106 @@
+"""A/As in the history, and what hunts learn from them."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+import sample_hunt as sample
+from perfbisect.core.event import BuildFinished, HuntEnded, RunFinished
+from perfbisect.core.measurement import RunFacts
+from perfbisect.core.noise import noise_in
+from perfbisect.core.order import Interval, NotReproduced
+from perfbisect.core.settings import Settings
+from perfbisect.store.history import History
+
+
+def visits(between: float, within: float, count: int = 20, runs: int = 2) -> list[tuple[int, RunFacts]]:
+    chance = random.Random(2)
+    made = []
+    for visit in range(count):
+        level = chance.gauss(0, between)
+        for number in range(runs):
+            qps = 20_000 * math.exp(level + chance.gauss(0, within))
+            made.append((visit, replace(sample.run(0, 100.0 * visit + 20 * number, qps=qps), visit=f"visit-{visit}")))
+    return made
+
+
+def enter(history: History, runs: list[tuple[int, RunFacts]], settings: Settings = sample.SETTINGS) -> int:
+    trial = history.begin_trial(settings, sample.HOST, sample.COMMITS[0], 1.0)
+    for visit, run in runs:
+        history.add_to_trial(trial, visit, run, run.started + 12, 14.0)
+    return trial
+
+
+def test_an_aa_goes_before_what_old_hunts_let_guess(history: History) -> None:
+    hunt = sample.begin(history)
+    chance = random.Random(3)
+    for turn in range(30):
+        run = sample.run(turn % 2, 20.0 * turn, qps=20_000 * math.exp(chance.gauss(0, 0.05)))
+        history.append(hunt, RunFinished(turn % 2, run), 20.0 * turn + 12)
+    guessed = history.noise(sample.SETTINGS)
+    assert guessed == pytest.approx(0.05, rel=0.4)
+    runs = visits(0.01, 0.002)
+    enter(history, runs)
+    exact = noise_in(runs, "qps")
+    assert exact is not None
+    assert history.noise(sample.SETTINGS) == pytest.approx(exact.run)
+    assert exact.run == pytest.approx(0.01, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"host": "other"}, {"builder": "other"}, {"variant": "lto"}, {"workload": "scan"}, {"overrides": {"time": 60}}],
+)
+def test_an_aa_speaks_only_of_the_same_work(history: History, change: dict[str, object]) -> None:
+    enter(history, visits(0.01, 0.01), replace(sample.SETTINGS, **change))  # type: ignore[arg-type]
+    assert history.noise(sample.SETTINGS) is None
+
+
+def test_too_few_runs_teach_nothing_and_the_newest_counts(history: History) -> None:
+    enter(history, visits(0.01, 0.01)[:5])
+    assert history.noise(sample.SETTINGS) is None
+    enter(history, visits(0.02, 0.01))
+    enter(history, visits(0.0, 0.001))
+    assert (history.noise(sample.SETTINGS) or 1) < 0.01
+    assert history.noise(replace(sample.SETTINGS, metric="p99")) is None
+
+
+def test_every_run_is_kept_as_it_ends_and_the_estimates_beside(history: History) -> None:
+    runs = visits(0.01, 0.01)[:3]
+    trial = enter(history, runs)
+    found = noise_in(visits(0.01, 0.01), "qps")
+    assert found is not None
+    history.conclude_trial(trial, found)
+    told = history.query(
+        "select t.between_visits, t.noise, count(*), max(r.visit) from trials t join trial_runs r"
+    ).rows
+    assert list(told) == [(found.between, found.run, 3, 1)]
+
+
+def test_runs_that_share_a_visit_are_not_taken_for_the_noise_between_visits(history: History) -> None:
+    """As servers are measured in hunts: several runs in each visit, much alike, and visits that differ."""
+    hunt = sample.begin(history)
+    for number, (_, run) in enumerate(visits(0.03, 0.001, count=30, runs=3)):
+        history.append(hunt, RunFinished(0, run), 20.0 * number + 12)
+    assert history.noise(sample.SETTINGS) == pytest.approx(0.03, rel=0.4)
+
+
+def test_unfinished_hunts_pin_what_they_use(told: History) -> None:
+    hunt = sample.begin(told, at=5000.0)
+    told.append(hunt, RunFinished(1, replace(sample.run(1, 5010.0), dataset="data-2")), 5020.0)
+    told.append(hunt, BuildFinished(1, replace(sample.build(1), key="mine"), None), 5030.0)
+    assert told.pinned("local", 0.0) == {"mine", "data-2"}
+    assert told.pinned("local", 5025.0) == {"mine", "data-2"}
+    assert told.pinned("local", 6000.0) == frozenset()
+    assert told.pinned("elsewhere", 0.0) == frozenset()
+    told.append(hunt, HuntEnded(NotReproduced(Interval(0.9, 1.0, 1.1), 0.01)), 5040.0)
+    assert told.pinned("local", 0.0) == frozenset()
+
+
+def test_what_earlier_hunts_left(told: History) -> None:
+    keys, _ = told.kept(sample.SETTINGS)
+    assert keys
+    assert all(key.startswith("key-") for key in keys)
+    assert told.kept(replace(sample.SETTINGS, builder="other")) == (frozenset(), frozenset())
