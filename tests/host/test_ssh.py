@@ -218,6 +218,11 @@ def test_patience_ends(host: SshHost, machine: Machine, monkeypatch: pytest.Monk
     machine.power_off()
     with pytest.raises(ConnectionLost, match="connection to host far is lost: host far"):
         host.run(["true"], timeout=0.5)
+    monkeypatch.setattr(connection, "PATIENCE", 1000)
+    with pytest.raises(ConnectionLost):  # and is not had again by what wants to tidy up
+        host.run(["true"])
+    machine.power_on()
+    assert host.run(["true"]).ok
 
 
 def test_a_job_outlives_its_connection(host: SshHost, machine: Machine) -> None:
