@@ -60,6 +60,7 @@ class Link:
             channel: Channel = connection.transport.open_session(timeout=SILENCE)
             return channel
         except (SSHException, OSError, EOFError) as error:
+            connection.transport.close()
             raise self.lost(str(error)) from error
 
     def connect(self) -> "Connection":
@@ -89,8 +90,6 @@ class Link:
         Raises ConnectionLost after that, and HostKeyRefused at once. A host that was waited for in vain is not waited
         for again, so that what wants to tidy up there does not take as long once more.
         """
-        with self._lock:
-            self._drop()
         pause, told = 0.5, False
         while True:
             try:
