@@ -3,14 +3,16 @@
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
+from paramiko import Channel
 
 from machine import PROJECT, Machine, until, why_not
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
-from perfbisect.host import connection, jobs
+from perfbisect.host import connection, jobs, ssh
 from perfbisect.host.connect import connect
 from perfbisect.host.protocol import Host
 from perfbisect.host.ssh import SshHost
@@ -199,6 +201,44 @@ def test_a_command_is_run_again_when_the_connection_was_lost(host: SshHost, mach
     first, second = said.split()
     assert not Path(f"/proc/{first}").exists() or first != second
     assert machine.inside(f"ps -o pid= -p {first}") == ""
+
+
+def test_a_script_that_is_cut_short_does_nothing(
+    host: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection breaks in the middle of a path."""
+    kept = Path(machine.root, "kept")
+    kept.touch()
+    host.run(["true"])
+    whole = Channel.sendall
+
+    def torn(channel: Channel, data: bytes) -> None:
+        monkeypatch.setattr(Channel, "sendall", whole)
+        whole(channel, data[: data.index(b"/no/such/")])
+        time.sleep(0.3)
+        machine.kill_sshd()
+
+    monkeypatch.setattr(Channel, "sendall", torn)
+    host.run(["rm", "-rf", "--", f"{kept}/no/such/thing"])
+    assert kept.exists()
+
+
+def test_a_command_never_begins_with_half_of_its_stdin(
+    host: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.run(["true"])
+    whole = ssh._send
+
+    def torn(channel: Channel, data: bytes) -> None:
+        monkeypatch.setattr(ssh, "_send", whole)
+        channel.sendall(data[:100_000])
+        time.sleep(0.3)
+        machine.kill_sshd()
+
+    monkeypatch.setattr(ssh, "_send", torn)
+    text = "é\n" * 100_000
+    host.run(["sh", "-c", 'cat >>"$1"; echo end >>"$1"', "x", f"{host.root}/read"], stdin=text)
+    assert Path(machine.root, "read").read_text() == f"{text}end\n"
 
 
 def test_a_restart_is_waited_for_and_told(host: SshHost, machine: Machine) -> None:
