@@ -133,6 +133,23 @@ def test_nothing_is_read_by_the_login_shell(make: Make, reach: Reach, shell: str
     assert machine.inside(f"find {machine.folder} / /root -maxdepth 2 -name hit") == ""
 
 
+@pytest.mark.parametrize("text", ["Welcome to far", "/etc/motd"])
+def test_a_shell_that_prints_is_refused_with_what_to_do(make: Make, text: str) -> None:
+    machine = make(shell="/bin/bash")
+    machine.make_known()
+    (machine.folder / "home/.bashrc").write_text(f"echo {text}\n")
+    with pytest.raises(EnvironmentFailure, match=f"shell on host far prints '{text}'") as caught:
+        connect(entry(machine))
+    assert caught.value.advice.startswith("Let it be silent")
+
+
+def test_the_users_settings_say_how_long_to_wait(machine: Machine, reach: Reach) -> None:
+    config = machine.keys / "config"
+    assert reach(entry(machine)).link.connect().connect_timeout == connection.PROMPT
+    config.write_text("Host *\n  ConnectTimeout 7\n")
+    assert reach(entry(machine)).link.connect().connect_timeout == 7
+
+
 def test_the_root_may_be_below_home(machine: Machine, reach: Reach) -> None:
     assert reach(entry(machine, root="~/a/b")).root == PurePosixPath("/root/a/b")
     assert (machine.folder / "home/a/b").is_dir()
@@ -263,6 +280,22 @@ def test_patience_ends(host: SshHost, machine: Machine, monkeypatch: pytest.Monk
         host.run(["true"])
     machine.power_on()
     assert host.run(["true"]).ok
+
+
+def test_an_interrupted_wait_for_a_host_is_not_begun_again(
+    host: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C once, and what tidies up gets one attempt."""
+    machine.power_off()
+
+    def interrupt(_text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(host.link, "tell", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        host.run(["true"])
+    with pytest.raises(ConnectionLost):
+        host.run(["true"])
 
 
 def test_a_job_outlives_its_connection(host: SshHost, machine: Machine) -> None:
