@@ -171,6 +171,27 @@ def test_kill_never_touches_another_process(host: LocalHost) -> None:
     assert jobs.status(host, mine) == 137
 
 
+def test_a_job_of_an_earlier_boot_is_lost_and_its_number_is_not_used(host: LocalHost) -> None:
+    """Its number may be that of a session whose first process has ended, as that of a daemon."""
+    daemon = subprocess.run(
+        ["setsid", "sh", "-c", f"echo $$; sleep {MARK}.9 >/dev/null 2>&1 &"], capture_output=True, text=True, check=True
+    )
+    job = shell(host, f"sleep {MARK}.31")
+    earlier = jobs.Job(job.folder, int(daemon.stdout), 1)
+    boot = Path(job.folder, "boot")
+    current = boot.read_text()
+    boot.write_text("00000000-0000-0000-0000-000000000000\n")
+    jobs.kill(host, earlier, grace=0.1)
+    assert processes(f"sleep\x00{MARK}.9")
+    assert jobs.status(host, job) == jobs.LOST
+    assert jobs.running(host) == ()
+    boot.write_text(current)
+    assert jobs.running(host) == (job,)
+    jobs.kill(host, earlier, grace=0.1)
+    assert not processes(f"sleep\x00{MARK}.9")
+    jobs.kill(host, job)
+
+
 @pytest.mark.parametrize("how", ["close", "interrupt"])
 def test_leaving_the_wait_kills_the_job(host: LocalHost, how: str) -> None:
     job = shell(host, f"echo on; sleep {MARK}.4")

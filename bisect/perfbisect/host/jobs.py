@@ -5,14 +5,15 @@ A job is the folder ``root/jobs/ID`` with
     command   what runs, for people to read and to run again
     stdin     what it reads
     pid       /proc/PID/stat of its leader, written by the leader when it starts
+    boot      the id of the host's boot in which that was
     stdout    what it wrote
     stderr
     status    the exit status, blank until it ends, and for good when it was killed from outside
     alive     locked by the leader as long as it lives: so there is one at most, and its end is seen at once
 
 The leader is a shell that leads a session of its own, runs the command under ``timeout`` and writes the status. So
-limits hold on the host, whatever happens to us. A leader is known by its pid *and* the tick at which it was born: a
-pid alone may belong to somebody else by now. Everything here is made of ``Host.run``, one call for each action, and
+limits hold on the host, whatever happens to us. A leader is known by its pid *and* the tick at which it was born, in
+the boot in which it was: a pid alone may belong to somebody else by now. Everything here is made of ``Host.run``, one call for each action, and
 bears to be run again: a lost connection ends no job, and starts none twice.
 """
 
@@ -48,6 +49,7 @@ told=
 trap told=1 HUP INT TERM
 read -r stat </proc/self/stat
 read -r began rest </proc/uptime
+cat /proc/sys/kernel/random/boot_id >"$1/boot"
 printf '%s\\n' "$stat" >"$1/pid"
 ({ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; exec sh "$1/command") <"$1/stdin" 9>&-
 status=$?
@@ -87,9 +89,13 @@ cat "$1/pid"
 # Prints the state ("running", "lost" or a number), then a chunk of the output. The state is looked at first, so that
 # the output of an ended job is complete. A zombie has ended: it waits for an init that does not reap.
 _STATE = """\
+from_this_boot() {
+    { read -r theirs <"$1/boot" && read -r ours </proc/sys/kernel/random/boot_id; } 2>/dev/null && [ "$theirs" = "$ours" ]
+}
 state() {
     read -r status <"$1/status" || status=
     [ -z "$status" ] || { echo "$status"; return; }
+    from_this_boot "$1" || { echo lost; return; }
     { read -r stat </proc/"$2"/stat; } 2>/dev/null || stat=
     set -- "$1" "$3" ${stat##*) }
     case $3 in ''|Z|X) ;; *) [ "${22}" != "$2" ] || { echo running; return; };; esac
@@ -108,8 +114,9 @@ state "$1" "$2" "$3"
 )
 
 # Everything in the leader's session, and every descendant of that (some servers' children open sessions of their
-# own), gets TERM once, whenever it appears, then KILL until nothing is left. If the leader's pid belongs to another process by now, the session
-# has ended: a number stays taken as long as a session has it.
+# own), gets TERM once, whenever it appears, then KILL until nothing is left. If the leader's pid belongs to another
+# process by now, the session has ended: a number stays taken as long as a session has it. It has ended with its boot,
+# too, and its number may be that of somebody's session now.
 _KILL = (
     _STATE
     + """\
@@ -124,6 +131,7 @@ members() {
             for (p in ours) if (!dead[p]) print p
         }'
 }
+from_this_boot "$1" || exit 0
 { read -r stat </proc/"$2"/stat; } 2>/dev/null || stat=
 if [ -n "$stat" ]; then
     born=$(set -- ${stat##*) }; echo "${20}")
