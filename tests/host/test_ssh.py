@@ -3,14 +3,16 @@
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
+from paramiko import Channel
 
 from machine import PROJECT, Machine, until, why_not
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
-from perfbisect.host import connection, jobs
+from perfbisect.host import connection, jobs, ssh
 from perfbisect.host.connect import connect
 from perfbisect.host.protocol import Host
 from perfbisect.host.ssh import SshHost
@@ -131,6 +133,23 @@ def test_nothing_is_read_by_the_login_shell(make: Make, reach: Reach, shell: str
     assert machine.inside(f"find {machine.folder} / /root -maxdepth 2 -name hit") == ""
 
 
+@pytest.mark.parametrize("text", ["Welcome to far", "/etc/motd"])
+def test_a_shell_that_prints_is_refused_with_what_to_do(make: Make, text: str) -> None:
+    machine = make(shell="/bin/bash")
+    machine.make_known()
+    (machine.folder / "home/.bashrc").write_text(f"echo {text}\n")
+    with pytest.raises(EnvironmentFailure, match=f"shell on host far prints '{text}'") as caught:
+        connect(entry(machine))
+    assert caught.value.advice.startswith("Let it be silent")
+
+
+def test_the_users_settings_say_how_long_to_wait(machine: Machine, reach: Reach) -> None:
+    config = machine.keys / "config"
+    assert reach(entry(machine)).link.connect().connect_timeout == connection.PROMPT
+    config.write_text("Host *\n  ConnectTimeout 7\n")
+    assert reach(entry(machine)).link.connect().connect_timeout == 7
+
+
 def test_the_root_may_be_below_home(machine: Machine, reach: Reach) -> None:
     assert reach(entry(machine, root="~/a/b")).root == PurePosixPath("/root/a/b")
     assert (machine.folder / "home/a/b").is_dir()
@@ -201,6 +220,44 @@ def test_a_command_is_run_again_when_the_connection_was_lost(host: SshHost, mach
     assert machine.inside(f"ps -o pid= -p {first}") == ""
 
 
+def test_a_script_that_is_cut_short_does_nothing(
+    host: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection breaks in the middle of a path."""
+    kept = Path(machine.root, "kept")
+    kept.touch()
+    host.run(["true"])
+    whole = Channel.sendall
+
+    def torn(channel: Channel, data: bytes) -> None:
+        monkeypatch.setattr(Channel, "sendall", whole)
+        whole(channel, data[: data.index(b"/no/such/")])
+        time.sleep(0.3)
+        machine.kill_sshd()
+
+    monkeypatch.setattr(Channel, "sendall", torn)
+    host.run(["rm", "-rf", "--", f"{kept}/no/such/thing"])
+    assert kept.exists()
+
+
+def test_a_command_never_begins_with_half_of_its_stdin(
+    host: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.run(["true"])
+    whole = ssh._send
+
+    def torn(channel: Channel, data: bytes) -> None:
+        monkeypatch.setattr(ssh, "_send", whole)
+        channel.sendall(data[:100_000])
+        time.sleep(0.3)
+        machine.kill_sshd()
+
+    monkeypatch.setattr(ssh, "_send", torn)
+    text = "é\n" * 100_000
+    host.run(["sh", "-c", 'cat >>"$1"; echo end >>"$1"', "x", f"{host.root}/read"], stdin=text)
+    assert Path(machine.root, "read").read_text() == f"{text}end\n"
+
+
 def test_a_restart_is_waited_for_and_told(host: SshHost, machine: Machine) -> None:
     told: list[str] = []
     host.link.tell = told.append
@@ -223,6 +280,22 @@ def test_patience_ends(host: SshHost, machine: Machine, monkeypatch: pytest.Monk
         host.run(["true"])
     machine.power_on()
     assert host.run(["true"]).ok
+
+
+def test_an_interrupted_wait_for_a_host_is_not_begun_again(
+    host: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C once, and what tidies up gets one attempt."""
+    machine.power_off()
+
+    def interrupt(_text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(host.link, "tell", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        host.run(["true"])
+    with pytest.raises(ConnectionLost):
+        host.run(["true"])
 
 
 def test_a_job_outlives_its_connection(host: SshHost, machine: Machine) -> None:

@@ -39,3 +39,13 @@ def test_what_was_cut_short_is_finished(host: LocalHost) -> None:
     place.rename(place.with_name("key.part"))
     keep(host)
     assert not place.with_name("key.part").exists()
+
+
+@pytest.mark.parametrize("text", ["", '{"facts": {"commit": "c', "{}"])
+def test_a_build_that_cannot_be_read_is_made_anew(host: LocalHost, text: str) -> None:
+    keep(host)
+    Path(builds.folder(host, "key"), "build.json").write_text(text)
+    assert builds.find(host, "key", "c" * 40) is None
+    Path(host.root, "prefix").mkdir()
+    Path(host.root, "prefix", "file").write_text("installed")
+    keep(host)

@@ -39,7 +39,15 @@ def _over_ssh(entry: HostEntry) -> SshHost:
     except CommandFailed as failure:
         said = failure.output.strip().splitlines() or ["it said nothing"]
         raise _no_root(entry, entry.root, said[-1]) from failure
-    return SshHost(entry.name, PurePosixPath(found.removesuffix("\n")), link)
+    path = found.removesuffix("\n")
+    if not path.startswith("/") or "\n" in path:
+        raise EnvironmentFailure(
+            f"a start-up file of your shell on host {entry.name} prints {path.splitlines()[0]!r}, which gets mixed with what"
+            " commands print",
+            "Let it be silent for commands: in ~/.bashrc, for instance, after `[[ $- == *i* ]] || return`. "
+            f"`ssh {entry.address} true` should print nothing.",
+        )
+    return SshHost(entry.name, PurePosixPath(path), link)
 
 
 def _no_root(entry: HostEntry, root: str, why: str) -> EnvironmentFailure:

@@ -87,9 +87,17 @@ class Link:
     def connect_again(self, deadline: float) -> None:
         """Open a lost connection again, with growing pauses until ``deadline`` (of ``time.monotonic``).
 
-        Raises ConnectionLost after that, and HostKeyRefused at once. A host that was waited for in vain is not waited
-        for again, so that what wants to tidy up there does not take as long once more.
+        Raises ConnectionLost after that, and HostKeyRefused at once. A host that was waited for in vain, or until
+        somebody lost patience, is not waited for again, so that what wants to tidy up there does not take as long once
+        more.
         """
+        try:
+            self._keep_trying(deadline)
+        except BaseException:
+            self._given_up = True
+            raise
+
+    def _keep_trying(self, deadline: float) -> None:
         pause, told = 0.5, False
         while True:
             try:
@@ -97,7 +105,6 @@ class Link:
             except ConnectionLost as failure:
                 left = deadline - time.monotonic()
                 if left <= 0 or self._given_up:
-                    self._given_up = True
                     raise
                 if not told:
                     self.tell(f"{failure}; trying again for {left:.0f} s")
@@ -133,18 +140,17 @@ class Link:
         logging.getLogger("paramiko").addHandler(logging.NullHandler())  # what it has to say is said by our errors
         user, _, host = self.address.rpartition("@")
         try:
-            connection = Connection(host, user=user or None, port=self.port or None, connect_timeout=PROMPT)
+            connection = Connection(host, user=user or None, port=self.port or None)
         except (ValueError, paramiko.ConfigParseError) as error:
             raise UsageError(
                 f"host {self.name} cannot be reached at {self.address}: {error}", _mend(self.name)
             ) from error
-        connection.connect_kwargs.setdefault("banner_timeout", PROMPT)
-        connection.connect_kwargs.setdefault("auth_timeout", PROMPT)
         hops: list[Any] = [connection]
         while hops[-1].gateway is not None and not isinstance(hops[-1].gateway, str):
             hops.append(hops[-1].gateway)
         try:
             for hop in reversed(hops):
+                _be_prompt(hop)
                 _trust_only_known(self.name, hop)
                 hop.open()
                 _keep_alive(hop)
@@ -214,6 +220,13 @@ def _trust_only_known(name: str, hop: "Connection") -> None:
             if path.is_file():
                 client.load_system_host_keys(str(path))
     client.set_missing_host_key_policy(Refuse())
+
+
+def _be_prompt(hop: "Connection") -> None:
+    """Wait for PROMPT at each step of opening it; for the first answer as long as the user's settings say."""
+    hop.connect_timeout = hop.connect_timeout or PROMPT
+    hop.connect_kwargs.setdefault("banner_timeout", PROMPT)
+    hop.connect_kwargs.setdefault("auth_timeout", PROMPT)
 
 
 def _keep_alive(hop: "Connection") -> None:

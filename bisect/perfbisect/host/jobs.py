@@ -5,14 +5,15 @@ A job is the folder ``root/jobs/ID`` with
     command   what runs, for people to read and to run again
     stdin     what it reads
     pid       /proc/PID/stat of its leader, written by the leader when it starts
+    boot      the id of the host's boot in which that was
     stdout    what it wrote
     stderr
-    status    the exit status, blank until it ends
+    status    the exit status, blank until it ends, and for good when it was killed from outside
     alive     locked by the leader as long as it lives: so there is one at most, and its end is seen at once
 
 The leader is a shell that leads a session of its own, runs the command under ``timeout`` and writes the status. So
-limits hold on the host, whatever happens to us. A leader is known by its pid *and* the tick at which it was born: a
-pid alone may belong to somebody else by now. Everything here is made of ``Host.run``, one call for each action, and
+limits hold on the host, whatever happens to us. A leader is known by its pid *and* the tick at which it was born, in
+the boot in which it was: a pid alone may belong to somebody else by now. Everything here is made of ``Host.run``, one call for each action, and
 bears to be run again: a lost connection ends no job, and starts none twice.
 """
 
@@ -30,23 +31,34 @@ from perfbisect.errors import CommandFailed, EnvironmentFailure, JobLost
 from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host
 
-LOST = -1  # the status of a job whose leader is gone without having written one: killed from outside, or a reboot
+LOST = -1  # the status of a job that has none: it was killed from outside, or its host was restarted
 GRACE = 10.0  # seconds between TERM and KILL
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CHUNK = 1 << 20  # bytes of output that one poll brings at most
 
-# A signal that is handled, unlike one that is ignored, is not inherited: the leader outlives TERM and tells the
-# status, its command does not. The status overwrites blanks in place, which needs no room on a full disk. Should the
-# command eat all memory, it is the one for the kernel to kill.
+# A signal that is handled, unlike one that is ignored, is not inherited: the leader outlives TERM, its command does
+# not. A command that was killed from outside has no status: neither when the leader was told to end, too, as in an
+# orderly shutdown (where its turn may come a little after that of the command), nor when the signal, or what timeout
+# makes of one, came before $2 seconds had passed. The status overwrites blanks in place, which needs no room on a full
+# disk. Should the command eat all memory, it is the one for the kernel to kill.
 _LEADER = """\
 exec 9>>"$1/alive"; flock -n 9 && [ ! -s "$1/pid" ] || exit
-trap : HUP INT TERM
+told=
+trap told=1 HUP INT TERM
 read -r stat </proc/self/stat
+read -r began rest </proc/uptime
+cat /proc/sys/kernel/random/boot_id >"$1/boot"
 printf '%s\\n' "$stat" >"$1/pid"
 ({ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; exec sh "$1/command") <"$1/stdin" 9>&-
-printf '%s\\n' "$?" 1<>"$1/status"
+status=$?
+read -r now rest </proc/uptime
+[ "$status" = 0 ] || sleep 0.1
+case $status in
+    124|129|130|137|143) [ "$((${now%.*} - ${began%.*}))" -ge "$2" ] || told=1;;
+esac
+[ -n "$told" ] || printf '%s\\n' "$status" 1<>"$1/status"
 """
 
 # What has to be written goes through cat, which tells of a full disk: a shell's own printf knows just "I/O error".
@@ -63,7 +75,7 @@ if [ ! -e "$1/alive" ]; then
 fi
 if [ ! -s "$1/pid" ]; then
     if [ "$6" = merged ]; then errors="$1/stdout"; else errors="$1/stderr"; fi
-    setsid sh -c "$7" leader "$1" </dev/null >>"$1/stdout" 2>>"$errors" &
+    setsid sh -c "$7" leader "$1" "$8" </dev/null >>"$1/stdout" 2>>"$errors" &
 fi
 tries=0
 until [ -s "$1/pid" ]; do
@@ -77,9 +89,13 @@ cat "$1/pid"
 # Prints the state ("running", "lost" or a number), then a chunk of the output. The state is looked at first, so that
 # the output of an ended job is complete. A zombie has ended: it waits for an init that does not reap.
 _STATE = """\
+from_this_boot() {
+    { read -r theirs <"$1/boot" && read -r ours </proc/sys/kernel/random/boot_id; } 2>/dev/null && [ "$theirs" = "$ours" ]
+}
 state() {
     read -r status <"$1/status" || status=
     [ -z "$status" ] || { echo "$status"; return; }
+    from_this_boot "$1" || { echo lost; return; }
     { read -r stat </proc/"$2"/stat; } 2>/dev/null || stat=
     set -- "$1" "$3" ${stat##*) }
     case $3 in ''|Z|X) ;; *) [ "${22}" != "$2" ] || { echo running; return; };; esac
@@ -98,8 +114,9 @@ state "$1" "$2" "$3"
 )
 
 # Everything in the leader's session, and every descendant of that (some servers' children open sessions of their
-# own), gets TERM once, whenever it appears, then KILL until nothing is left. If the leader's pid belongs to another process by now, the session
-# has ended: a number stays taken as long as a session has it.
+# own), gets TERM once, whenever it appears, then KILL until nothing is left. If the leader's pid belongs to another
+# process by now, the session has ended: a number stays taken as long as a session has it. It has ended with its boot,
+# too, and its number may be that of somebody's session now.
 _KILL = (
     _STATE
     + """\
@@ -114,6 +131,7 @@ members() {
             for (p in ours) if (!dead[p]) print p
         }'
 }
+from_this_boot "$1" || exit 0
 { read -r stat </proc/"$2"/stat; } 2>/dev/null || stat=
 if [ -n "$stat" ]; then
     born=$(set -- ${stat##*) }; echo "${20}")
@@ -180,7 +198,7 @@ def start(
     where = cwd or host.root
     command = _command(argv, where, {"LC_ALL": "C", "TMPDIR": str(scratch), **(env or {})}, timeout, cpus)
     streams = "merged" if merged else "apart"
-    arguments = [str(folder), str(where), argv[0], command, str(scratch), streams, _LEADER]
+    arguments = [str(folder), str(where), argv[0], command, str(scratch), streams, _LEADER, str(int(timeout))]
     search = {"PATH": env["PATH"]} if env and "PATH" in env else None
     try:
         started = host.run(["sh", "-c", _START, "start", *arguments], env=search, stdin=stdin, check=False)

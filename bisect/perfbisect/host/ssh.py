@@ -55,7 +55,8 @@ class SshHost:
         check: bool = True,
     ) -> Result:
         """Run ``argv`` and wait for it; see ``Host.run``."""
-        script, data = _script(argv, cwd, env, timeout), stdin.encode()
+        data = stdin.encode()
+        script = _script(argv, cwd, env, timeout, len(data))
         mark = f"perfbisect-{secrets.token_hex(8)}"
         deadline: float | None = None
         for again in itertools.count(1):
@@ -111,11 +112,12 @@ class SshHost:
 
     def _open(self, script: str, mark: str) -> "Channel":
         """A channel in which ``script`` runs. The command line that the user's login shell has to understand is the
-        same in all of them: the script comes on stdin, and head reads not a byte too much.
+        same in all of them: the script comes on stdin, and head reads not a byte too much. One that is cut short is
+        not executed as far as it came: without its last brace it is no script.
         """
         from paramiko import SSHException
 
-        text = script.encode()
+        text = f"{{\n{script}\n}}".encode()
         try:
             channel = self.link.session()
             channel.exec_command(f"exec sh -c 'eval \"$(head -c {len(text)})\"' {mark}")
@@ -147,7 +149,7 @@ class SshHost:
 
     def _end(self, mark: str) -> None:
         """End what is left of the command with that mark, after its connection was lost or nobody waits for it."""
-        self._exchange(_script(["sh", "-c", _END, "end", mark], None, None, 60), b"", "perfbisect-end", 60)
+        self._exchange(_script(["sh", "-c", _END, "end", mark], None, None, 60, 0), b"", "perfbisect-end", 60)
 
     def _check_started(self, result: Result, cwd: PurePosixPath | None) -> None:
         said = result.stderr.strip()
@@ -157,13 +159,26 @@ class SshHost:
             raise no_folder(self.name, cwd)
 
 
-def _script(argv: Sequence[str], cwd: PurePosixPath | None, env: Mapping[str, str] | None, timeout: float) -> str:
-    """What a POSIX shell on the host is to do. It stays the parent of the command, so that a signal becomes a status."""
+# To a command whose stdin is cut short by a lost connection it would look whole: it begins when all of it has come.
+_WHOLE = """\
+perfbisect_stdin=$(head -c {length} | base64 -w 0)
+[ "${{#perfbisect_stdin}}" -eq {encoded} ] || {{ echo "perfbisect: stdin was cut short" >&2; exit 1; }}
+{{ printf %s "$perfbisect_stdin" | base64 -d; }} 2>/dev/null | """
+
+
+def _script(
+    argv: Sequence[str], cwd: PurePosixPath | None, env: Mapping[str, str] | None, timeout: float, length: int
+) -> str:
+    """What a POSIX shell on the host is to do. It stays the parent of the command, so that a signal becomes a status.
+
+    ``length`` is that of the command's stdin, in bytes.
+    """
     lines = [f"cd -- {shlex.quote(str(cwd))} 2>/dev/null || {{ echo {_NOWHERE} >&2; exit 1; }}"] if cwd else []
     if wrong := [name for name in env or {} if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]:
         raise ValueError(f"not a name of an environment variable: {wrong[0]!r}")
     lines += [f"export {name}={shlex.quote(value)}" for name, value in (env or {}).items()]
-    lines += [_require(argv[0]), f"timeout -k {GRACE:g} {timeout:g} {shlex.join(argv)}", "exit $?"]
+    whole = _WHOLE.format(length=length, encoded=-(-length // 3) * 4) if length else ""
+    lines += [_require(argv[0]), f"{whole}timeout -k {GRACE:g} {timeout:g} {shlex.join(argv)}", "exit $?"]
     return "\n".join(lines)
 
 

@@ -76,11 +76,14 @@ def prefix(host: Host, key: str) -> PurePosixPath:
 
 
 def find(host: Host, key: str, sha: str) -> Kept | None:
-    """A finished build, told for commit ``sha``; None when there is none."""
+    """A finished build, told for commit ``sha``; None when there is none, or it cannot be read: it is made anew."""
     found = host.run(["cat", str(folder(host, key) / "build.json")], check=False)
     if not found.ok:
         return None
-    kept = msgspec.json.decode(found.stdout, type=Kept)
+    try:
+        kept = msgspec.json.decode(found.stdout, type=Kept)
+    except msgspec.DecodeError:
+        return None
     facts = replace(kept.facts, commit=sha, seconds=0.0, cache_hits=0, cache_misses=0, reused=True)
     return Kept(facts, kept.version)
 

@@ -142,7 +142,7 @@ class HostLab:
                 return False
             finally:
                 progress.close()
-        self._alone, self._losses = True, 0
+        self._alone, self._losses = self._alone or not built.facts.reused, 0  # a build that is found ends no other
         binary = built.facts.binary
         same = next((other for other, known in self._built.items() if known.facts.binary == binary), None)
         self._built[candidate] = built

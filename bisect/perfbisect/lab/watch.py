@@ -39,10 +39,14 @@ class Watched:
     told: set[str] = field(default_factory=set)
 
     def measure(self, order: Measure) -> Iterator[LabEvent]:
-        """Look, then measure. Raises EnvironmentFailure when the disk is full, or the host is not ours any more."""
+        """Look, then measure. Raises EnvironmentFailure when the disk is full, or the host is not ours any more: what
+        happened there then counts for nothing.
+        """
         self.held.confirm()
         yield from self.look()
-        yield from self.lab.measure(order)
+        for event in self.lab.measure(order):
+            self.held.confirm()
+            yield event
 
     def look(self) -> Iterator[Warned]:
         """What is new. Raises EnvironmentFailure when there is no room for another build."""
