@@ -1,7 +1,7 @@
 """The lab that acts on a real host: builds what is not built, times what is ordered, tells what happens."""
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -70,7 +70,7 @@ class HostLab:
         self._alone = False  # no build of an earlier session can be running any more
         self._losses = 0  # in a row
 
-    def measure(self, order: Measure) -> Iterator[LabEvent]:
+    def measure(self, order: Measure) -> Generator[LabEvent]:
         """Build what is not built, then time the runs of ``order`` in interleaved order.
 
         Ends early, for the search to think again, when a candidate fails or turns out to be the binary of another.

@@ -1,6 +1,6 @@
 """A lab whose host is looked at between measurements: is it as it was, is there room, is it still ours?"""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 
 from perfbisect.core.event import LabEvent, Warned
@@ -38,7 +38,7 @@ class Watched:
     throttled: int | None = None
     told: set[str] = field(default_factory=set)
 
-    def measure(self, order: Measure) -> Iterator[LabEvent]:
+    def measure(self, order: Measure) -> Generator[LabEvent]:
         """Look, then measure. Raises EnvironmentFailure when the disk is full, or the host is not ours any more."""
         self.held.confirm()
         yield from self.look()
