@@ -89,6 +89,10 @@ def test_a_circle_of_extends_is_a_mistake(write: Write, small: str, length: int)
 # What is appended to the small recipe (or the whole recipe), and what the error must say.
 MISTAKES = {
     "typo": ('[build.evn]\nA = "1"', r"`build.evn` is not a key that is known here. Did you mean 'env'"),
+    "no environment variable": (
+        '[build.env]\n"A;touch b" = ""',
+        r'`build.env.A;touch b` is "A;touch b", but must be named as',
+    ),
     "typo at the top": ("[severs]", r"`severs` is not a key that is known here. Did you mean 'server'"),
     "filled in by the reader": ('[dataset]\n[variants.x]\nname = "x"', r"`variants.x.name` is not a key"),
     "type": ('timeout = "fast"', r'`build.timeout` is "fast", but must be a number of seconds above 0'),

@@ -17,7 +17,7 @@ repository = "https://example.org/small.git"
 release_tags = ["v{version}", "R_{version:_}"]
 version = ["cat", "VERSION"]
 ignore = ["doc/**"]
-env = {"a key" = "x", EMPTY = ""}
+env = {A = "x", EMPTY = ""}
 configure = [["sh", "-c", """
 echo "${{HOME}}" \\\\ 'x'
 cd {prefix}
@@ -28,6 +28,7 @@ ldflags = ""
 initialise = [["{prefix}/init", "{data}"]]
 start = ["{prefix}/server"]
 ready = ["true"]
+sysbench = {"a key" = "x"}
 [[when]]
 version = ">=3"
 change.build.env = {EMPTY = "", B = "2"}

@@ -48,6 +48,7 @@ class Link:
         """Nothing is opened yet."""
         self._connection: Connection | None = None
         self._was_open = False
+        self._given_up = False
         self._lock = threading.Lock()
 
     def session(self) -> "Channel":
@@ -59,6 +60,7 @@ class Link:
             channel: Channel = connection.transport.open_session(timeout=SILENCE)
             return channel
         except (SSHException, OSError, EOFError) as error:
+            connection.transport.close()
             raise self.lost(str(error)) from error
 
     def connect(self) -> "Connection":
@@ -79,23 +81,23 @@ class Link:
                         raise
                     lost = f"the connection to host {self.name} is lost: {failure}"
                     raise ConnectionLost(lost, failure.advice) from failure
-                self._was_open = True
+                self._was_open, self._given_up = True, False
             return self._connection
 
     def connect_again(self, deadline: float) -> None:
         """Open a lost connection again, with growing pauses until ``deadline`` (of ``time.monotonic``).
 
-        Raises ConnectionLost after that, and HostKeyRefused at once.
+        Raises ConnectionLost after that, and HostKeyRefused at once. A host that was waited for in vain is not waited
+        for again, so that what wants to tidy up there does not take as long once more.
         """
-        with self._lock:
-            self._drop()
         pause, told = 0.5, False
         while True:
             try:
                 self.connect()
             except ConnectionLost as failure:
                 left = deadline - time.monotonic()
-                if left <= 0:
+                if left <= 0 or self._given_up:
+                    self._given_up = True
                     raise
                 if not told:
                     self.tell(f"{failure}; trying again for {left:.0f} s")

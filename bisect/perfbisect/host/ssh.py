@@ -1,6 +1,8 @@
 """A machine reached over SSH as a host."""
 
 import contextlib
+import itertools
+import re
 import secrets
 import shlex
 import socket
@@ -56,7 +58,7 @@ class SshHost:
         script, data = _script(argv, cwd, env, timeout), stdin.encode()
         mark = f"perfbisect-{secrets.token_hex(8)}"
         deadline: float | None = None
-        while True:
+        for again in itertools.count(1):
             began = time.monotonic()
             try:
                 status, stdout, stderr = self._exchange(script, data, mark, timeout + GRACE + connection.SILENCE)
@@ -67,6 +69,7 @@ class SshHost:
                 if now > deadline:
                     raise
                 self.link.connect_again(min(deadline, now + connection.PATIENCE))
+                time.sleep(min(0.1 * again, 5))
                 with contextlib.suppress(ConnectionLost):
                     self._end(mark)
             except (KeyboardInterrupt, SystemExit):
@@ -133,7 +136,8 @@ class SshHost:
                 if not channel.status_event.wait(limit):
                     raise TimeoutError
                 status = channel.recv_exit_status()
-            except OSError as error:
+            except OSError as error:  # silence: whoever else waits there is told by this, too
+                channel.get_transport().close()
                 raise self.link.lost(str(error)) from error
             finally:
                 channel.close()
@@ -156,6 +160,8 @@ class SshHost:
 def _script(argv: Sequence[str], cwd: PurePosixPath | None, env: Mapping[str, str] | None, timeout: float) -> str:
     """What a POSIX shell on the host is to do. It stays the parent of the command, so that a signal becomes a status."""
     lines = [f"cd -- {shlex.quote(str(cwd))} 2>/dev/null || {{ echo {_NOWHERE} >&2; exit 1; }}"] if cwd else []
+    if wrong := [name for name in env or {} if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]:
+        raise ValueError(f"not a name of an environment variable: {wrong[0]!r}")
     lines += [f"export {name}={shlex.quote(value)}" for name, value in (env or {}).items()]
     lines += [_require(argv[0]), f"timeout -k {GRACE:g} {timeout:g} {shlex.join(argv)}", "exit $?"]
     return "\n".join(lines)

@@ -9,6 +9,9 @@ from typing import Annotated, ClassVar
 import msgspec
 
 Argv = Annotated[list[str], msgspec.Meta(min_length=1, description='a command: ["program", "argument", …]')]
+Variable = Annotated[
+    str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", description="named as an environment variable is")
+]
 Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
 
 Weight = Annotated[float, msgspec.Meta(gt=0, description="a number above 0; 1 is an ordinary commit's")]
@@ -49,7 +52,7 @@ class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     compile: list[Argv]
     install: list[Argv]
     artifacts: list[str]  # paths below {prefix} whose loadable sections say whether two builds are the same
-    env: dict[str, str] = {}
+    env: dict[Variable, str] = {}
     needs: list[str] = []  # programs that must be on the host, beyond git and ccache
     timeout: Seconds = 7200.0  # for the whole build
 
@@ -65,7 +68,7 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ready: Argv  # ends with 0 once the server answers
     stop: list[str] = []  # empty: SIGTERM
     create: list[Argv] = []  # after the first start: users, databases
-    env: dict[str, str] = {}
+    env: dict[Variable, str] = {}
     ready_timeout: Seconds = 60.0
     stop_timeout: Seconds = 60.0
     refuses_root: bool = False

@@ -71,6 +71,7 @@ def verify(value: object, kind: Any, place: Place, *, partial: bool = False) -> 
         _verify_leaf(value, kind, place)
     elif origin is dict:
         for key, entry in _expect(value, dict, place).items():
+            verify(key, arguments[0], place.at(key))
             verify(entry, arguments[1], place.at(key), partial=partial)
     elif origin is list:
         for index, entry in enumerate(_expect(value, list, place)):

@@ -1,0 +1,287 @@
+"""Hosts over SSH: a real sshd on a machine of its own."""
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from machine import PROJECT, Machine, until, why_not
+from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
+from perfbisect.host import connection, jobs
+from perfbisect.host.connect import connect
+from perfbisect.host.protocol import Host
+from perfbisect.host.ssh import SshHost
+from perfbisect.recipes.inventory import HostEntry
+
+pytestmark = [pytest.mark.tools, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
+
+ODD = [
+    "a b",
+    "'",
+    '"',
+    "$(touch hit)",
+    "`touch hit`",
+    ";touch hit",
+    "-n",
+    "\\n",
+    "line\nline",
+    "!x",
+    "é→",
+    "*",
+    "~",
+    "#",
+    "",
+]
+
+Make = Callable[..., Machine]
+
+
+@pytest.fixture
+def make(seal: Path) -> Iterator[Make]:
+    """``make(shell=…, port=…)``: a machine whose key is not known yet."""
+    made = []
+
+    def one(**options: object) -> Machine:
+        made.append(Machine(seal / ".ssh", hidden=[PROJECT], **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield one
+    for machine in made:
+        machine.remove()
+
+
+@pytest.fixture
+def machine(make: Make) -> Machine:
+    made = make()
+    made.make_known()
+    return made
+
+
+def entry(machine: Machine, **changes: object) -> HostEntry:
+    return HostEntry(**{"name": "far", "address": machine.address, "root": machine.root, **changes})  # type: ignore[arg-type]
+
+
+Reach = Callable[..., SshHost]
+
+
+@pytest.fixture
+def reach() -> Iterator[Reach]:
+    """``reach(entry)``: a host that is left at the end of the test."""
+    reached = []
+
+    def one(asked: HostEntry) -> SshHost:
+        host = connect(asked)
+        assert isinstance(host, SshHost)
+        reached.append(host)
+        return host
+
+    yield one
+    for host in reached:
+        host.link.close()
+
+
+@pytest.fixture
+def host(machine: Machine, reach: Reach) -> SshHost:
+    return reach(entry(machine))
+
+
+def test_it_is_as_on_this_machine(host: SshHost) -> None:
+    assert host.run(["sh", "-c", "cat; echo two >&2; exit 3"], stdin="one", check=False).stdout == "one"
+    result = host.run(["sh", "-c", "cat; echo two >&2; exit 3"], stdin="one", check=False)
+    assert (result.status, result.stdout, result.stderr, result.ok) == (3, "one", "two\n", False)
+    assert host.run(["printf", r"a\377b"]).stdout == "a\ufffdb"
+    with pytest.raises(CommandFailed, match=r"host far, sh -c.*status 7: no such luck"):
+        host.run(["sh", "-c", "echo no such luck >&2; exit 7"])
+    with pytest.raises(EnvironmentFailure, match="ninja is not installed on host far") as caught:
+        host.run(["ninja"], env={"PATH": "/nonexistent"}, check=False)
+    assert caught.value.advice == "Install with: apt-get install ninja-build"
+    with pytest.raises(EnvironmentFailure, match="no folder /nonexistent on host far"):
+        host.run(["true"], cwd=PurePosixPath("/nonexistent"))
+    with pytest.raises(EnvironmentFailure, match="no space left on host far"):
+        host.run(["sh", "-c", "cat /proc/version >/dev/full"], check=False)
+    assert host.run(["kill", "-s", "KILL", "0"], check=False).status == 128 + 9
+    assert len(host.run(["cat"], stdin="x" * 5_000_000).stdout) == 5_000_000
+
+
+def test_a_limit_is_kept_there(host: SshHost, machine: Machine) -> None:
+    with pytest.raises(CommandFailed, match=r"more than 0\.2 s: not finished after 0\.2 s") as caught:
+        host.run(["sh", "-c", "sleep 4321 & wait"], timeout=0.2)
+    assert caught.value.status == 124
+    until(lambda: "sleep 4321" not in machine.inside("ps -e -o args="))
+
+
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash", "/usr/bin/zsh", "/usr/bin/tcsh", "/usr/bin/fish"])
+def test_nothing_is_read_by_the_login_shell(make: Make, reach: Reach, shell: str) -> None:
+    if not Path(shell).exists():
+        pytest.skip(f"no {shell}")
+    machine = make(shell=shell)
+    machine.make_known()
+    host = reach(entry(machine))
+    odd = "|".join(ODD)
+    folder = host.root / odd.replace("/", "")
+    host.run(["mkdir", "--", str(folder)])
+    show = ["sh", "-c", 'pwd; printf "%s|" "$ODD" "$@"; cat', odd, *ODD]
+    said = host.run(show, cwd=folder, env={"ODD": odd}, stdin=odd).stdout
+    assert said == f"{folder}\n{odd}|{odd.rpartition('#')[0]}#||{odd}"
+    job = jobs.start(host, ["printf", "%s|", *ODD], name=odd, cwd=folder, env={"ODD": odd}, stdin=odd, timeout=9)
+    assert "\n".join(jobs.wait(host, job)) == "|".join(ODD) + "|"
+    assert machine.inside(f"find {machine.folder} / /root -maxdepth 2 -name hit") == ""
+
+
+def test_the_root_may_be_below_home(machine: Machine, reach: Reach) -> None:
+    assert reach(entry(machine, root="~/a/b")).root == PurePosixPath("/root/a/b")
+    assert (machine.folder / "home/a/b").is_dir()
+    with pytest.raises(EnvironmentFailure, match="root folder /proc/x of host far cannot be made"):
+        connect(entry(machine, root="/proc/x"))
+
+
+def test_an_unknown_key_is_refused_until_the_command_that_is_told_has_run(make: Make, reach: Reach) -> None:
+    machine = make(port=2222)
+    asked = entry(machine, port=2222)
+    with pytest.raises(
+        EnvironmentFailure, match=r"key of host far is not known: .* showed ssh-ed25519 SHA256:"
+    ) as caught:
+        connect(asked)
+    told = caught.value.advice.partition("add it with: ")[2]
+    assert not (machine.keys / "known_hosts").exists()
+    subprocess.run(told, shell=True, check=True, capture_output=True)
+    assert reach(asked).run(["true"]).ok
+
+
+def test_a_changed_key_is_refused(make: Make) -> None:
+    machine, other = make(), make()
+    (machine.keys / "known_hosts").write_text(f"{machine.address} {(other.folder / 'host_key.pub').read_text()}")
+    with pytest.raises(EnvironmentFailure, match="is not the one that is known") as caught:
+        connect(entry(machine))
+    assert "ssh-keygen -R" in caught.value.advice
+
+
+def test_what_does_not_work_is_said(machine: Machine) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"name nowhere\.invalid of host far is not known"):
+        connect(entry(machine, address="nowhere.invalid"))
+    with pytest.raises(EnvironmentFailure, match=r"does not answer at 10\.\S+:2345: ") as caught:
+        connect(entry(machine, port=2345))
+    assert "sshd" in caught.value.advice
+    (machine.folder / "authorized_keys").write_text("")
+    with pytest.raises(EnvironmentFailure, match="far does not let root in") as caught:
+        connect(entry(machine, address=f"root@{machine.address}"))
+    assert "ssh-copy-id" in caught.value.advice
+
+
+def test_the_users_settings_lead_there(make: Make, reach: Reach) -> None:
+    """An alias with user, port, key and known_hosts of its own, behind a jump host."""
+    jump, machine = make(), make(port=2222)
+    jump.make_known()
+    machine.make_known()
+    shutil.move(machine.keys / "id_ed25519", machine.keys / "mine")
+    shutil.move(machine.keys / "known_hosts", machine.keys / "known")
+    (machine.keys / "config").write_text(
+        f"Host *\n  User root\n  IdentityFile ~/.ssh/mine\n  UserKnownHostsFile ~/.ssh/known\n"
+        f"Host door\n  HostName {jump.address}\nHost big\n  HostName {machine.address}\n  Port 2222\n  ProxyJump door\n"
+    )
+    subprocess.run(["ip", "route", "flush", machine.address], check=False)
+    for one, other in ((jump, machine), (machine, jump)):
+        subprocess.run(["ip", "-n", one.name, "route", "add", other.address, "via", one.here], check=True)
+    Path("/proc/sys/net/ipv4/conf", f"{jump.name}a", "forwarding").write_text("1")
+    Path("/proc/sys/net/ipv4/conf", f"{machine.name}a", "forwarding").write_text("1")
+    host = reach(entry(machine, address="big"))
+    assert host.run(["sh", "-c", "echo $SSH_CONNECTION"]).stdout.split()[0] == jump.address
+
+
+def test_a_command_is_run_again_when_the_connection_was_lost(host: SshHost, machine: Machine) -> None:
+    told: list[str] = []
+    host.link.tell = told.append
+    threading.Timer(0.5, machine.kill_sshd).start()
+    said = host.run(["sh", "-c", 'echo $$ >>"$1/pids"; sleep 1.5; cat "$1/pids"', "x", str(host.root)]).stdout
+    first, second = said.split()
+    assert not Path(f"/proc/{first}").exists() or first != second
+    assert machine.inside(f"ps -o pid= -p {first}") == ""
+
+
+def test_a_restart_is_waited_for_and_told(host: SshHost, machine: Machine) -> None:
+    told: list[str] = []
+    host.link.tell = told.append
+    machine.power_off()
+    threading.Timer(1.0, machine.power_on).start()
+    assert host.run(["echo", "back"]).stdout == "back\n"
+    assert [text.partition(";")[0].partition(":")[0] for text in told] == [
+        "the connection to host far is lost",
+        "host far is back",
+    ]
+
+
+def test_patience_ends(host: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PATIENCE", 0.5)
+    machine.power_off()
+    with pytest.raises(ConnectionLost, match="connection to host far is lost: host far"):
+        host.run(["true"], timeout=0.5)
+    monkeypatch.setattr(connection, "PATIENCE", 1000)
+    with pytest.raises(ConnectionLost):  # and is not had again by what wants to tidy up
+        host.run(["true"])
+    machine.power_on()
+    assert host.run(["true"]).ok
+
+
+def test_a_job_outlives_its_connection(host: SshHost, machine: Machine) -> None:
+    job = jobs.start(host, ["sh", "-c", "echo one; sleep 1; echo two"], name="x", timeout=60)
+    threading.Timer(0.3, machine.kill_sshd).start()
+    assert list(jobs.wait(host, job)) == ["one", "two"]
+    assert jobs.status(host, job) == 0
+
+
+def test_a_job_is_lost_in_a_restart(host: SshHost, machine: Machine) -> None:
+    job = jobs.start(host, ["sleep", "1000"], name="x", timeout=2000)
+    machine.power_off()
+    machine.power_on()
+    assert jobs.status(host, job) == jobs.LOST
+    assert jobs.running(host) == ()
+
+
+class Twice:
+    """A host on which every command is run a second time, as after a lost connection."""
+
+    def __init__(self, host: Host) -> None:
+        self.host, self.name, self.root = host, host.name, host.root
+
+    def run(self, argv: list[str], **options: object) -> object:
+        self.host.run(argv, **options)  # type: ignore[arg-type]
+        return self.host.run(argv, **options)  # type: ignore[arg-type]
+
+
+def test_a_job_started_twice_runs_once(tmp_path: Path) -> None:
+    twice: Host = Twice(connect(HostEntry(name="here", root=str(tmp_path))))  # type: ignore[assignment]
+    job = jobs.start(twice, ["sh", "-c", "echo ran >>ran; cat"], name="x", timeout=9, stdin="read\n")
+    assert list(jobs.wait(twice, job)) == ["read"]
+    assert (tmp_path / "ran").read_text() == "ran\n"
+    jobs.kill(twice, job)
+    jobs.remove(twice, job)
+
+
+def test_two_threads_use_two_hosts_and_one(machine: Machine, reach: Reach) -> None:
+    hosts = [reach(entry(machine)), reach(entry(machine))]
+    said: list[str] = []
+
+    def many(host: SshHost) -> None:
+        for _ in range(10):
+            said.append(host.run(["cat"], stdin="x").stdout)
+
+    threads = [threading.Thread(target=many, args=[host]) for host in hosts + hosts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert said == ["x"] * 40
+
+
+def test_a_stream_goes_both_ways_and_tells_how_it_ended(host: SshHost) -> None:
+    with host.stream(["tr", "a-z", "A-Z"]) as end:
+        end.sendall(b"hello")
+        end.shutdown(1)
+        assert end.recv(100) == b"HELLO"
+    with pytest.raises(CommandFailed, match="status 4: no"), host.stream(["sh", "-c", "echo no >&2; exit 4"]):
+        pass
+    with pytest.raises(EnvironmentFailure, match="no-such is not installed"), host.stream(["no-such"]):
+        pass

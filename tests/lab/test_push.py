@@ -1,0 +1,84 @@
+"""Commits travel to another machine by git's own push, here to another folder."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.push import REFS, push
+
+pytestmark = pytest.mark.tools
+
+Git = Callable[..., str]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> LocalHost:
+    root = tmp_path / "our 'root' $(x)"
+    root.mkdir()
+    return LocalHost("far", PurePosixPath(root))
+
+
+@pytest.fixture
+def bare(host: LocalHost) -> PurePosixPath:
+    place = host.root / "a b.git"
+    host.run(["git", "init", "-q", "--bare", str(place)])
+    return place
+
+
+def commit(tmp_path: Path, git: Git, name: str) -> str:
+    (tmp_path / "repo" / name).write_text(name * 1000)
+    git("add", ".")
+    git("commit", "-q", "-m", "change")
+    return git("rev-parse", "HEAD")
+
+
+def there(bare: PurePosixPath) -> set[str]:
+    show = ["git", f"--git-dir={bare}", "for-each-ref", "--format=%(refname)"]
+    return set(subprocess.run(show, capture_output=True, text=True, check=True).stdout.split())
+
+
+def objects(bare: PurePosixPath) -> int:
+    return sum(1 for _ in Path(bare, "objects").glob("??/*"))
+
+
+def test_only_what_is_missing_travels(tmp_path: Path, git: Git, host: LocalHost, bare: PurePosixPath) -> None:
+    git("checkout", "-q", "-b", "$(touch${IFS}hit);'-odd-é")
+    first = commit(tmp_path, git, "a")
+    git_dir = tmp_path / "repo" / ".git"
+    push(host, bare, git_dir, [first])
+    assert there(bare) == {f"{REFS}/{first}"}
+    assert objects(bare) == 3
+    second, third = commit(tmp_path, git, "-b $(id)\n"), commit(tmp_path, git, "ü")
+    push(host, bare, git_dir, [first, third, third])
+    assert there(bare) == {f"{REFS}/{first}", f"{REFS}/{third}"}
+    assert objects(bare) == 9
+    show = subprocess.run(["git", f"--git-dir={bare}", "show", f"{second}:-b $(id)\n"], capture_output=True, check=True)
+    assert show.stdout.startswith(b"-b $(id)\n")
+    (git_dir / "HEAD").unlink()  # nothing is asked of a repository whose commits are all there
+    push(host, bare, git_dir, [first, third])
+
+
+def test_an_incomplete_clone_is_refused(tmp_path: Path, git: Git, host: LocalHost, bare: PurePosixPath) -> None:
+    commit(tmp_path, git, "a")
+    last = commit(tmp_path, git, "b")
+    git("config", "uploadpack.allowFilter", "true")
+    for options, sentence in ((["--depth=1"], "is a shallow clone"), (["--filter=blob:none"], "is a partial clone")):
+        clone = tmp_path / options[0]
+        subprocess.run(
+            ["git", "clone", "-q", "--bare", *options, "--", f"file://{tmp_path}/repo", str(clone)], check=True
+        )
+        with pytest.raises(EnvironmentFailure, match=sentence):
+            push(host, bare, clone, [last])
+    assert there(bare) == set()
+
+
+def test_what_git_says_is_told(tmp_path: Path, git: Git, host: LocalHost, bare: PurePosixPath) -> None:
+    commit(tmp_path, git, "a")
+    with pytest.raises(EnvironmentFailure, match="cannot be pushed to host far"):
+        push(host, bare, tmp_path / "repo" / ".git", ["1234512345" * 4])
+    with pytest.raises(EnvironmentFailure, match="cannot be pushed to host far"):
+        push(host, host.root / "nowhere", tmp_path / "repo" / ".git", [git("rev-parse", "HEAD")])
