@@ -86,7 +86,8 @@ def across(
     groups = classes(graph, whole)
     each = _together([_class(kind, graph, observations, policy, whole, groups, in_flight) for kind in kinds(policy)])
     belief = _belief(graph, each)
-    if not any(one.hosts and not (one.known and one.known.nothing) for one in each):
+    lost = [one.kind for one in each if one.takes_part and not one.hosts]
+    if not lost and not any(one.hosts and not (one.known and one.known.nothing) for one in each):
         return Decision(_nothing_found(graph, each), belief)
     if spent := budget.spent(whole, policy):
         stopped = undecided(belief, policy, spent) if _main(each) else nothing_known(graph, spent)
@@ -101,6 +102,9 @@ def across(
         placed = replace(order, host=(one.free or one.hosts)[0])
         return Decision(budget.within(placed, whole, policy), belief)
     ended = [order for _, order in asked if isinstance(order, Inconclusive)]
+    if lost and not ended:  # for them nothing can be done, and without them nothing can be found
+        placed = replace(first_look(whole, policy, bad), host=policy.kinds.index(lost[0]))
+        return Decision(placed, belief)
     return Decision(_with_effects(ended[0], each) if ended else _nothing_found(graph, each), belief)
 
 
