@@ -45,6 +45,7 @@ class HuntStarted:
     resumed: bool
     metric: str = "qps"  # what is compared
     further: tuple[HostFacts, ...] = ()  # the other hosts, where there are several
+    kinds: tuple[str, ...] = ()  # class of each host then
 
     @property
     def hosts(self) -> tuple[HostFacts, ...]:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 from perfbisect.core.event import LabEvent, Warned
@@ -43,6 +43,7 @@ class Member:
     name: str
     lab: Lab
     stop: threading.Event  # set to interrupt whoever works there
+    hear: Callable[[Tell], None] = field(default=lambda _: None)  # let what the way to the host says be told, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Threads:
 
 def _work(member: Member, order: Measure, tell: Tell, done: Future[None]) -> None:
     try:
+        member.hear(tell)
         with closing(member.lab.measure(order)) as events:
             for event in events:
                 try:
