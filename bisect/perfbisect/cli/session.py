@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,6 +54,8 @@ class Site:
     host: Host
     facts: HostFacts
     warnings: tuple[Warned, ...]
+    maker_entry: HostEntry | None  # of the host where builds are made, if that is another
+    maker: Host | None
 
     @classmethod
     def visit(
@@ -64,7 +67,17 @@ class Site:
         if waiting:
             wait(host, waiting)
         look = look_at(Task(host, entry, settings.metric, builder, settings.variant, workload))
-        return cls(entry, host, read_fingerprint(host, look.answers), warnings(look))
+        makes = load_host(entry.build_host, settings.hosts_path) if entry.build_host not in ("", name) else None
+        maker = connect(makes) if makes else None
+        if maker:
+            machines = [each.run(["uname", "-m"]).stdout.strip() for each in (host, maker)]
+            if machines[0] != machines[1]:
+                raise UsageError(
+                    f"Host {name} is {machines[0]} and its build_host {maker.name} is {machines[1]}: what is built there"
+                    " does not run here.",
+                    "Choose a build_host of the same architecture in hosts.toml.",
+                )
+        return cls(entry, host, read_fingerprint(host, look.answers), warnings(look), makes, maker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +128,17 @@ class Scene:
         asked = self.settings
         return f"a hunt for {asked.builder} {asked.workload}, {asked.good}..{asked.bad},"
 
-    def lab(
-        self, commits: tuple[str, ...], known: Mapping[str, str], site: Site | None = None, host: Host | None = None
-    ) -> HostLab:
+    def lab(self, commits: tuple[str, ...], known: Mapping[str, str], site: Site | None = None) -> HostLab:
         """A lab that measures these commits at a site (None: the first); ``known`` is the build key of each that was
-        built there before. ``host`` is the way to it, if it is another.
+        built there before.
         """
         site = site or self.sites[0]
         repository = open_repository(Path(self.settings.repository))
         return HostLab(
-            host=host or site.host,
+            host=site.host,
             entry=site.entry,
+            maker=site.maker,
+            maker_entry=site.maker_entry,
             builder=self.builder,
             variant=self.settings.variant,
             workload=self.workload,
@@ -191,11 +204,10 @@ def kinds_of(settings: Settings) -> tuple[str, ...]:
 @contextmanager
 def hold_all(scene: Scene, waiting: Waiting | None) -> Iterator[dict[str, Held]]:
     """Hold the locks of all hosts, taken in the order of their names, so that no two hunts wait for each other."""
+    hosts = {site.maker.name: site.maker for site in scene.sites if site.maker}
+    hosts |= {site.host.name: site.host for site in scene.sites}
     with ExitStack() as stack:
-        yield {
-            site.host.name: stack.enter_context(hold(site.host, scene.purpose, waiting))
-            for site in sorted(scene.sites, key=lambda site: site.host.name)
-        }
+        yield {name: stack.enter_context(hold(host, scene.purpose, waiting)) for name, host in sorted(hosts.items())}
 
 
 def follow_anew(scene: Scene, path: Path | None, view: View, waiting: Waiting | None = None) -> Verdict:
@@ -253,7 +265,7 @@ def follow(
 
     log = Log(history, hunt_id)
     if len(scene.sites) == 1:
-        hear(scene.host, tell)
+        hear((scene.host, scene.sites[0].maker), tell)
     with closing(view):
         try:
             if resumed:
@@ -273,15 +285,16 @@ def follow(
     return verdict
 
 
-def hear(host: Host, tell: Tell) -> None:
-    """Let ``tell`` hear what the way to a host has to say: that it is lost and waited for."""
+def hear(hosts: Sequence[Host | None], tell: Tell) -> None:
+    """Let ``tell`` hear what the ways to hosts have to say: that one is lost and waited for."""
 
     def said(sentence: str) -> None:
         with suppress(KeyboardInterrupt):  # nobody listens any more
             tell(Warned(sentence))
 
-    if isinstance(host, SshHost):
-        host.link.tell = said
+    for each in hosts:
+        if isinstance(each, SshHost):
+            each.link.tell = said
 
 
 def events(log: Log, scene: Scene, held: Mapping[str, Held], resumed: bool) -> Generator[Told]:
@@ -295,14 +308,20 @@ def events(log: Log, scene: Scene, held: Mapping[str, Held], resumed: bool) -> G
         if isinstance(event, BuildFinished):
             known[event.host or settings.host][event.facts.commit] = event.facts.key
 
-    def watched(site: Site, commits: tuple[str, ...], host: Host | None = None) -> Watched:
-        lab = scene.lab(commits, known[site.host.name], site, host)
-        return Watched(lab, host or site.host, held[site.host.name], site.facts)
+    quiet: dict[str, threading.Lock] = defaultdict(threading.Lock)  # of each host: one thing at a time
+
+    def watched(site: Site, commits: tuple[str, ...]) -> Watched:
+        lab = scene.lab(commits, known[site.host.name], site)
+        lab.quiet = quiet[site.host.name]
+        if site.maker:
+            lab.quiet_maker = quiet[site.maker.name]
+        return Watched(lab, site.host, held[site.host.name], site.facts)
 
     def member(site: Site, commits: tuple[str, ...]) -> Member:
         stop = threading.Event()
-        lab = watched(site, commits, StoppableHost(site.host, stop))
-        return Member(site.host.name, lab, stop, partial(hear, site.host))
+        maker = StoppableHost(site.maker, stop) if site.maker else None
+        lab = watched(replace(site, host=StoppableHost(site.host, stop), maker=maker), commits)
+        return Member(site.host.name, lab, stop, partial(hear, (site.host, site.maker)))
 
     def lab(commits: tuple[str, ...]) -> Lab | Crew:
         if len(scene.sites) == 1:

@@ -16,7 +16,7 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535, description="a port number, 1
 Cpus = Annotated[str, msgspec.Meta(pattern=CPUS, description='a list of CPUs such as "0-3" or "0,2,8-15"')]
 Kind = Annotated[str, msgspec.Meta(pattern=r"^[\w.-]*\Z", description='a name such as "c8"')]
 Remote = Annotated[
-    str, msgspec.Meta(pattern=r"^((redis|http)://[^\s|]+)?\Z", description='an address such as "redis://cache:6379"')
+    str, msgspec.Meta(pattern=r"^((redis|http)://[^\s|$]+)?\Z", description='an address such as "redis://cache:6379"')
 ]
 Device = Annotated[str, msgspec.Meta(pattern=r"^[\w/-]*\Z", description='a block device such as "nvme0n1"')]
 Count = Annotated[int, msgspec.Meta(ge=0, description="a whole number, 0 or more")]
