@@ -32,6 +32,7 @@ from perfbisect.lab.crew import Crew, Member, Tell, Threads
 from perfbisect.lab.lab import HostLab
 from perfbisect.lab.preflight import look_at, warnings
 from perfbisect.lab.protocol import Lab
+from perfbisect.lab.turn import Turn
 from perfbisect.lab.watch import Watched, changed
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_builder, load_host, load_workload
@@ -308,7 +309,7 @@ def events(log: Log, scene: Scene, held: Mapping[str, Held], resumed: bool) -> G
         if isinstance(event, BuildFinished):
             known[event.host or settings.host][event.facts.commit] = event.facts.key
 
-    quiet: dict[str, threading.Lock] = defaultdict(threading.Lock)  # of each host: one thing at a time
+    quiet: dict[str, Turn] = defaultdict(Turn)  # of each host: one thing at a time
 
     def watched(site: Site, commits: tuple[str, ...]) -> Watched:
         lab = scene.lab(commits, known[site.host.name], site)

@@ -1,6 +1,5 @@
 """The lab that acts on a real host: builds what is not built, times what is ordered, tells what happens."""
 
-import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab import build, builds, dataset, perf, recipe, scripts, source, visit
 from perfbisect.lab.ship import ship
 from perfbisect.lab.system import System
+from perfbisect.lab.turn import Turn
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
@@ -63,8 +63,8 @@ class HostLab:
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → what to call it when it fails: "the good end"
     maker: Host | None = None  # where builds are made, if not here
     maker_entry: HostEntry | None = None
-    quiet: threading.Lock = field(default_factory=threading.Lock)  # who has it may work on ``host``
-    quiet_maker: threading.Lock = field(default_factory=threading.Lock)  # the same of ``maker``
+    quiet: Turn = field(default_factory=Turn)  # who has it may work on ``host``
+    quiet_maker: Turn = field(default_factory=Turn)  # the same of ``maker``
 
     def __post_init__(self) -> None:
         """Nothing is done on the host before the first measurement."""
