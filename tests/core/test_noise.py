@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 
 from perfbisect.core.gauss import t_quantile, t_quantile_975
 from perfbisect.core.measurement import RunFacts
-from perfbisect.core.noise import Noise, Timed, best_runs, best_seconds, noise_in, noise_of, repeats, smallest_drop
+from perfbisect.core.noise import (
+    STEP,
+    Noise,
+    Timed,
+    _factors,
+    at_least,
+    best_runs,
+    best_seconds,
+    noise_in,
+    noise_of,
+    repeats,
+    smallest_drop,
+)
 
 
 def timed(*visits: tuple[float, ...]) -> list[Timed]:
@@ -173,3 +185,28 @@ def test_runs_of_a_trial() -> None:
     assert single is not None
     assert not single.shared
     assert single.second == pytest.approx(0.0816, rel=0.01)
+
+
+def test_steps_of_a_percentile_are_no_accidents() -> None:
+    """On a quiet host most runs show the same bucket of sysbench's histogram."""
+    level = [0.0] * 13 + [STEP, STEP, -STEP]
+    found = noise_of([Timed(i % 4, value) for i, value in enumerate(level)], shared=False)
+    assert found is not None
+    assert found.wild == 0
+    assert found.run > 0.2 * STEP
+    assert at_least(0.0, "p95") > at_least(0.0, "qps") > 0
+    assert at_least(0.03, "p95") == 0.03
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 5, 7, 12, 40])
+def test_the_interval_of_a_variance_has_two_equal_tails(freedom: int) -> None:
+    squares = np.random.default_rng(freedom).chisquare(freedom, 40_000)
+    low, high = freedom / np.quantile(squares, [0.975, 0.025])
+    assert _factors(freedom) == (pytest.approx(low, rel=0.05), pytest.approx(high, rel=0.1))
+
+
+def test_that_visits_vary_shortens_no_run() -> None:
+    advice = {
+        best_seconds(Noise(8, 32, 0, True, b, 0.01, math.hypot(b, 0.01), 0, 1, 9, 0.02), 10, 18) for b in (0, 0.05)
+    }
+    assert len(advice) == 1

@@ -97,7 +97,7 @@ def test_it_is_as_on_this_machine(host: SshHost) -> None:
         host.run(["sh", "-c", "echo no such luck >&2; exit 7"])
     with pytest.raises(EnvironmentFailure, match="ninja is not installed on host far") as caught:
         host.run(["ninja"], env={"PATH": "/nonexistent"}, check=False)
-    assert caught.value.advice == "Install with: apt-get install ninja-build"
+    assert caught.value.advice.startswith("Install with: apt-get install ninja-build")
     with pytest.raises(EnvironmentFailure, match="no folder /nonexistent on host far"):
         host.run(["true"], cwd=PurePosixPath("/nonexistent"))
     with pytest.raises(EnvironmentFailure, match="no space left on host far"):

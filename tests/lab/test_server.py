@@ -13,6 +13,7 @@ from perfbisect.core.order import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
+from perfbisect.lab import server
 from perfbisect.lab.lab import HostLab
 from perfbisect.lab.server import FIRST_PORT, descendants, free_port, processes, site
 from perfbisect.recipes.builder import Build, Builder, Server, Variant, When
@@ -190,11 +191,24 @@ def test_a_server_that_dies_is_skipped(lab: HostLab, host: LocalHost, moment: ty
     killed = []
     for event in lab.measure(Measure((Share(MORTAL, 2),), Purpose.SEARCH)):
         if isinstance(event, moment):
-            (server,) = [job for job in jobs.running(host) if "-server-" in job.id]
-            killed = [str(pid) for pid in processes(host, server)]
+            (leader,) = [job for job in jobs.running(host) if "-server-" in job.id]
+            killed = [str(pid) for pid in processes(host, leader)]
             host.run(["kill", "-9", *killed])
     assert len(killed) > 1, "with all its children"
     assert isinstance(event, CandidateSkipped)
     assert event.facts.stage == "run"
     assert "the server" in event.facts.reason
     assert not jobs.running(host)
+
+
+@needs_postgres
+@pytest.mark.dbms
+def test_a_process_that_ends_before_perf_attaches_fails_no_run(
+    lab: HostLab, host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers have helpers that come and go; the pid of one that is gone is listed for the first two attempts."""
+    pids, gone = server.pids, [2**22 + 1] * 2  # no kernel gives such a pid
+    monkeypatch.setattr(server, "pids", lambda *of: (*pids(*of), *[gone.pop() for _ in gone[:1]]))
+    ((_, run),) = finished(measure(lab, Share(FAST, 1)))
+    assert not gone
+    assert run.counters["task-clock"]

@@ -28,7 +28,12 @@ from perfbisect.core.measurement import RunFacts
 
 WILD = 6.0  # s.d. from the median of its visit from which on a run is an accident
 Z_LOW, Z_HIGH = -1.959964, 1.959964  # of a 95 % interval
+# Of chi-square with 1 to 6 degrees of freedom.
+FEW_LOW = (0.000982, 0.050636, 0.215795, 0.484419, 0.831212, 1.237344)  # 2.5 %
+FEW_HIGH = (5.023886, 7.377759, 9.348404, 11.143287, 12.832502, 14.449375)  # 97.5 %
 Z_POWER = 0.841621  # 80 %
+LEAST = 0.001  # s.d. of a run that is believed at least
+STEP = 0.018  # between neighbouring values of a percentile in sysbench's histogram
 MOST = 50  # repetitions that are advised, where nothing else speaks against more
 
 
@@ -105,6 +110,11 @@ def noise_of(runs: Sequence[Timed], shared: bool) -> Noise | None:
     )  # fmt: skip
 
 
+def at_least(noise: float, metric: str) -> float:
+    """The s.d. of a run with which a hunt may begin: no metric is as exact as a quiet afternoon makes it look."""
+    return max(noise, STEP / math.sqrt(12) if metric in ("p95", "p99") else LEAST)
+
+
 def smallest_drop(noise: Noise, visits: int, runs: float) -> float:
     """The smallest drop that ``visits`` of ``runs`` runs each on either side show at 95 % in four cases of five.
 
@@ -139,8 +149,8 @@ def best_seconds(noise: Noise, seconds: float, run_cost: float) -> int | None:
     """Seconds of a run, where it is ``seconds`` now and costs ``run_cost`` in all; None when nothing tells."""
     if noise.second is None:
         return None
-    above = noise.run**2 - noise.second**2 / seconds
-    return repeats(1.0, max(run_cost - seconds, 0.0), noise.second**2, above)
+    whole = noise.run if noise.within is None else noise.within  # what differs between visits no longer run averages
+    return repeats(1.0, max(run_cost - seconds, 0.0), noise.second**2, whole**2 - noise.second**2 / seconds)
 
 
 def _sampling(run: RunFacts, metric: str) -> float | None:
@@ -162,6 +172,8 @@ def _tame(runs: Sequence[Timed]) -> list[Timed]:
     if len(telling) < 5:
         return list(runs)
     limit = WILD * 1.4826 * float(np.median(telling))
+    if not limit:  # a percentile comes in steps, and most runs are on the same: another step is no accident
+        return list(runs)
     return [run for run, far in zip(runs, away, strict=True) if far <= limit]
 
 
@@ -186,6 +198,12 @@ def _interval(parts: Sequence[float], freedoms: Sequence[float]) -> tuple[float,
 
 
 def _chi_square(z: float, freedom: float) -> float:
-    """The quantile of chi-square where the normal's is ``z`` (Wilson and Hilferty; 2 % low at worst from 7 degrees on)."""
+    """The quantile of chi-square where the normal's is ``z``, one of the two ends of a 95 % interval.
+
+    Few degrees of freedom from tables, more by Wilson and Hilferty's formula (2 % low at worst).
+    """
+    table = FEW_LOW if z < 0 else FEW_HIGH
+    if freedom <= len(table):
+        return float(np.interp(freedom, np.arange(1, len(table) + 1), table))
     share = 2 / (9 * freedom)
-    return float(freedom * max(1 - share + z * math.sqrt(share), 0.02) ** 3)
+    return float(freedom * (1 - share + z * math.sqrt(share)) ** 3)

@@ -2,7 +2,8 @@
 
 The lock is a file that is read, compared and replaced under ``flock``, so that of two hunts that find a stale lock at
 the same moment one gets it and the other sees the new owner. The owner is a process on the machine of the controller,
-which need not be the host; only there can it be seen whether it still lives. For all others it shows its life: while it
+which need not be the host; only there can it be seen whether it still lives (in the same boot and container: names of
+machines are not unique). For all others it shows its life: while it
 holds the lock it touches the file every minute, and a lock that nobody has touched for ten is taken for abandoned. An
 owner that was only cut off for so long finds out that it is the owner no more, and stops.
 """
@@ -13,16 +14,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import msgspec
 
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.protocol import Host
+from perfbisect.process import alive, here, visible
 
 BEAT = 60.0  # seconds between two signs of life
 ABANDONED = 10 * BEAT  # without one for so long the owner has ended, or cannot reach the host
-LOOK = 2.0  # seconds between two looks of one who waits
+LOOK = 5.0  # seconds between two looks of one who waits
 
 # $1 the lock, $2 the content that may be replaced, $3 the new content (empty: none). Prints the seconds since the last
 # sign of life, and what the lock holds.
@@ -43,9 +44,8 @@ Waiting = Callable[["Owner | None"], None]
 class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     """Who holds a lock, and enough of the process to tell it from a later one with the same pid."""
 
-    pid: int
-    born: int  # clock ticks from the boot to the start of that process
-    boot: str  # id of that boot
+    process: str  # see perfbisect.process.here
+    pid: int  # the same for people, and the name of the machine, which others may share
     machine: str
     purpose: str  # "hunt 12"
     since: str  # ISO 8601, UTC
@@ -120,7 +120,8 @@ def hold(host: Host, purpose: str, waiting: Waiting | None = None) -> Iterator[H
         yield held
     finally:
         held.end()
-        _swap(host, mine, "")
+        with suppress(EnvironmentFailure):  # out of reach: what happened before is told, and the lock lapses by itself
+            _swap(host, mine, "")
 
 
 def busy(host: Host, owner: Owner) -> EnvironmentFailure:
@@ -128,7 +129,7 @@ def busy(host: Host, owner: Owner) -> EnvironmentFailure:
     return EnvironmentFailure(
         f"host {host.name} is busy: {owner} is measuring there",
         "Wait for it with --wait, or stop it."
-        + ("" if owner.machine == platform.node() else f" If it ended without a word, {_left(host)}"),
+        + ("" if visible(owner.process) else f" If it ended without a word, {_left(host)}"),
     )
 
 
@@ -179,24 +180,9 @@ def _owner(content: str) -> Owner | None:
 
 def _me(purpose: str) -> str:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    me = Owner(os.getpid(), _born(os.getpid()) or 0, _boot(), platform.node(), purpose, since)
-    return msgspec.json.encode(me).decode()
+    return msgspec.json.encode(Owner(here(), os.getpid(), platform.node(), purpose, since)).decode()
 
 
 def _gone(owner: Owner, age: float) -> bool:
-    """Whether the owner has ended; of one on another machine only the ``age`` of its last sign of life tells."""
-    if owner.machine != platform.node():
-        return age > ABANDONED
-    return owner.boot != _boot() or _born(owner.pid) != owner.born
-
-
-def _born(pid: int) -> int | None:
-    """When a live process of this machine started; None when there is none. A zombie has ended."""
-    with suppress(OSError):
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-        return None if state in "ZX" else int(fields[18])
-    return None
-
-
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    """Whether the owner has ended; of one that cannot be seen from here only the ``age`` of its last sign of life tells."""
+    return not alive(owner.process) if visible(owner.process) else age > ABANDONED

@@ -51,6 +51,11 @@ def parse(text: str) -> dict[str, float | None]:
     return counters
 
 
+def missed(said: Iterable[str]) -> bool:
+    """Whether perf ended at once, as one of the processes that it was to count was gone already."""
+    return any(line.startswith("Problems finding threads of monitor") for line in said)
+
+
 def _number(text: str) -> float | None:
     try:
         return float(text)

@@ -20,7 +20,7 @@ LONG = 3600.0  # seconds: counting or removing millions of files
 _SIZES = """\
 cd -- "$1" || exit 1; shift
 for kind do [ ! -d "$kind" ] || find "$kind" -mindepth 1 -maxdepth 1 -print0; done |
-    du -sk --time --time-style=+%s --files0-from=-
+    { du -sk --time --time-style=+%s --files0-from=- 2>/dev/null || true; }  # a job's folder may go meanwhile
 """
 _OF_THESE = 'cd -- "$1" && shift && du -sk --time --time-style=+%s -- "$@" 2>/dev/null || true'
 _REMOVE = 'cd -- "$1" && shift && rm -rf -- "$@"'

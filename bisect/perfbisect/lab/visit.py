@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from perfbisect.core.event import RunProgress
 from perfbisect.core.measurement import RunFacts
-from perfbisect.errors import PerfBisectError, RunFailed
+from perfbisect.errors import EnvironmentFailure, PerfBisectError, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.jobs import Job
 from perfbisect.host.outcome import no_space
@@ -22,6 +22,7 @@ from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
 NAME = "run"  # of the job
+ATTEMPTS = 5  # to attach perf to a server whose processes come and go
 
 _COLLECT = """for file do [ ! -e "$file" ] || cat "$file"; printf '\\f'; done"""
 
@@ -80,6 +81,17 @@ def begin(bench: Bench, system: System, candidate: int, dataset_key: str) -> Ite
 
 def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
     """One timed run: yields each report interval, returns the facts. Raises RunFailed."""
+    for _ in range(ATTEMPTS):
+        if (found := (yield from attempt(visit))) is not None:
+            return found
+    raise EnvironmentFailure(
+        f"perf could not attach to the server on host {visit.bench.host.name} in {ATTEMPTS} attempts: its processes come"
+        " and go too fast"
+    )
+
+
+def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
+    """A timed run as ``run`` has it; None if a process of the server ended before perf could attach to it."""
     bench = visit.bench
     job = start(visit)
     lines = []
@@ -92,6 +104,9 @@ def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
     paths += [str(visit.folder / name) for name in ("began", "counters", "vmstat", "iostat")]
     status, stderr, *reports = bench.host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.split("\f")[:-1]
     said = [*lines, *stderr.splitlines()]
+    if perf.missed(said):
+        jobs.remove(bench.host, job)
+        return None
     if complaint := sysbench.complaint("\n".join(said), int(status), bench.limit):
         raise failure(visit, job, said, complaint)
     try:

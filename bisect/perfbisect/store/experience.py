@@ -11,6 +11,7 @@ from statistics import median
 from perfbisect.core.counters import value
 from perfbisect.core.event import RunFinished
 from perfbisect.core.measurement import SkipFacts
+from perfbisect.core.noise import at_least
 from perfbisect.core.settings import Settings
 from perfbisect.store.codec import decode
 from perfbisect.store.trials import trial_noise
@@ -120,7 +121,7 @@ def read_noise(connection: sqlite3.Connection, settings: Settings) -> float | No
     """
     known = trial_noise(connection, settings)
     if known is not None:
-        return known.run
+        return at_least(known.run, settings.metric)
     rows = connection.execute(
         f"SELECT runs.hunt_id, runs.build_key, events.body FROM runs JOIN hunts ON hunts.id = runs.hunt_id"
         f" JOIN events ON events.id = event_id WHERE {SAME_WORK} ORDER BY runs.started DESC LIMIT {RECENT}",
@@ -140,4 +141,4 @@ def read_noise(connection: sqlite3.Connection, settings: Settings) -> float | No
         if visit != other
     ]
     # 0.6745 is the median size of a standard normal number; a difference of two runs has twice their variance.
-    return median(steps) / 0.6745 / math.sqrt(2) if len(steps) >= ENOUGH else None
+    return at_least(median(steps) / 0.6745 / math.sqrt(2), settings.metric) if len(steps) >= ENOUGH else None

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from perfbisect.core.settings import Settings
 from perfbisect.errors import UsageError
+from perfbisect.process import here
 from perfbisect.store.connection import default_place, explained, open_reader, open_writer
 from perfbisect.store.listing import Listed, read_hunts
-from perfbisect.store.process import here
 from perfbisect.store.query import Answer, ask
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import sqlite3
 from dataclasses import dataclass
 
-from perfbisect.store.process import alive
+from perfbisect.process import alive
 
 STATES = {"Found": "found", "Several": "several", "NotReproduced": "not reproduced", "Inconclusive": "inconclusive"}
 

@@ -1,9 +1,13 @@
-"""Is the process that worked on a hunt still there? Asked of /proc, so a killed one is never taken for running."""
+"""Is the process that worked on a hunt, or on a host, still there?
+
+Asked of /proc, so a killed one is never taken for running.
+"""
 
 import os
 from pathlib import Path
 
 PROC = Path("/proc")
+UNKNOWN = "unknown"
 
 
 def here() -> str:
@@ -13,8 +17,13 @@ def here() -> str:
 
 def alive(process: str) -> bool:
     """Whether the process that ``here`` described is running; False for one of another machine or container."""
-    where, pid, born = process.rsplit(" ", 2)
-    return where == machine() and born == birth(int(pid)) != ""
+    _, pid, born = process.rsplit(" ", 2)
+    return visible(process) and born == birth(int(pid)) != ""
+
+
+def visible(process: str) -> bool:
+    """Whether the process that ``here`` described would be seen from here if it were running."""
+    return process.rsplit(" ", 2)[0] == machine() != UNKNOWN
 
 
 def machine() -> str:
@@ -22,7 +31,7 @@ def machine() -> str:
     try:
         return f"{(PROC / 'sys/kernel/random/boot_id').read_text().strip()} {(PROC / 'self/ns/pid').readlink()}"
     except OSError:
-        return "unknown"
+        return UNKNOWN
 
 
 def birth(pid: int) -> str:
