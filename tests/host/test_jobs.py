@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import EnvironmentFailure, JobLost
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 
@@ -167,7 +168,7 @@ def test_kill_never_touches_another_process(host: LocalHost) -> None:
     jobs.kill(host, stale, grace=0.2)
     assert jobs.status(host, mine) is None
     jobs.kill(host, mine)
-    assert jobs.status(host, mine) == 143
+    assert jobs.status(host, mine) == 137
 
 
 @pytest.mark.parametrize("how", ["close", "interrupt"])
@@ -194,6 +195,30 @@ def test_a_lost_job_is_an_error(host: LocalHost) -> None:
     jobs.kill(host, job)
     assert not processes(f"{MARK}.5")
     assert jobs.status(host, job) == 137
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["leader first", "leader last"])
+def test_an_orderly_shutdown_leaves_no_status(host: LocalHost, last: bool) -> None:
+    """TERM for every process, in any order, and KILL after that."""
+    job = shell(host, f"sleep {MARK}.8; exit 3")
+    assert until(lambda: len(processes(f"sleep\x00{MARK}.8")) == 1)
+    table = subprocess.run(["ps", "-o", "pid=", "-s", str(job.pid)], capture_output=True, text=True, check=True)
+    members = sorted(map(int, table.stdout.split()), reverse=last)
+    assert len(members) >= 3
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        until(lambda: jobs.status(host, job) is not None)
+    assert jobs.status(host, job) == jobs.LOST
+
+
+@pytest.mark.parametrize("how", ["KILL", "TERM"])
+def test_a_command_that_is_killed_before_its_time_is_lost(host: LocalHost, how: str) -> None:
+    with pytest.raises(JobLost):
+        finish(host, shell(host, f"kill -s {how} $$"))
+    assert finish(host, shell(host, "kill -s SEGV $$"))[1] == 128 + signal.SIGSEGV
+    assert finish(host, shell(host, "trap '' TERM; sleep 1 & wait; exit 137", timeout=1))[1] in (124, 137)
 
 
 @pytest.mark.tools

@@ -1,8 +1,10 @@
 """The whole lab on a small library in C: real git, gcc, ccache, sysbench and perf."""
 
+import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -340,3 +342,41 @@ def test_work_that_was_lost_with_its_host_is_done_again(open_lab: Open, host: Lo
     assert "done again" in warned[0].text
     assert len(finished(events)) == 2
     assert not any(isinstance(event, CandidateSkipped) for event in events)
+
+
+def shut_down(host: LocalHost, name: str) -> None:
+    """TERM for every process of the jobs of that name, the leaders last."""
+    for job in jobs.running(host):
+        if job.name.startswith(name):
+            table = subprocess.run(["ps", "-o", "pid=", "-s", str(job.pid)], capture_output=True, text=True, check=True)
+            for pid in sorted(map(int, table.stdout.split()), reverse=True):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+
+
+def test_an_orderly_shutdown_is_held_against_no_commit(open_lab: Open, host: LocalHost, tmp_path: Path) -> None:
+    """In a build, and in a run."""
+    lab, begun = open_lab(), tmp_path / "begun"
+    pause = ["sh", "-c", f"if [ ! -e {begun} ]; then touch {begun}; sleep 60; fi"]
+    lab.builder = replace(BUILDER, build=replace(BUILDER.build, compile=[pause, *BUILDER.build.compile]))
+
+    def strike() -> None:
+        while not begun.exists():
+            time.sleep(0.02)
+        shut_down(host, "build-")
+
+    threading.Thread(target=strike, daemon=True).start()
+    events = []
+    for event in lab.measure(Measure((Share(FAST, 1),), Purpose.SEARCH)):
+        events.append(event)
+        if isinstance(event, RunStarted) and sum(isinstance(e, RunStarted) for e in events) == 1:
+            threading.Timer(0.6, shut_down, [host, "run"]).start()
+    assert [type(event) for event in events if isinstance(event, Warned | CandidateSkipped)] == [Warned, Warned]
+    assert len(finished(events)) == 1
+
+
+def test_no_build_of_a_killed_session_runs_beside_a_measurement(open_lab: Open, host: LocalHost) -> None:
+    measure(open_lab(), Share(FAST, 1))
+    orphan = jobs.start(host, ["sleep", "100"], name="build-small-of-another-commit", timeout=200)
+    assert len(finished(measure(open_lab(), Share(FAST, 1)))) == 1
+    assert jobs.status(host, orphan) is not None

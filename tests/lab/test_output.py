@@ -67,6 +67,9 @@ def test_the_first_error_explains(lines: list[str], reason: str) -> None:
     [
         ("a.s: fatal error: write failed: No space left on device", "no space left"),
         ("g++: fatal error: Killed signal terminated program cc1plus", "out of memory"),
+        ("collect2: fatal error: ld terminated with signal 9 [Killed]", "out of memory"),
+        ("collect2: fatal error: ld terminated with signal 15 [Terminated]", "killed from outside"),
+        ("gcc: fatal error: Terminated signal terminated program cc1", "killed from outside"),
         ("ccache: error: failed to create /x: Permission denied", "ccache does not work"),
     ],
 )

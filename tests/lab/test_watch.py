@@ -26,6 +26,19 @@ class OneRun:
         yield RAN
 
 
+class Runs:
+    """Measures for ever."""
+
+    left = False
+
+    def measure(self, _order: Measure) -> Iterator[LabEvent]:
+        try:
+            while True:
+                yield RAN
+        finally:
+            self.left = True
+
+
 @pytest.fixture
 def host(tmp_path: Path) -> LocalHost:
     return LocalHost("here", PurePosixPath(tmp_path))
@@ -89,3 +102,15 @@ def test_a_host_that_is_not_ours_any_more_is_left_alone(watched: Watched) -> Non
     watched.held.lost = True
     with pytest.raises(EnvironmentFailure, match="somebody else measures there now"):
         next(iter(watched.measure(ORDER)))
+
+
+def test_nothing_counts_from_the_moment_the_host_is_not_ours_any_more(watched: Watched) -> None:
+    lab = Runs()
+    watched.lab = lab
+    counted = []
+    with pytest.raises(EnvironmentFailure, match="somebody else measures there now"):
+        for event in watched.measure(ORDER):
+            counted.append(event)
+            watched.held.lost = True
+    assert counted == [RAN]
+    assert lab.left, "the lab has tidied up"

@@ -7,7 +7,7 @@ A job is the folder ``root/jobs/ID`` with
     pid       /proc/PID/stat of its leader, written by the leader when it starts
     stdout    what it wrote
     stderr
-    status    the exit status, blank until it ends
+    status    the exit status, blank until it ends, and for good when it was killed from outside
     alive     locked by the leader as long as it lives: so there is one at most, and its end is seen at once
 
 The leader is a shell that leads a session of its own, runs the command under ``timeout`` and writes the status. So
@@ -30,23 +30,33 @@ from perfbisect.errors import CommandFailed, EnvironmentFailure, JobLost
 from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host
 
-LOST = -1  # the status of a job whose leader is gone without having written one: killed from outside, or a reboot
+LOST = -1  # the status of a job that has none: it was killed from outside, or its host was restarted
 GRACE = 10.0  # seconds between TERM and KILL
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CHUNK = 1 << 20  # bytes of output that one poll brings at most
 
-# A signal that is handled, unlike one that is ignored, is not inherited: the leader outlives TERM and tells the
-# status, its command does not. The status overwrites blanks in place, which needs no room on a full disk. Should the
-# command eat all memory, it is the one for the kernel to kill.
+# A signal that is handled, unlike one that is ignored, is not inherited: the leader outlives TERM, its command does
+# not. A command that was killed from outside has no status: neither when the leader was told to end, too, as in an
+# orderly shutdown (where its turn may come a little after that of the command), nor when the signal, or what timeout
+# makes of one, came before $2 seconds had passed. The status overwrites blanks in place, which needs no room on a full
+# disk. Should the command eat all memory, it is the one for the kernel to kill.
 _LEADER = """\
 exec 9>>"$1/alive"; flock -n 9 && [ ! -s "$1/pid" ] || exit
-trap : HUP INT TERM
+told=
+trap told=1 HUP INT TERM
 read -r stat </proc/self/stat
+read -r began rest </proc/uptime
 printf '%s\\n' "$stat" >"$1/pid"
 ({ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; exec sh "$1/command") <"$1/stdin" 9>&-
-printf '%s\\n' "$?" 1<>"$1/status"
+status=$?
+read -r now rest </proc/uptime
+[ "$status" = 0 ] || sleep 0.1
+case $status in
+    124|129|130|137|143) [ "$((${now%.*} - ${began%.*}))" -ge "$2" ] || told=1;;
+esac
+[ -n "$told" ] || printf '%s\\n' "$status" 1<>"$1/status"
 """
 
 # What has to be written goes through cat, which tells of a full disk: a shell's own printf knows just "I/O error".
@@ -63,7 +73,7 @@ if [ ! -e "$1/alive" ]; then
 fi
 if [ ! -s "$1/pid" ]; then
     if [ "$6" = merged ]; then errors="$1/stdout"; else errors="$1/stderr"; fi
-    setsid sh -c "$7" leader "$1" </dev/null >>"$1/stdout" 2>>"$errors" &
+    setsid sh -c "$7" leader "$1" "$8" </dev/null >>"$1/stdout" 2>>"$errors" &
 fi
 tries=0
 until [ -s "$1/pid" ]; do
@@ -180,7 +190,7 @@ def start(
     where = cwd or host.root
     command = _command(argv, where, {"LC_ALL": "C", "TMPDIR": str(scratch), **(env or {})}, timeout, cpus)
     streams = "merged" if merged else "apart"
-    arguments = [str(folder), str(where), argv[0], command, str(scratch), streams, _LEADER]
+    arguments = [str(folder), str(where), argv[0], command, str(scratch), streams, _LEADER, str(int(timeout))]
     search = {"PATH": env["PATH"]} if env and "PATH" in env else None
     try:
         started = host.run(["sh", "-c", _START, "start", *arguments], env=search, stdin=stdin, check=False)

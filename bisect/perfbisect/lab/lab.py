@@ -155,7 +155,8 @@ class HostLab:
         if self.maker:
             yield BuildProgress(candidate, 0, 0, "ship")
             ship(self.maker, self.builder.name, built.facts.key, self.host)
-        self._alone, self._losses = not self.maker, 0
+        made_here = not (built.facts.reused or self.maker)  # then it has ended every other
+        self._alone, self._losses = self._alone or made_here, 0
         binary = built.facts.binary
         same = next((other for other, known in self._built.items() if known.facts.binary == binary), None)
         self._built[candidate] = built

@@ -17,9 +17,13 @@ _ERROR = re.compile(
 _OF_THE_HOST = (
     (re.compile(r"No space left on device|Disk quota exceeded"), "no space left"),
     (
-        re.compile(r"Killed signal terminated program|virtual memory exhausted|[Cc]annot allocate memory"),
+        re.compile(
+            r"Killed signal terminated program|terminated with signal 9\b"
+            r"|virtual memory exhausted|[Cc]annot allocate memory"
+        ),
         "out of memory",
     ),
+    (re.compile(r"Terminated signal terminated program|terminated with signal 15\b"), "killed from outside"),
     (re.compile(r"^ccache: error:"), "ccache does not work"),
 )
 

@@ -1,6 +1,7 @@
 """A lab whose host is looked at between measurements: is it as it was, is there room, is it still ours?"""
 
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from perfbisect.core.event import LabEvent, Warned
@@ -39,10 +40,15 @@ class Watched:
     told: set[str] = field(default_factory=set)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """Look, then measure. Raises EnvironmentFailure when the disk is full, or the host is not ours any more."""
+        """Look, then measure. Raises EnvironmentFailure when the disk is full, or the host is not ours any more: what
+        happened there then counts for nothing.
+        """
         self.held.confirm()
         yield from self.look()
-        yield from self.lab.measure(order)
+        with closing(self.lab.measure(order)) as events:
+            for event in events:
+                self.held.confirm()
+                yield event
 
     def look(self) -> Iterator[Warned]:
         """What is new. Raises EnvironmentFailure when there is no room for another build."""
