@@ -1,89 +1,26 @@
 """The loop, driven by a lab that computes instead of acting: what is saved, told, ordered, and in which order."""
 
-import math
-import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from computed import ComputedLab, commits, log_of, quest, speeds, started
 from perfbisect.core.event import (
     BuildFinished,
-    BuildStarted,
     CandidateSkipped,
-    Commit,
     Decided,
     Event,
     HuntEnded,
     HuntStarted,
-    LabEvent,
     RunFinished,
-    RunStarted,
 )
-from perfbisect.core.graph import Graph
-from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
-from perfbisect.core.order import Found, Inconclusive, Measure, NotReproduced
-from perfbisect.core.policy import Policy
-from perfbisect.core.schedule import interleave
-from perfbisect.core.settings import Settings
+from perfbisect.core.measurement import SkipFacts
+from perfbisect.core.order import Found, Inconclusive, NotReproduced
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.hunt import Log, Quest, check_base, hunt, replay
 from perfbisect.store.history import History
-
-HOST = HostFacts("local", "cpu", 2, 1024, "6.1", "gcc 12")
-
-
-@dataclass
-class ComputedLab:
-    """Measures commits named by hash; ``speed`` is the true QPS of each, 1 % noise is added."""
-
-    commits: tuple[str, ...]
-    speed: dict[str, float]
-    unbuildable: frozenset[str] = frozenset()
-    counters: bool = True
-    clock: float = 1000.0
-    built: list[str] = field(default_factory=list)
-    luck: random.Random = field(default_factory=lambda: random.Random(7))
-
-    def measure(self, order: Measure) -> Iterator[LabEvent]:
-        """As a real lab does it: builds first, then runs in turns."""
-        for share in order.plan:
-            commit = self.commits[share.candidate]
-            if commit in self.built:
-                continue
-            yield BuildStarted(share.candidate, Commit(commit, "2024-01-01", "Someone", f"change {commit[:4]}"))
-            if commit in self.unbuildable:
-                yield CandidateSkipped(share.candidate, SkipFacts(commit, "compile", "error: no", "log", 1.0))
-                return
-            self.built.append(commit)
-            yield BuildFinished(share.candidate, BuildFacts(commit, commit, commit, 5.0, 1, 1, False, "log"), None)
-        turns = interleave(order.plan)
-        for number, candidate in enumerate(turns, 1):
-            yield RunStarted(candidate, number, len(turns), order.purpose, 1.0)
-            self.clock += 10
-            commit = self.commits[candidate]
-            operations = round(1000 * self.speed[commit] * math.exp(self.luck.gauss(0, 0.01)))
-            yield RunFinished(
-                candidate,
-                RunFacts(commit, commit, f"{self.clock}", "local", self.clock, 10.0, operations, {}, (), {}, {}),
-            )
-
-
-def commits(count: int) -> tuple[str, ...]:
-    return tuple(f"{number:040x}" for number in range(count))
-
-
-def quest(names: tuple[str, ...], metric: str = "qps") -> Quest:
-    return Quest(Graph.line(len(names) - 1), names, Policy(), metric)
-
-
-def settings() -> Settings:
-    return Settings("v1", "v2", "/repo", "demo", "update-index", "local", good_commit="a", bad_commit="b")
-
-
-def started(names: tuple[str, ...]) -> HuntStarted:
-    return HuntStarted(1, "demo", "update-index", HOST, "v1", "v2", len(names) - 1, names, 0, resumed=False)
 
 
 @pytest.fixture
@@ -91,14 +28,6 @@ def history(tmp_path: Path) -> Iterator[History]:
     history = History.open(tmp_path / "history.db")
     yield history
     history.close()
-
-
-def log_of(history: History, names: tuple[str, ...]) -> Log:
-    return Log(history, history.begin(settings(), HOST, started(names), 1000.0))
-
-
-def speeds(names: tuple[str, ...], culprit: int, slow: float = 0.8) -> dict[str, float]:
-    return {name: slow if index >= culprit else 1.0 for index, name in enumerate(names)}
 
 
 def test_names_the_culprit_and_tells_the_story_in_order(history: History) -> None:

@@ -6,7 +6,9 @@ always derived from the whole log; so a hunt that was killed goes on exactly whe
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from perfbisect.core.counters import value
 from perfbisect.core.event import (
@@ -21,17 +23,19 @@ from perfbisect.core.event import (
 )
 from perfbisect.core.graph import Graph
 from perfbisect.core.measurement import SkipFacts
-from perfbisect.core.observation import Reading
+from perfbisect.core.observation import Observation, Reading
 from perfbisect.core.observe import Logged, observations
-from perfbisect.core.order import Decision, Measure, NotReproduced, Verdict
+from perfbisect.core.order import Decision, Measure, NotReproduced, Purpose, Verdict
 from perfbisect.core.policy import Direction, Policy
 from perfbisect.core.search import decide
 from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.lab.crew import Crew
+from perfbisect.lab.desk import Desk
 from perfbisect.lab.protocol import Lab
 from perfbisect.store.history import History
 
 Told = tuple[float, Event]  # seconds since the epoch, what happened
-LabFor = Callable[[tuple[str, ...]], Lab]  # commits of a graph's nodes → a lab that measures them
+LabFor = Callable[[tuple[str, ...]], Lab | Crew]  # commits of a graph's nodes → who measures them
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,12 @@ class Quest:
     commits: tuple[str, ...]
     policy: Policy
     metric: str
+    hosts: tuple[str, ...] = ()  # their names, where there are several
+
+    def told(self, entries: Sequence[tuple[float, Logged]], began: float) -> list[Observation]:
+        """What the search is told of a log."""
+        node = {commit: index for index, commit in enumerate(self.commits)}
+        return observations(entries, node, self.metric, began, self.hosts)
 
 
 class Log:
@@ -62,15 +72,16 @@ class Log:
         return at, event
 
 
-def pursue(quest: Quest, log: Log, lab: Lab) -> Iterator[Told]:
+def pursue(quest: Quest, log: Log, lab: Lab | Crew) -> Iterator[Told]:
     """Ask and obey until there is a verdict; the last event told is the Decided that carries it.
 
     Raises EnvironmentFailure when a build's runs have no value for the metric.
     """
-    node = {commit: index for index, commit in enumerate(quest.commits)}
+    if isinstance(lab, Crew):
+        yield from together(quest, log, lab)
+        return
     while True:
-        told = observations(log.entries, node, quest.metric, log.began)
-        decision = decide(quest.graph, told, quest.policy)
+        decision = decide(quest.graph, quest.told(log.entries, log.began), quest.policy)
         yield log.append(Decided(decision))
         if not isinstance(decision.order, Measure):
             return
@@ -78,25 +89,89 @@ def pursue(quest: Quest, log: Log, lab: Lab) -> Iterator[Told]:
 
 
 def obey(order: Measure, quest: Quest, log: Log, lab: Lab) -> Iterator[Told]:
-    """Carry out one order.
-
-    Raises EnvironmentFailure when no run of one of its builds has a value for the metric: the search would only give
-    the same order again.
-    """
-    measured: set[int] = set()
-    telling: set[int] = set()
+    """Carry out one order. Raises EnvironmentFailure as ``Heard.check``."""
+    heard = Heard(quest)
     for event in lab.measure(order):
         yield log.append(event)
+        heard.note(event)
+    heard.check()
+
+
+@dataclass(slots=True)
+class Heard:
+    """What one order has brought so far."""
+
+    quest: Quest
+    measured: set[int] = field(default_factory=set)
+    telling: set[int] = field(default_factory=set)
+
+    def note(self, event: Event) -> None:
+        """Take note of an event."""
         if isinstance(event, RunFinished):
-            measured.add(event.candidate)
-            if (value(event.facts, quest.metric) or 0) > 0:
-                telling.add(event.candidate)
-    if silent := measured - telling:
-        raise EnvironmentFailure(
-            f"The last runs of {quest.commits[min(silent)][:10]} have no value for {quest.metric}, or it is 0, so there is"
-            " nothing to compare.",
-            "Choose another metric with --metric.",
-        )
+            self.measured.add(event.candidate)
+            if (value(event.facts, self.quest.metric) or 0) > 0:
+                self.telling.add(event.candidate)
+
+    def check(self) -> None:
+        """Raise EnvironmentFailure when no run of a build had a value for the metric.
+
+        The search would only give the same order again.
+        """
+        if silent := self.measured - self.telling:
+            raise EnvironmentFailure(
+                f"The last runs of {self.quest.commits[min(silent)][:10]} have no value for {self.quest.metric}, or it is"
+                " 0, so there is nothing to compare.",
+                "Choose another metric with --metric.",
+            )
+
+
+def together(quest: Quest, log: Log, crew: Crew) -> Iterator[Told]:
+    """As ``pursue``, on several hosts: one that is free is given the next order; a verdict waits for what is under way.
+
+    A host that fails takes no further part as long as another is left; the last one raises its failure.
+    """
+    desk = Desk()
+    orders: dict[int, Measure] = {}
+    futures: dict[int, Future[None]] = {}
+    heard: dict[int, Heard] = {}
+    gone: dict[int, EnvironmentFailure] = {}
+    try:
+        while True:
+            if len(orders) + len(gone) < len(crew.hosts):
+                in_flight = (*orders.values(), *(Measure((), Purpose.SEARCH, host) for host in gone))
+                decision = decide(quest.graph, quest.told(log.entries, log.began), quest.policy, in_flight)
+                order = decision.order
+                if isinstance(order, Measure) and order.host not in (*orders, *gone):
+                    yield log.append(Decided(decision, in_flight))
+                    orders[order.host], heard[order.host] = order, Heard(quest)
+                    futures[order.host] = crew.submit(order.host, order, partial(desk.bring, order.host))
+                    futures[order.host].add_done_callback(partial(desk.leave, order.host))
+                    continue
+                if not orders and isinstance(order, Measure):
+                    raise gone[order.host]
+                if not orders:
+                    yield log.append(Decided(decision, in_flight))
+                    return
+            host, event = desk.next()
+            while event is not None:
+                yield log.append(event)
+                heard[host].note(event)
+                host, event = desk.next()
+            del orders[host]
+            try:
+                futures.pop(host).result()
+                heard[host].check()
+            except EnvironmentFailure as failure:
+                gone[host] = failure
+                if len(gone) == len(crew.hosts):
+                    raise
+                yield log.append(
+                    Warned(f"host {crew.hosts[host]} takes no further part: {failure}", "The others go on without it.")
+                )
+    finally:
+        if futures:  # somebody interrupts us, or we fail
+            crew.stop()
+            desk.close(futures.values())
 
 
 def hunt(
@@ -150,14 +225,13 @@ def replay(quest: Quest, told: Sequence[Told], began: float) -> Iterator[tuple[i
 
     Yields (runs of the range made so far, decision) and ends with the first verdict. No host is touched.
     """
-    node = {commit: index for index, commit in enumerate(quest.commits)}
     entries: list[tuple[float, Logged]] = []
     for at, event in told:
         if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
             entries.append((at, event))
         if isinstance(event, Decided):
-            seen = observations(entries, node, quest.metric, began)
-            decision = decide(quest.graph, seen, quest.policy)
+            seen = quest.told(entries, began)
+            decision = decide(quest.graph, seen, quest.policy, event.in_flight)
             yield sum(isinstance(each, Reading) for each in seen), decision
             if not isinstance(decision.order, Measure):
                 return

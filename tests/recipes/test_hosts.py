@@ -5,6 +5,7 @@ import pytest
 
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.find import load_host, load_hosts
+from perfbisect.recipes.render import to_toml
 
 Write = Callable[[str, str], Path]
 
@@ -45,6 +46,10 @@ def test_an_inventory_given_must_exist() -> None:
         ('root = "/a\\n"', r"`hosts.big.root` is"),
         ('server_cpus = "0..3"', r"must be a list of CPUs such as"),
         ('ccache_size = "big"', r"must be a size such as"),
+        ('class = "c 8"', r"`hosts.big.class` is .*, but must be a name such as"),
+        ('kind = "c8"', r"`hosts.big.kind` is not a key that is known here"),
+        ('ccache_remote = "ftp://x"', r"must be an address such as"),
+        ('ccache_remote = "http://x|password=$y"', r"must be an address such as"),
         ('device = "/dev/sd a"', r"must be a block device such as"),
     ],
 )
@@ -53,3 +58,9 @@ def test_a_mistake_is_named(write: Write, entry: str, sentence: str) -> None:
     with pytest.raises(RecipeError, match=sentence) as caught:
         load_hosts()
     assert str(caught.value).startswith(f"{file}:")
+
+
+def test_a_class_is_shown_as_it_is_written(write: Write) -> None:
+    write("hosts.toml", '[hosts.big]\nclass = "c8"')
+    assert load_host("big").kind == "c8"
+    assert 'class = "c8"' in to_toml(load_host("big"))

@@ -1,9 +1,9 @@
 CREATE VIEW build_costs AS -- builds that were really made
-SELECT host, builder, variant, count(*) AS builds, avg(seconds) AS seconds, min(seconds) AS fastest,
+SELECT builds.host, builder, variant, count(*) AS builds, avg(seconds) AS seconds, min(seconds) AS fastest,
   max(seconds) AS slowest, sum(cache_hits) * 1.0 / nullif(sum(cache_hits + cache_misses), 0) AS hit_rate
 FROM builds JOIN hunts ON hunts.id = builds.hunt_id
 WHERE NOT reused
-GROUP BY host, builder, variant;
+GROUP BY builds.host, builder, variant;
 
 CREATE TABLE builds (
   event_id INTEGER PRIMARY KEY REFERENCES events(id),
@@ -19,29 +19,30 @@ CREATE TABLE builds (
   cache_misses INTEGER NOT NULL,
   reused INTEGER NOT NULL, -- 1: an earlier build was still there
   log TEXT NOT NULL
-);
+, host TEXT NOT NULL DEFAULT '');
 
 CREATE INDEX builds_of_hunt ON builds(hunt_id, commit_hash);
 
-CREATE VIEW candidates AS -- every commit that a hunt built, skipped or measured
+CREATE VIEW candidates AS -- every commit that a hunt built, skipped or measured, on each host
 WITH touched AS (
-  SELECT hunt_id, commit_hash, node FROM builds
-  UNION SELECT hunt_id, commit_hash, node FROM skips
-  UNION SELECT hunt_id, commit_hash, node FROM runs
+  SELECT hunt_id, commit_hash, node, host FROM builds
+  UNION SELECT hunt_id, commit_hash, node, host FROM skips
+  UNION SELECT hunt_id, commit_hash, node, host FROM runs
 )
-SELECT touched.hunt_id, touched.node, touched.commit_hash, date, subject,
-  (SELECT count(*) FROM builds b WHERE b.hunt_id = touched.hunt_id AND b.commit_hash = touched.commit_hash) AS builds,
-  (SELECT sum(b.seconds) FROM builds b WHERE b.hunt_id = touched.hunt_id AND b.commit_hash = touched.commit_hash)
-    AS build_seconds,
+SELECT touched.hunt_id, touched.node, touched.commit_hash, date, subject, touched.host,
+  (SELECT count(*) FROM builds b WHERE b.hunt_id = touched.hunt_id AND b.commit_hash = touched.commit_hash
+    AND b.host = touched.host) AS builds,
+  (SELECT sum(b.seconds) FROM builds b WHERE b.hunt_id = touched.hunt_id AND b.commit_hash = touched.commit_hash
+    AND b.host = touched.host) AS build_seconds,
   coalesce(rqps.runs, 0) AS runs, rqps.qps, rqps.rqps,
   (SELECT b.same_as FROM builds b WHERE b.hunt_id = touched.hunt_id AND b.commit_hash = touched.commit_hash
-    AND b.same_as IS NOT NULL LIMIT 1) AS same_as,
+    AND b.host = touched.host AND b.same_as IS NOT NULL LIMIT 1) AS same_as,
   (SELECT s.stage || ': ' || s.reason FROM skips s WHERE s.hunt_id = touched.hunt_id
-    AND s.commit_hash = touched.commit_hash ORDER BY s.event_id DESC LIMIT 1) AS skipped
+    AND s.commit_hash = touched.commit_hash AND s.host = touched.host ORDER BY s.event_id DESC LIMIT 1) AS skipped
 FROM touched
 LEFT JOIN commits ON commits.commit_hash = touched.commit_hash
-LEFT JOIN rqps ON rqps.hunt_id = touched.hunt_id AND rqps.commit_hash = touched.commit_hash
-ORDER BY touched.hunt_id, touched.node;
+LEFT JOIN rqps ON rqps.hunt_id = touched.hunt_id AND rqps.commit_hash = touched.commit_hash AND rqps.host = touched.host
+ORDER BY touched.hunt_id, touched.node, touched.host;
 
 CREATE TABLE commits (
   commit_hash TEXT PRIMARY KEY,
@@ -80,7 +81,7 @@ CREATE TABLE events ( -- the log: everything else can be derived from it
   kind TEXT NOT NULL,
   commit_hash TEXT, -- of the candidate that the event is about
   body TEXT NOT NULL -- JSON
-);
+, host TEXT);
 
 CREATE INDEX events_of_hunt ON events(hunt_id, id);
 
@@ -129,20 +130,20 @@ CREATE TABLE ranges (
   candidates TEXT NOT NULL -- JSON: commit of each node, oldest first
 );
 
-CREATE VIEW rqps AS -- QPS over that of the base runs just before and after; `bisect show` has the intervals
-SELECT hunt_id, commit_hash, node, count(*) AS runs, avg(qps) AS qps, avg(qps / base_qps) AS rqps
+CREATE VIEW rqps AS -- QPS over that of the base runs just before and after on its host; `bisect show` has the intervals
+SELECT hunt_id, commit_hash, node, host, count(*) AS runs, avg(qps) AS qps, avg(qps / base_qps) AS rqps
 FROM (
   SELECT paired.*, (coalesce(before, after) + coalesce(after, before)) / 2 AS base_qps
   FROM (
     SELECT runs.*,
       (SELECT base.qps FROM runs base WHERE base.hunt_id = runs.hunt_id AND base.commit_hash = hunts.base_commit
-        AND base.started <= runs.started ORDER BY base.started DESC LIMIT 1) AS before,
+        AND base.host = runs.host AND base.started <= runs.started ORDER BY base.started DESC LIMIT 1) AS before,
       (SELECT base.qps FROM runs base WHERE base.hunt_id = runs.hunt_id AND base.commit_hash = hunts.base_commit
-        AND base.started >= runs.started ORDER BY base.started LIMIT 1) AS after
+        AND base.host = runs.host AND base.started >= runs.started ORDER BY base.started LIMIT 1) AS after
     FROM runs JOIN hunts ON hunts.id = runs.hunt_id
   ) AS paired
 )
-GROUP BY hunt_id, commit_hash;
+GROUP BY hunt_id, commit_hash, host;
 
 CREATE TABLE runs (
   event_id INTEGER PRIMARY KEY REFERENCES events(id),
@@ -161,7 +162,7 @@ CREATE TABLE runs (
   latency_p99 REAL,
   latency_max REAL,
   log TEXT NOT NULL
-);
+, host TEXT NOT NULL DEFAULT '');
 
 CREATE INDEX runs_of_commit ON runs(hunt_id, commit_hash, started);
 
@@ -191,7 +192,7 @@ CREATE TABLE skips ( -- candidates that could not be measured
   reason TEXT NOT NULL,
   seconds REAL NOT NULL,
   log TEXT NOT NULL
-);
+, host TEXT NOT NULL DEFAULT '');
 
 CREATE INDEX skips_of_hunt ON skips(hunt_id, commit_hash);
 

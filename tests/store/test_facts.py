@@ -6,6 +6,7 @@ import pytest
 
 import sample_hunt as sample
 from perfbisect.core.event import BuildFinished, CandidateSkipped, HuntEnded, RunFinished
+from perfbisect.core.measurement import RunFacts
 from perfbisect.core.order import Interval, Several, Step
 from perfbisect.store.history import History
 
@@ -94,3 +95,23 @@ def test_a_skip_after_runs_stands_beside_them(history: History) -> None:
     history.append(hunt, RunFinished(3, sample.run(3, 1.0)), 11.0)
     history.append(hunt, CandidateSkipped(3, sample.skip(3, "run")), 12.0)
     assert ask(history, "select node, runs, skipped like 'run:%' from candidates") == [(3, 1, 1)]
+
+
+def test_several_hosts(history: History) -> None:
+    """What a run cost, and its base, are looked for on its own host."""
+    hunt = sample.begin(history)
+    good, other = sample.CANDIDATES[0], sample.CANDIDATES[1]
+    for at, host, commit, operations in (
+        (10, "a", good, 100),
+        (12, "b", good, 900),
+        (20, "a", other, 50),
+        (21, "b", other, 810),
+    ):
+        facts = RunFacts(commit, "key", f"{at}", host, float(at - 1), 1.0, operations, {}, (), {}, {})
+        history.append(hunt, RunFinished(0, facts, host), 1000.0 + at)
+    assert ask(history, f"select host, cost from runs where commit_hash != '{good}'") == [("a", 10.0), ("b", 9.0)]
+    assert ask(history, f"select host, rqps from rqps where commit_hash = '{other}' order by 1") == [
+        ("a", 0.5),
+        ("b", 0.9),
+    ]
+    assert ask(history, "select distinct host from events where kind = 'RunFinished' order by 1") == [("a",), ("b",)]

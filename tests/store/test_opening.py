@@ -11,12 +11,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import sqlite_utils
 
 import sample_hunt as sample
 from perfbisect.core.event import Warned
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.store import connection
 from perfbisect.store.history import History
+from perfbisect.store.migrations import migrations
 
 
 def read(path: Path) -> History:
@@ -160,13 +162,9 @@ def test_an_empty_file_holds_no_hunts_and_can_be_written(tmp_path: Path) -> None
 
 
 def test_an_older_form_is_said_when_reading_and_mended_when_writing(path: Path) -> None:
-    History.open(path).close()
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("drop table trial_runs")
-        db.execute("drop table trials")
-        db.execute("delete from _sqlite_migrations where name = 'm003_trials'")
-        db.execute("pragma user_version = 2")
-        db.commit()
+    path.parent.mkdir(parents=True)
+    with closing(connection.open_writer(path)) as old:
+        migrations.apply(sqlite_utils.Database(old, execute_plugins=False), stop_before="m004_hosts")
     with pytest.raises(UsageError, match="older perfbisect"):
         read(path)
     History.open(path).close()

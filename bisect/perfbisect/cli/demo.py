@@ -30,7 +30,10 @@ WRONG = 1
 @click.command(epilog=EPILOG)
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Which history is written.")
 @click.option("--drop", type=Percent(), help="Size of the planted drop. Default: 25% to 60%, by the seed.")
-@click.option("--host", default="local", metavar="NAME", show_default=True, shell_complete=host_name, help="Where.")
+@click.option(
+    "--host", "host", multiple=True, default=("local",), metavar="NAME", show_default="local", shell_complete=host_name,
+    help="Where. Repeatable: several hosts share the work.",
+)  # fmt: skip
 @click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the history is written.")
 @view_options
@@ -38,7 +41,7 @@ WRONG = 1
 def demo(
     seed: int,
     drop: float | None,
-    host: str,
+    host: tuple[str, ...],
     hosts: Path | None,
     folder: Path | None,
     history: Path | None,
@@ -70,7 +73,8 @@ def demo(
             repository=str(repository.absolute()),
             builder="demo",
             workload="update-index",
-            host=host,
+            host=host[0],
+            further_hosts=host[1:],
             policy=Policy(build_cost=1.0),
             hosts_path=str(hosts.absolute()) if hosts else "",
         )

@@ -19,6 +19,7 @@ Examples:
   bisect run REL_16_0 REL_17_0 --builder postgres --workload scan --repo ~/src/postgres
   bisect run v1.0 HEAD --builder demo --workload range --metric p95 --direction rise
   bisect run 3.41.0 3.42.0 --builder sqlite --workload scan --max-time 2h --json
+  bisect run 8.0.28 8.0.29 --builder mysql --workload scan --host c8-1 --host c8-2
 
 \b
 GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git revision.
@@ -31,7 +32,10 @@ A hunt that was interrupted goes on with `bisect resume`.
 @click.argument("bad")
 @click.option("--builder", "-b", required=True, metavar="NAME", shell_complete=builder_name, help="System to build.")
 @click.option("--workload", "-w", required=True, metavar="NAME", shell_complete=workload_name, help="What to run.")
-@click.option("--host", default="local", metavar="NAME", show_default=True, shell_complete=host_name, help="Where.")
+@click.option(
+    "--host", "host", multiple=True, default=("local",), metavar="NAME", show_default="local", shell_complete=host_name,
+    help="Where. Repeatable: several hosts share the work.",
+)  # fmt: skip
 @click.option("--repo", type=click.Path(path_type=Path), help="Local clone. Default: the recipe's URL, cloned once.")
 @click.option("--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`.")
 @click.option("--metric", default="qps", show_default=True, metavar="NAME", help="qps, p95, cpu/o, instructions/o, …")
@@ -64,7 +68,7 @@ def run(
     bad: str,
     builder: str,
     workload: str,
-    host: str,
+    host: tuple[str, ...],
     repo: Path | None,
     variant: str,
     metric: str,
@@ -102,7 +106,8 @@ def run(
             builder=builder,
             variant=variant,
             workload=workload,
-            host=host,
+            host=host[0],
+            further_hosts=host[1:],
             metric=metric,
             first_parent=first_parent,
             overrides={key: options[key] for key in ("time", "warmup", "threads") if options[key] is not None},

@@ -1,16 +1,19 @@
 """From the settings of a hunt to its verdict: opens what a hunt needs, runs it under a view, closes everything."""
 
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import click
 import msgspec
 
 from perfbisect.cli.view import View
-from perfbisect.core.event import BuildFinished, HuntStarted, Warned
+from perfbisect.core.event import BuildFinished, HuntStarted, LabEvent, Warned
 from perfbisect.core.measurement import HostFacts
 from perfbisect.core.order import Verdict
 from perfbisect.core.prior import suspected
@@ -21,12 +24,15 @@ from perfbisect.host.facts import read_fingerprint
 from perfbisect.host.lock import Held, Waiting, hold, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.ssh import SshHost
+from perfbisect.host.stoppable import StoppableHost
 from perfbisect.hunt import Log, Quest, Told, check_base, hunt, verdict_of
 from perfbisect.lab import storage
 from perfbisect.lab.checks.finding import Task
+from perfbisect.lab.crew import Crew, Member, Tell, Threads
 from perfbisect.lab.lab import HostLab
 from perfbisect.lab.preflight import look_at, warnings
 from perfbisect.lab.protocol import Lab
+from perfbisect.lab.turn import Turn
 from perfbisect.lab.watch import Watched, changed
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_builder, load_host, load_workload
@@ -42,41 +48,80 @@ REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 
 
 @dataclass(frozen=True, slots=True)
+class Site:
+    """One host of a hunt, looked at."""
+
+    entry: HostEntry
+    host: Host
+    facts: HostFacts
+    warnings: tuple[Warned, ...]
+    maker_entry: HostEntry | None  # of the host where builds are made, if that is another
+    maker: Host | None
+
+    @classmethod
+    def visit(
+        cls, name: str, settings: Settings, builder: Builder, workload: Workload, waiting: Waiting | None
+    ) -> "Site":
+        """Look at the host of that name. Raises the error of whatever is wrong there."""
+        entry = load_host(name, settings.hosts_path)
+        host = connect(entry)
+        if waiting:
+            wait(host, waiting)
+        look = look_at(Task(host, entry, settings.metric, builder, settings.variant, workload))
+        makes = load_host(entry.build_host, settings.hosts_path) if entry.build_host not in ("", name) else None
+        maker = connect(makes) if makes else None
+        if maker:
+            machines = [each.run(["uname", "-m"]).stdout.strip() for each in (host, maker)]
+            if machines[0] != machines[1]:
+                raise UsageError(
+                    f"Host {name} is {machines[0]} and its build_host {maker.name} is {machines[1]}: what is built there"
+                    " does not run here.",
+                    "Choose a build_host of the same architecture in hosts.toml.",
+                )
+        return cls(entry, host, read_fingerprint(host, look.answers), warnings(look), makes, maker)
+
+
+@dataclass(frozen=True, slots=True)
 class Scene:
     """Everything a hunt stands on, loaded and checked."""
 
     settings: Settings
     builder: Builder
     workload: Workload
-    entry: HostEntry
-    host: Host
-    facts: HostFacts
+    sites: tuple[Site, ...]
     span: Range
     warnings: tuple[Warned, ...]
 
     @classmethod
     def set_up(cls, settings: Settings, waiting: Waiting | None = None, span: Range | None = None) -> "Scene":
-        """Load the recipes, read the range and look at the host. Raises the error of whatever is wrong.
+        """Load the recipes, read the range and look at the hosts. Raises the error of whatever is wrong.
 
-        With ``waiting`` the host is first looked at when nobody else measures there. ``span`` is given where no range
+        With ``waiting`` a host is first looked at when nobody else measures there. ``span`` is given where no range
         is to be read.
         """
         builder = load_builder(settings.builder, settings.builders_path)
         workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
         workload = msgspec.structs.replace(workload, **settings.overrides)
-        entry = load_host(settings.host, settings.hosts_path)
+        settings = replace(settings, policy=replace(settings.policy, kinds=kinds_of(settings)))
         span = span or span_of(settings, builder)
-        host = connect(entry)
-        if waiting:
-            wait(host, waiting)
-        look = look_at(Task(host, entry, settings.metric, builder, settings.variant, workload))
-        warned = warnings(look)
+        sites = tuple(Site.visit(name, settings, builder, workload, waiting) for name in settings.hosts)
+        warned = tuple(warning for site in sites for warning in site.warnings)
         if is_dirty(open_repository(Path(settings.repository))):
             unseen = Warned(
                 f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first."
             )
             warned = (unseen, *warned)
-        return cls(settings, builder, workload, entry, host, read_fingerprint(host, look.answers), span, warned)
+        return cls(settings, builder, workload, sites, span, warned)
+
+    @property
+    def host(self) -> Host:
+        """The first host."""
+        return self.sites[0].host
+
+    @property
+    def facts(self) -> HostFacts:
+        """Of the first host."""
+        return self.sites[0].facts
 
     @property
     def purpose(self) -> str:
@@ -84,12 +129,17 @@ class Scene:
         asked = self.settings
         return f"a hunt for {asked.builder} {asked.workload}, {asked.good}..{asked.bad},"
 
-    def lab(self, commits: tuple[str, ...], known: Mapping[str, str]) -> HostLab:
-        """A lab that measures these commits on the host; ``known`` is the build key of each that was built before."""
+    def lab(self, commits: tuple[str, ...], known: Mapping[str, str], site: Site | None = None) -> HostLab:
+        """A lab that measures these commits at a site (None: the first); ``known`` is the build key of each that was
+        built there before.
+        """
+        site = site or self.sites[0]
         repository = open_repository(Path(self.settings.repository))
         return HostLab(
-            host=self.host,
-            entry=self.entry,
+            host=site.host,
+            entry=site.entry,
+            maker=site.maker,
+            maker_entry=site.maker_entry,
             builder=self.builder,
             variant=self.settings.variant,
             workload=self.workload,
@@ -118,6 +168,8 @@ class Scene:
             merges=self.span.merges,
             resumed=resumed,
             metric=self.settings.metric,
+            further=tuple(site.facts for site in self.sites[1:]),
+            kinds=self.settings.policy.kinds,
         )
 
 
@@ -130,9 +182,38 @@ def span_of(settings: Settings, builder: Builder) -> Range:
     return replace(span, graph=suspected(span.graph, span.candidates, found, settings.suspects))
 
 
+def kinds_of(settings: Settings) -> tuple[str, ...]:
+    """The class of each host, by its own name if the inventory tells none; empty for a single host.
+
+    Raises UsageError for a host that is named twice, and when all changes are asked for on hosts of several classes.
+    """
+    names = settings.hosts
+    if len(names) < 2:
+        return ()
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"Host {twice[0]} is named twice.", "Name each host once.")
+    kinds = tuple(load_host(name, settings.hosts_path).kind or name for name in names)
+    if settings.policy.all_steps and len(set(kinds)) > 1:
+        raise UsageError(
+            f"All changes (--all) can be hunted on hosts of one class only; these are of {len(set(kinds))}:"
+            f" {', '.join(dict.fromkeys(kinds))}.",
+            "Hunt without --all, or on one host; or, if they are alike, give them one `class` in hosts.toml.",
+        )
+    return kinds
+
+
+@contextmanager
+def hold_all(scene: Scene, waiting: Waiting | None) -> Iterator[dict[str, Held]]:
+    """Hold the locks of all hosts, taken in the order of their names, so that no two hunts wait for each other."""
+    hosts = {site.maker.name: site.maker for site in scene.sites if site.maker}
+    hosts |= {site.host.name: site.host for site in scene.sites}
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(hold(host, scene.purpose, waiting)) for name, host in sorted(hosts.items())}
+
+
 def follow_anew(scene: Scene, path: Path | None, view: View, waiting: Waiting | None = None) -> Verdict:
     """Begin a hunt in the history at ``path`` and follow it to its verdict."""
-    with hold(scene.host, scene.purpose, waiting) as held, closing(History.open(path)) as history:
+    with hold_all(scene, waiting) as held, closing(History.open(path)) as history:
         warned = (*scene.warnings, *room_for(history, scene))
         scene = replace(scene, settings=experienced(history, scene.settings), warnings=warned)
         hunt_id = history.begin(scene.settings, scene.facts, scene.started(0, False), time.time())
@@ -149,9 +230,14 @@ def experienced(history: History, settings: Settings) -> Settings:
 
 def room_for(history: History, scene: Scene) -> tuple[Warned, ...]:
     """Is there room for the builds and the data of the hunt, as far as earlier ones tell?"""
-    builds, datasets = history.kept(scene.settings)
     expected = storage.expected_builds(len(scene.span.candidates), scene.settings.policy.max_builds)
-    return storage.too_little(scene.host, builds, datasets, expected)
+    return tuple(
+        warning
+        for site in scene.sites
+        for warning in storage.too_little(
+            site.host, *history.kept(replace(scene.settings, host=site.host.name)), expected
+        )
+    )
 
 
 def go_on(hunt_id: int | None, path: Path | None, view: View, waiting: Waiting | None = None) -> Verdict:
@@ -164,28 +250,31 @@ def go_on(hunt_id: int | None, path: Path | None, view: View, waiting: Waiting |
                 f"Hunt {hunt_id} cannot go on: its range in {scene.settings.repository} is not what it was.",
                 "Its recipe's ignore list or the repository has changed; begin a new hunt with: bisect run",
             )
-        with hold(scene.host, scene.purpose, waiting) as held:
+        with hold_all(scene, waiting) as held:
             return follow(history, hunt_id, scene, view, held, resumed=True)
 
 
-def follow(history: History, hunt_id: int, scene: Scene, view: View, held: Held, *, resumed: bool) -> Verdict:
+def follow(
+    history: History, hunt_id: int, scene: Scene, view: View, held: Mapping[str, Held], *, resumed: bool
+) -> Verdict:
     """Hunt, showing every event, until there is a verdict. An interruption or a failure says how to go on."""
     verdict: Verdict | None = None
 
-    def tell(sentence: str) -> None:
-        at, event = log.append(Warned(sentence))
-        view.show(event, at)
+    def tell(event: LabEvent) -> None:
+        if threading.current_thread() is threading.main_thread():  # the history belongs to it
+            view.show(event, log.append(event)[0])
 
     log = Log(history, hunt_id)
-    if isinstance(scene.host, SshHost):
-        scene.host.link.tell = tell
+    if len(scene.sites) == 1:
+        hear((scene.host, scene.sites[0].maker), tell)
     with closing(view):
         try:
             if resumed:
                 view.recall((entry.at, entry.event) for entry in history.events(hunt_id))
-            for at, event in events(log, scene, held, resumed):
-                view.show(event, at)
-                verdict = verdict_of(event) or verdict
+            with closing(events(log, scene, held, resumed)) as told:
+                for at, event in told:
+                    view.show(event, at)
+                    verdict = verdict_of(event) or verdict
         except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or nobody reads any more
             view.close()
             click.echo(f"Interrupted. What was measured is kept; go on with: bisect resume {hunt_id}", err=True)
@@ -197,19 +286,57 @@ def follow(history: History, hunt_id: int, scene: Scene, view: View, held: Held,
     return verdict
 
 
-def events(log: Log, scene: Scene, held: Held, resumed: bool) -> Iterator[Told]:
+def hear(hosts: Sequence[Host | None], tell: Tell) -> None:
+    """Let ``tell`` hear what the ways to hosts have to say: that one is lost and waited for."""
+
+    def said(sentence: str) -> None:
+        with suppress(KeyboardInterrupt):  # nobody listens any more
+            tell(Warned(sentence))
+
+    for each in hosts:
+        if isinstance(each, SshHost):
+            each.link.tell = said
+
+
+def events(log: Log, scene: Scene, held: Mapping[str, Held], resumed: bool) -> Generator[Told]:
     """Everything that happens in one session of a hunt, the warnings before it included."""
     settings = scene.settings
-    quest = Quest(scene.span.graph, scene.span.candidates, settings.policy, settings.metric)
+    hosts = settings.hosts if len(scene.sites) > 1 else ()
+    quest = Quest(scene.span.graph, scene.span.candidates, settings.policy, settings.metric, hosts)
     started = scene.started(log.hunt, resumed)
-    known = {event.facts.commit: event.facts.key for _, event in log.entries if isinstance(event, BuildFinished)}
+    known: dict[str, dict[str, str]] = {name: {} for name in settings.hosts}
+    for _, event in log.entries:
+        if isinstance(event, BuildFinished):
+            known[event.host or settings.host][event.facts.commit] = event.facts.key
 
-    def lab(commits: tuple[str, ...]) -> Lab:
-        return Watched(scene.lab(commits, known), scene.host, held, scene.facts)
+    quiet: dict[str, Turn] = defaultdict(Turn)  # of each host: one thing at a time
 
-    before = [entry.event.host for entry in log.history.events(log.hunt) if isinstance(entry.event, HuntStarted)]
-    for warning in (*scene.warnings, *(changed(scene.host.name, before[-1], scene.facts) if before else ())):
+    def watched(site: Site, commits: tuple[str, ...]) -> Watched:
+        lab = scene.lab(commits, known[site.host.name], site)
+        lab.quiet = quiet[site.host.name]
+        if site.maker:
+            lab.quiet_maker = quiet[site.maker.name]
+        return Watched(lab, site.host, held[site.host.name], site.facts)
+
+    def member(site: Site, commits: tuple[str, ...]) -> Member:
+        stop = threading.Event()
+        maker = StoppableHost(site.maker, stop) if site.maker else None
+        lab = watched(replace(site, host=StoppableHost(site.host, stop), maker=maker), commits)
+        return Member(site.host.name, lab, stop, partial(hear, (site.host, site.maker)))
+
+    def lab(commits: tuple[str, ...]) -> Lab | Crew:
+        if len(scene.sites) == 1:
+            return watched(scene.sites[0], commits)
+        return Threads(tuple(member(site, commits) for site in scene.sites))
+
+    begun = [entry.event for entry in log.history.events(log.hunt) if isinstance(entry.event, HuntStarted)]
+    before = {facts.name: facts for event in begun for facts in event.hosts}
+    for warning in scene.warnings:
         yield log.append(warning)
+    for site in scene.sites:
+        if site.facts.name in before:
+            for warning in changed(site.host.name, before[site.facts.name], site.facts):
+                yield log.append(warning)
     if not scene.span.good_is_ancestor:
         yield from check_base(quest, started, settings.good_commit, log, lab)
     failed = () if resumed else log.history.build_failures(settings, log.began - REMEMBERED)

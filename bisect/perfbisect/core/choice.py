@@ -60,7 +60,7 @@ def choose(
         return None
     rows = [record.builds.index(v) if v in record.builds else -1 for v in candidates]
     seen = predict(levels, classes, posterior, candidates, rows)
-    made = {*record.builds, *record.built}
+    made = record.made(host)
     new_build = np.array([v not in made for v in candidates])
     references = _references(record, classes, posterior, rows)
     drift = _Drift.of(record, levels, posterior, host)

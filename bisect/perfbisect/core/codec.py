@@ -26,8 +26,9 @@ ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Or
 def encode(event: Event) -> dict[str, Any]:
     """The fields of an event as plain values."""
     match event:
-        case Decided(Decision(order, belief)):
-            return {"order": tagged(order), "belief": short(belief)}
+        case Decided(Decision(order, belief), in_flight):
+            others = {"in_flight": builtins(in_flight)} if in_flight else {}
+            return {"order": tagged(order), "belief": short(belief), **others}
         case HuntEnded(verdict):
             return {"verdict": tagged(verdict)}
         case _:
@@ -40,7 +41,8 @@ def decode(kind: str, body: dict[str, Any]) -> Event:
     match kind:
         case "Decided":
             body = unbounded(body)
-            return Decided(Decision(untagged(body["order"]), full(body["belief"])))
+            decision = Decision(untagged(body["order"]), full(body["belief"]))
+            return Decided(decision, msgspec.convert(body.get("in_flight", ()), tuple[Measure, ...]))
         case "HuntEnded":
             match untagged(unbounded(body["verdict"])):
                 case Measure():

@@ -1,9 +1,12 @@
-"""What happens during a hunt, one frozen record each. A hunt yields them; views draw them; the store keeps them."""
+"""What happens during a hunt, one frozen record each. A hunt yields them; views draw them; the store keeps them.
+
+What a host does says which: ``host`` is its name, empty in what was written before hunts had several.
+"""
 
 from dataclasses import dataclass
 
 from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
-from perfbisect.core.order import Decision, Purpose, Verdict
+from perfbisect.core.order import Decision, Measure, Purpose, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,13 @@ class HuntStarted:
     merges: int
     resumed: bool
     metric: str = "qps"  # what is compared
+    further: tuple[HostFacts, ...] = ()  # the other hosts, where there are several
+    kinds: tuple[str, ...] = ()  # class of each host then
+
+    @property
+    def hosts(self) -> tuple[HostFacts, ...]:
+        """All hosts."""
+        return (self.host, *self.further)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,7 @@ class Decided:
     """The search has looked at everything so far."""
 
     decision: Decision
+    in_flight: tuple[Measure, ...] = ()  # what other hosts were at
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,7 @@ class BuildStarted:
 
     candidate: int
     commit: Commit
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +86,7 @@ class BuildProgress:
     done: int
     total: int
     stage: str
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +96,7 @@ class BuildFinished:
     candidate: int
     facts: BuildFacts
     same_as: int | None
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +105,7 @@ class CandidateSkipped:
 
     candidate: int
     facts: SkipFacts
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +117,7 @@ class RunStarted:
     of: int
     purpose: Purpose
     seconds: float  # planned length, warm-up included
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +127,7 @@ class RunProgress:
     candidate: int
     second: float
     qps: float
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +136,7 @@ class RunFinished:
 
     candidate: int
     facts: RunFacts
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class Built:
     candidate: int
     seconds: float
     same_as: int | None = None
+    host: int | None = None  # where it is; None: every host has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,30 +15,38 @@ Logged = BuildFinished | CandidateSkipped | RunFinished
 
 
 def observations(
-    log: Sequence[tuple[float, Logged]], node: Mapping[str, int], metric: str, began: float
+    log: Sequence[tuple[float, Logged]],
+    node: Mapping[str, int],
+    metric: str,
+    began: float,
+    hosts: Sequence[str] = (),
 ) -> list[Observation]:
     """The observations in ``log`` about the commits in ``node`` (full hash → node of the graph).
 
     ``log`` holds (seconds since the epoch, event) in order, ``began`` is when the hunt did. A run for which the metric
-    is missing or not positive says nothing and is left out.
+    is missing or not positive says nothing and is left out. ``hosts`` are the names of the hosts where there are several:
+    builds are there, and binaries are compared, only on the host that made them.
     """
     told: list[Observation] = []
-    binaries: dict[str, int] = {}
-    visits: dict[str, int] = {}
+    place = {name: number for number, name in enumerate(hosts)}
+    binaries: dict[tuple[int, str], int] = {}
+    visits: dict[tuple[int, str], int] = {}
     for at, event in log:
         candidate = node.get(event.facts.commit)
         if candidate is None:
             continue
+        host = place.get(event.host, 0)
         match event:
             case BuildFinished(facts=build):
-                first = binaries.setdefault(build.binary, candidate)
-                told.append(Built(candidate, build.seconds, None if first == candidate else first))
+                first = binaries.setdefault((host, build.binary), candidate)
+                same = None if first == candidate else first
+                told.append(Built(candidate, build.seconds, same, host if len(place) > 1 else None))
             case CandidateSkipped(facts=skip):
                 told.append(Skipped(candidate, skip.reason, skip.seconds))
             case RunFinished(facts=run):
                 measured = value(run, metric)
                 if measured is not None and measured > 0:
                     minutes = (run.started + run.seconds / 2 - began) / 60
-                    visit = visits.setdefault(run.visit, len(visits))
-                    told.append(Reading(candidate, math.log(measured), minutes, visit, seconds=at - run.started))
+                    visit = visits.setdefault((host, run.visit), len(visits))
+                    told.append(Reading(candidate, math.log(measured), minutes, visit, host, at - run.started))
     return told

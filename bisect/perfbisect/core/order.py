@@ -45,6 +45,15 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
+class Effect:
+    """How large the change is on the hosts of one class, where those of a hunt are of several."""
+
+    kind: str
+    ratio: Interval
+    ends: bool  # bad against good: there the commit itself was not compared with its parents
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One change of speed: the metric after ``candidate`` relative to before it."""
 
@@ -56,6 +65,7 @@ class Step:
     # tested ancestor stands in, and the good end for a commit without parents
     stand_ins: tuple[int, ...] = ()
     prior: float = 1.0  # weight with which it began, that of an ordinary candidate being 1
+    effects: tuple[Effect, ...] = ()  # on each class of hosts, if they are of several
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,7 @@ class NotReproduced:
 
     ratio: Interval
     detectable: float  # a fraction: 0.02 is a drop of 2 %
+    effects: tuple[Effect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +100,7 @@ class Inconclusive:
     probabilities: tuple[float, ...]
     ratio: Interval  # of bad against good
     reason: str  # "budget", "unbuildable", "layout tie", … : one short phrase
+    effects: tuple[Effect, ...] = ()
 
 
 Verdict = Found | Several | NotReproduced | Inconclusive

@@ -4,7 +4,7 @@ Readings are oriented once, here: whatever the direction hunted, *slow* means a 
 with equal binaries share one build, named by its smallest candidate, and so share their readings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,6 +29,7 @@ class Record:
     sign: float  # +1, or -1 where the metric was turned over
     same: dict[int, int]  # candidate → the name of its build, where the two differ
     built: frozenset[int]
+    on: Mapping[int, frozenset[int]]  # candidate → the hosts that have its build; without an entry all have it
     skipped: frozenset[int]
     build_seconds: tuple[float, ...]  # builds and failed attempts
     minutes: float  # since the hunt began, as far as the observations tell
@@ -36,6 +37,10 @@ class Record:
     def name(self, candidate: int) -> int:
         """The candidate under whose name this build's readings are kept."""
         return self.same.get(candidate, candidate)
+
+    def made(self, host: int) -> frozenset[int]:
+        """The builds that are there on a host."""
+        return frozenset(v for v in (*self.builds, *self.built) if v not in self.on or host in self.on[v])
 
     def runs(self, candidate: int) -> int:
         """How often this build was timed."""
@@ -62,6 +67,7 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
     """The record of ``observations``; ``bad`` is the candidate at the bad end."""
     same: dict[int, int] = {}
     built, skipped, costs = set(), set(), []
+    on: dict[int, frozenset[int]] = {}
     readings: list[Reading] = []
     minutes = 0.0
     for seen in observations:
@@ -73,6 +79,8 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
                 if seen.candidate not in built:
                     costs.append(seen.seconds)
                 built.add(seen.candidate)
+                if seen.host is not None:
+                    on[seen.candidate] = on.get(seen.candidate, frozenset()) | {seen.host}
                 if seen.same_as is not None:
                     _join(same, seen.candidate, seen.same_as)
             case Skipped():
@@ -93,6 +101,7 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
         sign=sign,
         same=same,
         built=frozenset(built),
+        on=on,
         skipped=frozenset(skipped),
         build_seconds=tuple(costs),
         minutes=minutes,

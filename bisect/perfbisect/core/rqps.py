@@ -44,15 +44,26 @@ class Fit:
     residual: Array  # shape (runs,): the part of each run that only noise can explain
 
 
-def relative(readings: Sequence[Reading], base: int) -> Mapping[int, Interval]:
-    """The ratio of every measured candidate to ``base``, on the base's host.
+def relative(readings: Sequence[Reading], base: int, kinds: Sequence[str] = ()) -> Mapping[int, Interval]:
+    """The ratio of every measured candidate to ``base``, on the hosts where the base was measured.
 
-    Empty when the base was not measured, or when no build was measured twice: nothing then tells noise from change.
+    Hosts of one class, ``kinds`` by number, show the same ratios; of several classes the first that measured a candidate
+    speaks. Nothing is said where the base was not measured, or no build twice: nothing then tells noise from change.
     """
-    hosts = [one.host for one in readings if one.candidate == base]
-    runs = [one for one in readings if hosts and one.host == hosts[0]]
+    classes = dict.fromkeys(kinds) or {"": None}
+    found: dict[int, Interval] = {}
+    for kind in classes:
+        alike = [one for one in readings if not kinds or kinds[one.host] == kind]
+        found = {**among_equals(alike, base), **found}
+    return found
+
+
+def among_equals(readings: Sequence[Reading], base: int) -> Mapping[int, Interval]:
+    """The same on hosts of one class, which may be of different speeds."""
+    hosts = {one.host for one in readings if one.candidate == base}
+    runs = [one for one in readings if one.host in hosts]
     builds = sorted({one.candidate for one in runs})
-    freedom = len(runs) - len(builds)
+    freedom = len(runs) - len(builds) - max(len(hosts) - 1, 0)
     if freedom < 1 or len(builds) < 2:
         return {}
     weight, fits = mixture(runs, builds)
@@ -75,12 +86,16 @@ def mixture(runs: Sequence[Reading], builds: Sequence[int]) -> tuple[Array, list
     """The fits worth keeping, with their weights. How far runs are believed comes from a first fit, whose own comes from medians."""
     row = {build: index for index, build in enumerate(builds)}
     member = np.array([row[one.candidate] for one in runs])
-    design = np.zeros((len(runs), len(builds)))
+    hosts, host = np.unique([one.host for one in runs], return_inverse=True)
+    design = np.zeros((len(runs), len(builds) + len(hosts) - 1))
     design[np.arange(len(runs)), member] = 1.0
+    further = np.flatnonzero(host)
+    design[further, len(builds) - 1 + host[further]] = 1.0  # how much faster than the first
     value = np.array([one.value for one in runs])
     shapes = list(covariances(runs))
-    middle = np.array([np.median(value[member == row]) for row in range(len(builds))])
-    belief = credibility(value - middle[member], member)
+    _, apart = np.unique(member * len(hosts) + host, return_inverse=True)
+    middle = np.array([np.median(value[apart == row]) for row in range(apart.max() + 1)])
+    belief = credibility(value - middle[apart], member)
     for _ in range(2):
         fits = [fit(value, design, shape, belief) for shape, _ in shapes]
         score = np.array([one.evidence + np.log(prior) for one, (_, prior) in zip(fits, shapes, strict=True)])
@@ -94,13 +109,15 @@ def covariances(runs: Sequence[Reading]) -> Iterator[tuple[Array, float]]:
     """What the runs share under each answer for visits and drift, in units of the noise's variance, and its prior."""
     at = np.array([one.at for one in runs])
     visit = np.array([one.visit for one in runs])
-    same = (visit[:, None] == visit[None, :]).astype(np.float64)
+    host = np.array([one.host for one in runs])
+    together = (host[:, None] == host[None, :]).astype(np.float64)
+    same = together * (visit[:, None] == visit[None, :])
     apart = np.abs(at[:, None] - at[None, :])
     # Where every run has a visit of its own, a visit's offset cannot be told from noise.
     visits: Iterable[tuple[float, float]] = VISIT if same.sum() > len(runs) else ((0.0, 1.0),)
     for offset, visit_prior in visits:
         for size, minutes, drift_prior in DRIFT:
-            yield offset * same + size * np.exp(-apart / minutes), visit_prior * drift_prior
+            yield offset * same + size * together * np.exp(-apart / minutes), visit_prior * drift_prior
 
 
 def fit(value: Array, design: Array, shared: Array, belief: Array) -> Fit:

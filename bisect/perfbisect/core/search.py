@@ -6,6 +6,7 @@ or simulated takes the same course as the one that was watched.
 
 from collections.abc import Sequence
 
+from perfbisect.core.across import across
 from perfbisect.core.every import every
 from perfbisect.core.graph import Graph
 from perfbisect.core.largest import largest
@@ -17,6 +18,11 @@ from perfbisect.core.policy import Policy
 def decide(
     graph: Graph, observations: Sequence[Observation], policy: Policy, in_flight: Sequence[Measure] = ()
 ) -> Decision:
-    """The next order of the hunt over ``graph``; ``in_flight`` are measurements that other hosts are at."""
+    """The next order of the hunt over ``graph``; ``in_flight`` are measurements that other hosts are at.
+
+    One in flight with an empty plan keeps a host out of the hunt. An order for a host that is busy is for later.
+    """
+    if len(set(policy.kinds)) > 1:
+        return across(graph, observations, policy, in_flight)
     hunt = every if policy.all_steps else largest
     return hunt(graph, observations, policy, in_flight)

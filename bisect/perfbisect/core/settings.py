@@ -14,7 +14,7 @@ class Settings:
     repository: str  # absolute path of the local repository
     builder: str
     workload: str
-    host: str
+    host: str  # the first
     variant: str = ""
     good_commit: str = ""  # full hash
     bad_commit: str = ""
@@ -26,3 +26,9 @@ class Settings:
     builders_path: str = ""  # --builders
     workloads_path: str = ""  # --workloads
     hosts_path: str = ""  # --hosts
+    further_hosts: tuple[str, ...] = ()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All hosts that the hunt measures on, in the order of their numbers."""
+        return (self.host, *self.further_hosts)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from perfbisect.core.event import Commit
-from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.core.order import Effect, Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
 
 CommitOf = Callable[[int], Commit]
 
@@ -63,8 +63,17 @@ def found(step: Step, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
     return (
         f"The culprit is {told(commit_of(step.candidate))}: {chance(step.probability)} sure.",
         f"{title(metric)} after it is {ratio(step.ratio)} of what it was before it: {change(step.ratio.middle)}.",
+        *elsewhere(step.effects),
         proof(step, commit_of),
         *prior(step),
+    )
+
+
+def elsewhere(effects: Sequence[Effect]) -> tuple[str, ...]:
+    """What the change comes to on each class of hosts, if they are of several."""
+    return tuple(
+        f"  On {effect.kind}: {ratio(effect.ratio)}, {change(effect.ratio.middle)}{', bad against good' * effect.ends}."
+        for effect in effects
     )
 
 
@@ -110,6 +119,7 @@ def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> 
     return (
         f"Not reproduced: on this host the two ends are not shown to differ in {title(metric)}.",
         f"{ends}.",
+        *elsewhere(verdict.effects),
         f"A change of {percent(verdict.detectable)} or more would have been seen.",
         "To see smaller ones, use longer runs; or try another host, or another metric.",
         f"If good is slow already, the change is older: bisect run OLDER {commit_of(0).short}, with a fast OLDER.",
@@ -129,6 +139,7 @@ def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tup
     return (
         f"Inconclusive: {reason}.",
         ends if known else "How bad compares with good is not known.",
+        *elsewhere(verdict.effects),
         f"The culprit is {many}, {chance(sum(verdict.probabilities))} sure:" if pairs else "No commit can be named.",
         *entries,
         *([HELP[verdict.reason]] if verdict.reason in HELP else []),

@@ -82,6 +82,7 @@ def workshop(host: Host, entry: HostEntry, builder: Builder, variant: str, bare:
     name = variant or builder.variant
     settings = variant_of(builder, name)
     require(host, dict.fromkeys((*NEEDED, settings.cc, *builder.build.needs)))
+    compiler_cache.share(host, entry.ccache_remote)
     return Workshop(host, entry, builder, name, settings, toolchain(host, settings), bare)
 
 

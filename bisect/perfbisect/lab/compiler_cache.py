@@ -3,8 +3,18 @@
 import re
 from pathlib import PurePosixPath
 
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host.protocol import Host
+
 _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 _MISS = "cache_miss"
+
+# Of the settings only the store is ours.
+_SHARE = """\
+mkdir -p "$1" && umask 077 && cd -- "$1" && touch ccache.conf && chmod 600 ccache.conf &&
+{ grep -v -E '^(remote|secondary)_storage *=' ccache.conf; cat; } >ccache.conf.new || exit
+mv -f ccache.conf.new ccache.conf
+"""
 
 
 def environment(root: PurePosixPath, work: PurePosixPath, size: str) -> dict[str, str]:
@@ -16,6 +26,25 @@ def environment(root: PurePosixPath, work: PurePosixPath, size: str) -> dict[str
         "CCACHE_MAXSIZE": size,
         "CCACHE_STATSLOG": str(statistics(work)),
     }
+
+
+def share(host: Host, remote: str) -> None:
+    """Let ccache of this host share the store at ``remote``, "" for none.
+
+    That goes into its own file of settings, which only we can read: an address may hold a password, and what is in the
+    environment or the command of a build ends up in logs.
+    """
+    key = ""
+    if remote:
+        version = re.search(r"(\d+)\.(\d+)", host.run(["ccache", "--version"]).stdout)
+        found = (int(version[1]), int(version[2])) if version else (0, 0)
+        if found < (4, 4):
+            raise EnvironmentFailure(
+                f"ccache on host {host.name} is too old for a remote store: {'.'.join(map(str, found))}",
+                "Install ccache 4.7, or remove `ccache_remote` of this host from hosts.toml.",
+            )
+        key = "remote_storage" if found >= (4, 7) else "secondary_storage"
+    host.run(["sh", "-c", _SHARE, "share", str(host.root / "ccache")], stdin=f"{key} = {remote}\n" if remote else "")
 
 
 def statistics(work: PurePosixPath) -> PurePosixPath:

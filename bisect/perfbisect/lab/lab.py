@@ -1,7 +1,7 @@
 """The lab that acts on a real host: builds what is not built, times what is ordered, tells what happens."""
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -27,7 +27,9 @@ from perfbisect.host.outcome import no_space
 from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
 from perfbisect.lab import build, builds, dataset, perf, recipe, scripts, source, visit
+from perfbisect.lab.ship import ship
 from perfbisect.lab.system import System
+from perfbisect.lab.turn import Turn
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
@@ -59,6 +61,10 @@ class HostLab:
     describe: Callable[[str], Commit]
     known: Mapping[str, str] = field(default_factory=dict)  # commit → key of its build in earlier sessions of the hunt
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → what to call it when it fails: "the good end"
+    maker: Host | None = None  # where builds are made, if not here
+    maker_entry: HostEntry | None = None
+    quiet: Turn = field(default_factory=Turn)  # who has it may work on ``host``
+    quiet_maker: Turn = field(default_factory=Turn)  # the same of ``maker``
 
     def __post_init__(self) -> None:
         """Nothing is done on the host before the first measurement."""
@@ -70,18 +76,21 @@ class HostLab:
         self._alone = False  # no build of an earlier session can be running any more
         self._losses = 0  # in a row
 
-    def measure(self, order: Measure) -> Iterator[LabEvent]:
+    def measure(self, order: Measure) -> Generator[LabEvent]:
         """Build what is not built, then time the runs of ``order`` in interleaved order.
 
         Ends early, for the search to think again, when a candidate fails or turns out to be the binary of another.
         Raises EnvironmentFailure when the machine cannot do the work, or nothing can be measured at all.
         """
         if self._bench is None:
-            self._set_up()
+            with self.quiet:
+                self._set_up()
         for share in order.plan:
-            if share.candidate not in self._built and not (yield from self._build(share.candidate)):
-                return
-        yield from self._time(order)
+            with self.quiet_maker if self.maker else self.quiet:
+                if share.candidate not in self._built and not (yield from self._build(share.candidate)):
+                    return
+        with self.quiet:
+            yield from self._time(order)
 
     def _set_up(self) -> None:
         """Look at the host once; end what an earlier session that was killed has left running, and tidy up.
@@ -99,10 +108,11 @@ class HostLab:
             counts = bool(perf.probe(host))
         except EnvironmentFailure:
             counts = False
-        bare = source.mirror(host, self.repository, self.builder.name, [self.commits[0], self.commits[-1]])
+        maker = self.maker or host
+        bare = source.mirror(maker, self.repository, self.builder.name, [self.commits[0], self.commits[-1]])
         cores = self.entry.jobs or ask(host, CORES) or 1
         self._values = {"recipe": str(recipe.place(host, self.builder)), "jobs": cores}
-        self._shop = build.workshop(host, self.entry, self.builder, self.variant, bare)
+        self._shop = build.workshop(maker, self.maker_entry or self.entry, self.builder, self.variant, bare)
         commit = next((commit for commit in self.commits if commit in self.known), None)
         if commit and build.key_of(self._shop, commit) != self.known[commit]:
             raise UsageError(
@@ -142,7 +152,11 @@ class HostLab:
                 return False
             finally:
                 progress.close()
-        self._alone, self._losses = self._alone or not built.facts.reused, 0  # a build that is found ends no other
+        if self.maker:
+            yield BuildProgress(candidate, 0, 0, "ship")
+            ship(self.maker, self.builder.name, built.facts.key, self.host)
+        made_here = not (built.facts.reused or self.maker)  # then it has ended every other
+        self._alone, self._losses = self._alone or made_here, 0
         binary = built.facts.binary
         same = next((other for other, known in self._built.items() if known.facts.binary == binary), None)
         self._built[candidate] = built

@@ -1,6 +1,6 @@
 """What a hunt asks of a lab. The real lab acts on a host; a simulated one computes."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Protocol
 
 from perfbisect.core.event import LabEvent
@@ -14,5 +14,5 @@ class Lab(Protocol):
     wrong with the machine rather than with a candidate is raised as EnvironmentFailure.
     """
 
-    def measure(self, order: Measure) -> Iterator[LabEvent]:
+    def measure(self, order: Measure) -> Generator[LabEvent]:
         """Build what is not built, then time the runs of ``order`` in interleaved order."""

@@ -1,6 +1,7 @@
 """A lab whose host is looked at between measurements: is it as it was, is there room, is it still ours?"""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from perfbisect.core.event import LabEvent, Warned
@@ -38,15 +39,16 @@ class Watched:
     throttled: int | None = None
     told: set[str] = field(default_factory=set)
 
-    def measure(self, order: Measure) -> Iterator[LabEvent]:
+    def measure(self, order: Measure) -> Generator[LabEvent]:
         """Look, then measure. Raises EnvironmentFailure when the disk is full, or the host is not ours any more: what
         happened there then counts for nothing.
         """
         self.held.confirm()
         yield from self.look()
-        for event in self.lab.measure(order):
-            self.held.confirm()
-            yield event
+        with closing(self.lab.measure(order)) as events:
+            for event in events:
+                self.held.confirm()
+                yield event
 
     def look(self) -> Iterator[Warned]:
         """What is new. Raises EnvironmentFailure when there is no room for another build."""

@@ -14,6 +14,10 @@ Root = Annotated[
 Address = Annotated[str, msgspec.Meta(pattern=r"^[^\s-]\S*\Z", description='"local", or an address such as user@host')]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535, description="a port number, 1 to 65535")]
 Cpus = Annotated[str, msgspec.Meta(pattern=CPUS, description='a list of CPUs such as "0-3" or "0,2,8-15"')]
+Kind = Annotated[str, msgspec.Meta(pattern=r"^[\w.-]*\Z", description='a name such as "c8"')]
+Remote = Annotated[
+    str, msgspec.Meta(pattern=r"^((redis|http)://[^\s|$]+)?\Z", description='an address such as "redis://cache:6379"')
+]
 Device = Annotated[str, msgspec.Meta(pattern=r"^[\w/-]*\Z", description='a block device such as "nvme0n1"')]
 Count = Annotated[int, msgspec.Meta(ge=0, description="a whole number, 0 or more")]
 Size = Annotated[str, msgspec.Meta(pattern=r"^\d+(\.\d+)?[kMGT]?i?\Z", description='a size such as "20G"')]
@@ -46,6 +50,9 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     client_cpus: Cpus = ""
     device: Device = ""  # block device that iostat watches; empty: none
     ccache_size: Size = "20G"
+    kind: Kind = msgspec.field(name="class", default="")  # hosts of one class show the same change; "": of its own
+    build_host: str = ""  # the host on which builds for this one are made; "": here
+    ccache_remote: Remote = ""  # a store that several hosts' ccache share
     keep: Size = "50G"  # what `bisect gc` leaves of builds, datasets, jobs and logs, together
 
 

@@ -20,7 +20,8 @@ def to_toml(recipe: msgspec.Struct) -> str:
 def _plain(value: object) -> Any:
     """Structs as tables, without what the reader fills in and without empty keys."""
     if isinstance(value, msgspec.Struct):
-        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+        pairs = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        fields = {encoded: getattr(value, name) for encoded, name in pairs}
         hidden: frozenset[str] = getattr(value, "filled_in", frozenset())
         whole = isinstance(value, Variant)  # an empty flag of its own hides a shared one
         return {

@@ -84,7 +84,7 @@ def verify(value: object, kind: Any, place: Place, *, partial: bool = False) -> 
 
 def _verify_struct(value: object, shape: type[msgspec.Struct], place: Place, partial: bool) -> None:
     table = _expect(value, dict, place)
-    fields = {field.name: field for field in msgspec.structs.fields(shape)}
+    fields = {field.encode_name: field for field in msgspec.structs.fields(shape)}  # `class` is no name in Python
     allowed = set(fields) - getattr(shape, "filled_in", frozenset())
     for key in table:
         if key not in allowed:
@@ -98,7 +98,7 @@ def _verify_struct(value: object, shape: type[msgspec.Struct], place: Place, par
             raise place.at(name).mistake(f"is missing: it must be {describe(field.type)}.")
     hints = get_type_hints(shape, include_extras=True)
     for key, entry in table.items():
-        verify(entry, hints[key], place.at(key), partial=partial)
+        verify(entry, hints[fields[key].name], place.at(key), partial=partial)
 
 
 def _verify_leaf(value: object, kind: Any, place: Place) -> None:

@@ -14,7 +14,7 @@ def made_by(settings: Settings, history: Path) -> str:
     direction = Direction.DROP if settings.metric == "qps" else Direction.RISE
     words = [
         "bisect", "run", settings.good, settings.bad,
-        "--builder", settings.builder, "--workload", settings.workload, "--host", settings.host,
+        "--builder", settings.builder, "--workload", settings.workload, *(word for name in settings.hosts for word in ("--host", name)),
         "--repo", settings.repository, "--variant", settings.variant,
     ]  # fmt: skip
     options: list[tuple[str, str, bool]] = [

@@ -50,13 +50,20 @@ class Ledger:
         """Gather a log; ``sessions`` are the times at which processes began to work on the hunt."""
         ledger = cls(describe=describe)
         before, begins = 0.0, [*sessions]
+        heard: dict[str, float] = {}  # when each host was last heard of, in this session
         for entry in entries:
             while begins and begins[0] <= entry.at:
-                before = begins.pop(0)
+                before, heard = begins.pop(0), {}
             ledger.elapsed += max(0.0, entry.at - before)
             if isinstance(entry.event, RunFinished):
-                ledger.run_seconds += max(entry.at - before, entry.event.facts.seconds)
+                since = heard.get(entry.event.host, before)
+                ledger.run_seconds += max(entry.at - since, entry.event.facts.seconds)
             before = entry.at
+            if (
+                isinstance(entry.event, BuildStarted | BuildFinished | CandidateSkipped | RunFinished)
+                and entry.event.host
+            ):
+                heard[entry.event.host] = entry.at
             ledger.take(entry)
         return ledger
 

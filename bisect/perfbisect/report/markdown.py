@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from perfbisect.core.verdict import chance, title
 from perfbisect.report import cells
 from perfbisect.report.story import Story
-from perfbisect.report.terminal import extent, machine, so_far, spent
+from perfbisect.report.terminal import extent, machines, so_far, spent
 from perfbisect.report.words import moment
 
 SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
@@ -29,7 +29,8 @@ def summary(story: Story) -> Iterator[str]:
     yield f"- range: {extent(story)}"
     yield f"- workload: {escape(settings.workload)}, metric {escape(title(settings.metric))}"
     yield f"- builder: {escape(settings.builder)}, {escape(settings.variant)}"
-    yield f"- host: {escape(machine(story))}"
+    for machine in machines(story):
+        yield f"- host: {escape(machine)}"
     yield f"- hunted: {moment(hunt.started)}; {spent(story)}"
 
 

@@ -10,7 +10,7 @@ from perfbisect.core.event import Commit
 from perfbisect.core.measurement import HostFacts
 from perfbisect.core.observation import Reading
 from perfbisect.core.observe import observations
-from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.core.order import Effect, Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
 from perfbisect.core.rqps import relative
 from perfbisect.core.settings import Settings
 from perfbisect.core.verdict import sentences
@@ -70,6 +70,7 @@ class Case:
     parents: tuple[Commit, ...]  # those it was proven against
     probability: float
     ratio: Interval  # after against before
+    effects: tuple[Effect, ...]  # the same on each class of hosts, if they are of several
     cause: Cause
     why: str  # one sentence
     counters: tuple[Counted, ...]
@@ -101,7 +102,10 @@ class Story:
 
     hunt: Listed
     settings: Settings
-    host: HostFacts | None
+    hosts: tuple[HostFacts, ...]  # as they were when its latest session began
+    effects: tuple[
+        Effect, ...
+    ]  # of the whole range, on each class of hosts if they are of several; cases have their own
     verdict: tuple[str, ...]  # sentences; empty when there is none yet
     cases: tuple[Case, ...]
     suspects: tuple[Suspect, ...]  # most probable first; of an inconclusive or unfinished hunt
@@ -130,7 +134,7 @@ def tell(
 ) -> Story:
     """The story of a hunt on the range ``span`` (commit of each node)."""
     verdict = ledger.verdict
-    ratios = ratios_to(span[0], ledger, settings.metric, listed.started)
+    ratios = ratios_to(span[0], ledger, settings, listed.started)
     effect = ratios.get(span[-1]) or (ledger.belief.effect if ledger.belief is not None else None)
     cases = tuple(case(step, ledger, span) for step in steps_of(verdict))
     apart = verdict.improvements if isinstance(verdict, Several) else ()
@@ -141,7 +145,8 @@ def tell(
     return Story(
         hunt=listed,
         settings=settings,
-        host=ledger.started.host if ledger.started is not None else None,
+        hosts=ledger.started.hosts if ledger.started is not None else (),
+        effects=verdict.effects if isinstance(verdict, NotReproduced | Inconclusive) else (),
         verdict=sentences(verdict, lambda node: ledger.commit(span[node]), settings.metric) if verdict else (),
         cases=cases,
         suspects=tuple(suspects(ledger, span)),
@@ -165,14 +170,14 @@ def steps_of(verdict: Verdict | None) -> tuple[Step, ...]:
             return ()
 
 
-def ratios_to(base: str, ledger: Ledger, metric: str, began: float) -> dict[str, Interval]:
+def ratios_to(base: str, ledger: Ledger, settings: Settings, began: float) -> dict[str, Interval]:
     """The ratio of each measured commit to the base, equal binaries taken together."""
     shas = list(dict.fromkeys(event.facts.commit for _, event in ledger.logged))
     node = {sha: shas.index(ledger.twin(sha) or sha) for sha in shas}
     if base not in node:
         return {}
-    told = observations(ledger.logged, node, metric, began)
-    found = relative([one for one in told if isinstance(one, Reading)], node[base])
+    told = observations(ledger.logged, node, settings.metric, began, settings.hosts if settings.further_hosts else ())
+    found = relative([one for one in told if isinstance(one, Reading)], node[base], settings.policy.kinds)
     ratios = {sha: found[node[sha]] for sha in shas if node[sha] in found}
     return ratios | {sha: Interval(1.0, 1.0, 1.0) for sha in shas if node[sha] == node[base] and sha != base}
 
@@ -191,6 +196,7 @@ def case(step: Step, ledger: Ledger, span: Sequence[str]) -> Case:
         parents=tuple(ledger.commit(parent) for parent in parents),
         probability=step.probability,
         ratio=step.ratio,
+        effects=step.effects,
         cause=explained.cause,
         why=explained.sentence,
         counters=tuple(counters),

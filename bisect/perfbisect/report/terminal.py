@@ -29,7 +29,8 @@ def header(story: Story) -> Iterator[str]:
     yield f"  builder   {settings.builder}, {settings.variant}"
     changed = "".join(f", {name} {value}" for name, value in settings.overrides.items())
     yield f"  workload  {settings.workload}{changed}; metric {title(settings.metric)}"
-    yield f"  host      {machine(story)}"
+    for number, machine in enumerate(machines(story)):
+        yield f"  {'host' if number == 0 else '':9} {machine}"
 
 
 def extent(story: Story) -> str:
@@ -38,13 +39,13 @@ def extent(story: Story) -> str:
     return ", ".join([*sizes, count(story.hunt.merges, "merge")] if story.hunt.merges else sizes)
 
 
-def machine(story: Story) -> str:
-    """The host with what is known of it."""
-    host = story.host
-    if host is None:
-        return story.settings.host
-    size = f"{count(host.cores, 'core')}, {host.memory_mib / 1024:.0f} GiB"
-    return f"{host.name}: {host.cpu}, {size}, kernel {host.kernel}, {host.compiler}"
+def machines(story: Story) -> Iterator[str]:
+    """The hosts with what is known of them."""
+    if not story.hosts:
+        yield from story.settings.hosts
+    for host in story.hosts:
+        size = f"{count(host.cores, 'core')}, {host.memory_mib / 1024:.0f} GiB"
+        yield f"{host.name}: {host.cpu}, {size}, kernel {host.kernel}, {host.compiler}"
 
 
 def verdict(story: Story) -> Iterator[str]:

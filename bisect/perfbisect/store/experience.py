@@ -30,17 +30,17 @@ class Costs:
 
 FAILURES = """
 SELECT skips.commit_hash, stage, reason, skips.log, seconds FROM skips JOIN hunts ON hunts.id = skips.hunt_id
-WHERE builder = :builder AND variant = :variant AND host = :host AND at >= :since
+WHERE builder = :builder AND variant = :variant AND skips.host = :host AND at >= :since
   AND stage IN ('configure', 'compile', 'install')
   AND NOT EXISTS (
     SELECT 1 FROM builds JOIN hunts others ON others.id = builds.hunt_id
     WHERE builds.commit_hash = skips.commit_hash AND builds.at > skips.at
-      AND others.builder = :builder AND others.variant = :variant AND others.host = :host)
+      AND others.builder = :builder AND others.variant = :variant AND builds.host = :host)
 GROUP BY skips.commit_hash HAVING at = max(at) ORDER BY at
 """
 
-ALIKE = "builder = :builder AND variant = :variant AND host = :host"
-SAME_WORK = f"{ALIKE} AND workload = :workload AND json_extract(hunts.settings, '$.overrides') = :overrides"
+ALIKE = "builder = :builder AND variant = :variant"
+SAME_WORK = f"{ALIKE} AND runs.host = :host AND workload = :workload AND json_extract(hunts.settings, '$.overrides') = :overrides"
 
 
 def parameters(settings: Settings) -> dict[str, str]:
@@ -64,7 +64,7 @@ def read_costs(connection: sqlite3.Connection, settings: Settings) -> Costs:
     """What a build and a run of this hunt may be expected to cost."""
     named = parameters(settings)
     builds = connection.execute(
-        f"SELECT seconds FROM builds JOIN hunts ON hunts.id = hunt_id WHERE NOT reused AND {ALIKE}"
+        f"SELECT seconds FROM builds JOIN hunts ON hunts.id = hunt_id WHERE NOT reused AND {ALIKE} AND builds.host = :host"
         f" ORDER BY at DESC LIMIT {RECENT}",
         named,
     ).fetchall()
@@ -85,11 +85,13 @@ def read_kept(connection: sqlite3.Connection, settings: Settings) -> tuple[froze
     """Keys of a few builds and of the datasets that hunts like this one have left on its host."""
     named = parameters(settings)
     builds = connection.execute(
-        f"SELECT build_key FROM builds JOIN hunts ON hunts.id = hunt_id WHERE {ALIKE} ORDER BY at DESC LIMIT 10", named
+        f"SELECT build_key FROM builds JOIN hunts ON hunts.id = hunt_id WHERE {ALIKE} AND builds.host = :host"
+        " ORDER BY at DESC LIMIT 10",
+        named,
     )
     datasets = connection.execute(
-        "SELECT dataset_key FROM visits JOIN hunts ON hunts.id = hunt_id WHERE dataset_key IS NOT NULL"
-        f" AND {SAME_WORK} ORDER BY visits.started DESC LIMIT 1",
+        "SELECT dataset_key FROM runs JOIN hunts ON hunts.id = runs.hunt_id JOIN visits ON visits.id = visit_id"
+        f" WHERE dataset_key IS NOT NULL AND {SAME_WORK} ORDER BY runs.started DESC LIMIT 1",
         named,
     )
     return frozenset(key for (key,) in builds), frozenset(key for (key,) in datasets)
@@ -98,12 +100,13 @@ def read_kept(connection: sqlite3.Connection, settings: Settings) -> tuple[froze
 def read_pinned(connection: sqlite3.Connection, host: str, since: float) -> frozenset[str]:
     """Keys of builds and datasets on a host of hunts without a verdict of which something was heard after ``since``."""
     unfinished = """
-SELECT id FROM hunts WHERE host = :host AND ended IS NULL
+SELECT id FROM hunts WHERE ended IS NULL
   AND (started >= :since OR EXISTS (SELECT 1 FROM events WHERE hunt_id = hunts.id AND at >= :since))
 """
     rows = connection.execute(
-        f"SELECT build_key FROM builds WHERE hunt_id IN ({unfinished})"
-        f" UNION SELECT dataset_key FROM visits WHERE dataset_key IS NOT NULL AND hunt_id IN ({unfinished})",
+        f"SELECT build_key FROM builds WHERE host = :host AND hunt_id IN ({unfinished})"
+        " UNION SELECT dataset_key FROM runs JOIN visits ON visits.id = visit_id"
+        f" WHERE host = :host AND dataset_key IS NOT NULL AND runs.hunt_id IN ({unfinished})",
         {"host": host, "since": since},
     )
     return frozenset(key for (key,) in rows)

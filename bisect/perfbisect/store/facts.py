@@ -22,6 +22,7 @@ from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFac
 from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
 
 Row = dict[str, Any]
+AT_A_HOST = (BuildStarted, BuildFinished, CandidateSkipped, RunFinished)
 
 
 def clean(row: Row) -> Row:
@@ -68,6 +69,11 @@ def commit_of(event: Event) -> str | None:
             return None
 
 
+def host_of(event: Event) -> str | None:
+    """The host on which an event happened."""
+    return getattr(event, "host", None) if isinstance(event, AT_A_HOST) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Filing:
     """One event on its way into the tables."""
@@ -76,14 +82,16 @@ class Filing:
     hunt: int
     event_id: int
     at: float
+    host: str  # the name of the one on which it happened
     candidates: Sequence[str]  # commit of each node
     node: Mapping[str, int]  # node of each commit
 
     def file(self, event: Event) -> None:
         """Fill the tables that ``event`` has something for."""
         match event:
-            case HuntStarted(host=host):
-                host_row(self.db, host, self.at)
+            case HuntStarted():
+                for host in event.hosts:
+                    host_row(self.db, host, self.at)
                 self.db.execute("UPDATE hunts SET ended = NULL WHERE id = ?", [self.hunt])
             case BuildStarted(commit=commit):
                 self.know(commit)
@@ -103,6 +111,10 @@ class Filing:
         self.db.table("commits").insert({"commit_hash": commit_hash}, ignore=True)
         return {"hunt_id": self.hunt, "commit_hash": commit_hash, "node": self.node.get(commit_hash)}
 
+    def there(self, commit_hash: str) -> Row:
+        """The same, and on which host."""
+        return self.about(commit_hash) | {"host": self.host}
+
     def know(self, commit: Commit) -> None:
         """Keep what people know of a commit."""
         row = {
@@ -115,12 +127,14 @@ class Filing:
 
     def build(self, build: BuildFacts, has_twin: bool) -> None:
         """A build, with the first build of this hunt that made the same binary."""
-        same = "SELECT commit_hash FROM builds WHERE hunt_id = ? AND binary_hash = ? AND commit_hash != ?"
-        twin = self.db.execute(f"{same} ORDER BY event_id LIMIT 1", [self.hunt, build.binary, build.commit]).fetchone()
+        same = "SELECT commit_hash FROM builds WHERE hunt_id = ? AND host = ? AND binary_hash = ? AND commit_hash != ?"
+        twin = self.db.execute(
+            f"{same} ORDER BY event_id LIMIT 1", [self.hunt, self.host, build.binary, build.commit]
+        ).fetchone()
         insert(
             self.db,
             "builds",
-            self.about(build.commit)
+            self.there(build.commit)
             | {
                 "event_id": self.event_id,
                 "at": self.at,
@@ -140,7 +154,7 @@ class Filing:
         insert(
             self.db,
             "skips",
-            self.about(skip.commit)
+            self.there(skip.commit)
             | {
                 "event_id": self.event_id,
                 "at": self.at,
@@ -153,9 +167,12 @@ class Filing:
 
     def run(self, run: RunFacts) -> None:
         """A run with its visit, counters and samples."""
-        about = self.about(run.commit)
+        about = self.there(run.commit)
+        # what other hosts do meanwhile, and what they are asked for, is not of this run
         before = self.db.execute(
-            "SELECT max(at) FROM events WHERE hunt_id = ? AND id < ?", [self.hunt, self.event_id]
+            "SELECT max(at) FROM events WHERE hunt_id = ? AND id < ?"
+            " AND (host = ? OR host IS NULL AND (kind != 'Decided' OR json_extract(body, '$.in_flight') IS NULL))",
+            [self.hunt, self.event_id, self.host],
         ).fetchone()[0]
         insert(
             self.db,

@@ -121,7 +121,7 @@ class History:
     def append(self, hunt: int, event: "Event", at: float) -> None:
         """Add ``event`` to the log of a hunt, with all that follows from it. It is durable when this returns."""
         from perfbisect.store.codec import PASSING, encode
-        from perfbisect.store.facts import Filing, commit_of, insert
+        from perfbisect.store.facts import Filing, commit_of, host_of, insert
 
         if isinstance(event, PASSING):
             return
@@ -136,9 +136,11 @@ class History:
                 "kind": type(event).__name__,
                 "commit_hash": commit_of(event),
                 "body": body,
+                "host": host_of(event) or None,
             }
             event_id = insert(db, "events", row)
-            Filing(db, hunt, event_id, at, candidates, self.nodes[hunt]).file(event)
+            host = host_of(event) or str(self.column(hunt, "host"))
+            Filing(db, hunt, event_id, at, host, candidates, self.nodes[hunt]).file(event)
         self.working.add(hunt)
 
     @contextmanager

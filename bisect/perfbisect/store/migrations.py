@@ -268,6 +268,62 @@ CREATE TABLE trial_runs (
 ) WITHOUT ROWID
 """
 
+HOSTS = """
+ALTER TABLE events ADD COLUMN host TEXT;
+ALTER TABLE builds ADD COLUMN host TEXT NOT NULL DEFAULT '';
+ALTER TABLE skips ADD COLUMN host TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN host TEXT NOT NULL DEFAULT '';
+UPDATE builds SET host = (SELECT host FROM hunts WHERE hunts.id = hunt_id);
+UPDATE skips SET host = (SELECT host FROM hunts WHERE hunts.id = hunt_id);
+UPDATE runs SET host = (SELECT host FROM hunts WHERE hunts.id = hunt_id);
+DROP VIEW build_costs;
+DROP VIEW candidates;
+DROP VIEW rqps;
+
+CREATE VIEW rqps AS -- QPS over that of the base runs just before and after on its host; `bisect show` has the intervals
+SELECT hunt_id, commit_hash, node, host, count(*) AS runs, avg(qps) AS qps, avg(qps / base_qps) AS rqps
+FROM (
+  SELECT paired.*, (coalesce(before, after) + coalesce(after, before)) / 2 AS base_qps
+  FROM (
+    SELECT runs.*,
+      (SELECT base.qps FROM runs base WHERE base.hunt_id = runs.hunt_id AND base.commit_hash = hunts.base_commit
+        AND base.host = runs.host AND base.started <= runs.started ORDER BY base.started DESC LIMIT 1) AS before,
+      (SELECT base.qps FROM runs base WHERE base.hunt_id = runs.hunt_id AND base.commit_hash = hunts.base_commit
+        AND base.host = runs.host AND base.started >= runs.started ORDER BY base.started LIMIT 1) AS after
+    FROM runs JOIN hunts ON hunts.id = runs.hunt_id
+  ) AS paired
+)
+GROUP BY hunt_id, commit_hash, host;
+
+CREATE VIEW candidates AS -- every commit that a hunt built, skipped or measured, on each host
+WITH touched AS (
+  SELECT hunt_id, commit_hash, node, host FROM builds
+  UNION SELECT hunt_id, commit_hash, node, host FROM skips
+  UNION SELECT hunt_id, commit_hash, node, host FROM runs
+)
+SELECT touched.hunt_id, touched.node, touched.commit_hash, date, subject, touched.host,
+  (SELECT count(*) FROM builds b WHERE b.hunt_id = touched.hunt_id AND b.commit_hash = touched.commit_hash
+    AND b.host = touched.host) AS builds,
+  (SELECT sum(b.seconds) FROM builds b WHERE b.hunt_id = touched.hunt_id AND b.commit_hash = touched.commit_hash
+    AND b.host = touched.host) AS build_seconds,
+  coalesce(rqps.runs, 0) AS runs, rqps.qps, rqps.rqps,
+  (SELECT b.same_as FROM builds b WHERE b.hunt_id = touched.hunt_id AND b.commit_hash = touched.commit_hash
+    AND b.host = touched.host AND b.same_as IS NOT NULL LIMIT 1) AS same_as,
+  (SELECT s.stage || ': ' || s.reason FROM skips s WHERE s.hunt_id = touched.hunt_id
+    AND s.commit_hash = touched.commit_hash AND s.host = touched.host ORDER BY s.event_id DESC LIMIT 1) AS skipped
+FROM touched
+LEFT JOIN commits ON commits.commit_hash = touched.commit_hash
+LEFT JOIN rqps ON rqps.hunt_id = touched.hunt_id AND rqps.commit_hash = touched.commit_hash AND rqps.host = touched.host
+ORDER BY touched.hunt_id, touched.node, touched.host;
+
+CREATE VIEW build_costs AS -- builds that were really made
+SELECT builds.host, builder, variant, count(*) AS builds, avg(seconds) AS seconds, min(seconds) AS fastest,
+  max(seconds) AS slowest, sum(cache_hits) * 1.0 / nullif(sum(cache_hits + cache_misses), 0) AS hit_rate
+FROM builds JOIN hunts ON hunts.id = builds.hunt_id
+WHERE NOT reused
+GROUP BY builds.host, builder, variant
+"""
+
 
 def run(db: sqlite_utils.Database, script: str, version: int) -> None:
     """Execute the statements of ``script``, and say in the file which step it has reached."""
@@ -293,6 +349,12 @@ def m002_views(db: sqlite_utils.Database) -> None:
 def m003_trials(db: sqlite_utils.Database) -> None:
     """What a build shows against itself."""
     run(db, TRIALS, 3)
+
+
+@migrations()
+def m004_hosts(db: sqlite_utils.Database) -> None:
+    """A hunt on several hosts: what happened says where."""
+    run(db, HOSTS, 4)
 
 
 def migrate(db: sqlite_utils.Database) -> None:

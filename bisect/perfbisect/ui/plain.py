@@ -16,7 +16,7 @@ from perfbisect.core.event import (
     Warned,
 )
 from perfbisect.core.order import Decision, Measure
-from perfbisect.core.verdict import chance, sentences
+from perfbisect.core.verdict import chance, listed, sentences
 from perfbisect.core.words import count, printable
 from perfbisect.ui.glyphs import writable
 from perfbisect.ui.state import Running, View, recalled, update
@@ -38,17 +38,17 @@ def texts(view: View, event: Event) -> Iterator[str]:
         case Warned(text, advice):
             yield f"{'warning':9} {advised(text, advice)}"
         case Decided(Decision(order=Measure() as order)):
-            yield f"{'decided':9} {decided(view, order)}"
+            yield f"{'decided':9} {numbered(view, order.host)}{decided(view, order)}"
         case BuildStarted(commit=commit):
-            yield f"{'building':9} {commit.short}  {about(commit)}"
+            yield f"{'building':9} {where(view, event)}{commit.short}  {about(commit)}"
         case BuildFinished(candidate):
-            yield f"{'built':9} {view.commit(candidate).short}  {built(view, event)}"
+            yield f"{'built':9} {where(view, event)}{view.commit(candidate).short}  {built(view, event)}"
         case CandidateSkipped(candidate, facts):
-            yield f"{'skipped':9} {view.commit(candidate).short}  {facts.stage}: {printable(facts.reason)}"
+            yield f"{'skipped':9} {where(view, event)}{view.commit(candidate).short}  {facts.stage}: {printable(facts.reason)}"
             if facts.log:
                 yield f"{'':9} log: {printable(facts.log)}"
         case RunFinished(candidate):
-            yield f"{'ran':9} {view.commit(candidate).short}  {ran(view, event)}"
+            yield f"{'ran':9} {where(view, event)}{view.commit(candidate).short}  {ran(view, event)}"
         case HuntEnded(verdict):
             metric = view.hunt.metric if view.hunt else "qps"
             for place, sentence in enumerate(sentences(verdict, view.commit, metric)):
@@ -62,11 +62,22 @@ def texts(view: View, event: Event) -> Iterator[str]:
 def hunt(event: HuntStarted) -> str:
     """What is hunted."""
     merges = f", {count(event.merges, 'merge')}" if event.merges else ""
+    hosts = listed([facts.name for facts in event.hosts])
     return (
-        f"{event.hunt}: {event.builder} {event.workload} on {event.host.name},"
+        f"{event.hunt}: {event.builder} {event.workload} on {hosts},"
         f" {printable(event.good)}..{printable(event.bad)}: {count(event.commits, 'commit')},"
         f" {count(len(event.candidates) - 1, 'candidate')}{merges}"
     )
+
+
+def where(view: View, event: BuildStarted | BuildFinished | CandidateSkipped | RunFinished) -> str:
+    """The host, where there are several."""
+    return f"{event.host}  " if view.hunt is not None and view.hunt.further else ""
+
+
+def numbered(view: View, host: int) -> str:
+    """The same, for an order."""
+    return f"{view.hunt.hosts[host].name}  " if view.hunt is not None and view.hunt.further else ""
 
 
 def about(commit: Commit) -> str:

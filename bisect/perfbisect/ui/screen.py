@@ -87,7 +87,7 @@ def header(view: View, room: int, now: float, glyphs: Glyphs) -> list[Text]:
     skipped = sum(bool(row.skipped) for row in view.rows.values())
     cost = [count(sum(row.builds for row in view.rows.values()), "build"), count(view.runs, "run")]
     cost += [f"{skipped} skipped"] if skipped else []
-    what = [hunt.builder, hunt.workload, hunt.host.name, f"hunt {hunt.hunt}"]
+    what = [hunt.builder, hunt.workload, ", ".join(facts.name for facts in hunt.hosts), f"hunt {hunt.hunt}"]
     return [
         both_ends(what, time, room, glyphs, "bold", ""),
         both_ends([asked, *size], cost, room, glyphs, "dim", "dim"),
@@ -113,8 +113,21 @@ def facts(parts: list[str], room: int, glyphs: Glyphs) -> str:
 
 
 def under_way(view: View, room: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """What runs now: always two lines, so that nothing jumps."""
-    match view.now:
+    """What runs now: always two lines for each host, so that nothing jumps."""
+    names = [facts.name for facts in view.hunt.hosts] if view.hunt is not None and view.hunt.further else []
+    if not names:
+        return at_work(view, view.now, room, now, glyphs)
+    shown: list[Text] = []
+    wide = max(map(cell_len, names)) + 2
+    for name in names:
+        title, line = at_work(view, view.doing.get(name), room - wide, now, glyphs)
+        shown += [Text.assemble(name.ljust(wide), title), Text.assemble(" " * wide, line)]
+    return shown
+
+
+def at_work(view: View, doing: Building | Running | None, room: int, now: float, glyphs: Glyphs) -> list[Text]:
+    """What a host is at."""
+    match doing:
         case Building() as build:
             return [build_title(view, build), build_line(view, build, room, now, glyphs)]
         case Running() as run:

@@ -24,7 +24,7 @@ class Side(Enum):
 def side(view: View, candidate: int) -> Side | None:
     """The side of a candidate; None while nothing was spent on it."""
     row = view.rows.get(candidate)
-    if view.now is not None and not view.now.finished and view.now.candidate == candidate:
+    if view.at(candidate) is not None:
         return Side.NOW
     return None if row is None else seen(view, candidate)
 

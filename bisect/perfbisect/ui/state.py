@@ -16,6 +16,7 @@ from perfbisect.core.event import (
     Event,
     HuntEnded,
     HuntStarted,
+    LabEvent,
     RunFinished,
     RunProgress,
     RunStarted,
@@ -83,7 +84,8 @@ class View:
     rows: Mapping[int, Row] = field(default_factory=dict)
     log: tuple[tuple[float, Logged], ...] = ()
     ratios: Mapping[int, Interval] = field(default_factory=dict)  # of measured candidates to the base, itself left out
-    now: Building | Running | None = None
+    now: Building | Running | None = None  # at the host that was heard of last
+    doing: Mapping[str, Building | Running | None] = field(default_factory=dict)  # at each host
     belief: Belief | None = None
     purpose: Purpose | None = None
     searching: tuple[float, float] | None = None  # when the search began, and the bits missing then
@@ -96,6 +98,11 @@ class View:
             return self.rows[candidate].commit
         sha = self.hunt.candidates[candidate] if self.hunt and candidate < len(self.hunt.candidates) else ""
         return Commit(sha or f"candidate {candidate}", "", "", "")
+
+    def at(self, candidate: int) -> Building | Running | None:
+        """What is being done with a candidate, at the first host that does something with it."""
+        under_way = (one for one in self.doing.values() if one is not None and not one.finished)
+        return next((one for one in under_way if one.candidate == candidate), None)
 
     def build(self, candidate: int) -> int:
         """The first candidate with the same binary."""
@@ -134,7 +141,7 @@ class View:
     def top(self) -> float:
         """The highest rate seen."""
         seen = [qps for row in self.rows.values() for qps in row.qps]
-        current = self.now.samples if isinstance(self.now, Running) else ()
+        current = [qps for one in self.doing.values() if isinstance(one, Running) for qps in one.samples]
         return max((*seen, *current), default=0.0)
 
 
@@ -148,11 +155,19 @@ def recalled(view: View, told: Iterable[tuple[float, Event]]) -> View:
     """The view after what earlier sessions of the hunt saw; its clock starts anew with the next event."""
     for at, event in told:
         view = noted(view, event, at)
-    return replace(compared(view), began=None, ended=None, now=None, searching=None, verdict=None)
+    return replace(compared(view), began=None, ended=None, now=None, doing={}, searching=None, verdict=None)
 
 
 def noted(view: View, event: Event, at: float) -> View:
     """The view after ``event``, ratios left as they were: comparing everything is the one thing here that takes time."""
+    if not isinstance(event, LabEvent) or isinstance(event, Warned):
+        return heard(view, event, at)
+    view = heard(replace(view, now=view.doing.get(event.host)), event, at)
+    return replace(view, doing={**view.doing, event.host: view.now})
+
+
+def heard(view: View, event: Event, at: float) -> View:
+    """The same, ``now`` being what the event's host was at."""
     if view.began is None:
         view = replace(view, began=at)
     match event:
@@ -185,15 +200,17 @@ def noted(view: View, event: Event, at: float) -> View:
         case RunFinished():
             return ran(view, event, at)
         case HuntEnded(verdict):
-            return replace(view, verdict=verdict, ended=at, now=None)
+            return replace(view, verdict=verdict, ended=at, now=None, doing={})
 
 
 def compared(view: View) -> View:
     """The view with the ratio of every candidate to the base, from all runs so far."""
     if view.hunt is None:
         return view
-    told = observations(view.log, view.node, view.hunt.metric, view.began or 0.0)
-    return replace(view, ratios=relative([one for one in told if isinstance(one, Reading)], 0))
+    names = [facts.name for facts in view.hunt.hosts] if view.hunt.further else []
+    told = observations(view.log, view.node, view.hunt.metric, view.began or 0.0, names)
+    readings = [one for one in told if isinstance(one, Reading)]
+    return replace(view, ratios=relative(readings, 0, view.hunt.kinds))
 
 
 def started(view: View, event: HuntStarted) -> View:

@@ -61,7 +61,7 @@ def chance_cell(view: View, candidate: int, row: Row) -> str:
 def state_cell(view: View, candidate: int, row: Row) -> str:
     """What it is, or what is being done with it."""
     if side(view, candidate) is Side.NOW:
-        return "building" if isinstance(view.now, Building) else "measuring"
+        return "building" if isinstance(view.at(candidate), Building) else "measuring"
     if row.same_as is not None:
         return f"{seen(view, candidate).value}, same as {view.commit(row.same_as).short}"
     return f"skipped, {row.skipped}" if row.skipped else seen(view, candidate).value

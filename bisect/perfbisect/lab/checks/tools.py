@@ -48,8 +48,10 @@ def needed(task: Task) -> list[str]:
     build, server = task.builder.build, task.builder.server
     chosen = variant_of(task.builder, task.variant)
     commands = repr((build.configure, build.compile, build.install, build.env))
-    compilers = [program for word, program in (("{cc}", chosen.cc), ("{cxx}", chosen.cxx)) if word in commands]
     as_nobody = ["setpriv"] if server and server.refuses_root else []
+    if task.entry.build_host:  # where the rest is needed
+        return [*NEEDED, *as_nobody, *to_pin]
+    compilers = [program for word, program in (("{cc}", chosen.cc), ("{cxx}", chosen.cxx)) if word in commands]
     return [*NEEDED, *compilers, *build.needs, *as_nobody, *to_pin]
 
 

@@ -1,0 +1,45 @@
+"""A finished build, brought from the host that made it to the one that measures it: a tar stream through us."""
+
+from perfbisect.errors import ConnectionLost, EnvironmentFailure
+from perfbisect.host.protocol import Host
+from perfbisect.lab import builds
+
+ATTEMPTS = 3  # at a stream during which a connection broke off
+
+_READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir "$1.part"'
+_DONE = '[ ! -d "$1.part" ] || { find "$1.part" -type f -exec sync -- {} + && rm -rf "$1" && mv -T -- "$1.part" "$1"; }'
+
+
+def ship(maker: Host, builder: str, key: str, host: Host) -> None:
+    """Bring the build with that key to ``host``, if it is not there.
+
+    Raises EnvironmentFailure when the build remembers where it was installed, and that is another place on ``host``.
+    """
+    place, there = builds.folder(maker, key), builds.folder(host, key)
+    if host.run(["test", "-f", str(there / "build.json")], check=False).ok:
+        return
+    if maker.root != host.root:
+        _refuse_rooted(maker, builder, key, host)
+    for left in reversed(range(ATTEMPTS)):
+        host.run(["sh", "-c", _READY, "ready", str(there)], timeout=600)
+        try:
+            pack, unpack = ["tar", "-cf", "-", "-C", str(place), "."], ["tar", "-xf", "-", "-C", f"{there}.part"]
+            with maker.stream(pack) as source, host.stream(unpack) as target:
+                while chunk := source.recv(1 << 16):
+                    target.sendall(chunk)
+            break
+        except (ConnectionLost, BrokenPipeError):
+            if not left:
+                raise
+    host.run(["sh", "-c", _DONE, "done", str(there)], timeout=600)
+
+
+def _refuse_rooted(maker: Host, builder: str, key: str, host: Host) -> None:
+    fixed = str(maker.root / "work" / builder / "prefix")
+    found = maker.run(["grep", "-rlF", "-m1", "-e", fixed, str(builds.prefix(maker, key))], check=False, timeout=600)
+    if found.ok:
+        raise EnvironmentFailure(
+            f"builds of {builder} remember that they were installed below {maker.root} on host {maker.name}, and the root"
+            f" folder of host {host.name} is {host.root}",
+            f"Give both hosts the same `root` in hosts.toml, or let {host.name} build by itself.",
+        )

@@ -1,0 +1,87 @@
+"""A lab that computes instead of acting, and hunts for it."""
+
+import math
+import random
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+from perfbisect.core.event import (
+    BuildFinished,
+    BuildStarted,
+    CandidateSkipped,
+    Commit,
+    HuntStarted,
+    LabEvent,
+    RunFinished,
+    RunStarted,
+)
+from perfbisect.core.graph import Graph
+from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.order import Measure
+from perfbisect.core.policy import Policy
+from perfbisect.core.schedule import interleave
+from perfbisect.core.settings import Settings
+from perfbisect.hunt import Log, Quest
+from perfbisect.store.history import History
+
+HOST = HostFacts("local", "cpu", 2, 1024, "6.1", "gcc 12")
+
+
+@dataclass
+class ComputedLab:
+    """Measures commits named by hash; ``speed`` is the true QPS of each, 1 % noise is added."""
+
+    commits: tuple[str, ...]
+    speed: dict[str, float]
+    unbuildable: frozenset[str] = frozenset()
+    counters: bool = True
+    clock: float = 1000.0
+    built: list[str] = field(default_factory=list)
+    luck: random.Random = field(default_factory=lambda: random.Random(7))
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        """As a real lab does it: builds first, then runs in turns."""
+        for share in order.plan:
+            commit = self.commits[share.candidate]
+            if commit in self.built:
+                continue
+            yield BuildStarted(share.candidate, Commit(commit, "2024-01-01", "Someone", f"change {commit[:4]}"))
+            if commit in self.unbuildable:
+                yield CandidateSkipped(share.candidate, SkipFacts(commit, "compile", "error: no", "log", 1.0))
+                return
+            self.built.append(commit)
+            yield BuildFinished(share.candidate, BuildFacts(commit, commit, commit, 5.0, 1, 1, False, "log"), None)
+        turns = interleave(order.plan)
+        for number, candidate in enumerate(turns, 1):
+            yield RunStarted(candidate, number, len(turns), order.purpose, 1.0)
+            self.clock += 10
+            commit = self.commits[candidate]
+            operations = round(1000 * self.speed[commit] * math.exp(self.luck.gauss(0, 0.01)))
+            yield RunFinished(
+                candidate,
+                RunFacts(commit, commit, f"{self.clock}", "local", self.clock, 10.0, operations, {}, (), {}, {}),
+            )
+
+
+def commits(count: int) -> tuple[str, ...]:
+    return tuple(f"{number:040x}" for number in range(count))
+
+
+def quest(names: tuple[str, ...], metric: str = "qps") -> Quest:
+    return Quest(Graph.line(len(names) - 1), names, Policy(), metric)
+
+
+def settings() -> Settings:
+    return Settings("v1", "v2", "/repo", "demo", "update-index", "local", good_commit="a", bad_commit="b")
+
+
+def started(names: tuple[str, ...]) -> HuntStarted:
+    return HuntStarted(1, "demo", "update-index", HOST, "v1", "v2", len(names) - 1, names, 0, resumed=False)
+
+
+def log_of(history: History, names: tuple[str, ...]) -> Log:
+    return Log(history, history.begin(settings(), HOST, started(names), 1000.0))
+
+
+def speeds(names: tuple[str, ...], culprit: int, slow: float = 0.8) -> dict[str, float]:
+    return {name: slow if index >= culprit else 1.0 for index, name in enumerate(names)}

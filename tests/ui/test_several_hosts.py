@@ -1,0 +1,92 @@
+"""A hunt on two hosts, as the views show it: who does what."""
+
+from dataclasses import replace
+
+import pytest
+
+from perfbisect.core.event import BuildProgress, BuildStarted, Event, HuntStarted, LabEvent, RunProgress, Warned
+from perfbisect.core.observation import Reading
+from perfbisect.core.rqps import relative
+from perfbisect.ui.live import render
+from perfbisect.ui.plain import lines
+from perfbisect.ui.screen import lines as drawn
+from perfbisect.ui.side import Side, side
+from perfbisect.ui.state import View, recalled, update
+
+Told = list[tuple[float, Event]]
+
+
+@pytest.fixture(scope="session")
+def two(told: Told) -> Told:
+    """The hunt of the sample, on a; meanwhile b does the same a little later."""
+    found: Told = []
+    for at, event in told[:400]:
+        match event:
+            case HuntStarted():
+                found.append((at, replace(event, further=(replace(event.host, name="b"),), kinds=("x", "x"))))
+            case Warned():
+                found.append((at, event))
+            case _ if isinstance(event, LabEvent):
+                found += [(at, replace(event, host=name)) for name in (event_host(found), "b")]
+            case _:
+                found.append((at, event))
+    return found
+
+
+def event_host(found: Told) -> str:
+    return next(event.host.name for _, event in found if isinstance(event, HuntStarted))
+
+
+def views(two: Told) -> list[View]:
+    seen, view = [], View()
+    for at, event in two:
+        view = update(view, event, at)
+        seen.append(view)
+    return seen
+
+
+def test_each_host_has_two_lines(two: Told) -> None:
+    for (at, event), view in zip(two, views(two), strict=True):
+        if isinstance(event, BuildProgress | RunProgress) and event.host == "b":
+            shown = [line.plain for line in drawn(view, 100, 40, at)]
+            named = [line for line in shown if line.startswith((" local  ", " b      "))]
+            assert len(named) == 2
+            assert side(view, event.candidate) is Side.NOW
+            assert render(view, 60, 20, at)
+
+
+def test_lines_name_the_host(two: Told) -> None:
+    said = [text for (at, event), view in zip(two, views(two), strict=True) for text in lines(view, event, at)]
+    assert any("on local and b" in text for text in said)
+    for word in ("building", "built", "ran", "decided"):
+        assert any(f"{word:9} local  " in text for text in said), word
+    assert any(f"{'ran':9} b  " in text for text in said)
+
+
+def test_what_one_host_does_does_not_disturb_the_other(two: Told) -> None:
+    first = next(place for place, (_, event) in enumerate(two) if isinstance(event, BuildStarted))
+    view = views(two[: first + 1])[-1]
+    other = replace(two[first][1], candidate=9, host="b")  # type: ignore[call-arg]
+    after = update(view, other, 1.0)
+    assert after.doing["local"] == view.doing["local"]
+    assert not recalled(after, []).doing
+
+
+def test_hosts_of_different_speeds_are_compared_by_their_ratios() -> None:
+    """The second is five times as fast; b was measured there only."""
+    wiggle = (0.001, -0.001, 0.0005, -0.0005)
+    runs = [
+        Reading(
+            candidate,
+            value + 1.6 * host + wiggle[turn],
+            turn * 9.0 + 3 * host + candidate,
+            100 * turn + candidate,
+            host,
+        )
+        for turn in range(4)
+        for candidate, value, host in ((0, 0.0, 0), (1, -0.1, 0), (0, 0.0, 1), (2, -0.2, 1))
+    ]
+    found = relative(runs, 0, ("x", "x"))
+    assert found[1].middle == pytest.approx(0.905, abs=0.003)
+    assert found[2].middle == pytest.approx(0.819, abs=0.003)
+    assert relative(runs, 0, ("x", "y"))[2].middle == pytest.approx(0.819, abs=0.003)
