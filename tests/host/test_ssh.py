@@ -128,7 +128,9 @@ def test_nothing_is_read_by_the_login_shell(make: Make, reach: Reach, shell: str
     show = ["sh", "-c", 'pwd; printf "%s|" "$ODD" "$@"; cat', odd, *ODD]
     said = host.run(show, cwd=folder, env={"ODD": odd}, stdin=odd).stdout
     assert said == f"{folder}\n{odd}|{odd.rpartition('#')[0]}#||{odd}"
-    job = jobs.start(host, ["printf", "%s|", *ODD], name=odd, cwd=folder, env={"ODD": odd}, stdin=odd, timeout=9)
+    with pytest.raises(ValueError, match="BAD NAME"):
+        host.run(["env"], env={"BAD NAME": ""})
+    job = jobs.start(host, ["printf", "%s|", *ODD], name=odd, cwd=folder, env={"ODD": odd}, timeout=9)
     assert "\n".join(jobs.wait(host, job)) == "|".join(ODD) + "|"
     assert machine.inside(f"find {machine.folder} / /root -maxdepth 2 -name hit") == ""
 
@@ -326,7 +328,7 @@ class Twice:
 
 def test_a_job_started_twice_runs_once(tmp_path: Path) -> None:
     twice: Host = Twice(connect(HostEntry(name="here", root=str(tmp_path))))  # type: ignore[assignment]
-    job = jobs.start(twice, ["sh", "-c", "echo ran >>ran; cat"], name="x", timeout=9, stdin="read\n")
+    job = jobs.start(twice, ["sh", "-c", "echo ran >>ran; echo read"], name="x", timeout=9)
     assert list(jobs.wait(twice, job)) == ["read"]
     assert (tmp_path / "ran").read_text() == "ran\n"
     jobs.kill(twice, job)

@@ -37,10 +37,12 @@ def _over_ssh(entry: HostEntry) -> SshHost:
     try:
         found = there.run(["sh", "-c", script]).stdout
     except CommandFailed as failure:
+        link.close()
         said = failure.output.strip().splitlines() or ["it said nothing"]
         raise _no_root(entry, entry.root, said[-1]) from failure
     path = found.removesuffix("\n")
     if not path.startswith("/") or "\n" in path:
+        link.close()
         raise EnvironmentFailure(
             f"a start-up file of your shell on host {entry.name} prints {path.splitlines()[0]!r}, which gets mixed with what"
             " commands print",

@@ -3,7 +3,6 @@
 A job is the folder ``root/jobs/ID`` with
 
     command   what runs, for people to read and to run again
-    stdin     what it reads
     pid       /proc/PID/stat of its leader, written by the leader when it starts
     boot      the id of the host's boot in which that was
     stdout    what it wrote
@@ -35,7 +34,6 @@ LOST = -1  # the status of a job that has none: it was killed from outside, or i
 GRACE = 10.0  # seconds between TERM and KILL
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CHUNK = 1 << 20  # bytes of output that one poll brings at most
 
 # A signal that is handled, unlike one that is ignored, is not inherited: the leader outlives TERM, its command does
@@ -51,7 +49,7 @@ read -r stat </proc/self/stat
 read -r began rest </proc/uptime
 cat /proc/sys/kernel/random/boot_id >"$1/boot"
 printf '%s\\n' "$stat" >"$1/pid"
-({ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; exec sh "$1/command") <"$1/stdin" 9>&-
+({ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; exec sh "$1/command") 9>&-
 status=$?
 read -r now rest </proc/uptime
 [ "$status" = 0 ] || sleep 0.1
@@ -69,7 +67,6 @@ mkdir -p "$1" "$5" || exit 1
 set -e
 if [ ! -e "$1/alive" ]; then
     printf '    \\n' | cat >"$1/status"
-    cat >"$1/stdin"
     printf '%s' "$4" | cat >"$1/command"
     : >"$1/stdout"; : >"$1/stderr"
 fi
@@ -179,7 +176,6 @@ def start(
     timeout: float,
     cwd: PurePosixPath | None = None,
     env: Mapping[str, str] | None = None,
-    stdin: str = "",
     cpus: str = "",
     merged: bool = False,
 ) -> Job:
@@ -201,7 +197,7 @@ def start(
     arguments = [str(folder), str(where), argv[0], command, str(scratch), streams, _LEADER, str(int(timeout))]
     search = {"PATH": env["PATH"]} if env and "PATH" in env else None
     try:
-        started = host.run(["sh", "-c", _START, "start", *arguments], env=search, stdin=stdin, check=False)
+        started = host.run(["sh", "-c", _START, "start", *arguments], env=search, check=False)
     except (KeyboardInterrupt, SystemExit):
         with contextlib.suppress(EnvironmentFailure):
             kill(host, attach(host, kept))
@@ -311,8 +307,6 @@ def prune(host: Host, keep: int) -> None:
 
 def _command(argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str], timeout: float, cpus: str) -> str:
     """The text of the file ``command``."""
-    if wrong := [name for name in env if not _VARIABLE.fullmatch(name)]:
-        raise ValueError(f"not a name of an environment variable: {wrong[0]!r}")
     settings = shlex.join(f"{name}={value}" for name, value in env.items())
     limit = ["timeout", "-k", f"{GRACE:g}", f"{timeout:g}"]
     pinned = ["taskset", "-c", cpus] if cpus else []
