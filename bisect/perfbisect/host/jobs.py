@@ -52,7 +52,7 @@ printf '%s\\n' "$stat" >"$1/pid"
 ({ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; exec sh "$1/command") 9>&-
 status=$?
 read -r now rest </proc/uptime
-[ "$status" = 0 ] || sleep 0.1
+[ "$status" = 0 ] || [ "$status" -ge 128 ] || sleep 0.1
 case $status in
     124|129|130|137|143) [ "$((${now%.*} - ${began%.*}))" -ge "$2" ] || told=1;;
 esac
