@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -26,10 +26,11 @@ from perfbisect.core.event import (
 )
 from perfbisect.core.measurement import RunFacts
 from perfbisect.core.order import Measure, Purpose, Share
-from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.errors import EnvironmentFailure, JobLost, UsageError
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.lab import KEPT, HostLab
+from perfbisect.lab import visit
+from perfbisect.lab.lab import KEPT, LOSSES, HostLab
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Option, Workload
@@ -342,6 +343,22 @@ def test_work_that_was_lost_with_its_host_is_done_again(open_lab: Open, host: Lo
     assert "done again" in warned[0].text
     assert len(finished(events)) == 2
     assert not any(isinstance(event, CandidateSkipped) for event in events)
+
+
+def test_work_that_gets_itself_killed_is_skipped(
+    open_lab: Open, host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that stayed up all the time did not lose it: most often the kernel had no memory left."""
+
+    def lose(_: object) -> Generator[RunProgress, None, RunFacts]:
+        raise JobLost("job run is gone")
+        yield
+
+    monkeypatch.setattr(visit, "run", lose)
+    events = list(open_lab().measure(Measure((Share(SLOW, 1),), Purpose.SEARCH)))
+    assert len([event for event in events if isinstance(event, Warned)]) == LOSSES
+    assert isinstance(events[-1], CandidateSkipped)
+    assert "killed 4 times" in events[-1].facts.reason
 
 
 def shut_down(host: LocalHost, name: str) -> None:

@@ -214,6 +214,7 @@ ONLINE = Fact(("lscpu",), read_online)
 MEMORY_MIB = Fact(("cat", "/proc/meminfo"), read_memory)
 LOAD = Fact(("cat", "/proc/loadavg"), read_load)
 KERNEL = Fact(("uname", "-r"), read_line)
+BOOT = Fact(("cat", "/proc/sys/kernel/random/boot_id"), read_line)
 COMPILER = Fact(("gcc", "--version"), read_line)
 TOOLS = {tool: Fact((tool, "--version"), read_version) for tool in ("git", "ccache", "sysbench", "perf", "taskset")}
 SETTINGS = {

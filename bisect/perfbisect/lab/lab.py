@@ -22,7 +22,7 @@ from perfbisect.core.order import Measure
 from perfbisect.core.schedule import interleave
 from perfbisect.errors import BuildFailed, EnvironmentFailure, JobLost, RunFailed, UsageError
 from perfbisect.host import jobs
-from perfbisect.host.facts import CORES, ask, is_full
+from perfbisect.host.facts import BOOT, CORES, ask, is_full
 from perfbisect.host.outcome import no_space
 from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
@@ -75,6 +75,7 @@ class HostLab:
         self._data: dict[int, str] = {}  # candidate → key of its dataset, once it is there
         self._alone = False  # no build of an earlier session can be running any more
         self._losses = 0  # in a row
+        self._boot: str | None = None  # of the host, when the session began
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
         """Build what is not built, then time the runs of ``order`` in interleaved order.
@@ -98,6 +99,7 @@ class HostLab:
         Raises UsageError when builds would not be made as they were in earlier sessions.
         """
         host, device = self.host, self.entry.device
+        self._boot = ask(host, BOOT)
         for job in jobs.running(host):
             if not job.name.startswith(build.PREFIX):  # which may be the one that is wanted next
                 jobs.kill(host, job, grace=5)
@@ -146,7 +148,9 @@ class HostLab:
             except StopIteration as end:
                 built = end.value
             except JobLost as lost:
-                yield self._again(lost)
+                yield (told := self._lost(candidate, lost, "compile", began))
+                if isinstance(told, CandidateSkipped):
+                    return False
             except BuildFailed as failure:
                 yield self._failed(candidate, failure, began)
                 return False
@@ -176,7 +180,9 @@ class HostLab:
                 try:
                     self._data[candidate] = dataset.make(self.host, self._system(candidate), self.workload)
                 except JobLost as lost:
-                    yield self._again(lost)
+                    yield (told := self._lost(candidate, lost, "prepare", began))
+                    if isinstance(told, CandidateSkipped):
+                        return
                 except RunFailed as failure:
                     yield self._failed(candidate, failure, began)
                     return
@@ -197,18 +203,27 @@ class HostLab:
                             yield RunFinished(candidate, facts)
                 except JobLost as lost:
                     if left:  # a server that is lost after its last run has done its work
-                        yield self._again(lost)
+                        yield (told := self._lost(candidate, lost, "run", began))
+                        if isinstance(told, CandidateSkipped):
+                            return
                 except RunFailed as failure:
                     yield self._failed(candidate, failure, began)
                     return
             number += runs
 
-    def _again(self, lost: JobLost) -> Warned:
-        """What is said before lost work is done again. Raises the loss when it is one too many."""
+    def _lost(self, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
+        """What is said of lost work before it is done again; or that it gets itself killed, as by taking all memory.
+
+        Raises the loss when it is one too many and the host has been restarted meanwhile.
+        """
         self._losses += 1
-        if self._losses > LOSSES:
+        if self._losses <= LOSSES:
+            return Warned(f"{lost}: it is done again", "The host was restarted, or somebody killed it there.")
+        if ask(self.host, BOOT) != self._boot:
             raise lost
-        return Warned(f"{lost}: it is done again", "The host was restarted, or somebody killed it there.")
+        self._losses = 0
+        reason = f"it was killed {LOSSES + 1} times in a row, perhaps for taking all memory (see `dmesg`)"
+        return self._failed(candidate, RunFailed(reason, stage=stage, log=str(self.host.root / "jobs")), began)
 
     def _system(self, candidate: int) -> System:
         """A built candidate, put where every build is measured."""
