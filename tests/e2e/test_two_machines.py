@@ -1,0 +1,94 @@
+"""Whole hunts on two machines at once, each at the end of a link of its own, with an sshd of its own."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from machine import PROJECT, Machine, why_not
+
+pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+LIMIT = 900  # seconds; far beyond what a hunt takes
+COMPILES = "echo 'int x;' | gcc -x c -c -o /dev/null - && echo yes"
+
+
+Make = Callable[..., Machine]
+
+
+@pytest.fixture
+def make(seal: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
+    """Makes machines that see nothing of this project, of the tests, and of the folders it is called with."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with ExitStack() as until_the_end:
+
+        def one(*hidden: Path) -> Machine:
+            made = Machine(seal / ".ssh", hidden=[PROJECT, tmp_path_factory.getbasetemp(), *hidden])
+            until_the_end.callback(made.remove)
+            made.make_known()
+            return made
+
+        yield one
+
+
+class Hunt:
+    """A demo hunt with an inventory and a history of its own."""
+
+    def __init__(self, folder: Path, **entries: tuple[Machine, str]) -> None:
+        """``entries``: the machine behind each name, and further lines of its entry."""
+        self.folder, self.history = folder, folder / "history.db"
+        (folder / "hosts.toml").write_text(
+            "\n".join(
+                f'[hosts.{name}]\naddress = "{machine.address}"\nroot = "{machine.root}"\njobs = 1\n{more}\n'
+                for name, (machine, more) in entries.items()
+            )
+        )
+
+    def run(self, *hosts: str) -> None:
+        """Run it; the planted commit is named, and no run was counted twice."""
+        kept = ["--hosts", self.folder / "hosts.toml", "--history", self.history, "--folder", self.folder / "demo"]
+        named = [word for host in hosts for word in ("--host", host)]
+        argv = [*PROGRAM, "demo", "--seed", "3", "--drop", "60%", "--plain", *map(str, kept), *named]
+        ended = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT, check=False)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        answer = json.loads((self.folder / "demo" / "answer.json").read_text())
+        assert self.ask("select culprit from culprits") == [(answer["commit"],)]
+        assert self.ask("select host, started from runs group by 1, 2 having count(*) > 1") == []
+
+    def ask(self, sql: str) -> list[tuple[object, ...]]:
+        with closing(sqlite3.connect(self.history)) as connection:
+            return connection.execute(sql).fetchall()
+
+
+def names(machine: Machine, place: str) -> set[str]:
+    """What is in a folder below the root of a machine."""
+    return {path.name for path in Path(machine.root, place).glob("*")}
+
+
+def test_two_machines_share_a_hunt(make: Make, tmp_path: Path) -> None:
+    a, b = make(), make()
+    hunt = Hunt(tmp_path, a=(a, 'class = "pair"'), b=(b, 'class = "pair"'))
+    hunt.run("a", "b")
+    assert hunt.ask("select distinct host from runs order by 1") == [("a",), ("b",)]
+    assert names(a, "builds")
+    assert names(b, "builds")
+
+
+def test_one_machine_builds_and_the_other_measures(make: Make, tmp_path: Path) -> None:
+    """What is measured came as a tar stream to a machine that cannot compile."""
+    cc1 = subprocess.run(["gcc", "-print-prog-name=cc1"], capture_output=True, text=True, check=True).stdout.strip()
+    a, b = make(), make(Path(cc1).parent)
+    assert [machine.inside(COMPILES) for machine in (a, b)] == ["yes\n", ""]
+    hunt = Hunt(tmp_path, a=(a, ""), b=(b, 'build_host = "a"'))
+    hunt.run("b")
+    assert hunt.ask("select distinct host from runs") == [("b",)]
+    assert names(b, "builds")
+    assert names(b, "builds") <= names(a, "builds")
+    assert "source" not in names(b, "work/demo")
