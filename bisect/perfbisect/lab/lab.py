@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -84,7 +85,10 @@ class HostLab:
         Raises EnvironmentFailure when the machine cannot do the work, or nothing can be measured at all.
         """
         if self._bench is None:
-            with self.quiet:
+            turns = {self.host.name: self.quiet} | ({self.maker.name: self.quiet_maker} if self.maker else {})
+            with ExitStack() as alone:
+                for name in sorted(turns):  # everybody in the same order, so that nobody waits for one who waits
+                    alone.enter_context(turns[name])
                 self._set_up()
         for share in order.plan:
             with self.quiet_maker if self.maker else self.quiet:
