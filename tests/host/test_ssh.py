@@ -153,7 +153,7 @@ def test_the_users_settings_say_how_long_to_wait(machine: Machine, reach: Reach)
 
 
 def test_the_root_may_be_below_home(machine: Machine, reach: Reach) -> None:
-    assert reach(entry(machine, root="~/a/b")).root == PurePosixPath("/root/a/b")
+    assert reach(entry(machine, root="~/a/b")).root == PurePosixPath("/", "root", "a", "b")
     assert (machine.folder / "home/a/b").is_dir()
     with pytest.raises(EnvironmentFailure, match="root folder /proc/x of host far cannot be made"):
         connect(entry(machine, root="/proc/x"))
