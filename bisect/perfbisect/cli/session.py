@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import click
@@ -103,10 +103,12 @@ class Scene:
         workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
         workload = msgspec.structs.replace(workload, **settings.overrides)
         settings = replace(settings, policy=replace(settings.policy, kinds=kinds_of(settings)))
+        if not settings.repository:
+            builder = msgspec.structs.replace(builder, build=None)  # nothing is built, so the host need not be able to
         span = span or span_of(settings, builder)
         sites = tuple(Site.visit(name, settings, builder, workload, waiting) for name in settings.hosts)
         warned = tuple(warning for site in sites for warning in site.warnings)
-        if is_dirty(open_repository(Path(settings.repository))):
+        if settings.repository and is_dirty(open_repository(Path(settings.repository))):
             unseen = Warned(
                 f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first."
             )
@@ -134,7 +136,7 @@ class Scene:
         built there before.
         """
         site = site or self.sites[0]
-        repository = open_repository(Path(self.settings.repository))
+        repository = cache(lambda: open_repository(Path(self.settings.repository)))
         return HostLab(
             host=site.host,
             entry=site.entry,
@@ -145,7 +147,7 @@ class Scene:
             workload=self.workload,
             repository=Path(self.settings.repository),
             commits=commits,
-            describe=lambda commit: describe(repository, commit),
+            describe=lambda commit: describe(repository(), commit),
             known=known,
             ends={
                 self.span.candidates[0]: "the merge base",  # unless it is good itself
@@ -203,12 +205,13 @@ def kinds_of(settings: Settings) -> tuple[str, ...]:
 
 
 @contextmanager
-def hold_all(scene: Scene, waiting: Waiting | None) -> Iterator[dict[str, Held]]:
-    """Hold the locks of all hosts, taken in the order of their names, so that no two hunts wait for each other."""
+def hold_all(scene: Scene, waiting: Waiting | None, purpose: str = "") -> Iterator[dict[str, Held]]:
+    """Hold the locks of all hosts, for a hunt or another ``purpose``, taken in the order of their names, so that no two hunts wait for each other."""
     hosts = {site.maker.name: site.maker for site in scene.sites if site.maker}
     hosts |= {site.host.name: site.host for site in scene.sites}
     with ExitStack() as stack:
-        yield {name: stack.enter_context(hold(host, scene.purpose, waiting)) for name, host in sorted(hosts.items())}
+        purpose = purpose or scene.purpose
+        yield {name: stack.enter_context(hold(host, purpose, waiting)) for name, host in sorted(hosts.items())}
 
 
 def follow_anew(scene: Scene, path: Path | None, view: View, waiting: Waiting | None = None) -> Verdict:

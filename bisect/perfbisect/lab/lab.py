@@ -1,7 +1,7 @@
 """The lab that acts on a real host: builds what is not built, times what is ordered, tells what happens."""
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -49,7 +49,7 @@ rm -rf "$1/tmp"
 class HostLab:
     """Carries out measurements of ``commits``, the commit of each candidate, on one host.
 
-    ``describe`` tells of a commit what people know it by; ``variant`` "" is the recipe's own choice.
+    A candidate of ``prebuilt`` binaries has the name that people gave it in place of a commit. ``describe`` tells of a commit what people know it by; ``variant`` "" is the recipe's own choice.
     """
 
     host: Host
@@ -62,6 +62,8 @@ class HostLab:
     describe: Callable[[str], Commit]
     known: Mapping[str, str] = field(default_factory=dict)  # commit → key of its build in earlier sessions of the hunt
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → what to call it when it fails: "the good end"
+    prebuilt: Mapping[int, build.Built] = field(default_factory=dict)  # candidate → what needs no building
+    ranged: bool = True  # the commits are a range, nothing without its ends; or else each stands for itself
     maker: Host | None = None  # where builds are made, if not here
     maker_entry: HostEntry | None = None
     quiet: Turn = field(default_factory=Turn)  # who has it may work on ``host``
@@ -69,7 +71,7 @@ class HostLab:
 
     def __post_init__(self) -> None:
         """Nothing is done on the host before the first measurement."""
-        self._built: dict[int, build.Built] = {}
+        self._built = dict(self.prebuilt)
         self._shop: build.Workshop | None = None
         self._bench: visit.Bench | None = None
         self._values: dict[str, str | int] = {}
@@ -114,18 +116,10 @@ class HostLab:
             counts = bool(perf.probe(host))
         except EnvironmentFailure:
             counts = False
-        maker = self.maker or host
-        bare = source.mirror(maker, self.repository, self.builder.name, [self.commits[0], self.commits[-1]])
         cores = self.entry.jobs or ask(host, CORES) or 1
         self._values = {"recipe": str(recipe.place(host, self.builder)), "jobs": cores}
-        self._shop = build.workshop(maker, self.maker_entry or self.entry, self.builder, self.variant, bare)
-        commit = next((commit for commit in self.commits if commit in self.known), None)
-        if commit and build.key_of(self._shop, commit) != self.known[commit]:
-            raise UsageError(
-                f"{commit[:10]} would now be built in another way than earlier in this hunt, so the runs of then and of "
-                "now cannot be compared.",
-                f"The recipe of {self.builder.name} or the compiler has changed: undo that, or begin a new hunt.",
-            )
+        if commits := [commit for candidate, commit in enumerate(self.commits) if candidate not in self.prebuilt]:
+            self._prepare_to_build([commits[0], commits[-1]] if self.ranged else commits)
         self._bench = visit.Bench(
             host,
             self.entry,
@@ -135,6 +129,19 @@ class HostLab:
             "vmstat" not in absent,
             bool(device) and "iostat" not in absent,
         )
+
+    def _prepare_to_build(self, tips: Sequence[str]) -> None:
+        """Bring the source, with all that ``tips`` reach, to where builds are made. Raises UsageError as ``_set_up``."""
+        maker = self.maker or self.host
+        bare = source.mirror(maker, self.repository, self.builder.name, tips)
+        self._shop = build.workshop(maker, self.maker_entry or self.entry, self.builder, self.variant, bare)
+        commit = next((commit for commit in self.commits if commit in self.known), None)
+        if commit and build.key_of(self._shop, commit) != self.known[commit]:
+            raise UsageError(
+                f"{commit[:10]} would now be built in another way than earlier in this hunt, so the runs of then and of "
+                "now cannot be compared.",
+                f"The recipe of {self.builder.name} or the compiler has changed: undo that, or begin a new hunt.",
+            )
 
     def _build(self, candidate: int) -> Generator[LabEvent, None, bool]:
         """Build a candidate; true when it is there, and is worth being measured."""
@@ -232,8 +239,9 @@ class HostLab:
     def _system(self, candidate: int) -> System:
         """A built candidate, put where every build is measured."""
         commit, built = self.commits[candidate], self._built[candidate]
-        prefix = builds.put_in_place(self.host, self.builder.name, built.facts.key)
-        values = {**self._values, "commit": commit, "prefix": str(prefix), "version": built.version}
+        prefix = builds.put_in_place(self.host, self.builder.name, built.facts.key, built.prefix)
+        sha = "" if candidate in self.prebuilt else commit
+        values = {**self._values, "commit": sha, "prefix": str(prefix), "version": built.version}
         return System(commit, built.facts.key, prefix, built.builder, values)
 
     def _failed(self, candidate: int, failure: BuildFailed | RunFailed, began: float) -> CandidateSkipped:
@@ -244,13 +252,14 @@ class HostLab:
         mended, after which the hunt can go on.
         """
         commit = self.commits[candidate]
+        name = commit if candidate in self.prebuilt else commit[:10]
         if is_full(self.host):
-            raise no_space(self.host.name, f"{commit[:10]} cannot be measured: {failure}") from failure
-        if candidate in (0, len(self.commits) - 1):
+            raise no_space(self.host.name, f"{name} cannot be measured: {failure}") from failure
+        if self.ranged and candidate in (0, len(self.commits) - 1):
             end = self.ends.get(commit, "an end of the range")
             what = "cannot be built" if isinstance(failure, BuildFailed) else f"fails in workload {self.workload.name}"
             raise EnvironmentFailure(
-                f"nothing can be compared, because {end}, {commit[:10]}, {what}: {failure}", failure.advice
+                f"nothing can be compared, because {end}, {name}, {what}: {failure}", failure.advice
             ) from failure
         seconds = time.monotonic() - began
         return CandidateSkipped(candidate, SkipFacts(commit, failure.stage, str(failure), failure.log, seconds))

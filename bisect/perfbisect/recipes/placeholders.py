@@ -10,7 +10,12 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from perfbisect.errors import RecipeError
-from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, SERVER_PLACEHOLDERS, VERSION_PLACEHOLDERS
+from perfbisect.recipes.builder import (
+    BUILD_PLACEHOLDERS,
+    INSTALLED_PLACEHOLDERS,
+    SERVER_PLACEHOLDERS,
+    VERSION_PLACEHOLDERS,
+)
 from perfbisect.recipes.nearest import hint, listed
 from perfbisect.recipes.strict import Place, Table
 
@@ -56,6 +61,7 @@ def _quoted(word: str, value: str | int) -> str:
 def check_placeholders(table: Table, place: Place) -> None:
     """Raise RecipeError for a placeholder, anywhere in a builder's table, that is not known where it stands."""
     _check(table.get("version", []), place.at("version"), VERSION_PLACEHOLDERS)
+    _check(table.get("installed_version", []), place.at("installed_version"), INSTALLED_PLACEHOLDERS)
     for section, keys, allowed in (
         ("build", ("configure", "compile", "install", "env"), BUILD_PLACEHOLDERS),
         ("server", ("initialise", "start", "ready", "stop", "create", "env", "sysbench"), SERVER_PLACEHOLDERS),
