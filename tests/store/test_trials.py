@@ -12,6 +12,7 @@ from perfbisect.core.measurement import RunFacts
 from perfbisect.core.noise import noise_in
 from perfbisect.core.order import Interval, NotReproduced
 from perfbisect.core.settings import Settings
+from perfbisect.core.trial import Asked, Kind, Subject, TrialRun, Work
 from perfbisect.store.history import History
 
 
@@ -26,11 +27,30 @@ def visits(between: float, within: float, count: int = 20, runs: int = 2) -> lis
     return made
 
 
+def asked(kind: Kind, settings: Settings = sample.SETTINGS, *names: str) -> Asked:
+    """A trial of the first commit, and of others by their names."""
+    first, *_ = sample.COMMITS
+    subjects = (Subject("v1.0", first.sha, key="key-0"), *(Subject(name, path=f"/{name}", key=name) for name in names))
+    works = (Work(settings.workload, "write", 2.0, 10.0),)
+    return Asked(
+        kind,
+        settings.builder,
+        settings.variant,
+        settings.host,
+        settings.metric,
+        settings.overrides,
+        subjects,
+        works,
+        3,
+        2,
+    )
+
+
 def enter(history: History, runs: list[tuple[int, RunFacts]], settings: Settings = sample.SETTINGS) -> int:
-    trial = history.begin_trial(settings, sample.HOST, sample.COMMITS[0], 1.0)
+    trial = history.begin_trial(asked(Kind.NOISE, settings), sample.HOST, sample.COMMITS[:1], 1.0)
     for visit, run in runs:
-        history.add_to_trial(trial, visit, run, run.started + 12, 14.0)
-    return trial
+        history.add_to_trial(trial.id, TrialRun(visit, 0, 0, run.started + 12, 14.0, run))
+    return trial.id
 
 
 def test_an_aa_goes_before_what_old_hunts_let_guess(history: History) -> None:

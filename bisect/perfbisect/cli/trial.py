@@ -167,7 +167,7 @@ class Shop:
                 continue
             for event in self.watched.measure(Measure((Share(number, 0),), Purpose.ENDS)):
                 match event:
-                    case BuildStarted(commit=about):
+                    case BuildStarted(commit=about) if not subject.key:  # or else it is only found again
                         self.progress.say(f"building {about.short}  {about.title}")
                     case BuildFinished(facts=facts):
                         self.subjects[number] = replace(subject, key=facts.key, binary=facts.binary)

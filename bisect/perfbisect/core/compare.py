@@ -61,7 +61,7 @@ class Summary:
 
 
 def compared(trial: Trial, metric: str) -> list[Compared]:
-    """Every workload of a trial in a metric, in the order in which they were asked for."""
+    """Every workload of a trial in a metric: in the order in which they were asked for, those of a group together."""
     further = range(1, len(trial.asked.subjects))
     found = []
     for number, work in enumerate(trial.asked.works):
@@ -69,7 +69,8 @@ def compared(trial: Trial, metric: str) -> list[Compared]:
         rounds = levels(runs, metric)
         ratios = tuple(paired(rounds.get(0, {}), rounds.get(subject, {})) for subject in further)
         found.append(Compared(work.name, work.group, ratios, counted(runs, further)))
-    return found
+    groups = list(dict.fromkeys(row.group for row in found))
+    return sorted(found, key=lambda row: groups.index(row.group))
 
 
 def levels(runs: Iterable[TrialRun], metric: str) -> dict[int, dict[int, float]]:

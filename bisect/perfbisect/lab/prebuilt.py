@@ -71,22 +71,19 @@ def take(host: Host, builder: Builder, name: str, path: str) -> Built:
     unpack it.
     """
     began = time.monotonic()
-    if is_tarball(path):
-        key, elsewhere = _unpack(host, path), None
-        prefix = builds.prefix(host, key)
-    else:
-        prefix = elsewhere = PurePosixPath(path)
-        key = _fingerprint(host, prefix)
+    tarball = _unpack(host, path) if is_tarball(path) else ""
+    prefix = builds.prefix(host, tarball) if tarball else PurePosixPath(path)
+    contents = _fingerprint(host, prefix)
     version = _version(host, builder, path, prefix)
     known = _resolved(builder, version)
     try:
-        binary = hash_artifacts(host, prefix, known.build.artifacts) if known.build else key
+        binary = hash_artifacts(host, prefix, known.build.artifacts) if known.build else contents
         if known.library and not host.run(["test", "-f", str(prefix / known.library)], check=False).ok:
             raise FileNotFoundError(known.library)
     except FileNotFoundError as absent:
         raise UsageError(f"{path} is no installed {builder.name}: it has no {absent}.", _ADVICE) from absent
-    facts = BuildFacts(name, key, binary, time.monotonic() - began, 0, 0, reused=True, log="")
-    return Built(facts, known, version, elsewhere)
+    facts = BuildFacts(name, tarball or contents, binary, time.monotonic() - began, 0, 0, reused=True, log="")
+    return Built(facts, known, version, None if tarball else prefix)
 
 
 def _resolved(builder: Builder, version: str) -> Builder:
@@ -113,7 +110,7 @@ def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> 
 
 
 def _fingerprint(host: Host, folder: PurePosixPath) -> str:
-    """The key of what a folder holds."""
+    """A hash of what a folder holds: equal for equal names, contents and links."""
     if not host.run(["test", "-d", str(folder)], check=False).ok:
         raise UsageError(f"There is no folder {folder} on host {host.name}.", _ADVICE)
     told = host.run(["sh", "-c", _FINGERPRINT, "fingerprint", str(folder)], timeout=LONG)
@@ -171,4 +168,5 @@ def _send(host: Host, file: BinaryIO, path: str, place: PurePosixPath) -> None:
     except CommandFailed as failure:
         if is_full(host):
             raise no_space(host.name, f"{path} is not unpacked") from failure
-        raise UsageError(f"{path} is damaged, or no tarball: {failure}") from failure
+        said = failure.output.strip().splitlines()
+        raise UsageError(f"{path} is damaged, or no tarball: {said[0] if said else failure}.") from failure

@@ -87,9 +87,10 @@ def named(subject: Subject) -> str:
 
 
 def by_group(rows: Sequence[Compared], cell: Callable[[Ratio], Cell]) -> Iterator[Row]:
-    """A row for each workload, with an empty one where another group begins."""
+    """A row for each workload, with an empty one where another group begins, unless each is a group by itself."""
+    several = len({row.group for row in rows}) < len(rows)
     for number, row in enumerate(rows):
-        if number and row.group != rows[number - 1].group:
+        if number and several and row.group != rows[number - 1].group:
             yield (), ""
         yield [cell(ratio) if ratio else (MISSING, "") for ratio in row.ratios], row.work
 

@@ -130,7 +130,10 @@ def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
         read_host(connection, host_id),
         started,
         trial_state(ended, process),
-        [TrialRun(*numbers, msgspec.convert(json.loads(body), RunFacts)) for *numbers, body in made],
+        [
+            TrialRun(visit, work, subject, at, cost, msgspec.convert(json.loads(body), RunFacts))
+            for visit, work, subject, at, cost, body in made
+        ],
     )
 
 
