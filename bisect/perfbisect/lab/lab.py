@@ -28,6 +28,7 @@ from perfbisect.host.outcome import no_space
 from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
 from perfbisect.lab import build, builds, dataset, perf, recipe, scripts, source, visit
+from perfbisect.lab.server import runs_as_nobody
 from perfbisect.lab.ship import ship
 from perfbisect.lab.system import System
 from perfbisect.lab.turn import Turn
@@ -237,9 +238,17 @@ class HostLab:
         return self._failed(candidate, RunFailed(reason, stage=stage, log=str(self.host.root / "jobs")), began)
 
     def _system(self, candidate: int) -> System:
-        """A built candidate, put where every build is measured."""
+        """A built candidate, put where every build is measured.
+
+        Only what is installed elsewhere stays there for a server that may not be root: not everywhere in our folders
+        would it see itself.
+        """
         commit, built = self.commits[candidate], self._built[candidate]
-        prefix = builds.put_in_place(self.host, self.builder.name, built.facts.key, built.prefix)
+        server = built.builder.server
+        if built.prefix and server and runs_as_nobody(self.host, server):
+            prefix = built.prefix
+        else:
+            prefix = builds.put_in_place(self.host, self.builder.name, built.facts.key, built.prefix)
         sha = "" if candidate in self.prebuilt else commit
         values = {**self._values, "commit": sha, "prefix": str(prefix), "version": built.version}
         return System(commit, built.facts.key, prefix, built.builder, values)

@@ -72,7 +72,7 @@ def take(host: Host, builder: Builder, name: str, path: str) -> Built:
     """
     began = time.monotonic()
     tarball = _unpack(host, path) if is_tarball(path) else ""
-    prefix = builds.prefix(host, tarball) if tarball else PurePosixPath(path)
+    prefix = builds.prefix(host, tarball) if tarball else _folder(host, path)
     contents = _fingerprint(host, prefix)
     version = _version(host, builder, path, prefix)
     known = _resolved(builder, version)
@@ -109,10 +109,16 @@ def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> 
     raise UsageError(f"{path} does not tell its version: it said {said.strip()[:80]!r}.", _ADVICE)
 
 
+def _folder(host: Host, path: str) -> PurePosixPath:
+    """Where a folder of the host really is: what links lead to it may change meanwhile."""
+    found = host.run(["readlink", "-f", "--", path], check=False).stdout.removesuffix("\n")
+    if not found or not host.run(["test", "-d", found], check=False).ok:
+        raise UsageError(f"There is no folder {path} on host {host.name}.", _ADVICE)
+    return PurePosixPath(found)
+
+
 def _fingerprint(host: Host, folder: PurePosixPath) -> str:
     """A hash of what a folder holds: equal for equal names, contents and links."""
-    if not host.run(["test", "-d", str(folder)], check=False).ok:
-        raise UsageError(f"There is no folder {folder} on host {host.name}.", _ADVICE)
     told = host.run(["sh", "-c", _FINGERPRINT, "fingerprint", str(folder)], timeout=LONG)
     if told.stderr:
         raise EnvironmentFailure(f"{folder} on host {host.name} cannot be read: {told.stderr.splitlines()[0]}")
