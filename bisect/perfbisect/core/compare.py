@@ -132,6 +132,6 @@ def summaries(rows: Iterable[Compared]) -> list[Summary]:
 
 def tone(ratio: Ratio, metric: str) -> str:
     """ "worse" or "better" for a difference that is both large enough and certain; empty for any other."""
-    if not ratio.certain or WORSE < ratio.ratio < BETTER:
+    if not ratio.certain or WORSE < round(ratio.ratio, 2) < BETTER:  # as it is shown
         return ""
     return "better" if (ratio.ratio > 1) == higher_is_better(metric) else "worse"
