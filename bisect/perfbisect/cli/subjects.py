@@ -31,9 +31,8 @@ def read_subjects(words: Sequence[str], settings: Settings, builder: Builder) ->
             "How much one build varies against itself is told by: bisect noise",
         )
     revisions = [subject.name for subject in subjects if not subject.path]
-    settings = replace(settings, variant=settings.variant or builder.variant)
     if not revisions:
-        return replace(settings, repository=""), subjects
+        return replace(settings, repository="", variant=""), subjects
     settings, commits = with_commits(settings, builder, revisions)
     commit_of = dict(zip(revisions, commits, strict=True))
     return settings, [replace(each, commit=commit_of.get(each.name, "")) for each in subjects]

@@ -41,8 +41,12 @@ def header(trial: Trial) -> Iterator[str]:
     """What was compared, where and when."""
     asked, host = trial.asked, trial.host
     state = f": {trial.state}" if trial.state != "done" else ""
-    changed = "".join(f", {name} {value}" for name, value in asked.overrides.items())
-    yield printable(f"{trial.name}, {moment(trial.started)}: {asked.builder}, {asked.variant}{changed}{state}")
+    how = [
+        asked.builder,
+        *filter(None, [asked.variant]),
+        *(f"{name} {value}" for name, value in asked.overrides.items()),
+    ]
+    yield printable(f"{trial.name}, {moment(trial.started)}: {', '.join(how)}{state}")
     yield printable(f"on {host.name}: {host.cpu}, {count(host.cores, 'core')}, kernel {host.kernel}")
     yield ""
 
