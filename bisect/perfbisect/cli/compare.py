@@ -69,10 +69,11 @@ def compare(
     """
     from dataclasses import replace
 
+    from perfbisect.cli.plan import Plan
     from perfbisect.cli.progress import open_progress
     from perfbisect.cli.settle import builder_of
     from perfbisect.cli.subjects import read_subjects
-    from perfbisect.cli.trial import Plan, perform
+    from perfbisect.cli.trial import perform
     from perfbisect.core.trial import Kind
     from perfbisect.errors import INTERRUPTED
     from perfbisect.recipes.find import choose_workloads

@@ -49,9 +49,10 @@ def noise(
     Says how much it varies between visits and within them, the smallest drop that a hunt could see for how many runs,
     and how long runs should be.
     """
+    from perfbisect.cli.plan import Plan
     from perfbisect.cli.progress import open_progress
     from perfbisect.cli.settle import settle
-    from perfbisect.cli.trial import Plan, perform
+    from perfbisect.cli.trial import perform
     from perfbisect.core.advice import noise_of_trial
     from perfbisect.core.trial import Kind, Subject
     from perfbisect.errors import INTERRUPTED, EnvironmentFailure

@@ -1,84 +1,24 @@
 """Trials: builds measured in rounds, without a search; every run is kept as it ends."""
 
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import msgspec
-
+from perfbisect.cli.plan import Plan
 from perfbisect.cli.progress import Progress
-from perfbisect.cli.session import Scene, hold_all
+from perfbisect.cli.session import hear, hold_all
 from perfbisect.core.advice import noise_of_trial
-from perfbisect.core.event import BuildFinished, BuildStarted, CandidateSkipped, Commit, RunFinished, Warned
-from perfbisect.core.graph import Graph
+from perfbisect.core.event import BuildFinished, BuildStarted, CandidateSkipped, LabEvent, RunFinished, Warned
 from perfbisect.core.order import Measure, Purpose, Share
-from perfbisect.core.settings import Settings
-from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, Work, order
+from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, order
 from perfbisect.errors import EnvironmentFailure, PerfBisectError
 from perfbisect.host.lock import Held, Waiting
-from perfbisect.lab import prebuilt, scripts, sysbench
+from perfbisect.lab import prebuilt
 from perfbisect.lab.build import Built
 from perfbisect.lab.lab import HostLab
 from perfbisect.lab.watch import Watched
-from perfbisect.recipes.find import load_workload
-from perfbisect.recipes.workload import Workload
-from perfbisect.repository.describe import describe
-from perfbisect.repository.range import Range
-from perfbisect.repository.resolve import open_repository
 from perfbisect.store.history import History
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything that a trial stands on, loaded and looked at; nothing is built yet."""
-
-    asked: Asked
-    scene: Scene
-    workloads: tuple[Workload, ...]
-
-    @classmethod
-    def make(
-        cls,
-        kind: Kind,
-        settings: Settings,
-        subjects: Sequence[Subject],
-        workloads: Sequence[str],
-        rounds: int,
-        runs: int,
-        waiting: Waiting | None,
-    ) -> "Plan":
-        """Load the recipes and look at the host, as before a hunt."""
-        names = tuple(subject.commit or subject.name for subject in subjects)
-        alone = Range(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
-        scene = Scene.set_up(settings, waiting, alone)
-        loaded = (load_workload(name, scene.builder.driver, settings.workloads_path) for name in workloads)
-        run = tuple(msgspec.structs.replace(each, **settings.overrides) for each in loaded)
-        for each in run:  # what cannot be run is told before anything is built
-            sysbench.command(each, scripts.measured(each))
-            scripts.preparing(each)
-        works = tuple(Work(name, each.group, each.warmup, each.time) for name, each in zip(workloads, run, strict=True))
-        asked = Asked(
-            kind, settings.builder, settings.variant, settings.host, settings.metric, settings.overrides,
-            tuple(subjects), works, rounds, runs,
-        )  # fmt: skip
-        return cls(asked, scene, run)
-
-    @property
-    def purpose(self) -> str:
-        """What others are told who find the host busy."""
-        names = ", ".join(subject.name for subject in self.asked.subjects)
-        what = "an A/A" if self.asked.kind is Kind.NOISE else "a comparison"
-        return f"{what} of {self.asked.builder}, {names},"
-
-    def commits(self) -> list[Commit]:
-        """What people know of the commits that are measured."""
-        found = [subject.commit for subject in self.asked.subjects if subject.commit]
-        if not found:
-            return []
-        with closing(open_repository(Path(self.scene.settings.repository))) as repository:
-            return [describe(repository, commit) for commit in dict.fromkeys(found)]
 
 
 def perform(plan: Plan, path: Path | None, progress: Progress, waiting: Waiting | None = None) -> tuple[Trial, bool]:
@@ -91,6 +31,7 @@ def perform(plan: Plan, path: Path | None, progress: Progress, waiting: Waiting 
         for warned in scene.warnings:
             progress.warn(warned)
         shop = Shop(plan, held[scene.host.name], progress)
+        hear((scene.host, scene.sites[0].maker), shop.hear)
         asked = replace(plan.asked, subjects=shop.build())
         trial = history.go_on_with_trial(asked, scene.facts) if asked.kind is Kind.COMPARE else None
         if trial:
@@ -101,7 +42,7 @@ def perform(plan: Plan, path: Path | None, progress: Progress, waiting: Waiting 
         try:
             shop.measure(trial, history)
         except KeyboardInterrupt:
-            return trial, False
+            return replace(trial, state="interrupted"), False
         except PerfBisectError as failure:
             failure.advice = f"{failure.advice}\nWhat was measured is kept as {trial.name}.".strip()
             raise
@@ -109,7 +50,7 @@ def perform(plan: Plan, path: Path | None, progress: Progress, waiting: Waiting 
             if asked.kind is Kind.NOISE and (found := noise_of_trial(trial)):
                 history.conclude_trial(trial.id, found)
         history.end_trial(trial.id, time.time())
-    return trial, True
+    return replace(trial, state="done"), True
 
 
 @dataclass
@@ -123,6 +64,7 @@ class Shop:
     labs: dict[int, HostLab] = field(default_factory=dict)  # number of a workload → who measures it
     taken: dict[int, Built] = field(default_factory=dict)  # number of a subject → prebuilt binaries
     failed: set[tuple[int, int]] = field(default_factory=set)  # workload, subject: not to be tried again
+    watched: Watched = field(init=False)  # the lab in use; its host is looked at before each visit
 
     def __post_init__(self) -> None:
         """Nothing is done before ``build``."""
@@ -143,7 +85,6 @@ class Shop:
                 self.subjects[number] = replace(
                     subject, key=taken.facts.key, binary=taken.facts.binary, version=taken.version
                 )
-        # The host is looked at before each visit, whichever workload it is for.
         self.watched = Watched(self.new_lab(0), scene.host, self.held, scene.facts)
         self.lab(0)
         base, *others = self.subjects
@@ -151,6 +92,11 @@ class Shop:
             first = next(subject for subject in self.subjects if subject.trouble)
             raise EnvironmentFailure(f"Nothing can be measured, because {first.name} cannot be built: {first.trouble}")
         return tuple(self.subjects)
+
+    def hear(self, event: LabEvent) -> None:
+        """Tell what the user should know."""
+        if isinstance(event, Warned):
+            self.progress.warn(event)
 
     def new_lab(self, work: int) -> HostLab:
         """A lab for one workload."""
@@ -174,10 +120,8 @@ class Shop:
                     case CandidateSkipped(facts=skip):
                         self.subjects[number] = replace(subject, trouble=skip.reason)
                         self.progress.warn(Warned(f"{subject.name} is left out: {skip.reason}", f"See {skip.log}."))
-                    case Warned():
-                        self.progress.warn(event)
                     case _:
-                        pass
+                        self.hear(event)
         return lab
 
     def measure(self, trial: Trial, history: History) -> None:
@@ -220,7 +164,5 @@ class Shop:
                     self.failed.add((work, subject))
                     name, what = trial.asked.subjects[subject].name, trial.asked.works[work].name
                     self.progress.warn(Warned(f"{name} fails in {what}: {skip.reason}", f"See {skip.log}."))
-                case Warned():
-                    self.progress.warn(event)
                 case _:
-                    pass
+                    self.hear(event)
