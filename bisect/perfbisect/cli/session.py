@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from perfbisect.cli.past import experienced, failures_before
 from perfbisect.cli.view import View
 from perfbisect.core.event import BuildFinished, HuntStarted, LabEvent, Warned
 from perfbisect.core.measurement import HostFacts
@@ -43,8 +44,6 @@ from perfbisect.repository.range import Range, read_range
 from perfbisect.repository.resolve import is_dirty, open_repository
 from perfbisect.repository.touched import touched
 from perfbisect.store.history import History
-
-REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,14 +219,6 @@ def follow_anew(scene: Scene, path: Path | None, view: View, waiting: Waiting | 
         return follow(history, hunt_id, scene, view, held, resumed=False)
 
 
-def experienced(history: History, settings: Settings) -> Settings:
-    """The settings with what earlier hunts on the host teach: how noisy a run is, and how many runs a build costs."""
-    policy, costs = settings.policy, history.costs(settings)
-    if costs.build and costs.run:
-        policy = replace(policy, build_cost=costs.build / costs.run)
-    return replace(settings, policy=replace(policy, noise=history.noise(settings)))
-
-
 def room_for(history: History, scene: Scene) -> tuple[Warned, ...]:
     """Is there room for the builds and the data of the hunt, as far as earlier ones tell?"""
     expected = storage.expected_builds(len(scene.span.candidates), scene.settings.policy.max_builds)
@@ -339,5 +330,5 @@ def events(log: Log, scene: Scene, held: Mapping[str, Held], resumed: bool) -> G
                 yield log.append(warning)
     if not scene.span.good_is_ancestor:
         yield from check_base(quest, started, settings.good_commit, log, lab)
-    failed = () if resumed else log.history.build_failures(settings, log.began - REMEMBERED)
+    failed = () if resumed else failures_before(log.history, settings, log.began)
     yield from hunt(quest, started, log, lab, failed)
