@@ -9,7 +9,7 @@ along; ``sparse_patterns`` makes up for that difference.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
 from pathlib import Path, PurePosixPath
 
 from perfbisect.errors import CommandFailed, EnvironmentFailure
@@ -52,11 +52,14 @@ sha256sum <"$listing"
 """
 
 
-def mirror(host: Host, repository: Path, name: str, commits: Sequence[str]) -> PurePosixPath:
+def mirror(
+    host: Host, repository: Path, name: str, commits: Sequence[str]
+) -> Generator[tuple[int, int], None, PurePosixPath]:
     """The bare repository ``root/git/NAME.git`` with everything that ``commits`` of the local ``repository`` reach.
 
     On this machine no object is copied: the mirror borrows them, so that even a repository which lacks some serves for
-    the commits and paths which it has. To another machine git pushes those that are not there yet.
+    the commits and paths which it has. To another machine git pushes those that are not there yet: then it yields the
+    steps done and those in all.
     """
     bare = host.root / "git" / f"{name}.git"
     git_dir = _git_dir(repository)
@@ -66,7 +69,7 @@ def mirror(host: Host, repository: Path, name: str, commits: Sequence[str]) -> P
         borrowed = _quoted_line(str(Path(objects.removesuffix("\n")).resolve()))
     _scripted(host, _MIRROR, [str(bare), borrowed])
     if not borrowed:
-        push(host, bare, git_dir, commits)
+        yield from push(host, bare, git_dir, commits)
     return bare
 
 
