@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli import main
+from perfbisect.cli.session import Scene
+from perfbisect.cli.settle import settle
+from perfbisect.core.settings import Settings
 from perfbisect.host.connect import connect
 from perfbisect.host.lock import hold
 from perfbisect.recipes.find import load_host
@@ -161,3 +164,12 @@ def test_a_busy_host_is_told_before_anything_is_begun(invoke: Invoke, repo: Path
     assert status == 4
     assert "a hunt of somebody else" in said
     assert not list(seal.rglob("history.db"))
+
+
+def test_a_suspicion_that_meets_no_commit_is_said(repo: Path) -> None:
+    asked = Settings(
+        good="v1.0", bad="v1.2", repository=str(repo), builder="demo", workload="update-index", host="local",
+        suspects={"storage/innodb/**": 4.0, "file.c": 2.0},
+    )  # fmt: skip
+    said = [warning.text for warning in Scene.set_up(settle(asked)).warnings if "suspect" in warning.text]
+    assert said == ["No commit of the range touches storage/innodb/**, which you suspect"]

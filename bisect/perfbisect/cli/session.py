@@ -102,9 +102,13 @@ class Scene:
         workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
         workload = msgspec.structs.replace(workload, **settings.overrides)
         settings = replace(settings, policy=replace(settings.policy, kinds=kinds_of(settings)))
-        span = span or span_of(settings, builder)
+        idle: tuple[str, ...] = ()
+        if span is None:
+            span, idle = span_of(settings, builder)
         sites = tuple(Site.visit(name, settings, builder, workload, waiting) for name in settings.hosts)
         warned = tuple(warning for site in sites for warning in site.warnings)
+        own = (path for path in idle if path not in (builder.suspects | workload.suspects))
+        warned += tuple(Warned(f"No commit of the range touches {path}, which you suspect") for path in own)
         if is_dirty(open_repository(Path(settings.repository))):
             unseen = Warned(
                 f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first."
@@ -172,13 +176,14 @@ class Scene:
         )
 
 
-def span_of(settings: Settings, builder: Builder) -> Range:
-    """The range of a hunt, read from its repository."""
+def span_of(settings: Settings, builder: Builder) -> tuple[Range, tuple[str, ...]]:
+    """The range of a hunt, read from its repository; and the suspected paths that no commit of it touches."""
     repository = open_repository(Path(settings.repository))
     ends, first_parent = (settings.good_commit, settings.bad_commit), settings.first_parent
     span = read_range(repository, *ends, builder.ignore, first_parent=first_parent)
     found = touched(repository, *ends, settings.suspects, first_parent=first_parent)
-    return replace(span, graph=suspected(span.graph, span.candidates, found, settings.suspects))
+    suspicious = replace(span, graph=suspected(span.graph, span.candidates, found, settings.suspects))
+    return suspicious, tuple(path for path in settings.suspects if not found[path])
 
 
 def kinds_of(settings: Settings) -> tuple[str, ...]:
