@@ -1,4 +1,5 @@
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
@@ -7,6 +8,7 @@ import pytest
 from generators import finish
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost
+from perfbisect.host.stoppable import StoppableHost
 from perfbisect.lab import source
 
 pytestmark = pytest.mark.tools  # many calls of git
@@ -198,4 +200,13 @@ def test_a_linked_work_tree_serves(host: LocalHost, repo: Path, git: Git, tmp_pa
     sha = commit(repo, git, {"a.c": "1"})
     git("worktree", "add", "-q", str(tmp_path / "linked"))
     source.checkout(host, finish(source.mirror(host, tmp_path / "linked", "n", []))[1], sha, place(host), [])
+    assert listing(Path(place(host))) == {"a.c"}
+
+
+def test_on_this_machine_nothing_is_copied(host: LocalHost, repo: Path, git: Git) -> None:
+    sha = commit(repo, git, {"a.c": "1"})
+    told, bare = finish(source.mirror(StoppableHost(host, threading.Event()), repo, "n", [sha]))
+    assert told == []
+    assert not list(Path(bare, "objects").glob("??"))
+    source.checkout(host, bare, sha, place(host), [])
     assert listing(Path(place(host))) == {"a.c"}

@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 
 from perfbisect.errors import CommandFailed, EnvironmentFailure
 from perfbisect.host.facts import is_full
-from perfbisect.host.local import LocalHost
 from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host, Result
 from perfbisect.lab.push import push
@@ -64,7 +63,7 @@ def mirror(
     bare = host.root / "git" / f"{name}.git"
     git_dir = _git_dir(repository)
     borrowed = ""
-    if isinstance(host, LocalHost):
+    if host.here:
         objects = _git(host, f"--git-dir={git_dir}", "rev-parse", "--git-path", "objects").stdout
         borrowed = _quoted_line(str(Path(objects.removesuffix("\n")).resolve()))
     _scripted(host, _MIRROR, [str(bare), borrowed])
