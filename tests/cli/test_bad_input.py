@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli import main
+from perfbisect.cli.session import Scene
+from perfbisect.cli.settle import settle
+from perfbisect.core.settings import Settings
 from perfbisect.host.connect import connect
 from perfbisect.host.lock import hold
 from perfbisect.recipes.find import load_host
@@ -213,3 +216,12 @@ def test_an_id_that_is_none(invoke: Invoke, wrong: str) -> None:
     status, said = invoke("show", "--", wrong)
     assert status == 3
     assert "is no id" in said
+
+
+def test_a_suspicion_that_meets_no_commit_is_said(repo: Path) -> None:
+    asked = Settings(
+        good="v1.0", bad="v1.2", repository=str(repo), builder="demo", workload="update-index", host="local",
+        suspects={"storage/innodb/**": 4.0, "file.c": 2.0},
+    )  # fmt: skip
+    said = [warning.text for warning in Scene.set_up(settle(asked)).warnings if "suspect" in warning.text]
+    assert said == ["No commit of the range touches storage/innodb/**, which you suspect"]

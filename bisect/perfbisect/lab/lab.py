@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from perfbisect.core.event import (
     BuildFinished,
@@ -79,6 +79,7 @@ class HostLab:
         self._data: dict[int, str] = {}  # candidate → key of its dataset, once it is there
         self._alone = False  # no build of an earlier session can be running any more
         self._losses = 0  # in a row
+        self._announced = False  # the build that comes next
         self._boot: str | None = None  # of the host, when the session began
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
@@ -92,7 +93,7 @@ class HostLab:
             with ExitStack() as alone:
                 for name in sorted(turns):  # everybody in the same order, so that nobody waits for one who waits
                     alone.enter_context(turns[name])
-                self._set_up()
+                yield from self._set_up(order.plan[0].candidate)
         for share in order.plan:
             with self.quiet_maker if self.maker else self.quiet:
                 if share.candidate not in self._built and not (yield from self._build(share.candidate)):
@@ -100,10 +101,10 @@ class HostLab:
         with self.quiet:
             yield from self._time(order)
 
-    def _set_up(self) -> None:
+    def _set_up(self, first: int) -> Generator[LabEvent]:
         """Look at the host once; end what an earlier session that was killed has left running, and tidy up.
 
-        Raises UsageError when builds would not be made as they were in earlier sessions.
+        ``first`` is what will be built first. Raises UsageError when builds would not be made as in earlier sessions.
         """
         host, device = self.host, self.entry.device
         self._boot = ask(host, BOOT)
@@ -120,7 +121,7 @@ class HostLab:
         cores = self.entry.jobs or ask(host, CORES) or 1
         self._values = {"recipe": str(recipe.place(host, self.builder)), "jobs": cores}
         if commits := [commit for candidate, commit in enumerate(self.commits) if candidate not in self.prebuilt]:
-            self._prepare_to_build([commits[0], commits[-1]] if self.ranged else commits)
+            yield from self._prepare_to_build([commits[0], commits[-1]] if self.ranged else commits, first)
         self._bench = visit.Bench(
             host,
             self.entry,
@@ -131,10 +132,10 @@ class HostLab:
             bool(device) and "iostat" not in absent,
         )
 
-    def _prepare_to_build(self, tips: Sequence[str]) -> None:
-        """Bring the source, with all that ``tips`` reach, to where builds are made. Raises UsageError as ``_set_up``."""
+    def _prepare_to_build(self, tips: Sequence[str], first: int) -> Generator[LabEvent]:
+        """Bring the sources, with all that ``tips`` reach, to where builds are made. Raises UsageError as ``_set_up``."""
         maker = self.maker or self.host
-        bare = source.mirror(maker, self.repository, self.builder.name, tips)
+        bare = yield from self._send(maker, tips, first)
         self._shop = build.workshop(maker, self.maker_entry or self.entry, self.builder, self.variant, bare)
         commit = next((commit for commit in self.commits if commit in self.known), None)
         if commit and build.key_of(self._shop, commit) != self.known[commit]:
@@ -144,11 +145,26 @@ class HostLab:
                 f"The recipe of {self.builder.name} or the compiler has changed: undo that, or begin a new hunt.",
             )
 
+    def _send(self, maker: Host, tips: Sequence[str], first: int) -> Generator[LabEvent, None, PurePosixPath]:
+        """Bring the sources to the host that builds, as a part of the first build; returns where they are."""
+        sending = source.mirror(maker, self.repository, self.builder.name, tips)
+        while True:
+            try:
+                done, total = next(sending)
+            except StopIteration as end:
+                return PurePosixPath(end.value)
+            if not self._announced:
+                self._announced = True
+                yield BuildStarted(first, self.describe(self.commits[first]))
+            yield BuildProgress(first, done, total, "send")
+
     def _build(self, candidate: int) -> Generator[LabEvent, None, bool]:
         """Build a candidate; true when it is there, and is worth being measured."""
         assert self._shop
         commit = self.commits[candidate]
-        yield BuildStarted(candidate, self.describe(commit))
+        if not self._announced:
+            yield BuildStarted(candidate, self.describe(commit))
+        self._announced = False
         began = time.monotonic()
         built: build.Built | None = None
         while built is None:
