@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options import history_option, say
+from perfbisect.cli.options import history_option, overrides, say, workload_options
 from perfbisect.cli.recipes import builder_name, host_name, workload_name
 from perfbisect.cli.waiting import patience, wait_option
 
@@ -38,9 +38,7 @@ SIDES = (2, 4, 8, 16, 32, 64)  # runs per side in the table
 @click.option("--metric", default="qps", show_default=True, metavar="NAME", help="qps, p95, cpu/o, instructions/o, …")
 @click.option("--visits", type=click.IntRange(min=1), default=8, show_default=True, help="Starts of the server.")
 @click.option("--runs", type=click.IntRange(min=1), default=4, show_default=True, help="Timed runs in each visit.")
-@click.option("--time", type=click.IntRange(min=1), help="Seconds of each timed run.")
-@click.option("--warmup", type=click.FloatRange(min=0), help="Seconds of warm-up before each run.")
-@click.option("--threads", type=click.IntRange(min=1), help="Client threads.")
+@workload_options
 @click.option("--builders", type=click.Path(path_type=Path), help="Folder with builders of your own.")
 @click.option("--workloads", type=click.Path(path_type=Path), help="Folder with workloads of your own.")
 @click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
@@ -86,7 +84,7 @@ def noise(
             workload=workload,
             host=host,
             metric=metric,
-            overrides={key: options[key] for key in ("time", "warmup", "threads") if options[key] is not None},
+            overrides=overrides(options),
             builders_path=str(builders.absolute()) if builders else "",
             workloads_path=str(workloads.absolute()) if workloads else "",
             hosts_path=str(hosts.absolute()) if hosts else "",

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options import history_option
+from perfbisect.cli.options import history_option, overrides, workload_options
 from perfbisect.cli.recipes import builder_name, host_name, workload_name
 from perfbisect.cli.values import Minutes, Percent, Suspect
 from perfbisect.cli.view import open_view, view_options
@@ -54,9 +54,7 @@ A hunt that was interrupted goes on with `bisect resume`.
 @click.option("--max-runs", type=click.IntRange(min=1), help="… after so many timed runs.")
 @click.option("--max-time", type=Minutes(), help="… after so much time: 90s, 45m, 2h.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
-@click.option("--time", type=click.IntRange(min=1), help="Seconds of each timed run.")
-@click.option("--warmup", type=click.FloatRange(min=0), help="Seconds of warm-up before each run.")
-@click.option("--threads", type=click.IntRange(min=1), help="Client threads.")
+@workload_options
 @click.option("--builders", type=click.Path(path_type=Path), help="Folder with builders of your own.")
 @click.option("--workloads", type=click.Path(path_type=Path), help="Folder with workloads of your own.")
 @click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
@@ -110,7 +108,7 @@ def run(
             further_hosts=host[1:],
             metric=metric,
             first_parent=first_parent,
-            overrides={key: options[key] for key in ("time", "warmup", "threads") if options[key] is not None},
+            overrides=overrides(options),
             suspects=dict(options["suspect"]),
             policy=policy,
             builders_path=str(builders.absolute()) if builders else "",

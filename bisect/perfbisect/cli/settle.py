@@ -10,6 +10,7 @@ from perfbisect.core.counters import check_metric
 from perfbisect.core.settings import Settings
 from perfbisect.recipes.find import load_builder, load_workload
 from perfbisect.recipes.lineage import variant_of
+from perfbisect.recipes.overrides import typed
 from perfbisect.repository.clone import cached_clone
 from perfbisect.repository.resolve import open_repository, resolve
 
@@ -23,6 +24,7 @@ def settle(settings: Settings) -> Settings:
     builder = load_builder(settings.builder, settings.builders_path)
     variant_of(builder, settings.variant)
     workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
+    overrides = typed(workload, settings.overrides)
     if settings.repository:
         repository = Path(settings.repository)
     else:
@@ -31,6 +33,7 @@ def settle(settings: Settings) -> Settings:
     return replace(
         settings,
         repository=str(repository),
+        overrides=overrides,
         variant=settings.variant or builder.variant,
         suspects={**builder.suspects, **workload.suspects, **settings.suspects},
         good_commit=resolve(git, settings.good, builder.release_tags),
