@@ -56,4 +56,6 @@ def _like(known: Option, name: str, text: str) -> Option:
         return type(known)(text)
     except (KeyError, ValueError):
         kind = {bool: "true or false", int: "a whole number", float: "a number"}[type(known)]
-        raise UsageError(f"The arg {name} is {kind}, which '{text}' is not.", f"It is {show(known)} unless set.") from None
+        raise UsageError(
+            f"{name}={text} cannot be set: {name} is {kind}.", f"It is {show(known)} unless set."
+        ) from None
