@@ -67,7 +67,7 @@ def test_a_suite_may_serve_several_drivers(suite: Path) -> None:
         ("view", "other"),
     ]
     assert load_workload("view", "other").driver == "other"
-    with pytest.raises(RecipeError, match="no workload 'view' for third. The one of that name is for other, small"):
+    with pytest.raises(RecipeError, match=r"no workload 'view' for third. The one of that name is for other, small"):
         load_workload("view", "third")
 
 
