@@ -11,11 +11,18 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
+from perfbisect.core.event import CandidateSkipped, Commit, RunFinished
+from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import dataset, sysbench
+from perfbisect.lab.lab import HostLab
 from perfbisect.lab.server import NOBODY, Service, driver_options, initialise, runs_as_nobody, serve, site
 from perfbisect.lab.sysbench import Outcome
-from perfbisect.recipes.builder import Build, Builder, Server
+from perfbisect.recipes.builder import Build, Builder, Server, Variant
+from perfbisect.recipes.find import load_workload
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.overrides import overridden
 from perfbisect.recipes.suites import read_suite
 from perfbisect.recipes.workload import Option, Workload
 
@@ -28,10 +35,17 @@ SMALL: Mapping[str, Option] = {"tables": TABLES, "table-size": SIZE}
 
 POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 BIN = POSTGRES[-1] if POSTGRES else Path("/nowhere")
-BUILD = Build(compile=[], install=[], artifacts=[])
+BUILD = Build(  # of nothing: what is measured is installed
+    compile=[["true"]],
+    install=[["install", "-D", "-m", "644", "{source}/some.conf", "{prefix}/some.conf"]],
+    artifacts=["some.conf"],
+)
 
 POSTGRESQL = Builder(
+    name="postgresql",
+    folder=str(Path(__file__).parent),
     summary="",
+    variants={"o2nofp": Variant()},
     driver="pgsql",
     build=BUILD,
     server=Server(
@@ -41,12 +55,16 @@ POSTGRESQL = Builder(
             *("-c", "fsync=off", "-c", "shared_preload_libraries=pg_stat_statements"),
         ],
         ready=[f"{BIN}/pg_isready", "-q", "-h", "{data}", "-p", "{port}"],
+        create=[[f"{BIN}/createdb", "-h", "{data}", "-p", "{port}", "-U", "bench", "sbtest"]],
         refuses_root=True,
         sysbench={"pgsql-host": "{data}", "pgsql-port": "{port}", "pgsql-user": "bench"},
     ),
 )
 MARIADB = Builder(
+    name="mariadb",
+    folder=str(Path(__file__).parent),
     summary="",
+    variants={"o2nofp": Variant()},
     driver="mysql",
     build=BUILD,
     server=Server(
@@ -61,6 +79,9 @@ MARIADB = Builder(
             *("--pid-file={pidfile}", "--character-set-server=utf8mb4", "--innodb-flush-log-at-trx-commit=0"),
         ],
         ready=["mariadb-admin", "--no-defaults", "--socket={socket}", "--user=root", "ping"],
+        create=[
+            ["mariadb", "--no-defaults", "--socket={socket}", "--user=root", "--execute=create database sbtest"],
+        ],
         refuses_root=True,
         sysbench={"mysql-socket": "{socket}", "mysql-user": "root"},
     ),
@@ -151,15 +172,25 @@ class Running:
         return {name: int(found[name]) for name in names}
 
 
-@pytest.fixture(scope="module", params=[POSTGRESQL, MARIADB], ids=["postgresql", "mariadb"])
+def there_is(builder: Builder) -> bool:
+    return bool(builder.server and shutil.which(builder.server.start[0]))
+
+
+BUILDERS = [
+    pytest.param(
+        builder,
+        id=builder.name,
+        marks=pytest.mark.skipif(not there_is(builder), reason=f"no {builder.name}: apt-get install {package}"),
+    )
+    for builder, package in ((POSTGRESQL, "postgresql"), (MARIADB, "mariadb-server"))
+]
+
+
+@pytest.fixture(scope="module", params=BUILDERS)
 def server(request: pytest.FixtureRequest) -> Iterator[Running]:
-    """A server with an empty instance."""
+    """A server with the suite's tables, as loaded, in the database sbtest."""
     builder: Builder = request.param
     assert builder.server
-    program = builder.server.start[0]
-    if not shutil.which(program):
-        package = "mariadb-server" if builder is MARIADB else "postgresql"
-        pytest.skip(f"no {Path(program).name}: apt-get install {package}")
     with tempfile.TemporaryDirectory(prefix="lab") as root:
         host = LocalHost("here", PurePosixPath(root))
         folder = dataset.visit_folder(host)
@@ -301,3 +332,32 @@ def test_a_conflict_stops_no_run(server: Running) -> None:
     (errors,) = (int(line.split()[2]) for line in told if "ignored errors:" in line)
     assert errors
     assert server.sql(count) == before
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_a_visit_measures_it(builder: Builder, tmp_path: Path, git: Callable[..., str]) -> None:
+    """The whole way: from the shipped suite, by its name, to a run of a server on its copy of the dataset."""
+    (tmp_path / "repo" / "some.conf").touch()
+    git("add", ".")
+    git("commit", "-q", "-m", "a build")
+    commit = git("rev-parse", "HEAD")
+    chosen = load_workload("sysbench/read-write-10", builder.driver)
+    asked = {"table-size": "2000", "tables": "3", "time": 1, "warmup": 0.2}
+    with tempfile.TemporaryDirectory(prefix="lab") as root:
+        host = LocalHost("here", PurePosixPath(root))
+        lab = HostLab(
+            host=host,
+            entry=HostEntry(name="here"),
+            builder=builder,
+            variant="",
+            workload=overridden(chosen, asked),
+            repository=tmp_path / "repo",
+            commits=(commit,),
+            describe=lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
+        )
+        events = list(lab.measure(Measure((Share(0, 1),), Purpose.SEARCH)))
+        (run,) = [event.facts for event in events if isinstance(event, RunFinished)]
+        assert not [event for event in events if isinstance(event, CandidateSkipped)]
+        assert run.operations % 20 == 0
+        assert run.dataset
+        assert not jobs.running(host)
