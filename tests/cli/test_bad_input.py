@@ -119,12 +119,26 @@ def test_typo_in_a_recipe_key(invoke: Invoke, repo: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("max-time", "soon"), ("confidence", "150%"), ("metric", "speed"), ("direction", "down")]
+    ("option", "value"),
+    [
+        ("max-time", "soon"),
+        ("confidence", "150%"),
+        ("metric", "speed"),
+        ("direction", "down"),
+        ("set", "batch"),
+        ("set", "batch=x"),
+    ],
 )
 def test_wrong_option_values(invoke: Invoke, repo: Path, option: str, value: str) -> None:
     status, said = invoke(*hunt(repo, "v1.0", "v1.1", **{option: value}))
     assert status == 3
     assert value in said
+
+
+def test_an_arg_that_the_workload_does_not_have(invoke: Invoke, repo: Path) -> None:
+    status, said = invoke(*hunt(repo, "v1.0", "v1.1", set="tablesize=5"))
+    assert status == 3
+    assert "demo/update-index has no arg 'tablesize' to set. Did you mean 'table-size'" in said
 
 
 def test_unknown_verb_says_the_nearest(invoke: Invoke) -> None:

@@ -58,6 +58,19 @@ def test_the_same_name_for_another_driver_is_no_rival(suite: Path, write: Write)
     assert load_workload("view", "small").suite == "tables"
 
 
+def test_a_suite_may_serve_several_drivers(suite: Path) -> None:
+    suite.write_text(SUITE.replace('"small"', '["small", "other"]'))
+    assert [(each.name, each.driver) for each in load_workloads()] == [
+        ("select", "small"),
+        ("select", "other"),
+        ("view", "small"),
+        ("view", "other"),
+    ]
+    assert load_workload("view", "other").driver == "other"
+    with pytest.raises(RecipeError, match=r"no workload 'view' for third. The one of that name is for other, small"):
+        load_workload("view", "third")
+
+
 def test_a_suite_of_the_user_hides_one_of_its_name(suite: Path, write: Write) -> None:
     write("given/tables/suite.toml", SUITE.replace('script = "select.lua"', 'statement = "mine"'))
     assert load_workload("select", "small", "given").statement == "mine"
@@ -113,6 +126,13 @@ def test_a_mistake_is_named(suite: Path, case: str) -> None:
 def test_a_mistake_in_the_defaults_is_named_there(suite: Path) -> None:
     suite.write_text(SUITE.replace("time = 5", "tme = 5"))
     with pytest.raises(RecipeError, match=r"`defaults.tme` is not a key that is known here. Did you mean 'time'"):
+        load_workloads()
+
+
+@pytest.mark.parametrize("drivers", ["[]", "3", '["small", 3]'])
+def test_drivers_are_one_or_several_names(suite: Path, drivers: str) -> None:
+    suite.write_text(SUITE.replace('"small"', drivers))
+    with pytest.raises(RecipeError, match=r"`driver` is .*, but must be text or a list of at least one"):
         load_workloads()
 
 

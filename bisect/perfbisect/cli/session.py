@@ -38,6 +38,7 @@ from perfbisect.lab.watch import Watched, changed
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_builder, load_host, load_workload
 from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.overrides import overridden
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.describe import describe
 from perfbisect.repository.range import Range, read_range
@@ -100,7 +101,7 @@ class Scene:
         """
         builder = load_builder(settings.builder, settings.builders_path)
         workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
-        workload = msgspec.structs.replace(workload, **settings.overrides)
+        workload = overridden(workload, settings.overrides)
         settings = replace(settings, policy=replace(settings.policy, kinds=kinds_of(settings)))
         if not settings.repository:
             builder = msgspec.structs.replace(builder, build=None)  # nothing is built, so the host need not be able to

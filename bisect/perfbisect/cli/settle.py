@@ -12,6 +12,7 @@ from perfbisect.core.settings import Settings
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_builder, load_workload
 from perfbisect.recipes.lineage import build_of, variant_of
+from perfbisect.recipes.overrides import typed
 from perfbisect.repository.clone import cached_clone
 from perfbisect.repository.resolve import open_repository, resolve
 
@@ -23,9 +24,11 @@ def settle(settings: Settings) -> Settings:
     """
     builder = builder_of(settings)
     workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
+    overrides = typed(workload, settings.overrides)
     settings, [good, bad] = with_commits(settings, builder, (settings.good, settings.bad))
     return replace(
         settings,
+        overrides=overrides,
         suspects={**builder.suspects, **workload.suspects, **settings.suspects},
         good_commit=good,
         bad_commit=bad,

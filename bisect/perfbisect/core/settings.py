@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from perfbisect.core.policy import Policy
 
+TIMING = ("time", "warmup", "threads")  # of the overrides; the others are args of the workload
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -20,7 +22,9 @@ class Settings:
     bad_commit: str = ""
     metric: str = "qps"
     first_parent: bool = False
-    overrides: dict[str, str | int | float | bool] = field(default_factory=dict)  # of the workload: time, threads, …
+    overrides: dict[str, str | int | float | bool] = field(
+        default_factory=dict
+    )  # of the workload: its TIMING and its args
     suspects: dict[str, float] = field(default_factory=dict)  # path → weight of the commits that touch it
     policy: Policy = field(default_factory=Policy)
     builders_path: str = ""  # --builders

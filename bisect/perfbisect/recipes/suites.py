@@ -30,11 +30,20 @@ def read_suite(file: Path) -> Suite:
         name=folder.name,
         workloads={
             name: msgspec.structs.replace(
-                workload, name=name, suite=folder.name, folder=str(folder), driver=suite.driver
+                workload, name=name, suite=folder.name, folder=str(folder), driver=suite.drivers[0]
             )
             for name, workload in suite.workloads.items()
         },
     )
+
+
+def for_each_driver(suite: Suite) -> list[Workload]:
+    """The workloads in their order, each once for every driver of the suite."""
+    return [
+        msgspec.structs.replace(workload, driver=driver)
+        for workload in suite.workloads.values()
+        for driver in suite.drivers
+    ]
 
 
 def _check_workload(workload: Workload, place: Place) -> None:

@@ -16,6 +16,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 Weight = Annotated[float, msgspec.Meta(gt=0, description="a number above 0; 1 is an ordinary commit's")]
+Drivers = str | Annotated[list[str], msgspec.Meta(min_length=1, description="a list of at least one")]
 Option = str | int | float | bool
 Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
 
@@ -28,7 +29,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     name: str = ""  # its key in the suite
     suite: str = ""
     folder: str = ""  # absolute path of the suite's folder
-    driver: str = ""  # of the suite
+    driver: str = ""  # of the suite, which may have several: then there is one such workload for each
     summary: str
     group: str  # point, range, range-aggregate, scan, write, …: as in the field's tables
     script: str = ""  # Lua file in the suite's folder
@@ -54,6 +55,11 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     name: str = ""  # the folder's name
     summary: str
-    driver: str  # builders with this driver can run it
+    driver: Drivers  # builders with this driver, or one of these, can run it
     defaults: dict[str, object] = {}  # keys of a workload, merged under each
     workloads: dict[str, Workload]
+
+    @property
+    def drivers(self) -> list[str]:
+        """The driver, or all of them."""
+        return [self.driver] if isinstance(self.driver, str) else self.driver

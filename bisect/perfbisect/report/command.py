@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from perfbisect.core.policy import Direction, Policy
-from perfbisect.core.settings import Settings
+from perfbisect.core.settings import TIMING, Settings
 from perfbisect.store.connection import default_place
 
 
@@ -25,13 +25,15 @@ def made_by(settings: Settings, history: Path) -> str:
         ("--max-builds", str(policy.max_builds), policy.max_builds != usual.max_builds),
         ("--max-runs", str(policy.max_runs), policy.max_runs != usual.max_runs),
         ("--max-time", f"{policy.max_minutes:g}m", policy.max_minutes != usual.max_minutes),
-        *((f"--{name}", str(value), True) for name, value in settings.overrides.items()),
+        *((f"--{name}", str(value), True) for name, value in settings.overrides.items() if name in TIMING),
         ("--builders", settings.builders_path, bool(settings.builders_path)),
         ("--workloads", settings.workloads_path, bool(settings.workloads_path)),
         ("--hosts", settings.hosts_path, bool(settings.hosts_path)),
     ]
     for name, value, said in options:
         words += [name, value] if said else []
+    for arg in sorted(settings.overrides.keys() - set(TIMING)):
+        words += ["--set", f"{arg}={settings.overrides[arg]}"]
     for path, weight in settings.suspects.items():
         words += ["--suspect", f"{path}={weight:g}"]
     words += ["--first-parent"] if settings.first_parent else []
