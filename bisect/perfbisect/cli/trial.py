@@ -44,7 +44,8 @@ def perform(plan: Plan, path: Path | None, progress: Progress, waiting: Waiting 
         except KeyboardInterrupt:
             return replace(trial, state="interrupted"), False
         except PerfBisectError as failure:
-            failure.advice = f"{failure.advice}\nWhat was measured is kept as {trial.name}.".strip()
+            goes_on = "; the same command goes on with it" if asked.kind is Kind.COMPARE else ""
+            failure.advice = f"{failure.advice}\nWhat was measured is kept as {trial.name}{goes_on}.".strip()
             raise
         finally:
             if asked.kind is Kind.NOISE and (found := noise_of_trial(trial)):
