@@ -4,7 +4,9 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -15,14 +17,14 @@ from perfbisect.core.event import CandidateSkipped, Commit, RunFinished
 from perfbisect.core.order import Measure, Purpose, Share
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab import dataset, sysbench
+from perfbisect.lab import sysbench
 from perfbisect.lab.lab import HostLab
-from perfbisect.lab.server import NOBODY, Service, driver_options, initialise, runs_as_nobody, serve, site
 from perfbisect.lab.sysbench import Outcome
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
 from perfbisect.recipes.find import load_workload
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.overrides import overridden
+from perfbisect.recipes.placeholders import Values, fill, fill_text
 from perfbisect.recipes.suites import read_suite
 from perfbisect.recipes.workload import Option, Workload
 
@@ -103,7 +105,7 @@ class Running:
     """A server that runs, and sysbench for it."""
 
     builder: Builder
-    service: Service
+    values: Values  # of the placeholders of its recipe
 
     @property
     def mysql(self) -> bool:
@@ -111,7 +113,7 @@ class Running:
 
     def sql(self, text: str, database: str = "sbtest") -> str:
         """What the server's own client prints, columns parted by tabs."""
-        data, socket, port = (str(self.service.values[name]) for name in ("data", "socket", "port"))
+        data, socket, port = (str(self.values[name]) for name in ("data", "socket", "port"))
         if self.mysql:
             argv = ["mariadb", "--no-defaults", f"--socket={socket}", "--user=root", "-N", "-B", "-e", text, database]
         else:
@@ -127,7 +129,9 @@ class Running:
         return said
 
     def options(self, database: str) -> dict[str, Option]:
-        return {**driver_options(self.builder, self.service), f"{self.builder.driver}-db": database}
+        assert self.builder.server
+        reach = {name: fill_text(text, self.values) for name, text in self.builder.server.sysbench.items()}
+        return {"db-driver": self.builder.driver, **reach, f"{self.builder.driver}-db": database}
 
     def load(self, database: str, **args: Option) -> None:
         """A new database with the suite's tables."""
@@ -186,23 +190,44 @@ BUILDERS = [
 ]
 
 
+@contextmanager
+def started(recipe: Server) -> Iterator[Values]:
+    """The server, ready, in a new folder; the values of its placeholders."""
+    with tempfile.TemporaryDirectory(prefix="db") as name:
+        folder = Path(name)
+        (folder / "data").mkdir()
+        values: Values = {key: f"{folder}/{key}" for key in ("data", "socket", "pidfile")} | {"port": 5432}
+        disguise = []
+        if os.getuid() == 0:
+            disguise = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+            for owned in (folder, folder / "data"):
+                os.chown(owned, 65534, 65534)
+        for command in recipe.initialise:
+            subprocess.run([*disguise, *fill(command, values)], check=True, capture_output=True, cwd=folder)
+        with (folder / "log").open("w") as log:
+            process = subprocess.Popen([*disguise, *fill(recipe.start, values)], stdout=log, stderr=log, cwd=folder)
+        try:
+            deadline = time.monotonic() + 60
+            while subprocess.run(fill(recipe.ready, values), check=False, capture_output=True).returncode:
+                assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
+                time.sleep(0.1)
+            yield values
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
 @pytest.fixture(scope="module", params=BUILDERS)
 def server(request: pytest.FixtureRequest) -> Iterator[Running]:
     """A server with the suite's tables, as loaded, in the database sbtest."""
     builder: Builder = request.param
     assert builder.server
-    with tempfile.TemporaryDirectory(prefix="lab") as root:
-        host = LocalHost("here", PurePosixPath(root))
-        folder = dataset.visit_folder(host)
-        dataset.copy(host, "", folder, NOBODY if runs_as_nobody(host, builder.server) else "")
-        service = Service(host, builder.server, site(host, folder), folder)
-        initialise(service)
-        with serve(service):
-            running = Running(builder, service)
-            if not running.mysql:
-                running.sql("create extension pg_stat_statements", "postgres")
-            running.load("sbtest")
-            yield running
+    with started(builder.server) as values:
+        running = Running(builder, values)
+        if not running.mysql:
+            running.sql("create extension pg_stat_statements", "postgres")
+        running.load("sbtest")
+        yield running
 
 
 def everything(server: Running, database: str = "sbtest") -> str:
