@@ -35,7 +35,7 @@ SIDES = (2, 4, 8, 16, 32, 64)  # runs per side in the table
 @click.option("--rev", required=True, metavar="REV", help="Release or git revision to build.")
 @click.option("--repo", type=click.Path(path_type=Path), help="Local clone. Default: the recipe's URL, cloned once.")
 @click.option("--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`.")
-@click.option("--metric", default="qps", show_default=True, metavar="NAME", help="qps, p95, cpu/o, instructions/o, …")
+@click.option("--metric", default="", show_default="qps", metavar="NAME", help="qps, p95, cpu/o, instructions/o, …")
 @click.option("--visits", type=click.IntRange(min=1), default=8, show_default=True, help="Starts of the server.")
 @click.option("--runs", type=click.IntRange(min=1), default=4, show_default=True, help="Timed runs in each visit.")
 @click.option("--time", type=click.IntRange(min=1), help="Seconds of each timed run.")
@@ -133,16 +133,19 @@ def rows(trial: "Trial", found: "Noise") -> "Iterator[Any]":
 
 def lines(trial: "Trial", found: "Noise") -> Iterator[str]:
     """What was learnt, as text."""
+    from statistics import median
+
     from perfbisect.core.words import count
     from perfbisect.report.table import table
     from perfbisect.report.words import MISSING, lasted
 
-    settings, seconds = trial.settings, trial.scene.workload.time
+    settings, workload = trial.settings, trial.scene.workload
+    seconds = median(facts.seconds for _, facts in trial.runs) if workload.command else workload.time
     wild = f", {count(found.wild, 'accident')} left out" if found.wild else ""
     groups = "visit" if found.shared else "round"
     yield (
         f"{settings.builder} {settings.workload} on {settings.host}, {settings.good}: "
-        f"{count(found.visits, groups)}, {count(found.runs, 'run')} of {seconds:g} s{wild}"
+        f"{count(found.visits, groups)}, {count(found.runs, 'run')} of {seconds:.3g} s{wild}"
     )
     yield ""
     unknown = "not known from one visit, or from one run in each"

@@ -135,8 +135,9 @@ def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
     status = yield from _follow(shop.host, job, output)
     if status:
         raise _failure(shop, sha, key, job, output, status, resolved.build.timeout)
+    artifacts = resolved.build.artifacts
     try:
-        binary = hash_artifacts(shop.host, shop.work / "prefix", resolved.build.artifacts)
+        binary = hash_artifacts(shop.host, shop.work / "prefix", artifacts) if artifacts else key
     except FileNotFoundError as absent:
         output.error, output.stage = f"it did not install {absent}", INSTALL
         raise _failure(shop, sha, key, job, output, 0, resolved.build.timeout) from None

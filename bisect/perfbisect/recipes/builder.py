@@ -32,7 +32,14 @@ SERVER_PLACEHOLDERS = frozenset({
     "prefix", "recipe", "commit", "version", "jobs",
     "data", "socket", "port", "pidfile", "log",  # of this server and its copy of the dataset
 })  # fmt: skip
-PLACEHOLDERS = BUILD_PLACEHOLDERS | SERVER_PLACEHOLDERS
+COMMAND_PLACEHOLDERS = frozenset({
+    "prefix", "recipe", "commit", "version", "jobs",
+    "data",  # this visit's copy of the dataset
+    "suite",  # the workload's folder, with all that lies beside its suite.toml
+    "threads", "time", "warmup",  # of the workload
+    "socket", "port",  # of the server, if there is one
+})  # fmt: skip
+PLACEHOLDERS = BUILD_PLACEHOLDERS | SERVER_PLACEHOLDERS | COMMAND_PLACEHOLDERS
 
 
 class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -51,7 +58,8 @@ class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     configure: list[Argv] = []
     compile: list[Argv]
     install: list[Argv]
-    artifacts: list[str]  # paths below {prefix} whose loadable sections say whether two builds are the same
+    # Paths below {prefix} whose loadable sections say whether two builds are the same; without any, no two are.
+    artifacts: list[str]
     env: dict[Variable, str] = {}
     needs: list[str] = []  # programs that must be on the host, beyond git and ccache
     timeout: Seconds = 7200.0  # for the whole build

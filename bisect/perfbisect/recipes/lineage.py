@@ -137,8 +137,6 @@ def _check_builder(builder: Builder, place: Place) -> None:
             f'is "{builder.variant}", but there is no such variant.{hint(builder.variant, builder.variants)}',
             f"Variants: {listed(builder.variants)}.",
         )
-    if not builder.build.artifacts:
-        raise place.at("build").at("artifacts").mistake("is empty: name at least one file that is measured.")
     for index, path in enumerate((builder.library, *builder.build.artifacts)):
         parts = PurePosixPath(path).parts
         if path.startswith("/") or ".." in parts:

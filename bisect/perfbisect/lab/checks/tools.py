@@ -10,7 +10,7 @@ from perfbisect.lab.checks.finding import Finding, Level, Look, Task
 from perfbisect.recipes.lineage import variant_of
 
 NEEDED = (
-    "git", "ccache", "sysbench", "timeout", "setsid", "flock", "ps", "awk", "base64", "tar", "ld", "objcopy", "readelf",
+    "git", "ccache", "timeout", "setsid", "flock", "ps", "awk", "base64", "tar", "ld", "objcopy", "readelf",
 )  # fmt: skip
 OF_SYSBENCH = frozenset({"mysql", "pgsql"})  # drivers that sysbench itself has, if it was compiled with them
 
@@ -29,7 +29,7 @@ def tools(look: Look) -> Iterator[Finding]:
 
 def drivers(look: Look) -> Iterator[Finding]:
     """Can sysbench talk to the system?"""
-    driver = look.task.builder.driver if look.task.builder else ""
+    driver = look.task.builder.driver if look.task.builder and by_sysbench(look.task) else ""
     compiled = look.answers.get(DRIVERS)
     if driver in OF_SYSBENCH and compiled is not None and driver not in compiled:
         yield Finding(
@@ -42,17 +42,24 @@ def drivers(look: Look) -> Iterator[Finding]:
 
 def needed(task: Task) -> list[str]:
     """The programs that the task needs."""
-    to_pin = ["taskset"] if task.entry.server_cpus or task.entry.client_cpus else []
+    everywhere = [*NEEDED, *(["sysbench"] if by_sysbench(task) else [])]
+    everywhere += ["taskset"] if task.entry.server_cpus or task.entry.client_cpus else []
     if task.builder is None:
-        return [*NEEDED, *to_pin]
+        return everywhere
     build, server = task.builder.build, task.builder.server
     chosen = variant_of(task.builder, task.variant)
-    commands = repr((build.configure, build.compile, build.install, build.env))
-    as_nobody = ["setpriv"] if server and server.refuses_root else []
+    everywhere += ["setpriv"] if server and server.refuses_root else []
     if task.entry.build_host:  # where the rest is needed
-        return [*NEEDED, *as_nobody, *to_pin]
+        return everywhere
+    # Which of the compilers that it is told of in its environment a build uses, nobody knows.
+    commands = repr((build.configure, build.compile, build.install))
     compilers = [program for word, program in (("{cc}", chosen.cc), ("{cxx}", chosen.cxx)) if word in commands]
-    return [*NEEDED, *compilers, *build.needs, *as_nobody, *to_pin]
+    return [*everywhere, chosen.cc, *compilers, *build.needs]
+
+
+def by_sysbench(task: Task) -> bool:
+    """Whether sysbench drives the workload, as far as that is known."""
+    return task.workload is None or not task.workload.command
 
 
 def check_pinning(look: Look) -> None:
