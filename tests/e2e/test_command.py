@@ -93,11 +93,16 @@ def test_a_slow_commit_is_found_with_nothing_but_two_commands(tmp_path: Path, co
 
 
 def test_what_failed_once_is_remembered_for_the_same_commands_only(tmp_path: Path, commits: list[str]) -> None:
-    history = ["--history", str(tmp_path / "history.db"), "--plain", "--max-builds", "3"]
-    broken = ["run", f"v{BROKEN - 1}", f"v{BROKEN + 1}", "--run", "./bench"]
-    first = bisect(*broken, "--build", "make", *history, cwd=tmp_path / "repo")
-    assert f"skipped   {commits[BROKEN][:10]}" in first.stdout
-    again = bisect(*broken, "--build", "make", *history, cwd=tmp_path / "repo")
-    assert f"building  {commits[BROKEN][:10]}" not in again.stdout
-    other = bisect(*broken, "--build", "make STATUS=0", *history, cwd=tmp_path / "repo")
-    assert "an earlier build is used again" not in other.stdout
+    """The culprit, which lies between the ends, does not build with the first command, and does with the second."""
+    refusing = f"sh -c '! grep -q \"/. {CULPRIT} \" work.h && make'"
+    asked = ["run", f"v{CULPRIT - 1}", f"v{CULPRIT + 1}", "--run", "./bench", "--plain", "--max-runs", "30"]
+    asked += ["--history", str(tmp_path / "history.db")]
+    culprit = commits[CULPRIT][:10]
+    first = bisect(*asked, "--build", refusing, cwd=tmp_path / "repo").stdout
+    assert f"skipped   {culprit}  compile" in first
+    again = bisect(*asked, "--build", refusing, cwd=tmp_path / "repo").stdout
+    assert f"skipped   {culprit}  compile" in again
+    assert f"building  {culprit}" not in again
+    other = bisect(*asked, "--build", "make", cwd=tmp_path / "repo").stdout
+    assert "an earlier build is used again" not in other
+    assert f"built     {culprit}" in other

@@ -22,6 +22,7 @@ WORKLOAD = Workload(name="w", suite="s", driver="pgsql", summary="", group="poin
 HERE = HostEntry(name="here")
 USED = (
     *tools.NEEDED,
+    "sysbench",
     "sh",
     "env",
     "df",

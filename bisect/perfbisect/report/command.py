@@ -19,7 +19,7 @@ def made_by(settings: Settings, history: Path) -> str:
         "--repo", settings.repository, "--variant", settings.variant,
     ]  # fmt: skip
     options: list[tuple[str, str, bool]] = [
-        ("--metric", settings.metric, settings.metric != "qps"),
+        ("--metric", settings.metric, True),  # which one is usual depends on the workload
         ("--direction", policy.direction.value, policy.direction is not direction),
         ("--confidence", f"{policy.confidence:g}", policy.confidence != usual.confidence),
         ("--min-effect", f"{policy.min_effect:g}", policy.min_effect != usual.min_effect),
