@@ -15,8 +15,13 @@ from perfbisect.recipes.builder import Build, Builder, Server, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
-BIN = Path("/usr/lib/postgresql/15/bin")
-pytestmark = [pytest.mark.dbms, pytest.mark.skipif(not BIN.exists(), reason="needs the package postgresql-15")]
+POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin/pgbench"))
+BIN = POSTGRES[-1].parent if POSTGRES else Path()
+pytestmark = [
+    pytest.mark.tools,
+    pytest.mark.dbms,
+    pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql"),
+]
 
 AT = ["-h", "{data}", "-p", "{port}", "-U", "bench"]
 BUILDER = Builder(

@@ -15,11 +15,13 @@ from pathlib import PurePosixPath
 from perfbisect.core.measurement import BuildFacts
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import facts, jobs
+from perfbisect.host.conditions import SYSTEM
 from perfbisect.host.outcome import TIMED_OUT, no_space
-from perfbisect.host.programs import require
+from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host
 from perfbisect.lab import builds, compiler_cache, recipe, source
 from perfbisect.lab.binary import hash_artifacts
+from perfbisect.lab.needs import NEEDED, lacking_for, own_packages
 from perfbisect.lab.output import COMPILE, CONFIGURE, INSTALL, STAGE, Output
 from perfbisect.lab.toolchain import Toolchain, toolchain
 from perfbisect.recipes.builder import Builder, Variant
@@ -29,7 +31,6 @@ from perfbisect.recipes.placeholders import fill, fill_text
 from perfbisect.recipes.versions import version_text
 from perfbisect.recipes.when import TreeFacts, applied
 
-NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")
 PREFIX = "build-"  # of the names of builds' jobs
 # Prints the steps that the last build took.
 _STEPS = 'cat "$1/steps" 2>/dev/null || :'
@@ -81,7 +82,9 @@ def workshop(host: Host, entry: HostEntry, builder: Builder, variant: str, bare:
     """
     name = variant or builder.variant
     settings = variant_of(builder, name)
-    require(host, dict.fromkeys((*NEEDED, settings.cc, *builder.build.needs)))
+    if lacks := lacking_for(host, [*NEEDED], builder.build, settings):
+        system = facts.ask(host, SYSTEM) or ""
+        raise absent(lacks, host.name, system, own_packages(builder.build))
     compiler_cache.share(host, entry.ccache_remote)
     return Workshop(host, entry, builder, name, settings, toolchain(host, settings), bare)
 

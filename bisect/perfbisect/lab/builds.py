@@ -50,7 +50,8 @@ def key_of(builder: Builder, variant: Variant, tools: Toolchain, tree: str, pres
     What the recipe's conditions make of it follows from the tree, the toolchain and those of the paths asked for that
     are ``present``, in the tree or among what is ignored; so these and the conditions stand for it.
     """
-    commands = json.dumps(msgspec.to_builtins(builder.build)) + json.dumps(msgspec.to_builtins(builder.when))
+    build = msgspec.structs.replace(builder.build, needs=[], packages={})
+    commands = json.dumps(msgspec.to_builtins(build)) + json.dumps(msgspec.to_builtins(builder.when))
     parts = {
         "layout": _LAYOUT,
         "tree": tree,

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from perfbisect.core.counters import METRICS, REPORTED
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.host.programs import how_to_install, missing
+from perfbisect.host.packages import how_to_install
+from perfbisect.host.programs import missing
 from perfbisect.lab import perf
 from perfbisect.lab.checks.finding import Finding, Level, Look
 

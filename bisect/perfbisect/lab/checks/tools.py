@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from perfbisect.errors import UsageError
 from perfbisect.host.conditions import DRIVERS
 from perfbisect.host.facts import COMPILER, ONLINE, TOOLS, cpu_numbers
-from perfbisect.host.programs import how_to_install, missing
+from perfbisect.host.packages import how_to_install
+from perfbisect.host.programs import missing
 from perfbisect.lab.checks.finding import Finding, Level, Look, Task
+from perfbisect.lab.needs import compilers, lacking_for, own_packages
 from perfbisect.recipes.lineage import variant_of
 
 NEEDED = (
@@ -16,12 +18,31 @@ OF_SYSBENCH = frozenset({"mysql", "pgsql"})  # drivers that sysbench itself has,
 
 
 def tools(look: Look) -> Iterator[Finding]:
-    """Every program without which nothing can be built or measured."""
-    absent = missing(look.task.host, needed(look.task))
+    """Every program without which nothing can be built or measured, and what else the build needs."""
+    task, host = look.task, look.task.host
+    builder = None if task.entry.build_host else task.builder  # where the rest is needed
+    if builder is None:
+        absent, own = missing(host, needed(task)), None
+    else:
+        absent = lacking_for(host, needed(task), builder.build, variant_of(builder, task.variant))
+        own = own_packages(builder.build)
     if absent:
         verb = "is" if len(absent) == 1 else "are"
         sentence = f"{', '.join(absent)} {verb} not installed on host {look.name}"
-        yield Finding(Level.REFUSED, "tools", sentence, how_to_install(absent, look.system))
+        yield Finding(Level.REFUSED, "tools", sentence, how_to_install(absent, look.system, own))
+    elif builder:
+        needs = ", ".join(
+            dict.fromkeys((*compilers(builder.build, variant_of(builder, task.variant)), *builder.build.needs))
+        )
+        yield Finding(Level.OK, "builder", f"all that {builder.name} needs to be built is there: {needs}")
+    elif task.builder:
+        elsewhere = f"{task.builder.name} is built on host {task.entry.build_host}, which is not looked at here"
+        yield Finding(
+            Level.OK,
+            "builder",
+            elsewhere,
+            f"Look with: bisect doctor {task.entry.build_host} --builder {task.builder.name}",
+        )
     versions = [f"{tool} {version}" for tool, fact in TOOLS.items() if (version := look.answers.get(fact))]
     compiler = look.answers.get(COMPILER)
     yield Finding(Level.OK, "tools", ", ".join([*versions, *([compiler] if compiler else [])]) or "no versions known")
@@ -41,20 +62,14 @@ def drivers(look: Look) -> Iterator[Finding]:
 
 
 def needed(task: Task) -> list[str]:
-    """The programs that the task needs."""
-    everywhere = [*NEEDED, *(["sysbench"] if by_sysbench(task) else [])]
-    everywhere += ["taskset"] if task.entry.server_cpus or task.entry.client_cpus else []
-    if task.builder is None:
-        return everywhere
-    build, server = task.builder.build, task.builder.server
-    chosen = variant_of(task.builder, task.variant)
-    everywhere += ["setpriv"] if server and server.refuses_root else []
-    if task.entry.build_host:  # where the rest is needed
-        return everywhere
-    # Which of the compilers that it is told of in its environment a build uses, nobody knows.
-    commands = repr((build.configure, build.compile, build.install))
-    compilers = [program for word, program in (("{cc}", chosen.cc), ("{cxx}", chosen.cxx)) if word in commands]
-    return [*everywhere, chosen.cc, *compilers, *build.needs]
+    """The programs that measuring needs, and building any system."""
+    server = task.builder.server if task.builder else None
+    return [
+        *NEEDED,
+        *(["sysbench"] if by_sysbench(task) else []),
+        *(["taskset"] if task.entry.server_cpus or task.entry.client_cpus else []),
+        *(["setpriv"] if server and server.refuses_root else []),
+    ]
 
 
 def by_sysbench(task: Task) -> bool:
