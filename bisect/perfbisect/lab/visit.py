@@ -22,6 +22,7 @@ from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
 NAME = "run"  # of the job
+LONGEST = 3600.0  # seconds of a command of which nothing else is known
 ATTEMPTS = 5  # to attach perf to a server whose processes come and go
 
 _COLLECT = """for file do [ ! -e "$file" ] || cat "$file"; printf '\\f'; done"""
@@ -47,7 +48,7 @@ class Bench:
     @property
     def limit(self) -> float:
         """Seconds after which a run that has not ended is killed."""
-        return self.workload.timeout if self.workload.command else 60 + 5 * self.planned
+        return self.workload.timeout or (LONGEST if self.workload.command else 60 + 5 * self.planned)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     rate: str = ""  # where its output tells a number of which more is better: see perfbisect.recipes.reading
     cost: str = ""  # … of which less is better
     operations: str = ""  # … how many operations it has done; otherwise its whole execution counts as one
-    timeout: Seconds = 3600.0  # of a command
+    # Seconds after which a run is killed; 0: an hour for a command, otherwise five times its length and a minute.
+    timeout: Annotated[float, msgspec.Meta(ge=0, description="a number of seconds, 0 or more")] = 0.0
 
     @property
     def metric(self) -> str:
