@@ -100,7 +100,7 @@ def noise(
             click.echo("Interrupted before two runs were done: nothing is known yet.", err=True)
             return INTERRUPTED
         raise EnvironmentFailure(
-            f"The runs of {rev} have too few values for {metric} to tell how they vary.",
+            f"The runs of {rev} have too few values for {trial.settings.metric} to tell how they vary.",
             "Make more runs with --visits and --runs, or choose another metric.",
         )
     say(as_object(trial, found) if as_json else "\n".join(lines(trial, found)))

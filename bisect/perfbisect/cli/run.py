@@ -105,7 +105,10 @@ def run(
     from perfbisect.cli.session import Scene, follow_anew
     from perfbisect.cli.settle import settle
     from perfbisect.core.verdict import exit_status
+    from perfbisect.recipes.asked import RECIPE
 
+    if builder == RECIPE and command is not None:  # which without a repository's name would be the same for all
+        builder = ""
     told = {"--build": build, "--rate": rate, "--cost": cost, "--operations": operations}
     check_choice(builder, workload, command, [option for option, value in told.items() if value])
     quick = None if command is None else Quick(command, None if builder else build, rate, cost, operations)

@@ -67,6 +67,8 @@ def outcome(ended: Ended, workload: Workload) -> Outcome:
     if status:
         raise ValueError(f"it ended with status {status}: {last(ended.said)}")
     began, seconds = float(clock[0]), float(clock[2]) - float(clock[0])
+    if seconds <= 0:
+        raise ValueError("the host's clock was set back while it ran")
     where = workload.rate or workload.cost
     reported = read(where, ended.stdout, ended.stderr) if where else None
     operations = round(read(workload.operations, ended.stdout, ended.stderr)) if workload.operations else 1
