@@ -12,16 +12,17 @@ from perfbisect.core.settings import TIMING, Settings
 
 PATH = click.Path(path_type=Path)
 
+BUILDER = click.option(
+    "--builder", "-b", required=True, metavar="NAME", shell_complete=builder_name, help="System to build."
+)
 WHAT = (
-    click.option(
-        "--builder", "-b", required=True, metavar="NAME", shell_complete=builder_name, help="System to build."
-    ),
     click.option("--repo", type=PATH, help="Local clone. Default: the recipe's URL, cloned once."),
     click.option("--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`."),
     click.option(
-        "--metric", default="qps", show_default=True, metavar="NAME", help="qps, p95, cpu/o, instructions/o, …"
+        "--metric", default="", show_default="qps, or what a command tells", metavar="NAME",
+        help="qps, p95, cpu/o, instructions/o, …",
     ),
-)
+)  # fmt: skip
 HOW = (
     click.option("--time", type=click.IntRange(min=1), help="Seconds of each timed run."),
     click.option("--warmup", type=click.FloatRange(min=0), help="Seconds of warm-up before each run."),

@@ -8,6 +8,17 @@ TIMING = ("time", "warmup", "threads")  # of the overrides; the others are args 
 
 
 @dataclass(frozen=True, slots=True)
+class Quick:
+    """A command in place of recipes, every text as it stood on the command line."""
+
+    run: str
+    build: tuple[str, ...] | None = None  # commands; None: there is a builder for that
+    rate: str = ""  # where its output tells a number of which more is better: a pattern, or a path in JSON
+    cost: str = ""  # … of which less is better
+    operations: str = ""  # … how many operations it has done
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The arguments of `bisect run`. What may be empty as given is filled in before the hunt begins."""
 
@@ -31,6 +42,9 @@ class Settings:
     workloads_path: str = ""  # --workloads
     hosts_path: str = ""  # --hosts
     further_hosts: tuple[str, ...] = ()
+    quick: Quick | None = (
+        None  # then the name of the workload is made up, and so is that of the builder if none is given
+    )
 
     @property
     def hosts(self) -> tuple[str, ...]:

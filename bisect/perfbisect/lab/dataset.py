@@ -6,10 +6,11 @@ from pathlib import PurePosixPath
 from perfbisect.errors import RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
-from perfbisect.lab import scripts, sysbench
+from perfbisect.lab import command, scripts, sysbench
 from perfbisect.lab.server import NOBODY, Service, driver_options, initialise, runs_as_nobody, serve, site
 from perfbisect.lab.system import System
 from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.placeholders import fill
 from perfbisect.recipes.workload import Workload
 
 LONG = 6 * 3600.0  # seconds: loading and copying of large data
@@ -33,7 +34,7 @@ def key(builder: Builder, workload: Workload) -> str:
     It depends on the system, its on-disk format, how it is initialised, and all that loading is told; not on a build.
     """
     script = scripts.preparing(workload)
-    if script is None and builder.server is None:
+    if script is None and builder.server is None and not workload.prepare_commands:
         return ""
     server = builder.server
     told = [
@@ -41,6 +42,7 @@ def key(builder: Builder, workload: Workload) -> str:
         repr((server.initialise, server.create, sorted(server.env.items())) if server else ()),
         *(file.read_text() for file in (scripts.with_modules(workload, script) if script else ())),
         workload.prepare, repr(sorted(workload.prepare_args.items())),
+        *(command.told_to_prepare(workload) if workload.prepare_commands else ()),
     ]  # fmt: skip
     return hashlib.sha256("\0".join(told).encode()).hexdigest()[:16]
 
@@ -91,10 +93,18 @@ def make(host: Host, system: System, workload: Workload) -> str:
 
 def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, service: Service | None) -> None:
     """Run the workload's prepare step. Raises RunFailed."""
+    placed = scripts.place(host, workload)
+    for argv in workload.prepare_commands:
+        filled = fill(argv, command.values(system, workload, placed, folder, service))
+        job = jobs.start(host, filled, name="prepare", timeout=LONG, cwd=system.prefix, merged=True)
+        lines = list(jobs.wait(host, job))
+        if status := jobs.status(host, job):
+            reason = f"the data cannot be made: {argv[0]} ended with status {status}: {command.last(lines)}"
+            raise RunFailed(reason, stage="prepare", log=str(job.folder / "stdout"))
+        jobs.remove(host, job)
     script = scripts.preparing(workload)
     if script is None:
         return
-    placed = scripts.place(host, workload)
     there = scripts.on_host(placed, workload, script)
     argv = sysbench.prepare_command(workload, there, driver_options(system.builder, service))
     env = scripts.environment(workload, placed, folder / "data", system.library)

@@ -37,7 +37,8 @@ def findings(look: Look) -> Iterator[Finding]:
 
     Raises UsageError for a workload that sysbench cannot run, and for settings in hosts.toml that do not fit the host.
     """
-    if workload := look.task.workload:
+    workload = look.task.workload
+    if workload and not workload.command:
         sysbench.command(workload, scripts.measured(workload))
         scripts.preparing(workload)
     check_pinning(look)

@@ -12,6 +12,12 @@ Argv = Annotated[list[str], msgspec.Meta(min_length=1, description='a command: [
 Variable = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", description="named as an environment variable is")
 ]
+Need = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[\w.+/-]+\Z", description='a program, a header such as "zlib.h" or a library such as "zlib.pc"'
+    ),
+]
 Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
 
 Weight = Annotated[float, msgspec.Meta(gt=0, description="a number above 0; 1 is an ordinary commit's")]
@@ -33,7 +39,14 @@ SERVER_PLACEHOLDERS = frozenset({
     "data", "socket", "port", "pidfile", "log",  # of this server and its copy of the dataset
 })  # fmt: skip
 INSTALLED_PLACEHOLDERS = frozenset({"prefix", "recipe"})
-PLACEHOLDERS = BUILD_PLACEHOLDERS | SERVER_PLACEHOLDERS
+COMMAND_PLACEHOLDERS = frozenset({
+    "prefix", "recipe", "commit", "version", "jobs",
+    "data",  # this visit's copy of the dataset
+    "suite",  # the workload's folder, with all that lies beside its suite.toml
+    "threads", "time", "warmup",  # of the workload
+    "socket", "port",  # of the server, if there is one
+})  # fmt: skip
+PLACEHOLDERS = BUILD_PLACEHOLDERS | SERVER_PLACEHOLDERS | COMMAND_PLACEHOLDERS
 
 
 class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -46,15 +59,26 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ldflags: str = ""
 
 
+class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The packages that bring a thing which a build needs."""
+
+    debian: str = ""  # on Debian and Ubuntu
+    fedora: str = ""  # on Fedora, RHEL and their kin
+
+
 class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a checkout becomes an installed system."""
 
     configure: list[Argv] = []
     compile: list[Argv]
     install: list[Argv]
-    artifacts: list[str]  # paths below {prefix} whose loadable sections say whether two builds are the same
+    # Paths below {prefix} whose loadable sections say whether two builds are the same; without any, no two are.
+    artifacts: list[str]
     env: dict[Variable, str] = {}
-    needs: list[str] = []  # programs that must be on the host, beyond git and ccache
+    # What must be on the host, beyond git and ccache: programs, headers ("openssl/ssl.h"), libraries that pkg-config
+    # knows ("libzstd.pc").
+    needs: list[Need] = []
+    packages: dict[str, Packages] = {}  # of those for which our own table does not tell them
     timeout: Seconds = 7200.0  # for the whole build
 
 

@@ -1,7 +1,7 @@
 """The shape of a suite of workloads, ``workloads/SUITE/suite.toml``.
 
-A workload is a sysbench Lua script with its arguments, or plain SQL. sysbench runs it with these environment
-variables, which the shared Lua module ``workloads/perfbisect.lua`` reads:
+A workload is a sysbench Lua script with its arguments, or plain SQL, or a command that is no business of sysbench's.
+sysbench runs the first two with these environment variables, which the shared Lua module ``workloads/perfbisect.lua`` reads:
 
 PERFBISECT_LIBRARY  path of the embedded library (absent for a server)
 PERFBISECT_DATA     the dataset copy of this visit
@@ -14,6 +14,8 @@ PERFBISECT_SETUP, PERFBISECT_PREPARE, PERFBISECT_STATEMENT  the SQL of a plain S
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
+
+from perfbisect.recipes.builder import Argv
 
 Weight = Annotated[float, msgspec.Meta(gt=0, description="a number above 0; 1 is an ordinary commit's")]
 Drivers = str | Annotated[list[str], msgspec.Meta(min_length=1, description="a list of at least one")]
@@ -46,6 +48,18 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     threads: Annotated[int, msgspec.Meta(ge=1, description="a whole number of at least 1")] = 1
     warmup: Annotated[float, msgspec.Meta(ge=0, description="a number of seconds, 0 or more")] = 2.0
     time: Seconds = 10.0  # the measured window
+    command: list[str] = []  # what is measured, from its start to its end, in place of a script; run in {prefix}
+    prepare_commands: list[Argv] = []  # make its dataset, below {data}
+    rate: str = ""  # where its output tells a number of which more is better: see perfbisect.recipes.reading
+    cost: str = ""  # … of which less is better
+    operations: str = ""  # … how many operations it has done; otherwise its whole execution counts as one
+    # Seconds after which a run is killed; 0: an hour for a command, otherwise five times its length and a minute.
+    timeout: Annotated[float, msgspec.Meta(ge=0, description="a number of seconds, 0 or more")] = 0.0
+
+    @property
+    def metric(self) -> str:
+        """What is hunted with it unless somebody says otherwise."""
+        return "rate" if self.rate else "cost" if self.cost else "latency" if self.command else "qps"
 
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -3,6 +3,7 @@
 import shlex
 from pathlib import Path
 
+from perfbisect.core.counters import higher_is_better
 from perfbisect.core.policy import Direction, Policy
 from perfbisect.core.settings import TIMING, Settings
 from perfbisect.store.connection import default_place
@@ -11,14 +12,14 @@ from perfbisect.store.connection import default_place
 def made_by(settings: Settings, history: Path) -> str:
     """The `bisect run` that asks for the same; what is as by default is left out."""
     policy, usual = settings.policy, Policy()
-    direction = Direction.DROP if settings.metric == "qps" else Direction.RISE
+    direction = Direction.DROP if higher_is_better(settings.metric) else Direction.RISE
     words = [
         "bisect", "run", settings.good, settings.bad,
-        "--builder", settings.builder, "--workload", settings.workload, *(word for name in settings.hosts for word in ("--host", name)),
+        *of_recipes(settings), *(word for name in settings.hosts for word in ("--host", name)),
         "--repo", settings.repository, "--variant", settings.variant,
     ]  # fmt: skip
     options: list[tuple[str, str, bool]] = [
-        ("--metric", settings.metric, settings.metric != "qps"),
+        ("--metric", settings.metric, True),  # which one is usual depends on the workload
         ("--direction", policy.direction.value, policy.direction is not direction),
         ("--confidence", f"{policy.confidence:g}", policy.confidence != usual.confidence),
         ("--min-effect", f"{policy.min_effect:g}", policy.min_effect != usual.min_effect),
@@ -39,6 +40,17 @@ def made_by(settings: Settings, history: Path) -> str:
     words += ["--first-parent"] if settings.first_parent else []
     words += ["--all"] if policy.all_steps else []
     return shlex.join([*words, *elsewhere(history)])
+
+
+def of_recipes(settings: Settings) -> list[str]:
+    """The options that say what is built and what is run."""
+    quick = settings.quick
+    if quick is None:
+        return ["--builder", settings.builder, "--workload", settings.workload]
+    built = ["--builder", settings.builder] if quick.build is None else []
+    told = [("--build", command) for command in quick.build or ()]
+    told += [("--run", quick.run), ("--rate", quick.rate), ("--cost", quick.cost), ("--operations", quick.operations)]
+    return [*built, *(word for option, text in told if text for word in (option, text))]
 
 
 def go_on_with(hunt: int, history: Path) -> str:
