@@ -47,7 +47,6 @@ _PACKAGES = {
     "tclsh": Package("tcl", "tcl"),
     "timeout": _COREUTILS,
     "vmstat": _PROCPS,
-    "xz": Package("xz-utils", "xz"),
     "yacc": Package("bison", "byacc"),
 }
 
