@@ -115,7 +115,7 @@ class HostLab:
         except EnvironmentFailure:
             counts = False
         maker = self.maker or host
-        bare = source.mirror(maker, self.repository, self.builder.name, [self.commits[0], self.commits[-1]])
+        bare = source.mirror(maker, self.repository, self.builder.place, [self.commits[0], self.commits[-1]])
         cores = self.entry.jobs or ask(host, CORES) or 1
         self._values = {"recipe": str(recipe.place(host, self.builder)), "jobs": cores}
         self._shop = build.workshop(maker, self.maker_entry or self.entry, self.builder, self.variant, bare)
@@ -162,7 +162,7 @@ class HostLab:
                 progress.close()
         if self.maker:
             yield BuildProgress(candidate, 0, 0, "ship")
-            ship(self.maker, self.builder.name, built.facts.key, self.host)
+            ship(self.maker, self.builder.place, built.facts.key, self.host)
         made_here = not (built.facts.reused or self.maker)  # then it has ended every other
         self._alone, self._losses = self._alone or made_here, 0
         binary = built.facts.binary
@@ -232,7 +232,7 @@ class HostLab:
     def _system(self, candidate: int) -> System:
         """A built candidate, put where every build is measured."""
         commit, built = self.commits[candidate], self._built[candidate]
-        prefix = builds.put_in_place(self.host, self.builder.name, built.facts.key)
+        prefix = builds.put_in_place(self.host, self.builder.place, built.facts.key)
         values = {**self._values, "commit": commit, "prefix": str(prefix), "version": built.version}
         return System(commit, built.facts.key, prefix, built.builder, values)
 
