@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from machine import Machine
+
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
 PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
@@ -95,7 +97,7 @@ def test_a_slow_commit_is_found_with_nothing_but_two_commands(tmp_path: Path, co
 def test_what_failed_once_is_remembered_for_the_same_commands_only(tmp_path: Path, commits: list[str]) -> None:
     """The culprit, which lies between the ends, does not build with the first command, and does with the second."""
     refusing = f"sh -c '! grep -q \"/. {CULPRIT} \" work.h && make'"
-    asked = ["run", f"v{CULPRIT - 1}", f"v{CULPRIT + 1}", "--run", "./bench", "--plain", "--max-runs", "30"]
+    asked = ["run", f"v{CULPRIT - 1}", f"v{CULPRIT + 1}", "--run", "./bench", "--plain", "--max-runs", "16"]
     asked += ["--history", str(tmp_path / "history.db")]
     culprit = commits[CULPRIT][:10]
     first = bisect(*asked, "--build", refusing, cwd=tmp_path / "repo").stdout
@@ -106,3 +108,10 @@ def test_what_failed_once_is_remembered_for_the_same_commands_only(tmp_path: Pat
     other = bisect(*asked, "--build", "make", cwd=tmp_path / "repo").stdout
     assert "an earlier build is used again" not in other
     assert f"built     {culprit}" in other
+
+
+def test_on_another_machine(tmp_path: Path, machine: Machine, commits: list[str]) -> None:
+    asked = ["run", f"v{CULPRIT - 2}", f"v{CULPRIT + 1}", "--build", "make", "--run", "./bench", "--metric", "latency"]
+    ended = bisect(*asked, "--host", "far", "--plain", "--history", str(tmp_path / "h.db"), cwd=tmp_path / "repo")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert f"The culprit is {commits[CULPRIT][:10]}" in ended.stdout

@@ -50,8 +50,11 @@ def test_other_commands_have_other_names(change: dict[str, object], builder: boo
     assert (before[0].name == after[0].name, before[1].name == after[1].name) == (builder, workload)
 
 
-def test_another_repository_has_another_builder() -> None:
-    assert load_asked(replace(ASKED, repository="/other/my store.git"))[0].name != load_asked(ASKED)[0].name
+def test_another_repository_has_another_builder_and_another_place() -> None:
+    ours, theirs = load_asked(ASKED)[0], load_asked(replace(ASKED, repository="/other/my store.git"))[0]
+    assert ours.name != theirs.name
+    assert ours.place != theirs.place
+    assert load_asked(asked(build=("make",)))[0].place == ours.place
 
 
 def test_a_command_may_be_run_on_what_a_recipe_builds() -> None:

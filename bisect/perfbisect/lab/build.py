@@ -73,7 +73,7 @@ class Workshop:
     @property
     def work(self) -> PurePosixPath:
         """The folder of the fixed paths."""
-        return self.host.root / "work" / self.builder.name
+        return self.host.root / "work" / self.builder.place
 
 
 def workshop(host: Host, entry: HostEntry, builder: Builder, variant: str, bare: PurePosixPath) -> Workshop:

@@ -64,6 +64,8 @@ def key_of(builder: Builder, variant: Variant, tools: Toolchain, tree: str, pres
         "files": hashlib.sha256(archive(builder)).hexdigest() if "{recipe}" in commands else "",
         "commit": sha if "{commit}" in commands else "",
     }
+    if builder.home:  # it is built where it is measured, and may remember that
+        parts["home"] = builder.home
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

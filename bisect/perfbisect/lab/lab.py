@@ -147,7 +147,7 @@ class HostLab:
 
     def _send(self, maker: Host, tips: Sequence[str], first: int) -> Generator[LabEvent, None, PurePosixPath]:
         """Bring the sources to the host that builds, as a part of the first build; returns where they are."""
-        sending = source.mirror(maker, self.repository, self.builder.name, tips)
+        sending = source.mirror(maker, self.repository, self.builder.place, tips)
         while True:
             try:
                 done, total = next(sending)
@@ -186,7 +186,7 @@ class HostLab:
                 progress.close()
         if self.maker:
             yield BuildProgress(candidate, 0, 0, "ship")
-            ship(self.maker, self.builder.name, built.facts.key, self.host)
+            ship(self.maker, self.builder.place, built.facts.key, self.host)
         made_here = not (built.facts.reused or self.maker)  # then it has ended every other
         self._alone, self._losses = self._alone or made_here, 0
         binary = built.facts.binary
@@ -264,7 +264,7 @@ class HostLab:
         if built.prefix and server and runs_as_nobody(self.host, server):
             prefix = built.prefix
         else:
-            prefix = builds.put_in_place(self.host, self.builder.name, built.facts.key, built.prefix)
+            prefix = builds.put_in_place(self.host, self.builder.place, built.facts.key, built.prefix)
         sha = "" if candidate in self.prebuilt else commit
         values = {**self._values, "commit": sha, "prefix": str(prefix), "version": built.version}
         return System(commit, built.facts.key, prefix, built.builder, values)

@@ -63,6 +63,7 @@ def quick_builder(commands: tuple[str, ...], repository: str, given: str = "") -
     return msgspec.structs.replace(
         base,
         name=_named(name, [repository, *commands]),
+        home=_named(name, [repository]),  # sources travel once, whatever is tried on them
         build=msgspec.structs.replace(build, compile=compile_),
     )
 

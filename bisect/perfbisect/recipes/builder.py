@@ -119,11 +119,12 @@ class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One system: where its source is and how a commit of it is built and run."""
 
-    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "folder", "inherited"})  # by the reader
+    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "folder", "inherited", "home"})  # by the reader
 
     name: str = ""  # the folder's name
     folder: str = ""  # absolute path of the recipe's folder
     inherited: list[str] = []  # folders of the recipes that it extends, nearest first
+    home: str = ""  # what its repository and its work folder on a host are called, if not as the recipe is
     summary: str
     extends: str = ""
     repository: str = ""
@@ -140,3 +141,8 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     server: Server | None = None
     dataset: Dataset = Dataset()
     when: list[When] = []
+
+    @property
+    def place(self) -> str:
+        """The name of its repository and of its work folder on a host."""
+        return self.home or self.name
