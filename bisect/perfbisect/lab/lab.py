@@ -21,13 +21,13 @@ from perfbisect.core.event import (
 from perfbisect.core.measurement import SkipFacts
 from perfbisect.core.order import Measure
 from perfbisect.core.schedule import interleave
-from perfbisect.errors import BuildFailed, EnvironmentFailure, JobLost, RunFailed, UsageError
+from perfbisect.errors import BuildFailed, DataDamaged, EnvironmentFailure, JobLost, RunFailed, UsageError
 from perfbisect.host import jobs
-from perfbisect.host.facts import BOOT, CORES, ask, is_full
+from perfbisect.host.facts import BOOT, CORES, MEMORY_MIB, ask, is_full
 from perfbisect.host.outcome import no_space
 from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
-from perfbisect.lab import build, builds, dataset, perf, recipe, scripts, source, visit
+from perfbisect.lab import build, builds, dataset, perf, recipe, scripts, settings, source, visit
 from perfbisect.lab.ship import ship
 from perfbisect.lab.system import System
 from perfbisect.lab.turn import Turn
@@ -62,6 +62,8 @@ class HostLab:
     describe: Callable[[str], Commit]
     known: Mapping[str, str] = field(default_factory=dict)  # commit → key of its build in earlier sessions of the hunt
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → what to call it when it fails: "the good end"
+    loaded: Mapping[str, str] = field(default_factory=dict)  # commit → key of its data in earlier sessions of the hunt
+    memory: int = 0  # MiB of the host when the hunt began; 0: what it has now
     maker: Host | None = None  # where builds are made, if not here
     maker_entry: HostEntry | None = None
     quiet: Turn = field(default_factory=Turn)  # who has it may work on ``host``
@@ -74,6 +76,9 @@ class HostLab:
         self._bench: visit.Bench | None = None
         self._values: dict[str, str | int] = {}
         self._data: dict[int, str] = {}  # candidate → key of its dataset, once it is there
+        self._refused: dict[int, list[str]] = {}  # candidate → keys of data on which it does not start
+        self._verified: set[str] = set()  # keys of data known to be what was loaded
+        self._remade: set[str] = set()  # keys of data that were found damaged
         self._alone = False  # no build of an earlier session can be running any more
         self._losses = 0  # in a row
         self._boot: str | None = None  # of the host, when the session began
@@ -104,6 +109,8 @@ class HostLab:
         """
         host, device = self.host, self.entry.device
         self._boot = ask(host, BOOT)
+        for job in jobs.orphaned(host):
+            jobs.kill(host, job, grace=5)
         for job in jobs.running(host):
             if not job.name.startswith(build.PREFIX):  # which may be the one that is wanted next
                 jobs.kill(host, job, grace=5)
@@ -116,8 +123,12 @@ class HostLab:
             counts = False
         maker = self.maker or host
         bare = source.mirror(maker, self.repository, self.builder.name, [self.commits[0], self.commits[-1]])
-        cores = self.entry.jobs or ask(host, CORES) or 1
-        self._values = {"recipe": str(recipe.place(host, self.builder)), "jobs": cores}
+        cores = ask(host, CORES) or 1
+        self._values = {
+            "recipe": str(recipe.place(host, self.builder)),
+            "jobs": self.entry.jobs or cores,
+            **settings.sizes(self.entry, self.memory or ask(host, MEMORY_MIB) or 0, cores),
+        }
         self._shop = build.workshop(maker, self.maker_entry or self.entry, self.builder, self.variant, bare)
         commit = next((commit for commit in self.commits if commit in self.known), None)
         if commit and build.key_of(self._shop, commit) != self.known[commit]:
@@ -179,17 +190,8 @@ class HostLab:
             self._alone = True
         turns = interleave(order.plan)
         for candidate in sorted({*turns} - self._data.keys()):
-            began = time.monotonic()
-            while candidate not in self._data:
-                try:
-                    self._data[candidate] = dataset.make(self.host, self._system(candidate), self.workload)
-                except JobLost as lost:
-                    yield (told := self._lost(candidate, lost, "prepare", began))
-                    if isinstance(told, CandidateSkipped):
-                        return
-                except RunFailed as failure:
-                    yield self._failed(candidate, failure, began)
-                    return
+            if not (yield from self._load(candidate)):
+                return
         number = 0
         for candidate, neighbours in groupby(turns):
             runs, began = len(list(neighbours)), time.monotonic()
@@ -210,10 +212,86 @@ class HostLab:
                         yield (told := self._lost(candidate, lost, "run", began))
                         if isinstance(told, CandidateSkipped):
                             return
+                except DataDamaged as damaged:
+                    yield self._damaged(self._data[candidate], damaged)
+                    if not (yield from self._load(candidate)):
+                        return
                 except RunFailed as failure:
-                    yield self._failed(candidate, failure, began)
-                    return
+                    if not (told_of := self._refuses(candidate, self._data[candidate], failure)):
+                        yield self._failed(candidate, failure, began)
+                        return
+                    yield told_of
+                    if not (yield from self._load(candidate)):
+                        return
             number += runs
+
+    def _load(self, candidate: int) -> Generator[LabEvent, None, bool]:
+        """Load the data for a candidate, or find it loaded and as it was; true when it is there."""
+        began = time.monotonic()
+        found = ""
+        while candidate not in self._data:
+            try:
+                system = self._system(candidate)
+                data = dataset.make(self.host, system, self.workload, self._refused.get(candidate, ()))
+                found = data.key
+                self._check_known(system.commit, found)
+                if not (data.fresh or found in self._verified):
+                    dataset.verify(self.host, system, self.workload, found)
+                self._verified.add(found)
+                self._data[candidate] = found
+            except JobLost as lost:
+                yield (told := self._lost(candidate, lost, "prepare", began))
+                if isinstance(told, CandidateSkipped):
+                    return False
+            except DataDamaged as damaged:
+                yield self._damaged(found, damaged)
+            except RunFailed as failure:
+                if not (told_of := self._refuses(candidate, found, failure)):
+                    yield self._failed(candidate, failure, began)
+                    return False
+                yield told_of
+        return True
+
+    def _check_known(self, commit: str, key: str) -> None:
+        """Raise UsageError when a commit's data, and so its settings, are not those of earlier sessions of the hunt."""
+        if commit in self.loaded and dataset.kind(self.loaded[commit]) != dataset.kind(key):
+            raise UsageError(
+                f"{commit[:10]} would now be run with other settings or data than earlier in this hunt, so the runs of"
+                " then and of now cannot be compared.",
+                f"The recipe of {self.builder.name}, workload {self.workload.name} or hosts.toml has changed: undo that, or"
+                " begin a new hunt.",
+            )
+
+    def _damaged(self, key: str, damaged: DataDamaged) -> Warned:
+        """Remove damaged data, and say that it is loaded again. Raises the error where that has been done before."""
+        if key in self._remade:
+            damaged.advice = (
+                f"It was loaded again in this session already: the disk of host {self.host.name} may be failing."
+            )
+            raise damaged
+        self._remade.add(key)
+        self._verified.discard(key)
+        self._data = {candidate: known for candidate, known in self._data.items() if known != key}
+        dataset.remove(self.host, key)
+        return Warned(f"{damaged}: it is loaded again")
+
+    def _refuses(self, candidate: int, key: str, failure: RunFailed) -> Warned | None:
+        """What is said when a server did not start on data that another build has loaded, before it gets other data.
+
+        None when that is not why it failed.
+        """
+        refused = self._refused.setdefault(candidate, [])
+        if not key or failure.stage != "start" or key in refused:
+            return None
+        if dataset.loader(self.host, key) == self._built[candidate].facts.key:
+            return None
+        refused.append(key)
+        self._data.pop(candidate, None)
+        return Warned(
+            f"{self.commits[candidate][:10]} does not start on the data {key}, which another build has loaded, so it is"
+            f" given data of its own: {failure}",
+            "If that happens to many commits, make the recipe's dataset.format tell what they differ in.",
+        )
 
     def _lost(self, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
         """What is said of lost work before it is done again; or that it gets itself killed, as by taking all memory.

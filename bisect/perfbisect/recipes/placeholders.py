@@ -10,7 +10,12 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from perfbisect.errors import RecipeError
-from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, SERVER_PLACEHOLDERS, VERSION_PLACEHOLDERS
+from perfbisect.recipes.builder import (
+    BUILD_PLACEHOLDERS,
+    CONFIG_PLACEHOLDERS,
+    SERVER_PLACEHOLDERS,
+    VERSION_PLACEHOLDERS,
+)
 from perfbisect.recipes.nearest import hint, listed
 from perfbisect.recipes.strict import Place, Table
 
@@ -19,6 +24,7 @@ Values = Mapping[str, str | int]
 TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 FLAGS = {"cflags", "ldflags"}
 SHELLS = {"sh", "bash", "dash"}
+IN_SERVER = ("initialise", "start", "ready", "stop", "create", "settle", "settings", "env", "sysbench")
 
 
 def fill(argv: Sequence[str], values: Values) -> list[str]:
@@ -58,10 +64,16 @@ def check_placeholders(table: Table, place: Place) -> None:
     _check(table.get("version", []), place.at("version"), VERSION_PLACEHOLDERS)
     for section, keys, allowed in (
         ("build", ("configure", "compile", "install", "env"), BUILD_PLACEHOLDERS),
-        ("server", ("initialise", "start", "ready", "stop", "create", "env", "sysbench"), SERVER_PLACEHOLDERS),
+        ("server", IN_SERVER, SERVER_PLACEHOLDERS),
+        ("dataset", ("format_command",), SERVER_PLACEHOLDERS),
     ):
         for key in keys:
             _check(table.get(section, {}).get(key, []), place.at(section).at(key), allowed)
+
+
+def check_config(text: str, place: Place) -> None:
+    """Raise RecipeError for a placeholder that is not known in a server's configuration file."""
+    _check(text.splitlines(), place, CONFIG_PLACEHOLDERS)
 
 
 def _check(value: object, place: Place, allowed: Collection[str]) -> None:
