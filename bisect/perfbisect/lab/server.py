@@ -36,12 +36,16 @@ _TELLING = re.compile(r"\b(ERROR|FATAL|PANIC|error:|signal \d+|[Aa]ssertion)\b")
 # What the server wrote into its own log joins what it printed.
 _LOG = '[ ! -s "$2" ] || tail -n 1000 -- "$2" >>"$1"; tail -n 200 -- "$1"'
 
-# Servers that refuse to be root run as nobody. The capability lets them reach our folders below root's home.
+# Servers that refuse to be root run in a user namespace of their own, where root's number is another: so they can use
+# whatever root can, above all the folders below root's home. Where there are no such namespaces they run as nobody, who
+# may read and write everything, too, but is told otherwise by access(2), which some servers ask.
 NOBODY = "65534"
+AS_ANOTHER = ("unshare", "--user", f"--map-user={NOBODY}", f"--map-group={NOBODY}")
 AS_NOBODY = (
     "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
     "--inh-caps=+dac_override", "--ambient-caps=+dac_override",
 )  # fmt: skip
+_WHO = '[ "$(id -u)" != 0 ] && echo somebody || { "$@" true 2>/dev/null && echo another || echo nobody; }'
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class Service:
     recipe: Server
     values: Values  # of all its placeholders
     folder: PurePosixPath  # of the visit: the working directory
+    disguise: tuple[str, ...] = ()  # the command that makes another of root
     cpus: str = ""
 
     @property
@@ -61,7 +66,7 @@ class Service:
 
     def argv(self, command: Sequence[str]) -> list[str]:
         """A command of the recipe, as the user that may run it."""
-        return [*(AS_NOBODY if runs_as_nobody(self.host, self.recipe) else ()), *fill(command, self.values)]
+        return [*self.disguise, *fill(command, self.values)]
 
     def do(self, command: Sequence[str], stage: str) -> list[str]:
         """Run one command of the recipe to its end; returns the lines that it printed. Raises RunFailed."""
@@ -91,7 +96,7 @@ def service_in(host: Host, system: System, folder: PurePosixPath, cpus: str = ""
     values = {**system.values, **site(host, folder)}
     if text := settings.configuration(system.builder, values):
         host.run(["sh", "-c", 'cat >"$1"', "write", str(values["config"])], stdin=text)
-    return Service(host, server, values, folder, cpus)
+    return Service(host, server, values, folder, disguise(host, server), cpus)
 
 
 def driver_options(builder: Builder, service: Service | None) -> dict[str, str]:
@@ -102,14 +107,17 @@ def driver_options(builder: Builder, service: Service | None) -> dict[str, str]:
     return {"db-driver": builder.driver, **options}
 
 
-def runs_as_nobody(host: Host, recipe: Server) -> bool:
-    """True when the server refuses to be root and root is what we are."""
-    return recipe.refuses_root and host.run(["id", "-u"]).stdout.strip() == "0"
+def disguise(host: Host, recipe: Server) -> tuple[str, ...]:
+    """What stands before a server's commands when it refuses to be root and root is what we are."""
+    if not recipe.refuses_root:
+        return ()
+    who = host.run(["sh", "-c", _WHO, "who", *AS_ANOTHER]).stdout.strip()
+    return {"another": AS_ANOTHER, "nobody": AS_NOBODY}.get(who, ())
 
 
 def owner(host: Host, recipe: Server | None) -> str:
     """The user id that the data has to belong to; "" for our own."""
-    return NOBODY if recipe and runs_as_nobody(host, recipe) else ""
+    return NOBODY if recipe and disguise(host, recipe) == AS_NOBODY else ""
 
 
 def initialise(service: Service) -> None:
