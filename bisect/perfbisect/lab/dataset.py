@@ -187,7 +187,10 @@ def verify(host: Host, system: System, workload: Workload, name: str) -> None:
     service = service_in(host, system, folder)
     assert service and kept
     with serve(service):
-        answers = ask(service, system, workload)
+        try:
+            answers = ask(service, system, workload)
+        except RunFailed as failure:
+            raise DataDamaged(f"the loaded data {name} on host {host.name} is damaged: {failure}") from failure
     if answers != kept.answers:
         raise DataDamaged(
             f"the loaded data {name} on host {host.name} is damaged: the workload's check is answered"

@@ -76,7 +76,9 @@ class HostLab:
         self._bench: visit.Bench | None = None
         self._values: dict[str, str | int] = {}
         self._data: dict[int, str] = {}  # candidate → key of its dataset, once it is there
-        self._refused: dict[int, list[str]] = {}  # candidate → keys of data on which it does not start
+        self._refused: dict[
+            int, dict[str, RunFailed]
+        ] = {}  # candidate → keys of data on which it does not start, and why
         self._verified: set[str] = set()  # keys of data known to be what was loaded
         self._remade: set[str] = set()  # keys of data that were found damaged
         self._alone = False  # no build of an earlier session can be running any more
@@ -217,10 +219,9 @@ class HostLab:
                     if not (yield from self._load(candidate)):
                         return
                 except RunFailed as failure:
-                    if not (told_of := self._refuses(candidate, self._data[candidate], failure)):
+                    if not self._refuses(candidate, self._data[candidate], failure):
                         yield self._failed(candidate, failure, began)
                         return
-                    yield told_of
                     if not (yield from self._load(candidate)):
                         return
             number += runs
@@ -232,7 +233,7 @@ class HostLab:
         while candidate not in self._data:
             try:
                 system = self._system(candidate)
-                data = dataset.make(self.host, system, self.workload, self._refused.get(candidate, ()))
+                data = dataset.make(self.host, system, self.workload, [*self._refused.get(candidate, ())])
                 found = data.key
                 self._check_known(system.commit, found)
                 if not (data.fresh or found in self._verified):
@@ -246,10 +247,16 @@ class HostLab:
             except DataDamaged as damaged:
                 yield self._damaged(found, damaged)
             except RunFailed as failure:
-                if not (told_of := self._refuses(candidate, found, failure)):
+                if not self._refuses(candidate, found, failure):
                     yield self._failed(candidate, failure, began)
                     return False
-                yield told_of
+        if refused := self._refused.get(candidate):
+            key, why = list(refused.items())[-1]
+            yield Warned(
+                f"{self.commits[candidate][:10]} does not start on the data {key}, which another build has loaded, and is"
+                f" given {self._data[candidate]}: {why}",
+                "If that happens to many commits, let the recipe's dataset.format_command tell what they differ in.",
+            )
         return True
 
     def _check_known(self, commit: str, key: str) -> None:
@@ -275,23 +282,16 @@ class HostLab:
         dataset.remove(self.host, key)
         return Warned(f"{damaged}: it is loaded again")
 
-    def _refuses(self, candidate: int, key: str, failure: RunFailed) -> Warned | None:
-        """What is said when a server did not start on data that another build has loaded, before it gets other data.
-
-        None when that is not why it failed.
-        """
-        refused = self._refused.setdefault(candidate, [])
+    def _refuses(self, candidate: int, key: str, failure: RunFailed) -> bool:
+        """Whether a server did not start on data that another build has loaded: it is to be given other data then."""
+        refused = self._refused.setdefault(candidate, {})
         if not key or failure.stage != "start" or key in refused:
-            return None
+            return False
         if dataset.loader(self.host, key) == self._built[candidate].facts.key:
-            return None
-        refused.append(key)
+            return False
+        refused[key] = failure
         self._data.pop(candidate, None)
-        return Warned(
-            f"{self.commits[candidate][:10]} does not start on the data {key}, which another build has loaded, so it is"
-            f" given data of its own: {failure}",
-            "If that happens to many commits, make the recipe's dataset.format tell what they differ in.",
-        )
+        return True
 
     def _lost(self, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
         """What is said of lost work before it is done again; or that it gets itself killed, as by taking all memory.
