@@ -59,7 +59,8 @@ def open_lab(host: LocalHost, tmp_path: Path) -> Open:
     def lab(workload: Workload, hashes: tuple[str, ...], **more: object) -> HostLab:
         return HostLab(
             host=host,
-            entry=HostEntry(name="here", memory=512),
+            entry=HostEntry(name="here"),
+            memory=600,  # rounded down
             builder=load_builder("mine", tmp_path / "builders"),
             variant="",
             workload=workload,

@@ -142,11 +142,12 @@ def test_a_build_that_refuses_the_data_gets_its_own(
     open_lab: Open, commits: Commits, host: LocalHost, recipe: Callable[[str], None]
 ) -> None:
     """The format is told by a comment in the settings, and a server says what servers say of another's files."""
-    initialise, start = SERVER["initialise"], SERVER["start"][2]
-    initialise = [*initialise, ["sh", "-c", "head -n 1 {prefix}/extra.conf >{data}/format"]]
-    refuse = 'head -n 1 {prefix}/extra.conf | cmp -s - {data}/format || { echo "FATAL:  database files are incompatible with server"; exit 1; }\n'
-    refuse = refuse.replace("{ echo", "{{ echo").replace("; }", "; }}")
-    recipe(RECIPE + f"initialise = {json.dumps(initialise)}\nstart = {json.dumps(['sh', '-c', refuse + start])}\n")
+    tell = ["sh", "-c", "head -n 1 {prefix}/extra.conf >{data}/format"]
+    refuse = """head -n 1 {prefix}/extra.conf | cmp -s - {data}/format ||
+    {{ echo 'FATAL:  database files are incompatible with server'; exit 1; }}
+    exec "$@" """
+    start = ["sh", "-c", refuse, "start", *SERVER["start"]]
+    recipe(RECIPE + f"initialise = {json.dumps([*SERVER['initialise'], tell])}\nstart = {json.dumps(start)}\n")
     lab = open_lab(WORKLOAD, commits("# 1\n", "# 2\n", f"# 2\n{PLAIN}", "# 1\n#\n"))
     events = measure(lab, Share(0, 1), Share(1, 1), Share(2, 1), Share(3, 1))
     data = {run.commit: run.dataset for run in runs(events)}
@@ -182,8 +183,8 @@ def test_a_crash_in_mid_run_is_the_servers_and_told_in_its_words(
 
 def test_a_port_that_is_taken_is_nobodys_fault(open_lab: Open, commits: Commits, recipe: Callable[[str], None]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        start = SERVER["start"][2].replace("{port}", f"{other.getsockname()[1]} -h 127.0.0.1")
-        recipe(RECIPE + f"start = {json.dumps(['sh', '-c', start])}\n")
+        start = [*SERVER["start"][:-1], str(other.getsockname()[1]), "-h", "127.0.0.1"]
+        recipe(RECIPE + f"start = {json.dumps(start)}\n")
         with pytest.raises(
             EnvironmentFailure, match=r"something else listens where it has to: .*Address already in use"
         ):

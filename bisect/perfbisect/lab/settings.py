@@ -1,13 +1,15 @@
-"""What a server is told: its sizes, from those of the host, and its configuration file. Pure.
+"""What a server is told: its sizes, from those of the host, and its configuration file.
 
 The sizes depend on nothing but the host as it was when the hunt began: not on the data, whose size is known only once
 a server has loaded it, and is never quite the same for two builds. So both ends and everything between them run with
 the same settings.
 """
 
+import hashlib
 import re
 
 from perfbisect.host.facts import cpu_numbers
+from perfbisect.lab import recipe
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder, Setting
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.lineage import config_template
@@ -45,7 +47,8 @@ def identity(builder: Builder, values: Values) -> str:
         sorted(server.settings.items()), config_template(builder),
     ))  # fmt: skip
     used = sorted(word for word in SIZE_PLACEHOLDERS if re.search(rf"\{{{word}\}}", told))
-    return told + repr([(word, values[word]) for word in used])
+    scripts = hashlib.sha256(recipe.archive(builder)).hexdigest() if "{recipe}" in told else ""
+    return told + scripts + repr([(word, values[word]) for word in used])
 
 
 def _written(value: Setting) -> str:
