@@ -14,6 +14,24 @@ pb.prepare(function()
     connection:disconnect()
 end)
 
+-- What `sysbench sql.lua check` does: prints every row of every answer.
+sysbench.cmdline.commands = {
+    check = {function()
+        local connection = sysbench.sql.driver():connect()
+        for _, statement in ipairs(pb.statements(os.getenv("PERFBISECT_CHECK"))) do
+            local rows = connection:query(statement)
+            for _ = 1, rows.nrows do
+                local row = rows:fetch_row()
+                for column = 1, rows.nfields do
+                    row[column] = row[column] or "NULL"
+                end
+                print("perfbisect answer: " .. table.concat(row, " "))
+            end
+        end
+        connection:disconnect()
+    end},
+}
+
 pb.define{
     connect = function()
         local connection = sysbench.sql.driver():connect()

@@ -52,6 +52,10 @@ class JobLost(EnvironmentFailure):
     """A job is gone without an exit status, as after a restart of its host: what it did is to be done again."""
 
 
+class DataDamaged(EnvironmentFailure):
+    """Loaded data, or a copy of it, is not what it was when it was loaded: it is to be loaded again."""
+
+
 class BuildFailed(PerfBisectError):
     """A candidate does not configure, compile or install. Never the user's fault: the hunt skips it."""
 

@@ -154,6 +154,20 @@ def test_kill_ends_the_whole_tree(host: LocalHost) -> None:
     jobs.kill(host, job)
 
 
+def test_what_outlives_its_leader_is_found_and_ended(host: LocalHost) -> None:
+    left, whole = shell(host, f"sleep {MARK}; true"), shell(host, "sleep 60")
+    assert until(lambda: len(processes(MARK)) > 1)
+    assert jobs.orphaned(host) == ()
+    os.kill(left.pid, signal.SIGKILL)
+    assert until(lambda: jobs.status(host, left) == jobs.LOST)
+    assert jobs.running(host) == (whole,)
+    assert jobs.orphaned(host) == (left,)
+    jobs.kill(host, left, grace=1)
+    assert not processes(MARK)
+    assert jobs.orphaned(host) == ()
+    jobs.kill(host, whole, grace=1)
+
+
 def test_kill_never_touches_another_process(host: LocalHost) -> None:
     mine = shell(host, f"sleep {MARK}.3")
     stale = jobs.Job(mine.folder, mine.pid, mine.born - 1)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,7 +27,7 @@ from perfbisect.core.event import (
 )
 from perfbisect.core.measurement import RunFacts
 from perfbisect.core.order import Measure, Purpose, Share
-from perfbisect.errors import EnvironmentFailure, JobLost, UsageError
+from perfbisect.errors import DataDamaged, EnvironmentFailure, JobLost, UsageError
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import visit
@@ -188,6 +189,37 @@ def test_a_hunt_does_not_go_on_with_other_builds(open_lab: Open) -> None:
     assert len(finished(measure(unchanged, Share(FAST, 1)))) == 1
     with pytest.raises(UsageError, match="built in another way"):
         measure(changed, Share(SLOW, 1))
+
+
+def test_a_hunt_does_not_go_on_with_other_settings_or_data(open_lab: Open) -> None:
+    lab = open_lab()
+    ((_, run),) = finished(measure(lab, Share(FAST, 1)))
+    again = open_lab()
+    again.loaded = {run.commit: f"{run.dataset}-12345678"}
+    assert len(finished(measure(again, Share(FAST, 1)))) == 1, "data of its own is of the same kind"
+    changed = open_lab()
+    changed.loaded = {run.commit: "0123456789abcdef"}
+    with pytest.raises(UsageError, match="other settings or data than earlier in this hunt"):
+        measure(changed, Share(FAST, 1))
+
+
+def test_damaged_data_is_loaded_again_but_not_for_ever(open_lab: Open, host: LocalHost) -> None:
+    lab = open_lab()
+    ((_, run),) = finished(measure(lab, Share(FAST, 1)))
+    kept = Path(host.root, "datasets", run.dataset, "data")
+
+    def one_file_more() -> None:
+        (kept / "more").write_text("more")
+
+    one_file_more()
+    events = measure(lab, Share(FAST, 1))
+    (said,) = [event.text for event in events if isinstance(event, Warned)]
+    assert re.search(r"is damaged: [\d,]+ bytes in \d+ files were copied, but .* were loaded: it is loaded again", said)
+    assert [again.dataset for _, again in finished(events)] == [run.dataset]
+    one_file_more()
+    with pytest.raises(DataDamaged, match="is damaged") as caught:
+        measure(lab, Share(FAST, 1))
+    assert "may be failing" in caught.value.advice
 
 
 def test_the_same_binary_is_not_measured_twice(open_lab: Open) -> None:

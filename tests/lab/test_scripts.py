@@ -25,7 +25,7 @@ def test_data_is_made_anew_when_a_module_of_its_script_changes(tmp_path: Path) -
         load_workload("update-index", "demo"), folder=str(suite), prepare_script="prepare.lua"
     )
     builder = load_builder("demo")
-    before = dataset.key(builder, workload)
-    assert dataset.key(builder, workload) == before
+    before = dataset.key(builder, workload, {})
+    assert dataset.key(builder, workload, {}) == before
     (suite / "rows.lua").write_text("return 2\n")
-    assert dataset.key(builder, workload) != before
+    assert dataset.key(builder, workload, {}) != before

@@ -15,7 +15,7 @@ from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import server
 from perfbisect.lab.lab import HostLab
-from perfbisect.lab.server import FIRST_PORT, descendants, free_port, processes, site
+from perfbisect.lab.server import FIRST_PORT, descendants, free_port, last_words, processes, site
 from perfbisect.recipes.builder import Build, Builder, Server, Variant, When
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
@@ -44,6 +44,14 @@ def test_descendants_come_after_their_parents() -> None:
     table = "    1     0\n   10     1\n   11    10\n   12    11\n   13    11\n   99     1\n    5    13\n"
     assert descendants(table, 10) == (11, 12, 13, 5)
     assert descendants(table, 99) == ()
+
+
+def test_the_last_words_of_a_server_are_those_that_tell_why() -> None:
+    assert last_words("one\n\ntwo\nthree\nfour\n") == "two | three | four"
+    assert last_words("LOG: bad line 2\nFATAL: no\n") == "LOG: bad line 2 | FATAL: no"
+    crash = "ready\nmysqld got signal 11 ;\n" + "\n".join(f"please report {n}" for n in range(9))
+    assert last_words(crash) == "mysqld got signal 11 ; | please report 8"
+    assert last_words("") == ""
 
 
 def test_a_socket_that_no_kernel_takes_is_refused() -> None:
@@ -178,6 +186,7 @@ def test_a_server_that_does_not_start_is_skipped_with_the_end_of_its_log(lab: Ho
     *_, last = measure(lab, Share(WRONG, 1), Share(FAST, 1))
     assert isinstance(last, CandidateSkipped)
     assert (last.candidate, last.facts.stage) == (WRONG, "start")
+    assert "no_such" in last.facts.reason
     assert "no_such" in Path(last.facts.log).read_text()
     assert "before it was ready" in last.facts.reason
     assert not jobs.running(host)

@@ -68,8 +68,9 @@ def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[...
 def test_being_used_counts(host: LocalHost, put: Callable[..., Path]) -> None:
     """A build that is put in place to be measured, and data that a visit copies, are as young as that."""
     put("builds/aaaa/prefix", 0, 5)
-    put("datasets/bbbb", 0, 5)
-    for folder in ("builds/aaaa", "datasets/bbbb"):
+    put("datasets/bbbb/data", 0, 5)
+    Path(host.root, "datasets/bbbb/dataset.json").write_text('{"build": "", "files": 1, "bytes": 0, "answers": []}')
+    for folder in ("builds/aaaa", "datasets/bbbb/dataset.json", "datasets/bbbb"):
         old = time.time() - 5 * 86400
         os.utime(Path(host.root, folder), (old, old))
     assert all(item.used < time.time() - 86400 for item in items(host))

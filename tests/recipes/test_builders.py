@@ -227,3 +227,32 @@ def test_without_any_builder_that_is_said() -> None:
     with pytest.raises(RecipeError) as caught:
         load_builder("x")
     assert caught.value.advice == "There are no builders at all."
+
+
+SERVER = """
+[server]
+initialise = [["init"]]
+start = ["serve", "{config}"]
+ready = ["ask"]
+config = "my.cnf"
+"""
+
+
+def test_a_configuration_file_may_be_inherited_and_is_checked(write: Write, small: str) -> None:
+    write("builders/small/builder.toml", small + SERVER)
+    with pytest.raises(RecipeError, match=r'builder.toml: `server.config` is "my.cnf", but there is no such file in'):
+        load_builder("small")
+    write("builders/small/my.cnf", "size = {cache}M\n{settings}\n")
+    write("builders/child/builder.toml", 'extends = "small"\n[server.settings]\na = true\n')
+    assert load_builder("child").server.settings == {"a": True}  # type: ignore[union-attr]
+    write("builders/child/my.cnf", "size = {cash}M\n")
+    with pytest.raises(RecipeError, match=r"child/my.cnf: .*unknown placeholder \{cash\}. Did you mean 'cache'"):
+        load_builder("child")
+    assert load_builder("small").server
+
+
+def test_settings_are_simple_values(write: Write, small: str) -> None:
+    write("builders/small/my.cnf", "")
+    write("builders/small/builder.toml", small + SERVER + "[server.settings]\na = [1]\n")
+    with pytest.raises(RecipeError, match=r"`server.settings.a` is a list, but must be"):
+        load_builder("small")

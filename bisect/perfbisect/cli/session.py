@@ -14,7 +14,7 @@ import msgspec
 
 from perfbisect.cli.past import experienced, failures_before
 from perfbisect.cli.view import View
-from perfbisect.core.event import BuildFinished, HuntStarted, LabEvent, Warned
+from perfbisect.core.event import BuildFinished, HuntStarted, LabEvent, RunFinished, Warned
 from perfbisect.core.measurement import HostFacts
 from perfbisect.core.order import Verdict
 from perfbisect.core.prior import suspected
@@ -303,14 +303,20 @@ def events(log: Log, scene: Scene, held: Mapping[str, Held], resumed: bool) -> G
     quest = Quest(scene.span.graph, scene.span.candidates, settings.policy, settings.metric, hosts)
     started = scene.started(log.hunt, resumed)
     known: dict[str, dict[str, str]] = {name: {} for name in settings.hosts}
+    loaded: dict[str, dict[str, str]] = {name: {} for name in settings.hosts}
     for _, event in log.entries:
         if isinstance(event, BuildFinished):
             known[event.host or settings.host][event.facts.commit] = event.facts.key
+        elif isinstance(event, RunFinished):
+            loaded[event.host or settings.host][event.facts.commit] = event.facts.dataset
+    begun = [entry.event for entry in log.history.events(log.hunt) if isinstance(entry.event, HuntStarted)]
+    memory = {facts.name: facts.memory_mib for event in reversed(begun) for facts in event.hosts}  # at the very start
 
     quiet: dict[str, Turn] = defaultdict(Turn)  # of each host: one thing at a time
 
     def watched(site: Site, commits: tuple[str, ...]) -> Watched:
         lab = scene.lab(commits, known[site.host.name], site)
+        lab.loaded, lab.memory = loaded[site.host.name], memory.get(site.host.name, site.facts.memory_mib)
         lab.quiet = quiet[site.host.name]
         if site.maker:
             lab.quiet_maker = quiet[site.maker.name]
@@ -327,7 +333,6 @@ def events(log: Log, scene: Scene, held: Mapping[str, Held], resumed: bool) -> G
             return watched(scene.sites[0], commits)
         return Threads(tuple(member(site, commits) for site in scene.sites))
 
-    begun = [entry.event for entry in log.history.events(log.hunt) if isinstance(entry.event, HuntStarted)]
     before = {facts.name: facts for event in begun for facts in event.hosts}
     for warning in scene.warnings:
         yield log.append(warning)

@@ -233,13 +233,35 @@ for status in "$1"/*/status; do
 done 2>/dev/null
 """
     )
-    lines = host.run(["sh", "-c", script, "running", str(host.root / "jobs")], check=False).stdout.splitlines()
-    return tuple(_job(PurePosixPath(folder), stat) for folder, stat in zip(lines[::2], lines[1::2], strict=True))
+    return _listed(host, script)
 
 
-def status(host: Host, job: Job) -> int | None:
-    """The exit status, None while the job runs, LOST when it is gone without one."""
-    return _poll(host, job, 0, 0, "stdout")[0]
+def orphaned(host: Host) -> tuple[Job, ...]:
+    """Jobs whose leader is gone without a status, but of whose processes some live on: somebody killed it alone."""
+    script = (
+        _STATE
+        + """\
+sessions=$(ps -e -o sess= -o stat= | awk '$2 !~ /^[ZX]/ { printf " %s ", $1 }')
+for status in "$1"/*/status; do
+    read -r ended <"$status" && [ -z "$ended" ] || continue
+    folder=${status%/*}
+    from_this_boot "$folder" && read -r leader <"$folder/pid" || continue
+    pid=${leader%% *}
+    case $sessions in *" $pid "*) ;; *) continue;; esac
+    set -- "$1" ${leader##*) }
+    [ "$(state "$folder" "$pid" "${21}")" != lost ] || printf '%s\\n%s\\n' "$folder" "$leader"
+done 2>/dev/null
+"""
+    )
+    return _listed(host, script)
+
+
+def status(host: Host, job: Job, *, patience: float = 0) -> int | None:
+    """The exit status, None while the job runs, LOST when it is gone without one.
+
+    For a job that runs the answer comes when it ends, or after ``patience`` seconds.
+    """
+    return _poll(host, job, 0, 0, "stdout", patience)[0]
 
 
 def output(host: Host, job: Job, offset: int = 0, stream: str = "stdout") -> tuple[str, int]:
@@ -303,6 +325,12 @@ def prune(host: Host, keep: int) -> None:
     old = [name for name in sorted(listed)[:-keep] if name not in alive]  # ids begin with the time
     for some in range(0, len(old), 1000):
         host.run(["rm", "-rf", "--", *(str(host.root / "jobs" / name) for name in old[some : some + 1000])])
+
+
+def _listed(host: Host, script: str) -> tuple[Job, ...]:
+    """The jobs of which a script prints folder and stat; it gets the folder of all jobs."""
+    lines = host.run(["sh", "-c", script, "list", str(host.root / "jobs")], check=False).stdout.splitlines()
+    return tuple(_job(PurePosixPath(folder), stat) for folder, stat in zip(lines[::2], lines[1::2], strict=True))
 
 
 def _command(argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str], timeout: float, cpus: str) -> str:

@@ -1,50 +1,99 @@
-"""Loaded data: made once by the first build that needs it, kept pristine, copied for each visit."""
+"""Loaded data: made once by the first build that needs it, kept pristine, copied for each visit.
+
+``root/datasets/KEY/`` holds ``data``, and in ``dataset.json`` what is known of it. It appears there in one rename, so
+that a folder of that name is always whole. What may happen to it later is noticed when it is copied: by the number of
+its files and bytes, and for a server by what it answers to the workload's ``check``.
+
+A build that does not start on the data of its key, because a commit before it changed the format within a version, has
+data that it loaded itself, under a key of its own: KEY-BUILD.
+"""
 
 import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from perfbisect.errors import RunFailed
+import msgspec
+
+from perfbisect.errors import DataDamaged, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
-from perfbisect.lab import command, scripts, sysbench
-from perfbisect.lab.server import NOBODY, Service, driver_options, initialise, runs_as_nobody, serve, site
+from perfbisect.lab import command, scripts, settings, sysbench
+from perfbisect.lab.server import Service, driver_options, initialise, owner, serve, service_in
 from perfbisect.lab.system import System
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.placeholders import fill
+from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.workload import Workload
 
 LONG = 6 * 3600.0  # seconds: loading and copying of large data
 
+_COUNT = """find "$data" -type f -printf '%s\\n' | awk '{ bytes += $1 } END { printf "%d %.0f\\n", NR, bytes }'"""
 # The time of a dataset's folder is that of its last use.
-_LAY_OUT = """\
+_LAY_OUT = f"""\
 rm -rf "$1" && mkdir -p "$1" && mkfifo "$1/control" "$1/ack" || exit 1
-if [ -n "$2" ]; then touch -c "$2"; cp -a --reflink=auto "$2" "$1/data"; else mkdir "$1/data"; fi || exit 1
-[ -z "$3" ] || chown "$3:$3" "$1" "$1/data"
+data=$1/data
+if [ -n "$2" ] && [ -d "$2/data" ]; then touch -c "$2"; cp -a --reflink=auto "$2/data" "$data"; else mkdir "$data"; fi || exit 1
+[ -z "$3" ] || chown "$3:$3" "$1" "$data"
+[ -z "$2" ] || {{ {_COUNT}; cat "$2/dataset.json" 2>/dev/null || :; }}
 """
-# Whatever has this name is whole, and outlives a power failure.
+# Whatever has its name is whole, and outlives a power failure. Cut short anywhere and run again, it goes on.
 _KEEP = """\
+set -e
 [ ! -d "$2" ] || exit 0
-mkdir -p "${2%/*}" && find "$1" -type f -exec sync -- {} + && mv -T "$1" "$2"
+if [ -d "$1" ]; then
+    rm -rf "$2.part"; mkdir -p "$2.part"
+    cat >"$2.part/dataset.json"
+    find "$1" "$2.part" -type f -exec sync -- {} +
+    mv -T -- "$1" "$2.part/data"
+fi
+mv -T -- "$2.part" "$2"
 """
 
 
-def key(builder: Builder, workload: Workload) -> str:
+class Kept(msgspec.Struct, frozen=True):
+    """What is remembered of loaded data."""
+
+    build: str  # key of the build that loaded it
+    files: int
+    bytes: int
+    answers: list[str]  # to the workload's check, when it had been loaded
+
+    @property
+    def size(self) -> str:
+        """In words."""
+        return f"{self.bytes:,} bytes in {self.files:,} files"
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The data that a build runs on."""
+
+    key: str  # "" when the workload needs none
+    fresh: bool  # it was loaded just now
+
+
+def key(builder: Builder, workload: Workload, values: Values, format_read: str = "") -> str:
     """The name of the data that this workload needs; "" when it needs none.
 
-    It depends on the system, its on-disk format, how it is initialised, and all that loading is told; not on a build.
+    It depends on the system, its on-disk format, its settings and how it is initialised, and all that loading is told;
+    not on a build. ``values`` are the placeholders, ``format_read`` is what the recipe's command told of the format.
     """
     script = scripts.preparing(workload)
     if script is None and builder.server is None and not workload.prepare_commands:
         return ""
-    server = builder.server
     told = [
-        builder.driver, builder.name, builder.dataset.format,
-        repr((server.initialise, server.create, sorted(server.env.items())) if server else ()),
+        builder.driver, builder.name, builder.dataset.format, format_read, settings.identity(builder, values),
         *(file.read_text() for file in (scripts.with_modules(workload, script) if script else ())),
-        workload.prepare, repr(sorted(workload.prepare_args.items())),
+        workload.prepare, workload.check, repr(sorted(workload.prepare_args.items())),
         *(command.told_to_prepare(workload) if workload.prepare_commands else ()),
     ]  # fmt: skip
     return hashlib.sha256("\0".join(told).encode()).hexdigest()[:16]
+
+
+def kind(name: str) -> str:
+    """What all data that is alike but for the build that loaded it has in common."""
+    return name.partition("-")[0]
 
 
 def pristine(host: Host, name: str) -> PurePosixPath:
@@ -60,35 +109,100 @@ def visit_folder(host: Host) -> PurePosixPath:
 def copy(host: Host, name: str, folder: PurePosixPath, owner: str = "") -> None:
     """Make ``folder`` afresh for a visit: its FIFOs, and as ``data`` a copy of the data of that key (nothing for "").
 
-    ``owner`` is the user id of a server that does not run as we do.
+    ``owner`` is the user id of a server that does not run as we do. Raises DataDamaged for a copy of another size than
+    what was loaded.
     """
     source = str(pristine(host, name)) if name else ""
-    host.run(["sh", "-c", _LAY_OUT, "copy", str(folder), source, owner], timeout=LONG)
+    said = host.run(["sh", "-c", _LAY_OUT, "copy", str(folder), source, owner], timeout=LONG).stdout
+    if not name:
+        return
+    counted, _, remembered = said.partition("\n")
+    if (kept := _read(remembered)) is None:
+        raise DataDamaged(f"the loaded data {name} on host {host.name} is damaged: what is known of it is gone")
+    files, size = map(int, counted.split())
+    if (files, size) != (kept.files, kept.bytes):
+        found = Kept("", files, size, [])
+        raise DataDamaged(
+            f"the loaded data {name} on host {host.name} is damaged: {found.size} were copied, but {kept.size} were loaded"
+        )
 
 
-def make(host: Host, system: System, workload: Workload) -> str:
-    """The key of the data for this workload, loaded with this build if it is not there yet.
+def remove(host: Host, name: str) -> None:
+    """Remove the data of that key."""
+    host.run(["rm", "-rf", "--", str(pristine(host, name))], timeout=LONG)
 
-    Raises RunFailed when loading fails.
+
+def make(host: Host, system: System, workload: Workload, refused: Sequence[str] = ()) -> Data:
+    """The data for this workload and build, loaded with this build if it is not there yet.
+
+    ``refused`` are keys of data on which the build did not start: it gets other builds' own data of the same kind as
+    long as there is any that it has not refused, then its own. Raises RunFailed when loading fails.
     """
-    name = key(system.builder, workload)
-    kept = pristine(host, name)
-    if not name or host.run(["test", "-d", str(kept)], check=False).ok:
-        return name
+    name = key(system.builder, workload, system.values, _format(host, system))
+    if not name:
+        return Data("", fresh=False)
+    own = f"{name}-{system.key[:8]}"
+    there = host.run(["ls", "-1", str(host.root / "datasets")], check=False).stdout.splitlines()
+    known = [name, *sorted(each for each in there if each.startswith(f"{name}-") and not each.endswith(".part"))]
+    name = next((each for each in known if each not in refused), own) if refused else name
+    if name in there:
+        return Data(name, fresh=False)
     folder = visit_folder(host)
     server = system.builder.server
-    copy(host, "", folder, NOBODY if server and runs_as_nobody(host, server) else "")
-    if server:
-        service = Service(host, server, {**system.values, **site(host, folder)}, folder)
+    copy(host, "", folder, owner(host, server))
+    service = service_in(host, system, folder)
+    answers: list[str] = []
+    if service:
         initialise(service)
         with serve(service):
-            for command in server.create:
+            for command in service.recipe.create:
                 service.do(command, "prepare")
             load(host, system, workload, folder, service)
+            for command in service.recipe.settle:
+                service.do(command, "prepare")
+            answers = ask(service, system, workload)
     else:
         load(host, system, workload, folder, None)
-    host.run(["sh", "-c", _KEEP, "keep", str(folder / "data"), str(kept)], timeout=LONG)
-    return name
+    keep(host, name, system, folder / "data", answers)
+    return Data(name, fresh=True)
+
+
+def keep(host: Host, name: str, system: System, data: PurePosixPath, answers: list[str]) -> None:
+    """Move what was loaded to its place."""
+    counted = host.run(["sh", "-c", f"data=$1; {_COUNT}", "count", str(data)], timeout=LONG).stdout
+    files, size = map(int, counted.split())
+    about = msgspec.json.encode(Kept(system.key, files, size, answers)).decode()
+    host.run(["sh", "-c", _KEEP, "keep", str(data), str(pristine(host, name))], stdin=about, timeout=LONG)
+
+
+def verify(host: Host, system: System, workload: Workload, name: str) -> None:
+    """Ask the build's server, on a copy of the data, what the workload's check asks.
+
+    Raises DataDamaged when it does not answer as when the data had been loaded, RunFailed when it does not start.
+    """
+    if not (workload.check and system.builder.server):
+        return
+    folder = visit_folder(host)
+    copy(host, name, folder, owner(host, system.builder.server))
+    kept = _read(host.run(["cat", str(pristine(host, name) / "dataset.json")]).stdout)
+    service = service_in(host, system, folder)
+    assert service and kept
+    with serve(service):
+        try:
+            answers = ask(service, system, workload)
+        except RunFailed as failure:
+            raise DataDamaged(f"the loaded data {name} on host {host.name} is damaged: {failure}") from failure
+    if answers != kept.answers:
+        raise DataDamaged(
+            f"the loaded data {name} on host {host.name} is damaged: the workload's check is answered"
+            f" {_shown(answers)}, and was answered {_shown(kept.answers)} when it had been loaded"
+        )
+
+
+def loader(host: Host, name: str) -> str:
+    """The key of the build that loaded the data of that key; "" when nobody knows."""
+    kept = _read(host.run(["cat", str(pristine(host, name) / "dataset.json")], check=False).stdout)
+    return kept.build if kept else ""
 
 
 def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, service: Service | None) -> None:
@@ -108,9 +222,51 @@ def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, 
     there = scripts.on_host(placed, workload, script)
     argv = sysbench.prepare_command(workload, there, driver_options(system.builder, service))
     env = scripts.environment(workload, placed, folder / "data", system.library)
+    _do(host, argv, folder, env, "the data cannot be loaded")
+
+
+def ask(service: Service, system: System, workload: Workload) -> list[str]:
+    """What the server answers to the workload's check; nothing when it has none. Raises RunFailed."""
+    if not workload.check:
+        return []
+    placed = scripts.place(service.host, workload)
+    there = scripts.on_host(placed, workload, scripts.checking(workload))
+    argv = sysbench.check_command(there, driver_options(system.builder, service))
+    env = scripts.environment(workload, placed, service.folder / "data", None)
+    said = _do(service.host, argv, service.folder, env, "the workload's check fails")
+    return [line.removeprefix(sysbench.ANSWER) for line in said if line.startswith(sysbench.ANSWER)]
+
+
+def _do(host: Host, argv: list[str], folder: PurePosixPath, env: dict[str, str], trouble: str) -> list[str]:
+    """Run sysbench to its end; returns the lines that it printed."""
     job = jobs.start(host, argv, name="prepare", timeout=LONG, cwd=folder, env=env, merged=True)
-    said = "\n".join(jobs.wait(host, job))
+    said = list(jobs.wait(host, job))
     if status := jobs.status(host, job):
-        reason = f"the data cannot be loaded: {sysbench.complaint(said, status, LONG)}"
+        reason = f"{trouble}: {sysbench.complaint(chr(10).join(said), status, LONG)}"
         raise RunFailed(reason, stage="prepare", log=str(job.folder / "stdout"))
     jobs.remove(host, job)
+    return said
+
+
+def _format(host: Host, system: System) -> str:
+    """What the recipe's command prints of the format of the data that a build makes. Raises RunFailed."""
+    command = system.builder.dataset.format_command
+    if not command:
+        return ""
+    folder = visit_folder(host)
+    copy(host, "", folder, owner(host, system.builder.server))
+    if service := service_in(host, system, folder):
+        return "\n".join(service.do(command, "prepare"))
+    return host.run(fill(command, system.values), cwd=folder).stdout
+
+
+def _read(text: str) -> Kept | None:
+    try:
+        return msgspec.json.decode(text, type=Kept)
+    except msgspec.DecodeError:
+        return None
+
+
+def _shown(answers: list[str]) -> str:
+    text = re.sub(r"\s+", " ", ", ".join(answers)) or "with nothing"
+    return text if len(text) <= 100 else f"{text[:99]}…"

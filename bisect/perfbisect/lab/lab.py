@@ -21,14 +21,14 @@ from perfbisect.core.event import (
 from perfbisect.core.measurement import SkipFacts
 from perfbisect.core.order import Measure
 from perfbisect.core.schedule import interleave
-from perfbisect.errors import BuildFailed, EnvironmentFailure, JobLost, RunFailed, UsageError
+from perfbisect.errors import BuildFailed, DataDamaged, EnvironmentFailure, JobLost, RunFailed, UsageError
 from perfbisect.host import jobs
-from perfbisect.host.facts import BOOT, CORES, ask, is_full
+from perfbisect.host.facts import BOOT, CORES, MEMORY_MIB, ask, is_full
 from perfbisect.host.outcome import no_space
 from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
-from perfbisect.lab import build, builds, dataset, perf, recipe, scripts, source, visit
-from perfbisect.lab.server import runs_as_nobody
+from perfbisect.lab import build, builds, dataset, perf, recipe, scripts, settings, source, visit
+from perfbisect.lab.server import owner
 from perfbisect.lab.ship import ship
 from perfbisect.lab.system import System
 from perfbisect.lab.turn import Turn
@@ -65,6 +65,8 @@ class HostLab:
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → what to call it when it fails: "the good end"
     prebuilt: Mapping[int, build.Built] = field(default_factory=dict)  # candidate → what needs no building
     ranged: bool = True  # the commits are a range, nothing without its ends; or else each stands for itself
+    loaded: Mapping[str, str] = field(default_factory=dict)  # commit → key of its data in earlier sessions of the hunt
+    memory: int = 0  # MiB of the host when the hunt began; 0: what it has now
     maker: Host | None = None  # where builds are made, if not here
     maker_entry: HostEntry | None = None
     quiet: Turn = field(default_factory=Turn)  # who has it may work on ``host``
@@ -77,6 +79,11 @@ class HostLab:
         self._bench: visit.Bench | None = None
         self._values: dict[str, str | int] = {}
         self._data: dict[int, str] = {}  # candidate → key of its dataset, once it is there
+        self._refused: dict[
+            int, dict[str, RunFailed]
+        ] = {}  # candidate → keys of data on which it does not start, and why
+        self._verified: set[str] = set()  # keys of data known to be what was loaded
+        self._remade: set[str] = set()  # keys of data that were found damaged
         self._alone = False  # no build of an earlier session can be running any more
         self._losses = 0  # in a row
         self._announced = False  # the build that comes next
@@ -108,6 +115,8 @@ class HostLab:
         """
         host, device = self.host, self.entry.device
         self._boot = ask(host, BOOT)
+        for job in jobs.orphaned(host):
+            jobs.kill(host, job, grace=5)
         for job in jobs.running(host):
             if not job.name.startswith(build.PREFIX):  # which may be the one that is wanted next
                 jobs.kill(host, job, grace=5)
@@ -118,8 +127,12 @@ class HostLab:
             counts = bool(perf.probe(host))
         except EnvironmentFailure:
             counts = False
-        cores = self.entry.jobs or ask(host, CORES) or 1
-        self._values = {"recipe": str(recipe.place(host, self.builder)), "jobs": cores}
+        cores = ask(host, CORES) or 1
+        self._values = {
+            "recipe": str(recipe.place(host, self.builder)),
+            "jobs": self.entry.jobs or cores,
+            **settings.sizes(self.entry, self.memory or ask(host, MEMORY_MIB) or 0, cores),
+        }
         if commits := [commit for candidate, commit in enumerate(self.commits) if candidate not in self.prebuilt]:
             yield from self._prepare_to_build([commits[0], commits[-1]] if self.ranged else commits, first)
         self._bench = visit.Bench(
@@ -203,17 +216,8 @@ class HostLab:
             self._alone = True
         turns = interleave(order.plan)
         for candidate in sorted({*turns} - self._data.keys()):
-            began = time.monotonic()
-            while candidate not in self._data:
-                try:
-                    self._data[candidate] = dataset.make(self.host, self._system(candidate), self.workload)
-                except JobLost as lost:
-                    yield (told := self._lost(candidate, lost, "prepare", began))
-                    if isinstance(told, CandidateSkipped):
-                        return
-                except RunFailed as failure:
-                    yield self._failed(candidate, failure, began)
-                    return
+            if not (yield from self._load(candidate)):
+                return
         number = 0
         for candidate, neighbours in groupby(turns):
             runs, began = len(list(neighbours)), time.monotonic()
@@ -234,10 +238,84 @@ class HostLab:
                         yield (told := self._lost(candidate, lost, "run", began))
                         if isinstance(told, CandidateSkipped):
                             return
+                except DataDamaged as damaged:
+                    yield self._damaged(self._data[candidate], damaged)
+                    if not (yield from self._load(candidate)):
+                        return
                 except RunFailed as failure:
-                    yield self._failed(candidate, failure, began)
-                    return
+                    if not self._refuses(candidate, self._data[candidate], failure):
+                        yield self._failed(candidate, failure, began)
+                        return
+                    if not (yield from self._load(candidate)):
+                        return
             number += runs
+
+    def _load(self, candidate: int) -> Generator[LabEvent, None, bool]:
+        """Load the data for a candidate, or find it loaded and as it was; true when it is there."""
+        began = time.monotonic()
+        found = ""
+        while candidate not in self._data:
+            try:
+                system = self._system(candidate)
+                data = dataset.make(self.host, system, self.workload, [*self._refused.get(candidate, ())])
+                found = data.key
+                self._check_known(system.commit, found)
+                if not (data.fresh or found in self._verified):
+                    dataset.verify(self.host, system, self.workload, found)
+                self._verified.add(found)
+                self._data[candidate] = found
+            except JobLost as lost:
+                yield (told := self._lost(candidate, lost, "prepare", began))
+                if isinstance(told, CandidateSkipped):
+                    return False
+            except DataDamaged as damaged:
+                yield self._damaged(found, damaged)
+            except RunFailed as failure:
+                if not self._refuses(candidate, found, failure):
+                    yield self._failed(candidate, failure, began)
+                    return False
+        if refused := self._refused.get(candidate):
+            key, why = list(refused.items())[-1]
+            yield Warned(
+                f"{self.commits[candidate][:10]} does not start on the data {key}, which another build has loaded, and is"
+                f" given {self._data[candidate]}: {why}",
+                "If that happens to many commits, let the recipe's dataset.format_command tell what they differ in.",
+            )
+        return True
+
+    def _check_known(self, commit: str, key: str) -> None:
+        """Raise UsageError when a commit's data, and so its settings, are not those of earlier sessions of the hunt."""
+        if commit in self.loaded and dataset.kind(self.loaded[commit]) != dataset.kind(key):
+            raise UsageError(
+                f"{commit[:10]} would now be run with other settings or data than earlier in this hunt, so the runs of"
+                " then and of now cannot be compared.",
+                f"The recipe of {self.builder.name}, workload {self.workload.name} or hosts.toml has changed: undo that, or"
+                " begin a new hunt.",
+            )
+
+    def _damaged(self, key: str, damaged: DataDamaged) -> Warned:
+        """Remove damaged data, and say that it is loaded again. Raises the error where that has been done before."""
+        if key in self._remade:
+            damaged.advice = (
+                f"It was loaded again in this session already: the disk of host {self.host.name} may be failing."
+            )
+            raise damaged
+        self._remade.add(key)
+        self._verified.discard(key)
+        self._data = {candidate: known for candidate, known in self._data.items() if known != key}
+        dataset.remove(self.host, key)
+        return Warned(f"{damaged}: it is loaded again")
+
+    def _refuses(self, candidate: int, key: str, failure: RunFailed) -> bool:
+        """Whether a server did not start on data that another build has loaded: it is to be given other data then."""
+        refused = self._refused.setdefault(candidate, {})
+        if not key or failure.stage != "start" or key in refused:
+            return False
+        if dataset.loader(self.host, key) == self._built[candidate].facts.key:
+            return False
+        refused[key] = failure
+        self._data.pop(candidate, None)
+        return True
 
     def _lost(self, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
         """What is said of lost work before it is done again; or that it gets itself killed, as by taking all memory.
@@ -261,7 +339,7 @@ class HostLab:
         """
         commit, built = self.commits[candidate], self._built[candidate]
         server = built.builder.server
-        if built.prefix and server and runs_as_nobody(self.host, server):
+        if built.prefix and owner(self.host, server):
             prefix = built.prefix
         else:
             prefix = builds.put_in_place(self.host, self.builder.place, built.facts.key, built.prefix)

@@ -29,6 +29,11 @@ def preparing(workload: Workload) -> Path | None:
     return _plain_sql(workload) if workload.prepare else None
 
 
+def checking(workload: Workload) -> Path:
+    """The script that asks what a workload's check asks. Raises RecipeError when there is none for its driver."""
+    return _plain_sql(workload)
+
+
 def place(host: Host, workload: Workload) -> PurePosixPath:
     """The folder on the host with the workload's scripts, everything else in its suite's folder, and what they require."""
     return files.place(host, "scripts", to_send(workload))
@@ -50,6 +55,7 @@ def environment(
         "PERFBISECT_LIBRARY": str(library or ""),
         "PERFBISECT_WARMUP": f"{workload.warmup:g}",
         "PERFBISECT_PREPARE": workload.prepare,
+        "PERFBISECT_CHECK": workload.check,
         "PERFBISECT_SETUP": workload.setup,
         "PERFBISECT_STATEMENT": workload.statement,
     }
@@ -89,7 +95,8 @@ def to_send(workload: Workload) -> dict[str, Path]:
     sent = {f"{SUITE}/{path.relative_to(suite).as_posix()}": path for path in suite.rglob("*") if path.is_file()}
     if workload.command:
         return sent
-    for script in filter(None, (measured(workload), preparing(workload))):
+    check = checking(workload) if workload.check else None
+    for script in filter(None, (measured(workload), preparing(workload), check)):
         sent[str(on_host(PurePosixPath(), workload, script))] = script
         sent |= {f"{_SHARED}/{name}": file for name, file in _required(workload, script).items()}
     return sent

@@ -1,5 +1,9 @@
 """A database server for the length of a visit: started on a copy of the data, found ready, stopped, never left behind."""
 
+import errno
+import os
+import re
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,7 +13,10 @@ from pathlib import PurePosixPath
 from perfbisect.errors import EnvironmentFailure, JobLost, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.jobs import Job
+from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
+from perfbisect.lab import settings
+from perfbisect.lab.system import System
 from perfbisect.recipes.builder import Builder, Server
 from perfbisect.recipes.placeholders import Values, fill, fill_text
 
@@ -17,13 +24,28 @@ NAME = "server"  # of the job
 FIRST_PORT = 23306
 LONGEST_SOCKET = 90  # bytes; the kernel takes 107, and some servers append to the path
 LONGEST_LIFE = 7 * 24 * 3600.0  # seconds: a bound, should everything else fail
+LONGEST_STEP = 4 * 3600.0  # seconds: of one command of the recipe, such as the analysis of large tables
+LAST_WORDS = 3  # lines of its log
+LONGEST_WORD = 240  # signs of each
+PATIENCE = 5.0  # seconds that the end of a server may come after its clients have noticed
 
-# Servers that refuse to be root run as nobody. The capability lets them reach our folders below root's home.
+NOT_OURS = "End that one: `sudo ss -lxtnp` lists who listens. A recipe's {port} and {socket} are always free."
+
+_TAKEN, _FULL = os.strerror(errno.EADDRINUSE), os.strerror(errno.ENOSPC)
+_TELLING = re.compile(r"\b(ERROR|FATAL|PANIC|error:|signal \d+|[Aa]ssertion)\b")
+# What the server wrote into its own log joins what it printed.
+_LOG = '[ ! -s "$2" ] || tail -n 1000 -- "$2" >>"$1"; tail -n 200 -- "$1"'
+
+# Servers that refuse to be root run in a user namespace of their own, where root's number is another: so they can use
+# whatever root can, above all the folders below root's home. Where there are no such namespaces they run as nobody, who
+# may read and write everything, too, but is told otherwise by access(2), which some servers ask.
 NOBODY = "65534"
+AS_ANOTHER = ("unshare", "--user", f"--map-user={NOBODY}", f"--map-group={NOBODY}")
 AS_NOBODY = (
     "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
     "--inh-caps=+dac_override", "--ambient-caps=+dac_override",
 )  # fmt: skip
+_WHO = '[ "$(id -u)" != 0 ] && echo somebody || { "$@" true 2>/dev/null && echo another || echo nobody; }'
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +56,7 @@ class Service:
     recipe: Server
     values: Values  # of all its placeholders
     folder: PurePosixPath  # of the visit: the working directory
+    disguise: tuple[str, ...] = ()  # the command that makes another of root
     cpus: str = ""
 
     @property
@@ -43,12 +66,12 @@ class Service:
 
     def argv(self, command: Sequence[str]) -> list[str]:
         """A command of the recipe, as the user that may run it."""
-        return [*(AS_NOBODY if runs_as_nobody(self.host, self.recipe) else ()), *fill(command, self.values)]
+        return [*self.disguise, *fill(command, self.values)]
 
-    def do(self, command: Sequence[str], stage: str) -> None:
-        """Run one command of the recipe to its end. Raises RunFailed when it fails."""
+    def do(self, command: Sequence[str], stage: str) -> list[str]:
+        """Run one command of the recipe to its end; returns the lines that it printed. Raises RunFailed."""
         job = jobs.start(
-            self.host, self.argv(command), name=stage, timeout=600, cwd=self.folder, env=self.env, merged=True
+            self.host, self.argv(command), name=stage, timeout=LONGEST_STEP, cwd=self.folder, env=self.env, merged=True
         )
         said = list(jobs.wait(self.host, job))
         if status := jobs.status(self.host, job):
@@ -59,6 +82,21 @@ class Service:
                 log=str(job.folder / "stdout"),
             )
         jobs.remove(self.host, job)
+        return said
+
+
+def service_in(host: Host, system: System, folder: PurePosixPath, cpus: str = "") -> Service | None:
+    """The server of a build, in the folder of a visit, where its configuration file is written; None without a server.
+
+    Raises RecipeError when the recipe's file is not what it was.
+    """
+    server = system.builder.server
+    if server is None:
+        return None
+    values = {**system.values, **site(host, folder)}
+    if text := settings.configuration(system.builder, values):
+        host.run(["sh", "-c", 'cat >"$1"', "write", str(values["config"])], stdin=text)
+    return Service(host, server, values, folder, disguise(host, server), cpus)
 
 
 def driver_options(builder: Builder, service: Service | None) -> dict[str, str]:
@@ -69,9 +107,17 @@ def driver_options(builder: Builder, service: Service | None) -> dict[str, str]:
     return {"db-driver": builder.driver, **options}
 
 
-def runs_as_nobody(host: Host, recipe: Server) -> bool:
-    """True when the server refuses to be root and root is what we are."""
-    return recipe.refuses_root and host.run(["id", "-u"]).stdout.strip() == "0"
+def disguise(host: Host, recipe: Server) -> tuple[str, ...]:
+    """What stands before a server's commands when it refuses to be root and root is what we are."""
+    if not recipe.refuses_root:
+        return ()
+    who = host.run(["sh", "-c", _WHO, "who", *AS_ANOTHER]).stdout.strip()
+    return {"another": AS_ANOTHER, "nobody": AS_NOBODY}.get(who, ())
+
+
+def owner(host: Host, recipe: Server | None) -> str:
+    """The user id that the data has to belong to; "" for our own."""
+    return NOBODY if recipe and disguise(host, recipe) == AS_NOBODY else ""
 
 
 def initialise(service: Service) -> None:
@@ -86,8 +132,16 @@ def serve(service: Service) -> Iterator[Job]:
 
     Its log is kept only if something failed.
 
-    Raises RunFailed, with the end of the server's log, when it does not become ready or does not end well.
+    Raises RunFailed, with the end of the server's log, when it does not become ready or does not end well;
+    EnvironmentFailure when something else is where it has to listen.
     """
+    probe = service.argv(service.recipe.ready)
+    if answers(service, probe):
+        raise EnvironmentFailure(
+            f"another server answers on host {service.host.name}, where the one to be measured has to listen:"
+            f" {shlex.join(probe)} succeeds before it is started",
+            NOT_OURS,
+        )
     job = jobs.start(
         service.host,
         service.argv(service.recipe.start),
@@ -111,12 +165,17 @@ def wait_until_ready(service: Service, job: Job) -> None:
     """Ask until the server answers. Raises RunFailed when it ends, or does not answer in time."""
     deadline = time.monotonic() + service.recipe.ready_timeout
     probe = service.argv(service.recipe.ready)
-    while not service.host.run(probe, env=service.env, check=False, timeout=10).ok:
+    while not answers(service, probe):
         ended(service, job, "before it was ready")
         if time.monotonic() > deadline:
             raise failure(service, job, f"the server is not ready after {service.recipe.ready_timeout:g} s")
         time.sleep(0.1)
     ended(service, job, "before it was ready")  # something else may have answered
+
+
+def answers(service: Service, probe: Sequence[str]) -> bool:
+    """Whether a server answers to the recipe's ``ready``, as it is given with everything filled in."""
+    return service.host.run(probe, env=service.env, check=False, timeout=10).ok
 
 
 def ended(service: Service, job: Job, when: str, stage: str = "start") -> None:
@@ -126,13 +185,37 @@ def ended(service: Service, job: Job, when: str, stage: str = "start") -> None:
         raise failure(service, job, f"the server ended with status {status} {when}", stage)
 
 
-def failure(service: Service, job: Job, sentence: str, stage: str = "start") -> RunFailed | JobLost:
-    """The error for this server, with the last line of its log. One that is lost was not its own fault."""
-    if jobs.status(service.host, job) == jobs.LOST:
-        return jobs.lost(service.host, job)
+def failure(
+    service: Service, job: Job, sentence: str, stage: str = "start"
+) -> RunFailed | JobLost | EnvironmentFailure:
+    """The error for this server, with the last words of its log. One that is lost was not its own fault.
+
+    Neither is a full disk, nor that something else has its port.
+    """
+    host = service.host
+    if jobs.status(host, job) == jobs.LOST:
+        return jobs.lost(host, job)
     log = job.folder / "stdout"
-    last = service.host.run(["tail", "-n", "1", str(log)], check=False).stdout.strip()
+    said = host.run(["sh", "-c", _LOG, "log", str(log), str(service.values["log"])], check=False).stdout
+    for line in said.splitlines():
+        if _FULL in line:
+            return no_space(host.name, line.strip())
+        if _TAKEN in line and stage == "start":
+            return EnvironmentFailure(
+                f"{sentence}: on host {host.name} something else listens where it has to: {line.strip()}",
+                NOT_OURS,
+            )
+    last = last_words(said)
     return RunFailed(f"{sentence}: {last}" if last else sentence, stage=stage, log=str(log))
+
+
+def last_words(log: str) -> str:
+    """The lines that best tell why a server ended: the last ones, unless what tells of an error stands further up."""
+    lines = [line.strip()[:LONGEST_WORD] for line in log.splitlines() if line.strip()]
+    last, telling = lines[-LAST_WORDS:], [line for line in lines if _TELLING.search(line)]
+    if telling and not any(line in telling for line in last):
+        last = [*telling[1 - LAST_WORDS :], *last[-1:]]
+    return " | ".join(last)
 
 
 def stop(service: Service, job: Job) -> None:
@@ -152,11 +235,15 @@ def stop(service: Service, job: Job) -> None:
 
 
 def pids(service: Service, job: Job) -> tuple[int, ...]:
-    """The server's process and all its descendants, itself first. Raises RunFailed when it is gone."""
+    """What perf attaches to: the server's process and all its descendants, itself first.
+
+    perf follows what these start later. So for a server that starts a process for each connection its own process is
+    enough where the connections alone are to be counted, which do not exist yet. Raises RunFailed when it is gone.
+    """
     found = processes(service.host, job)
     if not found:
         raise failure(service, job, "the server is gone", "run")
-    return found
+    return found[:1] if service.recipe.perf_scope == "connections" else found
 
 
 def processes(host: Host, job: Job) -> tuple[int, ...]:
@@ -184,7 +271,7 @@ def free_port(tables: str) -> int:
 
 
 def site(host: Host, folder: PurePosixPath) -> dict[str, str | int]:
-    """The placeholders that depend on where a server runs: its data, socket, port, pid file and log."""
+    """The placeholders that depend on where a server runs: its data, socket, port, and its files."""
     socket = folder / "socket"
     if len(str(socket)) > LONGEST_SOCKET:
         raise EnvironmentFailure(
@@ -198,4 +285,5 @@ def site(host: Host, folder: PurePosixPath) -> dict[str, str | int]:
         "port": free_port(tables),
         "pidfile": str(folder / "pid"),
         "log": str(folder / "log"),
+        "config": str(folder / "config"),
     }

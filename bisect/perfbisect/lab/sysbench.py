@@ -18,6 +18,8 @@ FIXED: Mapping[str, Option] = {
     "rand-seed": 1,
 }
 
+ANSWER = "perfbisect answer: "
+
 _NUMBER = r"([\d.]+)"
 _PROGRESS = re.compile(rf"\[ {_NUMBER}s \] thds: \d+ (?:eps: {_NUMBER}|tps: {_NUMBER} qps: {_NUMBER})")
 _WINDOW = re.compile(rf"perfbisect window: {_NUMBER} {_NUMBER}")
@@ -40,6 +42,11 @@ def prepare_command(workload: Workload, script: PurePath, options: Mapping[str, 
     """The argv that makes the dataset."""
     chosen = {"rand-type": "uniform", "rand-seed": 1, **(options or {}), **workload.prepare_args}
     return ["sysbench", str(script), *_flags(chosen), "prepare"]
+
+
+def check_command(script: PurePath, options: Mapping[str, Option]) -> list[str]:
+    """The argv that asks what a workload's check asks; each row of the answers follows ANSWER."""
+    return ["sysbench", str(script), *_flags(options), "check"]
 
 
 def _flags(options: Mapping[str, Option]) -> list[str]:

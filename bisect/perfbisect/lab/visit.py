@@ -66,16 +66,16 @@ class Visit:
 
 @contextmanager
 def begin(bench: Bench, system: System, candidate: int, dataset_key: str) -> Iterator[Visit]:
-    """A visit, its server started and at the end stopped. Raises RunFailed when the server does not live that long."""
-    host, recipe = bench.host, system.builder.server
-    folder = dataset.visit_folder(host)
-    if recipe is None:
-        dataset.copy(host, dataset_key, folder)
+    """A visit, its server started and at the end stopped.
+
+    Raises RunFailed when the server does not live that long, DataDamaged when the copied data is not what was loaded.
+    """
+    host, folder = bench.host, dataset.visit_folder(bench.host)
+    dataset.copy(host, dataset_key, folder, server.owner(host, system.builder.server))
+    service = server.service_in(host, system, folder, bench.entry.server_cpus)
+    if service is None:
         yield Visit(bench, system, candidate, folder, dataset_key)
         return
-    dataset.copy(host, dataset_key, folder, server.NOBODY if server.runs_as_nobody(host, recipe) else "")
-    values = {**system.values, **server.site(host, folder)}
-    service = Service(host, recipe, values, folder, bench.entry.server_cpus)
     with server.serve(service) as job:
         yield Visit(bench, system, candidate, folder, dataset_key, service, job)
 
@@ -169,6 +169,11 @@ def failure(visit: Visit, job: Job, said: Sequence[str], reason: str) -> PerfBis
     visit.bench.host.run(["sh", "-c", 'cat "$1/stderr" >>"$1/stdout"', "join", str(job.folder)], check=False)
     if full := next((line for line in said if os.strerror(errno.ENOSPC) in line), None):
         return no_space(visit.bench.host.name, full.strip())
-    if visit.server and visit.service and jobs.status(visit.bench.host, visit.server) is not None:
+    # sysbench notices a crash before the server's last process has ended.
+    if (
+        visit.server
+        and visit.service
+        and jobs.status(visit.bench.host, visit.server, patience=server.PATIENCE) is not None
+    ):
         return server.failure(visit.service, visit.server, f"the server ended during the run ({reason})", "run")
     return RunFailed(reason, stage="run", log=str(job.folder / "stdout"))

@@ -4,7 +4,7 @@ Commands are argument lists. ``{placeholders}`` are filled by the tool; those al
 A shell is used only where the recipe itself names one, as in ``["sh", "-c", "…"]``.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -20,6 +20,7 @@ Need = Annotated[
 ]
 Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
 
+Setting = str | int | float | bool
 Weight = Annotated[float, msgspec.Meta(gt=0, description="a number above 0; 1 is an ordinary commit's")]
 
 VERSION_PLACEHOLDERS = frozenset({
@@ -34,19 +35,26 @@ BUILD_PLACEHOLDERS = VERSION_PLACEHOLDERS | {
     "jobs",  # parallel jobs on this host
     "version",  # of the tree being built, "" when the recipe cannot tell
 }  # fmt: skip
-SERVER_PLACEHOLDERS = frozenset({
+SIZE_PLACEHOLDERS = frozenset({
+    "memory",  # MiB of the host
+    "cache",  # MiB that a server may take for its own cache of the data
+    "cores",  # that the server may use
+})  # fmt: skip
+SERVER_PLACEHOLDERS = SIZE_PLACEHOLDERS | {
     "prefix", "recipe", "commit", "version", "jobs",
     "data", "socket", "port", "pidfile", "log",  # of this server and its copy of the dataset
-})  # fmt: skip
+    "config",  # the recipe's configuration file, filled in
+}  # fmt: skip
+CONFIG_PLACEHOLDERS = SERVER_PLACEHOLDERS | {"settings"}  # one line "name = value" for each of the recipe's settings
 INSTALLED_PLACEHOLDERS = frozenset({"prefix", "recipe"})
-COMMAND_PLACEHOLDERS = frozenset({
+COMMAND_PLACEHOLDERS = SIZE_PLACEHOLDERS | {
     "prefix", "recipe", "commit", "version", "jobs",
     "data",  # this visit's copy of the dataset
     "suite",  # the workload's folder, with all that lies beside its suite.toml
     "threads", "time", "warmup",  # of the workload
     "socket", "port",  # of the server, if there is one
-})  # fmt: skip
-PLACEHOLDERS = BUILD_PLACEHOLDERS | SERVER_PLACEHOLDERS | COMMAND_PLACEHOLDERS
+}  # fmt: skip
+PLACEHOLDERS = BUILD_PLACEHOLDERS | CONFIG_PLACEHOLDERS | COMMAND_PLACEHOLDERS
 
 
 class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -85,7 +93,11 @@ class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a server is initialised, started, found ready, and stopped. Absent for an embedded library.
 
-    perf counts the process that ``start`` becomes and all its descendants, those that it starts later included.
+    Data is loaded by: initialise, start, create, the workload's own loading, settle, stop. A visit is: start on a copy
+    of that, runs, stop.
+
+    perf counts the process that ``start`` becomes and all its descendants, those that it starts later included; or of
+    these descendants only the later ones, where each connection has a process of its own.
     """
 
     initialise: list[Argv]
@@ -93,10 +105,14 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ready: Argv  # ends with 0 once the server answers
     stop: list[str] = []  # empty: SIGTERM
     create: list[Argv] = []  # after the first start: users, databases
+    settle: list[Argv] = []  # once the data is loaded: whatever would otherwise be done later, at any time
+    config: str = ""  # file of the recipe's folder that is filled in for each start: {config} is where it then is
+    settings: dict[str, Setting] = {}  # lines of that file
     env: dict[Variable, str] = {}
     ready_timeout: Seconds = 60.0
     stop_timeout: Seconds = 60.0
     refuses_root: bool = False
+    perf_scope: Literal["server", "connections"] = "server"
     sysbench: dict[str, str] = {}  # driver options: pgsql-host = "{socket}" …
 
 
@@ -104,6 +120,7 @@ class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """What makes loaded data reusable by other builds."""
 
     format: str = "1"  # the on-disk format; part of the dataset's key
+    format_command: list[str] = []  # prints what is part of it, too; run with the build, in an empty visit
 
 
 class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -46,6 +46,7 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     port: Port = 0  # of its sshd; 0: the one in ~/.ssh/config, or 22
     root: Root = "~/.cache/perfbisect"  # our folder on that host
     jobs: Count = 0  # parallel compile jobs; 0: one for each core
+    memory: Count = 0  # MiB that servers are given a share of; 0: all that there is
     server_cpus: Cpus = ""  # a taskset list such as "0-3"; empty: not pinned
     client_cpus: Cpus = ""
     device: Device = ""  # block device that iostat watches; empty: none

@@ -10,8 +10,8 @@ import msgspec
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from perfbisect.recipes.nearest import hint, listed
-from perfbisect.recipes.placeholders import check_placeholders
-from perfbisect.recipes.strict import Place, Table, convert, merged, read_table, verify
+from perfbisect.recipes.placeholders import check_config, check_placeholders
+from perfbisect.recipes.strict import Place, Table, convert, merged, read_table, read_text, verify
 from perfbisect.recipes.variants import SHARED
 from perfbisect.recipes.when import check_conditions
 
@@ -40,14 +40,16 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
     place = Place(file)
     builder = convert({**table, "when": blocks}, Builder, place)
     _check_builder(builder, place)
-    _check_changes(sources, table)
-    return msgspec.structs.replace(
+    builder = msgspec.structs.replace(
         builder,
         name=file.parent.name,
         folder=str(file.parent),
         extends="",  # done
         inherited=[str(source.file.parent) for source in sources[1:]],
     )
+    _check_changes(sources, table)
+    config_template(builder)
+    return builder
 
 
 def recipe_files(builder: Builder) -> dict[str, Path]:
@@ -61,6 +63,26 @@ def recipe_files(builder: Builder) -> dict[str, Path]:
             if path.is_file() and path.name != FILE:
                 files[path.relative_to(folder).as_posix()] = path
     return files
+
+
+def config_template(builder: Builder) -> str:
+    """The configuration file of a builder's server as it is in the recipe; "" when it has none.
+
+    Raises RecipeError when it is not there, cannot be read, or has a placeholder that is not known.
+    """
+    name = builder.server.config if builder.server else ""
+    if not name:
+        return ""
+    files = recipe_files(builder)
+    if name not in files:
+        place = Place(Path(builder.folder, FILE), "server.config")
+        raise place.mistake(
+            f'is "{name}", but there is no such file in {builder.folder}.{hint(name, files)}',
+            "Put it beside the builder.toml.",
+        )
+    text = read_text(files[name])
+    check_config(text, Place(files[name]))
+    return text
 
 
 def variant_of(builder: Builder, name: str = "") -> Variant:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import (
     BUILD_PLACEHOLDERS,
+    CONFIG_PLACEHOLDERS,
     INSTALLED_PLACEHOLDERS,
     SERVER_PLACEHOLDERS,
     VERSION_PLACEHOLDERS,
@@ -24,6 +25,7 @@ Values = Mapping[str, str | int]
 TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 FLAGS = {"cflags", "ldflags"}
 SHELLS = {"sh", "bash", "dash"}
+IN_SERVER = ("initialise", "start", "ready", "stop", "create", "settle", "settings", "env", "sysbench")
 
 
 def fill(argv: Sequence[str], values: Values) -> list[str]:
@@ -64,10 +66,16 @@ def check_placeholders(table: Table, place: Place) -> None:
     check_texts(table.get("installed_version", []), place.at("installed_version"), INSTALLED_PLACEHOLDERS)
     for section, keys, allowed in (
         ("build", ("configure", "compile", "install", "env"), BUILD_PLACEHOLDERS),
-        ("server", ("initialise", "start", "ready", "stop", "create", "env", "sysbench"), SERVER_PLACEHOLDERS),
+        ("server", IN_SERVER, SERVER_PLACEHOLDERS),
+        ("dataset", ("format_command",), SERVER_PLACEHOLDERS),
     ):
         for key in keys:
             check_texts(table.get(section, {}).get(key, []), place.at(section).at(key), allowed)
+
+
+def check_config(text: str, place: Place) -> None:
+    """Raise RecipeError for a placeholder that is not known in a server's configuration file."""
+    check_texts(text.splitlines(), place, CONFIG_PLACEHOLDERS)
 
 
 def placeholders_in(argv: Sequence[str]) -> set[str]:

@@ -47,13 +47,19 @@ class Place:
 def read_table(file: Path) -> Table:
     """The contents of a TOML file. Raises RecipeError when it cannot be read or is not TOML."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(file))
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{file}: is not valid TOML: {error}") from error
+
+
+def read_text(file: Path) -> str:
+    """The text of a file. Raises RecipeError when it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8")
     except OSError as error:
         raise RecipeError(f"{file}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise RecipeError(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{file}: is not valid TOML: {error}") from error
 
 
 def convert(table: Table, shape: type[Shape], place: Place) -> Shape:

@@ -8,7 +8,7 @@ PERFBISECT_DATA     the dataset copy of this visit
 PERFBISECT_WARMUP   seconds to run the operation in thread_init, before sysbench's clock starts
 PERFBISECT_CONTROL  FIFO of ``perf stat --control``; thread 0 writes "enable" at its first event, "disable" at its end
 PERFBISECT_ACK      FIFO on which perf answers
-PERFBISECT_SETUP, PERFBISECT_PREPARE, PERFBISECT_STATEMENT  the SQL of a plain SQL workload
+PERFBISECT_SETUP, PERFBISECT_PREPARE, PERFBISECT_CHECK, PERFBISECT_STATEMENT  the SQL of a plain SQL workload
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -39,6 +39,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     prepare_script: str = ""  # makes the dataset; run with the command "prepare"
     prepare_args: dict[str, Option] = {}
     prepare: str = ""  # plain SQL instead of a script: makes the dataset
+    check: str = ""  # plain SQL that a server answers on every copy as it did when the data had been loaded
     setup: str = ""  # plain SQL run in each connection before the measured statement
     statement: str = ""  # plain SQL that is measured
     suspects: dict[str, Weight] = {}  # path of the system's source → how much likelier a commit that touches it is

@@ -43,7 +43,7 @@ def others(look: Look) -> Iterator[Finding]:
         )
         return
     yield Finding(Level.OK, "lock", "nobody is measuring there")
-    if left := jobs.running(host):
+    if left := (*jobs.running(host), *jobs.orphaned(host)):
         yield Finding(
             Level.NOTE,
             "jobs",

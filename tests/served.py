@@ -1,0 +1,27 @@
+"""What tests of servers ask of a lab."""
+
+from perfbisect.core.event import CandidateSkipped, LabEvent, RunFinished, Warned
+from perfbisect.core.measurement import RunFacts, SkipFacts
+from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.lab.lab import HostLab
+
+
+def measure(lab: HostLab, *shares: Share) -> list[LabEvent]:
+    """Everything that happens when this is ordered."""
+    return list(lab.measure(Measure(shares, Purpose.SEARCH)))
+
+
+def runs(events: list[LabEvent]) -> list[RunFacts]:
+    """The runs among the events."""
+    return [event.facts for event in events if isinstance(event, RunFinished)]
+
+
+def warnings(events: list[LabEvent]) -> list[str]:
+    """What was said."""
+    return [event.text for event in events if isinstance(event, Warned)]
+
+
+def skipped(events: list[LabEvent]) -> SkipFacts:
+    """Why the last candidate was skipped."""
+    assert isinstance(events[-1], CandidateSkipped), events
+    return events[-1].facts

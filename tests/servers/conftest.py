@@ -1,0 +1,73 @@
+"""Labs for the recipes of servers, extended by a build that installs what the machine has."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from perfbisect.core.event import Commit
+from perfbisect.host import jobs
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.lab import HostLab
+from perfbisect.recipes.find import load_builder
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.workload import Workload
+
+Open = Callable[..., HostLab]
+
+
+@pytest.fixture
+def host() -> Iterator[LocalHost]:
+    """A short root, for the sake of the socket, and one that nobody but us may enter."""
+    with tempfile.TemporaryDirectory(prefix="lab") as root:
+        host = LocalHost("here", PurePosixPath(root))
+        yield host
+        assert not (*jobs.running(host), *jobs.orphaned(host)), "nothing is left behind"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Callable[[str], None]:
+    """Write the builder ``mine``."""
+
+    def write(text: str) -> None:
+        folder = tmp_path / "builders" / "mine"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "builder.toml").write_text(text)
+
+    return write
+
+
+@pytest.fixture
+def commits(tmp_path: Path, git: Callable[..., str]) -> Callable[..., tuple[str, ...]]:
+    """Commit these contents of the file ``extra.conf``, one after the other."""
+
+    def commit(*texts: str) -> tuple[str, ...]:
+        hashes = []
+        for text in texts:
+            (tmp_path / "repo" / "extra.conf").write_text(text)
+            git("add", ".")
+            git("commit", "-q", "-m", "change")
+            hashes.append(git("rev-parse", "HEAD"))
+        return tuple(hashes)
+
+    return commit
+
+
+@pytest.fixture
+def open_lab(host: LocalHost, tmp_path: Path) -> Open:
+    def lab(workload: Workload, hashes: tuple[str, ...], **more: object) -> HostLab:
+        return HostLab(
+            host=host,
+            entry=HostEntry(name="here"),
+            memory=600,  # rounded down
+            builder=load_builder("mine", tmp_path / "builders"),
+            variant="",
+            workload=workload,
+            repository=tmp_path / "repo",
+            commits=hashes,
+            describe=lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
+            **more,  # type: ignore[arg-type]
+        )
+
+    return lab

@@ -1,0 +1,268 @@
+"""The recipe for PostgreSQL with the version that this machine has; "builds" differ in what they add to its settings."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+from msgspec.structs import replace
+
+from perfbisect.core.event import LabEvent, RunProgress, RunStarted
+from perfbisect.core.measurement import RunFacts
+from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host import jobs
+from perfbisect.host.local import LocalHost
+from perfbisect.lab import server, visit
+from perfbisect.lab.lab import HostLab
+from perfbisect.recipes.workload import Workload
+from served import measure, runs, skipped, warnings
+
+Open = Callable[..., HostLab]
+Commits = Callable[..., tuple[str, ...]]
+
+POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+pytestmark = [
+    pytest.mark.dbms,
+    pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql"),
+]
+BIN = POSTGRES[-1].parent if POSTGRES else Path()
+
+RECIPE = f"""
+extends = "postgres"
+version = ["echo", "{BIN.parent.name}"]
+[build]
+compile = [["true"]]
+install = [["sh", "-c", "mkdir -p {{prefix}} && ln -s {BIN} {{prefix}}/bin && cp {{source}}/extra.conf {{prefix}}"]]
+artifacts = ["extra.conf"]
+[server]
+settings.include = "'{{prefix}}/extra.conf'"
+"""
+SERVER = tomllib.loads((Path(__file__).parents[2] / "builders" / "postgres" / "builder.toml").read_text())["server"]
+
+WORKLOAD = Workload(
+    name="point",
+    suite="plain",
+    folder=str(Path(__file__).parent),
+    driver="pgsql",
+    summary="",
+    group="point",
+    prepare="create table t (id int primary key, k int);\ninsert into t select i, i from generate_series(1, 20000) i;",
+    check="select count(*), sum(k) from t",
+    statement="select k from t where id = 777",
+    operation="query",
+    warmup=0.1,
+    time=1.0,
+)
+
+PLAIN, SLOW, WRONG = "work_mem = 4MB\n", "enable_indexscan = off\nenable_bitmapscan = off\n", "no_such = 1\n"
+
+
+@pytest.fixture(autouse=True)
+def written(recipe: Callable[[str], None]) -> None:
+    recipe(RECIPE)
+
+
+def change_kept(host: LocalHost, change: Callable[[Path], None]) -> str:
+    """Change the one dataset that is kept; returns its key."""
+    (kept,) = Path(host.root, "datasets").iterdir()
+    change(kept)
+    return kept.name
+
+
+def test_a_visit_with_the_recipes_settings(open_lab: Open, commits: Commits, host: LocalHost) -> None:
+    lab = open_lab(WORKLOAD, commits(PLAIN, SLOW))
+    events = measure(lab, Share(0, 2), Share(1, 1))
+    speed = {run.commit: run.qps for run in runs(events)}
+    assert speed[lab.commits[0]] > 2 * speed[lab.commits[1]]
+    assert len({run.dataset for run in runs(events)}) == 1, "the catalogue's version is the same"
+    assert all(run.counters["task-clock"] for run in runs(events))
+    assert not warnings(events)
+    known = Path(host.root, "visit", "config.known").read_text()
+    assert "shared_buffers = 358MB" in known
+    assert "restart_after_crash = off" in known
+    assert "checkpoint_segments" not in known, "gone since 9.5"
+    table = subprocess.run(
+        [BIN / "pg_controldata", Path(host.root, "visit", "data")],
+        env={"LC_ALL": "C"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "shut down" in table
+    assert re.search(r"checksum version: +1", table)
+
+
+def test_data_that_lost_something_is_loaded_again(open_lab: Open, commits: Commits, host: LocalHost) -> None:
+    hashes = commits(PLAIN, SLOW)
+    measure(open_lab(WORKLOAD, hashes), Share(0, 1))
+    lab = open_lab(WORKLOAD, hashes)
+    measure(lab, Share(0, 1))
+
+    def cut(kept: Path) -> None:
+        largest = max((kept / "data" / "base").rglob("*"), key=lambda file: file.stat().st_size)
+        os.truncate(largest, largest.stat().st_size // 2)
+
+    key = change_kept(host, cut)
+    events = measure(lab, Share(0, 1))
+    (said,) = warnings(events)
+    assert re.search(
+        rf"{key} on host here is damaged: [\d,]+ bytes in .* were copied, but .*: it is loaded again", said
+    )
+    assert [run.dataset for run in runs(events)] == [key]
+    change_kept(host, lambda kept: (kept / "dataset.json").unlink())
+    assert "is gone: it is loaded again" in warnings(measure(open_lab(WORKLOAD, hashes), Share(0, 1)))[0]
+
+
+def test_data_with_other_rows_is_loaded_again(open_lab: Open, commits: Commits, host: LocalHost) -> None:
+    hashes = commits(PLAIN, SLOW)
+    measure(open_lab(WORKLOAD, hashes), Share(0, 1))
+
+    def forget(kept: Path) -> None:
+        facts = json.loads((kept / "dataset.json").read_text())
+        assert facts["answers"] == ["20000 200010000"]
+        (kept / "dataset.json").write_text(json.dumps(facts | {"answers": ["20001 200010001"]}))
+
+    change_kept(host, forget)
+    events = measure(open_lab(WORKLOAD, hashes), Share(0, 1))
+    assert "is answered 20000 200010000, and was answered 20001 200010001" in warnings(events)[0]
+    assert len(runs(events)) == 1
+
+
+def test_a_build_that_refuses_the_data_gets_its_own(
+    open_lab: Open, commits: Commits, host: LocalHost, recipe: Callable[[str], None]
+) -> None:
+    """The format is told by a comment in the settings, and a server says what servers say of another's files."""
+    tell = ["sh", "-c", "head -n 1 {prefix}/extra.conf >{data}/format"]
+    refuse = """head -n 1 {prefix}/extra.conf | cmp -s - {data}/format ||
+    {{ echo 'FATAL:  database files are incompatible with server'; exit 1; }}
+    exec "$@" """
+    start = ["sh", "-c", refuse, "start", *SERVER["start"]]
+    recipe(RECIPE + f"initialise = {json.dumps([*SERVER['initialise'], tell])}\nstart = {json.dumps(start)}\n")
+    lab = open_lab(WORKLOAD, commits("# 1\n", "# 2\n", f"# 2\n{PLAIN}", "# 1\n#\n"))
+    events = measure(lab, Share(0, 1), Share(1, 1), Share(2, 1), Share(3, 1))
+    data = {run.commit: run.dataset for run in runs(events)}
+    old, new, newer, last = (data[commit] for commit in lab.commits)
+    assert old == last
+    assert new.startswith(f"{old}-"), "a key of its own"
+    assert newer == new, "which serves all that are like it"
+    assert [text.split(" does not start on the data ")[0] for text in warnings(events)] == [
+        lab.commits[1][:10], lab.commits[2][:10],
+    ]  # fmt: skip
+    assert "database files are incompatible with server" in warnings(events)[0]
+
+
+def test_a_crash_in_mid_run_is_the_servers_and_told_in_its_words(
+    open_lab: Open, commits: Commits, host: LocalHost
+) -> None:
+    """One backend crashes; the postmaster ends a moment after sysbench has complained."""
+    workload = replace(WORKLOAD, statement="select pg_sleep(0.01)", time=4.0)
+    lab = open_lab(workload, commits(PLAIN, SLOW, "#\n"))
+    events: list[LabEvent] = []
+    for event in lab.measure(Measure((Share(1, 1),), Purpose.SEARCH)):
+        events.append(event)
+        if isinstance(event, RunProgress):
+            table = host.run(["ps", "-e", "-o", "pid=", "-o", "args="]).stdout.splitlines()
+            (backend,) = [line.split()[0] for line in table if "postgres: bench bench" in line]
+            host.run(["kill", "-s", "SEGV", backend], check=False)
+    facts = skipped(events)
+    assert facts.stage == "run"
+    assert "the server ended during the run" in facts.reason
+    assert "terminated by signal 11" in facts.reason
+    assert "Failed process was running" in Path(facts.log).read_text()
+
+
+def test_a_port_that_is_taken_is_nobodys_fault(open_lab: Open, commits: Commits, recipe: Callable[[str], None]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        start = [*SERVER["start"][:-1], str(other.getsockname()[1]), "-h", "127.0.0.1"]
+        recipe(RECIPE + f"start = {json.dumps(start)}\n")
+        with pytest.raises(
+            EnvironmentFailure, match=r"something else listens where it has to: .*Address already in use"
+        ):
+            measure(open_lab(WORKLOAD, commits(PLAIN, SLOW)), Share(0, 1))
+
+
+def test_nobody_elses_server_is_measured(
+    open_lab: Open, commits: Commits, host: LocalHost, recipe: Callable[[str], None]
+) -> None:
+    lab = open_lab(WORKLOAD, commits(PLAIN, SLOW))
+    events = lab.measure(Measure((Share(0, 1),), Purpose.SEARCH))
+    next(event for event in events if isinstance(event, RunStarted))
+    (served,) = Path(host.root, "visit", "data").glob(".s.PGSQL.*[0-9]")
+    with tempfile.TemporaryDirectory(prefix="lab") as elsewhere:
+        ready = [*SERVER["ready"]]
+        ready[3], ready[5] = str(served.parent), served.name.rpartition(".")[2]
+        recipe(RECIPE + f"ready = {json.dumps(ready)}\n")
+        second = open_lab(WORKLOAD, lab.commits)
+        second.host = LocalHost("there", PurePosixPath(elsewhere))
+        with pytest.raises(EnvironmentFailure, match="another server answers on host there"):
+            measure(second, Share(0, 1))
+    events.close()
+
+
+@pytest.mark.parametrize("leader", [False, True])
+def test_a_server_that_was_left_behind_is_ended(
+    open_lab: Open, commits: Commits, host: LocalHost, leader: bool
+) -> None:
+    """Its controller was killed; and, in the second case, so was the shell that looks after it."""
+    hashes = commits(PLAIN, SLOW)
+    killed = os.fork()
+    if not killed:
+        with contextlib.suppress(BaseException):
+            for event in open_lab(replace(WORKLOAD, time=60.0), hashes).measure(
+                Measure((Share(0, 1),), Purpose.SEARCH)
+            ):
+                if isinstance(event, RunProgress):
+                    os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(1)
+    assert os.waitpid(killed, 0)[1] == signal.SIGKILL
+    (left,) = [job for job in jobs.running(host) if job.name == server.NAME]
+    postmaster = server.processes(host, left)[0]
+    if leader:
+        os.kill(left.pid, signal.SIGKILL)
+        assert left not in jobs.running(host)
+    assert Path(f"/proc/{postmaster}").exists()
+    assert len(runs(measure(open_lab(WORKLOAD, hashes), Share(0, 1)))) == 1
+    assert (
+        "postgres" not in Path(f"/proc/{postmaster}/comm").read_text() if Path(f"/proc/{postmaster}").exists() else True
+    )
+
+
+@pytest.mark.parametrize(("scope", "least", "most"), [("connections", 0.0, 0.3), ("server", 0.4, 3.0)])
+def test_counters_of_the_connections_leave_out_the_rest_of_the_server(
+    open_lab: Open,
+    commits: Commits,
+    host: LocalHost,
+    recipe: Callable[[str], None],
+    scope: str,
+    least: float,
+    most: float,
+) -> None:
+    """Somebody else's query, begun before the run, keeps a core busy; the workload's own connection sleeps."""
+    recipe(RECIPE + f'perf_scope = "{scope}"\n')
+    lab = open_lab(replace(WORKLOAD, statement="select pg_sleep(0.01)", time=2.0), commits(PLAIN, SLOW))
+    measure(lab, Share(0, 1))
+    assert lab._bench
+    with visit.begin(lab._bench, lab._system(0), 0, lab._data[0]) as opened:
+        assert opened.service
+        query = "do $$ begin loop end loop; end $$"
+        busy = jobs.start(host, [*opened.service.argv(SERVER["ready"])[:-1], query], name="busy", timeout=30)
+        time.sleep(0.5)
+        progress = visit.run(opened)
+        with pytest.raises(StopIteration) as ended:
+            while True:
+                next(progress)
+        jobs.kill(host, busy, grace=1)
+    facts: RunFacts = ended.value.value
+    clock = facts.counters["task-clock"]
+    assert clock is not None
+    assert least < clock / 1000 / facts.seconds < most
