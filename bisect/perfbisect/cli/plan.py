@@ -11,7 +11,7 @@ from perfbisect.core.graph import Graph
 from perfbisect.core.settings import Settings
 from perfbisect.core.trial import Asked, Kind, Subject, Work
 from perfbisect.host.lock import Waiting
-from perfbisect.lab import scripts, sysbench
+from perfbisect.lab.preflight import check_workload
 from perfbisect.recipes.find import load_workload
 from perfbisect.recipes.overrides import overridden, typed
 from perfbisect.recipes.workload import Workload
@@ -46,8 +46,7 @@ class Plan:
         loaded = [load_workload(name, scene.builder.driver, settings.workloads_path) for name in workloads]
         run = tuple(overridden(each, settings.overrides) for each in loaded)
         for each in run:  # what cannot be run is told before anything is built
-            sysbench.command(each, scripts.measured(each))
-            scripts.preparing(each)
+            check_workload(each)
         works = tuple(Work(name, each.group, each.warmup, each.time) for name, each in zip(workloads, run, strict=True))
         asked = Asked(
             kind, settings.builder, settings.variant, settings.host, settings.metric, typed(loaded[0], settings.overrides),

@@ -77,7 +77,8 @@ def take(host: Host, builder: Builder, name: str, path: str) -> Built:
     version = _version(host, builder, path, prefix)
     known = _resolved(builder, version)
     try:
-        binary = hash_artifacts(host, prefix, known.build.artifacts) if known.build else contents
+        artifacts = known.build.artifacts if known.build else []
+        binary = hash_artifacts(host, prefix, artifacts) if artifacts else contents
         if known.library and not host.run(["test", "-f", str(prefix / known.library)], check=False).ok:
             raise FileNotFoundError(known.library)
     except FileNotFoundError as absent:
