@@ -95,7 +95,7 @@ def test_a_command_is_measured_in_the_place_where_it_was_built(lab: HostLab) -> 
     there = Path(built.log).parent / "prefix" / "built"
     assert there.read_text().splitlines()[0] == str(lab.host.root / "work" / lab.builder.place / "prefix")
     assert len({run.dataset for run in runs}) == 1
-    [kept] = Path(lab.host.root, "datasets").glob("*/loaded")
+    [kept] = Path(lab.host.root, "datasets").rglob("loaded")
     assert kept.read_text() == "beside\n"  # each run had a copy of its own
 
 
