@@ -75,9 +75,9 @@ class Service:
         )
         said = list(jobs.wait(self.host, job))
         if status := jobs.status(self.host, job):
-            last = next((line for line in reversed(said) if line.strip()), "it said nothing")
+            last = last_words("\n".join(said)) or "it said nothing"
             raise RunFailed(
-                f"{command[0].rpartition('/')[2]} ended with status {status}: {last.strip()}",
+                f"{command[0].rpartition('/')[2]} ended with status {status}: {last}",
                 stage=stage,
                 log=str(job.folder / "stdout"),
             )
