@@ -26,6 +26,7 @@ optional=""
 want() { have "$1" || optional="$optional $2"; }
 want iostat sysstat
 want tclsh tcl
+want redis-server redis-server
 
 [ -z "$missing$optional" ] && exit 0
 if [ "$(id -u)" != 0 ]; then

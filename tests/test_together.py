@@ -153,6 +153,14 @@ def test_a_host_in_the_middle_of_something_is_interrupted(history: History) -> N
     assert stuck.ended
 
 
+def test_a_culprit_that_stands_waits_for_nobody(history: History) -> None:
+    stuck = lab(waits=threading.Event())
+    told = list(told_by(history, asked(), threads(lab(), stuck)))
+    assert verdict(told).step.candidate == 17
+    assert stuck.ended
+    assert {event.host for event in told if isinstance(event, RunFinished)} == {"a"}
+
+
 class TestClasses:
     """Hosts on which the change is not of one size."""
 

@@ -25,7 +25,7 @@ from perfbisect.core.graph import Graph
 from perfbisect.core.measurement import SkipFacts
 from perfbisect.core.observation import Observation, Reading
 from perfbisect.core.observe import Logged, observations
-from perfbisect.core.order import Decision, Measure, NotReproduced, Purpose, Verdict
+from perfbisect.core.order import Decision, Found, Measure, NotReproduced, Purpose, Verdict
 from perfbisect.core.policy import Direction, Policy
 from perfbisect.core.search import decide
 from perfbisect.errors import EnvironmentFailure, UsageError
@@ -126,8 +126,9 @@ class Heard:
 
 
 def together(quest: Quest, log: Log, crew: Crew) -> Iterator[Told]:
-    """As ``pursue``, on several hosts: one that is free is given the next order; a verdict waits for what is under way.
+    """As ``pursue``, on several hosts: one that is free is given the next order.
 
+    Once a culprit stands, what other hosts are at is ended; every other verdict waits for it.
     A host that fails takes no further part as long as another is left; the last one raises its failure.
     """
     desk = Desk()
@@ -149,7 +150,7 @@ def together(quest: Quest, log: Log, crew: Crew) -> Iterator[Told]:
                     continue
                 if not orders and isinstance(order, Measure):
                     raise gone[order.host]
-                if not orders:
+                if not orders or isinstance(order, Found):
                     yield log.append(Decided(decision, in_flight))
                     return
             host, event = desk.next()
@@ -169,7 +170,7 @@ def together(quest: Quest, log: Log, crew: Crew) -> Iterator[Told]:
                     Warned(f"host {crew.hosts[host]} takes no further part: {failure}", "The others go on without it.")
                 )
     finally:
-        if futures:  # somebody interrupts us, or we fail
+        if futures:  # a culprit stands, somebody interrupts us, or we fail
             crew.stop()
             desk.close(futures.values())
 

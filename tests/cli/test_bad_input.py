@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli import main
+from perfbisect.cli.session import Scene
+from perfbisect.cli.settle import settle
+from perfbisect.core.settings import Settings
 from perfbisect.host.connect import connect
 from perfbisect.host.lock import hold
 from perfbisect.recipes.find import load_host
@@ -161,3 +164,64 @@ def test_a_busy_host_is_told_before_anything_is_begun(invoke: Invoke, repo: Path
     assert status == 4
     assert "a hunt of somebody else" in said
     assert not list(seal.rglob("history.db"))
+
+
+@pytest.mark.parametrize(
+    ("builds", "workload", "said"),
+    [
+        (["v1.0"], "scan", ["at least two builds", "bisect noise"]),
+        (["v1.0", "v1.1", "v1.0"], "scan", ["v1.0 is given twice"]),
+        (["v1.0", "old=empty", "old=other"], "scan", ["old is given twice"]),
+        (["v1.0", "v1.9"], "scan", ["v1.9", "v1.1"]),
+        (["v1.0", "old=nothing"], "scan", ["no folder", "nothing", "NAME=PATH"]),
+        (["v1.0", "old=nothing.tar.xz"], "scan", ["no file", "nothing.tar.xz"]),
+        (["v1.0", "=empty"], "scan", ["lacks its name"]),
+        (["v1.0", "old="], "scan", ["lacks its path"]),
+        (["v1.0", "old=empty"], "scan", ["empty is no installed demo", "lib/libdemo.so"]),
+        (["v1.0", "old=text.tar.gz"], "scan", ["text.tar.gz is damaged"]),
+        (["v1.0", "v1.1"], "scn", ["no workload and no group 'scn'", "'scan'", "Groups: point"]),
+        (["v1.0", "v1.1"], "write,demo/scn", ["demo/scn", "demo/scan"]),
+        (["v1.0", "v1.1"], ",", ["names nothing"]),
+    ],
+)
+def test_what_cannot_be_compared(
+    invoke: Invoke, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    builds: list[str], workload: str, said: list[str],
+) -> None:  # fmt: skip
+    for name in ("empty", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "text.tar.gz").write_text("no tarball")
+    monkeypatch.chdir(tmp_path)
+    status, told = invoke("compare", *builds, "--builder", "demo", "--workload", workload, "--repo", str(repo))
+    assert status == 3
+    for part in said:
+        assert part in told
+
+
+def test_a_recipe_without_build_hunts_nothing(invoke: Invoke, repo: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "builders" / "served"
+    recipe.mkdir(parents=True)
+    (recipe / "builder.toml").write_text('summary = "only run, never built"\ndriver = "demo"\n')
+    mine = {"builder": "served", "builders": str(tmp_path / "builders")}
+    for words in (hunt(repo, "v1.0", "v1.1", **mine), ["noise", *hunt(repo, "", "", **mine)[3:], "--rev", "v1.0"]):
+        status, said = invoke(*words)
+        assert status == 3
+        assert "served cannot build commits: its recipe has no [build]" in said
+        assert "bisect compare NAME=PATH" in said
+        assert 'extends = "served"' in said
+
+
+@pytest.mark.parametrize("wrong", ["x3", "c", "3c", "-1", "c99999999999999999999"])
+def test_an_id_that_is_none(invoke: Invoke, wrong: str) -> None:
+    status, said = invoke("show", "--", wrong)
+    assert status == 3
+    assert "is no id" in said
+
+
+def test_a_suspicion_that_meets_no_commit_is_said(repo: Path) -> None:
+    asked = Settings(
+        good="v1.0", bad="v1.2", repository=str(repo), builder="demo", workload="update-index", host="local",
+        suspects={"storage/innodb/**": 4.0, "file.c": 2.0},
+    )  # fmt: skip
+    said = [warning.text for warning in Scene.set_up(settle(asked)).warnings if "suspect" in warning.text]
+    assert said == ["No commit of the range touches storage/innodb/**, which you suspect"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from generators import finish
 from machine import Machine
 from perfbisect.host.connect import connect
 from perfbisect.host.ssh import SshHost
@@ -28,7 +29,9 @@ def test_odd_names(machine: Machine, git: Callable[..., str], tmp_path: Path) ->
     sha = git("rev-parse", "HEAD")
     host = connect(load_host("far"))
     assert isinstance(host, SshHost)
-    bare, place = source.mirror(host, repo, "odd", [sha]), host.root / "work" / "odd" / "source"
+    sent, bare = finish(source.mirror(host, repo, "odd", [sha]))
+    assert sent[-1][0] == sent[-1][1] > len(ODD)
+    place = host.root / "work" / "odd" / "source"
     source.checkout(host, bare, sha, place, ["left out/**", *(f"left out/{name}" for name in ODD)])
     found = host.run(["find", str(place), "-type", "f", "-printf", "%P\\0"]).stdout.split("\0")
     assert set(found) == {*ODD, ""}

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from generators import finish
 from perfbisect.errors import EnvironmentFailure, JobLost
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
@@ -30,14 +31,8 @@ def shell(host: LocalHost, script: str, **options: object) -> jobs.Job:
     return jobs.start(host, ["sh", "-c", script], name="test", **{"timeout": 60, **options})  # type: ignore[arg-type]
 
 
-def finish(host: LocalHost, job: jobs.Job) -> tuple[list[str], int]:
-    lines = []
-    waiting = jobs.wait(host, job, every=0.05)
-    while True:
-        try:
-            lines.append(next(waiting))
-        except StopIteration as stop:
-            return lines, stop.value
+def wait(host: LocalHost, job: jobs.Job) -> tuple[list[str], int]:
+    return finish(jobs.wait(host, job, every=0.05))
 
 
 def until(condition: Callable[[], bool]) -> bool:
@@ -62,25 +57,25 @@ def processes(mark: str) -> list[str]:
 
 def test_output_and_status(host: LocalHost) -> None:
     job = shell(host, "echo one; echo two >&2; cat; printf last; exit 5")
-    assert finish(host, job) == (["one", "last"], 5)
+    assert wait(host, job) == (["one", "last"], 5)
     assert jobs.status(host, job) == 5
     assert jobs.output(host, job, stream="stderr") == ("two\n", 4)
 
 
 def test_merged_output_keeps_its_order(host: LocalHost) -> None:
-    assert finish(host, shell(host, "echo 1; echo 2 >&2; echo 3", merged=True)) == (["1", "2", "3"], 0)
+    assert wait(host, shell(host, "echo 1; echo 2 >&2; echo 3", merged=True)) == (["1", "2", "3"], 0)
 
 
 def test_arguments_arrive_as_they_are(host: LocalHost) -> None:
     odd = "a  b'\"$(id)\\\n*`~;&"
     job = jobs.start(host, ["printf", "%s", odd, "--", "A=b"], name="../odd name", timeout=60)
-    assert "\n".join(finish(host, job)[0]) == odd + "--A=b"
+    assert "\n".join(wait(host, job)[0]) == odd + "--A=b"
     assert job.folder.parent == host.root / "jobs"
 
 
 def test_environment_is_clean_and_added_to(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOMETHING_OF_THE_TERMINAL", "x")
-    lines, _ = finish(host, jobs.start(host, ["env"], name="env", timeout=60, env={"GIVEN": "a; b 'c"}))
+    lines, _ = wait(host, jobs.start(host, ["env"], name="env", timeout=60, env={"GIVEN": "a; b 'c"}))
     assert "GIVEN=a; b 'c" in lines
     assert {line.partition("=")[0] for line in lines} == {"PATH", "HOME", "USER", "LC_ALL", "TMPDIR", "GIVEN"}
 
@@ -90,7 +85,7 @@ def test_working_folder_and_pinning(host: LocalHost, tmp_path: Path) -> None:
     folder.mkdir()
     cpu = min(os.sched_getaffinity(0))
     script = "pwd; grep Cpus_allowed_list /proc/self/status"
-    lines, _ = finish(host, shell(host, script, cwd=PurePosixPath(folder), cpus=str(cpu)))
+    lines, _ = wait(host, shell(host, script, cwd=PurePosixPath(folder), cpus=str(cpu)))
     assert lines == [str(folder), f"Cpus_allowed_list:\t{cpu}"]
 
 
@@ -102,7 +97,7 @@ def test_what_cannot_start_says_so(host: LocalHost) -> None:
 
 
 def test_a_job_and_nobody_else_dies_when_memory_runs_out(host: LocalHost) -> None:
-    assert finish(host, shell(host, "cat /proc/self/oom_score_adj"))[0] == ["1000"]
+    assert wait(host, shell(host, "cat /proc/self/oom_score_adj"))[0] == ["1000"]
     assert int(Path("/proc/self/oom_score_adj").read_text()) < 1000
 
 
@@ -118,7 +113,7 @@ def test_only_the_last_folders_of_ended_jobs_are_kept(host: LocalHost) -> None:
 
 def test_limit_is_kept_on_the_host(host: LocalHost) -> None:
     job = shell(host, f"echo on; sleep {MARK}.1", timeout=0.2)
-    assert finish(host, job) == (["on"], 124)
+    assert wait(host, job) == (["on"], 124)
     assert not processes(f"{MARK}.1")
 
 
@@ -145,7 +140,7 @@ def _with_fifo(host: LocalHost) -> PurePosixPath:
 
 def test_long_output_arrives_whole(host: LocalHost) -> None:
     job = shell(host, "seq 1 300000")
-    lines, status = finish(host, job)
+    lines, status = wait(host, job)
     assert (len(lines), lines[-1], status) == (300000, "300000", 0)
 
 
@@ -223,7 +218,7 @@ def test_a_lost_job_is_an_error(host: LocalHost) -> None:
     assert until(lambda: len(processes(f"sleep\x00{MARK}.5")) == 1)
     os.killpg(job.pid, 9)  # the leader only: its command runs in a group of its own
     with pytest.raises(EnvironmentFailure, match="gone without an exit status"):
-        finish(host, job)
+        wait(host, job)
     assert processes(f"{MARK}.5")
     jobs.kill(host, job)
     assert not processes(f"{MARK}.5")
@@ -249,9 +244,9 @@ def test_an_orderly_shutdown_leaves_no_status(host: LocalHost, last: bool) -> No
 @pytest.mark.parametrize("how", ["KILL", "TERM"])
 def test_a_command_that_is_killed_before_its_time_is_lost(host: LocalHost, how: str) -> None:
     with pytest.raises(JobLost):
-        finish(host, shell(host, f"kill -s {how} $$"))
-    assert finish(host, shell(host, "kill -s SEGV $$"))[1] == 128 + signal.SIGSEGV
-    assert finish(host, shell(host, "trap '' TERM; sleep 1 & wait; exit 137", timeout=1))[1] in (124, 137)
+        wait(host, shell(host, f"kill -s {how} $$"))
+    assert wait(host, shell(host, "kill -s SEGV $$"))[1] == 128 + signal.SIGSEGV
+    assert wait(host, shell(host, "trap '' TERM; sleep 1 & wait; exit 137", timeout=1))[1] in (124, 137)
 
 
 @pytest.mark.tools
@@ -285,4 +280,4 @@ def test_a_job_outlives_a_killed_controller(host: LocalHost) -> None:
     subprocess.run([sys.executable, "-c", script, str(place)], check=False)
     (job,) = jobs.running(host)
     (place / "go").write_text("came back\n")
-    assert finish(host, job) == (["came back"], 0)
+    assert wait(host, job) == (["came back"], 0)

@@ -1,16 +1,17 @@
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import msgspec
 import pytest
 
+from generators import finish
 from perfbisect.core.measurement import BuildFacts
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import builds, source
-from perfbisect.lab.build import Built, Progress, Workshop, build, workshop
+from perfbisect.lab.build import Built, Workshop, build, workshop
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from perfbisect.recipes.inventory import HostEntry
 
@@ -73,22 +74,13 @@ class Place:
     def shop(self, variant: str = "", **changes: object) -> Workshop:
         recipe = msgspec.structs.replace(self.recipe, **changes)
         entry = HostEntry(name="here", jobs=1)
-        return workshop(self.host, entry, recipe, variant, source.mirror(self.host, self.repo, "tiny", []))
+        return workshop(self.host, entry, recipe, variant, finish(source.mirror(self.host, self.repo, "tiny", []))[1])
 
     def build(self, sha: str, variant: str = "", **changes: object) -> BuildFacts:
         return self.built(sha, variant, **changes).facts
 
     def built(self, sha: str, variant: str = "", **changes: object) -> Built:
         return finish(build(self.shop(variant, **changes), sha))[1]
-
-
-def finish(building: Generator[Progress, None, Built]) -> tuple[list[Progress], Built]:
-    told = []
-    while True:
-        try:
-            told.append(next(building))
-        except StopIteration as end:
-            return told, end.value
 
 
 @pytest.fixture

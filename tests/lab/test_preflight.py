@@ -103,6 +103,12 @@ def test_the_compiler_of_the_chosen_variant_is_needed() -> None:
     assert "clang" not in needed(HERE, recipe, "")
 
 
+def test_what_is_only_run_needs_nothing_to_build() -> None:
+    programs = needed(HERE, replace(builder(), build=None), "")
+    assert "sysbench" in programs
+    assert not {"git", "ccache", "gcc", "ld", "objcopy"} & set(programs)
+
+
 def test_pinning_needs_taskset() -> None:
     assert "taskset" not in needed(HERE, builder(), "")
     assert "taskset" in needed(HostEntry(client_cpus="0"), builder(), "")

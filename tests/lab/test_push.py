@@ -49,17 +49,19 @@ def test_only_what_is_missing_travels(tmp_path: Path, git: Git, host: LocalHost,
     git("checkout", "-q", "-b", "$(touch${IFS}hit);'-odd-é")
     first = commit(tmp_path, git, "a")
     git_dir = tmp_path / "repo" / ".git"
-    push(host, bare, git_dir, [first])
+    told = list(push(host, bare, git_dir, [first]))
+    assert told[0] == (0, 0)
+    assert told[-1] == (3, 3)
     assert there(bare) == {f"{REFS}/{first}"}
     assert objects(bare) == 3
     second, third = commit(tmp_path, git, "-b $(id)\n"), commit(tmp_path, git, "ü")
-    push(host, bare, git_dir, [first, third, third])
+    list(push(host, bare, git_dir, [first, third, third]))
     assert there(bare) == {f"{REFS}/{first}", f"{REFS}/{third}"}
     assert objects(bare) == 9
     show = subprocess.run(["git", f"--git-dir={bare}", "show", f"{second}:-b $(id)\n"], capture_output=True, check=True)
     assert show.stdout.startswith(b"-b $(id)\n")
     (git_dir / "HEAD").unlink()  # nothing is asked of a repository whose commits are all there
-    push(host, bare, git_dir, [first, third])
+    assert list(push(host, bare, git_dir, [first, third])) == []
 
 
 def test_an_incomplete_clone_is_refused(tmp_path: Path, git: Git, host: LocalHost, bare: PurePosixPath) -> None:
@@ -72,13 +74,13 @@ def test_an_incomplete_clone_is_refused(tmp_path: Path, git: Git, host: LocalHos
             ["git", "clone", "-q", "--bare", *options, "--", f"file://{tmp_path}/repo", str(clone)], check=True
         )
         with pytest.raises(EnvironmentFailure, match=sentence):
-            push(host, bare, clone, [last])
+            list(push(host, bare, clone, [last]))
     assert there(bare) == set()
 
 
 def test_what_git_says_is_told(tmp_path: Path, git: Git, host: LocalHost, bare: PurePosixPath) -> None:
     commit(tmp_path, git, "a")
     with pytest.raises(EnvironmentFailure, match="cannot be pushed to host far"):
-        push(host, bare, tmp_path / "repo" / ".git", ["1234512345" * 4])
+        list(push(host, bare, tmp_path / "repo" / ".git", ["1234512345" * 4]))
     with pytest.raises(EnvironmentFailure, match="cannot be pushed to host far"):
-        push(host, host.root / "nowhere", tmp_path / "repo" / ".git", [git("rev-parse", "HEAD")])
+        list(push(host, host.root / "nowhere", tmp_path / "repo" / ".git", [git("rev-parse", "HEAD")]))

@@ -1,8 +1,12 @@
-"""ccache of two hosts on one store, which a small HTTP server keeps."""
+"""ccache of two hosts on one store, which a small HTTP server or Redis keeps."""
 
 import shutil
+import socket
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 
@@ -14,8 +18,33 @@ from perfbisect.lab import compiler_cache
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")]
 
 
-@pytest.fixture
-def store() -> Iterator[str]:
+@pytest.fixture(params=["http", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    yield from {"http": over_http, "redis": over_redis}[request.param](tmp_path)
+
+
+def over_redis(folder: Path) -> Iterator[str]:
+    if not shutil.which("redis-server"):
+        pytest.skip("no redis-server")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    argv = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--requirepass", "secret", "--save", ""]
+    with subprocess.Popen([*argv, "--dir", str(folder)], stdout=subprocess.DEVNULL) as server:
+        deadline = time.monotonic() + 20
+        while not answers(port):
+            assert server.poll() is None and time.monotonic() < deadline, "Redis does not start"
+            time.sleep(0.02)
+        yield f"redis://default:secret@127.0.0.1:{port}"
+        server.terminate()
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def over_http(_: Path) -> Iterator[str]:
     kept: dict[str, bytes] = {}
 
     class Store(BaseHTTPRequestHandler):

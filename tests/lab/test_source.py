@@ -1,11 +1,14 @@
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
 
+from generators import finish
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost
+from perfbisect.host.stoppable import StoppableHost
 from perfbisect.lab import source
 
 pytestmark = pytest.mark.tools  # many calls of git
@@ -52,7 +55,7 @@ def place(host: LocalHost) -> PurePosixPath:
 def test_a_checkout_is_exact(host: LocalHost, repo: Path, git: Git) -> None:
     first = commit(repo, git, {"a.c": "1", "dir/b.c": "1", "dir/c.c": "1", ".gitignore": "*.o"})
     second = commit(repo, git, {"a.c": "2", 'new/é "q"\n.c': "x"}, "dir/b.c")
-    bare, to = source.mirror(host, repo, "some name", []), place(host)
+    bare, to = finish(source.mirror(host, repo, "some name", []))[1], place(host)
     source.checkout(host, bare, first, to, [])
     here = Path(to)
     assert listing(here) == {"a.c", "dir/b.c", "dir/c.c", ".gitignore"}
@@ -84,7 +87,7 @@ IGNORE = [
 def test_ignored_paths_are_absent_and_no_others(host: LocalHost, repo: Path, git: Git) -> None:
     """The range, the id of a tree and the checkout agree on what is ignored: git's pathspecs say it."""
     sha = commit(repo, git, dict.fromkeys(FILES, "x"))
-    bare, to = source.mirror(host, repo, "n", []), place(host)
+    bare, to = finish(source.mirror(host, repo, "n", []))[1], place(host)
     for ignore in IGNORE:
         pathspecs = [f":(top,exclude,glob){pattern}" for pattern in ignore]
         expected = set(git("ls-files", "-z", "--", ":(top)", *pathspecs).strip("\0").split("\0"))
@@ -95,7 +98,7 @@ def test_ignored_paths_are_absent_and_no_others(host: LocalHost, repo: Path, git
 def test_ignored_files_that_a_build_made_do_not_survive(host: LocalHost, repo: Path, git: Git) -> None:
     first = commit(repo, git, {"a.c": "1", "doc/a": "1"})
     second = commit(repo, git, {"a.c": "2"})
-    bare, to = source.mirror(host, repo, "n", []), place(host)
+    bare, to = finish(source.mirror(host, repo, "n", []))[1], place(host)
     source.checkout(host, bare, first, to, ["doc/**"])
     write(Path(to), {"doc/a": "made", "doc/b": "made"})
     source.checkout(host, bare, second, to, ["doc/**"])
@@ -117,7 +120,7 @@ def test_the_id_of_a_tree_sees_all_but_ignored_paths(host: LocalHost, repo: Path
     shas.append(commit(repo, git, {}))
     git("mv", "a.c", "b.c")
     shas.append(commit(repo, git, {}))
-    bare = source.mirror(host, repo, "n", [])
+    bare = finish(source.mirror(host, repo, "n", []))[1]
     ids = [source.filtered_tree(host, bare, sha, ignore) for sha in shas]
     assert ids[0] == ids[1]
     assert len(set(ids)) == 4
@@ -126,7 +129,7 @@ def test_the_id_of_a_tree_sees_all_but_ignored_paths(host: LocalHost, repo: Path
 
 def test_paths_of_a_tree(host: LocalHost, repo: Path, git: Git) -> None:
     sha = commit(repo, git, {"a b.c": "1", "dir/x": "1"})
-    bare = source.mirror(host, repo, "n", [])
+    bare = finish(source.mirror(host, repo, "n", []))[1]
     assert source.present(host, bare, sha, ["a b.c", "dir", "dir/", "dir/x", "dir/y", "a*"]) == {
         "a b.c", "dir", "dir/", "dir/x",
     }  # fmt: skip
@@ -141,7 +144,7 @@ def lose(repo: Path, blob: str) -> None:
 def test_an_incomplete_repository_serves_for_what_it_has(host: LocalHost, repo: Path, git: Git) -> None:
     sha = commit(repo, git, {"a.c": "1", "test/big": "not here"})
     lose(repo, git("rev-parse", "HEAD:test/big"))
-    bare, to = source.mirror(host, repo, "n", []), place(host)
+    bare, to = finish(source.mirror(host, repo, "n", []))[1], place(host)
     assert source.filtered_tree(host, bare, sha, ["test/**"]) != source.filtered_tree(host, bare, sha, [])
     source.checkout(host, bare, sha, to, ["test/**"])
     assert listing(Path(to)) == {"a.c"}
@@ -154,7 +157,7 @@ def test_an_incomplete_repository_serves_for_what_it_has(host: LocalHost, repo: 
 def test_an_unknown_commit_is_named(host: LocalHost, repo: Path, git: Git) -> None:
     commit(repo, git, {"a.c": "1"})
     with pytest.raises(EnvironmentFailure, match="commit 1234512345 is not in"):
-        source.checkout(host, source.mirror(host, repo, "n", []), "1234512345" * 4, place(host), [])
+        source.checkout(host, finish(source.mirror(host, repo, "n", []))[1], "1234512345" * 4, place(host), [])
 
 
 def test_another_repository_and_a_cut_checkout_do_no_harm(
@@ -162,18 +165,18 @@ def test_another_repository_and_a_cut_checkout_do_no_harm(
 ) -> None:
     first = commit(repo, git, {"a.c": "1", "b.c": "1"})
     to = place(host)
-    source.checkout(host, source.mirror(host, repo, "n", []), first, to, [])
+    source.checkout(host, finish(source.mirror(host, repo, "n", []))[1], first, to, [])
     other = tmp_path / "other"
     subprocess.run(["git", "init", "-q", str(other)], check=True)
     write(other, {"c.c": "1"})
     git("add", "-A", cwd=other)
     git("commit", "-q", "-m", "other", cwd=other)
-    bare = source.mirror(host, other, "n", [])
+    bare = finish(source.mirror(host, other, "n", []))[1]
     Path(bare, "index.lock").touch()
     source.checkout(host, bare, git("rev-parse", "HEAD", cwd=other), to, [])
     assert listing(Path(to)) == {"c.c"}
     Path(bare, "index").write_bytes(b"cut")
-    source.checkout(host, source.mirror(host, repo, "n", []), first, to, [])
+    source.checkout(host, finish(source.mirror(host, repo, "n", []))[1], first, to, [])
     assert listing(Path(to)) == {"a.c", "b.c"}
 
 
@@ -187,7 +190,7 @@ def test_nobodys_git_configuration_matters(
     (seal / ".gitconfig").write_text(f"[core]\n\tautocrlf = true\n\thooksPath = {hooks}\n")
     monkeypatch.setenv("GIT_DIR", "/nonexistent")
     monkeypatch.setenv("GIT_INDEX_FILE", str(seal / "index"))
-    source.checkout(host, source.mirror(host, repo, "n", []), sha, place(host), [])
+    source.checkout(host, finish(source.mirror(host, repo, "n", []))[1], sha, place(host), [])
     assert Path(place(host), "a.c").read_bytes() == b"1\n"
     assert not (seal / "ran").exists()
     assert not (seal / "index").exists()
@@ -196,5 +199,14 @@ def test_nobodys_git_configuration_matters(
 def test_a_linked_work_tree_serves(host: LocalHost, repo: Path, git: Git, tmp_path: Path) -> None:
     sha = commit(repo, git, {"a.c": "1"})
     git("worktree", "add", "-q", str(tmp_path / "linked"))
-    source.checkout(host, source.mirror(host, tmp_path / "linked", "n", []), sha, place(host), [])
+    source.checkout(host, finish(source.mirror(host, tmp_path / "linked", "n", []))[1], sha, place(host), [])
+    assert listing(Path(place(host))) == {"a.c"}
+
+
+def test_on_this_machine_nothing_is_copied(host: LocalHost, repo: Path, git: Git) -> None:
+    sha = commit(repo, git, {"a.c": "1"})
+    told, bare = finish(source.mirror(StoppableHost(host, threading.Event()), repo, "n", [sha]))
+    assert told == []
+    assert not list(Path(bare, "objects").glob("??"))
+    source.checkout(host, bare, sha, place(host), [])
     assert listing(Path(place(host))) == {"a.c"}

@@ -5,7 +5,7 @@ import pytest
 
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.find import load_builder, load_builders
-from perfbisect.recipes.lineage import recipe_files, variant_of
+from perfbisect.recipes.lineage import build_of, recipe_files, variant_of
 
 Write = Callable[[str, str], Path]
 
@@ -159,6 +159,10 @@ HEADS = {
     "ignore with a slash after": ('ignore = ["doc/"]', r"`ignore\[0\]` is \"doc/\", which matches nothing"),
     "library elsewhere": ('library = "../x.so"', r"`library` is \"../x.so\", but must be a path below"),
     "reader's key": ('folder = "x"', r"`folder` is not a key that is known here"),
+    "installed version's placeholder": (
+        'installed_version = ["{source}/V"]',
+        r"`installed_version\[0\]` has the unknown placeholder \{source\}",
+    ),
     "version's placeholder": ('version = ["cat", "{prefix}/V"]', r"`version\[1\]` has the unknown placeholder"),
 }
 
@@ -174,10 +178,22 @@ def test_a_mistake_at_the_top_is_named(write: Write, small: str, case: str) -> N
 
 
 def test_what_is_missing_is_named(write: Write) -> None:
-    file = write("builders/empty/builder.toml", 'summary = "x"\ndriver = "y"')
+    file = write("builders/empty/builder.toml", 'summary = "x"')
     with pytest.raises(RecipeError) as caught:
         load_builder("empty")
-    assert str(caught.value) == f"{file}: `build` is missing: it must be a table."
+    assert str(caught.value) == f"{file}: `driver` is missing: it must be text."
+
+
+def test_a_recipe_without_build_cannot_build_and_says_what_to_do(write: Write) -> None:
+    write("builders/served/builder.toml", 'summary = "x"\ndriver = "y"')
+    served = load_builder("served")
+    with pytest.raises(RecipeError, match=r"served cannot build commits: its recipe has no \[build\]") as caught:
+        build_of(served)
+    assert "bisect compare" in caught.value.advice
+    assert 'extends = "served"' in caught.value.advice
+    how = '[build]\ncompile = [["make"]]\ninstall = []\nartifacts = ["a"]'
+    write("builders/mine/builder.toml", f'extends = "served"\n{how}')
+    assert build_of(load_builder("mine")).compile == [["make"]]
 
 
 def test_a_mistake_in_what_is_extended_names_that_file(write: Write, small: str) -> None:

@@ -50,6 +50,7 @@ def test_an_inventory_given_must_exist() -> None:
         ('kind = "c8"', r"`hosts.big.kind` is not a key that is known here"),
         ('ccache_remote = "ftp://x"', r"must be an address such as"),
         ('ccache_remote = "http://x|password=$y"', r"must be an address such as"),
+        ('ccache_remote = "redis://me:se cret@cache:1"', r'is "redis://…@cache:1", but'),
         ('device = "/dev/sd a"', r"must be a block device such as"),
     ],
 )

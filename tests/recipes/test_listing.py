@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from perfbisect.cli import bisect
 from perfbisect.errors import RecipeError
+from perfbisect.recipes.find import choose_workloads
 
 Write = Callable[[str, str], Path]
 
@@ -119,3 +120,27 @@ def test_the_verbs_are_listed_with_the_first_sentence_of_their_help() -> None:
         command = bisect.get_command(context, verb)
         assert command is not None
         assert command.get_short_help_str(200) in invoke("--help").output
+
+
+def test_several_workloads_complete_one_after_another() -> None:
+    words = ("compare", "--builder", "other", "--workload")
+    assert completions(*words, "s") == ["scan", "select"]
+    assert completions(*words, "scan,p") == ["scan,point"]
+
+
+def test_workloads_are_chosen_by_name_by_group_and_by_suite(write: Write) -> None:
+    assert choose_workloads("scan,select", "small") == ["scan", "select"]
+    assert choose_workloads("point, scan,point", "small") == ["select", "scan"]
+    assert choose_workloads("tables", "small") == ["select", "scan"]
+    assert choose_workloads("tables/scan", "small") == ["tables/scan"]
+    with pytest.raises(RecipeError, match=r"no workload and no group 'pont' for small. Did you mean 'point'"):
+        choose_workloads("pont", "small")
+    write("workloads/twice/suite.toml", SUITE.replace("{driver}", "small"))
+    assert choose_workloads("point", "small") == ["tables/select", "twice/select"]
+    with pytest.raises(RecipeError, match="Several suites have a workload 'scan'"):
+        choose_workloads("scan", "small")
+
+
+def test_a_builder_that_only_runs_is_listed_as_such(write: Write) -> None:
+    write("builders/served/builder.toml", 'summary = "a server"\ndriver = "x"')
+    assert "a server  (prebuilt binaries only)" in invoke("builders").output

@@ -61,12 +61,13 @@ def test_the_guide_names_every_key(heading: str, shape: type[msgspec.Struct]) ->
 
 
 def test_the_guide_names_every_placeholder_where_it_is_known() -> None:
-    known: dict[str, set[str]] = {"version": set(), "build": set(), "server": set()}
+    known: dict[str, set[str]] = {"version": set(), "installed": set(), "build": set(), "server": set()}
     for words, places in re.findall(r"^\| (`\{.*?) \| .* \| ([a-z, ]+) \|$", GUIDE, re.MULTILINE):
         for place in places.split(", "):
             known[place] |= set(re.findall(r"\{(\w+)\}", words))
     assert known == {
         "version": set(builder.VERSION_PLACEHOLDERS),
+        "installed": set(builder.INSTALLED_PLACEHOLDERS),  # of the command that prints the version of such a system
         "build": set(builder.BUILD_PLACEHOLDERS),
         "server": set(builder.SERVER_PLACEHOLDERS),
     }

@@ -210,30 +210,64 @@ CREATE TABLE suspects ( -- the commits that a verdict names
   PRIMARY KEY (hunt_id, rank)
 );
 
-CREATE TABLE trial_runs (
-  trial_id INTEGER NOT NULL REFERENCES trials(id),
+CREATE TABLE trial_builds ( -- what a trial measures
+  trial_id INTEGER NOT NULL REFERENCES "trials"(id),
+  number INTEGER NOT NULL, -- 0 is the base
+  name TEXT NOT NULL, -- a revision as written, or the name of prebuilt binaries
+  commit_hash TEXT REFERENCES commits(commit_hash), -- null for prebuilt binaries
+  path TEXT, -- of those
+  version TEXT, -- that they tell
+  build_key TEXT, -- null when there is no build
+  binary_hash TEXT,
+  trouble TEXT, -- why
+  PRIMARY KEY (trial_id, number)
+) WITHOUT ROWID;
+
+CREATE VIEW trial_readings AS -- every run of `bisect compare` and `bisect noise`
+SELECT trial_runs.trial_id, trial_runs.number, visit, trial_workloads.name AS workload, trial_builds.name AS build, at,
+  json_extract(body, '$.operations') / json_extract(body, '$.seconds') AS qps
+FROM trial_runs
+JOIN trial_builds ON trial_builds.trial_id = trial_runs.trial_id AND trial_builds.number = trial_runs.build
+JOIN trial_workloads ON trial_workloads.trial_id = trial_runs.trial_id
+  AND trial_workloads.number = trial_runs.workload;
+
+CREATE TABLE "trial_runs" (
+  trial_id INTEGER NOT NULL REFERENCES "trials"(id),
   number INTEGER NOT NULL,
-  visit INTEGER NOT NULL,
+  visit INTEGER NOT NULL, -- the round that it belongs to
+  workload INTEGER NOT NULL, -- its number
+  build INTEGER NOT NULL, -- its number
   at REAL NOT NULL, -- when it ended
   cost REAL NOT NULL, -- seconds since the run before, or since its visit was ordered
   body TEXT NOT NULL, -- JSON: all facts of the run
   PRIMARY KEY (trial_id, number)
-) WITHOUT ROWID
-;
+) WITHOUT ROWID;
 
-CREATE TABLE trials ( -- one `bisect noise`: a build measured against itself
+CREATE TABLE trial_workloads (
+  trial_id INTEGER NOT NULL REFERENCES "trials"(id),
+  number INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  work_group TEXT NOT NULL, -- point, range, write, …
+  warmup REAL NOT NULL,
+  seconds REAL NOT NULL, -- of the measured window
+  PRIMARY KEY (trial_id, number)
+) WITHOUT ROWID;
+
+CREATE TABLE "trials" ( -- one `bisect noise`: a build measured against itself; or one `bisect compare`
   id INTEGER PRIMARY KEY AUTOINCREMENT,
+  kind TEXT NOT NULL, -- noise, compare
   started REAL NOT NULL,
-  revision TEXT NOT NULL, -- as written
-  commit_hash TEXT NOT NULL REFERENCES commits(commit_hash),
+  ended REAL, -- null: running or interrupted
+  process TEXT, -- the last one that worked on it
   builder TEXT NOT NULL,
   variant TEXT NOT NULL,
-  workload TEXT NOT NULL,
-  overrides TEXT NOT NULL, -- JSON: what was changed of the workload
+  overrides TEXT NOT NULL, -- JSON: what was changed of the workloads
   host TEXT NOT NULL,
   host_id INTEGER NOT NULL REFERENCES hosts(id),
   metric TEXT NOT NULL,
-  between_visits REAL, -- s.d. as a fraction, of the metric; null until it is known
+  visits INTEGER NOT NULL, -- asked for, of each build and workload
+  runs INTEGER NOT NULL, -- asked for, in each visit
+  between_visits REAL, -- of an A/A: s.d. as a fraction, of the metric; null until it is known
   within_visits REAL,
   noise REAL -- s.d. of one run, as hunts take it
 );

@@ -8,6 +8,8 @@ import pytest
 import sqlite_utils
 
 import sample_hunt as sample
+from perfbisect.core.codec import builtins, dumps
+from perfbisect.core.trial import Asked, Kind, Subject, TrialRun, Work
 from perfbisect.store.connection import VERSION, open_writer
 from perfbisect.store.history import History
 from perfbisect.store.migrations import migrate, migrations
@@ -47,6 +49,41 @@ def test_growing_up_ends_where_a_new_one_begins(tmp_path: Path, stop: str) -> No
         assert sample.write(old) == 1
 
 
+def test_old_aas_are_told_as_new_ones_are(tmp_path: Path) -> None:
+    """From before a trial could have several builds and workloads."""
+    with closing(open_writer(tmp_path / "old.db")) as connection:
+        db = sqlite_utils.Database(connection, execute_plugins=False)
+        migrations.apply(db, stop_before="m005_subjects")
+        db.execute("INSERT INTO hosts VALUES (1, 'local', 1, 1, 'cpu', 2, 4096, '6', 'gcc', '{}', '{}', 'print')")
+        db.execute("INSERT INTO commits VALUES ('abc', NULL, NULL, NULL)")
+        db.execute(
+            "INSERT INTO trials VALUES (7, 5.0, 'v1.0', 'abc', 'demo', 'lto', 'scan', '{\"time\":10}', 'local', 1, 'p95',"
+            " 0.01, 0.02, 0.03)"
+        )
+        for number in range(4):
+            body = dumps(builtins(sample.run(0, 100.0 * number)))
+            db.execute("INSERT INTO trial_runs VALUES (7, ?, ?, ?, 12.0, ?)", [number, number // 2, number + 9.0, body])
+        db.conn.commit()
+    with closing(History.open(tmp_path / "old.db")) as history:
+        trial = history.trial("n7")
+        assert [(run.round, run.work, run.subject) for run in trial.runs] == [
+            (0, 0, 0),
+            (0, 0, 0),
+            (1, 0, 0),
+            (1, 0, 0),
+        ]
+        assert trial.runs[3].facts == sample.run(0, 300.0)
+        asked = trial.asked
+        assert (asked.subjects[0].name, asked.subjects[0].commit, asked.works[0].name) == ("v1.0", "abc", "scan")
+        assert (asked.rounds, asked.runs, asked.metric, asked.overrides) == (2, 2, "p95", {"time": 10})
+        assert list(history.query("select between_visits, within_visits, noise from trials").rows) == [
+            (0.01, 0.02, 0.03)
+        ]
+        assert history.connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        after = history.begin_trial(asked, sample.HOST, sample.COMMITS[:0], 9.0)
+        assert after.id == 8
+
+
 def test_what_was_released_is_not_edited(history: History) -> None:
     """A change of the schema is a new migration; then this file is written anew, and its difference is only added."""
     assert schema(history.connection) == RELEASED.read_text()
@@ -60,8 +97,12 @@ def test_migrating_again_changes_nothing(history: History) -> None:
 
 
 def test_every_table_is_filled_by_a_plausible_hunt_and_an_aa(told: History) -> None:
-    trial = told.begin_trial(sample.SETTINGS, sample.HOST, sample.COMMITS[0], 1.0)
-    told.add_to_trial(trial, 0, sample.run(0, 1.0), 2.0, 1.0)
+    asked = Asked(
+        Kind.NOISE, "demo", "o2nofp", "local", "qps", {}, (Subject("v1.0", sample.COMMITS[0].sha),),
+        (Work("scan", "scan", 1.0, 2.0),), 1, 1,
+    )  # fmt: skip
+    trial = told.begin_trial(asked, sample.HOST, sample.COMMITS[:1], 1.0)
+    told.add_to_trial(trial.id, TrialRun(0, 0, 0, 2.0, 1.0, sample.run(0, 1.0)))
     [*tables] = told.query("select name from sqlite_master where type in ('table', 'view')").rows
     for (table,) in tables:
         [(rows,)] = told.query(f"select count(*) from {table}").rows

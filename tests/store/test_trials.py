@@ -12,6 +12,8 @@ from perfbisect.core.measurement import RunFacts
 from perfbisect.core.noise import noise_in
 from perfbisect.core.order import Interval, NotReproduced
 from perfbisect.core.settings import Settings
+from perfbisect.core.trial import Asked, Kind, Subject, TrialRun, Work
+from perfbisect.errors import UsageError
 from perfbisect.store.history import History
 
 
@@ -26,11 +28,30 @@ def visits(between: float, within: float, count: int = 20, runs: int = 2) -> lis
     return made
 
 
+def asked(kind: Kind, settings: Settings = sample.SETTINGS, *names: str) -> Asked:
+    """A trial of the first commit, and of others by their names."""
+    first, *_ = sample.COMMITS
+    subjects = (Subject("v1.0", first.sha, key="key-0"), *(Subject(name, path=f"/{name}", key=name) for name in names))
+    works = (Work(settings.workload, "write", 2.0, 10.0),)
+    return Asked(
+        kind,
+        settings.builder,
+        settings.variant,
+        settings.host,
+        settings.metric,
+        settings.overrides,
+        subjects,
+        works,
+        3,
+        2,
+    )
+
+
 def enter(history: History, runs: list[tuple[int, RunFacts]], settings: Settings = sample.SETTINGS) -> int:
-    trial = history.begin_trial(settings, sample.HOST, sample.COMMITS[0], 1.0)
+    trial = history.begin_trial(asked(Kind.NOISE, settings), sample.HOST, sample.COMMITS[:1], 1.0)
     for visit, run in runs:
-        history.add_to_trial(trial, visit, run, run.started + 12, 14.0)
-    return trial
+        history.add_to_trial(trial.id, TrialRun(visit, 0, 0, run.started + 12, 14.0, run))
+    return trial.id
 
 
 def test_an_aa_goes_before_what_old_hunts_let_guess(history: History) -> None:
@@ -104,3 +125,56 @@ def test_what_earlier_hunts_left(told: History) -> None:
     assert keys
     assert all(key.startswith("key-") for key in keys)
     assert told.kept(replace(sample.SETTINGS, builder="other")) == (frozenset(), frozenset())
+
+
+def test_a_trial_comes_back_as_it_was_entered(history: History) -> None:
+    wanted = asked(Kind.COMPARE, sample.SETTINGS, "old", "new")
+    trial = history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
+    run = TrialRun(0, 0, 2, 20.0, 14.0, replace(sample.run(0, 5.0), commit="new"))
+    history.add_to_trial(trial.id, run)
+    told = history.trial("c1")
+    assert (told.asked, told.host, told.runs, told.state) == (wanted, sample.HOST, [run], "running")
+    history.end_trial(trial.id, 30.0)
+    assert history.trial("c1").state == "done"
+    for wrong in ("n1", "c2"):
+        with pytest.raises(UsageError, match=f"no {wrong} in the history"):
+            history.trial(wrong)
+    [listed] = history.trials()
+    assert (listed.id, listed.builds, listed.runs, listed.state) == ("c1", ("v1.0", "old", "new"), 1, "done")
+
+
+def test_a_comparison_that_was_interrupted_goes_on_only_with_the_same(history: History) -> None:
+    wanted = asked(Kind.COMPARE, sample.SETTINGS, "old")
+    history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
+    assert history.go_on_with_trial(wanted, sample.HOST) is None, "this process is at it"
+    history.connection.execute("UPDATE trials SET process = 'gone 1 1'")
+    changed = replace(wanted.subjects[1], key="another")
+    for other in (
+        replace(wanted, runs=9),
+        replace(wanted, overrides={"time": 99}),
+        replace(wanted, subjects=(wanted.subjects[0], changed)),
+        replace(wanted, works=wanted.works * 2),
+    ):
+        assert history.go_on_with_trial(other, sample.HOST) is None
+    assert history.go_on_with_trial(wanted, replace(sample.HOST, kernel="7")) is None
+    going_on = history.go_on_with_trial(replace(wanted, rounds=9, metric="p95"), sample.HOST)
+    assert going_on is not None
+    assert going_on.name == "c1"
+    assert history.go_on_with_trial(wanted, sample.HOST) is None, "somebody is at it now"
+
+
+def test_comparisons_that_were_interrupted_pin_what_they_use(history: History) -> None:
+    trial = history.begin_trial(asked(Kind.COMPARE, sample.SETTINGS, "old"), sample.HOST, sample.COMMITS[:1], 100.0)
+    facts = replace(sample.run(0, 5.0), build_key="key-0", dataset="data-1")
+    history.add_to_trial(trial.id, TrialRun(0, 0, 0, 120.0, 14.0, facts))
+    assert history.pinned("local", 50.0) == {"key-0", "data-1"}
+    assert history.pinned("local", 150.0) == history.pinned("elsewhere", 50.0) == frozenset()
+    history.end_trial(trial.id, 130.0)
+    assert history.pinned("local", 50.0) == frozenset()
+
+
+def test_a_comparison_teaches_hunts_nothing_of_noise(history: History) -> None:
+    trial = history.begin_trial(asked(Kind.COMPARE), sample.HOST, sample.COMMITS[:1], 1.0)
+    for visit, run in visits(0.01, 0.01):
+        history.add_to_trial(trial.id, TrialRun(visit, 0, 0, run.started, 1.0, run))
+    assert history.noise(sample.SETTINGS) is None

@@ -22,8 +22,9 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "run": ("run", "Hunt the commit that changed the speed between two revisions."),
     "resume": ("resume", "Go on with an interrupted hunt."),
     "replay": ("replay", "Decide a past hunt again from its log, by other rules."),
-    "history": ("history", "List the hunts so far."),
-    "show": ("show", "Tell one hunt: verdict, proof, candidates, counters."),
+    "compare": ("compare", "Measure several builds, and say how fast they are relative to the first."),
+    "history": ("history", "List the hunts and comparisons so far."),
+    "show": ("show", "Tell one hunt: verdict, proof, candidates, counters; or one comparison."),
     "query": ("query", "Ask the history in SQL."),
     "builders": ("recipes", "List the systems that can be built."),
     "workloads": ("recipes", "List the microbenchmarks."),
@@ -75,6 +76,7 @@ Examples:
   bisect run 3.41.0 3.42.0 --builder sqlite --workload update-index
   bisect resume
   bisect show
+  bisect compare 3.41.0 3.42.0 --builder sqlite --workload point,write
   bisect query 'select * from culprits'
 
 \b

@@ -10,7 +10,7 @@ import click
 
 from perfbisect.cli.options import history_option, output_width, say
 from perfbisect.store.history import History
-from perfbisect.store.listing import Listed
+from perfbisect.store.listing import Listed, ListedTrial
 
 EPILOG = """\b
 Examples:
@@ -18,7 +18,7 @@ Examples:
   bisect history --json | jq '.[] | select(.state == "found")'
 
 \b
-`bisect show ID` tells one of them. The history is one SQLite file: `bisect query`, sqlite-utils and Datasette read it.
+Comparisons (c3) and A/As (n4) are listed with them. `bisect show ID` tells one. The history is one SQLite file: `bisect query`, sqlite-utils and Datasette read it.
 """
 
 DISPENSABLE = (
@@ -34,25 +34,26 @@ HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", 
 
 
 @click.command(epilog=EPILOG)
-@click.option("--json", "as_json", is_flag=True, help="A JSON array of hunts.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON array; `kind` is hunt, compare or noise.")
 @history_option
 def history(history: Path | None, as_json: bool) -> None:
-    """List the hunts so far, oldest first."""
+    """List the hunts, comparisons and A/As so far, oldest first."""
     with closing(History.open(history, read_only=True)) as opened:
-        hunts = opened.hunts()
-    say(json.dumps([asdict(hunt) for hunt in hunts], indent=2) if as_json else listing(hunts))
+        done: list[Listed | ListedTrial] = [*opened.hunts(), *opened.trials()]
+    done.sort(key=lambda one: one.started)
+    say(json.dumps([{"kind": "hunt"} | asdict(one) for one in done], indent=2) if as_json else listing(done))
 
 
-def listing(hunts: Sequence[Listed]) -> str:
-    """The table of hunts."""
+def listing(done: Sequence[Listed | ListedTrial]) -> str:
+    """The table of what was done."""
     from perfbisect.report.table import table
 
-    if not hunts:
+    if not done:
         return "There are no hunts yet. Begin one with `bisect run`."
     return "\n".join(
         table(
             HEAD,
-            [row(hunt) for hunt in hunts],
+            [row(one) if isinstance(one, Listed) else trial_row(one) for one in done],
             right=("id", "builds", "runs", "sure"),
             width=output_width(),
             drop=DISPENSABLE,
@@ -77,4 +78,25 @@ def row(hunt: Listed) -> tuple[str, ...]:
         hunt.culprit[:10] if hunt.culprit else MISSING,
         MISSING if hunt.probability is None else sure(hunt.probability),
         hunt.state,
+    )
+
+
+def trial_row(trial: ListedTrial) -> tuple[str, ...]:
+    """One line of the table, for builds that were measured without a search."""
+    from perfbisect.core.words import count, printable
+    from perfbisect.report.words import MISSING, moment
+
+    first, *others = trial.workloads
+    return (
+        trial.id,
+        moment(trial.started),
+        printable(trial.builder),
+        printable(first) if not others else count(len(trial.workloads), "workload"),
+        printable(trial.host),
+        printable(" ".join(trial.builds)),
+        str(len(trial.builds)),
+        str(trial.runs),
+        MISSING,
+        MISSING,
+        trial.state if trial.state != "done" else {"compare": "compared", "noise": "A/A"}[trial.kind],
     )

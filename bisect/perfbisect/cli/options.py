@@ -26,6 +26,13 @@ def output_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def painter() -> Callable[[str, str], str]:
+    """Colours a text that is "worse" or "better" ("" is neither), where a terminal shows colours."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return lambda text, _: text
+    return lambda text, tone: click.style(text, fg={"worse": "red", "better": "green"}[tone]) if tone else text
+
+
 def say(text: str) -> None:
     """Write ``text`` to standard output; signs that its encoding does not have become "?".
 

@@ -44,6 +44,21 @@ def workload_name(ctx: click.Context, _param: click.Parameter, incomplete: str) 
     return short or complete(map(full_name, workloads), incomplete)
 
 
+def workload_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion of the last of several workloads or groups, separated by commas."""
+    from perfbisect.errors import RecipeError
+    from perfbisect.recipes.find import load_workloads
+
+    begun, _, last = incomplete.rpartition(",")
+    before = f"{begun}," if begun else ""
+    try:
+        groups = {workload.group for workload in load_workloads(ctx.params.get("workloads") or "")}
+    except RecipeError:
+        return []
+    names = {*workload_name(ctx, param, last), *complete(groups, last)}
+    return [f"{before}{name}" for name in sorted(names)]
+
+
 def host_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion of a host's name."""
     from perfbisect.errors import RecipeError
@@ -70,7 +85,9 @@ def builders(show: str | None, builders: Path | None) -> None:
         click.echo("".join(f"# {folder}\n" for folder in (builder.folder, *builder.inherited)), nl=False)
         click.echo(to_toml(builder), nl=False)
         return
-    table([(each.name, each.driver, each.summary) for each in load_builders(builders or "")])
+    prebuilt = "  (prebuilt binaries only)"
+    known = load_builders(builders or "")
+    table([(each.name, each.driver, each.summary + ("" if each.build else prebuilt)) for each in known])
 
 
 @click.command(

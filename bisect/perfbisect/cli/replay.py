@@ -52,7 +52,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
         settings, began = store.settings(number), store.began(number)
         told = [(entry.at, entry.event) for entry in store.events(number)]
         candidates = store.candidates(number)
-    span = span_of(settings, load_builder(settings.builder, settings.builders_path))
+    span, _ = span_of(settings, load_builder(settings.builder, settings.builders_path))
     if span.candidates != candidates:
         raise UsageError(f"The range of hunt {number} in {settings.repository} is not what it was.")
     policy = replace(settings.policy, **{name: value for name, value in rules.items() if value is not None})

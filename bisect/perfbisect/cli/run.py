@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
+from perfbisect.cli.asking import asked_how, asked_what, settings_of
 from perfbisect.cli.options import history_option
-from perfbisect.cli.recipes import builder_name, host_name, workload_name
+from perfbisect.cli.recipes import host_name, workload_name
 from perfbisect.cli.values import Minutes, Percent, Suspect
 from perfbisect.cli.view import open_view, view_options
 from perfbisect.cli.waiting import patience, wait_option
 from perfbisect.core.policy import Direction, Policy
-from perfbisect.core.settings import Settings
 
 EPILOG = """\b
 Examples:
@@ -30,15 +30,12 @@ A hunt that was interrupted goes on with `bisect resume`.
 @click.command(epilog=EPILOG)
 @click.argument("good")
 @click.argument("bad")
-@click.option("--builder", "-b", required=True, metavar="NAME", shell_complete=builder_name, help="System to build.")
 @click.option("--workload", "-w", required=True, metavar="NAME", shell_complete=workload_name, help="What to run.")
+@asked_what
 @click.option(
     "--host", "host", multiple=True, default=("local",), metavar="NAME", show_default="local", shell_complete=host_name,
     help="Where. Repeatable: several hosts share the work.",
 )  # fmt: skip
-@click.option("--repo", type=click.Path(path_type=Path), help="Local clone. Default: the recipe's URL, cloned once.")
-@click.option("--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`.")
-@click.option("--metric", default="qps", show_default=True, metavar="NAME", help="qps, p95, cpu/o, instructions/o, …")
 @click.option(
     "--direction",
     type=click.Choice([d.value for d in Direction]),
@@ -54,29 +51,17 @@ A hunt that was interrupted goes on with `bisect resume`.
 @click.option("--max-runs", type=click.IntRange(min=1), help="… after so many timed runs.")
 @click.option("--max-time", type=Minutes(), help="… after so much time: 90s, 45m, 2h.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
-@click.option("--time", type=click.IntRange(min=1), help="Seconds of each timed run.")
-@click.option("--warmup", type=click.FloatRange(min=0), help="Seconds of warm-up before each run.")
-@click.option("--threads", type=click.IntRange(min=1), help="Client threads.")
-@click.option("--builders", type=click.Path(path_type=Path), help="Folder with builders of your own.")
-@click.option("--workloads", type=click.Path(path_type=Path), help="Folder with workloads of your own.")
-@click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
+@asked_how
 @wait_option
 @view_options
 @history_option
 def run(
     good: str,
     bad: str,
-    builder: str,
     workload: str,
     host: tuple[str, ...],
-    repo: Path | None,
-    variant: str,
-    metric: str,
     direction: str | None,
     first_parent: bool,
-    builders: Path | None,
-    workloads: Path | None,
-    hosts: Path | None,
     history: Path | None,
     as_json: bool,
     plain: bool,
@@ -91,7 +76,7 @@ def run(
 
     policy = Policy(
         confidence=options["confidence"],
-        direction=Direction(direction or ("drop" if higher_is_better(metric) else "rise")),
+        direction=Direction(direction or ("drop" if higher_is_better(options["metric"]) else "rise")),
         min_effect=options["min_effect"],
         max_builds=options["max_builds"] or 0,
         max_runs=options["max_runs"] or 0,
@@ -99,23 +84,16 @@ def run(
         all_steps=options["all_steps"],
     )
     settings = settle(
-        Settings(
+        settings_of(
+            options,
             good=good,
             bad=bad,
-            repository=str(repo.absolute()) if repo else "",
-            builder=builder,
-            variant=variant,
             workload=workload,
             host=host[0],
             further_hosts=host[1:],
-            metric=metric,
             first_parent=first_parent,
-            overrides={key: options[key] for key in ("time", "warmup", "threads") if options[key] is not None},
             suspects=dict(options["suspect"]),
             policy=policy,
-            builders_path=str(builders.absolute()) if builders else "",
-            workloads_path=str(workloads.absolute()) if workloads else "",
-            hosts_path=str(hosts.absolute()) if hosts else "",
         )
     )
     waiting = patience(wait)

@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import click
 import msgspec
 
+from perfbisect.cli.past import experienced, failures_before
 from perfbisect.cli.view import View
 from perfbisect.core.event import BuildFinished, HuntStarted, LabEvent, RunFinished, Warned
 from perfbisect.core.measurement import HostFacts
@@ -43,8 +44,6 @@ from perfbisect.repository.range import Range, read_range
 from perfbisect.repository.resolve import is_dirty, open_repository
 from perfbisect.repository.touched import touched
 from perfbisect.store.history import History
-
-REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +102,16 @@ class Scene:
         workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
         workload = msgspec.structs.replace(workload, **settings.overrides)
         settings = replace(settings, policy=replace(settings.policy, kinds=kinds_of(settings)))
-        span = span or span_of(settings, builder)
+        if not settings.repository:
+            builder = msgspec.structs.replace(builder, build=None)  # nothing is built, so the host need not be able to
+        idle: tuple[str, ...] = ()
+        if span is None:
+            span, idle = span_of(settings, builder)
         sites = tuple(Site.visit(name, settings, builder, workload, waiting) for name in settings.hosts)
         warned = tuple(warning for site in sites for warning in site.warnings)
-        if is_dirty(open_repository(Path(settings.repository))):
+        own = (path for path in idle if path not in (builder.suspects | workload.suspects))
+        warned += tuple(Warned(f"No commit of the range touches {path}, which you suspect") for path in own)
+        if settings.repository and is_dirty(open_repository(Path(settings.repository))):
             unseen = Warned(
                 f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first."
             )
@@ -134,7 +139,7 @@ class Scene:
         built there before.
         """
         site = site or self.sites[0]
-        repository = open_repository(Path(self.settings.repository))
+        repository = cache(lambda: open_repository(Path(self.settings.repository)))
         return HostLab(
             host=site.host,
             entry=site.entry,
@@ -145,7 +150,7 @@ class Scene:
             workload=self.workload,
             repository=Path(self.settings.repository),
             commits=commits,
-            describe=lambda commit: describe(repository, commit),
+            describe=lambda commit: describe(repository(), commit),
             known=known,
             ends={
                 self.span.candidates[0]: "the merge base",  # unless it is good itself
@@ -173,13 +178,14 @@ class Scene:
         )
 
 
-def span_of(settings: Settings, builder: Builder) -> Range:
-    """The range of a hunt, read from its repository."""
+def span_of(settings: Settings, builder: Builder) -> tuple[Range, tuple[str, ...]]:
+    """The range of a hunt, read from its repository; and the suspected paths that no commit of it touches."""
     repository = open_repository(Path(settings.repository))
     ends, first_parent = (settings.good_commit, settings.bad_commit), settings.first_parent
     span = read_range(repository, *ends, builder.ignore, first_parent=first_parent)
     found = touched(repository, *ends, settings.suspects, first_parent=first_parent)
-    return replace(span, graph=suspected(span.graph, span.candidates, found, settings.suspects))
+    suspicious = replace(span, graph=suspected(span.graph, span.candidates, found, settings.suspects))
+    return suspicious, tuple(path for path in settings.suspects if not found[path])
 
 
 def kinds_of(settings: Settings) -> tuple[str, ...]:
@@ -203,12 +209,13 @@ def kinds_of(settings: Settings) -> tuple[str, ...]:
 
 
 @contextmanager
-def hold_all(scene: Scene, waiting: Waiting | None) -> Iterator[dict[str, Held]]:
-    """Hold the locks of all hosts, taken in the order of their names, so that no two hunts wait for each other."""
+def hold_all(scene: Scene, waiting: Waiting | None, purpose: str = "") -> Iterator[dict[str, Held]]:
+    """Hold the locks of all hosts, for a hunt or another ``purpose``, taken in the order of their names, so that no two hunts wait for each other."""
     hosts = {site.maker.name: site.maker for site in scene.sites if site.maker}
     hosts |= {site.host.name: site.host for site in scene.sites}
     with ExitStack() as stack:
-        yield {name: stack.enter_context(hold(host, scene.purpose, waiting)) for name, host in sorted(hosts.items())}
+        purpose = purpose or scene.purpose
+        yield {name: stack.enter_context(hold(host, purpose, waiting)) for name, host in sorted(hosts.items())}
 
 
 def follow_anew(scene: Scene, path: Path | None, view: View, waiting: Waiting | None = None) -> Verdict:
@@ -218,14 +225,6 @@ def follow_anew(scene: Scene, path: Path | None, view: View, waiting: Waiting | 
         scene = replace(scene, settings=experienced(history, scene.settings), warnings=warned)
         hunt_id = history.begin(scene.settings, scene.facts, scene.started(0, False), time.time())
         return follow(history, hunt_id, scene, view, held, resumed=False)
-
-
-def experienced(history: History, settings: Settings) -> Settings:
-    """The settings with what earlier hunts on the host teach: how noisy a run is, and how many runs a build costs."""
-    policy, costs = settings.policy, history.costs(settings)
-    if costs.build and costs.run:
-        policy = replace(policy, build_cost=costs.build / costs.run)
-    return replace(settings, policy=replace(policy, noise=history.noise(settings)))
 
 
 def room_for(history: History, scene: Scene) -> tuple[Warned, ...]:
@@ -344,5 +343,5 @@ def events(log: Log, scene: Scene, held: Mapping[str, Held], resumed: bool) -> G
                 yield log.append(warning)
     if not scene.span.good_is_ancestor:
         yield from check_base(quest, started, settings.good_commit, log, lab)
-    failed = () if resumed else log.history.build_failures(settings, log.began - REMEMBERED)
+    failed = () if resumed else failures_before(log.history, settings, log.began)
     yield from hunt(quest, started, log, lab, failed)

@@ -1,6 +1,7 @@
 """What the recipe and the repository decide of a hunt's settings."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import click
 
 from perfbisect.core.counters import check_metric
 from perfbisect.core.settings import Settings
+from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_builder, load_workload
-from perfbisect.recipes.lineage import variant_of
+from perfbisect.recipes.lineage import build_of, variant_of
 from perfbisect.repository.clone import cached_clone
 from perfbisect.repository.resolve import open_repository, resolve
 
@@ -19,23 +21,32 @@ def settle(settings: Settings) -> Settings:
 
     What is mistyped is told before anything is cloned.
     """
+    builder = builder_of(settings)
+    workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
+    settings, [good, bad] = with_commits(settings, builder, (settings.good, settings.bad))
+    return replace(
+        settings,
+        suspects={**builder.suspects, **workload.suspects, **settings.suspects},
+        good_commit=good,
+        bad_commit=bad,
+    )
+
+
+def builder_of(settings: Settings) -> Builder:
+    """The builder that was asked for; its variant and the metric exist, too."""
     check_metric(settings.metric)
     builder = load_builder(settings.builder, settings.builders_path)
     variant_of(builder, settings.variant)
-    workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
-    if settings.repository:
-        repository = Path(settings.repository)
-    else:
-        repository = cached_clone(builder, (settings.good, settings.bad), say)
+    return builder
+
+
+def with_commits(settings: Settings, builder: Builder, revisions: Sequence[str]) -> tuple[Settings, list[str]]:
+    """The settings with repository and variant, and the commit of each revision. Clones what is not here."""
+    build_of(builder)
+    repository = Path(settings.repository) if settings.repository else cached_clone(builder, revisions, say)
     git = open_repository(repository)
-    return replace(
-        settings,
-        repository=str(repository),
-        variant=settings.variant or builder.variant,
-        suspects={**builder.suspects, **workload.suspects, **settings.suspects},
-        good_commit=resolve(git, settings.good, builder.release_tags),
-        bad_commit=resolve(git, settings.bad, builder.release_tags),
-    )
+    settled = replace(settings, repository=str(repository), variant=settings.variant or builder.variant)
+    return settled, [resolve(git, revision, builder.release_tags) for revision in revisions]
 
 
 def say(step: str, done: int, total: int) -> None:

@@ -1,156 +1,169 @@
-"""An A/A: one build, measured in visits, every run kept as it ends."""
+"""Trials: builds measured in rounds, without a search; every run is kept as it ends."""
 
-import math
 import time
-from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
 
+from perfbisect.cli.plan import Plan
 from perfbisect.cli.progress import Progress
-from perfbisect.cli.session import Scene
-from perfbisect.core.event import BuildFinished, BuildStarted, RunFinished, Warned
-from perfbisect.core.graph import Graph
-from perfbisect.core.measurement import RunFacts
-from perfbisect.core.noise import Noise, best_runs, best_seconds, noise_in, smallest_drop
+from perfbisect.cli.session import hear, hold_all
+from perfbisect.core.advice import noise_of_trial
+from perfbisect.core.event import BuildFinished, BuildStarted, CandidateSkipped, LabEvent, RunFinished, Warned
 from perfbisect.core.order import Measure, Purpose, Share
-from perfbisect.core.settings import Settings
-from perfbisect.host.lock import Waiting, hold
-from perfbisect.lab.protocol import Lab
+from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, order
+from perfbisect.errors import EnvironmentFailure, PerfBisectError
+from perfbisect.host.lock import Held, Waiting
+from perfbisect.lab import prebuilt
+from perfbisect.lab.build import Built
+from perfbisect.lab.lab import HostLab
 from perfbisect.lab.watch import Watched
-from perfbisect.repository.describe import describe
-from perfbisect.repository.range import Range
-from perfbisect.repository.resolve import open_repository
 from perfbisect.store.history import History
-from perfbisect.store.trials import ENOUGH
-
-Keep = Callable[[RunFacts, float, float], None]  # a run, when it ended, its seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What can be seen with so many runs on either side."""
+def perform(plan: Plan, path: Path | None, progress: Progress, waiting: Waiting | None = None) -> tuple[Trial, bool]:
+    """Build and measure; the trial, and whether all was measured that was asked for: false when Ctrl-C ended it.
 
-    runs: int
-    visits: int
-    seconds: float  # for both sides
-    drop: float
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """How to measure this on that host."""
-
-    runs: int  # in each visit
-    seconds: int | None  # of each run; None where nothing tells
+    A comparison that was interrupted goes on when the same builds are asked for again.
+    """
+    scene = plan.scene
+    with hold_all(scene, waiting, plan.purpose) as held, closing(History.open(path)) as history, closing(progress):
+        for warned in scene.warnings:
+            progress.warn(warned)
+        shop = Shop(plan, held[scene.host.name], progress)
+        hear((scene.host, scene.sites[0].maker), shop.hear)
+        asked = replace(plan.asked, subjects=shop.build())
+        trial = history.go_on_with_trial(asked, scene.facts) if asked.kind is Kind.COMPARE else None
+        if trial:
+            progress.say(f"going on with {trial.name}, of which {len(trial.runs)} runs are there")
+            trial = replace(trial, asked=asked)
+        else:
+            trial = history.begin_trial(asked, scene.facts, plan.commits(), time.time())
+        try:
+            shop.measure(trial, history)
+        except KeyboardInterrupt:
+            return replace(trial, state="interrupted"), False
+        except PerfBisectError as failure:
+            goes_on = "; the same command goes on with it" if asked.kind is Kind.COMPARE else ""
+            failure.advice = f"{failure.advice}\nWhat was measured is kept as {trial.name}{goes_on}.".strip()
+            raise
+        finally:
+            if asked.kind is Kind.NOISE and (found := noise_of_trial(trial)):
+                history.conclude_trial(trial.id, found)
+        history.end_trial(trial.id, time.time())
+    return replace(trial, state="done"), True
 
 
 @dataclass
-class Trial:
-    """An A/A and what it has measured so far."""
+class Shop:
+    """Where the builds of a trial are made and measured."""
 
-    settings: Settings
-    scene: Scene
-    runs: list[tuple[int, RunFacts]] = field(default_factory=list)  # number of the visit, facts
-    first: list[float] = field(default_factory=list)  # seconds of the first run of each visit, the opening included
-    later: list[float] = field(default_factory=list)  # of each further run
+    plan: Plan
+    held: Held
+    progress: Progress
+    subjects: list[Subject] = field(default_factory=list)
+    labs: dict[int, HostLab] = field(default_factory=dict)  # number of a workload → who measures it
+    taken: dict[int, Built] = field(default_factory=dict)  # number of a subject → prebuilt binaries
+    failed: set[tuple[int, int]] = field(default_factory=set)  # workload, subject: not to be tried again
+    watched: Watched = field(init=False)  # the lab in use; its host is looked at before each visit
 
-    @classmethod
-    def set_up(cls, settings: Settings, waiting: Waiting | None) -> "Trial":
-        """Load the recipes and look at the host, as before a hunt."""
-        commit = settings.good_commit
-        alone = Range(commit, commit, commit, 0, 0, Graph.line(0), (commit,))
-        return cls(settings, Scene.set_up(settings, waiting, alone))
+    def __post_init__(self) -> None:
+        """Nothing is done before ``build``."""
+        self.subjects = list(self.plan.asked.subjects)
 
-    def measure(
-        self, visits: int, runs: int, path: Path | None, progress: Progress, waiting: Waiting | None = None
-    ) -> bool:
-        """Build and measure; false when Ctrl-C ended it early."""
-        scene, settings = self.scene, self.settings
-        commit = settings.good_commit
-        purpose = f"an A/A of {settings.builder} {settings.workload}, {settings.good},"
-        with hold(scene.host, purpose, waiting) as held, closing(History.open(path)) as history, closing(progress):
-            for warned in scene.warnings:
-                progress.warn(warned)
-            alone = scene.lab((commit,), {})
-            alone.ends = {commit: "the revision"}
-            lab = Watched(alone, scene.host, held, scene.facts)
-            described = describe(open_repository(Path(settings.repository)), commit)
-            number = history.begin_trial(settings, scene.facts, described, time.time())
-            progress.expect(visits * runs)
-            try:
-                for visit in range(visits):
-                    progress.say(f"visit {visit + 1} of {visits}")
-                    self._visit(visit, runs, lab, progress, partial(history.add_to_trial, number, visit))
-            except KeyboardInterrupt:
-                return False
-            finally:
-                if found := self.noise():
-                    history.conclude_trial(number, found)
-        return True
+    def build(self) -> tuple[Subject, ...]:
+        """Build everything, or find it built; the subjects with what is known of their builds.
 
-    def _visit(self, visit: int, runs: int, lab: Lab, progress: Progress, keep: Keep) -> None:
-        """Measure once; each run is given to ``keep`` as it ends."""
-        began, done = time.time(), 0
-        for event in lab.measure(Measure((Share(0, runs),), Purpose.ENDS)):
+        Raises EnvironmentFailure when the base cannot be built, or nothing to compare it with; UsageError for binaries
+        that are not there.
+        """
+        scene = self.plan.scene
+        for number, subject in enumerate(self.subjects):
+            if subject.path:
+                self.progress.say(f"reading {subject.path}")
+                taken = prebuilt.take(scene.host, scene.builder, subject.name, subject.path)
+                self.taken[number] = taken
+                self.subjects[number] = replace(
+                    subject, key=taken.facts.key, binary=taken.facts.binary, version=taken.version
+                )
+        self.watched = Watched(self.new_lab(0), scene.host, self.held, scene.facts)
+        self.lab(0)
+        base, *others = self.subjects
+        if base.trouble or (others and all(other.trouble for other in others)):
+            first = next(subject for subject in self.subjects if subject.trouble)
+            raise EnvironmentFailure(f"Nothing can be measured, because {first.name} cannot be built: {first.trouble}")
+        return tuple(self.subjects)
+
+    def hear(self, event: LabEvent) -> None:
+        """Tell what the user should know."""
+        if isinstance(event, Warned):
+            self.progress.warn(event)
+
+    def new_lab(self, work: int) -> HostLab:
+        """A lab for one workload."""
+        lab = self.plan.scene.lab(self.plan.scene.span.candidates, {})
+        return replace(lab, workload=self.plan.workloads[work], prebuilt=self.taken, ranged=False)
+
+    def lab(self, work: int) -> HostLab:
+        """The lab of a workload, with everything that can be built."""
+        if work in self.labs:
+            return self.labs[work]
+        self.labs[work] = self.watched.lab = lab = self.new_lab(work)
+        for number, subject in enumerate(self.subjects):
+            if subject.trouble or number in self.taken:
+                continue
+            for event in self.watched.measure(Measure((Share(number, 0),), Purpose.ENDS)):
+                match event:
+                    case BuildStarted(commit=about) if not subject.key:  # or else it is only found again
+                        self.progress.say(f"building {about.short}  {about.title}")
+                    case BuildFinished(facts=facts):
+                        self.subjects[number] = replace(subject, key=facts.key, binary=facts.binary)
+                    case CandidateSkipped(facts=skip):
+                        self.subjects[number] = replace(subject, trouble=skip.reason)
+                        self.progress.warn(Warned(f"{subject.name} is left out: {skip.reason}", f"See {skip.log}."))
+                    case _:
+                        self.hear(event)
+        return lab
+
+    def measure(self, trial: Trial, history: History) -> None:
+        """Make the rounds that are still to be made; each run is in the history before anything else happens."""
+        asked = trial.asked
+        able = [number for number, subject in enumerate(asked.subjects) if not subject.trouble]
+        rounds = trial.rounds_to_do()
+        self.progress.expect(len(rounds) * len(asked.works) * len(able) * asked.runs)
+        for turn, number in enumerate(rounds):
+            for work in range(len(asked.works)):
+                for subject in order(able, number):
+                    if not self.failed & {(work, subject), (work, 0)}:
+                        self.say(asked, turn, len(rounds), work, subject)
+                        self.visit(trial, history, number, work, subject)
+        if not trial.runs:
+            raise EnvironmentFailure("Nothing was measured: no run of the base ended well.")
+
+    def say(self, asked: Asked, turn: int, rounds: int, work: int, subject: int) -> None:
+        """Where we are."""
+        if asked.kind is Kind.NOISE:
+            self.progress.say(f"visit {turn + 1} of {rounds}")
+        else:
+            name = asked.subjects[subject].name
+            self.progress.say(f"round {turn + 1} of {rounds}: {asked.works[work].name}, {name}")
+
+    def visit(self, trial: Trial, history: History, number: int, work: int, subject: int) -> None:
+        """Measure one build with one workload."""
+        self.watched.lab = self.lab(work)
+        began = time.time()
+        for event in self.watched.measure(Measure((Share(subject, trial.asked.runs),), Purpose.ENDS)):
             match event:
-                case BuildStarted(commit=about):
-                    progress.say(f"building {about.short}  {about.title}")
-                case BuildFinished():
-                    began = time.time()
                 case RunFinished(facts=facts):
                     now = time.time()
-                    cost, began = now - began, now
-                    keep(facts, now, cost)
-                    self.runs.append((visit, facts))
-                    (self.later if done else self.first).append(cost)
-                    done += 1
-                    progress.ran(facts)
-                case Warned():
-                    progress.warn(event)
+                    run = TrialRun(number, work, subject, now, now - began, facts)
+                    began = now
+                    history.add_to_trial(trial.id, run)
+                    trial.runs.append(run)
+                    self.progress.ran(facts)
+                case CandidateSkipped(facts=skip):
+                    self.failed.add((work, subject))
+                    name, what = trial.asked.subjects[subject].name, trial.asked.works[work].name
+                    self.progress.warn(Warned(f"{name} fails in {what}: {skip.reason}", f"See {skip.log}."))
                 case _:
-                    pass
-
-    def noise(self) -> Noise | None:
-        """What the runs come to; None when they are too few."""
-        return noise_in(self.runs, self.settings.metric)
-
-    def costs(self) -> tuple[float, float]:
-        """Seconds of a run, and of opening a visit. Loading the data for the first visit does not count."""
-        planned = self.scene.workload.warmup + self.scene.workload.time
-        run = median(self.later or self.first or [planned])
-        return run, max(0.0, median(self.first[1:] or self.first or [run]) - run)
-
-    def advice(self, found: Noise) -> Advice:
-        """How often and how long to run."""
-        run, visit = self.costs()
-        return Advice(best_runs(found, run, visit), best_seconds(found, self.scene.workload.time, run))
-
-    def row(self, found: Noise, runs: int) -> Row:
-        """One line of the table: ``runs`` on each side, as many in a visit as is best."""
-        run, opening = self.costs()
-        each = min(runs, self.advice(found).runs)
-        visits = math.ceil(runs / each)
-        return Row(runs, visits, 2 * (runs * run + visits * opening), smallest_drop(found, visits, runs / visits))
-
-    def sentences(self, found: Noise) -> list[str]:
-        """The advice in words."""
-        advice, now = self.advice(found), self.scene.workload.time
-        told = []
-        if found.shared and found.between is not None:
-            most = "more than one run in a visit teaches nothing new" if advice.runs == 1 else f"{advice.runs} runs"
-            told.append(f"Best for the time it takes: {most}{'' if advice.runs == 1 else ' in each visit'}.")
-        if advice.seconds is None:
-            told.append("Too few report intervals in a run to tell how long runs should be.")
-        elif 0.6 * now <= advice.seconds <= 1.6 * now:
-            told.append(f"Runs of {now:g} s are about as long as is best.")
-        else:
-            what = "shorter" if advice.seconds < now else "longer"
-            told.append(f"Runs could be {what}: --time {advice.seconds} is best for the time it takes.")
-        if len(self.runs) >= ENOUGH:
-            told.append("Hunts on this host with this builder and workload now begin with this noise.")
-        else:
-            told.append(f"Fewer than {ENOUGH} runs: hunts do not begin with this noise.")
-        return told
+                    self.hear(event)

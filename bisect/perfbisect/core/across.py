@@ -22,19 +22,9 @@ from perfbisect.core.belief import believed, prior_belief
 from perfbisect.core.classes import Classes, classes
 from perfbisect.core.confirm import duels
 from perfbisect.core.graph import Graph
-from perfbisect.core.largest import (
-    Knowledge,
-    both,
-    busy_candidates,
-    first_look,
-    know,
-    nothing_found,
-    nothing_known,
-    pointless,
-    search,
-    undecided,
-)
+from perfbisect.core.knowledge import Knowledge, know
 from perfbisect.core.model import Posterior
+from perfbisect.core.no_culprit import nothing_found, nothing_known, pointless, undecided
 from perfbisect.core.observation import Observation, Reading
 from perfbisect.core.order import (
     Belief,
@@ -45,12 +35,12 @@ from perfbisect.core.order import (
     Measure,
     NotReproduced,
     Order,
-    Purpose,
     Several,
     Step,
     Verdict,
 )
 from perfbisect.core.policy import Policy
+from perfbisect.core.pursuit import pursue
 from perfbisect.core.record import Record, arrange
 
 NEVER = 1e-300  # probability of a culprit that a class rules out
@@ -103,7 +93,7 @@ def across(
         return Decision(budget.within(placed, whole, policy), belief)
     ended = [order for _, order in asked if isinstance(order, Inconclusive)]
     if lost and not ended:  # for them nothing can be done, and without them nothing can be found
-        placed = replace(first_look(whole, policy, bad), host=policy.kinds.index(lost[0]))
+        placed = replace(both_ends.first_look(bad, whole.build_runs(policy)), host=policy.kinds.index(lost[0]))
         return Decision(placed, belief)
     return Decision(_with_effects(ended[0], each) if ended else _nothing_found(graph, each), belief)
 
@@ -167,12 +157,12 @@ def _order(one: _Class, graph: Graph, policy: Policy, in_flight: Sequence[Measur
     """What is best done on the hosts of one class."""
     known, bad = one.known, graph.size - 1
     if known is None:
-        return first_look(one.record, policy, bad)
+        return both_ends.first_look(bad, one.record.build_runs(policy))
     if known.nothing:
         return nothing_found(known.record, known.ends)
     if not known.differ:
-        return both(0, bad, both_ends.more_runs(known.ends), Purpose.ENDS)
-    return search(known, (one.free or one.hosts)[0], busy_candidates(in_flight))
+        return both_ends.further_look(known.ends, bad)
+    return pursue(known, (one.free or one.hosts)[0], in_flight)
 
 
 def _main(each: Sequence[_Class]) -> Knowledge | None:

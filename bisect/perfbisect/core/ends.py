@@ -11,7 +11,7 @@ import numpy as np
 from perfbisect.core.gauss import t_cdf, t_quantile_975
 from perfbisect.core.levels import Levels
 from perfbisect.core.model import LAYOUT
-from perfbisect.core.order import Interval
+from perfbisect.core.order import Interval, Measure, Purpose, Share
 from perfbisect.core.policy import Policy
 
 CLEAR = ((4, 20, 40), (2.1, 1.9, 1.7))  # standard errors at which the ends are taken to differ: after so many runs
@@ -75,9 +75,9 @@ def least(policy: Policy) -> float:
     return max(float(-np.log1p(-policy.min_effect)), 1e-4)
 
 
-def first_runs(build_cost: float) -> int:
-    """How often each end is measured to begin with: the dearer a build, the better to know the ends."""
-    return 2 if build_cost <= CHEAP else 3
+def first_look(bad: int, build_cost: float) -> Measure:
+    """The first runs of both ends: the dearer a build, in runs, the better to know them."""
+    return _both(bad, 2 if build_cost <= CHEAP else 3)
 
 
 def differ(ends: Contrast, searching: bool = False) -> bool:
@@ -105,10 +105,14 @@ def settled(ends: Contrast) -> bool:
     return ends.runs >= MOST or ends.layout > SETTLED * ends.error**2
 
 
-def more_runs(ends: Contrast) -> int:
-    """How many more runs of each end: enough to make the present difference clear, at most as many as there were."""
+def further_look(ends: Contrast, bad: int) -> Measure:
+    """More runs of both: enough to make the present difference clear, at most about as many as there were."""
     needed = ends.runs * ((1.1 * _bar(ends) / max(ends.clear, 0.3)) ** 2 - 1)
-    return int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs // 2 + 1, 8))))
+    return _both(bad, int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs // 2 + 1, 8)))))
+
+
+def _both(bad: int, runs: int) -> Measure:
+    return Measure((Share(bad, runs), Share(0, runs)), Purpose.ENDS)
 
 
 def detectable(ends: Contrast) -> float:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from perfbisect.core import budget
 from perfbisect.core.ends import least
 from perfbisect.core.graph import Graph
-from perfbisect.core.largest import UNBUILDABLE, largest
+from perfbisect.core.largest import largest
+from perfbisect.core.no_culprit import UNBUILDABLE
 from perfbisect.core.observation import Observation
 from perfbisect.core.order import Belief, Decision, Found, Inconclusive, Measure, NotReproduced, Several, Step
 from perfbisect.core.part import Part, part_of

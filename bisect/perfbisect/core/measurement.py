@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 class BuildFacts:
     """What one build cost and what came of it."""
 
-    commit: str
-    key: str  # filtered tree + recipe + variant + toolchain
+    commit: str  # full hash; of binaries that were there before, the name that people gave them
+    key: str  # filtered tree + recipe + variant + toolchain; of such binaries, their contents
     binary: str  # hash of the loadable sections of the recipe's artifacts
     seconds: float
     cache_hits: int
@@ -31,7 +31,7 @@ class BuildFacts:
 class RunFacts:
     """One timed execution of a workload."""
 
-    commit: str
+    commit: str  # as in BuildFacts
     build_key: str
     visit: str  # identifies one start of the server (or of the embedded library's process group)
     host: str

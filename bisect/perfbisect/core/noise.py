@@ -26,6 +26,7 @@ from perfbisect.core.counters import value
 from perfbisect.core.gauss import t_quantile
 from perfbisect.core.measurement import RunFacts
 
+ENOUGH = 6  # runs of an A/A without which older hunts know better
 WILD = 6.0  # s.d. from the median of its visit from which on a run is an accident
 Z_LOW, Z_HIGH = -1.959964, 1.959964  # of a 95 % interval
 # Of chi-square with 1 to 6 degrees of freedom.

@@ -24,7 +24,5 @@ class Policy:
     max_minutes: float = 0.0
     build_cost: float = 10.0  # first guess of a build's cost in runs, until this hunt has seen its own
     all_steps: bool = False  # after the largest change, every other of at least ``min_effect``
-    noise: float | None = (
-        None  # s.d. of one run if the host's history knows it: that of the first, if there are several
-    )
+    noise: float | None = None  # s.d. of one run if it is known of the first host or of one of its class
     kinds: tuple[str, ...] = ()  # class of each host; hosts of one class show the same change; empty: all are of one

@@ -26,6 +26,11 @@ class LocalHost:
     name: str
     root: PurePosixPath
 
+    @property
+    def here(self) -> bool:
+        """It is the machine that we run on."""
+        return True
+
     def run(
         self,
         argv: Sequence[str],

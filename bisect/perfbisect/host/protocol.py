@@ -37,6 +37,10 @@ class Host(Protocol):
     def root(self) -> PurePosixPath:
         """The folder on that host under which everything of ours lives."""
 
+    @property
+    def here(self) -> bool:
+        """Whether it is the machine that we run on, whose files we can read ourselves."""
+
     def run(
         self,
         argv: Sequence[str],

@@ -44,6 +44,11 @@ class SshHost:
     root: PurePosixPath
     link: Link
 
+    @property
+    def here(self) -> bool:
+        """To us it is another machine, even if it is not."""
+        return False
+
     def run(
         self,
         argv: Sequence[str],

@@ -30,6 +30,11 @@ class StoppableHost:
         """The folder on that host under which everything of ours lives."""
         return self.host.root
 
+    @property
+    def here(self) -> bool:
+        """Whether it is the machine that we run on."""
+        return self.host.here
+
     def run(
         self,
         argv: Sequence[str],

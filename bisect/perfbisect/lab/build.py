@@ -24,7 +24,7 @@ from perfbisect.lab.output import COMPILE, CONFIGURE, INSTALL, STAGE, Output
 from perfbisect.lab.toolchain import Toolchain, toolchain
 from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.lineage import variant_of
+from perfbisect.recipes.lineage import build_of, variant_of
 from perfbisect.recipes.placeholders import fill, fill_text
 from perfbisect.recipes.versions import version_text
 from perfbisect.recipes.when import TreeFacts, applied
@@ -54,6 +54,7 @@ class Built:
     facts: BuildFacts
     builder: Builder  # its conditions applied
     version: str  # of the system, "" when the recipe cannot tell
+    prefix: PurePosixPath | None = None  # where it is installed, if that is not among our finished builds
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def workshop(host: Host, entry: HostEntry, builder: Builder, variant: str, bare:
     """
     name = variant or builder.variant
     settings = variant_of(builder, name)
-    require(host, dict.fromkeys((*NEEDED, settings.cc, *builder.build.needs)))
+    require(host, dict.fromkeys((*NEEDED, settings.cc, *build_of(builder).needs)))
     compiler_cache.share(host, entry.ccache_remote)
     return Workshop(host, entry, builder, name, settings, toolchain(host, settings), bare)
 
@@ -120,6 +121,7 @@ def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
         source.checkout(shop.host, shop.bare, sha, shop.work / "source", shop.builder.ignore)
     version = _version(shop, sha)
     resolved = _resolved(shop, paths, version)
+    how = build_of(resolved)
     values = _values(shop, resolved, sha, version)
     steps = shop.host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(shop.work)], timeout=600).stdout
     output = Output(expected=int(steps) if steps.isdecimal() else 0)
@@ -129,17 +131,17 @@ def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
         name=_job_name(shop, key),
         cwd=shop.work / "build",
         env=_environment(shop, resolved, values),
-        timeout=resolved.build.timeout,
+        timeout=how.timeout,
         merged=True,
     )
     status = yield from _follow(shop.host, job, output)
     if status:
-        raise _failure(shop, sha, key, job, output, status, resolved.build.timeout)
+        raise _failure(shop, sha, key, job, output, status, how.timeout)
     try:
-        binary = hash_artifacts(shop.host, shop.work / "prefix", resolved.build.artifacts)
+        binary = hash_artifacts(shop.host, shop.work / "prefix", how.artifacts)
     except FileNotFoundError as absent:
         output.error, output.stage = f"it did not install {absent}", INSTALL
-        raise _failure(shop, sha, key, job, output, 0, resolved.build.timeout) from None
+        raise _failure(shop, sha, key, job, output, 0, how.timeout) from None
     hits, misses = compiler_cache.count(
         shop.host.run(["sh", "-c", _REMEMBER, "remember", str(shop.work), str(output.steps)]).stdout
     )
@@ -214,10 +216,11 @@ def _values(shop: Workshop, resolved: Builder, sha: str, version: str) -> dict[s
 def _script(builder: Builder, values: dict[str, str | int]) -> str:
     """One shell script that runs every command of a build until one fails, saying which stage it is in."""
     lines = []
+    how = build_of(builder)
     stages: Sequence[tuple[str, Sequence[Sequence[str]]]] = (
-        (CONFIGURE, builder.build.configure),
-        (COMPILE, builder.build.compile),
-        (INSTALL, builder.build.install),
+        (CONFIGURE, how.configure),
+        (COMPILE, how.compile),
+        (INSTALL, how.install),
     )
     for stage, commands in stages:
         for command in commands:
@@ -234,7 +237,7 @@ def _environment(shop: Workshop, builder: Builder, values: dict[str, str | int])
         "ZERO_AR_DATE": "1",
         "GIT_CEILING_DIRECTORIES": str(shop.work),  # a repository around our root is not the one being built
     }
-    return cache | fixed | {name: fill_text(text, values) for name, text in builder.build.env.items()}
+    return cache | fixed | {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
 
 
 def _failure(

@@ -33,8 +33,8 @@ if [ -d "$2" ]; then
 fi
 [ ! -d "$1.part" ] || { rm -rf "$1"; mv -T -- "$1.part" "$1"; }
 """
-# The time of a build's folder is that of its last use.
-_POINT = 'mkdir -p "${2%/*}" && rm -rf "$2" && ln -s -- "$1" "$2" && touch -c -- "${1%/*}"'
+# The time of a build's folder, $3 if it is ours, is that of its last use.
+_POINT = 'mkdir -p "${2%/*}" && rm -rf "$2" && ln -s -- "$1" "$2" && { [ -z "$3" ] || touch -c -- "$3"; }'
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -97,12 +97,13 @@ def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, 
     return facts
 
 
-def put_in_place(host: Host, builder: str, key: str) -> PurePosixPath:
-    """Make ``root/work/BUILDER/prefix`` lead to a finished build, and return that path.
+def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
+    """Make ``root/work/BUILDER/prefix`` lead to a finished build, or to what is installed ``elsewhere``; return that path.
 
     It is where the build was installed, so paths that it remembers are right again; and it is the same, and as long,
     for every build that is measured.
     """
     fixed = host.root / "work" / builder / "prefix"
-    host.run(["sh", "-c", _POINT, "point", str(prefix(host, key)), str(fixed)])
+    installed, ours = (elsewhere, "") if elsewhere else (prefix(host, key), str(folder(host, key)))
+    host.run(["sh", "-c", _POINT, "point", str(installed), str(fixed), ours])
     return fixed

@@ -1,11 +1,11 @@
 """The lab that acts on a real host: builds what is not built, times what is ordered, tells what happens."""
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from perfbisect.core.event import (
     BuildFinished,
@@ -28,6 +28,7 @@ from perfbisect.host.outcome import no_space
 from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
 from perfbisect.lab import build, builds, dataset, perf, recipe, scripts, settings, source, visit
+from perfbisect.lab.server import runs_as_nobody
 from perfbisect.lab.ship import ship
 from perfbisect.lab.system import System
 from perfbisect.lab.turn import Turn
@@ -49,7 +50,7 @@ rm -rf "$1/tmp"
 class HostLab:
     """Carries out measurements of ``commits``, the commit of each candidate, on one host.
 
-    ``describe`` tells of a commit what people know it by; ``variant`` "" is the recipe's own choice.
+    A candidate of ``prebuilt`` binaries has the name that people gave it in place of a commit. ``describe`` tells of a commit what people know it by; ``variant`` "" is the recipe's own choice.
     """
 
     host: Host
@@ -62,6 +63,8 @@ class HostLab:
     describe: Callable[[str], Commit]
     known: Mapping[str, str] = field(default_factory=dict)  # commit → key of its build in earlier sessions of the hunt
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → what to call it when it fails: "the good end"
+    prebuilt: Mapping[int, build.Built] = field(default_factory=dict)  # candidate → what needs no building
+    ranged: bool = True  # the commits are a range, nothing without its ends; or else each stands for itself
     loaded: Mapping[str, str] = field(default_factory=dict)  # commit → key of its data in earlier sessions of the hunt
     memory: int = 0  # MiB of the host when the hunt began; 0: what it has now
     maker: Host | None = None  # where builds are made, if not here
@@ -71,18 +74,18 @@ class HostLab:
 
     def __post_init__(self) -> None:
         """Nothing is done on the host before the first measurement."""
-        self._built: dict[int, build.Built] = {}
+        self._built = dict(self.prebuilt)
         self._shop: build.Workshop | None = None
         self._bench: visit.Bench | None = None
         self._values: dict[str, str | int] = {}
         self._data: dict[int, str] = {}  # candidate → key of its dataset, once it is there
-        self._refused: dict[
-            int, dict[str, RunFailed]
-        ] = {}  # candidate → keys of data on which it does not start, and why
+        # Candidate → keys of data on which it does not start, and why.
+        self._refused: dict[int, dict[str, RunFailed]] = {}
         self._verified: set[str] = set()  # keys of data known to be what was loaded
         self._remade: set[str] = set()  # keys of data that were found damaged
         self._alone = False  # no build of an earlier session can be running any more
         self._losses = 0  # in a row
+        self._announced = False  # the build that comes next
         self._boot: str | None = None  # of the host, when the session began
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
@@ -96,7 +99,7 @@ class HostLab:
             with ExitStack() as alone:
                 for name in sorted(turns):  # everybody in the same order, so that nobody waits for one who waits
                     alone.enter_context(turns[name])
-                self._set_up()
+                yield from self._set_up(order.plan[0].candidate)
         for share in order.plan:
             with self.quiet_maker if self.maker else self.quiet:
                 if share.candidate not in self._built and not (yield from self._build(share.candidate)):
@@ -104,10 +107,10 @@ class HostLab:
         with self.quiet:
             yield from self._time(order)
 
-    def _set_up(self) -> None:
+    def _set_up(self, first: int) -> Generator[LabEvent]:
         """Look at the host once; end what an earlier session that was killed has left running, and tidy up.
 
-        Raises UsageError when builds would not be made as they were in earlier sessions.
+        ``first`` is what will be built first. Raises UsageError when builds would not be made as in earlier sessions.
         """
         host, device = self.host, self.entry.device
         self._boot = ask(host, BOOT)
@@ -123,22 +126,14 @@ class HostLab:
             counts = bool(perf.probe(host))
         except EnvironmentFailure:
             counts = False
-        maker = self.maker or host
-        bare = source.mirror(maker, self.repository, self.builder.name, [self.commits[0], self.commits[-1]])
         cores = ask(host, CORES) or 1
         self._values = {
             "recipe": str(recipe.place(host, self.builder)),
             "jobs": self.entry.jobs or cores,
             **settings.sizes(self.entry, self.memory or ask(host, MEMORY_MIB) or 0, cores),
         }
-        self._shop = build.workshop(maker, self.maker_entry or self.entry, self.builder, self.variant, bare)
-        commit = next((commit for commit in self.commits if commit in self.known), None)
-        if commit and build.key_of(self._shop, commit) != self.known[commit]:
-            raise UsageError(
-                f"{commit[:10]} would now be built in another way than earlier in this hunt, so the runs of then and of "
-                "now cannot be compared.",
-                f"The recipe of {self.builder.name} or the compiler has changed: undo that, or begin a new hunt.",
-            )
+        if commits := [commit for candidate, commit in enumerate(self.commits) if candidate not in self.prebuilt]:
+            yield from self._prepare_to_build([commits[0], commits[-1]] if self.ranged else commits, first)
         self._bench = visit.Bench(
             host,
             self.entry,
@@ -149,11 +144,39 @@ class HostLab:
             bool(device) and "iostat" not in absent,
         )
 
+    def _prepare_to_build(self, tips: Sequence[str], first: int) -> Generator[LabEvent]:
+        """Bring the sources, with all that ``tips`` reach, to where builds are made. Raises UsageError as ``_set_up``."""
+        maker = self.maker or self.host
+        bare = yield from self._send(maker, tips, first)
+        self._shop = build.workshop(maker, self.maker_entry or self.entry, self.builder, self.variant, bare)
+        commit = next((commit for commit in self.commits if commit in self.known), None)
+        if commit and build.key_of(self._shop, commit) != self.known[commit]:
+            raise UsageError(
+                f"{commit[:10]} would now be built in another way than earlier in this hunt, so the runs of then and of "
+                "now cannot be compared.",
+                f"The recipe of {self.builder.name} or the compiler has changed: undo that, or begin a new hunt.",
+            )
+
+    def _send(self, maker: Host, tips: Sequence[str], first: int) -> Generator[LabEvent, None, PurePosixPath]:
+        """Bring the sources to the host that builds, as a part of the first build; returns where they are."""
+        sending = source.mirror(maker, self.repository, self.builder.name, tips)
+        while True:
+            try:
+                done, total = next(sending)
+            except StopIteration as end:
+                return PurePosixPath(end.value)
+            if not self._announced:
+                self._announced = True
+                yield BuildStarted(first, self.describe(self.commits[first]))
+            yield BuildProgress(first, done, total, "send")
+
     def _build(self, candidate: int) -> Generator[LabEvent, None, bool]:
         """Build a candidate; true when it is there, and is worth being measured."""
         assert self._shop
         commit = self.commits[candidate]
-        yield BuildStarted(candidate, self.describe(commit))
+        if not self._announced:
+            yield BuildStarted(candidate, self.describe(commit))
+        self._announced = False
         began = time.monotonic()
         built: build.Built | None = None
         while built is None:
@@ -308,10 +331,19 @@ class HostLab:
         return self._failed(candidate, RunFailed(reason, stage=stage, log=str(self.host.root / "jobs")), began)
 
     def _system(self, candidate: int) -> System:
-        """A built candidate, put where every build is measured."""
+        """A built candidate, put where every build is measured.
+
+        Only what is installed elsewhere stays there for a server that may not be root: not everywhere in our folders
+        would it see itself.
+        """
         commit, built = self.commits[candidate], self._built[candidate]
-        prefix = builds.put_in_place(self.host, self.builder.name, built.facts.key)
-        values = {**self._values, "commit": commit, "prefix": str(prefix), "version": built.version}
+        server = built.builder.server
+        if built.prefix and server and runs_as_nobody(self.host, server):
+            prefix = built.prefix
+        else:
+            prefix = builds.put_in_place(self.host, self.builder.name, built.facts.key, built.prefix)
+        sha = "" if candidate in self.prebuilt else commit
+        values = {**self._values, "commit": sha, "prefix": str(prefix), "version": built.version}
         return System(commit, built.facts.key, prefix, built.builder, values)
 
     def _failed(self, candidate: int, failure: BuildFailed | RunFailed, began: float) -> CandidateSkipped:
@@ -322,13 +354,14 @@ class HostLab:
         mended, after which the hunt can go on.
         """
         commit = self.commits[candidate]
+        name = commit if candidate in self.prebuilt else commit[:10]
         if is_full(self.host):
-            raise no_space(self.host.name, f"{commit[:10]} cannot be measured: {failure}") from failure
-        if candidate in (0, len(self.commits) - 1):
+            raise no_space(self.host.name, f"{name} cannot be measured: {failure}") from failure
+        if self.ranged and candidate in (0, len(self.commits) - 1):
             end = self.ends.get(commit, "an end of the range")
             what = "cannot be built" if isinstance(failure, BuildFailed) else f"fails in workload {self.workload.name}"
             raise EnvironmentFailure(
-                f"nothing can be compared, because {end}, {commit[:10]}, {what}: {failure}", failure.advice
+                f"nothing can be compared, because {end}, {name}, {what}: {failure}", failure.advice
             ) from failure
         seconds = time.monotonic() - began
         return CandidateSkipped(candidate, SkipFacts(commit, failure.stage, str(failure), failure.log, seconds))

@@ -15,6 +15,7 @@ from perfbisect.lab.checks.finding import Finding, Level, Look, Task
 from perfbisect.lab.checks.processor import clock_speed, layout, sharing
 from perfbisect.lab.checks.room import space, swap
 from perfbisect.lab.checks.tools import check_pinning, drivers, tools
+from perfbisect.recipes.workload import Workload
 
 CHECKS = (tools, drivers, space, counters, device, load, others, clock_speed, sharing, layout, swap, clock)
 """The most serious first."""
@@ -38,11 +39,16 @@ def findings(look: Look) -> Iterator[Finding]:
     Raises UsageError for a workload that sysbench cannot run, and for settings in hosts.toml that do not fit the host.
     """
     if workload := look.task.workload:
-        sysbench.command(workload, scripts.measured(workload))
-        scripts.preparing(workload)
+        check_workload(workload)
     check_pinning(look)
     for check in CHECKS:
         yield from check(look)
+
+
+def check_workload(workload: Workload) -> None:
+    """Raise UsageError for a workload that cannot be run."""
+    sysbench.command(workload, scripts.measured(workload))
+    scripts.preparing(workload)
 
 
 def warnings(look: Look) -> tuple[Warned, ...]:

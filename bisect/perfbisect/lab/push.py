@@ -5,23 +5,25 @@ with one set of settings, and only the objects that are missing there travel.
 """
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
 from perfbisect.host.protocol import Host
-from perfbisect.repository.command import OPTIONS, environment, failure
+from perfbisect.repository.command import OPTIONS, environment, talk
 
 REFS = "refs/perfbisect"
+SENDING = "Writing objects"  # as git calls it
 ATTEMPTS = 5  # at a push during which the connection broke off
 
 # Nothing is tidied up behind our back, while something else is measured.
 _RECEIVE = ("git", "-c", "gc.auto=0", "-c", "receive.autogc=false", "-c", "receive.fsckObjects=false", "receive-pack")
 
 
-def push(host: Host, bare: PurePosixPath, git_dir: Path, commits: Sequence[str]) -> None:
+def push(host: Host, bare: PurePosixPath, git_dir: Path, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Bring ``commits`` and all that they reach; a reference keeps each of them there.
 
+    Yields steps done and steps in all, the first once it is known that something has to be brought.
     Raises EnvironmentFailure for a repository that has not everything itself, and when the connection stays lost.
     """
     script = 'cd -- "$1" && shift && for sha do [ -f "$sha" ] || echo "$sha"; done'
@@ -32,54 +34,54 @@ def push(host: Host, bare: PurePosixPath, git_dir: Path, commits: Sequence[str])
     if not absent:
         return
     _refuse_incomplete(git_dir)
+    yield 0, 0
     for left in reversed(range(ATTEMPTS)):
         try:
-            _push(host, bare, git_dir, absent)
+            yield from _push(host, bare, git_dir, absent)
             return
         except ConnectionLost:
             if not left:
                 raise
 
 
-def _push(host: Host, bare: PurePosixPath, git_dir: Path, commits: Sequence[str]) -> None:
+def _push(host: Host, bare: PurePosixPath, git_dir: Path, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
     refs = [f"{commit}:{REFS}/{commit}" for commit in commits]
+    what = f"{git_dir} cannot be pushed to host {host.name}"
+    # Which protocols a user lets git follow concerns addresses, and this is none.
+    inherited = {name: value for name, value in environment().items() if name != "GIT_ALLOW_PROTOCOL"}
+    failed: EnvironmentFailure | None = None
     try:
         with host.stream([*_RECEIVE, str(bare)]) as socket:
             end = socket.fileno()
-            sent = _git(git_dir, "-c", "protocol.fd.allow=always", "push", "--quiet", f"fd::{end}", *refs, end=end)
-    except CommandFailed as refused:  # then git has said why
-        raise EnvironmentFailure(
-            f"{git_dir} cannot be pushed to host {host.name}: {refused}", refused.advice
-        ) from refused
-    if sent.returncode:
-        raise failure(f"{git_dir} cannot be pushed to host {host.name}", sent.stderr)
+            sending = [f"--git-dir={git_dir}", "-c", "protocol.fd.allow=always", "push", "--progress", f"fd::{end}"]
+            try:
+                for stage, done, total in talk(what, [*sending, *refs], inherited, [end]):
+                    if stage == SENDING:
+                        yield done, total
+            except EnvironmentFailure as error:  # the other end may know better why
+                failed = error
+    except CommandFailed as refused:
+        raise EnvironmentFailure(f"{what}: {refused}", refused.advice) from refused
+    if failed:
+        raise failed
 
 
 def _refuse_incomplete(git_dir: Path) -> None:
     """A clone that lacks objects has not what another machine needs."""
-    if _git(git_dir, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+    if _git(git_dir, "rev-parse", "--is-shallow-repository") == "true":
         raise EnvironmentFailure(
             f"{git_dir} is a shallow clone, whose commits cannot be brought to another machine",
             f"Complete it with: git --git-dir={git_dir} fetch --unshallow",
         )
-    promisors = _git(git_dir, "config", "--get-regexp", r"^remote\..*\.(promisor|partialclonefilter)$").stdout
-    if promisors.strip():
+    promisors = _git(git_dir, "config", "--get-regexp", r"^remote\..*\.(promisor|partialclonefilter)$")
+    if promisors:
         raise EnvironmentFailure(
             f"{git_dir} is a partial clone, whose commits cannot be brought to another machine",
             "Make a whole clone, without --filter, and give it by --repo.",
         )
 
 
-def _git(git_dir: Path, *arguments: str, end: int | None = None) -> subprocess.CompletedProcess[str]:
-    """git on this machine, with one end of a socket if that is given."""
-    inherited = {name: value for name, value in environment().items() if name != "GIT_ALLOW_PROTOCOL"}
-    return subprocess.run(
-        ["git", *OPTIONS, f"--git-dir={git_dir}", *arguments],
-        env=inherited,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        pass_fds=() if end is None else (end,),
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
+def _git(git_dir: Path, *arguments: str) -> str:
+    """What git on this machine prints; nothing when it fails."""
+    argv = ["git", *OPTIONS, f"--git-dir={git_dir}", *arguments]
+    return subprocess.run(argv, env=environment(), capture_output=True, text=True, check=False).stdout.strip()

@@ -9,12 +9,11 @@ along; ``sparse_patterns`` makes up for that difference.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
 from pathlib import Path, PurePosixPath
 
 from perfbisect.errors import CommandFailed, EnvironmentFailure
 from perfbisect.host.facts import is_full
-from perfbisect.host.local import LocalHost
 from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host, Result
 from perfbisect.lab.push import push
@@ -52,21 +51,24 @@ sha256sum <"$listing"
 """
 
 
-def mirror(host: Host, repository: Path, name: str, commits: Sequence[str]) -> PurePosixPath:
+def mirror(
+    host: Host, repository: Path, name: str, commits: Sequence[str]
+) -> Generator[tuple[int, int], None, PurePosixPath]:
     """The bare repository ``root/git/NAME.git`` with everything that ``commits`` of the local ``repository`` reach.
 
     On this machine no object is copied: the mirror borrows them, so that even a repository which lacks some serves for
-    the commits and paths which it has. To another machine git pushes those that are not there yet.
+    the commits and paths which it has. To another machine git pushes those that are not there yet: then it yields the
+    steps done and those in all.
     """
     bare = host.root / "git" / f"{name}.git"
     git_dir = _git_dir(repository)
     borrowed = ""
-    if isinstance(host, LocalHost):
+    if host.here:
         objects = _git(host, f"--git-dir={git_dir}", "rev-parse", "--git-path", "objects").stdout
         borrowed = _quoted_line(str(Path(objects.removesuffix("\n")).resolve()))
     _scripted(host, _MIRROR, [str(bare), borrowed])
     if not borrowed:
-        push(host, bare, git_dir, commits)
+        yield from push(host, bare, git_dir, commits)
     return bare
 
 

@@ -9,9 +9,9 @@ from perfbisect.recipes.builder import Builder
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One installed build."""
+    """One installed build, ours or somebody else's."""
 
-    commit: str
+    commit: str  # or the name of prebuilt binaries
     key: str  # of the build
     prefix: PurePosixPath
     builder: Builder  # its recipe, conditions applied

@@ -39,6 +39,7 @@ SERVER_PLACEHOLDERS = SIZE_PLACEHOLDERS | {
     "data", "socket", "port", "pidfile", "log",  # of this server and its copy of the dataset
     "config",  # the recipe's configuration file, filled in
 }  # fmt: skip
+INSTALLED_PLACEHOLDERS = frozenset({"prefix", "recipe"})
 CONFIG_PLACEHOLDERS = SERVER_PLACEHOLDERS | {"settings"}  # one line "name = value" for each of the recipe's settings
 PLACEHOLDERS = BUILD_PLACEHOLDERS | CONFIG_PLACEHOLDERS
 
@@ -121,13 +122,14 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     repository: str = ""
     release_tags: list[str] = []  # "version-{version}", "REL_{version:_}" (dots written as _)
     version: list[str] = []  # prints the version, run in the checkout: ["cat", "VERSION"]
+    installed_version: list[str] = []  # prints that of an installed system: ["{prefix}/bin/postgres", "--version"]
     ignore: list[str] = []  # paths that cannot change the speed, git's glob rules
     suspects: dict[str, Weight] = {}  # path (git's glob rules) → how much likelier a commit that touches it is
     driver: str  # what workloads talk to: "sqlite", "mysql", "pgsql", …
     library: str = ""  # of an embedded system: path below {prefix} that the workload loads
     variant: str = "o2nofp"  # the default one
     variants: dict[str, Variant] = {}
-    build: Build
+    build: Build | None = None  # without it only prebuilt binaries can be measured
     server: Server | None = None
     dataset: Dataset = Dataset()
     when: list[When] = []

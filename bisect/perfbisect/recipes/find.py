@@ -63,6 +63,31 @@ def load_workloads(given: str | Path = "") -> list[Workload]:
     return [workload for _, file in sorted(files.items()) for workload in read_suite(file).workloads.values()]
 
 
+def choose_workloads(words: str, driver: str, given: str | Path = "") -> list[str]:
+    """The names of the workloads for a driver that ``words`` ask for, each once: workloads, groups and suites by their
+    names, separated by commas; a workload goes before a group of its name.
+
+    Raises RecipeError for a word that is neither, and as ``load_workload``.
+    """
+    fitting = [workload for workload in load_workloads(given) if workload.driver == driver]
+    short = [workload.name for workload in fitting]
+    found: list[str] = []
+    for word in filter(None, map(str.strip, words.split(","))):
+        members = [workload for workload in fitting if word in (workload.group, workload.suite)]
+        if word not in short and members:
+            found += [one.name if short.count(one.name) == 1 else full_name(one) for one in members]
+        elif word in short or "/" in word:
+            load_workload(word, driver, given)
+            found.append(word)
+        else:
+            groups = {workload.group for workload in fitting}
+            raise RecipeError(
+                f"There is no workload and no group '{word}' for {driver}.{hint(word, [*short, *groups])}",
+                f"Workloads for {driver}: {listed(set(short))}. Groups: {listed(groups)}.",
+            )
+    return list(dict.fromkeys(found))
+
+
 def full_name(workload: Workload) -> str:
     """The name that no other workload has."""
     return f"{workload.suite}/{workload.name}"

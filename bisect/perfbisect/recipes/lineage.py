@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from perfbisect.errors import RecipeError
-from perfbisect.recipes.builder import Builder, Variant, When
+from perfbisect.recipes.builder import Build, Builder, Variant, When
 from perfbisect.recipes.nearest import hint, listed
 from perfbisect.recipes.placeholders import check_config, check_placeholders
 from perfbisect.recipes.strict import Place, Table, convert, merged, read_table, read_text, verify
@@ -96,6 +96,17 @@ def variant_of(builder: Builder, name: str = "") -> Variant:
     return builder.variants[wanted]
 
 
+def build_of(builder: Builder) -> Build:
+    """How a commit is built. Raises RecipeError for a recipe that does not say it."""
+    if builder.build is None:
+        raise RecipeError(
+            f"Builder {builder.name} cannot build commits: its recipe has no [build].",
+            "Compare installed releases (bisect compare NAME=PATH NAME=PATH …), or write a recipe with "
+            f'extends = "{builder.name}" and a [build] of your own: see docs/recipes.md.',
+        )
+    return builder.build
+
+
 def _lineage(file: Path, folders: Sequence[Path]) -> list[Source]:
     """The recipe itself, then what it extends, then what that extends, …"""
     sources = [_read_source(file)]
@@ -141,7 +152,7 @@ def _check_changes(sources: Sequence[Source], table: Table) -> None:
         for index, block in enumerate(source.table.get("when", [])):
             place = Place(source.file).at("when").at(index)
             changed = convert(merged({**table, "when": []}, block["change"]), Builder, place.at("change"))
-            if block.get("version") and not changed.version:
+            if block.get("version") and not (changed.version or changed.installed_version):
                 raise place.at("version").mistake(
                     "cannot be decided: the recipe does not say how to read the version of a tree.",
                     'Give a command that prints it: version = ["cat", "VERSION"].',
@@ -159,9 +170,10 @@ def _check_builder(builder: Builder, place: Place) -> None:
             f'is "{builder.variant}", but there is no such variant.{hint(builder.variant, builder.variants)}',
             f"Variants: {listed(builder.variants)}.",
         )
-    if not builder.build.artifacts:
+    artifacts = builder.build.artifacts if builder.build else []
+    if builder.build and not artifacts:
         raise place.at("build").at("artifacts").mistake("is empty: name at least one file that is measured.")
-    for index, path in enumerate((builder.library, *builder.build.artifacts)):
+    for index, path in enumerate((builder.library, *artifacts)):
         parts = PurePosixPath(path).parts
         if path.startswith("/") or ".." in parts:
             where = place.at("build").at("artifacts").at(index - 1) if index else place.at("library")

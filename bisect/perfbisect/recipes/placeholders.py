@@ -13,6 +13,7 @@ from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import (
     BUILD_PLACEHOLDERS,
     CONFIG_PLACEHOLDERS,
+    INSTALLED_PLACEHOLDERS,
     SERVER_PLACEHOLDERS,
     VERSION_PLACEHOLDERS,
 )
@@ -62,6 +63,7 @@ def _quoted(word: str, value: str | int) -> str:
 def check_placeholders(table: Table, place: Place) -> None:
     """Raise RecipeError for a placeholder, anywhere in a builder's table, that is not known where it stands."""
     _check(table.get("version", []), place.at("version"), VERSION_PLACEHOLDERS)
+    _check(table.get("installed_version", []), place.at("installed_version"), INSTALLED_PLACEHOLDERS)
     for section, keys, allowed in (
         ("build", ("configure", "compile", "install", "env"), BUILD_PLACEHOLDERS),
         ("server", IN_SERVER, SERVER_PLACEHOLDERS),

@@ -5,6 +5,7 @@ nothing of partial files, whose missing keys come from elsewhere (``extends``, `
 against the structs' own type hints first, and converted after that.
 """
 
+import re
 import tomllib
 import types
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from perfbisect.recipes.nearest import hint
 Table = dict[str, Any]
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
+PASSWORD = re.compile(r"//.*@")  # and what else stands before the host of an address
 WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list", dict: "a table"}
 
 
@@ -136,11 +138,11 @@ def describe(kind: Any) -> str:
 
 
 def show(value: object) -> str:
-    """A value as the user wrote it, with its type where that is not plain to see."""
+    """A value as the user wrote it, but for passwords, with its type where that is not plain to see."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f'"{value}"'
+        return f'"{PASSWORD.sub("//…@", value)}"'
     if isinstance(value, int | float):
         return f"the number {value}"
     return WORDS.get(type(value), f"{value}")

@@ -4,21 +4,19 @@ import fcntl
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from perfbisect.errors import UsageError
 from perfbisect.recipes.builder import Builder
-from perfbisect.repository.command import OPTIONS, environment, failure, git
+from perfbisect.repository.command import git, talk
 from perfbisect.repository.resolve import look_up, open_repository, tags_of
 
 Progress = Callable[[str, int, int], None]  # what git does, steps done, steps in all
 
 # Branches and tags only: pull requests, which some servers offer too, can outweigh the history.
 REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
-STEP = re.compile(r"(?:remote: )?([A-Z][A-Za-z ]+):\s+\d+% \((\d+)/(\d+)\)")
 
 
 def cached_clone(builder: Builder, revisions: Sequence[str] = (), progress: Progress | None = None) -> Path:
@@ -80,26 +78,6 @@ def _is_behind(path: Path, builder: Builder, revisions: Sequence[str]) -> bool:
 
 
 def _talk(what: str, arguments: Sequence[str], progress: Progress | None) -> None:
-    """Run git with what it says read line by line; whatever interrupts us, it does not go on alone."""
-    said = []
-    with subprocess.Popen(
-        ["git", *OPTIONS, *arguments],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",
-    ) as process:
-        try:
-            for line in process.stderr or ():
-                step = STEP.match(line)
-                if not step:
-                    said.append(line)
-                elif progress:
-                    progress(step[1], int(step[2]), int(step[3]))
-        except BaseException:
-            process.terminate()  # not killed, so that it can end its own children, which write too
-            raise
-    if process.returncode:
-        raise failure(what, "\n".join(said))
+    for step in talk(what, arguments):
+        if progress:
+            progress(*step)

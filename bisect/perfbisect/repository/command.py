@@ -6,8 +6,9 @@ still read, because it says which repositories are safe and how to reach a remot
 """
 
 import os
+import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 SETTINGS = ("core.quotePath=off", "log.showSignature=false", "i18n.logOutputEncoding=UTF-8", "color.ui=false",
             "core.commitGraph=false")  # fmt: skip
 OPTIONS = ("--no-pager", "--no-replace-objects", *(word for setting in SETTINGS for word in ("-c", setting)))
+
+STEP = re.compile(r"(?:remote: )?([A-Z][A-Za-z ]+):\s+\d+% \((\d+)/(\d+)\)")
 
 # How to reach remotes, and where the user's configuration is.
 KEPT = ("GIT_SSH", "GIT_SSL_", "GIT_HTTP_", "GIT_PROXY_", "GIT_ASKPASS", "GIT_TERMINAL_PROMPT", "GIT_ALLOW_PROTOCOL",
@@ -67,6 +70,37 @@ def git(repo: "Repo", *arguments: str, stdin: str = "", allowed: tuple[int, ...]
     if done.returncode not in allowed:
         raise failure(f"git {arguments[0]} failed in {repo.git_dir}", done.stderr)
     return done.stdout
+
+
+def talk(
+    what: str, arguments: Sequence[str], env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
+) -> Iterator[tuple[str, int, int]]:
+    """Run a git command that reports progress: yields what it does, the steps done, and those in all.
+
+    Whatever interrupts us, it does not go on alone. Raises EnvironmentFailure, beginning with ``what``, when it fails.
+    """
+    said = []
+    with subprocess.Popen(
+        ["git", *OPTIONS, *arguments],
+        env=env or environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=pass_fds,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        try:
+            for line in process.stderr or ():
+                if step := STEP.match(line):
+                    yield step[1], int(step[2]), int(step[3])
+                else:
+                    said.append(line)
+        except BaseException:
+            process.terminate()  # not killed, so that it can end its own children, which write too
+            raise
+    if process.returncode:
+        raise failure(what, "\n".join(said))
 
 
 def failure(what: str, stderr: str) -> EnvironmentFailure:

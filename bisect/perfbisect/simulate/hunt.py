@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from perfbisect.core.observation import Observation
-from perfbisect.core.order import Belief, Measure, Verdict
+from perfbisect.core.order import Belief, Found, Measure, Verdict
 from perfbisect.core.policy import Policy
 from perfbisect.core.search import decide
 from perfbisect.simulate.world import World
@@ -33,7 +33,8 @@ class _Work:
 def hunt(world: World, policy: Policy, most_orders: int = 1000, hosts: int = 1) -> Outcome:
     """Hunt in ``world`` until the verdict. Raises RuntimeError if there is none after ``most_orders`` orders.
 
-    With several hosts, one that is free gets the next order at once; a verdict waits for what is under way.
+    With several hosts, one that is free gets the next order at once. Where no culprit is named, the verdict waits for
+    what is under way.
     """
     seen: list[Observation] = []
     working: list[_Work] = []
@@ -45,7 +46,7 @@ def hunt(world: World, policy: Policy, most_orders: int = 1000, hosts: int = 1) 
             world.wait(order.host, time)
             working.append(_Work(order, world.measure(order), world.clock(order.host)))
             orders += 1
-        elif not working:
+        elif not working or isinstance(decision.order, Found):
             outcome = decision.order, decision.belief, tuple(seen)
             return Outcome(*outcome, world.builds, world.runs, world.now / 60)
         if len(working) == hosts or not isinstance(decision.order, Measure):

@@ -98,7 +98,9 @@ def read_kept(connection: sqlite3.Connection, settings: Settings) -> tuple[froze
 
 
 def read_pinned(connection: sqlite3.Connection, host: str, since: float) -> frozenset[str]:
-    """Keys of builds and datasets on a host of hunts without a verdict of which something was heard after ``since``."""
+    """Keys of builds and datasets on a host of hunts without a verdict of which something was heard after ``since``, and
+    of comparisons begun since then that have not ended.
+    """
     unfinished = """
 SELECT id FROM hunts WHERE ended IS NULL
   AND (started >= :since OR EXISTS (SELECT 1 FROM events WHERE hunt_id = hunts.id AND at >= :since))
@@ -106,10 +108,14 @@ SELECT id FROM hunts WHERE ended IS NULL
     rows = connection.execute(
         f"SELECT build_key FROM builds WHERE host = :host AND hunt_id IN ({unfinished})"
         " UNION SELECT dataset_key FROM runs JOIN visits ON visits.id = visit_id"
-        f" WHERE host = :host AND dataset_key IS NOT NULL AND runs.hunt_id IN ({unfinished})",
+        f" WHERE host = :host AND dataset_key IS NOT NULL AND runs.hunt_id IN ({unfinished})"
+        " UNION SELECT coalesce(json_extract(body, '$.build_key'), '') FROM trial_runs JOIN trials ON id = trial_id"
+        " WHERE host = :host AND ended IS NULL AND kind = 'compare' AND started >= :since"
+        " UNION SELECT coalesce(json_extract(body, '$.dataset'), '') FROM trial_runs JOIN trials ON id = trial_id"
+        " WHERE host = :host AND ended IS NULL AND kind = 'compare' AND started >= :since",
         {"host": host, "since": since},
     )
-    return frozenset(key for (key,) in rows)
+    return frozenset(key for (key,) in rows if key)
 
 
 def read_noise(connection: sqlite3.Connection, settings: Settings) -> float | None:

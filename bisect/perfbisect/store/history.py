@@ -23,7 +23,7 @@ from perfbisect.core.settings import Settings
 from perfbisect.errors import UsageError
 from perfbisect.process import here
 from perfbisect.store.connection import default_place, explained, open_reader, open_writer
-from perfbisect.store.listing import Listed, read_hunts
+from perfbisect.store.listing import Listed, ListedTrial, read_hunts, read_trials
 from perfbisect.store.query import Answer, ask
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     import sqlite_utils
 
     from perfbisect.core.event import Commit, Event, HuntStarted
-    from perfbisect.core.measurement import HostFacts, RunFacts, SkipFacts
+    from perfbisect.core.measurement import HostFacts, SkipFacts
     from perfbisect.core.noise import Noise
     from perfbisect.core.observe import Logged
+    from perfbisect.core.trial import Asked, Trial, TrialRun
     from perfbisect.store.experience import Costs
 
 
@@ -160,21 +161,53 @@ class History:
         """Say that this process works on a hunt."""
         db.table("sessions").insert({"hunt_id": hunt, "started": at, "process": here()})
 
-    # A build measured against itself
+    # Builds measured without a search
 
-    def begin_trial(self, settings: Settings, host: "HostFacts", commit: "Commit", at: float) -> int:
-        """Enter a new A/A of the good commit of ``settings`` and return its id."""
+    def begin_trial(self, asked: "Asked", host: "HostFacts", commits: "Sequence[Commit]", at: float) -> "Trial":
+        """Enter a new trial; ``commits`` is what people know of those among its builds."""
+        from perfbisect.core.trial import Trial
         from perfbisect.store.trials import enter_trial
 
         with self.transaction() as db:
-            return enter_trial(db, settings, host, commit, at)
+            return Trial(enter_trial(db, asked, host, commits, at), asked, host, at)
 
-    def add_to_trial(self, trial: int, visit: int, run: "RunFacts", at: float, cost: float) -> None:
-        """Add a run that ended ``at`` and cost so many seconds. It is durable when this returns."""
+    def go_on_with_trial(self, asked: "Asked", host: "HostFacts") -> "Trial | None":
+        """The newest trial that was interrupted and asked for the same on the same machine; this process has it now."""
+        from perfbisect.store.trials import enter_end, unfinished
+
+        with self.transaction() as db:
+            if trial := unfinished(self.connection, asked, host):
+                enter_end(db, trial.id, None)
+            return trial
+
+    def add_to_trial(self, trial: int, run: "TrialRun") -> None:
+        """Add a run. It is durable when this returns."""
         from perfbisect.store.trials import enter_run
 
         with self.transaction() as db:
-            enter_run(db, trial, visit, run, at, cost)
+            enter_run(db, trial, run)
+
+    def end_trial(self, trial: int, at: float) -> None:
+        """Enter that everything asked for was measured."""
+        from perfbisect.store.trials import enter_end
+
+        with self.transaction() as db:
+            enter_end(db, trial, at)
+
+    def trial(self, name: str) -> "Trial":
+        """The trial of that name, as c3. Raises UsageError when there is none."""
+        from perfbisect.store.trials import read_trial
+
+        with explained(self.path):
+            found = read_trial(self.connection, int(name[1:]))
+        if found is None or found.name != name:
+            raise UsageError(f"There is no {name} in the history {self.path}.", "`bisect history` lists what there is.")
+        return found
+
+    def trials(self) -> Sequence[ListedTrial]:
+        """All trials, oldest first."""
+        with explained(self.path):
+            return read_trials(self.connection)
 
     def conclude_trial(self, trial: int, noise: "Noise") -> None:
         """Enter what the runs so far come to."""

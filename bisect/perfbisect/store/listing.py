@@ -1,4 +1,4 @@
-"""All hunts at a glance, read without anything heavy: `bisect history` answers at once."""
+"""All hunts and trials at a glance, read without anything heavy: `bisect history` answers at once."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -32,6 +32,28 @@ class Listed:
     runs: int
 
 
+@dataclass(frozen=True, slots=True)
+class ListedTrial:
+    """One A/A or comparison of the history."""
+
+    id: str  # n4, c3
+    kind: str  # noise, compare
+    started: float
+    builder: str
+    variant: str
+    workloads: tuple[str, ...]
+    host: str
+    metric: str
+    builds: tuple[str, ...]  # names, the base first
+    state: str  # running, interrupted, done
+    runs: int
+
+
+TRIALS = """
+SELECT trials.id, kind, started, ended, process, builder, variant, host, metric,
+  (SELECT count(*) FROM trial_runs WHERE trial_id = trials.id) FROM trials ORDER BY trials.id
+"""
+
 HUNTS = """
 SELECT hunts.id, hunts.started, builder, variant, workload, host, metric, good, bad, commits, candidates - 1,
   merges, hunts.ended, verdicts.kind,
@@ -50,6 +72,29 @@ def read_hunts(connection: sqlite3.Connection, hunt: int | None = None) -> tuple
     where, values = ("", []) if hunt is None else (" WHERE hunts.id = ?", [hunt])
     rows = connection.execute(f"{HUNTS}{where} ORDER BY hunts.id", values)
     return tuple(Listed(*(*row[:12], state(*row[12:15]), *row[15:])) for row in rows)
+
+
+def read_trials(connection: sqlite3.Connection) -> tuple[ListedTrial, ...]:
+    """All trials, oldest first."""
+    names: dict[str, dict[int, list[str]]] = {}
+    for table in ("trial_builds", "trial_workloads"):
+        for trial, name in connection.execute(f"SELECT trial_id, name FROM {table} ORDER BY trial_id, number"):
+            names.setdefault(table, {}).setdefault(trial, []).append(name)
+    builds, workloads = (names.get(table, {}) for table in ("trial_builds", "trial_workloads"))
+    return tuple(
+        ListedTrial(
+            f"{kind[0]}{trial}", kind, started, builder, variant, tuple(workloads.get(trial, ())), host, metric,
+            tuple(builds.get(trial, ())), trial_state(ended, process), runs,
+        )
+        for trial, kind, started, ended, process, builder, variant, host, metric, runs in connection.execute(TRIALS)
+    )  # fmt: skip
+
+
+def trial_state(ended: float | None, process: str | None) -> str:
+    """Where a trial stands."""
+    if ended is not None:
+        return "done"
+    return "running" if process is not None and alive(process) else "interrupted"
 
 
 def state(ended: float | None, kind: str | None, process: str | None) -> str:

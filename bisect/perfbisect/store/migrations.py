@@ -8,6 +8,7 @@ is null. ``event_id`` is the entry of the log that a fact comes from.
 import sqlite_utils
 
 from perfbisect.store.connection import APPLICATION, VERSION
+from perfbisect.store.trial_tables import SUBJECTS, TRIALS
 
 migrations = sqlite_utils.Migrations("perfbisect")
 
@@ -239,35 +240,6 @@ WHERE NOT reused
 GROUP BY host, builder, variant
 """
 
-TRIALS = """
-CREATE TABLE trials ( -- one `bisect noise`: a build measured against itself
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  started REAL NOT NULL,
-  revision TEXT NOT NULL, -- as written
-  commit_hash TEXT NOT NULL REFERENCES commits(commit_hash),
-  builder TEXT NOT NULL,
-  variant TEXT NOT NULL,
-  workload TEXT NOT NULL,
-  overrides TEXT NOT NULL, -- JSON: what was changed of the workload
-  host TEXT NOT NULL,
-  host_id INTEGER NOT NULL REFERENCES hosts(id),
-  metric TEXT NOT NULL,
-  between_visits REAL, -- s.d. as a fraction, of the metric; null until it is known
-  within_visits REAL,
-  noise REAL -- s.d. of one run, as hunts take it
-);
-
-CREATE TABLE trial_runs (
-  trial_id INTEGER NOT NULL REFERENCES trials(id),
-  number INTEGER NOT NULL,
-  visit INTEGER NOT NULL,
-  at REAL NOT NULL, -- when it ended
-  cost REAL NOT NULL, -- seconds since the run before, or since its visit was ordered
-  body TEXT NOT NULL, -- JSON: all facts of the run
-  PRIMARY KEY (trial_id, number)
-) WITHOUT ROWID
-"""
-
 HOSTS = """
 ALTER TABLE events ADD COLUMN host TEXT;
 ALTER TABLE builds ADD COLUMN host TEXT NOT NULL DEFAULT '';
@@ -355,6 +327,12 @@ def m003_trials(db: sqlite_utils.Database) -> None:
 def m004_hosts(db: sqlite_utils.Database) -> None:
     """A hunt on several hosts: what happened says where."""
     run(db, HOSTS, 4)
+
+
+@migrations()
+def m005_subjects(db: sqlite_utils.Database) -> None:
+    """A trial may have several builds and workloads, and builds that are no commits."""
+    run(db, SUBJECTS, 5)
 
 
 def migrate(db: sqlite_utils.Database) -> None:

@@ -1,7 +1,9 @@
-"""A/As in the history: every run with all its facts, so that the noise of any metric can be read from them."""
+"""Trials in the history: A/As and comparisons, every run with all its facts, so that any metric can be read from them."""
 
 import json
 import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import sqlite_utils
@@ -9,66 +11,180 @@ import sqlite_utils
 from perfbisect.core.codec import builtins, dumps
 from perfbisect.core.event import Commit
 from perfbisect.core.measurement import HostFacts, RunFacts
-from perfbisect.core.noise import Noise, noise_in
+from perfbisect.core.noise import ENOUGH, Noise, noise_in
 from perfbisect.core.settings import Settings
+from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, Work
+from perfbisect.process import here
 from perfbisect.store.facts import clean, host_row, insert
+from perfbisect.store.listing import trial_state
 
-ENOUGH = 6  # runs of an A/A without which older hunts know better
 
-
-def enter_trial(db: sqlite_utils.Database, settings: Settings, host: HostFacts, commit: Commit, at: float) -> int:
-    """A new A/A."""
-    known = {"commit_hash": commit.sha, "date": commit.date, "author": commit.author, "subject": commit.subject}
-    db.table("commits").upsert(clean(known), pk="commit_hash")
+def enter_trial(db: sqlite_utils.Database, asked: Asked, host: HostFacts, commits: Sequence[Commit], at: float) -> int:
+    """A new trial; ``commits`` is what people know of those among its builds."""
+    for commit in commits:
+        known = {"commit_hash": commit.sha, "date": commit.date, "author": commit.author, "subject": commit.subject}
+        db.table("commits").upsert(clean(known), pk="commit_hash")
     row = {
+        "kind": asked.kind,
         "started": at,
-        "revision": settings.good,
-        "commit_hash": commit.sha,
-        "builder": settings.builder,
-        "variant": settings.variant,
-        "workload": settings.workload,
-        "overrides": json.dumps(settings.overrides, separators=(",", ":")),
-        "host": settings.host,
+        "process": here(),
+        "builder": asked.builder,
+        "variant": asked.variant,
+        "overrides": compact(asked.overrides),
+        "host": asked.host,
         "host_id": host_row(db, host, at),
-        "metric": settings.metric,
+        "metric": asked.metric,
+        "visits": asked.rounds,
+        "runs": asked.runs,
     }
-    return insert(db, "trials", row)
+    trial = insert(db, "trials", row)
+    db.table("trial_builds").insert_all(
+        {
+            "trial_id": trial,
+            "number": number,
+            "name": build.name,
+            "commit_hash": build.commit or None,
+            "path": build.path or None,
+            "version": build.version or None,
+            "build_key": build.key or None,
+            "binary_hash": build.binary or None,
+            "trouble": build.trouble or None,
+        }
+        for number, build in enumerate(asked.subjects)
+    )
+    db.table("trial_workloads").insert_all(
+        {
+            "trial_id": trial,
+            "number": number,
+            "name": work.name,
+            "work_group": work.group,
+            "warmup": work.warmup,
+            "seconds": work.time,
+        }
+        for number, work in enumerate(asked.works)
+    )
+    return trial
 
 
-def enter_run(db: sqlite_utils.Database, trial: int, visit: int, run: RunFacts, at: float, cost: float) -> None:
+def enter_run(db: sqlite_utils.Database, trial: int, run: TrialRun) -> None:
     """One more run."""
     [number] = db.execute("SELECT count(*) FROM trial_runs WHERE trial_id = ?", [trial]).fetchone()
-    row = {"trial_id": trial, "number": number, "visit": visit, "at": at, "cost": cost, "body": dumps(builtins(run))}
+    row = {
+        "trial_id": trial,
+        "number": number,
+        "visit": run.round,
+        "build": run.subject,
+        "workload": run.work,
+        "at": run.at,
+        "cost": run.cost,
+        "body": dumps(builtins(run.facts)),
+    }
     db.table("trial_runs").insert(row)
 
 
 def enter_noise(db: sqlite_utils.Database, trial: int, noise: Noise) -> None:
-    """What the runs come to."""
+    """What the runs of an A/A come to."""
     db.execute(
         "UPDATE trials SET between_visits = ?, within_visits = ?, noise = ? WHERE id = ?",
         [noise.between, noise.within, noise.run, trial],
     )
 
 
+def enter_end(db: sqlite_utils.Database, trial: int, at: float | None) -> None:
+    """A trial has ended; or, with None, this process goes on with it."""
+    if at is None:
+        db.execute("UPDATE trials SET ended = NULL, process = ? WHERE id = ?", [here(), trial])
+    else:
+        db.execute("UPDATE trials SET ended = ? WHERE id = ?", [at, trial])
+
+
+def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
+    """A trial with all its runs; None when there is none of that number."""
+    row = connection.execute(
+        "SELECT kind, started, ended, process, builder, variant, overrides, host, host_id, metric, visits, runs"
+        " FROM trials WHERE id = ?",
+        [number],
+    ).fetchone()
+    if row is None:
+        return None
+    kind, started, ended, process, builder, variant, overrides, host, host_id, metric, visits, runs = row
+    builds = connection.execute(
+        "SELECT name, commit_hash, path, build_key, binary_hash, version, trouble FROM trial_builds"
+        " WHERE trial_id = ? ORDER BY number",
+        [number],
+    )
+    subjects = tuple(Subject(*(column or "" for column in build)) for build in builds)
+    works = connection.execute(
+        "SELECT name, work_group, warmup, seconds FROM trial_workloads WHERE trial_id = ? ORDER BY number", [number]
+    )
+    asked = Asked(
+        Kind(kind), builder, variant, host, metric, json.loads(overrides), subjects,
+        tuple(Work(*work) for work in works), visits, runs,
+    )  # fmt: skip
+    made = connection.execute(
+        "SELECT visit, workload, build, at, cost, body FROM trial_runs WHERE trial_id = ? ORDER BY number", [number]
+    )
+    return Trial(
+        number,
+        asked,
+        read_host(connection, host_id),
+        started,
+        trial_state(ended, process),
+        [
+            TrialRun(visit, work, subject, at, cost, msgspec.convert(json.loads(body), RunFacts))
+            for visit, work, subject, at, cost, body in made
+        ],
+    )
+
+
+def read_host(connection: sqlite3.Connection, row: int) -> HostFacts:
+    """What a host was like."""
+    name, cpu, cores, memory, kernel, compiler, tools, settings = connection.execute(
+        "SELECT name, cpu, cores, memory_mib, kernel, compiler, tools, settings FROM hosts WHERE id = ?", [row]
+    ).fetchone()
+    return HostFacts(name, cpu, cores, memory, kernel, compiler, json.loads(tools), json.loads(settings))
+
+
+def unfinished(connection: sqlite3.Connection, asked: Asked, host: HostFacts) -> Trial | None:
+    """The newest comparison that was interrupted, if it asked for the same of the same builds on the same machine."""
+    rows = connection.execute(
+        "SELECT id FROM trials WHERE kind = ? AND ended IS NULL AND builder = ? AND host = ? ORDER BY id DESC",
+        [asked.kind, asked.builder, asked.host],
+    ).fetchall()
+    for (number,) in rows:
+        trial = read_trial(connection, number)
+        if trial and trial.state == "interrupted" and same(trial.asked, asked) and trial.host == host:
+            return trial
+    return None
+
+
+def same(one: Asked, other: Asked) -> bool:
+    """Whether runs of two trials can be put together: how many there are to be, and of which metric, may differ."""
+    return replace(one, metric="", rounds=0) == replace(other, metric="", rounds=0)
+
+
 def trial_noise(connection: sqlite3.Connection, settings: Settings) -> Noise | None:
     """What the newest A/A with enough runs says of the metric, for the work that ``settings`` ask for."""
     rows = connection.execute(
-        "SELECT id FROM trials WHERE builder = ? AND variant = ? AND host = ? AND workload = ? AND overrides = ?"
-        " AND (SELECT count(*) FROM trial_runs WHERE trial_id = trials.id) >= ? ORDER BY id DESC",
+        "SELECT trials.id FROM trials JOIN trial_workloads ON trial_id = trials.id"
+        " WHERE kind = 'noise' AND builder = ? AND variant = ? AND host = ? AND name = ? AND overrides = ?"
+        " AND (SELECT count(*) FROM trial_runs WHERE trial_id = trials.id) >= ? ORDER BY trials.id DESC",
         [
             settings.builder,
             settings.variant,
             settings.host,
             settings.workload,
-            json.dumps(settings.overrides, separators=(",", ":")),
+            compact(settings.overrides),
             ENOUGH,
         ],
     ).fetchall()
-    for (trial,) in rows:
-        runs = connection.execute(
-            "SELECT visit, body FROM trial_runs WHERE trial_id = ? ORDER BY number", [trial]
-        ).fetchall()
-        facts = [(visit, msgspec.convert(json.loads(body), RunFacts)) for visit, body in runs]
-        if noise := noise_in(facts, settings.metric):
+    for (number,) in rows:
+        trial = read_trial(connection, number)
+        if trial and (noise := noise_in([(run.round, run.facts) for run in trial.runs], settings.metric)):
             return noise
     return None
+
+
+def compact(value: object) -> str:
+    """JSON without blanks, as it is compared with."""
+    return json.dumps(value, separators=(",", ":"))

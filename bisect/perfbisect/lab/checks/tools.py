@@ -9,9 +9,8 @@ from perfbisect.host.programs import how_to_install, missing
 from perfbisect.lab.checks.finding import Finding, Level, Look, Task
 from perfbisect.recipes.lineage import variant_of
 
-NEEDED = (
-    "git", "ccache", "sysbench", "timeout", "setsid", "flock", "ps", "awk", "base64", "tar", "ld", "objcopy", "readelf",
-)  # fmt: skip
+TO_MEASURE = ("sysbench", "timeout", "setsid", "flock", "ps", "awk", "base64", "tar")
+NEEDED = ("git", "ccache", *TO_MEASURE, "ld", "objcopy", "readelf")
 OF_SYSBENCH = frozenset({"mysql", "pgsql"})  # drivers that sysbench itself has, if it was compiled with them
 
 
@@ -46,9 +45,11 @@ def needed(task: Task) -> list[str]:
     if task.builder is None:
         return [*NEEDED, *to_pin]
     build, server = task.builder.build, task.builder.server
+    as_nobody = ["setpriv"] if server and server.refuses_root else []
+    if build is None:
+        return [*TO_MEASURE, *as_nobody, *to_pin]
     chosen = variant_of(task.builder, task.variant)
     commands = repr((build.configure, build.compile, build.install, build.env))
-    as_nobody = ["setpriv"] if server and server.refuses_root else []
     if task.entry.build_host:  # where the rest is needed
         return [*NEEDED, *as_nobody, *to_pin]
     compilers = [program for word, program in (("{cc}", chosen.cc), ("{cxx}", chosen.cxx)) if word in commands]

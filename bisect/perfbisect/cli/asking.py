@@ -1,0 +1,70 @@
+"""What `run`, `noise` and `compare` are asked alike: which system, how it is built and measured, and where recipes are."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perfbisect.cli.recipes import builder_name
+
+if TYPE_CHECKING:
+    from perfbisect.core.settings import Settings
+
+PATH = click.Path(path_type=Path)
+
+WHAT = (
+    click.option(
+        "--builder", "-b", required=True, metavar="NAME", shell_complete=builder_name, help="System to build."
+    ),
+    click.option("--repo", type=PATH, help="Local clone. Default: the recipe's URL, cloned once."),
+    click.option("--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`."),
+    click.option(
+        "--metric", default="qps", show_default=True, metavar="NAME", help="qps, p95, cpu/o, instructions/o, …"
+    ),
+)
+HOW = (
+    click.option("--time", type=click.IntRange(min=1), help="Seconds of each timed run."),
+    click.option("--warmup", type=click.FloatRange(min=0), help="Seconds of warm-up before each run."),
+    click.option("--threads", type=click.IntRange(min=1), help="Client threads."),
+    click.option("--builders", type=PATH, help="Folder with builders of your own."),
+    click.option("--workloads", type=PATH, help="Folder with workloads of your own."),
+    click.option("--hosts", type=PATH, help="hosts.toml to use."),
+)
+
+
+def asked_what(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what is measured; ``settings_of`` reads them."""
+    return added(command, WHAT)
+
+
+def asked_how(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how, and with which recipes; ``settings_of`` reads them."""
+    return added(command, HOW)
+
+
+def added(command: Callable[..., Any], options: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
+    """The command with these options, in their order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def settings_of(options: Mapping[str, Any], **own: Any) -> "Settings":
+    """The settings that the options of both kinds say, with what is a verb's ``own``."""
+    from perfbisect.core.settings import Settings
+
+    def folder(name: str) -> str:
+        return str(options[name].absolute()) if options[name] else ""
+
+    return Settings(
+        repository=folder("repo"),
+        builder=options["builder"],
+        variant=options["variant"],
+        metric=options["metric"],
+        overrides={key: options[key] for key in ("time", "warmup", "threads") if options[key] is not None},
+        builders_path=folder("builders"),
+        workloads_path=folder("workloads"),
+        hosts_path=folder("hosts"),
+        **own,
+    )

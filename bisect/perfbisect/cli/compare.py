@@ -1,0 +1,97 @@
+"""`bisect compare`: how fast are several builds, relative to the first?"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfbisect.cli.asking import asked_how, asked_what, settings_of
+from perfbisect.cli.options import history_option, painter, say
+from perfbisect.cli.recipes import host_name, workload_names
+from perfbisect.cli.waiting import patience, wait_option
+
+EPILOG = """\b
+Examples:
+  bisect compare 3.41.0 3.42.0 HEAD --builder sqlite --workload update-index
+  bisect compare 8.0.28 8.0.29 --builder mysql --workload point,write --host spare
+  bisect compare 15=/usr/lib/postgresql/15 17=/usr/lib/postgresql/17 -b postgres -w scan
+  bisect compare old=kv-1.2.tar.xz v1.3 --builder kv --workload get --visits 8
+
+\b
+A BUILD is a release as the builder's tags spell it, any git revision, or NAME=PATH for
+binaries that are there already: a folder on the host, or a tarball on this machine.
+Ctrl-C keeps what was measured, and the same command goes on with it; `bisect history`
+lists it, `bisect show` tells it again with its counters.
+
+\b
+Exit status: 0 all was measured, 2 something could not be, 3 usage or configuration error,
+4 environment failure, 130 interrupted.
+"""
+
+INCOMPLETE = 2
+
+
+@click.command(epilog=EPILOG)
+@click.argument("builds", nargs=-1, required=True, metavar="BUILD...")
+@click.option(
+    "--workload",
+    "-w",
+    required=True,
+    metavar="NAME,…",
+    shell_complete=workload_names,
+    help="What to run: workloads, groups or suites.",
+)
+@asked_what
+@click.option("--host", default="local", show_default=True, metavar="NAME", shell_complete=host_name, help="Where.")
+@click.option(
+    "--visits", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds: visits of each build."
+)
+@click.option("--runs", type=click.IntRange(min=1), default=2, show_default=True, help="Timed runs in each visit.")
+@asked_how
+@click.option("--json", "as_json", is_flag=True, help="One JSON object at the end.")
+@wait_option
+@history_option
+def compare(
+    builds: tuple[str, ...],
+    workload: str,
+    host: str,
+    visits: int,
+    runs: int,
+    as_json: bool,
+    wait: bool,
+    history: Path | None,
+    **options: Any,
+) -> int:
+    """Measure each BUILD, and say how fast it is relative to the first.
+
+    All builds take turns, so that drift of the machine cancels. Ratios and their 95 % intervals come from rounds in
+    which both sides were measured.
+    """
+    from dataclasses import replace
+
+    from perfbisect.cli.plan import Plan
+    from perfbisect.cli.progress import open_progress
+    from perfbisect.cli.settle import builder_of
+    from perfbisect.cli.subjects import read_subjects
+    from perfbisect.cli.trial import perform
+    from perfbisect.core.trial import Kind
+    from perfbisect.errors import INTERRUPTED
+    from perfbisect.recipes.find import choose_workloads
+    from perfbisect.report.comparison import as_object, lines
+
+    settings = settings_of(options, good=builds[0], bad=builds[-1], workload="", host=host)
+    builder = builder_of(settings)
+    names = choose_workloads(workload, builder.driver, settings.workloads_path)
+    if not names:
+        raise click.UsageError("--workload names nothing.")
+    settings, subjects = read_subjects(builds, settings, builder)
+    settings = replace(settings, workload=names[0])
+    plan = Plan.make(Kind.COMPARE, settings, subjects, names, visits, runs, patience(wait))
+    trial, complete = perform(plan, history, open_progress(quiet=as_json), patience(wait))
+    say(as_object(trial) if as_json else "\n".join(lines(trial, painter())))
+    if not complete:
+        click.echo(f"Interrupted. What was measured is kept as {trial.name}; the same command goes on.", err=True)
+        return INTERRUPTED
+    if not as_json:
+        click.echo(f"Counters per operation: bisect show {trial.name}", err=True)
+    return 0 if trial.whole() else INCOMPLETE

@@ -1,0 +1,71 @@
+"""What a trial stands on: recipes, workloads and a host that was looked at."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from perfbisect.cli.session import Scene
+from perfbisect.core.event import Commit
+from perfbisect.core.graph import Graph
+from perfbisect.core.settings import Settings
+from perfbisect.core.trial import Asked, Kind, Subject, Work
+from perfbisect.host.lock import Waiting
+from perfbisect.lab.preflight import check_workload
+from perfbisect.recipes.find import load_workload
+from perfbisect.recipes.workload import Workload
+from perfbisect.repository.describe import describe
+from perfbisect.repository.range import Range
+from perfbisect.repository.resolve import open_repository
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that a trial stands on, loaded and looked at; nothing is built yet."""
+
+    asked: Asked
+    scene: Scene
+    workloads: tuple[Workload, ...]
+
+    @classmethod
+    def make(
+        cls,
+        kind: Kind,
+        settings: Settings,
+        subjects: Sequence[Subject],
+        workloads: Sequence[str],
+        rounds: int,
+        runs: int,
+        waiting: Waiting | None,
+    ) -> "Plan":
+        """Load the recipes and look at the host, as before a hunt."""
+        names = tuple(subject.commit or subject.name for subject in subjects)
+        alone = Range(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
+        scene = Scene.set_up(settings, waiting, alone)
+        loaded = (load_workload(name, scene.builder.driver, settings.workloads_path) for name in workloads)
+        run = tuple(msgspec.structs.replace(each, **settings.overrides) for each in loaded)
+        for each in run:  # what cannot be run is told before anything is built
+            check_workload(each)
+        works = tuple(Work(name, each.group, each.warmup, each.time) for name, each in zip(workloads, run, strict=True))
+        asked = Asked(
+            kind, settings.builder, settings.variant, settings.host, settings.metric, settings.overrides,
+            tuple(subjects), works, rounds, runs,
+        )  # fmt: skip
+        return cls(asked, scene, run)
+
+    @property
+    def purpose(self) -> str:
+        """What others are told who find the host busy."""
+        names = ", ".join(subject.name for subject in self.asked.subjects)
+        what = "an A/A" if self.asked.kind is Kind.NOISE else "a comparison"
+        return f"{what} of {self.asked.builder}, {names},"
+
+    def commits(self) -> list[Commit]:
+        """What people know of the commits that are measured."""
+        found = [subject.commit for subject in self.asked.subjects if subject.commit]
+        if not found:
+            return []
+        with closing(open_repository(Path(self.scene.settings.repository))) as repository:
+            return [describe(repository, commit) for commit in dict.fromkeys(found)]

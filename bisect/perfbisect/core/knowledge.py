@@ -1,0 +1,60 @@
+"""Everything that follows from the readings at one moment of a hunt."""
+
+from dataclasses import dataclass
+
+from perfbisect.core import ends as both_ends
+from perfbisect.core.belief import believed
+from perfbisect.core.classes import Classes
+from perfbisect.core.ends import Contrast
+from perfbisect.core.graph import Graph
+from perfbisect.core.levels import Levels, estimate
+from perfbisect.core.model import Posterior, infer
+from perfbisect.core.order import Belief
+from perfbisect.core.policy import Policy
+from perfbisect.core.record import Record
+from perfbisect.core.robust import Behaviour, behaviour
+
+UNCHANGED = 0.08  # probability of any change below which there is nothing to find
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Knowledge:
+    """Everything that follows from the readings, at one moment of the hunt over ``graph`` under ``policy``."""
+
+    graph: Graph
+    policy: Policy
+    record: Record
+    levels: Levels
+    groups: Classes
+    posterior: Posterior
+    ends: Contrast
+    seen: Behaviour
+    belief: Belief
+
+    @property
+    def searching(self) -> bool:
+        """Whether anything between the ends was measured."""
+        ends = (0, self.record.name(self.graph.size - 1))
+        return any(b not in ends for b in self.record.builds)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is nothing to find, as far as these readings tell."""
+        hopeless_ends = both_ends.nothing(self.ends, self.policy, self.searching)
+        return hopeless_ends or (self.ends.runs >= 3 and self.posterior.change < UNCHANGED)
+
+    @property
+    def differ(self) -> bool:
+        """Whether the ends differ clearly enough to search."""
+        return both_ends.differ(self.ends, self.searching)
+
+
+def know(graph: Graph, policy: Policy, record: Record, groups: Classes) -> Knowledge:
+    """What follows from the readings of ``record``, in which both ends have some."""
+    bad = record.name(graph.size - 1)
+    seen = behaviour(record, 0, bad)
+    levels = estimate(record, seen.weight, policy.noise)
+    ends = both_ends.contrast(levels, record.builds.index(0), record.builds.index(bad))
+    posterior = infer(levels, groups, max(ends.drop, both_ends.least(policy)), ends.error)
+    belief = believed(groups, posterior, record, ends, levels, seen)
+    return Knowledge(graph, policy, record, levels, groups, posterior, ends, seen, belief)

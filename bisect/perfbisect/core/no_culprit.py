@@ -1,0 +1,40 @@
+"""The verdicts that name nobody."""
+
+import numpy as np
+
+from perfbisect.core import ends as both_ends
+from perfbisect.core.answer import credible_set
+from perfbisect.core.belief import CAP, prior_belief
+from perfbisect.core.ends import Contrast
+from perfbisect.core.graph import Graph
+from perfbisect.core.order import Belief, Inconclusive, Interval, NotReproduced, Verdict
+from perfbisect.core.policy import Policy
+from perfbisect.core.record import Record
+
+UNBUILDABLE = "unbuildable"
+BY_CHANCE = "by chance"
+
+
+def pointless(graph: Graph, record: Record, bad: int) -> Verdict | None:
+    """The verdict where nothing can be measured: an end is impossible to measure, or both are equal."""
+    if bad in record.skipped or 0 in record.skipped:
+        return nothing_known(graph, f"the {'good' if 0 in record.skipped else 'bad'} end cannot be measured")
+    if record.name(bad) == 0 or not (graph.weight[1:] > 0).any():
+        return NotReproduced(Interval(1.0, 1.0, 1.0), 0.0)
+    return None
+
+
+def undecided(belief: Belief, policy: Policy, reason: str) -> Inconclusive:
+    candidates = credible_set(belief.culprit, min(policy.confidence, CAP))
+    probabilities = tuple(min(float(belief.culprit[c]) * belief.change, CAP) for c in candidates)
+    return Inconclusive(candidates, probabilities, belief.effect, reason)
+
+
+def nothing_found(record: Record, ends: Contrast) -> NotReproduced:
+    return NotReproduced(ends.ratio(record.sign), both_ends.detectable(ends))
+
+
+def nothing_known(graph: Graph, reason: str) -> Inconclusive:
+    belief = prior_belief(graph)
+    candidates = tuple(int(c) for c in np.flatnonzero(belief.culprit))
+    return Inconclusive(candidates, tuple(float(belief.culprit[c]) for c in candidates), belief.effect, reason)

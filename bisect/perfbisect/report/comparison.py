@@ -1,0 +1,137 @@
+"""A comparison told as the field's tables are: a column for each build, a row for each workload, relative to the first."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from perfbisect.core.compare import Compared, Ratio, Summary, compared, summaries, tone
+from perfbisect.core.trial import Subject, Trial
+from perfbisect.core.verdict import title
+from perfbisect.core.words import count, printable
+from perfbisect.report.table import GAP, aligned, columns_of
+from perfbisect.report.words import MISSING, figure, moment
+
+Paint = Callable[[str, str], str]  # text, "worse" or "better" or "" → text in that colour
+Cell = tuple[str, str]  # text, and "worse" or "better" or ""
+Row = tuple[Sequence[Cell], str]  # numbers, then what they are of
+
+
+def plain(text: str, _tone: str) -> str:
+    """No colours."""
+    return text
+
+
+def as_object(trial: Trial) -> str:
+    """Everything that was found, as JSON."""
+    rows = compared(trial, trial.asked.metric)
+    said = {
+        "id": trial.name,
+        "state": trial.state,
+        "started": trial.started,
+        "settings": trial.asked,
+        "host": trial.host,
+        "runs": len(trial.runs),
+        "workloads": rows,
+        "groups": summaries(rows),
+    }
+    return msgspec.json.format(msgspec.json.encode(said), indent=2).decode()
+
+
+def header(trial: Trial) -> Iterator[str]:
+    """What was compared, where and when."""
+    asked, host = trial.asked, trial.host
+    state = f": {trial.state}" if trial.state != "done" else ""
+    how = [
+        asked.builder,
+        *filter(None, [asked.variant]),
+        *(f"{name} {value}" for name, value in asked.overrides.items()),
+    ]
+    yield printable(f"{trial.name}, {moment(trial.started)}: {', '.join(how)}{state}")
+    yield printable(f"on {host.name}: {host.cpu}, {count(host.cores, 'core')}, kernel {host.kernel}")
+    yield ""
+
+
+def lines(trial: Trial, paint: Paint = plain, *, counters: bool = False) -> Iterator[str]:
+    """The table of ratios, their intervals, summaries of groups, and if wanted the counters per operation."""
+    asked = trial.asked
+    rows = compared(trial, asked.metric)
+    columns = [f"col-{number}" for number in range(1, len(asked.subjects))]
+    what = "Throughput" if asked.metric == "qps" else title(asked.metric)
+    yield f"{what} relative to: {named(asked.subjects[0])}"
+    yield from (f"{column} : {named(subject)}" for column, subject in zip(columns, asked.subjects[1:], strict=True))
+    yield ""
+    yield from grid(columns, by_group(rows, lambda ratio: (f"{ratio.ratio:.2f}", tone(ratio, asked.metric))), paint)
+    yield ""
+    rounds = max((ratio.rounds for row in rows for ratio in row.ratios if ratio), default=0)
+    yield f"95 % intervals, from {count(rounds, 'round')} of {count(asked.runs, 'run')} each"
+    yield from grid(columns, by_group(rows, between))
+    if found := summaries(rows):
+        yield ""
+        parts = ((each, (each.least, each.most, each.average, each.median)) for each in found)
+        yield from grid(
+            ("min", "max", "avg", "median"),
+            [([(f"{part:.2f}", "") for part in four], label(each, columns)) for each, four in parts],
+        )
+    if counters:
+        for row in rows:
+            yield ""
+            yield printable(f"{row.work}, relative to {asked.subjects[0].name}")
+            yield from grid(("base", *columns), [(list(relative(each)), name) for name, each in row.counters.items()])
+    alike = same(asked.subjects)
+    if alike or any(subject.trouble for subject in asked.subjects):
+        yield ""
+    yield from (printable(f"{each.name} was not measured: {each.trouble}") for each in asked.subjects if each.trouble)
+    yield from (printable(f"{' and '.join(names)} are the same binary.") for names in alike)
+
+
+def named(subject: Subject) -> str:
+    """A build as people know it."""
+    version = f" ({subject.version})" if subject.version and subject.version not in subject.name else ""
+    return printable(f"{subject.name}{version}" + (f" = {subject.path}" if subject.path else ""))
+
+
+def by_group(rows: Sequence[Compared], cell: Callable[[Ratio], Cell]) -> Iterator[Row]:
+    """A row for each workload, with an empty one where another group begins, unless each is a group by itself."""
+    several = len({row.group for row in rows}) < len(rows)
+    for number, row in enumerate(rows):
+        if number and several and row.group != rows[number - 1].group:
+            yield (), ""
+        yield [cell(ratio) if ratio else (MISSING, "") for ratio in row.ratios], row.work
+
+
+def between(ratio: Ratio) -> Cell:
+    """The ends of an interval."""
+    return (f"{ratio.interval.low:.3f}–{ratio.interval.high:.3f}" if ratio.interval else MISSING), ""
+
+
+def label(summary: Summary, columns: Sequence[str]) -> str:
+    """A group, and where there are several builds which one."""
+    return f"{summary.group}, {columns[summary.subject - 1]}" if len(columns) > 1 else summary.group
+
+
+def relative(counted: tuple[float | None, ...]) -> Iterator[Cell]:
+    """A counter of the base, and of the others relative to that."""
+    base, *others = counted
+    yield figure(base), ""
+    yield from ((MISSING if other is None else f"{other:.2f}", "") for other in others)
+
+
+def same(subjects: Sequence[Subject]) -> list[list[str]]:
+    """The names of those that are one and the same binary."""
+    alike: dict[str, list[str]] = {}
+    for subject in subjects:
+        if subject.binary:
+            alike.setdefault(subject.binary, []).append(subject.name)
+    return [names for names in alike.values() if len(names) > 1]
+
+
+def grid(head: Sequence[str], rows: Iterable[Row], paint: Paint = plain) -> Iterator[str]:
+    """Numbers that end together, and behind them what they are of."""
+    body = list(rows)
+    wide = [
+        max(map(columns_of, (title, *(row[place][0] for row, _ in body if row)))) for place, title in enumerate(head)
+    ]
+    yield GAP.join(aligned(title, width, right=True) for title, width in zip(head, wide, strict=True))
+    for row, name in body:
+        cells = (paint(aligned(text, width, right=True), said) for (text, said), width in zip(row, wide, strict=False))
+        yield GAP.join([*cells, printable(name)]).rstrip()

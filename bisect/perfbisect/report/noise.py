@@ -1,0 +1,56 @@
+"""An A/A told: how a build varies on a host, and what that allows to see."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from perfbisect.core.advice import advice, rows, sentences
+from perfbisect.core.noise import Noise
+from perfbisect.core.trial import Trial
+from perfbisect.core.words import count
+from perfbisect.report.table import table
+from perfbisect.report.words import MISSING, lasted
+
+
+def as_object(trial: Trial, found: Noise) -> str:
+    """What was learnt, as JSON."""
+    said = {
+        "id": trial.name,
+        "settings": trial.asked,
+        "host": trial.host,
+        "noise": found,
+        "advice": advice(trial, found),
+        "detectable": list(rows(trial, found)),
+    }
+    return msgspec.json.format(msgspec.json.encode(said), indent=2).decode()
+
+
+def lines(trial: Trial, found: Noise) -> Iterator[str]:
+    """What was learnt, as text."""
+    asked, [work], [subject] = trial.asked, trial.asked.works, trial.asked.subjects
+    wild = f", {count(found.wild, 'accident')} left out" if found.wild else ""
+    groups = "visit" if found.shared else "round"
+    yield (
+        f"{asked.builder} {work.name} on {asked.host}, {subject.name}: "
+        f"{count(found.visits, groups)}, {count(found.runs, 'run')} of {work.time:g} s{wild}"
+    )
+    yield ""
+    unknown = "not known from one visit, or from one run in each"
+    yield f"  between {groups}s  {unknown if found.between is None else percent(found.between)}" + (
+        "" if found.shared or found.between is None else "   drift of the machine; a hunt's turns cancel most of it"
+    )
+    yield f"  within {groups}s   {MISSING if found.within is None else percent(found.within)}"
+    yield f"  of one run      {percent(found.run)}   ({percent(found.low)} to {percent(found.high)})"
+    yield ""
+    yield "Smallest drop that is seen (95 % sure, in 4 cases of 5)"
+    head = ("runs per side", "visits", "time", "drop")
+    body = [(str(row.runs), str(row.visits), lasted(row.seconds), percent(row.drop)) for row in rows(trial, found)]
+    yield from (f"  {line}" for line in table(head, body, right=head))
+    yield ""
+    yield from sentences(trial, found)
+
+
+def percent(fraction: float) -> str:
+    """A fraction in two digits: 0.43 %, 2.1 %, 15 %."""
+    share = 100 * fraction
+    return f"{share:.2f} %" if share < 1 else f"{share:.1f} %" if share < 10 else f"{share:.0f} %"

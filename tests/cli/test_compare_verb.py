@@ -1,0 +1,198 @@
+"""`bisect compare` on real builds of the demo's engine, as a user meets it."""
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from perfbisect.demo.history import Answer, write_history
+
+pytestmark = pytest.mark.tools
+
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+LIMIT = 300  # seconds; far beyond what is needed
+ANSWERS: dict[Path, Answer] = {}
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's history with a drop of about a half planted in update-index; not to be changed."""
+    folder = tmp_path_factory.mktemp("demo") / "repo"
+    ANSWERS[folder] = write_history(folder, 6)
+    return folder
+
+
+def bisect(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=LIMIT, cwd=cwd)
+
+
+def compare(repo: Path, *words: str) -> list[str]:
+    """Arguments of a comparison of builds of the demo's engine, short and quick."""
+    return ["compare", *words, "--builder", "demo", "--repo", str(repo), "--warmup", "0.1", "--time", "1"]
+
+
+def installed(seal: Path, folder: Path) -> Path:
+    """What the only build in the host's root has installed, copied elsewhere."""
+    [prefix] = (seal / ".cache" / "perfbisect" / "builds").glob("*/prefix")
+    subprocess.run(["cp", "-a", str(prefix), str(folder)], check=True)
+    return folder
+
+
+def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(repo: Path, seal: Path, tmp_path: Path) -> None:
+    """A revision, another, and a tarball and a folder of what the first one installs."""
+    small = bisect(*compare(repo, "v1.0", "again=v1.0", "-w", "scan", "--visits", "1", "--runs", "1"))
+    assert small.returncode == 3, "a name with = is for binaries"
+    bisect(*compare(repo, "v1.0", "v1.0~0", "-w", "scan", "--visits", "1", "--runs", "1"))
+    folder = installed(seal, tmp_path / "demo-1.0")
+    tarball = tmp_path / "demo-1.0.tar.xz"
+    subprocess.run(["tar", "-C", str(tmp_path), "-cJf", str(tarball), folder.name], check=True)
+    builds = ["v1.0", "v1.1", f"packed={tarball}", f"folder={folder}"]
+    words = compare(repo, *builds, "-w", "update-index", "--visits", "5", "--runs", "1")
+    done = bisect(*words, "--metric", "cpu/o", "--json")  # others may work on this machine, too
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    [row] = told["workloads"]
+    slow, *alike = row["ratios"]
+    assert slow["interval"]["low"] > 1.2
+    assert [each["rounds"] for each in (slow, *alike)] == [5, 5, 5]
+    for each in alike:  # of 100 of these intervals 95 hold 1: far from it is none of them
+        assert each["ratio"] == pytest.approx(1, abs=0.35)
+        assert each["interval"]["low"] < 1.05
+        assert each["interval"]["high"] > 0.95
+    binaries = [subject["binary"] for subject in told["settings"]["subjects"]]
+    assert binaries[0] == binaries[2] == binaries[3] != binaries[1]
+    assert row["counters"]["qps"][1] < 0.9
+
+    listed = bisect("history").stdout
+    assert re.search(r"^c2 .* v1.0 v1.1 packed folder .* compared$", listed, re.MULTILINE)
+    shown = bisect("show", "c2").stdout
+    assert "cpu/o relative to: v1.0\ncol-1 : v1.1\ncol-2 : packed = " in shown
+    assert "v1.0 and packed and folder are the same binary." in shown
+    assert re.search(r"^ *[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+  cpu/o$", shown, re.MULTILINE)
+    assert json.loads(bisect("show", "c2", "--json").stdout)["workloads"] == told["workloads"]
+    assert bisect("show", "c2", "--markdown").stdout.startswith("```\nc2")
+
+
+def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(repo: Path, seal: Path) -> None:
+    words = compare(repo, "v1.0", "v1.1", "-w", "update-index,point", "--visits", "4", "--runs", "1")
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [*PROGRAM, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "run 6 of 16" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        said, complaint = process.stdout.read(), process.stderr.read()
+        assert process.wait(timeout=LIMIT) == 130
+    assert "the same command goes on" in complaint
+    assert "Throughput relative to: v1.0" in said
+    assert re.search(r"^c1 .* interrupted$", bisect("history").stdout, re.MULTILINE)
+
+    other = bisect(*compare(repo, "v1.0", "v1.1", "-w", "scan", "--visits", "1", "--runs", "1"))
+    assert "going on" not in other.stderr
+    done = bisect(*words)
+    assert done.returncode == 0, done.stderr
+    assert "going on with c1" in done.stderr
+    with closing(sqlite3.connect(seal / ".local/state/perfbisect/history.db")) as history:
+        rounds = history.execute(
+            "select visit, count(*) from trial_runs where trial_id = 1 group by visit order by visit"
+        ).fetchall()
+        ended = history.execute("select count(*) from trials where ended is null").fetchone()
+    assert [count for _, count in rounds if count == 4] == [4] * 4
+    assert [count for _, count in rounds if count < 4], "the incomplete round stays, under its own number"
+    assert ended == (0,)
+    anew = bisect(*compare(repo, "v1.0", "v1.1", "-w", "update-index,point", "--visits", "1", "--runs", "1"))
+    assert "going on" not in anew.stderr
+
+
+def test_a_build_that_fails_is_left_out_and_one_that_is_the_base_is_not(repo: Path) -> None:
+    broken = ANSWERS[repo].broken[0]
+    done = bisect(*compare(repo, "v1.0", broken, "v1.1", "-w", "scan", "--visits", "1", "--runs", "1"))
+    assert done.returncode == 2, done.stderr
+    assert f"{broken} is left out: " in done.stderr
+    assert re.search(r"^ +– +[\d.]+  scan$", done.stdout, re.MULTILINE)
+    assert f"{broken} was not measured: " in done.stdout
+    done = bisect(*compare(repo, broken, "v1.0", "-w", "scan"))
+    assert done.returncode == 4
+    assert f"{broken} cannot be built" in done.stderr
+
+
+BIN = str(next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), reverse=True)), Path()).parent)
+
+SERVER = """
+summary = "an installed PostgreSQL"
+driver = "pgsql"
+installed_version = ["{prefix}/bin/postgres", "--version"]
+[server]
+initialise = [["{prefix}/bin/initdb", "-D", "{data}", "-A", "trust", "-U", "bench", "--no-sync"]]
+start = ["{prefix}/bin/no-such-program"]
+ready = ["{prefix}/bin/pg_isready", "-q", "-h", "{data}", "-p", "{port}"]
+create = [["{prefix}/bin/createdb", "-h", "{data}", "-p", "{port}", "-U", "bench", "bench"]]
+refuses_root = true
+[server.sysbench]
+pgsql-host = "{data}"
+pgsql-port = "{port}"
+pgsql-user = "bench"
+pgsql-db = "bench"
+[[when]]
+version = ">=9"
+change.server.start = [
+    "{prefix}/bin/postgres", "-D", "{data}", "-k", "{data}", "-p", "{port}", "-c", "listen_addresses=", "-c", "fsync=off"
+]
+"""
+
+SUITE = """
+summary = "one row"
+driver = "pgsql"
+[workloads.one-row]
+summary = "one row by its key"
+group = "point"
+prepare = "create table t (id int primary key, k int); insert into t select i, i from generate_series(1, 2000) i;"
+statement = "select k from t where id = 777"
+warmup = 0.1
+time = 1
+"""
+
+
+@pytest.mark.dbms
+@pytest.mark.skipif(BIN == ".", reason="no PostgreSQL: apt-get install postgresql")
+def test_an_installed_server_is_measured_in_place_by_a_recipe_that_cannot_build(tmp_path: Path) -> None:
+    """Debian's own PostgreSQL, twice: as it is, and through another path to it."""
+    for path, text in (("builders/pg/builder.toml", SERVER), ("workloads/pg/suite.toml", SUITE)):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text(text)
+    (tmp_path / "other").symlink_to(Path(BIN).parent)
+    builds = [f"debian={Path(BIN).parent}", f"other={tmp_path / 'other'}"]
+    folders = ["--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml"]
+    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
+        (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
+        asked = ["--builder", "pg", "--workload", "one-row", "--host", "here", "--visits", "3", "--runs", "2"]
+        done = bisect("compare", *builds, *asked, *folders, "--json", cwd=tmp_path)
+        hunted = bisect(
+            "run", "a", "b", "--builder", "pg", "--workload", "one-row", "--host", "here", *folders, cwd=tmp_path
+        )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    [row] = told["workloads"]
+    [ratio] = row["ratios"]
+    assert 0.5 < ratio["ratio"] < 2
+    assert ratio["rounds"] == 3
+    first, second = told["settings"]["subjects"]
+    version = subprocess.run([f"{BIN}/postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    assert first["version"] in version
+    assert first["key"] == second["key"], "it is the same binary, whatever it is called"
+    assert told["runs"] == 12
+    assert hunted.returncode == 3
+    assert "Builder pg cannot build commits" in hunted.stderr
+    assert "bisect compare" in hunted.stderr

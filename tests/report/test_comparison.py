@@ -1,0 +1,94 @@
+"""Comparisons as people read them."""
+
+import json
+
+import sample_hunt as sample
+from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, Work
+from perfbisect.report.comparison import as_object, header, lines
+
+TABLE = """\
+Throughput relative to: 8.0.28
+col-1 : 8.0.29
+col-2 : community (8.0.40) = /opt/mysql-8.0.40
+
+col-1  col-2
+ 1.00  <0.90>  point-query
+ 0.99  <0.95>  hot-points
+
+<0.55>  <1.89>  update-index
+
+95 % intervals, from 2 rounds of 1 run each
+      col-1        col-2
+0.998–1.002  0.899–0.902  point-query
+0.988–0.992  0.948–0.952  hot-points
+
+0.549–0.551  1.887–1.894  update-index
+
+ min   max   avg  median
+0.99  1.00  1.00    1.00  point, col-1
+0.90  0.95  0.93    0.93  point, col-2
+"""
+
+
+def trial(*, broken: bool = False) -> Trial:
+    """Three builds and three workloads, measured in two rounds that hardly differ."""
+    subjects = (
+        Subject("8.0.28", "a" * 40, key="key-a", binary="1"),
+        Subject("8.0.29", "b" * 40, key="key-b", binary="2"),
+        Subject("community", path="/opt/mysql-8.0.40", key="key-c", binary="3", version="8.0.40"),
+    )
+    if broken:
+        subjects = (*subjects[:2], Subject("8.0.30", "c" * 40, trouble="c.c:1:\x1b[31m no"))
+    works = tuple(Work(name, name.partition("-")[0].replace("hot", "point"), 1.0, 10.0) for name in RATIOS)
+    asked = Asked(Kind.COMPARE, "mysql", "o2nofp", "dell32", "qps", {"time": 10}, subjects, works, 2, 1)
+    made = Trial(3, asked, sample.HOST, 0.0, "done")
+    for number in range(2):
+        for work, ratios in enumerate(RATIOS.values()):
+            for subject, ratio in enumerate((1.0, *ratios)):
+                if not subjects[subject].trouble:
+                    speed = 1000.0 * (1 + number) * ratio * (1 + 0.0003 * number * (subject > 0))
+                    run = sample.run(0, 100.0 * number, qps=speed)
+                    made.runs.append(TrialRun(number, work, subject, 100.0 * number, 12.0, run))
+    return made
+
+
+RATIOS = {"point-query": (1.0, 0.9), "hot-points": (0.99, 0.95), "update-index": (0.55, 1.89)}
+
+
+def test_the_field_s_table() -> None:
+    painted = "\n".join(lines(trial(), lambda text, tone: f"<{text.strip()}>" if tone else text)) + "\n"
+    assert painted == TABLE
+
+
+def test_plain_text_has_no_colours_and_the_same_columns() -> None:
+    assert " 0.55   1.89  update-index" in list(lines(trial()))
+
+
+def test_counters_are_relative_to_the_base() -> None:
+    told = list(lines(trial(), counters=True))
+    at = told.index("update-index, relative to 8.0.28")
+    assert told[at + 1].split() == ["base", "col-1", "col-2"]
+    assert told[at + 2].split() == ["1,500", "0.55", "1.89", "qps"]
+
+
+def test_what_was_not_measured_is_said() -> None:
+    told = list(lines(trial(broken=True)))
+    assert " 1.00      –  point-query" in told
+    assert told[-1] == "8.0.30 was not measured: c.c:1: [31m no"
+    assert next(header(trial())).endswith("mysql, o2nofp, time 10")
+
+
+def test_nothing_measured_yet_is_a_table_without_numbers() -> None:
+    made = trial()
+    made.runs.clear()
+    assert "    –      –  point-query" in list(lines(made, counters=True))
+
+
+def test_json_holds_everything() -> None:
+    told = json.loads(as_object(trial()))
+    [point, _, update] = told["workloads"]
+    assert (point["work"], update["group"]) == ("point-query", "update")
+    assert abs(update["ratios"][0]["ratio"] - 0.55) < 0.001
+    assert update["counters"]["qps"][0] == 1500
+    assert told["settings"]["subjects"][2]["path"] == "/opt/mysql-8.0.40"
+    assert [group["group"] for group in told["groups"]] == ["point", "point"]
