@@ -68,20 +68,22 @@ class Service:
         """A command of the recipe, as the user that may run it."""
         return [*self.disguise, *fill(command, self.values)]
 
-    def do(self, command: Sequence[str], stage: str) -> list[str]:
-        """Run one command of the recipe to its end; returns the lines that it printed. Raises RunFailed."""
-        job = jobs.start(
-            self.host, self.argv(command), name=stage, timeout=LONGEST_STEP, cwd=self.folder, env=self.env, merged=True
-        )
-        said = list(jobs.wait(self.host, job))
-        if status := jobs.status(self.host, job):
-            last = last_words("\n".join(said)) or "it said nothing"
+    def do(self, command: Sequence[str], stage: str, *, merged: bool = True) -> list[str]:
+        """Run one command of the recipe to its end; returns the lines that it printed, with its errors if ``merged``.
+
+        Raises RunFailed.
+        """
+        host, argv = self.host, self.argv(command)
+        job = jobs.start(host, argv, name=stage, timeout=LONGEST_STEP, cwd=self.folder, env=self.env, merged=merged)
+        said = list(jobs.wait(host, job))
+        if status := jobs.status(host, job):
+            last = last_words("\n".join(said) if merged else jobs.output(host, job, stream="stderr")[0])
             raise RunFailed(
-                f"{command[0].rpartition('/')[2]} ended with status {status}: {last}",
+                f"{command[0].rpartition('/')[2]} ended with status {status}: {last or 'it said nothing'}",
                 stage=stage,
-                log=str(job.folder / "stdout"),
+                log=str(job.folder / ("stdout" if merged else "stderr")),
             )
-        jobs.remove(self.host, job)
+        jobs.remove(host, job)
         return said
 
 
