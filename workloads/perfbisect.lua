@@ -23,12 +23,15 @@ int perfbisect_close(int fd) __asm__("close");
 int perfbisect_poll(struct perfbisect_pollfd *fds, unsigned long count, int milliseconds) __asm__("poll");
 long perfbisect_read(int fd, void *buffer, unsigned long size) __asm__("read");
 long perfbisect_write(int fd, const void *buffer, unsigned long size) __asm__("write");
+void sb_counters_agg_intermediate(uint64_t *counters);
+void sb_counters_agg_cumulative(uint64_t *counters);
 ]]
 
 local CLOCK_REALTIME, CLOCK_MONOTONIC = 0, 1
 local O_RDWR = 2 -- opening a FIFO for both directions never blocks
 local POLLIN = 1
 local ACK_MILLISECONDS = 10000
+local COUNTERS = 64 -- room for more than sysbench has
 
 local pb = {}
 
@@ -89,6 +92,24 @@ local function tell_perf(command)
     ffi.C.perfbisect_close(ack)
 end
 
+-- Lets sysbench report what it counts from now on, without the queries of the warm-up.
+local function count_from_now()
+    local counters = ffi.new("uint64_t[?]", COUNTERS)
+    ffi.C.sb_counters_agg_intermediate(counters)
+    ffi.C.sb_counters_agg_cumulative(counters)
+end
+
+-- Carries out an operation as sysbench does an event: again, where a server gave it up, for a deadlock say.
+local function persist(operation, context)
+    local done, failure
+    repeat
+        done, failure = pcall(operation, context)
+        if not done and not (type(failure) == "table" and failure.errcode == sysbench.error.RESTART_EVENT) then
+            error(failure, 0)
+        end
+    until done
+end
+
 -- Defines what sysbench calls: thread_init, event and thread_done.
 --
 -- The warm-up happens in thread_init, which sysbench finishes in all threads before its clock starts.
@@ -105,13 +126,14 @@ function pb.define(workload)
         context = workload.connect(thread_id)
         local finish = pb.clock() + (tonumber(os.getenv("PERFBISECT_WARMUP")) or 0)
         while pb.clock() < finish do
-            operation(context)
+            persist(operation, context)
         end
     end
 
     function event()
         if keeper and not began then
             tell_perf("enable")
+            count_from_now()
             opened, began = seconds(CLOCK_REALTIME), pb.clock()
         end
         operation(context) -- no tail call: sysbench would stop at a value returned from here

@@ -119,12 +119,26 @@ def test_typo_in_a_recipe_key(invoke: Invoke, repo: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("max-time", "soon"), ("confidence", "150%"), ("metric", "speed"), ("direction", "down")]
+    ("option", "value"),
+    [
+        ("max-time", "soon"),
+        ("confidence", "150%"),
+        ("metric", "speed"),
+        ("direction", "down"),
+        ("set", "batch"),
+        ("set", "batch=x"),
+    ],
 )
 def test_wrong_option_values(invoke: Invoke, repo: Path, option: str, value: str) -> None:
     status, said = invoke(*hunt(repo, "v1.0", "v1.1", **{option: value}))
     assert status == 3
     assert value in said
+
+
+def test_an_arg_that_the_workload_does_not_have(invoke: Invoke, repo: Path) -> None:
+    status, said = invoke(*hunt(repo, "v1.0", "v1.1", set="tablesize=5"))
+    assert status == 3
+    assert "demo/update-index has no arg 'tablesize' to set. Did you mean 'table-size'" in said
 
 
 def test_unknown_verb_says_the_nearest(invoke: Invoke) -> None:
@@ -225,3 +239,40 @@ def test_a_suspicion_that_meets_no_commit_is_said(repo: Path) -> None:
     )  # fmt: skip
     said = [warning.text for warning in Scene.set_up(settle(asked)).warnings if "suspect" in warning.text]
     assert said == ["No commit of the range touches storage/innodb/**, which you suspect"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("", "--builder is missing"),
+        ("--builder demo", "--workload is missing"),
+        ("--build make", "--build goes with a command of your own"),
+        ("--builder demo --workload scan --rate (x)", "--rate goes with a command of your own"),
+        ("--run ./b --workload scan", "--workload and --run both say what is run"),
+        ("--run ./b --builder demo --build make", "--builder and --build both say what is built"),
+        ("--run", "requires an argument"),
+        ("--run ./b'", '--run "./b\'" cannot be split into words'),
+        ("--run ./b --build m\\", "cannot be split into words"),
+        ("--run ./b --rate x", '`rate` is "x", which has no groups'),
+        ("--run ./b --cost x(", '`cost` is "x(", which is not a regular expression'),
+        ("--run ./b --rate $.", '`rate` is "$.", which is not a path into JSON'),
+        ("--run ./b --rate (x) --cost (y)", "both a rate and a cost"),
+        ("--run ./{b}", "unknown placeholder {b}"),
+        ("--run ./b --time 5", "--time would change nothing"),
+        ("--run ./b --metric rate", "does not tell a rate"),
+        ("--run ./b --metric ops", "There is no metric 'ops'"),
+        ("--run ./b --variant fast", "has no variant 'fast'"),
+    ],
+)
+def test_commands_that_cannot_be_meant(invoke: Invoke, repo: Path, seal: Path, options: str, sentence: str) -> None:
+    status, said = invoke("run", "v1.0", "v1.2", "--repo", str(repo), *options.split())
+    assert status == 3
+    assert sentence in said
+    assert not list(seal.rglob("history.db"))
+
+
+def test_a_command_needs_a_repository(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, said = invoke("run", "v1.0", "v1.2", "--run", "./b")
+    assert status == 3
+    assert "is not a git repository" in said

@@ -65,6 +65,23 @@ def test_what_a_builder_needs_is_named_with_its_package(invoke: Invoke, tmp_path
     assert "not fit to measure on: 1 refused" in said
 
 
+def test_headers_and_libraries_are_named_with_their_packages(invoke: Invoke, tmp_path: Path) -> None:
+    recipe = tmp_path / "mine" / "builder.toml"
+    recipe.parent.mkdir()
+    text = """summary = "mine"\ndriver = "demo"\n[build]\ncompile = []\ninstall = []\nartifacts = ["x"]
+needs = ["make", "stdio.h", "no/such.h"]\n[build.packages]\n"no/such.h" = {debian = "libno-dev", fedora = "no-devel"}\n"""
+    recipe.write_text(text)
+    status, said = invoke("doctor", "--builder", "mine", "--builders", str(tmp_path))
+    assert status == 4
+    assert "no/such.h is not installed on host local" in said
+    assert "libno-dev" in said or "no-devel" in said
+    assert "stdio.h" not in said
+    recipe.write_text(text.replace("no/such.h", "stdlib.h"))
+    status, said = invoke("doctor", "--builder", "mine", "--builders", str(tmp_path))
+    assert status == 0
+    assert "all that mine needs to be built is there: gcc, make, stdio.h, stdlib.h" in said
+
+
 def test_a_host_that_cannot_be_used_is_a_finding_too(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     inventory = tmp_path / "hosts.toml"

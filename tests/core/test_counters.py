@@ -79,7 +79,7 @@ def test_compared_metrics_exist() -> None:
 
 
 def test_direction_of_metrics() -> None:
-    assert {name for name in METRICS if higher_is_better(name)} == {"qps", "ipc"}
+    assert {name for name in METRICS if higher_is_better(name)} == {"qps", "ipc", "rate"}
 
 
 def changed(operations: int, **factors: float) -> RunFacts:

@@ -7,7 +7,7 @@ import pytest
 from perfbisect.host import conditions, facts
 from perfbisect.host.facts import Fact, ask, ask_all
 from perfbisect.host.local import LocalHost
-from perfbisect.host.programs import read_system
+from perfbisect.host.packages import read_system
 
 OUTPUTS = Path(__file__).parents[1] / "outputs" / "facts"
 

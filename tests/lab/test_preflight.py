@@ -14,14 +14,18 @@ from perfbisect.lab import preflight
 from perfbisect.lab.checks import tools
 from perfbisect.lab.checks.counters import events_of
 from perfbisect.lab.checks.finding import Task
-from perfbisect.recipes.builder import Build, Builder, Server, Variant
+from perfbisect.lab.needs import compilers
+from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
 from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.lineage import variant_of
 from perfbisect.recipes.workload import Workload
 
 WORKLOAD = Workload(name="w", suite="s", driver="pgsql", summary="", group="point", statement="select 1")
 HERE = HostEntry(name="here")
 USED = (
-    *tools.NEEDED,
+    *tools.TO_BUILD,
+    *tools.TO_MEASURE,
+    "sysbench",
     "sh",
     "env",
     "df",
@@ -65,7 +69,9 @@ def warned(task: Task) -> tuple[Warned, ...]:
 
 def needed(entry: HostEntry, recipe: Builder, variant: str) -> list[str]:
     nowhere = LocalHost("here", PurePosixPath("nowhere"))
-    return tools.needed(Task(nowhere, entry, builder=recipe, variant=variant))
+    task = Task(nowhere, entry, builder=recipe, variant=variant)
+    compiling = compilers(recipe.build, variant_of(recipe, variant)) if recipe.build else []
+    return [*tools.needed(task), *compiling]
 
 
 @pytest.fixture
@@ -109,6 +115,20 @@ def test_what_is_only_run_needs_nothing_to_build() -> None:
     assert not {"git", "ccache", "gcc", "ld", "objcopy"} & set(programs)
 
 
+def test_a_compiler_that_is_only_in_the_environment_may_be_absent() -> None:
+    recipe = replace(builder(), build=replace(builder().build, env={"CXX": "{cxx}"}))
+    assert "g++" not in needed(HERE, recipe, "")
+    recipe = replace(builder(), build=replace(builder().build, compile=[["make", "CXX={cxx}"]]))
+    assert "g++" in needed(HERE, recipe, "")
+
+
+def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
+    assert "sysbench" in tools.needed(Task(host, HERE))
+    assert "sysbench" in tools.needed(Task(host, HERE, workload=WORKLOAD))
+    command = replace(WORKLOAD, statement="", command=["bench"])
+    assert "sysbench" not in tools.needed(Task(host, HERE, workload=command))
+
+
 def test_pinning_needs_taskset() -> None:
     assert "taskset" not in needed(HERE, builder(), "")
     assert "taskset" in needed(HostEntry(client_cpus="0"), builder(), "")
@@ -142,6 +162,24 @@ def test_a_missing_program_is_named_with_its_package(
     with pytest.raises(EnvironmentFailure, match=f"{program} is not installed on host here") as caught:
         look(host, builder(["bison"] if program == "bison" else []))
     assert f"apt-get install {program}" in caught.value.advice
+
+
+@pytest.mark.tools
+def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> None:
+    needs = ["make", "stdio.h", "no/such.h", "no-such-program"]
+    own = {"no/such.h": Packages(debian="libno-dev", fedora="no-devel")}
+    recipe = replace(builder(), build=replace(builder().build, needs=needs, packages=own))
+    with pytest.raises(EnvironmentFailure, match=r"^no-such-program, no/such\.h are not installed") as caught:
+        look(host, recipe)
+    assert "install no-such-program libno-dev" in caught.value.advice
+
+
+@pytest.mark.tools
+def test_what_a_build_needs_is_not_looked_for_where_it_is_not_built(host: LocalHost) -> None:
+    recipe = builder(["no/such.h"])
+    [finding, *_] = tools.tools(preflight.look_at(Task(host, HostEntry(name="here", build_host="x"), builder=recipe)))
+    assert finding.topic == "builder"
+    assert finding.advice == "Look with: bisect doctor x --builder b"
 
 
 @pytest.mark.tools

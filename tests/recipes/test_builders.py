@@ -96,6 +96,8 @@ MISTAKES = {
     "typo at the top": ("[severs]", r"`severs` is not a key that is known here. Did you mean 'server'"),
     "filled in by the reader": ('[dataset]\n[variants.x]\nname = "x"', r"`variants.x.name` is not a key"),
     "type": ('timeout = "fast"', r'`build.timeout` is "fast", but must be a number of seconds above 0'),
+    "odd need": ('needs = ["make x"]', r'`build.needs\[0\]` is "make x", but must be a program, a header such as'),
+    "odd family": ('[build.packages]\n"x.h" = {suse = "x"}', r"`build.packages.x.h.suse` is not a key .*"),
     "range": ("timeout = -1", r"`build.timeout` is the number -1, but must be a number of seconds above 0"),
     "true is no number": ("timeout = true", r"`build.timeout` is true, but must be a number"),
     "not a table": ("env = 3", r"`build.env` is the number 3, but must be a table"),
@@ -137,7 +139,6 @@ MISTAKES = {
     "compiler": ('[[when]]\ncompiler = "gc>=12"\nchange.library = "x"', r"must begin with one of gcc, clang.*'gcc'"),
     "compiler rule": ('[[when]]\ncompiler = "gcc 12"\nchange.library = "x"', r'"12" is not a condition'),
     "artifact elsewhere": ('[[when]]\nfile = "x"\nchange.build.artifacts = ["/x"]', r"artifacts\[0\]` is \"/x\""),
-    "no artifact": ('[[when]]\nfile = "x"\nchange.build.artifacts = []', r"artifacts` is empty"),
     "toml": ("x = \ny = 1", r"is not valid TOML: .*line \d+"),
 }
 

@@ -60,6 +60,20 @@ def test_workloads_are_listed() -> None:
     assert [line[0] for line in lines("workloads", "--builder", "small")] == ["tables/select", "tables/scan"]
 
 
+def test_a_suite_of_several_drivers_is_one(write: Write) -> None:
+    write("workloads/rows/suite.toml", SUITE.replace('"{driver}"', '["other", "small"]'))
+    words = [line.split() for line in invoke("workloads").output.splitlines()]
+    assert [line[:4] for line in words[:2]] == [
+        ["rows/select", "other,", "small", "point"],
+        ["rows/scan", "other,", "small", "scan"],
+    ]
+    assert "small" not in invoke("workloads", "--builder", "other").output
+    shown = invoke("workloads", "--show", "rows/scan").output
+    assert shown.count("[workloads.scan]") == 1
+    assert tomllib.loads(shown)["driver"] == ["other", "small"]
+    assert completions("workloads", "--show", "rows/") == ["rows/scan", "rows/select"]
+
+
 def test_hosts_are_listed() -> None:
     assert [line[0].strip() for line in lines("hosts")] == ["here", "there"]
 

@@ -22,6 +22,9 @@ configure = [["sh", "-c", """
 echo "${{HOME}}" \\\\ 'x'
 cd {prefix}
 """]]
+needs = ["make", "zlib.h", "odd.pc"]
+[build.packages]
+"odd.pc" = {debian = "libodd-dev"}
 [variants.lto]
 ldflags = ""
 [server]
@@ -55,6 +58,13 @@ def test_an_extended_recipe_is_shown_whole(write: Write, small: str) -> None:
     shown = tomllib.loads(to_toml(load_builder("top")))
     assert shown["build"]["compile"] == [["make"]]
     assert "extends" not in shown
+
+
+def test_what_is_required_is_shown_when_it_is_empty(write: Write, small: str) -> None:
+    write("builders/bare/builder.toml", 'summary="s"\ndriver="d"\n[build]\ncompile=[]\ninstall=[]\nartifacts=[]')
+    bare = load_builder("bare")
+    write("builders/again/builder.toml", to_toml(bare))
+    assert load_builder("again").build == bare.build
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\r"))

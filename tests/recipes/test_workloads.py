@@ -58,6 +58,19 @@ def test_the_same_name_for_another_driver_is_no_rival(suite: Path, write: Write)
     assert load_workload("view", "small").suite == "tables"
 
 
+def test_a_suite_may_serve_several_drivers(suite: Path) -> None:
+    suite.write_text(SUITE.replace('"small"', '["small", "other"]'))
+    assert [(each.name, each.driver) for each in load_workloads()] == [
+        ("select", "small"),
+        ("select", "other"),
+        ("view", "small"),
+        ("view", "other"),
+    ]
+    assert load_workload("view", "other").driver == "other"
+    with pytest.raises(RecipeError, match=r"no workload 'view' for third. The one of that name is for other, small"):
+        load_workload("view", "third")
+
+
 def test_a_suite_of_the_user_hides_one_of_its_name(suite: Path, write: Write) -> None:
     write("given/tables/suite.toml", SUITE.replace('script = "select.lua"', 'statement = "mine"'))
     assert load_workload("select", "small", "given").statement == "mine"
@@ -70,6 +83,8 @@ def test_an_unknown_workload_names_the_nearest(suite: Path, write: Write) -> Non
     with pytest.raises(RecipeError, match=r"no workload 'view' for other. The one of that name is for small"):
         load_workload("view", "other")
 
+
+COMMAND = '[workloads.x]\nsummary = "x"\ncommand = ["x"]\n'
 
 MISTAKES = {
     "typo": ("[workloads.x]\nthread = 2", r"`workloads.x.thread` is not a key .* Did you mean 'threads'"),
@@ -96,6 +111,24 @@ MISTAKES = {
         '[workloads.x]\nsummary = "x"\nstatement = "x"\nprepare = "x"\nprepare_script = "select.lua"',
         r"`workloads.x` has both prepare_script and prepare",
     ),
+    "command and SQL": (
+        '[workloads.x]\nsummary = "x"\ncommand = ["x"]\nstatement = "x"',
+        r"`workloads.x.statement` is for sysbench",
+    ),
+    "no command": (
+        '[workloads.x]\nsummary = "x"\nstatement = "x"\nrate = "([0-9]+)"',
+        r"`workloads.x.rate` is for workloads with a `command`",
+    ),
+    "two numbers": (f'{COMMAND}rate = "(x)"\ncost = "(y)"', r"`workloads.x` has both a rate and a cost"),
+    "pattern": (f'{COMMAND}cost = "x("', r'`workloads.x.cost` is "x\(", which is not a regular expression: missing \)'),
+    "no group": (f'{COMMAND}operations = "x"', r'`workloads.x.operations` is "x", which has no groups'),
+    "two groups": (f'{COMMAND}rate = "(x)(y)"', r"which has 2 groups, but must have one"),
+    "path": (f'{COMMAND}rate = "$.a[b]"', r'which is not a path into JSON: it makes no sense from "\[b\]" on'),
+    "placeholder": (
+        f'{COMMAND}prepare_commands = [["x", "{{datta}}"]]',
+        r"`workloads.x.prepare_commands\[0\]\[1\]` has the unknown placeholder {datta}. Did you mean 'data'",
+    ),
+    "no program": ("[workloads.x]\nprepare_commands = [[]]", r"must be a command"),
     "slash": ('[workloads."a/b"]\nsummary = "x"\nstatement = "x"', r"has a / in its name"),
     "reader's key": ('[workloads.x]\ndriver = "x"', r"`workloads.x.driver` is not a key"),
 }
@@ -104,7 +137,8 @@ MISTAKES = {
 @pytest.mark.parametrize("case", MISTAKES)
 def test_a_mistake_is_named(suite: Path, case: str) -> None:
     text, sentence = MISTAKES[case]
-    suite.write_text(SUITE + text)
+    shared = SUITE.replace("args = {tables = 1, rate = 0.5}\n", "") if "command" in text else SUITE
+    suite.write_text(shared + text)
     with pytest.raises(RecipeError, match=sentence) as caught:
         load_workloads()
     assert str(caught.value).startswith(f"{suite}:")
@@ -116,7 +150,24 @@ def test_a_mistake_in_the_defaults_is_named_there(suite: Path) -> None:
         load_workloads()
 
 
+@pytest.mark.parametrize("drivers", ["[]", "3", '["small", 3]'])
+def test_drivers_are_one_or_several_names(suite: Path, drivers: str) -> None:
+    suite.write_text(SUITE.replace('"small"', drivers))
+    with pytest.raises(RecipeError, match=r"`driver` is .*, but must be text or a list of at least one"):
+        load_workloads()
+
+
 def test_a_suite_without_workloads_is_a_mistake(suite: Path) -> None:
     suite.write_text('summary = "x"\ndriver = "y"\n[workloads]\n')
     with pytest.raises(RecipeError, match="`workloads` is empty"):
         load_workloads()
+
+
+@pytest.mark.parametrize(
+    ("keys", "metric"),
+    [('command = ["x"]', "latency"), ('command = ["x"]\nrate = "(x)"', "rate"),
+     ('command = ["x"]\ncost = "$.x"', "cost"), ('statement = "x"', "qps")],
+)  # fmt: skip
+def test_what_is_hunted_with_a_workload(write: Write, keys: str, metric: str) -> None:
+    write("workloads/s/suite.toml", f'summary = "s"\ndriver = "d"\n[workloads.w]\nsummary = "w"\ngroup = "g"\n{keys}\n')
+    assert load_workload("w", "d").metric == metric

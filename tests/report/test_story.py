@@ -1,5 +1,6 @@
 """What a report says of candidates, and the commands it ends with."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,10 +8,11 @@ from click.testing import CliRunner
 
 import sample_hunt as sample
 from perfbisect.cli.run import run as run_command
+from perfbisect.core.counters import higher_is_better
 from perfbisect.core.event import BuildFinished, BuildStarted, RunFinished
 from perfbisect.core.order import Interval
 from perfbisect.core.policy import Direction, Policy
-from perfbisect.core.settings import Settings
+from perfbisect.core.settings import Quick, Settings
 from perfbisect.report.command import go_on_with, made_by
 from perfbisect.report.story import State, read_story, state
 from perfbisect.report.table import columns_of, cut, table
@@ -87,11 +89,21 @@ ASKED = Settings(
     variant="lto",
     metric="p95",
     first_parent=True,
-    overrides={"time": 5, "threads": 2},
+    overrides={"time": 5, "threads": 2, "keys": "one $(x)", "table-size": "5"},
     policy=Policy(confidence=0.9, direction=Direction.ANY, min_effect=0.05, max_builds=7, max_runs=9, max_minutes=90.0),
     builders_path="/b",
     workloads_path="/w",
     hosts_path="/h.toml",
+)
+
+
+COMMAND = replace(
+    ASKED,
+    builder="repo-1",
+    workload="x-1",
+    metric="rate",
+    policy=Policy(),
+    quick=Quick("./x 'a b'", ("./configure", "make '-j{jobs}'"), "ops: ([0-9]+)", operations="$.n"),
 )
 
 
@@ -101,16 +113,22 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
 
     asked: list[Settings] = []
 
-    def stop(settings: Settings) -> None:
-        asked.append(settings)
+    def stop(settings: Settings, direction: Direction | None) -> None:
+        worse = Direction.DROP if higher_is_better(settings.metric) else Direction.RISE
+        asked.append(replace(settings, policy=replace(settings.policy, direction=direction or worse)))
         raise SystemExit
 
     monkeypatch.setattr("perfbisect.cli.settle.settle", stop)
-    for settings in (ASKED, sample.SETTINGS):
+    hunts = (ASKED, sample.SETTINGS, COMMAND, replace(COMMAND, builder="b", quick=Quick("./x", cost="$.a['b c']")))
+    for settings in hunts:
         words = shlex.split(made_by(settings, tmp_path / "h.db"))
         CliRunner().invoke(run_command, words[2:], catch_exceptions=False)
-    for found, settings in zip(asked, (ASKED, sample.SETTINGS), strict=True):
+    for found, settings in zip(asked, hunts, strict=True):
         assert found.policy == settings.policy
+        assert found.quick == settings.quick
+        if settings.quick:  # its names follow from it
+            names = {"workload": "", "builder": settings.builder if settings.quick.build is None else ""}
+            settings = replace(settings, **names)
         for name in ("good", "bad", "repository", "builder", "workload", "host", "variant", "metric", "first_parent",
                      "overrides", "builders_path", "workloads_path", "hosts_path"):  # fmt: skip
             assert getattr(found, name) == getattr(settings, name)

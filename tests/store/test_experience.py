@@ -36,6 +36,16 @@ def test_runs_of_another_workload_or_length_cost_something_else(told: History, c
     assert told.costs(replace(sample.SETTINGS, **change)) == Costs(7.5, None)  # type: ignore[arg-type]
 
 
+def test_args_that_were_set_are_known_again(history: History) -> None:
+    asked = replace(
+        sample.SETTINGS, overrides={"time": 5, "covered": True, "keys": 'ä"\\/', "rate": 0.5, "table-size": 7}
+    )
+    hunt = sample.begin(history, asked)
+    history.append(hunt, RunFinished(0, sample.run(0, 0.0)), 12.0)
+    assert history.costs(replace(asked, good="v0")).run is not None
+    assert history.costs(replace(asked, overrides=asked.overrides | {"table-size": 8})).run is None
+
+
 def test_failures_are_remembered_until_the_commit_builds(history: History) -> None:
     hunt = sample.begin(history)
     for at, candidate in ((1.0, 3), (2.0, 4), (3.0, 3)):

@@ -2,31 +2,32 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from perfbisect.cli.recipes import builder_name
-
-if TYPE_CHECKING:
-    from perfbisect.core.settings import Settings
+from perfbisect.cli.values import Option
+from perfbisect.core.settings import TIMING, Settings
 
 PATH = click.Path(path_type=Path)
 
+BUILDER = click.option(
+    "--builder", "-b", required=True, metavar="NAME", shell_complete=builder_name, help="System to build."
+)
 WHAT = (
-    click.option(
-        "--builder", "-b", required=True, metavar="NAME", shell_complete=builder_name, help="System to build."
-    ),
     click.option("--repo", type=PATH, help="Local clone. Default: the recipe's URL, cloned once."),
     click.option("--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`."),
     click.option(
-        "--metric", default="qps", show_default=True, metavar="NAME", help="qps, p95, cpu/o, instructions/o, …"
+        "--metric", default="", show_default="qps, or what a command tells", metavar="NAME",
+        help="qps, p95, cpu/o, instructions/o, …",
     ),
-)
+)  # fmt: skip
 HOW = (
     click.option("--time", type=click.IntRange(min=1), help="Seconds of each timed run."),
     click.option("--warmup", type=click.FloatRange(min=0), help="Seconds of warm-up before each run."),
     click.option("--threads", type=click.IntRange(min=1), help="Client threads."),
+    click.option("--set", "changes", type=Option(), multiple=True, help="One of the workload's args. Repeatable."),
     click.option("--builders", type=PATH, help="Folder with builders of your own."),
     click.option("--workloads", type=PATH, help="Folder with workloads of your own."),
     click.option("--hosts", type=PATH, help="hosts.toml to use."),
@@ -50,9 +51,15 @@ def added(command: Callable[..., Any], options: tuple[Callable[..., Any], ...]) 
     return command
 
 
-def settings_of(options: Mapping[str, Any], **own: Any) -> "Settings":
+def overrides(options: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
+    """What the options change of a workload; in one order, whatever the order they are given in."""
+    return {name: options[name] for name in TIMING if options[name] is not None} | dict(
+        sorted(dict(options["changes"]).items())
+    )
+
+
+def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
     """The settings that the options of both kinds say, with what is a verb's ``own``."""
-    from perfbisect.core.settings import Settings
 
     def folder(name: str) -> str:
         return str(options[name].absolute()) if options[name] else ""
@@ -62,7 +69,7 @@ def settings_of(options: Mapping[str, Any], **own: Any) -> "Settings":
         builder=options["builder"],
         variant=options["variant"],
         metric=options["metric"],
-        overrides={key: options[key] for key in ("time", "warmup", "threads") if options[key] is not None},
+        overrides=overrides(options),
         builders_path=folder("builders"),
         workloads_path=folder("workloads"),
         hosts_path=folder("hosts"),

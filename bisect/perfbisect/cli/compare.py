@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.asking import asked_how, asked_what, settings_of
+from perfbisect.cli.asking import BUILDER, asked_how, asked_what, settings_of
 from perfbisect.cli.options import history_option, painter, say
 from perfbisect.cli.recipes import host_name, workload_names
 from perfbisect.cli.waiting import patience, wait_option
@@ -41,6 +41,7 @@ INCOMPLETE = 2
     shell_complete=workload_names,
     help="What to run: workloads, groups or suites.",
 )
+@BUILDER
 @asked_what
 @click.option("--host", default="local", show_default=True, metavar="NAME", shell_complete=host_name, help="Where.")
 @click.option(
@@ -71,12 +72,12 @@ def compare(
 
     from perfbisect.cli.plan import Plan
     from perfbisect.cli.progress import open_progress
-    from perfbisect.cli.settle import builder_of
+    from perfbisect.cli.settle import builder_of, metric_of
     from perfbisect.cli.subjects import read_subjects
     from perfbisect.cli.trial import perform
     from perfbisect.core.trial import Kind
     from perfbisect.errors import INTERRUPTED
-    from perfbisect.recipes.find import choose_workloads
+    from perfbisect.recipes.find import choose_workloads, load_workload
     from perfbisect.report.comparison import as_object, lines
 
     settings = settings_of(options, good=builds[0], bad=builds[-1], workload="", host=host)
@@ -85,7 +86,8 @@ def compare(
     if not names:
         raise click.UsageError("--workload names nothing.")
     settings, subjects = read_subjects(builds, settings, builder)
-    settings = replace(settings, workload=names[0])
+    loaded = [load_workload(name, builder.driver, settings.workloads_path) for name in names]
+    settings = replace(settings, workload=names[0], metric=metric_of(settings.metric, loaded))
     plan = Plan.make(Kind.COMPARE, settings, subjects, names, visits, runs, patience(wait))
     trial, complete = perform(plan, history, open_progress(quiet=as_json), patience(wait))
     say(as_object(trial) if as_json else "\n".join(lines(trial, painter())))

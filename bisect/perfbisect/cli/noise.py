@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.asking import asked_how, asked_what, settings_of
+from perfbisect.cli.asking import BUILDER, asked_how, asked_what, settings_of
 from perfbisect.cli.options import history_option, say
 from perfbisect.cli.recipes import host_name, workload_name
 from perfbisect.cli.waiting import patience, wait_option
@@ -26,6 +26,7 @@ Ctrl-C keeps what was measured. `bisect history` lists it, `bisect show` tells i
 @click.argument("host", default="local", shell_complete=host_name)
 @click.option("--workload", "-w", required=True, metavar="NAME", shell_complete=workload_name, help="What to run.")
 @click.option("--rev", required=True, metavar="REV", help="Release or git revision to build.")
+@BUILDER
 @asked_what
 @click.option("--visits", type=click.IntRange(min=1), default=8, show_default=True, help="Starts of the server.")
 @click.option("--runs", type=click.IntRange(min=1), default=4, show_default=True, help="Timed runs in each visit.")

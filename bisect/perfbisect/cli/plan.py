@@ -5,8 +5,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from perfbisect.cli.session import Scene
 from perfbisect.core.event import Commit
 from perfbisect.core.graph import Graph
@@ -15,6 +13,7 @@ from perfbisect.core.trial import Asked, Kind, Subject, Work
 from perfbisect.host.lock import Waiting
 from perfbisect.lab.preflight import check_workload
 from perfbisect.recipes.find import load_workload
+from perfbisect.recipes.overrides import overridden, typed
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.describe import describe
 from perfbisect.repository.range import Range
@@ -44,13 +43,13 @@ class Plan:
         names = tuple(subject.commit or subject.name for subject in subjects)
         alone = Range(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
         scene = Scene.set_up(settings, waiting, alone)
-        loaded = (load_workload(name, scene.builder.driver, settings.workloads_path) for name in workloads)
-        run = tuple(msgspec.structs.replace(each, **settings.overrides) for each in loaded)
+        loaded = [load_workload(name, scene.builder.driver, settings.workloads_path) for name in workloads]
+        run = tuple(overridden(each, settings.overrides) for each in loaded)
         for each in run:  # what cannot be run is told before anything is built
             check_workload(each)
         works = tuple(Work(name, each.group, each.warmup, each.time) for name, each in zip(workloads, run, strict=True))
         asked = Asked(
-            kind, settings.builder, settings.variant, settings.host, settings.metric, settings.overrides,
+            kind, settings.builder, settings.variant, settings.host, settings.metric, typed(loaded[0], settings.overrides),
             tuple(subjects), works, rounds, runs,
         )  # fmt: skip
         return cls(asked, scene, run)

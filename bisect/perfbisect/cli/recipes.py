@@ -41,7 +41,7 @@ def workload_name(ctx: click.Context, _param: click.Parameter, incomplete: str) 
     except RecipeError:
         return []
     short = complete({workload.name for workload in workloads}, incomplete)
-    return short or complete(map(full_name, workloads), incomplete)
+    return short or complete(set(map(full_name, workloads)), incomplete)
 
 
 def workload_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -106,10 +106,15 @@ def workloads(show: str | None, builder: str | None, builders: Path | None, work
         driver = load_builder(builder, builders or "").driver
         known = [workload for workload in known if workload.driver == driver]
     if show:
-        shown = chosen(show, known)
-        click.echo("\n".join(f"# {each.folder}\n{workload_text(each)}" for each in shown), nl=False)
+        shown = alike(chosen(show, known))
+        click.echo("\n".join(f"# {each[0].folder}\n{workload_text(each)}" for each in shown.values()), nl=False)
         return
-    table([(f"{each.suite}/{each.name}", each.driver, each.group, each.summary) for each in known])
+    table(
+        [
+            (name, ", ".join(one.driver for one in each), each[0].group, each[0].summary)
+            for name, each in alike(known).items()
+        ]
+    )
 
 
 @click.command(epilog="\b\nExamples:\n  bisect hosts\n  bisect hosts --show local")
@@ -141,12 +146,24 @@ def chosen(name: str, workloads: "Iterable[Workload]") -> "list[Workload]":
     return found
 
 
-def workload_text(workload: "Workload") -> str:
-    """A suite with this one workload, as TOML."""
+def alike(workloads: "Iterable[Workload]") -> "dict[str, list[Workload]]":
+    """Full name → the workloads of that name, which differ in their drivers only."""
+    from perfbisect.recipes.find import full_name
+
+    found: dict[str, list[Workload]] = {}
+    for workload in workloads:
+        found.setdefault(full_name(workload), []).append(workload)
+    return found
+
+
+def workload_text(workloads: "Sequence[Workload]") -> str:
+    """A suite with this one workload, for each of its drivers, as TOML."""
     from perfbisect.recipes.render import to_toml
     from perfbisect.recipes.workload import Suite
 
-    return to_toml(Suite(summary=workload.summary, driver=workload.driver, workloads={workload.name: workload}))
+    one, *others = workloads
+    driver = [each.driver for each in workloads] if others else one.driver
+    return to_toml(Suite(summary=one.summary, driver=driver, workloads={one.name: one}))
 
 
 def table(rows: Sequence[Sequence[str]]) -> None:

@@ -42,7 +42,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     from perfbisect.errors import UsageError
     from perfbisect.hunt import Quest
     from perfbisect.hunt import replay as decisions
-    from perfbisect.recipes.find import load_builder
+    from perfbisect.recipes.asked import asked_builder
     from perfbisect.repository.describe import describe
     from perfbisect.repository.resolve import open_repository
     from perfbisect.store.history import History
@@ -52,7 +52,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
         settings, began = store.settings(number), store.began(number)
         told = [(entry.at, entry.event) for entry in store.events(number)]
         candidates = store.candidates(number)
-    span, _ = span_of(settings, load_builder(settings.builder, settings.builders_path))
+    span, _ = span_of(settings, asked_builder(settings))
     if span.candidates != candidates:
         raise UsageError(f"The range of hunt {number} in {settings.repository} is not what it was.")
     policy = replace(settings.policy, **{name: value for name, value in rules.items() if value is not None})

@@ -1,5 +1,6 @@
 """`bisect run`: hunt the commit that changed the speed between two revisions."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,12 @@ import click
 
 from perfbisect.cli.asking import asked_how, asked_what, settings_of
 from perfbisect.cli.options import history_option
-from perfbisect.cli.recipes import host_name, workload_name
+from perfbisect.cli.recipes import builder_name, host_name, workload_name
 from perfbisect.cli.values import Minutes, Percent, Suspect
 from perfbisect.cli.view import open_view, view_options
 from perfbisect.cli.waiting import patience, wait_option
 from perfbisect.core.policy import Direction, Policy
+from perfbisect.core.settings import Quick
 
 EPILOG = """\b
 Examples:
@@ -20,9 +22,13 @@ Examples:
   bisect run v1.0 HEAD --builder demo --workload range --metric p95 --direction rise
   bisect run 3.41.0 3.42.0 --builder sqlite --workload scan --max-time 2h --json
   bisect run 8.0.28 8.0.29 --builder mysql --workload scan --host c8-1 --host c8-2
+  bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
 
 \b
 GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git revision.
+--build and --run stand in for --builder and --workload: any repository, any command. What is
+measured is what --rate or --cost finds in its output, by a pattern with one group or a path
+into JSON ($.result.ops), and otherwise how long it takes.
 A hunt that was interrupted goes on with `bisect resume`.
 """
 
@@ -30,7 +36,13 @@ A hunt that was interrupted goes on with `bisect resume`.
 @click.command(epilog=EPILOG)
 @click.argument("good")
 @click.argument("bad")
-@click.option("--workload", "-w", required=True, metavar="NAME", shell_complete=workload_name, help="What to run.")
+@click.option("--builder", "-b", default="", metavar="NAME", shell_complete=builder_name, help="System to build.")
+@click.option("--workload", "-w", default="", metavar="NAME", shell_complete=workload_name, help="What to run.")
+@click.option("--build", metavar="COMMAND", multiple=True, help="Or: build like this, in the checkout. Repeatable.")
+@click.option("--run", "command", metavar="COMMAND", help="Or: run this, in the same place.")
+@click.option("--rate", default="", metavar="PATTERN", help="Where its output tells a number: more is better.")
+@click.option("--cost", default="", metavar="PATTERN", help="Where its output tells a number: less is better.")
+@click.option("--operations", default="", metavar="PATTERN", help="… how many operations it has done. Default: one.")
 @asked_what
 @click.option(
     "--host", "host", multiple=True, default=("local",), metavar="NAME", show_default="local", shell_complete=host_name,
@@ -60,6 +72,11 @@ def run(
     bad: str,
     workload: str,
     host: tuple[str, ...],
+    build: tuple[str, ...],
+    command: str | None,
+    rate: str,
+    cost: str,
+    operations: str,
     direction: str | None,
     first_parent: bool,
     history: Path | None,
@@ -71,12 +88,17 @@ def run(
     """Hunt the commit that changed the speed between GOOD and BAD."""
     from perfbisect.cli.session import Scene, follow_anew
     from perfbisect.cli.settle import settle
-    from perfbisect.core.counters import higher_is_better
     from perfbisect.core.verdict import exit_status
+    from perfbisect.recipes.asked import RECIPE
 
+    if options["builder"] == RECIPE and command is not None:  # which by itself would be the same for all repositories
+        options["builder"] = ""
+    builder = options["builder"]
+    told = {"--build": build, "--rate": rate, "--cost": cost, "--operations": operations}
+    check_choice(builder, workload, command, [option for option, value in told.items() if value])
+    quick = None if command is None else Quick(command, None if builder else build, rate, cost, operations)
     policy = Policy(
         confidence=options["confidence"],
-        direction=Direction(direction or ("drop" if higher_is_better(options["metric"]) else "rise")),
         min_effect=options["min_effect"],
         max_builds=options["max_builds"] or 0,
         max_runs=options["max_runs"] or 0,
@@ -94,8 +116,23 @@ def run(
             first_parent=first_parent,
             suspects=dict(options["suspect"]),
             policy=policy,
-        )
+            quick=quick,
+        ),
+        Direction(direction) if direction else None,
     )
     waiting = patience(wait)
     verdict = follow_anew(Scene.set_up(settings, waiting), history, open_view(as_json=as_json, plain=plain), waiting)
     return exit_status(verdict)
+
+
+def check_choice(builder: str, workload: str, command: str | None, told: Sequence[str]) -> None:
+    """Raise UsageError unless it is said once what is built and what is run; ``told`` are options given beside --run."""
+    if command is None and told:
+        raise click.UsageError(f"{told[0]} goes with a command of your own: give that with --run.")
+    if command is None and not (builder and workload):
+        lacking = "--workload" if builder else "--builder"
+        raise click.UsageError(f"{lacking} is missing. Or measure a command of your own, with --build and --run.")
+    if command is not None and workload:
+        raise click.UsageError("--workload and --run both say what is run: give one of them.")
+    if builder and "--build" in told:
+        raise click.UsageError("--builder and --build both say what is built: give one of them.")

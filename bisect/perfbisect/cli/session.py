@@ -35,8 +35,9 @@ from perfbisect.lab.preflight import look_at, warnings
 from perfbisect.lab.protocol import Lab
 from perfbisect.lab.turn import Turn
 from perfbisect.lab.watch import Watched, changed
+from perfbisect.recipes.asked import load_asked
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.find import load_builder, load_host, load_workload
+from perfbisect.recipes.find import load_host
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.describe import describe
@@ -98,9 +99,7 @@ class Scene:
         With ``waiting`` a host is first looked at when nobody else measures there. ``span`` is given where no range
         is to be read.
         """
-        builder = load_builder(settings.builder, settings.builders_path)
-        workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
-        workload = msgspec.structs.replace(workload, **settings.overrides)
+        builder, workload = load_asked(settings)
         settings = replace(settings, policy=replace(settings.policy, kinds=kinds_of(settings)))
         if not settings.repository:
             builder = msgspec.structs.replace(builder, build=None)  # nothing is built, so the host need not be able to

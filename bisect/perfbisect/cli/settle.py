@@ -7,34 +7,66 @@ from pathlib import Path
 
 import click
 
-from perfbisect.core.counters import check_metric
+from perfbisect.core.counters import REPORTED, check_metric, higher_is_better
+from perfbisect.core.policy import Direction
 from perfbisect.core.settings import Settings
+from perfbisect.errors import UsageError
+from perfbisect.recipes.asked import load_asked
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.find import load_builder, load_workload
+from perfbisect.recipes.find import load_builder
 from perfbisect.recipes.lineage import build_of, variant_of
+from perfbisect.recipes.overrides import typed
+from perfbisect.recipes.workload import Workload
 from perfbisect.repository.clone import cached_clone
 from perfbisect.repository.resolve import open_repository, resolve
 
 
-def settle(settings: Settings) -> Settings:
-    """The settings with everything resolved that the recipe and the repository decide: clone, variant, commits.
+def settle(settings: Settings, direction: Direction | None = None) -> Settings:
+    """The settings with everything resolved that recipe and repository decide: metric, clone, variant, commits.
 
-    What is mistyped is told before anything is cloned.
+    ``direction`` None is the one that makes the metric worse. What is mistyped is told before anything is cloned.
     """
-    builder = builder_of(settings)
-    workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
-    settings, [good, bad] = with_commits(settings, builder, (settings.good, settings.bad))
-    return replace(
+    if settings.quick and settings.quick.build is not None and not settings.repository:
+        git = open_repository(Path.cwd())
+        settings = replace(settings, repository=str(git.working_tree_dir or git.git_dir))
+    builder, workload = load_asked(settings)
+    variant_of(builder, settings.variant)
+    metric = metric_of(settings.metric, [workload])
+    settings = replace(
         settings,
+        builder=settings.builder or builder.name,
+        workload=settings.workload or workload.name,
+        metric=metric,
+        overrides=typed(workload, settings.overrides),
+        policy=replace(settings.policy, direction=direction or worse(metric)),
         suspects={**builder.suspects, **workload.suspects, **settings.suspects},
-        good_commit=good,
-        bad_commit=bad,
     )
+    settings, [good, bad] = with_commits(settings, builder, (settings.good, settings.bad))
+    return replace(settings, good_commit=good, bad_commit=bad)
+
+
+def metric_of(asked: str, workloads: Sequence[Workload]) -> str:
+    """The metric asked for, by default what the workloads tell. Raises UsageError for one that one of them does not."""
+    if asked:
+        check_metric(asked)
+    own = {workload.metric for workload in workloads}
+    metric = asked or (own.pop() if len(own) == 1 else "qps")
+    for workload in workloads:
+        if metric in REPORTED and metric != workload.metric:
+            raise UsageError(
+                f"Workload {workload.name} does not tell a {metric}, so it cannot be hunted.",
+                f"Say where its output tells it, with --{metric} or in suite.toml; or hunt another metric.",
+            )
+    return metric
+
+
+def worse(metric: str) -> Direction:
+    """The direction in which a metric gets worse."""
+    return Direction.DROP if higher_is_better(metric) else Direction.RISE
 
 
 def builder_of(settings: Settings) -> Builder:
-    """The builder that was asked for; its variant and the metric exist, too."""
-    check_metric(settings.metric)
+    """The builder that was asked for; its variant exists, too."""
     builder = load_builder(settings.builder, settings.builders_path)
     variant_of(builder, settings.variant)
     return builder

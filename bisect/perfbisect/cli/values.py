@@ -59,6 +59,21 @@ class Suspect(click.ParamType[tuple[str, float]]):
         return path, weight
 
 
+class Option(click.ParamType[tuple[str, str]]):
+    """An option of a workload and its value: table-size=1000000."""
+
+    name = "NAME=VALUE"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """The name and the value, both as written."""
+        if isinstance(value, tuple):
+            return value
+        name, sign, text = str(value).partition("=")
+        if not name or not sign:
+            self.fail(f"{value!r} is not an option with its value; write table-size=1000000.", param, ctx)
+        return name, text
+
+
 class Percent(click.ParamType[float]):
     """A share such as 2% or 0.02."""
 

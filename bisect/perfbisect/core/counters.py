@@ -60,6 +60,8 @@ METRICS: Mapping[str, Reader] = {
     "latency": lambda run: run.latency.get("avg"),
     "p95": lambda run: run.latency.get("p95"),
     "p99": lambda run: run.latency.get("p99"),
+    "rate": lambda run: run.reported,
+    "cost": lambda run: run.reported,
     "cpu/o": cpu_per_operation,
     "cs/o": switches_per_operation,
     "ipc": lambda run: quotient(run.counters.get("instructions"), run.counters.get("cycles")),
@@ -68,6 +70,12 @@ METRICS: Mapping[str, Reader] = {
     "rKB/o": rate_per_operation("rkB/s"),
     "wKB/o": rate_per_operation("wkB/s"),
 }
+
+REPORTED = ("rate", "cost")
+"""What a command may say of itself: the more the better, or the less."""
+
+SHOWN: Mapping[str, str] = {"latency": "ms", **{metric: metric for metric in REPORTED}}
+"""The metrics that are shown themselves where others are given as operations per second, with what stands behind."""
 
 COMPARED = (
     "cpu/o", "cs/o", "instructions/o", "cycles/o", "ipc", "branches/o", "branch-misses/o", "cache-misses/o",
@@ -84,7 +92,7 @@ def check_metric(name: str) -> None:
 
 def higher_is_better(metric: str) -> bool:
     """True for the metrics of which more is better; of all others less is."""
-    return metric in ("qps", "ipc")
+    return metric in ("qps", "ipc", "rate")
 
 
 def value(run: RunFacts, metric: str) -> float | None:
@@ -94,6 +102,17 @@ def value(run: RunFacts, metric: str) -> float | None:
     """
     check_metric(metric)
     return METRICS[metric](run)
+
+
+def shown(run: RunFacts, metric: str) -> float:
+    """The number that stands for a run on a screen while ``metric`` is hunted."""
+    found = value(run, metric) if metric in SHOWN else None
+    return run.qps if found is None else found
+
+
+def unit(metric: str) -> str:
+    """What stands behind that number."""
+    return SHOWN.get(metric, "QPS")
 
 
 def typical(runs: Sequence[RunFacts], metric: str) -> float | None:

@@ -44,6 +44,7 @@ class RunFacts:
     system: Mapping[str, float | None]  # means over the window: "us", "sy", "cs" (vmstat), "r/s", "rkB/s", "wkB/s" …
     log: str = ""  # path of the job's folder on the host
     dataset: str = ""  # key of the loaded data that each visit gets a copy of
+    reported: float | None = None  # what a command's own output says: a rate or a cost, in a unit of its own
 
     @property
     def qps(self) -> float:

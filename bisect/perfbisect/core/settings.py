@@ -4,6 +4,19 @@ from dataclasses import dataclass, field
 
 from perfbisect.core.policy import Policy
 
+TIMING = ("time", "warmup", "threads")  # of the overrides; the others are args of the workload
+
+
+@dataclass(frozen=True, slots=True)
+class Quick:
+    """A command in place of recipes, every text as it stood on the command line."""
+
+    run: str
+    build: tuple[str, ...] | None = None  # commands; None: there is a builder for that
+    rate: str = ""  # where its output tells a number of which more is better: a pattern, or a path in JSON
+    cost: str = ""  # … of which less is better
+    operations: str = ""  # … how many operations it has done
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -20,13 +33,18 @@ class Settings:
     bad_commit: str = ""
     metric: str = "qps"
     first_parent: bool = False
-    overrides: dict[str, str | int | float | bool] = field(default_factory=dict)  # of the workload: time, threads, …
+    overrides: dict[str, str | int | float | bool] = field(
+        default_factory=dict
+    )  # of the workload: its TIMING and its args
     suspects: dict[str, float] = field(default_factory=dict)  # path → weight of the commits that touch it
     policy: Policy = field(default_factory=Policy)
     builders_path: str = ""  # --builders
     workloads_path: str = ""  # --workloads
     hosts_path: str = ""  # --hosts
     further_hosts: tuple[str, ...] = ()
+    quick: Quick | None = (
+        None  # then the name of the workload is made up, and so is that of the builder if none is given
+    )
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import re
 
 from perfbisect.host.facts import Fact, read_line
-from perfbisect.host.programs import read_system
+from perfbisect.host.packages import read_system
 from perfbisect.host.protocol import Host
 
 _CPUS = "/sys/devices/system/cpu"

@@ -15,11 +15,13 @@ from pathlib import PurePosixPath
 from perfbisect.core.measurement import BuildFacts
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import facts, jobs
+from perfbisect.host.conditions import SYSTEM
 from perfbisect.host.outcome import TIMED_OUT, no_space
-from perfbisect.host.programs import require
+from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host
 from perfbisect.lab import builds, compiler_cache, recipe, source
 from perfbisect.lab.binary import hash_artifacts
+from perfbisect.lab.needs import NEEDED, lacking_for, own_packages
 from perfbisect.lab.output import COMPILE, CONFIGURE, INSTALL, STAGE, Output
 from perfbisect.lab.toolchain import Toolchain, toolchain
 from perfbisect.recipes.builder import Builder, Variant
@@ -29,7 +31,6 @@ from perfbisect.recipes.placeholders import fill, fill_text
 from perfbisect.recipes.versions import version_text
 from perfbisect.recipes.when import TreeFacts, applied
 
-NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")
 PREFIX = "build-"  # of the names of builds' jobs
 # Prints the steps that the last build took.
 _STEPS = 'cat "$1/steps" 2>/dev/null || :'
@@ -72,7 +73,7 @@ class Workshop:
     @property
     def work(self) -> PurePosixPath:
         """The folder of the fixed paths."""
-        return self.host.root / "work" / self.builder.name
+        return self.host.root / "work" / self.builder.place
 
 
 def workshop(host: Host, entry: HostEntry, builder: Builder, variant: str, bare: PurePosixPath) -> Workshop:
@@ -82,7 +83,10 @@ def workshop(host: Host, entry: HostEntry, builder: Builder, variant: str, bare:
     """
     name = variant or builder.variant
     settings = variant_of(builder, name)
-    require(host, dict.fromkeys((*NEEDED, settings.cc, *build_of(builder).needs)))
+    how = build_of(builder)
+    if lacks := lacking_for(host, [*NEEDED], how, settings):
+        system = facts.ask(host, SYSTEM) or ""
+        raise absent(lacks, host.name, system, own_packages(how))
     compiler_cache.share(host, entry.ccache_remote)
     return Workshop(host, entry, builder, name, settings, toolchain(host, settings), bare)
 
@@ -138,7 +142,7 @@ def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
     if status:
         raise _failure(shop, sha, key, job, output, status, how.timeout)
     try:
-        binary = hash_artifacts(shop.host, shop.work / "prefix", how.artifacts)
+        binary = hash_artifacts(shop.host, shop.work / "prefix", how.artifacts) if how.artifacts else key
     except FileNotFoundError as absent:
         output.error, output.stage = f"it did not install {absent}", INSTALL
         raise _failure(shop, sha, key, job, output, 0, how.timeout) from None

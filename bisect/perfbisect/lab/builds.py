@@ -16,6 +16,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.recipe import archive
 from perfbisect.lab.toolchain import Toolchain
 from perfbisect.recipes.builder import Builder, Variant
+from perfbisect.recipes.lineage import build_of
 
 _LAYOUT = "2"  # part of every key: raise it when what a build folder holds changes its meaning
 
@@ -50,7 +51,8 @@ def key_of(builder: Builder, variant: Variant, tools: Toolchain, tree: str, pres
     What the recipe's conditions make of it follows from the tree, the toolchain and those of the paths asked for that
     are ``present``, in the tree or among what is ignored; so these and the conditions stand for it.
     """
-    commands = json.dumps(msgspec.to_builtins(builder.build)) + json.dumps(msgspec.to_builtins(builder.when))
+    build = msgspec.structs.replace(build_of(builder), needs=[], packages={})
+    commands = json.dumps(msgspec.to_builtins(build)) + json.dumps(msgspec.to_builtins(builder.when))
     parts = {
         "layout": _LAYOUT,
         "tree": tree,
@@ -62,6 +64,8 @@ def key_of(builder: Builder, variant: Variant, tools: Toolchain, tree: str, pres
         "files": hashlib.sha256(archive(builder)).hexdigest() if "{recipe}" in commands else "",
         "commit": sha if "{commit}" in commands else "",
     }
+    if builder.home:  # it is built where it is measured, and may remember that
+        parts["home"] = builder.home
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -19,7 +19,7 @@ import msgspec
 from perfbisect.errors import DataDamaged, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
-from perfbisect.lab import scripts, settings, sysbench
+from perfbisect.lab import command, scripts, settings, sysbench
 from perfbisect.lab.server import Service, driver_options, initialise, owner, serve, service_in
 from perfbisect.lab.system import System
 from perfbisect.recipes.builder import Builder
@@ -80,12 +80,13 @@ def key(builder: Builder, workload: Workload, values: Values, format_read: str =
     not on a build. ``values`` are the placeholders, ``format_read`` is what the recipe's command told of the format.
     """
     script = scripts.preparing(workload)
-    if script is None and builder.server is None:
+    if script is None and builder.server is None and not workload.prepare_commands:
         return ""
     told = [
         builder.driver, builder.name, builder.dataset.format, format_read, settings.identity(builder, values),
         *(file.read_text() for file in (scripts.with_modules(workload, script) if script else ())),
         workload.prepare, workload.check, repr(sorted(workload.prepare_args.items())),
+        *(command.told_to_prepare(workload) if workload.prepare_commands else ()),
     ]  # fmt: skip
     return hashlib.sha256("\0".join(told).encode()).hexdigest()[:16]
 
@@ -206,10 +207,18 @@ def loader(host: Host, name: str) -> str:
 
 def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, service: Service | None) -> None:
     """Run the workload's prepare step. Raises RunFailed."""
+    placed = scripts.place(host, workload)
+    for argv in workload.prepare_commands:
+        filled = fill(argv, command.values(system, workload, placed, folder, service))
+        job = jobs.start(host, filled, name="prepare", timeout=LONG, cwd=system.prefix, merged=True)
+        lines = list(jobs.wait(host, job))
+        if status := jobs.status(host, job):
+            reason = f"the data cannot be made: {argv[0]} ended with status {status}: {command.last(lines)}"
+            raise RunFailed(reason, stage="prepare", log=str(job.folder / "stdout"))
+        jobs.remove(host, job)
     script = scripts.preparing(workload)
     if script is None:
         return
-    placed = scripts.place(host, workload)
     there = scripts.on_host(placed, workload, script)
     argv = sysbench.prepare_command(workload, there, driver_options(system.builder, service))
     env = scripts.environment(workload, placed, folder / "data", system.library)

@@ -28,7 +28,7 @@ from perfbisect.host.outcome import no_space
 from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
 from perfbisect.lab import build, builds, dataset, perf, recipe, scripts, settings, source, visit
-from perfbisect.lab.server import runs_as_nobody
+from perfbisect.lab.server import owner
 from perfbisect.lab.ship import ship
 from perfbisect.lab.system import System
 from perfbisect.lab.turn import Turn
@@ -159,7 +159,7 @@ class HostLab:
 
     def _send(self, maker: Host, tips: Sequence[str], first: int) -> Generator[LabEvent, None, PurePosixPath]:
         """Bring the sources to the host that builds, as a part of the first build; returns where they are."""
-        sending = source.mirror(maker, self.repository, self.builder.name, tips)
+        sending = source.mirror(maker, self.repository, self.builder.place, tips)
         while True:
             try:
                 done, total = next(sending)
@@ -198,7 +198,7 @@ class HostLab:
                 progress.close()
         if self.maker:
             yield BuildProgress(candidate, 0, 0, "ship")
-            ship(self.maker, self.builder.name, built.facts.key, self.host)
+            ship(self.maker, self.builder.place, built.facts.key, self.host)
         made_here = not (built.facts.reused or self.maker)  # then it has ended every other
         self._alone, self._losses = self._alone or made_here, 0
         binary = built.facts.binary
@@ -338,10 +338,10 @@ class HostLab:
         """
         commit, built = self.commits[candidate], self._built[candidate]
         server = built.builder.server
-        if built.prefix and server and runs_as_nobody(self.host, server):
+        if built.prefix and owner(self.host, server):
             prefix = built.prefix
         else:
-            prefix = builds.put_in_place(self.host, self.builder.name, built.facts.key, built.prefix)
+            prefix = builds.put_in_place(self.host, self.builder.place, built.facts.key, built.prefix)
         sha = "" if candidate in self.prebuilt else commit
         values = {**self._values, "commit": sha, "prefix": str(prefix), "version": built.version}
         return System(commit, built.facts.key, prefix, built.builder, values)

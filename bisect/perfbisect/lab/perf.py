@@ -10,7 +10,8 @@ from pathlib import PurePosixPath
 
 from perfbisect.core.counters import EVENTS as HARDWARE
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.host.programs import how_to_install, missing
+from perfbisect.host.packages import how_to_install
+from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
 
 SOFTWARE = ("task-clock", "context-switches", "cpu-migrations", "page-faults", "minor-faults", "major-faults")
@@ -22,15 +23,16 @@ Counters = Mapping[str, float | None]  # totals; task-clock in milliseconds
 _EVENT = re.compile(r"(?:\w+/)?([\w-]+)/?(?::\w+)?")
 
 
-def wrap(argv: Sequence[str], folder: PurePosixPath, pids: Iterable[int] = ()) -> list[str]:
+def wrap(argv: Sequence[str], folder: PurePosixPath, pids: Iterable[int] = (), *, whole: bool = False) -> list[str]:
     """``argv`` under perf: counts ``pids`` if any are given, otherwise the command itself.
 
-    ``folder`` holds the FIFOs ``control`` and ``ack``; the result is written to ``counters`` there.
+    ``folder`` holds the FIFOs ``control`` and ``ack``, by which it says when; ``whole`` counts from its start to its end
+    instead. The result is written to ``counters`` there.
     """
     attached = ["-p", ",".join(map(str, pids))] if (pids := tuple(pids)) else []
+    told = [] if whole else ["--delay=-1", "--control", f"fifo:{folder / 'control'},{folder / 'ack'}"]
     return [
-        "perf", "stat", "-x", ",", "-o", str(folder / "counters"), "-e", ",".join(EVENTS), "--delay=-1",
-        "--control", f"fifo:{folder / 'control'},{folder / 'ack'}", *attached, "--", *argv,
+        "perf", "stat", "-x", ",", "-o", str(folder / "counters"), "-e", ",".join(EVENTS), *told, *attached, "--", *argv,
     ]  # fmt: skip
 
 

@@ -46,9 +46,10 @@ def findings(look: Look) -> Iterator[Finding]:
 
 
 def check_workload(workload: Workload) -> None:
-    """Raise UsageError for a workload that cannot be run."""
-    sysbench.command(workload, scripts.measured(workload))
-    scripts.preparing(workload)
+    """Raise UsageError for a workload that sysbench cannot run; of a command nobody can tell beforehand."""
+    if not workload.command:
+        sysbench.command(workload, scripts.measured(workload))
+        scripts.preparing(workload)
 
 
 def warnings(look: Look) -> tuple[Warned, ...]:

@@ -12,7 +12,7 @@ from perfbisect.recipes.workload import Workload
 
 SHARED = "perfbisect.lua"
 PLAIN_SQL = "sql.lua"
-_SUITE, _SHARED = "suite", "shared"  # folders on a host; a script from elsewhere lies beside them
+SUITE, _SHARED = "suite", "shared"  # folders on a host; a script from elsewhere lies beside them
 REQUIRE = re.compile(r"""\brequire\s*\(?\s*["']([\w.]+)["']""")
 SYSBENCH_DRIVERS = ("mysql", "pgsql")
 
@@ -36,13 +36,13 @@ def checking(workload: Workload) -> Path:
 
 def place(host: Host, workload: Workload) -> PurePosixPath:
     """The folder on the host with the workload's scripts, everything else in its suite's folder, and what they require."""
-    return files.place(host, "scripts", _to_send(workload))
+    return files.place(host, "scripts", to_send(workload))
 
 
 def on_host(folder: PurePosixPath, workload: Workload, script: Path) -> PurePosixPath:
     """Where a script of the workload is, ``folder`` being where they were placed."""
     suite = Path(workload.folder)
-    return folder / (_SUITE / script.relative_to(suite) if script.is_relative_to(suite) else script.name)
+    return folder / (SUITE / script.relative_to(suite) if script.is_relative_to(suite) else script.name)
 
 
 def environment(
@@ -50,7 +50,7 @@ def environment(
 ) -> dict[str, str]:
     """What a script of ours, placed in ``folder``, expects to find; ``library`` is None for a server."""
     given = {
-        "LUA_PATH": f"{folder}/{_SUITE}/?.lua;{folder}/{_SHARED}/?.lua;;",  # ;; : and sysbench's own
+        "LUA_PATH": f"{folder}/{SUITE}/?.lua;{folder}/{_SHARED}/?.lua;;",  # ;; : and sysbench's own
         "PERFBISECT_DATA": str(data),
         "PERFBISECT_LIBRARY": str(library or ""),
         "PERFBISECT_WARMUP": f"{workload.warmup:g}",
@@ -87,10 +87,14 @@ def _required(workload: Workload, script: Path) -> dict[str, Path]:
     return found
 
 
-def _to_send(workload: Workload) -> dict[str, Path]:
+def to_send(workload: Workload) -> dict[str, Path]:
     """Name on the host → file here."""
+    if not workload.folder:  # a command that came with no suite
+        return {}
     suite = Path(workload.folder)
-    sent = {f"{_SUITE}/{path.relative_to(suite).as_posix()}": path for path in suite.rglob("*") if path.is_file()}
+    sent = {f"{SUITE}/{path.relative_to(suite).as_posix()}": path for path in suite.rglob("*") if path.is_file()}
+    if workload.command:
+        return sent
     check = checking(workload) if workload.check else None
     for script in filter(None, (measured(workload), preparing(workload), check)):
         sent[str(on_host(PurePosixPath(), workload, script))] = script

@@ -117,14 +117,9 @@ def disguise(host: Host, recipe: Server) -> tuple[str, ...]:
     return {"another": AS_ANOTHER, "nobody": AS_NOBODY}.get(who, ())
 
 
-def runs_as_nobody(host: Host, recipe: Server) -> bool:
-    """True when the server refuses to be root, root is what we are, and there is no better way."""
-    return disguise(host, recipe) == AS_NOBODY
-
-
 def owner(host: Host, recipe: Server | None) -> str:
     """The user id that the data has to belong to; "" for our own."""
-    return NOBODY if recipe and runs_as_nobody(host, recipe) else ""
+    return NOBODY if recipe and disguise(host, recipe) == AS_NOBODY else ""
 
 
 def initialise(service: Service) -> None:

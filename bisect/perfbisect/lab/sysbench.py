@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
 
 from perfbisect.errors import UsageError
+from perfbisect.lab.ended import Ended, Outcome
 from perfbisect.recipes.workload import Option, Workload
 
 # Fixed for all runs, so that every run draws the same random numbers; a workload may say otherwise in its args.
@@ -25,17 +25,6 @@ _PROGRESS = re.compile(rf"\[ {_NUMBER}s \] thds: \d+ (?:eps: {_NUMBER}|tps: {_NU
 _WINDOW = re.compile(rf"perfbisect window: {_NUMBER} {_NUMBER}")
 _BUCKET = re.compile(rf"\s*{_NUMBER} \|\**\s+(\d+)")
 _TOTAL = re.compile(rf"\s+([\w ]+?)(?: \(\w+\))?:\s+{_NUMBER}s?\b")
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What sysbench says of one run."""
-
-    opened: float | None  # seconds since the epoch; None when the script does not use the shared Lua module
-    seconds: float
-    operations: int
-    latency: Mapping[str, float | None]  # milliseconds
-    samples: tuple[float, ...]  # operations per second in each report interval
 
 
 def command(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
@@ -72,6 +61,13 @@ def progress(line: str, operation: str) -> tuple[float, float] | None:
         return None
     second, events, transactions, queries = match.groups()
     return float(second), float(events or (queries if operation == "query" else transactions))
+
+
+def outcome(ended: Ended, workload: Workload) -> Outcome:
+    """What a run comes to. Raises ValueError, with a sentence, when it failed."""
+    if wrong := complaint("\n".join(ended.said), ended.status, ended.limit):
+        raise ValueError(wrong)
+    return parse(ended.stdout, workload.operation)
 
 
 def parse(lines: Iterable[str], operation: str) -> Outcome:

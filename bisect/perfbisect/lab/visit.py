@@ -14,14 +14,15 @@ from perfbisect.host import jobs
 from perfbisect.host.jobs import Job
 from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
-from perfbisect.lab import dataset, perf, scripts, server, sysbench, vmstat
+from perfbisect.lab import command, dataset, perf, scripts, server, sysbench, vmstat
+from perfbisect.lab.ended import Ended, Outcome
 from perfbisect.lab.server import Service, driver_options
-from perfbisect.lab.sysbench import Outcome
 from perfbisect.lab.system import System
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
 NAME = "run"  # of the job
+LONGEST = 3600.0  # seconds of a command of which nothing else is known
 ATTEMPTS = 5  # to attach perf to a server whose processes come and go
 
 _COLLECT = """for file do [ ! -e "$file" ] || cat "$file"; printf '\\f'; done"""
@@ -41,13 +42,13 @@ class Bench:
 
     @property
     def planned(self) -> float:
-        """Seconds that a run takes, warm-up included."""
-        return self.workload.warmup + self.workload.time
+        """Seconds that a run takes, warm-up included; 0 for a command, of which nobody knows."""
+        return 0.0 if self.workload.command else self.workload.warmup + self.workload.time
 
     @property
     def limit(self) -> float:
         """Seconds after which a run that has not ended is killed."""
-        return 60 + 5 * self.planned
+        return self.workload.timeout or (LONGEST if self.workload.command else 60 + 5 * self.planned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,44 +94,50 @@ def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
 def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     """A timed run as ``run`` has it; None if a process of the server ended before perf could attach to it."""
     bench = visit.bench
+    program = command if bench.workload.command else sysbench
     job = start(visit)
     lines = []
     # A poll takes a few milliseconds of the machine that runs the workload: few of them. sysbench reports each second.
     for line in jobs.wait(bench.host, job, every=min(5.0, max(1.0, bench.planned / 20))):
         lines.append(line)
-        if interval := sysbench.progress(line, bench.workload.operation):
+        if program is sysbench and (interval := sysbench.progress(line, bench.workload.operation)):
             yield RunProgress(visit.candidate, *interval)
     paths = [str(job.folder / name) for name in ("status", "stderr")]
-    paths += [str(visit.folder / name) for name in ("began", "counters", "vmstat", "iostat")]
-    status, stderr, *reports = bench.host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.split("\f")[:-1]
-    said = [*lines, *stderr.splitlines()]
-    if perf.missed(said):
+    paths += [str(visit.folder / name) for name in (command.CLOCK, "began", "counters", "vmstat", "iostat")]
+    status, stderr, clock, *reports = bench.host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.split("\f")[:-1]
+    ended = Ended(lines, stderr.splitlines(), int(status), bench.limit, clock)
+    if perf.missed(ended.said):
         jobs.remove(bench.host, job)
         return None
-    if complaint := sysbench.complaint("\n".join(said), int(status), bench.limit):
-        raise failure(visit, job, said, complaint)
     try:
-        outcome = sysbench.parse(lines, bench.workload.operation)
+        outcome = program.outcome(ended, bench.workload)
     except ValueError as error:
-        raise failure(visit, job, said, str(error)) from error
+        raise failure(visit, job, ended.said, str(error)) from error
     found = facts(visit, job, outcome, *reports)
     jobs.remove(bench.host, job)
     return found
 
 
 def start(visit: Visit) -> Job:
-    """Start sysbench, counted by perf, with vmstat and iostat beside it."""
+    """Start sysbench or the workload's command, counted by perf, with vmstat and iostat beside it."""
     bench, folder, service = visit.bench, visit.folder, visit.service
     entry, workload = bench.entry, bench.workload
-    script = scripts.on_host(bench.scripts, workload, scripts.measured(workload))
-    argv = sysbench.command(workload, script, driver_options(visit.system.builder, service))
-    env = scripts.environment(workload, bench.scripts, folder / "data", visit.system.library)
+    env: dict[str, str] = {}
+    cwd = folder
+    if workload.command:
+        argv = command.timed(workload, command.values(visit.system, workload, bench.scripts, folder, service), folder)
+        cwd = visit.system.prefix
+    else:
+        script = scripts.on_host(bench.scripts, workload, scripts.measured(workload))
+        argv = sysbench.command(workload, script, driver_options(visit.system.builder, service))
+        env = scripts.environment(workload, bench.scripts, folder / "data", visit.system.library)
     if bench.perf:
-        argv = perf.wrap(argv, folder, server.pids(service, visit.server) if service and visit.server else ())
-        env |= scripts.perf_environment(folder)
+        counted = server.pids(service, visit.server) if service and visit.server else ()
+        argv = perf.wrap(argv, folder, counted, whole=bool(workload.command))
+        env |= {} if workload.command else scripts.perf_environment(folder)
     argv = vmstat.beside(argv, folder, vmstat=bench.vmstat, device=entry.device if bench.iostat else "")
     cpus = entry.client_cpus if service else entry.client_cpus or entry.server_cpus
-    return jobs.start(bench.host, argv, name=NAME, timeout=bench.limit, cwd=folder, env=env, cpus=cpus)
+    return jobs.start(bench.host, argv, name=NAME, timeout=bench.limit, cwd=cwd, env=env, cpus=cpus)
 
 
 def facts(
@@ -153,6 +160,7 @@ def facts(
         counters=perf.parse(counters),
         system={name: mean for table in rows for name, mean in vmstat.means(table, *window).items()},
         dataset=visit.dataset,
+        reported=outcome.reported,
     )
 
 

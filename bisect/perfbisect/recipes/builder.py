@@ -12,6 +12,12 @@ Argv = Annotated[list[str], msgspec.Meta(min_length=1, description='a command: [
 Variable = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", description="named as an environment variable is")
 ]
+Need = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[\w.+/-]+\Z", description='a program, a header such as "zlib.h" or a library such as "zlib.pc"'
+    ),
+]
 Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
 
 Setting = str | int | float | bool
@@ -41,7 +47,14 @@ SERVER_PLACEHOLDERS = SIZE_PLACEHOLDERS | {
 }  # fmt: skip
 INSTALLED_PLACEHOLDERS = frozenset({"prefix", "recipe"})
 CONFIG_PLACEHOLDERS = SERVER_PLACEHOLDERS | {"settings"}  # one line "name = value" for each of the recipe's settings
-PLACEHOLDERS = BUILD_PLACEHOLDERS | CONFIG_PLACEHOLDERS
+COMMAND_PLACEHOLDERS = SIZE_PLACEHOLDERS | {
+    "prefix", "recipe", "commit", "version", "jobs",
+    "data",  # this visit's copy of the dataset
+    "suite",  # the workload's folder, with all that lies beside its suite.toml
+    "threads", "time", "warmup",  # of the workload
+    "socket", "port",  # of the server, if there is one
+}  # fmt: skip
+PLACEHOLDERS = BUILD_PLACEHOLDERS | CONFIG_PLACEHOLDERS | COMMAND_PLACEHOLDERS
 
 
 class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -54,15 +67,26 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ldflags: str = ""
 
 
+class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The packages that bring a thing which a build needs."""
+
+    debian: str = ""  # on Debian and Ubuntu
+    fedora: str = ""  # on Fedora, RHEL and their kin
+
+
 class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a checkout becomes an installed system."""
 
     configure: list[Argv] = []
     compile: list[Argv]
     install: list[Argv]
-    artifacts: list[str]  # paths below {prefix} whose loadable sections say whether two builds are the same
+    # Paths below {prefix} whose loadable sections say whether two builds are the same; without any, no two are.
+    artifacts: list[str]
     env: dict[Variable, str] = {}
-    needs: list[str] = []  # programs that must be on the host, beyond git and ccache
+    # What must be on the host, beyond git and ccache: programs, headers ("openssl/ssl.h"), libraries that pkg-config
+    # knows ("libzstd.pc").
+    needs: list[Need] = []
+    packages: dict[str, Packages] = {}  # of those for which our own table does not tell them
     timeout: Seconds = 7200.0  # for the whole build
 
 
@@ -112,11 +136,12 @@ class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One system: where its source is and how a commit of it is built and run."""
 
-    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "folder", "inherited"})  # by the reader
+    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "folder", "inherited", "home"})  # by the reader
 
     name: str = ""  # the folder's name
     folder: str = ""  # absolute path of the recipe's folder
     inherited: list[str] = []  # folders of the recipes that it extends, nearest first
+    home: str = ""  # what its repository and its work folder on a host are called, if not as the recipe is
     summary: str
     extends: str = ""
     repository: str = ""
@@ -133,3 +158,8 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     server: Server | None = None
     dataset: Dataset = Dataset()
     when: list[When] = []
+
+    @property
+    def place(self) -> str:
+        """The name of its repository and of its work folder on a host."""
+        return self.home or self.name

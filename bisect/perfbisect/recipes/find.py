@@ -14,7 +14,7 @@ from perfbisect.recipes.lineage import read_builder
 from perfbisect.recipes.nearest import hint, listed
 from perfbisect.recipes.places import inventory_files, recipe_folders
 from perfbisect.recipes.strict import Place, convert, read_table
-from perfbisect.recipes.suites import read_suite
+from perfbisect.recipes.suites import for_each_driver, read_suite
 from perfbisect.recipes.workload import Workload
 
 Thing = TypeVar("Thing")
@@ -58,9 +58,9 @@ def load_workload(name: str, driver: str, given: str | Path = "") -> Workload:
 
 
 def load_workloads(given: str | Path = "") -> list[Workload]:
-    """All workloads, by suite in alphabetical order, in the order of their file."""
+    """All workloads, by suite in alphabetical order, in the order of their file, once for each driver."""
     files = _recipes(recipe_folders("workloads", given), suites.FILE)
-    return [workload for _, file in sorted(files.items()) for workload in read_suite(file).workloads.values()]
+    return [workload for _, file in sorted(files.items()) for workload in for_each_driver(read_suite(file))]
 
 
 def choose_workloads(words: str, driver: str, given: str | Path = "") -> list[str]:

@@ -1,8 +1,8 @@
 """``{words}`` in the commands of a recipe, checked when it is loaded and filled when a command is run.
 
 ``{{`` and ``}}`` stand for literal braces. An argument that is nothing but ``{cflags}`` or ``{ldflags}`` becomes as
-many arguments as it holds words. In the script of ``["sh", "-c", …]`` values are quoted for that shell, so that no
-path can be taken for a command.
+many arguments as it holds words. In the script of ``["sh", "-c", …]``, and of ``["env", "A=b", "sh", "-c", …]``, values
+are quoted for that shell, so that no path can be taken for a command.
 """
 
 import re
@@ -34,7 +34,7 @@ def fill(argv: Sequence[str], values: Values) -> list[str]:
     for position, argument in enumerate(argv):
         if argument in ("{cflags}", "{ldflags}"):
             filled += shlex.split(fill_text(argument, values))
-        elif position == 2 and argv[1] == "-c" and argv[0].rpartition("/")[2] in SHELLS:
+        elif position >= 2 and argv[position - 1] == "-c" and argv[position - 2].rpartition("/")[2] in SHELLS:
             filled.append(fill_text(argument, {word: _quoted(word, value) for word, value in values.items()}))
         else:
             filled.append(fill_text(argument, values))
@@ -62,23 +62,29 @@ def _quoted(word: str, value: str | int) -> str:
 
 def check_placeholders(table: Table, place: Place) -> None:
     """Raise RecipeError for a placeholder, anywhere in a builder's table, that is not known where it stands."""
-    _check(table.get("version", []), place.at("version"), VERSION_PLACEHOLDERS)
-    _check(table.get("installed_version", []), place.at("installed_version"), INSTALLED_PLACEHOLDERS)
+    check_texts(table.get("version", []), place.at("version"), VERSION_PLACEHOLDERS)
+    check_texts(table.get("installed_version", []), place.at("installed_version"), INSTALLED_PLACEHOLDERS)
     for section, keys, allowed in (
         ("build", ("configure", "compile", "install", "env"), BUILD_PLACEHOLDERS),
         ("server", IN_SERVER, SERVER_PLACEHOLDERS),
         ("dataset", ("format_command",), SERVER_PLACEHOLDERS),
     ):
         for key in keys:
-            _check(table.get(section, {}).get(key, []), place.at(section).at(key), allowed)
+            check_texts(table.get(section, {}).get(key, []), place.at(section).at(key), allowed)
 
 
 def check_config(text: str, place: Place) -> None:
     """Raise RecipeError for a placeholder that is not known in a server's configuration file."""
-    _check(text.splitlines(), place, CONFIG_PLACEHOLDERS)
+    check_texts(text.splitlines(), place, CONFIG_PLACEHOLDERS)
 
 
-def _check(value: object, place: Place, allowed: Collection[str]) -> None:
+def placeholders_in(argv: Sequence[str]) -> set[str]:
+    """The words in braces that stand in a command."""
+    return {match[1] for text in argv for match in TOKEN.finditer(text) if match[1] is not None}
+
+
+def check_texts(value: object, place: Place, allowed: Collection[str]) -> None:
+    """Raise RecipeError for a placeholder, in a text or in any of a list or table, that is not among ``allowed``."""
     for where, text in _texts(value, place):
         for match in TOKEN.finditer(text):
             if match[0] in ("{{", "}}") or match[1] in allowed:

@@ -18,16 +18,17 @@ def to_toml(recipe: msgspec.Struct) -> str:
 
 
 def _plain(value: object) -> Any:
-    """Structs as tables, without what the reader fills in and without empty keys."""
+    """Structs as tables, without what the reader fills in and without empty keys that may be left out."""
     if isinstance(value, msgspec.Struct):
         pairs = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
         fields = {encoded: getattr(value, name) for encoded, name in pairs}
         hidden: frozenset[str] = getattr(value, "filled_in", frozenset())
         whole = isinstance(value, Variant)  # an empty flag of its own hides a shared one
+        required = {field.encode_name for field in msgspec.structs.fields(value) if field.required}
         return {
             name: _plain(entry)
             for name, entry in fields.items()
-            if name not in hidden and (whole or not _is_empty(entry))
+            if name not in hidden and (whole or name in required or not _is_empty(entry))
         }
     if isinstance(value, list):
         return [_plain(entry) for entry in value]

@@ -4,11 +4,17 @@ from pathlib import Path
 
 import msgspec
 
+from perfbisect.recipes.builder import COMMAND_PLACEHOLDERS
 from perfbisect.recipes.nearest import hint
+from perfbisect.recipes.placeholders import check_texts
+from perfbisect.recipes.reading import check_reading
 from perfbisect.recipes.strict import Place, convert, merged, read_table, verify
 from perfbisect.recipes.workload import Suite, Workload
 
 FILE = "suite.toml"
+OF_SYSBENCH = ("script", "statement", "setup", "prepare", "prepare_script", "args", "prepare_args")
+READING = "Write a regular expression such as 'ops/s: ([0-9.]+)', or a path into JSON such as '$.results[0].ops'."
+OF_COMMANDS = ("prepare_commands", "rate", "cost", "operations")
 
 
 def read_suite(file: Path) -> Suite:
@@ -30,20 +36,38 @@ def read_suite(file: Path) -> Suite:
         name=folder.name,
         workloads={
             name: msgspec.structs.replace(
-                workload, name=name, suite=folder.name, folder=str(folder), driver=suite.driver
+                workload, name=name, suite=folder.name, folder=str(folder), driver=suite.drivers[0]
             )
             for name, workload in suite.workloads.items()
         },
     )
 
 
+def for_each_driver(suite: Suite) -> list[Workload]:
+    """The workloads in their order, each once for every driver of the suite."""
+    return [
+        msgspec.structs.replace(workload, driver=driver)
+        for workload in suite.workloads.values()
+        for driver in suite.drivers
+    ]
+
+
 def _check_workload(workload: Workload, place: Place) -> None:
     """What types cannot say."""
     if "/" in place.keys.rpartition(".")[2]:
         raise place.mistake("has a / in its name: that separates suite and workload.")
+    if workload.command:
+        check_command(workload, place)
+        return
+    for key in OF_COMMANDS:
+        if getattr(workload, key):
+            raise place.at(key).mistake("is for workloads with a `command`, which this one does not have.")
     if bool(workload.script) == bool(workload.statement):
         found = "has both a script and a statement" if workload.script else "has neither a script nor a statement"
-        raise place.mistake(f"{found}.", "Give the Lua file to run as `script`, or plain SQL as `statement`.")
+        raise place.mistake(
+            f"{found}.",
+            "Give the Lua file to run as `script`, plain SQL as `statement`, or any program as `command`.",
+        )
     if workload.prepare_script and workload.prepare:
         raise place.mistake("has both prepare_script and prepare.", "Give one of them: a Lua file, or plain SQL.")
     folder = place.file.parent
@@ -56,3 +80,19 @@ def _check_workload(workload: Workload, place: Place) -> None:
         for option in getattr(workload, key):
             if option.startswith("-"):
                 raise place.at(key).mistake(f'has "{option}": write options without the leading dashes.')
+
+
+def check_command(workload: Workload, place: Place) -> None:
+    """The same of a workload that is a command."""
+    for key in OF_SYSBENCH:
+        if getattr(workload, key):
+            raise place.at(key).mistake("is for sysbench, which has no part in a workload with a `command`.")
+    if workload.rate and workload.cost:
+        raise place.mistake("has both a rate and a cost.", "Give the one that is hunted: more is better, or less is.")
+    for key in ("command", "prepare_commands"):
+        check_texts(getattr(workload, key), place.at(key), COMMAND_PLACEHOLDERS)
+    for key in ("rate", "cost", "operations"):
+        try:
+            check_reading(getattr(workload, key) or "()")
+        except ValueError as error:
+            raise place.at(key).mistake(f'is "{getattr(workload, key)}", which {error}.', READING) from error

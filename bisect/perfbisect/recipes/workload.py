@@ -1,7 +1,7 @@
 """The shape of a suite of workloads, ``workloads/SUITE/suite.toml``.
 
-A workload is a sysbench Lua script with its arguments, or plain SQL. sysbench runs it with these environment
-variables, which the shared Lua module ``workloads/perfbisect.lua`` reads:
+A workload is a sysbench Lua script with its arguments, or plain SQL, or a command that is no business of sysbench's.
+sysbench runs the first two with these environment variables, which the shared Lua module ``workloads/perfbisect.lua`` reads:
 
 PERFBISECT_LIBRARY  path of the embedded library (absent for a server)
 PERFBISECT_DATA     the dataset copy of this visit
@@ -15,7 +15,10 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
+from perfbisect.recipes.builder import Argv
+
 Weight = Annotated[float, msgspec.Meta(gt=0, description="a number above 0; 1 is an ordinary commit's")]
+Drivers = str | Annotated[list[str], msgspec.Meta(min_length=1, description="a list of at least one")]
 Option = str | int | float | bool
 Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
 
@@ -28,7 +31,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     name: str = ""  # its key in the suite
     suite: str = ""
     folder: str = ""  # absolute path of the suite's folder
-    driver: str = ""  # of the suite
+    driver: str = ""  # of the suite, which may have several: then there is one such workload for each
     summary: str
     group: str  # point, range, range-aggregate, scan, write, …: as in the field's tables
     script: str = ""  # Lua file in the suite's folder
@@ -46,6 +49,18 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     threads: Annotated[int, msgspec.Meta(ge=1, description="a whole number of at least 1")] = 1
     warmup: Annotated[float, msgspec.Meta(ge=0, description="a number of seconds, 0 or more")] = 2.0
     time: Seconds = 10.0  # the measured window
+    command: list[str] = []  # what is measured, from its start to its end, in place of a script; run in {prefix}
+    prepare_commands: list[Argv] = []  # make its dataset, below {data}
+    rate: str = ""  # where its output tells a number of which more is better: see perfbisect.recipes.reading
+    cost: str = ""  # … of which less is better
+    operations: str = ""  # … how many operations it has done; otherwise its whole execution counts as one
+    # Seconds after which a run is killed; 0: an hour for a command, otherwise five times its length and a minute.
+    timeout: Annotated[float, msgspec.Meta(ge=0, description="a number of seconds, 0 or more")] = 0.0
+
+    @property
+    def metric(self) -> str:
+        """What is hunted with it unless somebody says otherwise."""
+        return "rate" if self.rate else "cost" if self.cost else "latency" if self.command else "qps"
 
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -55,6 +70,11 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     name: str = ""  # the folder's name
     summary: str
-    driver: str  # builders with this driver can run it
+    driver: Drivers  # builders with this driver, or one of these, can run it
     defaults: dict[str, object] = {}  # keys of a workload, merged under each
     workloads: dict[str, Workload]
+
+    @property
+    def drivers(self) -> list[str]:
+        """The driver, or all of them."""
+        return [self.driver] if isinstance(self.driver, str) else self.driver

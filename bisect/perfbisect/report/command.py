@@ -3,40 +3,54 @@
 import shlex
 from pathlib import Path
 
+from perfbisect.core.counters import higher_is_better
 from perfbisect.core.policy import Direction, Policy
-from perfbisect.core.settings import Settings
+from perfbisect.core.settings import TIMING, Settings
 from perfbisect.store.connection import default_place
 
 
 def made_by(settings: Settings, history: Path) -> str:
     """The `bisect run` that asks for the same; what is as by default is left out."""
     policy, usual = settings.policy, Policy()
-    direction = Direction.DROP if settings.metric == "qps" else Direction.RISE
+    direction = Direction.DROP if higher_is_better(settings.metric) else Direction.RISE
     words = [
         "bisect", "run", settings.good, settings.bad,
-        "--builder", settings.builder, "--workload", settings.workload, *(word for name in settings.hosts for word in ("--host", name)),
+        *of_recipes(settings), *(word for name in settings.hosts for word in ("--host", name)),
         "--repo", settings.repository, "--variant", settings.variant,
     ]  # fmt: skip
     options: list[tuple[str, str, bool]] = [
-        ("--metric", settings.metric, settings.metric != "qps"),
+        ("--metric", settings.metric, True),  # which one is usual depends on the workload
         ("--direction", policy.direction.value, policy.direction is not direction),
         ("--confidence", f"{policy.confidence:g}", policy.confidence != usual.confidence),
         ("--min-effect", f"{policy.min_effect:g}", policy.min_effect != usual.min_effect),
         ("--max-builds", str(policy.max_builds), policy.max_builds != usual.max_builds),
         ("--max-runs", str(policy.max_runs), policy.max_runs != usual.max_runs),
         ("--max-time", f"{policy.max_minutes:g}m", policy.max_minutes != usual.max_minutes),
-        *((f"--{name}", str(value), True) for name, value in settings.overrides.items()),
+        *((f"--{name}", str(value), True) for name, value in settings.overrides.items() if name in TIMING),
         ("--builders", settings.builders_path, bool(settings.builders_path)),
         ("--workloads", settings.workloads_path, bool(settings.workloads_path)),
         ("--hosts", settings.hosts_path, bool(settings.hosts_path)),
     ]
     for name, value, said in options:
         words += [name, value] if said else []
+    for arg in sorted(settings.overrides.keys() - set(TIMING)):
+        words += ["--set", f"{arg}={settings.overrides[arg]}"]
     for path, weight in settings.suspects.items():
         words += ["--suspect", f"{path}={weight:g}"]
     words += ["--first-parent"] if settings.first_parent else []
     words += ["--all"] if policy.all_steps else []
     return shlex.join([*words, *elsewhere(history)])
+
+
+def of_recipes(settings: Settings) -> list[str]:
+    """The options that say what is built and what is run."""
+    quick = settings.quick
+    if quick is None:
+        return ["--builder", settings.builder, "--workload", settings.workload]
+    built = ["--builder", settings.builder] if quick.build is None else []
+    told = [("--build", command) for command in quick.build or ()]
+    told += [("--run", quick.run), ("--rate", quick.rate), ("--cost", quick.cost), ("--operations", quick.operations)]
+    return [*built, *(word for option, text in told if text for word in (option, text))]
 
 
 def go_on_with(hunt: int, history: Path) -> str:

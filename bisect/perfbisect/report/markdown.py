@@ -28,6 +28,8 @@ def summary(story: Story) -> Iterator[str]:
     yield ""
     yield f"- range: {extent(story)}"
     yield f"- workload: {escape(settings.workload)}, metric {escape(title(settings.metric))}"
+    if settings.quick:
+        yield f"- command: {escape(settings.quick.run)}"
     yield f"- builder: {escape(settings.builder)}, {escape(settings.variant)}"
     for machine in machines(story):
         yield f"- host: {escape(machine)}"

@@ -1,6 +1,7 @@
 """An A/A told: how a build varies on a host, and what that allows to see."""
 
 from collections.abc import Iterator
+from statistics import median
 
 import msgspec
 
@@ -30,9 +31,10 @@ def lines(trial: Trial, found: Noise) -> Iterator[str]:
     asked, [work], [subject] = trial.asked, trial.asked.works, trial.asked.subjects
     wild = f", {count(found.wild, 'accident')} left out" if found.wild else ""
     groups = "visit" if found.shared else "round"
+    seconds = median(run.facts.seconds for run in trial.runs)  # a command takes as long as it does
     yield (
         f"{asked.builder} {work.name} on {asked.host}, {subject.name}: "
-        f"{count(found.visits, groups)}, {count(found.runs, 'run')} of {work.time:g} s{wild}"
+        f"{count(found.visits, groups)}, {count(found.runs, 'run')} of {seconds:.3g} s{wild}"
     )
     yield ""
     unknown = "not known from one visit, or from one run in each"

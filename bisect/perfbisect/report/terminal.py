@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from textwrap import wrap
 
 from perfbisect.core.verdict import chance, title
-from perfbisect.core.words import count
+from perfbisect.core.words import count, printable
 from perfbisect.report import cells
 from perfbisect.report.story import Case, Story
 from perfbisect.report.table import cut, table
@@ -29,6 +29,8 @@ def header(story: Story) -> Iterator[str]:
     yield f"  builder   {settings.builder}, {settings.variant}"
     changed = "".join(f", {name} {value}" for name, value in settings.overrides.items())
     yield f"  workload  {settings.workload}{changed}; metric {title(settings.metric)}"
+    if settings.quick:
+        yield f"  command   {printable(settings.quick.run)}"
     for number, machine in enumerate(machines(story)):
         yield f"  {'host' if number == 0 else '':9} {machine}"
 

@@ -191,7 +191,8 @@ class Filing:
             }
             | {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")},
         )
-        counted = [("perf", run.counters), ("system", run.system)]
+        counted: list[tuple[str, Mapping[str, float | None]]] = [("perf", run.counters), ("system", run.system)]
+        counted += [("command", {"reported": run.reported})] if run.reported is not None else []
         self.db.table("counters").insert_all(
             clean({"run_id": self.event_id, "source": source, "name": name, "value": value})
             for source, values in counted

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
+from perfbisect.core.counters import shown, unit
 from perfbisect.core.event import (
     BuildFinished,
     BuildStarted,
@@ -50,8 +51,7 @@ def texts(view: View, event: Event) -> Iterator[str]:
         case RunFinished(candidate):
             yield f"{'ran':9} {where(view, event)}{view.commit(candidate).short}  {ran(view, event)}"
         case HuntEnded(verdict):
-            metric = view.hunt.metric if view.hunt else "qps"
-            for place, sentence in enumerate(sentences(verdict, view.commit, metric)):
+            for place, sentence in enumerate(sentences(verdict, view.commit, view.metric)):
                 yield f"{'' if place else 'verdict':9} {sentence}"
             if view.hunt:
                 yield f"{'':9} The whole story: bisect show {view.hunt.hunt}"
@@ -99,7 +99,8 @@ def built(view: View, event: BuildFinished) -> str:
 def ran(view: View, event: RunFinished) -> str:
     """The rate of a run, how its build now compares with the base, and which run it was."""
     found = view.ratio(event.candidate)
-    said = [f"{rate(event.facts.qps):>10} QPS", f"{view.relative} {found.middle:.3f} ({ends(found)})" if found else ""]
+    seen = f"{rate(shown(event.facts, view.metric)):>10} {unit(view.metric)}"
+    said = [seen, f"{view.relative} {found.middle:.3f} ({ends(found)})" if found else ""]
     if view.build(event.candidate) == 0:
         said[1] = "base"
     if isinstance(view.now, Running):

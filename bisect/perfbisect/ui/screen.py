@@ -8,6 +8,7 @@ import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
+from perfbisect.core.counters import unit
 from perfbisect.core.verdict import chance, sentences
 from perfbisect.core.words import count, printable
 from perfbisect.ui.estimate import within
@@ -169,15 +170,18 @@ def run_title(view: View, run: Running, glyphs: Glyphs) -> Text:
 
 def run_line(view: View, run: Running, room: int, now: float, glyphs: Glyphs) -> Text:
     """The rate so far, from 0 to the highest rate seen."""
-    passed = run.seconds if run.finished else min(run.seconds, max(0.0, now - run.since))
+    passed = max(0.0, now - run.since)
+    if run.seconds:  # planned
+        passed = run.seconds if run.finished else min(run.seconds, passed)
     row = view.rows.get(run.candidate)
-    if run.finished and row is not None and row.qps:
-        said = f"{rate(row.qps[-1])} QPS"
+    if run.finished and row is not None and row.shown:
+        said = f"{rate(row.shown[-1])} {unit(view.metric)}"
     elif run.samples:
         said = f"{rate(run.samples[-1])} QPS"
     else:
-        said = "warming up" if passed < run.seconds else "finishing"
-    behind = f"{said} {glyphs.dot} {passed:.0f} of {run.seconds:.0f} s"
+        said = "running" if not run.seconds else "warming up" if passed < run.seconds else "finishing"
+    of = f" of {run.seconds:.0f}" if run.seconds else ""
+    behind = f"{said} {glyphs.dot} {passed:.0f}{of} s"
     size = max(5, min(60, room - 36))
     drawn = sparkline(run.samples, view.top, size, glyphs)
     return Text.assemble((drawn, "cyan"), (" " * (size - len(drawn))), "  ", behind)

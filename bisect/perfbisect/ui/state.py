@@ -6,6 +6,7 @@ from statistics import median
 
 import numpy as np
 
+from perfbisect.core.counters import shown
 from perfbisect.core.event import (
     BuildFinished,
     BuildProgress,
@@ -42,6 +43,7 @@ class Row:
     hit_rate: float | None = None  # of the latest build
     reused: bool = False
     qps: tuple[float, ...] = ()  # of each run
+    shown: tuple[float, ...] = ()  # what is shown of each: the same, unless the metric is of another kind
     run_seconds: float = 0.0
     same_as: int | None = None
     skipped: str = ""  # stage and reason
@@ -116,7 +118,12 @@ class View:
     @property
     def relative(self) -> str:
         """The name of the ratio to the base: rQPS, rcpu/o, …"""
-        return f"r{title(self.hunt.metric if self.hunt else 'qps')}"
+        return f"r{title(self.metric)}"
+
+    @property
+    def metric(self) -> str:
+        """What is hunted."""
+        return self.hunt.metric if self.hunt else "qps"
 
     @property
     def told_apart(self) -> bool:
@@ -255,7 +262,13 @@ def ran(view: View, event: RunFinished, at: float) -> View:
     if isinstance(now, Running):
         lasted = max(lasted, at - now.since)
         now = replace(now, finished=True, samples=now.samples or facts.samples)
-    row = replace(row, qps=(*row.qps, facts.qps), run_seconds=row.run_seconds + lasted, skipped="")
+    row = replace(
+        row,
+        qps=(*row.qps, facts.qps),
+        shown=(*row.shown, shown(facts, view.metric)),
+        run_seconds=row.run_seconds + lasted,
+        skipped="",
+    )
     return with_row(replace(view, now=now, log=(*view.log, (at, event))), event.candidate, row)
 
 

@@ -7,6 +7,7 @@ from statistics import median
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from perfbisect.core.counters import unit
 from perfbisect.ui.glyphs import Glyphs
 from perfbisect.ui.side import Side, seen, side
 from perfbisect.ui.state import Building, Row, View
@@ -70,7 +71,7 @@ def state_cell(view: View, candidate: int, row: Row) -> str:
 COMMIT = Column("commit", 10, lambda view, candidate, row: row.commit.short)
 DATE = Column("date", 10, lambda view, candidate, row: row.commit.date[:10])
 SUBJECT = Column("subject", 14, lambda view, candidate, row: row.commit.subject)
-RATE = Column("QPS", 9, lambda view, candidate, row: rate(median(row.qps)) if row.qps else "", right=True)
+RATE = Column("QPS", 9, lambda view, candidate, row: rate(median(row.shown)) if row.shown else "", right=True)
 RATIO = Column("rQPS", 5, ratio_cell, right=True)
 INTERVAL = Column("95 % interval", 13, interval_cell)
 BUILD = Column("build", 6, build_cell, right=True)
@@ -102,7 +103,7 @@ def table(view: View, width: int, rows: int, glyphs: Glyphs) -> list[Text]:
 
 def title(view: View, column: Column) -> str:
     """What stands above a column."""
-    return view.relative if column is RATIO else column.title
+    return view.relative if column is RATIO else unit(view.metric) if column is RATE else column.title
 
 
 def chosen(width: int) -> dict[Column, int]:

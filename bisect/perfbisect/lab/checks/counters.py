@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator
 
-from perfbisect.core.counters import METRICS
+from perfbisect.core.counters import METRICS, REPORTED
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.host.programs import how_to_install, missing
+from perfbisect.host.packages import how_to_install
+from perfbisect.host.programs import missing
 from perfbisect.lab import perf
 from perfbisect.lab.checks.finding import Finding, Level, Look
 
 OF_THE_DEVICE = frozenset({"r/o", "rKB/o", "wKB/o"})  # metrics that iostat counts
 
-# Metrics that need no perf: sysbench knows them, or vmstat and iostat do.
-WITHOUT_PERF = frozenset({"qps", "latency", "p95", "p99", "cs/o"}) | OF_THE_DEVICE
+# Metrics that need no perf: sysbench or the command knows them, or vmstat and iostat do.
+WITHOUT_PERF = frozenset({"qps", "latency", "p95", "p99", "cs/o", *REPORTED}) | OF_THE_DEVICE
 
 
 def counters(look: Look) -> Iterator[Finding]:

@@ -5,22 +5,38 @@ from collections.abc import Iterator
 from perfbisect.errors import UsageError
 from perfbisect.host.conditions import DRIVERS
 from perfbisect.host.facts import COMPILER, ONLINE, TOOLS, cpu_numbers
-from perfbisect.host.programs import how_to_install, missing
+from perfbisect.host.packages import how_to_install
+from perfbisect.host.programs import missing
 from perfbisect.lab.checks.finding import Finding, Level, Look, Task
+from perfbisect.lab.needs import compilers, lacking_for, own_packages
 from perfbisect.recipes.lineage import variant_of
 
-TO_MEASURE = ("sysbench", "timeout", "setsid", "flock", "ps", "awk", "base64", "tar")
-NEEDED = ("git", "ccache", *TO_MEASURE, "ld", "objcopy", "readelf")
+TO_MEASURE = ("timeout", "setsid", "flock", "ps", "awk", "base64", "tar")
+TO_BUILD = ("git", "ccache", "ld", "objcopy", "readelf")
 OF_SYSBENCH = frozenset({"mysql", "pgsql"})  # drivers that sysbench itself has, if it was compiled with them
 
 
 def tools(look: Look) -> Iterator[Finding]:
-    """Every program without which nothing can be built or measured."""
-    absent = missing(look.task.host, needed(look.task))
+    """Every program without which nothing can be built or measured, and what else the build needs."""
+    task, host = look.task, look.task.host
+    builder, build = task.builder, task.builder.build if task.builder else None
+    if builder is None or build is None or task.entry.build_host:  # where the rest is needed
+        absent, own = missing(host, needed(task)), None
+    else:
+        absent = lacking_for(host, needed(task), build, variant_of(builder, task.variant))
+        own = own_packages(build)
     if absent:
         verb = "is" if len(absent) == 1 else "are"
         sentence = f"{', '.join(absent)} {verb} not installed on host {look.name}"
-        yield Finding(Level.REFUSED, "tools", sentence, how_to_install(absent, look.system))
+        yield Finding(Level.REFUSED, "tools", sentence, how_to_install(absent, look.system, own))
+    elif builder and task.entry.build_host:
+        elsewhere = f"{builder.name} is built on host {task.entry.build_host}, which is not looked at here"
+        yield Finding(
+            Level.OK, "builder", elsewhere, f"Look with: bisect doctor {task.entry.build_host} --builder {builder.name}"
+        )
+    elif builder and build:
+        needs = ", ".join(dict.fromkeys((*compilers(build, variant_of(builder, task.variant)), *build.needs)))
+        yield Finding(Level.OK, "builder", f"all that {builder.name} needs to be built is there: {needs}")
     versions = [f"{tool} {version}" for tool, fact in TOOLS.items() if (version := look.answers.get(fact))]
     compiler = look.answers.get(COMPILER)
     yield Finding(Level.OK, "tools", ", ".join([*versions, *([compiler] if compiler else [])]) or "no versions known")
@@ -28,7 +44,7 @@ def tools(look: Look) -> Iterator[Finding]:
 
 def drivers(look: Look) -> Iterator[Finding]:
     """Can sysbench talk to the system?"""
-    driver = look.task.builder.driver if look.task.builder else ""
+    driver = look.task.builder.driver if look.task.builder and by_sysbench(look.task) else ""
     compiled = look.answers.get(DRIVERS)
     if driver in OF_SYSBENCH and compiled is not None and driver not in compiled:
         yield Finding(
@@ -40,20 +56,21 @@ def drivers(look: Look) -> Iterator[Finding]:
 
 
 def needed(task: Task) -> list[str]:
-    """The programs that the task needs."""
-    to_pin = ["taskset"] if task.entry.server_cpus or task.entry.client_cpus else []
-    if task.builder is None:
-        return [*NEEDED, *to_pin]
-    build, server = task.builder.build, task.builder.server
-    as_nobody = ["setpriv"] if server and server.refuses_root else []
-    if build is None:
-        return [*TO_MEASURE, *as_nobody, *to_pin]
-    chosen = variant_of(task.builder, task.variant)
-    commands = repr((build.configure, build.compile, build.install, build.env))
-    if task.entry.build_host:  # where the rest is needed
-        return [*NEEDED, *as_nobody, *to_pin]
-    compilers = [program for word, program in (("{cc}", chosen.cc), ("{cxx}", chosen.cxx)) if word in commands]
-    return [*NEEDED, *compilers, *build.needs, *as_nobody, *to_pin]
+    """The programs that measuring needs, and building any system if anything is to be built."""
+    built = task.builder is None or task.builder.build is not None
+    server = task.builder.server if task.builder else None
+    return [
+        *(TO_BUILD if built else ()),
+        *TO_MEASURE,
+        *(["sysbench"] if by_sysbench(task) else []),
+        *(["taskset"] if task.entry.server_cpus or task.entry.client_cpus else []),
+        *(["setpriv"] if server and server.refuses_root else []),
+    ]
+
+
+def by_sysbench(task: Task) -> bool:
+    """Whether sysbench drives the workload, as far as that is known."""
+    return task.workload is None or not task.workload.command
 
 
 def check_pinning(look: Look) -> None:

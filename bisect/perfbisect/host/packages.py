@@ -1,0 +1,170 @@
+"""Which package brings what a build or a measurement needs, on the families of systems that we know.
+
+What is needed is named as it is looked for: a program ("bison"), a header ("openssl/ssl.h"), a library that pkg-config
+knows ("libzstd.pc").
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+HEADERS = (".h", ".hh", ".hpp")
+LIBRARY = ".pc"
+
+
+class Package(NamedTuple):
+    """A package's name on each family of systems."""
+
+    debian: str  # Debian and Ubuntu
+    fedora: str  # Fedora, RHEL and their kin
+    ubuntu: str = ""  # where Ubuntu has a name of its own
+
+
+_BINUTILS = Package("binutils", "binutils")
+_COREUTILS = Package("coreutils", "coreutils")
+_CURSES = Package("libncurses-dev", "ncurses-devel")
+_ICU = Package("libicu-dev", "libicu-devel")
+_LZ4 = Package("liblz4-dev", "lz4-devel")
+_PROCPS = Package("procps", "procps-ng")
+_SSL = Package("libssl-dev", "openssl-devel")
+_UTIL_LINUX = Package("util-linux", "util-linux")
+_ZLIB = Package("zlib1g-dev", "zlib-devel")
+_ZSTD = Package("libzstd-dev", "libzstd-devel")
+
+# Where a program is not listed the package has its name.
+PROGRAMS = {
+    "aclocal": Package("automake", "automake"),
+    "autoreconf": Package("autoconf", "autoconf"),
+    "awk": Package("gawk", "gawk"),
+    "base64": _COREUTILS,
+    "c++": Package("g++", "gcc-c++"),
+    "cc": Package("gcc", "gcc"),
+    "clang++": Package("clang", "clang"),
+    "flock": _UTIL_LINUX,
+    "g++": Package("g++", "gcc-c++"),
+    "iostat": Package("sysstat", "sysstat"),
+    "ld": _BINUTILS,
+    "ld.lld": Package("lld", "lld"),
+    "libtoolize": Package("libtool", "libtool"),
+    "lscpu": _UTIL_LINUX,
+    "makeinfo": Package("texinfo", "texinfo"),
+    "msgfmt": Package("gettext", "gettext"),
+    "ninja": Package("ninja-build", "ninja-build"),
+    "nm": _BINUTILS,
+    "objcopy": _BINUTILS,
+    "objdump": _BINUTILS,
+    "perf": Package("linux-perf", "perf", "linux-tools-generic"),
+    "pkg-config": Package("pkg-config", "pkgconf-pkg-config"),
+    "ps": _PROCPS,
+    "readelf": _BINUTILS,
+    "rpcgen": Package("rpcsvc-proto", "rpcgen"),
+    "setpriv": _UTIL_LINUX,
+    "setsid": _UTIL_LINUX,
+    "taskset": _UTIL_LINUX,
+    "tclsh": Package("tcl", "tcl"),
+    "timeout": _COREUTILS,
+    "vmstat": _PROCPS,
+    "xsltproc": Package("xsltproc", "libxslt"),
+    "xz": Package("xz-utils", "xz"),
+    "yacc": Package("bison", "byacc"),
+}
+DEVELOPMENT = {
+    "boost/version.hpp": Package("libboost-dev", "boost-devel"),
+    "bzlib.h": Package("libbz2-dev", "bzip2-devel"),
+    "curl/curl.h": Package("libcurl4-openssl-dev", "libcurl-devel"),
+    "curses.h": _CURSES,
+    "gflags/gflags.h": Package("libgflags-dev", "gflags-devel"),
+    "gssapi/gssapi.h": Package("libkrb5-dev", "krb5-devel"),
+    "icu-uc.pc": _ICU,
+    "jemalloc/jemalloc.h": Package("libjemalloc-dev", "jemalloc-devel"),
+    "ldap.h": Package("libldap-dev", "openldap-devel"),
+    "libaio.h": Package("libaio-dev", "libaio-devel"),
+    "libcrypto.pc": _SSL,
+    "libcurl.pc": Package("libcurl4-openssl-dev", "libcurl-devel"),
+    "libevent.pc": Package("libevent-dev", "libevent-devel"),
+    "liblz4.pc": _LZ4,
+    "liblzma.pc": Package("liblzma-dev", "xz-devel"),
+    "libssl.pc": _SSL,
+    "libsystemd.pc": Package("libsystemd-dev", "systemd-devel"),
+    "libtirpc.pc": Package("libtirpc-dev", "libtirpc-devel"),
+    "liburing.h": Package("liburing-dev", "liburing-devel"),
+    "liburing.pc": Package("liburing-dev", "liburing-devel"),
+    "libxml-2.0.pc": Package("libxml2-dev", "libxml2-devel"),
+    "libxslt.pc": Package("libxslt1-dev", "libxslt-devel"),
+    "libzstd.pc": _ZSTD,
+    "lz4.h": _LZ4,
+    "lzma.h": Package("liblzma-dev", "xz-devel"),
+    "ncurses.h": _CURSES,
+    "numa.h": Package("libnuma-dev", "numactl-devel"),
+    "openssl.pc": _SSL,
+    "openssl/ssl.h": _SSL,
+    "readline/readline.h": Package("libreadline-dev", "readline-devel"),
+    "security/pam_appl.h": Package("libpam0g-dev", "pam-devel"),
+    "snappy.h": Package("libsnappy-dev", "snappy-devel"),
+    "unicode/ucnv.h": _ICU,
+    "uuid/uuid.h": Package("uuid-dev", "libuuid-devel"),
+    "zlib.h": _ZLIB,
+    "zlib.pc": _ZLIB,
+    "zstd.h": _ZSTD,
+}
+
+
+def is_header(need: str) -> bool:
+    """Whether this is looked for by the compiler."""
+    return need.endswith(HEADERS)
+
+
+def is_library(need: str) -> bool:
+    """Whether this is looked for by pkg-config."""
+    return need.endswith(LIBRARY)
+
+
+def packages(needs: Iterable[str], system: str, own: Mapping[str, Package]) -> tuple[list[str], list[str]]:
+    """The packages for ``system`` ("debian", "ubuntu", "fedora") that bring ``needs``, and those of unknown packages.
+
+    ``own`` is what a recipe knows beyond the tables here. On Fedora a file or a library stands for its package.
+    """
+    found: list[str] = []
+    unknown: list[str] = []
+    for need in needs:
+        named = own.get(need) or PROGRAMS.get(need) or DEVELOPMENT.get(need)
+        name = "" if named is None else named.fedora if system == "fedora" else _of_debian(named, system)
+        if not name and (is_header(need) or is_library(need)):
+            if system != "fedora":
+                unknown.append(need)
+                continue
+            name = f"'pkgconfig({need.removesuffix(LIBRARY)})'" if is_library(need) else f"/usr/include/{need}"
+        found.append(name or need)
+    return list(dict.fromkeys(found)), unknown
+
+
+def how_to_install(needs: Iterable[str], system: str = "", own: Mapping[str, Package] | None = None) -> str:
+    """One or two sentences with the command that installs ``needs``.
+
+    ``system`` is "debian", "ubuntu" or "fedora" (see ``read_system``); "" when it is not known: both commands then.
+    """
+    wanted = list(needs)
+    debian, unknown = packages(wanted, system or "debian", own or {})
+    fedora, _ = packages(wanted, "fedora", own or {})
+    if system == "fedora":
+        return f"Install with: sudo dnf install {' '.join(fedora)}"
+    hunt = f"What brings {', '.join(unknown)} is told by: apt-file search {unknown[0]}" if unknown else ""
+    if system:
+        known = f"Install with: sudo apt-get install {' '.join(debian)}" if debian else ""
+        return ". ".join(filter(None, (known, hunt)))
+    apt = f"apt-get install {' '.join(debian)} (Debian, Ubuntu), or " if debian else ""
+    return ". ".join(
+        filter(None, (f"Install with: {apt}dnf install {' '.join(fedora)} (Fedora, RHEL)", hunt and f"{hunt} (Debian)"))
+    )
+
+
+def _of_debian(package: Package, system: str) -> str:
+    return (system == "ubuntu" and package.ubuntu) or package.debian
+
+
+def read_system(os_release: str) -> str | None:
+    """The family of a system from its /etc/os-release: "debian", "ubuntu" or "fedora"; None for another."""
+    pairs = (line.strip().partition("=") for line in os_release.splitlines())
+    said = {key: value.strip().strip("\"'").lower().split() for key, _, value in pairs}
+    names = [*said.get("ID", []), *said.get("ID_LIKE", [])]
+    families = {"ubuntu": "ubuntu", "debian": "debian", "fedora": "fedora", "rhel": "fedora", "centos": "fedora"}
+    return next((families[name] for name in names if name in families), None)

@@ -1,0 +1,83 @@
+"""A workload that is a command: how it is run and timed, and what its output says."""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from perfbisect.lab import files, scripts
+from perfbisect.lab.ended import Ended, Outcome
+from perfbisect.lab.server import Service
+from perfbisect.lab.system import System
+from perfbisect.recipes.placeholders import Values, fill
+from perfbisect.recipes.reading import read
+from perfbisect.recipes.workload import Workload
+
+CLOCK = "clock"  # the file below the visit's folder that tells begin, status and end
+
+# Ends with 0, so that the status of the job tells of the job alone: a command's own 124 is not that of our time limit.
+# Only what may come from outside is passed on, as those who wait for the job know what to make of it.
+_TIMED = """\
+clock=$1; shift
+began=$(date +%s.%N)
+"$@"
+status=$?
+printf '%s %s %s\\n' "$began" "$status" "$(date +%s.%N)" >"$clock"
+case $status in 129|130|137|143) exit "$status";; esac
+"""
+
+
+def values(
+    system: System, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service | None
+) -> Values:
+    """All placeholders of its commands; ``placed`` is where its files are, ``folder`` is that of the visit."""
+    of_system: Values = service.values if service else {**system.values, "data": str(folder / "data")}
+    own: Values = {"threads": workload.threads, "time": f"{workload.time:g}", "warmup": f"{workload.warmup:g}"}
+    return {**of_system, **own, "suite": str(placed / scripts.SUITE)}
+
+
+def told_to_prepare(workload: Workload) -> list[str]:
+    """Everything that can change what its commands prepare, but for the build."""
+    commands = repr(workload.prepare_commands)
+    used = {key: getattr(workload, key) for key in ("threads", "time", "warmup") if f"{{{key}}}" in commands}
+    beside = hashlib.sha256(files.archive(scripts.to_send(workload))).hexdigest() if "{suite}" in commands else ""
+    return [commands, repr(used), beside]
+
+
+def timed(workload: Workload, filled: Values, folder: PurePosixPath) -> list[str]:
+    """The argv of a timed run; ``folder`` is that of the visit."""
+    return ["sh", "-c", _TIMED, "timed", str(folder / CLOCK), *fill(workload.command, filled)]
+
+
+def outcome(ended: Ended, workload: Workload) -> Outcome:
+    """What a run comes to: the seconds of the whole command, and what it told if the workload says where.
+
+    Raises ValueError, with a sentence, when the command failed, or did not tell.
+    """
+    if ended.status in (124, 137):
+        raise ValueError(f"it did not end in {ended.limit:.0f} s and was killed")
+    if ended.status > 128:
+        raise ValueError(f"it was killed by signal {ended.status - 128}")
+    clock = ended.clock.split()
+    if ended.status or len(clock) != 3:
+        raise ValueError(f"it could not be run: {last(ended.said)}")
+    status = int(clock[1])
+    if status > 128:
+        raise ValueError(f"it was killed by signal {status - 128}: {last(ended.said)}")
+    if status:
+        raise ValueError(f"it ended with status {status}: {last(ended.said)}")
+    began, seconds = float(clock[0]), float(clock[2]) - float(clock[0])
+    if seconds <= 0:
+        raise ValueError("the host's clock was set back while it ran")
+    where = workload.rate or workload.cost
+    reported = read(where, ended.stdout, ended.stderr) if where else None
+    operations = round(read(workload.operations, ended.stdout, ended.stderr)) if workload.operations else 1
+    if not operations:
+        raise ValueError("it did less than one operation")
+    return Outcome(began, seconds, operations, {"avg": 1000 * seconds / operations}, reported=reported)
+
+
+def last(lines: Sequence[str]) -> str:
+    """The last line that says something; our shell, which says that there is no such program, keeps itself out of it."""
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return re.sub(r"^timed: (line )?\d+: ", "", said)

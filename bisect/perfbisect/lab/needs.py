@@ -1,0 +1,29 @@
+"""What a build needs on its host."""
+
+import shlex
+from collections.abc import Mapping
+
+from perfbisect.host.packages import Package
+from perfbisect.host.programs import lacking
+from perfbisect.host.protocol import Host
+from perfbisect.recipes.builder import Build, Variant
+
+NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")
+
+
+def compilers(build: Build, variant: Variant) -> list[str]:
+    """The compilers that a build is sure to use; of those that it is only told of in its environment, nobody knows."""
+    commands = repr((build.configure, build.compile, build.install))
+    return [variant.cc, *([variant.cxx] if "{cxx}" in commands else [])]
+
+
+def lacking_for(host: Host, programs: list[str], build: Build, variant: Variant) -> tuple[str, ...]:
+    """What the host lacks of ``programs`` and of what the build needs besides."""
+    flags = shlex.split(variant.cflags)
+    c, cxx = (shlex.join([*shlex.split(compiler), *flags]) for compiler in (variant.cc, variant.cxx))
+    return lacking(host, [*programs, *compilers(build, variant), *build.needs], c, cxx)
+
+
+def own_packages(build: Build) -> Mapping[str, Package]:
+    """The packages that a recipe names itself."""
+    return {need: Package(named.debian, named.fedora) for need, named in build.packages.items()}

@@ -1,0 +1,124 @@
+"""The builder and the workload that a hunt was asked for: by their names, or by a command in their place.
+
+A command needs no file: its builder is the recipe ``command`` with the commands that were given, its workload is the
+command that is run. Their names hold a hash of all that makes them what they are, so that what is remembered of one
+command is never taken for another.
+"""
+
+import hashlib
+import json
+import re
+import shlex
+from pathlib import Path, PurePath
+
+import msgspec
+
+from perfbisect.core.settings import Quick, Settings
+from perfbisect.errors import UsageError
+from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, COMMAND_PLACEHOLDERS, Builder
+from perfbisect.recipes.find import load_builder, load_workload
+from perfbisect.recipes.lineage import build_of
+from perfbisect.recipes.overrides import overridden
+from perfbisect.recipes.placeholders import check_texts, placeholders_in
+from perfbisect.recipes.strict import Place
+from perfbisect.recipes.suites import check_command
+from perfbisect.recipes.workload import Workload
+
+RECIPE = "command"
+OF_SERVERS = ("socket", "port")
+LINE = Place(Path("command line"))  # where mistakes in options are said to be
+
+
+def load_asked(settings: Settings) -> tuple[Builder, Workload]:
+    """Builder and workload, changed as the settings say. Raises UsageError for what cannot be meant."""
+    quick = settings.quick
+    builder = asked_builder(settings)
+    if quick is None:
+        workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
+    else:
+        workload = quick_workload(quick, builder)
+    changed = overridden(workload, settings.overrides)
+    _check_fit(builder, changed, settings)
+    return builder, changed
+
+
+def asked_builder(settings: Settings) -> Builder:
+    """The builder alone."""
+    if settings.quick is None or settings.quick.build is None:
+        return load_builder(settings.builder, settings.builders_path)
+    return quick_builder(settings.quick.build, settings.repository, settings.builders_path)
+
+
+def quick_builder(commands: tuple[str, ...], repository: str, given: str = "") -> Builder:
+    """A builder for a repository that has no recipe: each command is run in a copy of the checkout, which stays there.
+
+    Raises UsageError for a command that cannot be split into words, or that has an unknown placeholder.
+    """
+    base = load_builder(RECIPE, given)
+    build = build_of(base)
+    argvs = [words("--build", command) for command in commands]
+    check_texts(argvs, LINE.at("build"), BUILD_PLACEHOLDERS)
+    compile_ = [*build.compile, *(["env", "-C", "{prefix}", *argv] for argv in argvs)]
+    name = Path(repository).name.removesuffix(".git") or "repository"
+    return msgspec.structs.replace(
+        base,
+        name=_named(name, [repository, *commands]),
+        home=_named(name, [repository]),  # sources travel once, whatever is tried on them
+        build=msgspec.structs.replace(build, compile=compile_),
+    )
+
+
+def quick_workload(quick: Quick, builder: Builder) -> Workload:
+    """The workload that is a command. Raises UsageError for a mistake in it."""
+    command = words("--run", quick.run)
+    check_texts(command, LINE.at("run"), COMMAND_PLACEHOLDERS)
+    program = next((word for word in command if PurePath(word).suffix or "/" in word), command[0])
+    workload = Workload(
+        name=_named(PurePath(program).name, [quick.run, quick.rate, quick.cost, quick.operations]),
+        suite=RECIPE,
+        driver=builder.driver,
+        summary=quick.run,
+        group=RECIPE,
+        command=command,
+        rate=quick.rate,
+        cost=quick.cost,
+        operations=quick.operations,
+    )
+    check_command(workload, LINE)
+    return workload
+
+
+def words(option: str, text: str) -> list[str]:
+    """A command as a list, split as a shell would. Raises UsageError where that is not possible."""
+    try:
+        found = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{option} {text!r} cannot be split into words: {str(error).lower()}.",
+            "Quote as in a shell; no shell reads it unless you name one: sh -c '…'.",
+        ) from error
+    if not found:
+        raise UsageError(f"{option} is empty.", "Give a command: a program and its arguments.")
+    return found
+
+
+def _named(name: str, parts: list[str]) -> str:
+    """A name for people with a hash for everybody else."""
+    return f"{re.sub(r'[^A-Za-z0-9._]+', '-', name).strip('-.')[:40]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
+
+
+def _check_fit(builder: Builder, workload: Workload, settings: Settings) -> None:
+    """Raise UsageError for options that a command would not notice, and for a server that it would look for in vain."""
+    if not workload.command:
+        return
+    used = placeholders_in([*workload.command, *(word for argv in workload.prepare_commands for word in argv)])
+    for key in settings.overrides:
+        if key not in used:
+            raise UsageError(
+                f"--{key} would change nothing: the command of workload {workload.name} does not use {{{key}}}.",
+                f"Leave it out, or write {{{key}}} where the command takes it.",
+            )
+    if not builder.server and (wanted := used & set(OF_SERVERS)):
+        raise UsageError(
+            f"The command of workload {workload.name} uses {{{min(wanted)}}}, but builder {builder.name} has no server."
+        )

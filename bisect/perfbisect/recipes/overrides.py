@@ -1,0 +1,61 @@
+"""What is changed of a workload for one hunt: how long and with how many threads it runs, and its args."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from perfbisect.core.settings import TIMING
+from perfbisect.errors import UsageError
+from perfbisect.recipes.find import full_name
+from perfbisect.recipes.nearest import hint, listed
+from perfbisect.recipes.strict import show
+from perfbisect.recipes.workload import Option, Workload
+
+TRUTHS = {"true": True, "on": True, "false": False, "off": False}
+
+
+def typed(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Option]:
+    """The overrides, each arg with a value of the kind that the workload gives it.
+
+    Raises UsageError for an arg that the workload does not give, or for a value of another kind.
+    """
+    known = workload.prepare_args | workload.args
+    found = dict(overrides)
+    for name, value in overrides.items():
+        if name in TIMING:
+            continue
+        if name not in known:
+            raise UsageError(
+                f"Workload {full_name(workload)} has no arg '{name}' to set.{hint(name, known)}",
+                f"It has {listed(known)}; for anything else write a suite of your own.",
+            )
+        found[name] = _like(known[name], name, str(value))
+    return found
+
+
+def overridden(workload: Workload, overrides: Mapping[str, Option]) -> Workload:
+    """The workload with its overrides; an arg that loading and the runs share is changed for both. Raises as above."""
+    found = typed(workload, overrides)
+    return msgspec.structs.replace(
+        workload,
+        args=_replaced(workload.args, found),
+        prepare_args=_replaced(workload.prepare_args, found),
+        **{name: value for name, value in found.items() if name in TIMING},
+    )
+
+
+def _replaced(args: Mapping[str, Option], overrides: Mapping[str, Option]) -> dict[str, Option]:
+    return {name: overrides.get(name, value) for name, value in args.items()}
+
+
+def _like(known: Option, name: str, text: str) -> Option:
+    """The value that ``text`` is, of the kind of ``known``."""
+    try:
+        if isinstance(known, bool):
+            return TRUTHS[text.lower()]
+        return type(known)(text)
+    except (KeyError, ValueError):
+        kind = {bool: "true or false", int: "a whole number", float: "a number"}[type(known)]
+        raise UsageError(
+            f"{name}={text} cannot be set: {name} is {kind}.", f"It is {show(known)} unless set."
+        ) from None

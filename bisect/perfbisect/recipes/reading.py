@@ -1,0 +1,105 @@
+"""A number in what a command printed: found by a regular expression with one group, or by a path into its JSON.
+
+A path begins with ``$``, which no useful expression does: ``$.results[0].ops``, ``$["ops/s"]``, ``$[-1].seconds``.
+"""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+_STEP = re.compile(r"""\.([^.\[\]"'\s]+)|\[(-?\d+)\]|\["([^"\]]*)"\]|\['([^'\]]*)'\]""")
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
+SHORT = 60  # signs of a foreign text in a sentence
+
+
+def check_reading(where: str) -> None:
+    """Raise ValueError, with what is wrong, for an expression or path that can find nothing."""
+    if where.startswith("$"):
+        steps(where)
+        return
+    try:
+        groups = re.compile(where).groups
+    except re.error as error:
+        raise ValueError(f"is not a regular expression: {error}") from error
+    if groups != 1:
+        raise ValueError(f"has {groups or 'no'} groups, but must have one, around the number")
+
+
+def read(where: str, stdout: Sequence[str], stderr: Sequence[str] = ()) -> float:
+    """The number above 0 that ``where`` finds in a command's output.
+
+    An expression is looked for in stdout, and in stderr if it is not there; its last match counts, since totals come at
+    the end. JSON is all of stdout, or else the last line of it that is. Raises ValueError, with a sentence.
+    """
+    found = _in_json(where, stdout) if where.startswith("$") else _by_pattern(where, stdout, stderr)
+    text = str(found).strip()
+    try:
+        number = float(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text)
+    except ValueError:
+        number = math.nan
+    if not (0 < number < math.inf):
+        raise ValueError(f"it printed {_short(text)!r} where {where} finds its number: not a number above 0")
+    return number
+
+
+def steps(path: str) -> list[str | int]:
+    """The keys and places that a path goes through. Raises ValueError for one that is no path."""
+    taken: list[str | int] = []
+    at = 1
+    while at < len(path):
+        match = _STEP.match(path, at)
+        if not match:
+            raise ValueError(
+                f'is not a path into JSON: it makes no sense from "{path[at:]}" on; write $.results[0].ops, or $["a key"]'
+            )
+        name, place, double, single = match.groups()
+        taken.append(int(place) if place else next(key for key in (name, double, single) if key is not None))
+        at = match.end()
+    return taken
+
+
+def _by_pattern(pattern: str, stdout: Sequence[str], stderr: Sequence[str]) -> str:
+    for lines in (stdout, stderr):
+        matches = list(re.finditer(pattern, "\n".join(lines), re.MULTILINE))
+        if matches:
+            return matches[-1][1] or ""
+    raise ValueError(f"it printed no metric: nothing in its output matches {pattern}")
+
+
+def _in_json(path: str, stdout: Sequence[str]) -> object:
+    found, where = _document(stdout), "$"
+    for step in steps(path):
+        try:
+            found = found[step]
+        except (KeyError, IndexError, TypeError):
+            there = f"has only {_short(', '.join(map(str, found)))}" if isinstance(found, dict) else _kind(found)
+            raise ValueError(f"it printed no metric: its JSON has no {path}, since {where} {there}") from None
+        where += f".{step}" if isinstance(step, str) else f"[{step}]"
+    if isinstance(found, int | float | str) and not isinstance(found, bool):
+        return found
+    raise ValueError(f"it printed no metric: {path} in its JSON {_kind(found)}, not a number")
+
+
+def _document(stdout: Sequence[str]) -> Any:
+    for text in ("\n".join(stdout), *reversed(stdout)):
+        try:
+            return json.loads(text)
+        except ValueError:
+            continue
+    raise ValueError("it printed no metric: its output is not JSON")
+
+
+def _kind(found: object) -> str:
+    match found:
+        case dict():
+            return "is a table"
+        case list():
+            return f"is a list of {len(found)}"
+        case _:
+            return f"is {_short(json.dumps(found))}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHORT else f"{text[: SHORT - 1].rstrip()}…"

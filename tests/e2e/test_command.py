@@ -1,0 +1,117 @@
+"""A hunt in a repository without any recipe, as people do it who know `git bisect run`."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from machine import Machine
+
+pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+COMMITS, CULPRIT, BROKEN, FAILING = 16, 10, 6, 12
+BENCH = r"""
+#include <stdio.h>
+#include <time.h>
+#include "work.h"
+
+int main(void) {
+    struct timespec from, to;
+    volatile unsigned long sum = 1;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
+    for (long i = 0; i < 20000; i++)
+        for (long j = 0; j < WORK; j++) sum = sum * 31 + j;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
+    double seconds = (to.tv_sec - from.tv_sec) + (to.tv_nsec - from.tv_nsec) / 1e9;
+    printf("{\"host\": \"here\", \"results\": [{\"ops/s\": %.1f, \"operations\": 20000}]}\n", 20000 / seconds);
+    return STATUS;
+}
+"""
+
+
+@pytest.fixture
+def commits(git: Callable[..., str], tmp_path: Path) -> list[str]:
+    """A benchmark in C: from one commit on its loop takes three times as long; one commit does not compile, one fails."""
+    repo, hashes = tmp_path / "repo", []
+    (repo / "bench.c").write_text(BENCH)
+    (repo / "Makefile").write_text("bench: bench.c work.h\n\t$(CC) -O1 -o $@ bench.c\n")
+    for number in range(COMMITS):
+        work = 9000 if number >= CULPRIT else 3000
+        status = "3" if number == FAILING else "broken(" if number == BROKEN else "0"
+        (repo / "work.h").write_text(f"/* {number} */\n#define WORK {work}\n#define STATUS {status}\n")
+        git("add", "-A")
+        git("commit", "-qm", f"change {number}")
+        git("tag", f"v{number}")
+        hashes.append(git("rev-parse", "HEAD"))
+    return hashes
+
+
+def bisect(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the program to its end."""
+    return subprocess.run([*PROGRAM, *args], capture_output=True, text=True, timeout=600, check=False, cwd=cwd)
+
+
+def test_a_slow_commit_is_found_with_nothing_but_two_commands(tmp_path: Path, commits: list[str]) -> None:
+    """Killed in mid-hunt and resumed from another folder; the commits that fail are skipped."""
+    repo, elsewhere, history = tmp_path / "repo", tmp_path / "elsewhere", tmp_path / "history.db"
+    elsewhere.mkdir()
+    paths = ["--rate", '$.results[0]["ops/s"]', "--operations", "$.results[0].operations"]
+    asked = ["run", "v0", f"v{COMMITS - 1}", "--build", "make", "--run", "./bench", *paths]
+    with subprocess.Popen(
+        [*PROGRAM, *asked, "--json", "--history", str(history)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=repo,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    ) as process:
+        assert process.stdout is not None
+        seen = sum('"RunFinished"' in line and process.send_signal(signal.SIGKILL) is None for line in process.stdout)
+    assert seen >= 1
+
+    ended = bisect("resume", "--plain", "--history", str(history), cwd=elsewhere)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    connection = sqlite3.connect(history)
+    [[culprit]] = connection.execute("select culprit from culprits").fetchall()
+    assert culprit == commits[CULPRIT]
+    runs = connection.execute("select operations, value from runs join counters on run_id = event_id"
+                              " where source = 'command' and name = 'reported'").fetchall()  # fmt: skip
+    assert {operations for operations, _ in runs} == {20000}
+    skipped = dict(connection.execute("select commit_hash, stage from skips").fetchall())
+    assert skipped.items() <= {commits[BROKEN]: "compile", commits[FAILING]: "run"}.items()
+    connection.close()
+
+    told = json.loads(bisect("show", "--json", "--history", str(history), cwd=elsewhere).stdout)
+    assert told["settings"]["metric"] == "rate"
+    shown = bisect("show", "--history", str(history), cwd=elsewhere).stdout
+    assert commits[CULPRIT][:10] in shown
+    assert f"--build make --run ./bench --rate '{paths[1]}' --operations '{paths[3]}'" in shown
+
+
+def test_what_failed_once_is_remembered_for_the_same_commands_only(tmp_path: Path, commits: list[str]) -> None:
+    """The culprit, which lies between the ends, does not build with the first command, and does with the second."""
+    refusing = f"sh -c '! grep -q \"/. {CULPRIT} \" work.h && make'"
+    asked = ["run", f"v{CULPRIT - 1}", f"v{CULPRIT + 1}", "--run", "./bench", "--plain", "--max-runs", "16"]
+    asked += ["--history", str(tmp_path / "history.db")]
+    culprit = commits[CULPRIT][:10]
+    first = bisect(*asked, "--build", refusing, cwd=tmp_path / "repo").stdout
+    assert f"skipped   {culprit}  compile" in first
+    again = bisect(*asked, "--build", refusing, cwd=tmp_path / "repo").stdout
+    assert f"skipped   {culprit}  compile" in again
+    assert f"building  {culprit}" not in again
+    other = bisect(*asked, "--build", "make", cwd=tmp_path / "repo").stdout
+    assert "an earlier build is used again" not in other
+    assert f"built     {culprit}" in other
+
+
+def test_on_another_machine(tmp_path: Path, machine: Machine, commits: list[str]) -> None:
+    asked = ["run", f"v{CULPRIT - 2}", f"v{CULPRIT + 1}", "--build", "make", "--run", "./bench", "--metric", "latency"]
+    ended = bisect(*asked, "--host", "far", "--plain", "--history", str(tmp_path / "h.db"), cwd=tmp_path / "repo")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert f"The culprit is {commits[CULPRIT][:10]}" in ended.stdout

@@ -1,0 +1,126 @@
+"""What brings what is lacking, on which system; and how it is looked for."""
+
+import shutil
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from perfbisect.host.local import LocalHost
+from perfbisect.host.packages import DEVELOPMENT, PROGRAMS, Package, how_to_install, is_header, is_library, read_system
+from perfbisect.host.programs import lacking
+
+
+@pytest.mark.parametrize(
+    ("needs", "system", "advice"),
+    [
+        (["setsid", "taskset", "g++"], "fedora", "Install with: sudo dnf install util-linux gcc-c++"),
+        (["perf"], "debian", "Install with: sudo apt-get install linux-perf"),
+        (["perf", "git"], "ubuntu", "Install with: sudo apt-get install linux-tools-generic git"),
+        (["openssl/ssl.h", "libssl.pc"], "debian", "Install with: sudo apt-get install libssl-dev"),
+        (["openssl/ssl.h", "zlib.h"], "ubuntu", "Install with: sudo apt-get install libssl-dev zlib1g-dev"),
+        (["bison", "libzstd.pc"], "fedora", "Install with: sudo dnf install bison libzstd-devel"),
+        (
+            ["odd/odd.h", "odd.pc"],
+            "fedora",
+            "Install with: sudo dnf install /usr/include/odd/odd.h 'pkgconfig(odd)'",
+        ),
+        (["odd/odd.h", "odd.pc"], "debian", "What brings odd/odd.h, odd.pc is told by: apt-file search odd/odd.h"),
+        (
+            ["odd.h", "make"],
+            "ubuntu",
+            "Install with: sudo apt-get install make. What brings odd.h is told by: apt-file search odd.h",
+        ),
+        (
+            ["zlib.h", "g++"],
+            "",
+            "Install with: apt-get install zlib1g-dev g++ (Debian, Ubuntu), or dnf install zlib-devel gcc-c++ (Fedora, RHEL)",
+        ),
+        (
+            ["odd.h"],
+            "",
+            "Install with: dnf install /usr/include/odd.h (Fedora, RHEL). What brings odd.h is told by: apt-file search odd.h (Debian)",
+        ),
+    ],
+)
+def test_the_command_that_installs(needs: list[str], system: str, advice: str) -> None:
+    assert how_to_install(needs, system) == advice
+
+
+def test_what_a_recipe_knows_comes_first() -> None:
+    own = {
+        "odd.h": Package("libodd-dev", "odd-devel"),
+        "zlib.h": Package("zlib-ng-dev", ""),
+        "tool": Package("tools", ""),
+    }
+    assert how_to_install(["odd.h", "zlib.h", "tool"], "debian", own) == (
+        "Install with: sudo apt-get install libodd-dev zlib-ng-dev tools"
+    )
+    assert how_to_install(["odd.h", "zlib.h", "tool"], "fedora", own) == (
+        "Install with: sudo dnf install odd-devel /usr/include/zlib.h tool"
+    )
+
+
+def test_the_tables_name_what_they_should() -> None:
+    assert not [need for need in PROGRAMS if is_header(need) or is_library(need)]
+    assert [need for need in DEVELOPMENT if is_header(need) or is_library(need)] == list(DEVELOPMENT)
+    assert all(named.debian.endswith("-dev") and named.fedora.endswith("-devel") for named in DEVELOPMENT.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "system"),
+    [
+        ('ID="rhel"\nID_LIKE="fedora"\nVERSION_ID="8.9"\n', "fedora"),
+        ('ID="centos"\nID_LIKE="rhel fedora"\n', "fedora"),
+        ('ID="almalinux"\nID_LIKE="rhel centos fedora"\n', "fedora"),
+        ('ID="ol"\nID_LIKE="fedora"\n', "fedora"),
+        ('ID="amzn"\nID_LIKE="fedora"\n', "fedora"),
+        ("ID=fedora\nVARIANT_ID=server\n", "fedora"),
+        ("ID=debian\n", "debian"),
+        ("# a comment\n\n  ID='debian'  \n", "debian"),
+        ("ID=raspbian\nID_LIKE=debian\n", "debian"),
+        ('ID=linuxmint\nID_LIKE="ubuntu debian"\n', "ubuntu"),
+        ("ID=pop\nID_LIKE='ubuntu debian'\r\n", "ubuntu"),
+        ("ID=Ubuntu\n", "ubuntu"),
+        ('NAME="Debian"\nID=devuan\nID_LIKE=debian\n', "debian"),
+        ('ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', None),
+        ("ID=alpine\n", None),
+        ("ID=arch\n", None),
+        ('PRETTY_NAME="Debian"\nBUG_ID=debian\n', None),
+        ("no assignment\n", None),
+        ("", None),
+    ],
+)
+def test_the_family_of_a_system(text: str, system: str | None) -> None:
+    assert read_system(text) == system
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> LocalHost:
+    return LocalHost("here", PurePosixPath(tmp_path))
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(not (shutil.which("g++") and shutil.which("pkg-config")), reason="needs g++ and pkg-config")
+def test_headers_and_libraries_are_really_looked_for(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    include = tmp_path / "a b"
+    include.mkdir()
+    (include / "mine.h").write_text("FILE *needs_stdio;\n")
+    (include / "mine.hpp").write_text("#include <vector>\n")
+    (include / "mine.pc").write_text("Name: mine\nDescription: x\nVersion: 1\n")
+    (include / "poor.h").write_text("#include <no/such.h>\n")
+    monkeypatch.setenv("PKG_CONFIG_PATH", str(include))
+    needs = ["sh", "stdio.h", "mine.h", "mine.hpp", "mine.pc", "poor.h", "no-such.h", "no-such.pc", "no-such"]
+    with_include = f"-I'{include}'"
+    assert lacking(host, needs, f"gcc {with_include}", f"g++ {with_include}") == (
+        "no-such", "poor.h", "no-such.h", "no-such.pc",
+    )  # fmt: skip
+    assert lacking(host, ["mine.h", "mine.hpp"], "gcc", "g++") == ("mine.h", "mine.hpp")
+
+
+@pytest.mark.tools
+def test_what_looks_is_itself_lacking(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert lacking(host, ["stdio.h", "a.hpp", "b.hpp", "zlib.pc"], "gcc -O2", "g++") == ("pkg-config", "gcc", "g++")

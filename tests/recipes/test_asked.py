@@ -1,0 +1,118 @@
+"""A builder and a workload made of what stands on the command line."""
+
+from dataclasses import replace
+
+import pytest
+
+from perfbisect.core.settings import Quick, Settings
+from perfbisect.errors import RecipeError, UsageError
+from perfbisect.recipes.asked import load_asked, words
+
+QUICK = Quick("./bench --quick", ("./configure 'a b'", "make -j{jobs}"), rate="ops: ([0-9]+)")
+ASKED = Settings("v1", "v2", "/src/my store.git", "", "", "local", quick=QUICK)
+
+
+@pytest.fixture(autouse=True)
+def sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped recipes are in sight here."""
+
+
+def asked(**changes: object) -> Settings:
+    return replace(ASKED, quick=replace(QUICK, **changes))
+
+
+def test_commands_become_recipes() -> None:
+    builder, workload = load_asked(ASKED)
+    assert builder.build.compile == [
+        ["env", "-C", "{prefix}", "./configure", "a b"],
+        ["env", "-C", "{prefix}", "make", "-j{jobs}"],
+    ]
+    assert (workload.command, workload.rate, workload.metric) == (["./bench", "--quick"], "ops: ([0-9]+)", "rate")
+    assert builder.name.startswith("my-store-")
+    assert workload.name.startswith("bench-")
+
+
+@pytest.mark.parametrize(
+    ("change", "builder", "workload"),
+    [
+        ({}, True, True),
+        ({"build": ("./configure 'a b'", "make")}, False, True),
+        ({"build": ("./configure 'a b' make -j{jobs}",)}, False, True),
+        ({"run": "./bench --slow"}, True, False),
+        ({"rate": "ops: ([0-9]*)"}, True, False),
+        ({"rate": "", "cost": "ops: ([0-9]+)"}, True, False),
+        ({"operations": "ops: ([0-9]+)"}, True, False),
+    ],
+)
+def test_other_commands_have_other_names(change: dict[str, object], builder: bool, workload: bool) -> None:
+    """Names are what remembered noise, costs and failures are looked up by."""
+    before, after = load_asked(ASKED), load_asked(asked(**change))
+    assert (before[0].name == after[0].name, before[1].name == after[1].name) == (builder, workload)
+
+
+def test_another_repository_has_another_builder_and_another_place() -> None:
+    ours, theirs = load_asked(ASKED)[0], load_asked(replace(ASKED, repository="/other/my store.git"))[0]
+    assert ours.name != theirs.name
+    assert ours.place != theirs.place
+    assert load_asked(asked(build=("make",)))[0].place == ours.place
+
+
+def test_a_command_may_be_run_on_what_a_recipe_builds() -> None:
+    builder, workload = load_asked(replace(asked(build=None), builder="demo"))
+    assert (builder.name, workload.driver) == ("demo", "demo")
+
+
+@pytest.mark.parametrize(
+    ("run", "begins"),
+    [
+        ("./bench", "bench-"),
+        ("python3 tools/bench.py -n 1", "bench.py-"),
+        ("make bench", "make-"),
+        ("sh -c 'x; y'", "sh-"),
+        ("'/opt/a b/c&d'", "c-d-"),
+    ],
+)
+def test_a_workload_is_named_after_its_program(run: str, begins: str) -> None:
+    assert load_asked(asked(run=run))[1].name.startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"run": "./bench 'x"}, r"--run \"./bench 'x\" cannot be split into words: no closing quotation"),
+        ({"run": "./bench \\"}, r"cannot be split into words: no escaped character"),
+        ({"run": " "}, r"--run is empty"),
+        ({"build": ("make", "")}, r"--build is empty"),
+        ({"build": ("make '",)}, r"--build \"make '\" cannot be split"),
+        ({"build": ("make {jbs}",)}, r"command line: `build\[0\]\[1\]` has the unknown placeholder {jbs}.* 'jobs'"),
+        ({"build": ("make {data}",)}, r"has the unknown placeholder {data}"),
+        ({"run": "awk {print}"}, r"command line: `run\[1\]` has the unknown placeholder {print}"),
+        ({"run": "awk {"}, r"command line: `run\[1\]` has a lone {"),
+        ({"rate": "x"}, r"command line: `rate` is \"x\", which has no groups"),
+        ({"rate": "", "cost": "x("}, r"command line: `cost` is \"x\(\", which is not a regular expression"),
+        ({"operations": "$.a["}, r"command line: `operations` is .* not a path into JSON"),
+        ({"cost": "(x)"}, r"has both a rate and a cost"),
+        ({"run": "./bench {port}"}, r"uses {port}, but builder my-store-\w+ has no server"),
+    ],
+)
+def test_a_mistake_is_told(change: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        load_asked(asked(**change))
+
+
+def test_an_option_that_the_command_does_not_take_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--threads would change nothing: .* does not use {threads}"):
+        load_asked(replace(ASKED, overrides={"threads": 4}))
+    changed = load_asked(replace(asked(run="./bench -t {threads}"), overrides={"threads": 4}))[1]
+    assert changed.threads == 4
+
+
+def test_a_shell_is_used_where_it_is_named_and_nowhere_else() -> None:
+    assert words("--run", "sh -c './a; ./b'") == ["sh", "-c", "./a; ./b"]
+    assert words("--run", "./a; ./b $(x)") == ["./a;", "./b", "$(x)"]
+
+
+def test_literal_braces_are_written_twice() -> None:
+    assert load_asked(asked(run="awk {{print}}"))[1].command == ["awk", "{{print}}"]
+    with pytest.raises(RecipeError):
+        load_asked(asked(run="awk {{print}"))

@@ -1,0 +1,388 @@
+"""The suite on a real PostgreSQL and a real MariaDB: what is loaded, and what every workload does to it."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pytest
+from msgspec.structs import replace
+
+from perfbisect.core.event import CandidateSkipped, Commit, RunFinished
+from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.host import jobs
+from perfbisect.host.local import LocalHost
+from perfbisect.lab import sysbench
+from perfbisect.lab.lab import HostLab
+from perfbisect.lab.sysbench import Outcome
+from perfbisect.recipes.builder import Build, Builder, Server, Variant
+from perfbisect.recipes.find import load_workload
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.overrides import overridden
+from perfbisect.recipes.placeholders import Values, fill, fill_text
+from perfbisect.recipes.suites import read_suite
+from perfbisect.recipes.workload import Option, Workload
+
+pytestmark = pytest.mark.dbms
+
+WORKLOADS = Path(__file__).parents[2] / "workloads"
+ALL = read_suite(WORKLOADS / "sysbench" / "suite.toml").workloads
+TABLES, SIZE, EVENTS = 2, 1000, 20
+SMALL: Mapping[str, Option] = {"tables": TABLES, "table-size": SIZE}
+
+POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+BIN = POSTGRES[-1] if POSTGRES else Path("/nowhere")
+BUILD = Build(  # of nothing: what is measured is installed
+    compile=[["true"]],
+    install=[["install", "-D", "-m", "644", "{source}/some.conf", "{prefix}/some.conf"]],
+    artifacts=["some.conf"],
+)
+
+POSTGRESQL = Builder(
+    name="postgresql",
+    folder=str(Path(__file__).parent),
+    summary="",
+    variants={"o2nofp": Variant()},
+    driver="pgsql",
+    build=BUILD,
+    server=Server(
+        initialise=[[f"{BIN}/initdb", "-D", "{data}", "-A", "trust", "-U", "bench", "--no-sync", "--locale=C"]],
+        start=[
+            *(f"{BIN}/postgres", "-D", "{data}", "-k", "{data}", "-p", "{port}", "-c", "listen_addresses="),
+            *("-c", "fsync=off", "-c", "shared_preload_libraries=pg_stat_statements"),
+        ],
+        ready=[f"{BIN}/pg_isready", "-q", "-h", "{data}", "-p", "{port}"],
+        create=[[f"{BIN}/createdb", "-h", "{data}", "-p", "{port}", "-U", "bench", "sbtest"]],
+        refuses_root=True,
+        sysbench={"pgsql-host": "{data}", "pgsql-port": "{port}", "pgsql-user": "bench"},
+    ),
+)
+MARIADB = Builder(
+    name="mariadb",
+    folder=str(Path(__file__).parent),
+    summary="",
+    variants={"o2nofp": Variant()},
+    driver="mysql",
+    build=BUILD,
+    server=Server(
+        initialise=[
+            [
+                *("mariadb-install-db", "--no-defaults", "--datadir={data}", "--skip-test-db"),
+                "--auth-root-authentication-method=normal",
+            ]
+        ],
+        start=[
+            *("mariadbd", "--no-defaults", "--datadir={data}", "--socket={socket}", "--skip-networking"),
+            *("--pid-file={pidfile}", "--character-set-server=utf8mb4", "--innodb-flush-log-at-trx-commit=0"),
+        ],
+        ready=["mariadb-admin", "--no-defaults", "--socket={socket}", "--user=root", "ping"],
+        create=[
+            ["mariadb", "--no-defaults", "--socket={socket}", "--user=root", "--execute=create database sbtest"],
+        ],
+        refuses_root=True,
+        sysbench={"mysql-socket": "{socket}", "mysql-user": "root"},
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows that statements returned and changed."""
+
+    sent: int = 0
+    updated: int = 0
+    deleted: int = 0
+    inserted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that runs, and sysbench for it."""
+
+    builder: Builder
+    values: Values  # of the placeholders of its recipe
+
+    @property
+    def mysql(self) -> bool:
+        return self.builder.driver == "mysql"
+
+    def sql(self, text: str, database: str = "sbtest") -> str:
+        """What the server's own client prints, columns parted by tabs."""
+        data, socket, port = (str(self.values[name]) for name in ("data", "socket", "port"))
+        if self.mysql:
+            argv = ["mariadb", "--no-defaults", f"--socket={socket}", "--user=root", "-N", "-B", "-e", text, database]
+        else:
+            argv = [f"{BIN}/psql", "-h", data, "-p", port, "-U", "bench", "-AtqF", "\t", "-c", text, database]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    def sysbench(self, argv: list[str], **variables: str) -> str:
+        """What sysbench prints; fails where it does."""
+        env = {**os.environ, "LUA_PATH": f"{WORKLOADS}/?.lua;;", **variables}
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, timeout=60)
+        said = done.stdout + done.stderr
+        assert not (complaint := sysbench.complaint(said, done.returncode, 60)), f"{complaint}\n{said}"
+        return said
+
+    def options(self, database: str) -> dict[str, Option]:
+        assert self.builder.server
+        reach = {name: fill_text(text, self.values) for name, text in self.builder.server.sysbench.items()}
+        return {"db-driver": self.builder.driver, **reach, f"{self.builder.driver}-db": database}
+
+    def load(self, database: str, **args: Option) -> None:
+        """A new database with the suite's tables."""
+        self.sql(f"create database {database}", "mysql" if self.mysql else "postgres")
+        workload = replace(ALL["point-query"], prepare_args={**SMALL, **args})
+        script = WORKLOADS / "sysbench" / workload.prepare_script
+        self.sysbench(sysbench.prepare_command(workload, script, self.options(database)))
+
+    def told(self, workload: Workload, **args: Option) -> list[str]:
+        """What a run in the database sbtest, on small tables, prints."""
+        width = min(SIZE, int(workload.args.get("range-size", 1)))
+        workload = replace(workload, args={**workload.args, **SMALL, "range-size": width, **args})
+        argv = sysbench.command(workload, WORKLOADS / "sysbench" / workload.script, self.options("sbtest"))
+        return self.sysbench(argv, PERFBISECT_WARMUP=str(workload.warmup)).splitlines()
+
+    def run(self, workload: Workload, **args: Option) -> Outcome:
+        """Such a run's outcome."""
+        return sysbench.parse(self.told(workload, **args), workload.operation)
+
+    def rows(self, work: Callable[[], object]) -> Rows:
+        """The rows that ``work`` had the server return and change."""
+        if self.mysql:
+            before = self._status()
+            work()
+            after = self._status()
+            sent, updated, deleted, inserted = (after[name] - before[name] for name in before)
+            return Rows(sent - len(after), updated, deleted, inserted)  # asking sends rows, too
+        self.sql("select pg_stat_statements_reset()", "postgres")
+        work()
+        counts = "coalesce(sum(rows) filter (where query like '{}%'), 0)"
+        columns = ", ".join(counts.format(word) for word in ("SELECT", "UPDATE", "DELETE", "INSERT"))
+        where = "dbid = (select oid from pg_database where datname = 'sbtest')"
+        found = self.sql(f"select {columns} from pg_stat_statements where {where}", "postgres")
+        return Rows(*map(int, found.split()))
+
+    def _status(self) -> dict[str, int]:
+        names = ("Rows_sent", "Handler_update", "Handler_delete", "Handler_write")
+        found = dict(
+            line.split("\t")
+            for line in self.sql(f"show global status where variable_name in {names}", "mysql").splitlines()
+        )
+        return {name: int(found[name]) for name in names}
+
+
+def there_is(builder: Builder) -> bool:
+    return bool(builder.server and shutil.which(builder.server.start[0]))
+
+
+BUILDERS = [
+    pytest.param(
+        builder,
+        id=builder.name,
+        marks=pytest.mark.skipif(not there_is(builder), reason=f"no {builder.name}: apt-get install {package}"),
+    )
+    for builder, package in ((POSTGRESQL, "postgresql"), (MARIADB, "mariadb-server"))
+]
+
+
+@contextmanager
+def started(recipe: Server) -> Iterator[Values]:
+    """The server, ready, in a new folder; the values of its placeholders."""
+    with tempfile.TemporaryDirectory(prefix="db") as name:
+        folder = Path(name)
+        (folder / "data").mkdir()
+        values: Values = {key: f"{folder}/{key}" for key in ("data", "socket", "pidfile")} | {"port": 5432}
+        disguise = []
+        if os.getuid() == 0:
+            disguise = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+            for owned in (folder, folder / "data"):
+                os.chown(owned, 65534, 65534)
+        for command in recipe.initialise:
+            subprocess.run([*disguise, *fill(command, values)], check=True, capture_output=True, cwd=folder)
+        with (folder / "log").open("w") as log:
+            process = subprocess.Popen([*disguise, *fill(recipe.start, values)], stdout=log, stderr=log, cwd=folder)
+        try:
+            deadline = time.monotonic() + 60
+            while subprocess.run(fill(recipe.ready, values), check=False, capture_output=True).returncode:
+                assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
+                time.sleep(0.1)
+            yield values
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@pytest.fixture(scope="module", params=BUILDERS)
+def server(request: pytest.FixtureRequest) -> Iterator[Running]:
+    """A server with the suite's tables, as loaded, in the database sbtest."""
+    builder: Builder = request.param
+    assert builder.server
+    with started(builder.server) as values:
+        running = Running(builder, values)
+        if not running.mysql:
+            running.sql("create extension pg_stat_statements", "postgres")
+        running.load("sbtest")
+        yield running
+
+
+def everything(server: Running, database: str = "sbtest") -> str:
+    return "".join(server.sql(f"select * from sbtest{number} order by id", database) for number in range(1, TABLES + 1))
+
+
+def test_the_tables_are_sysbenchs(server: Running) -> None:
+    match = "regexp" if server.mysql else "~"
+    groups = "^([0-9]{11}-){%d}[0-9]{11} *$"
+    for number in range(1, TABLES + 1):
+        facts = f"count(*), count(distinct id), min(id), max(id) from sbtest{number} where k between 1 and {SIZE}"
+        assert server.sql(f"select {facts}").split() == [str(SIZE), str(SIZE), "1", str(SIZE)]
+        shapes = f"c {match} '{groups % 9}' and pad {match} '{groups % 4}'"
+        texts = f"count(distinct c), count(distinct pad) from sbtest{number} where {shapes}"
+        assert server.sql(f"select {texts}").split() == [str(SIZE), str(SIZE)]
+        tenths = server.sql(f"select floor((k - 1) / {SIZE / 10}), count(*) from sbtest{number} group by 1").split()
+        assert len(tenths) == 20
+        assert all(60 < int(count) < 140 for count in tenths[1::2]), "uniform: 100 each, give or take 4 sigma"
+        index = f"key_name = 'k_{number}'"
+        if server.mysql:
+            assert server.sql(f"show index from sbtest{number} where {index} and column_name = 'k'")
+            assert "CHARSET=latin1" in server.sql(f"show create table sbtest{number}"), "whatever the server's default"
+        else:
+            found = server.sql(f"select indexdef from pg_indexes where indexname = 'k_{number}'")
+            assert f"sbtest{number} USING btree (k)" in found
+
+
+def test_the_same_is_loaded_each_time(server: Running) -> None:
+    server.load("once", churn=1)
+    server.load("again", churn=1)
+    assert everything(server, "once") == everything(server, "again")
+    fresh, churned = (
+        [line.split("\t") for line in everything(server, database).splitlines()] for database in ("sbtest", "once")
+    )
+    assert [row[0] for row in fresh] == [row[0] for row in churned], "the same ids"
+    kept = sum(old == new for old, new in zip(fresh, churned, strict=True))
+    assert kept < 0.1 * len(fresh), "a row escapes each of three writes with a probability of 1/e"
+
+
+# Rows for one event, at least and at most on average: a list of keys may name a row twice, and a k many rows or none.
+LISTS = {"random-points-10": (9, 10), "random-points-100": (85, 100), "random-points-1000": (580, 680)}
+SENT = {
+    "point-query": (1, 1),
+    **LISTS,
+    "hot-points": (100, 100),
+    "points-covered-pk": (85, 100),
+    "points-notcovered-pk": (85, 100),
+    "points-covered-si": (75, 115),
+    "points-notcovered-si": (75, 115),
+    "range-covered-pk": (100, 100),
+    "range-notcovered-pk": (100, 100),
+    "range-covered-si": (85, 115),
+    "range-notcovered-si": (85, 115),
+    "read-only-10": (41, 41),
+    "read-only-100": (311, 311),
+    "read-only-10000": (11 + 3 * SIZE, 11 + 3 * SIZE),
+    "read-only-simple": (10 + SIZE, 10 + SIZE),
+    "read-only-sum": (11, 11),
+    "read-only-order": (10 + SIZE, 10 + SIZE),
+    "read-only-distinct": (10 + SIZE, 10 + SIZE),
+    "read-only-count": (1, 1),
+    "read-write-10": (39, 41),  # update-inlist has made some of the texts equal
+    "read-write-100": (290, 311),
+}
+UPDATED = {
+    "update-inlist": (9, 10),
+    "update-index": (1, 1),
+    "update-nonindex": (1, 1),
+    "update-one": (1, 1),
+    "update-zipf": (1, 1),
+    "write-only": (2, 2),
+    "read-write-10": (2, 2),
+    "read-write-100": (2, 2),
+}
+DELETED = {"delete": (0.9, 1), "write-only": (1, 1), "read-write-10": (1, 1), "read-write-100": (1, 1)}
+INSERTED = {"insert": (1, 1), "write-only": (1, 1), "read-write-10": (1, 1), "read-write-100": (1, 1)}
+QUERIES = {"read-only": 16, "read-write": 20, "write-only": 6}
+OF_ONE_RANGE = dict.fromkeys(("read-only-simple", "read-only-sum", "read-only-order", "read-only-distinct"), 13)
+
+
+def test_every_workload_does_what_it_says(server: Running) -> None:
+    wrong = {}
+    for seed, (name, workload) in enumerate(ALL.items(), 1):
+        plain = name.removesuffix(".pre")
+        outcomes: list[Outcome] = []
+        args: dict[str, Option] = {"events": EVENTS, "time": 0, "rand-seed": seed}
+        quick = replace(workload, warmup=0)
+        rows = server.rows(lambda quick=quick, args=args, to=outcomes: to.append(server.run(quick, **args)))
+        queries = 1
+        if workload.operation == "query":
+            queries = OF_ONE_RANGE.get(plain) or next(QUERIES[kind] for kind in QUERIES if plain.startswith(kind))
+        if outcomes[0].operations != queries * EVENTS:
+            wrong[name] = f"{outcomes[0].operations} operations"
+        for kind, expected in (("sent", SENT), ("updated", UPDATED), ("deleted", DELETED), ("inserted", INSERTED)):
+            least, most = expected.get(plain, (0, 0))
+            if not least * EVENTS <= (found := getattr(rows, kind)) <= most * EVENTS:
+                wrong[f"{name}, {kind}"] = f"{found} is not in {least * EVENTS} to {most * EVENTS}"
+    assert not wrong
+    new = [server.sql(f"select count(*), max(id) from sbtest{number} where id > {SIZE}").split() for number in (1, 2)]
+    assert sum(int(count) for count, _ in new) == EVENTS, "insert goes on where the loaded ids end"
+    assert all(int(last) - SIZE >= int(count) for count, last in new)
+
+
+def test_zipfian_updates_prefer_low_ids(server: Running) -> None:
+    server.sql("create table earlier as select id, c from sbtest1")
+    server.run(replace(ALL["update-zipf"], warmup=0), **{"events": 400, "time": 0, "rand-seed": 1, "tables": 1})
+    changed = server.sql("select id from sbtest1 join earlier using (id) where sbtest1.c <> earlier.c")
+    ids = [int(line) for line in changed.split()]
+    # Of 400 draws, 0.53 are below 101; many of these are of the same few rows.
+    assert 0.25 < sum(each <= 100 for each in ids) / len(ids) < 0.5
+    assert 0.02 < sum(each > 900 for each in ids) / len(ids) < 0.1
+
+
+def test_what_the_warmup_does_is_not_counted(server: Running) -> None:
+    threads = 2
+    told = server.told(replace(ALL["read-only-10"], warmup=0.5, time=1, threads=threads))
+    events, queries = (sysbench.parse(told, operation).operations for operation in ("event", "query"))
+    assert abs(queries - 16 * events) <= 16 * threads, "but for events that the window cuts"
+
+
+def test_a_conflict_stops_no_run(server: Running) -> None:
+    """Four threads write to the same three rows, and servers give some transactions up, in the warm-up, too."""
+    count = "select count(*) from sbtest1 where id <= 3"
+    before = server.sql(count)
+    narrow: dict[str, Option] = {"tables": 1, "table-size": 3, "ranges": ""}
+    told = server.told(replace(ALL["read-write-10"], warmup=0.5, time=1, threads=4), **narrow)
+    (errors,) = (int(line.split()[2]) for line in told if "ignored errors:" in line)
+    assert errors
+    assert server.sql(count) == before
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_a_visit_measures_it(builder: Builder, tmp_path: Path, git: Callable[..., str]) -> None:
+    """The whole way: from the shipped suite, by its name, to a run of a server on its copy of the dataset."""
+    (tmp_path / "repo" / "some.conf").touch()
+    git("add", ".")
+    git("commit", "-q", "-m", "a build")
+    commit = git("rev-parse", "HEAD")
+    chosen = load_workload("sysbench/read-write-10", builder.driver)
+    asked = {"table-size": "2000", "tables": "3", "time": 1, "warmup": 0.2}
+    with tempfile.TemporaryDirectory(prefix="lab") as root:
+        host = LocalHost("here", PurePosixPath(root))
+        lab = HostLab(
+            host=host,
+            entry=HostEntry(name="here"),
+            builder=builder,
+            variant="",
+            workload=overridden(chosen, asked),
+            repository=tmp_path / "repo",
+            commits=(commit,),
+            describe=lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
+        )
+        events = list(lab.measure(Measure((Share(0, 1),), Purpose.SEARCH)))
+        (run,) = [event.facts for event in events if isinstance(event, RunFinished)]
+        assert not [event for event in events if isinstance(event, CandidateSkipped)]
+        assert run.operations % 20 == 0
+        assert run.dataset
+        assert not jobs.running(host)
