@@ -32,7 +32,7 @@ from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import visit
 from perfbisect.lab.lab import KEPT, LOSSES, HostLab
-from perfbisect.recipes.builder import Build, Builder, Variant, When
+from perfbisect.recipes.builder import Build, Builder, Dataset, Variant, When
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Option, Workload
 
@@ -201,6 +201,13 @@ def test_a_hunt_does_not_go_on_with_other_settings_or_data(open_lab: Open) -> No
     changed.loaded = {run.commit: "0123456789abcdef"}
     with pytest.raises(UsageError, match="other settings or data than earlier in this hunt"):
         measure(changed, Share(FAST, 1))
+
+
+def test_a_build_is_asked_what_format_its_data_has(open_lab: Open) -> None:
+    lab = open_lab()
+    lab.builder = replace(BUILDER, dataset=Dataset(format_command=["sha256sum", "{prefix}/libsmall.so"]))
+    runs = dict(finished(measure(lab, Share(SLOW, 1), Share(FAST, 1))))
+    assert runs[SLOW].dataset != runs[FAST].dataset
 
 
 def test_damaged_data_is_loaded_again_but_not_for_ever(open_lab: Open, host: LocalHost) -> None:

@@ -1,5 +1,6 @@
 """Servers: the pure parts, and visits of a real PostgreSQL, whose "builds" differ in their configuration."""
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
@@ -10,12 +11,23 @@ from msgspec.structs import replace
 from perfbisect.core.event import CandidateSkipped, Commit, LabEvent, RunFinished, RunProgress
 from perfbisect.core.measurement import RunFacts
 from perfbisect.core.order import Measure, Purpose, Share
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import EnvironmentFailure, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import server
 from perfbisect.lab.lab import HostLab
-from perfbisect.lab.server import FIRST_PORT, descendants, free_port, last_words, processes, site
+from perfbisect.lab.server import (
+    FIRST_PORT,
+    NOBODY,
+    Service,
+    descendants,
+    disguise,
+    free_port,
+    last_words,
+    owner,
+    processes,
+    site,
+)
 from perfbisect.recipes.builder import Build, Builder, Server, Variant, When
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
@@ -141,6 +153,36 @@ def measure(lab: HostLab, *shares: Share) -> list[LabEvent]:
 
 def finished(events: list[LabEvent]) -> list[tuple[int, RunFacts]]:
     return [(event.candidate, event.facts) for event in events if isinstance(event, RunFinished)]
+
+
+@pytest.mark.tools
+def test_commands_of_a_recipe(host: LocalHost) -> None:
+    recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
+    service = Service(host, recipe, {"data": "a b"}, host.root, disguise(host, recipe))
+    both = ["sh", "-c", "echo {data}; echo error >&2"]
+    assert service.do(both, "prepare") == ["a b", "error"]
+    assert service.do(both, "prepare", merged=False) == ["a b"]
+    (who,) = service.do(["id", "-u"], "prepare")
+    assert who != "0"
+    (allowed,) = service.do(["sh", "-c", "test -x . && echo yes"], "prepare")
+    assert allowed == "yes", "access(2) lets it into a folder of ours"
+    assert owner(host, recipe) == ""
+    for merged in (True, False):
+        with pytest.raises(RunFailed, match=r"sh ended with status 3: (out \| )?error") as caught:
+            service.do(["sh", "-c", "echo out; echo error >&2; exit 3"], "prepare", merged=merged)
+        assert "error" in Path(caught.value.log).read_text()
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(os.getuid() != 0, reason="for root only")
+def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(
+    host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "AS_ANOTHER", ("false",))
+    recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
+    service = Service(host, recipe, {}, host.root, disguise(host, recipe))
+    assert service.do(["id", "-u"], "prepare") == [owner(host, recipe)] == [NOBODY]
+    assert service.do(["ls", "."], "prepare") == ["jobs", "tmp"], "in a folder that is root's alone"
 
 
 @needs_postgres

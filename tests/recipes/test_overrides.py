@@ -43,7 +43,9 @@ def test_what_loading_and_runs_share_is_changed_for_both() -> None:
 
 
 def test_data_is_shared_unless_loading_is_changed() -> None:
-    keys = [dataset.key(BUILDER, overridden(WORKLOAD, asked), {}) for asked in ({}, {"keys": "all"}, {"table-size": "7"})]
+    keys = [
+        dataset.key(BUILDER, overridden(WORKLOAD, asked), {}) for asked in ({}, {"keys": "all"}, {"table-size": "7"})
+    ]
     assert keys[0] == keys[1] != keys[2]
 
 

@@ -256,7 +256,7 @@ def _format(host: Host, system: System) -> str:
     folder = visit_folder(host)
     copy(host, "", folder, owner(host, system.builder.server))
     if service := service_in(host, system, folder):
-        return "\n".join(service.do(command, "prepare"))
+        return "\n".join(service.do(command, "prepare", merged=False))
     return host.run(fill(command, system.values), cwd=folder).stdout
 
 

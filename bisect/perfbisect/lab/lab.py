@@ -79,9 +79,8 @@ class HostLab:
         self._bench: visit.Bench | None = None
         self._values: dict[str, str | int] = {}
         self._data: dict[int, str] = {}  # candidate → key of its dataset, once it is there
-        self._refused: dict[
-            int, dict[str, RunFailed]
-        ] = {}  # candidate → keys of data on which it does not start, and why
+        # Candidate → keys of data on which it does not start, and why.
+        self._refused: dict[int, dict[str, RunFailed]] = {}
         self._verified: set[str] = set()  # keys of data known to be what was loaded
         self._remade: set[str] = set()  # keys of data that were found damaged
         self._alone = False  # no build of an earlier session can be running any more

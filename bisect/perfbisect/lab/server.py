@@ -68,20 +68,22 @@ class Service:
         """A command of the recipe, as the user that may run it."""
         return [*self.disguise, *fill(command, self.values)]
 
-    def do(self, command: Sequence[str], stage: str) -> list[str]:
-        """Run one command of the recipe to its end; returns the lines that it printed. Raises RunFailed."""
-        job = jobs.start(
-            self.host, self.argv(command), name=stage, timeout=LONGEST_STEP, cwd=self.folder, env=self.env, merged=True
-        )
-        said = list(jobs.wait(self.host, job))
-        if status := jobs.status(self.host, job):
-            last = next((line for line in reversed(said) if line.strip()), "it said nothing")
+    def do(self, command: Sequence[str], stage: str, *, merged: bool = True) -> list[str]:
+        """Run one command of the recipe to its end; returns the lines that it printed, with its errors if ``merged``.
+
+        Raises RunFailed.
+        """
+        host, argv = self.host, self.argv(command)
+        job = jobs.start(host, argv, name=stage, timeout=LONGEST_STEP, cwd=self.folder, env=self.env, merged=merged)
+        said = list(jobs.wait(host, job))
+        if status := jobs.status(host, job):
+            last = last_words("\n".join(said) if merged else jobs.output(host, job, stream="stderr")[0])
             raise RunFailed(
-                f"{command[0].rpartition('/')[2]} ended with status {status}: {last.strip()}",
+                f"{command[0].rpartition('/')[2]} ended with status {status}: {last or 'it said nothing'}",
                 stage=stage,
-                log=str(job.folder / "stdout"),
+                log=str(job.folder / ("stdout" if merged else "stderr")),
             )
-        jobs.remove(self.host, job)
+        jobs.remove(host, job)
         return said
 
 
@@ -115,14 +117,9 @@ def disguise(host: Host, recipe: Server) -> tuple[str, ...]:
     return {"another": AS_ANOTHER, "nobody": AS_NOBODY}.get(who, ())
 
 
-def runs_as_nobody(host: Host, recipe: Server) -> bool:
-    """True when the server refuses to be root, root is what we are, and there is no better way."""
-    return disguise(host, recipe) == AS_NOBODY
-
-
 def owner(host: Host, recipe: Server | None) -> str:
     """The user id that the data has to belong to; "" for our own."""
-    return NOBODY if recipe and runs_as_nobody(host, recipe) else ""
+    return NOBODY if recipe and disguise(host, recipe) == AS_NOBODY else ""
 
 
 def initialise(service: Service) -> None:

@@ -45,8 +45,8 @@ SERVER_PLACEHOLDERS = SIZE_PLACEHOLDERS | {
     "data", "socket", "port", "pidfile", "log",  # of this server and its copy of the dataset
     "config",  # the recipe's configuration file, filled in
 }  # fmt: skip
-CONFIG_PLACEHOLDERS = SERVER_PLACEHOLDERS | {"settings"}  # one line "name = value" for each of the recipe's settings
 INSTALLED_PLACEHOLDERS = frozenset({"prefix", "recipe"})
+CONFIG_PLACEHOLDERS = SERVER_PLACEHOLDERS | {"settings"}  # one line "name = value" for each of the recipe's settings
 COMMAND_PLACEHOLDERS = SIZE_PLACEHOLDERS | {
     "prefix", "recipe", "commit", "version", "jobs",
     "data",  # this visit's copy of the dataset
