@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from perfbisect.cli.asking import asked_how, asked_what, settings_of
-from perfbisect.cli.options import history_option
+from perfbisect.cli.options import history_option, say
 from perfbisect.cli.recipes import builder_name, host_name, workload_name
 from perfbisect.cli.values import Minutes, Percent, Suspect
 from perfbisect.cli.view import open_view, view_options
@@ -62,6 +62,7 @@ A hunt that was interrupted goes on with `bisect resume`.
 @click.option("--max-builds", type=click.IntRange(min=1), help="Stop with the best answer after so many builds.")
 @click.option("--max-runs", type=click.IntRange(min=1), help="… after so many timed runs.")
 @click.option("--max-time", type=Minutes(), help="… after so much time: 90s, 45m, 2h.")
+@click.option("--dry-run", is_flag=True, help="Print every command for both ends, and run none.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
 @asked_how
 @wait_option
@@ -120,6 +121,11 @@ def run(
         ),
         Direction(direction) if direction else None,
     )
+    if options["dry_run"]:
+        from perfbisect.cli.rehearse import lines
+
+        say("\n".join(lines(settings)))
+        return 0
     waiting = patience(wait)
     verdict = follow_anew(Scene.set_up(settings, waiting), history, open_view(as_json=as_json, plain=plain), waiting)
     return exit_status(verdict)

@@ -8,7 +8,7 @@ environment, so that only the commit makes a difference. Configure, compile and 
 import re
 import shlex
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -59,6 +59,16 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """How a commit is built."""
+
+    builder: Builder  # its conditions applied
+    version: str  # of the system, "" when the recipe cannot tell
+    commands: tuple[tuple[str, list[str]], ...]  # stage, argv
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Workshop:
     """One builder's place on one host."""
 
@@ -93,7 +103,7 @@ def workshop(host: Host, entry: HostEntry, builder: Builder, variant: str, bare:
 
 def key_of(shop: Workshop, sha: str) -> str:
     """The key of the build of a commit, whether there is one or not."""
-    return _key(shop, sha, _present(shop, sha))
+    return _key(shop, sha, present(shop, sha))
 
 
 def end_all(host: Host, *, but: str = "") -> jobs.Job | None:
@@ -115,7 +125,7 @@ def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
     install, JobLost when the host was restarted meanwhile, EnvironmentFailure when something else is the host's fault.
     """
     began = time.monotonic()
-    paths = _present(shop, sha)
+    paths = present(shop, sha)
     key = _key(shop, sha, paths)
     if found := builds.find(shop.host, key, sha):
         return Built(found.facts, _resolved(shop, paths, found.version), found.version)
@@ -123,18 +133,16 @@ def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
     job = end_all(shop.host, but=_job_name(shop, key))
     if job is None:
         source.checkout(shop.host, shop.bare, sha, shop.work / "source", shop.builder.ignore)
-    version = _version(shop, sha)
-    resolved = _resolved(shop, paths, version)
-    how = build_of(resolved)
-    values = _values(shop, resolved, sha, version)
+    plan = plan_for(shop, sha, paths)
+    how = build_of(plan.builder)
     steps = shop.host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(shop.work)], timeout=600).stdout
     output = Output(expected=int(steps) if steps.isdecimal() else 0)
     job = job or jobs.start(
         shop.host,
-        ["sh", "-c", _script(resolved, values)],
+        ["sh", "-c", _script(plan.commands)],
         name=_job_name(shop, key),
         cwd=shop.work / "build",
-        env=_environment(shop, resolved, values),
+        env=plan.env,
         timeout=how.timeout,
         merged=True,
     )
@@ -150,9 +158,20 @@ def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
         shop.host.run(["sh", "-c", _REMEMBER, "remember", str(shop.work), str(output.steps)]).stdout
     )
     built = BuildFacts(sha, key, binary, time.monotonic() - began, hits, misses, reused=False, log="")
-    built = builds.keep(shop.host, built, version, shop.work / "prefix", job.folder / "stdout")
+    built = builds.keep(shop.host, built, plan.version, shop.work / "prefix", job.folder / "stdout")
     jobs.remove(shop.host, job)
-    return Built(built, resolved, version)
+    return Built(built, plan.builder, plan.version)
+
+
+def plan_for(shop: Workshop, sha: str, paths: frozenset[str]) -> Plan:
+    """How commit ``sha``, which is checked out, is built; ``paths`` as ``present`` has them."""
+    version = _version(shop, sha)
+    resolved = _resolved(shop, paths, version)
+    values = _values(shop, resolved, sha, version)
+    how = build_of(resolved)
+    stages = ((CONFIGURE, how.configure), (COMPILE, how.compile), (INSTALL, how.install))
+    commands = tuple((stage, fill(command, values)) for stage, commands in stages for command in commands)
+    return Plan(resolved, version, commands, _environment(shop, resolved, values))
 
 
 def _key(shop: Workshop, sha: str, paths: frozenset[str]) -> str:
@@ -178,7 +197,7 @@ def _follow(host: Host, job: jobs.Job, output: Output) -> Generator[Progress, No
         lines.close()
 
 
-def _present(shop: Workshop, sha: str) -> frozenset[str]:
+def present(shop: Workshop, sha: str) -> frozenset[str]:
     """Those of the paths that the recipe's conditions ask for which the tree has."""
     asked = {path for block in shop.builder.when for path in (block.file, block.missing) if path}
     return source.present(shop.host, shop.bare, sha, asked)
@@ -217,19 +236,12 @@ def _values(shop: Workshop, resolved: Builder, sha: str, version: str) -> dict[s
     }
 
 
-def _script(builder: Builder, values: dict[str, str | int]) -> str:
+def _script(commands: Sequence[tuple[str, Sequence[str]]]) -> str:
     """One shell script that runs every command of a build until one fails, saying which stage it is in."""
     lines = []
-    how = build_of(builder)
-    stages: Sequence[tuple[str, Sequence[Sequence[str]]]] = (
-        (CONFIGURE, how.configure),
-        (COMPILE, how.compile),
-        (INSTALL, how.install),
-    )
-    for stage, commands in stages:
-        for command in commands:
-            words = shlex.join(fill(command, values))
-            lines += [f"printf '%s\\n' {shlex.quote(f'{STAGE}{stage}: {words}')}", f"{words} || exit"]
+    for stage, command in commands:
+        words = shlex.join(command)
+        lines += [f"printf '%s\\n' {shlex.quote(f'{STAGE}{stage}: {words}')}", f"{words} || exit"]
     return "\n".join(lines)
 
 

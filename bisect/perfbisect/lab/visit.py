@@ -118,10 +118,28 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What a timed run starts, vmstat and iostat left out."""
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: PurePosixPath
+
+
 def start(visit: Visit) -> Job:
     """Start sysbench or the workload's command, counted by perf, with vmstat and iostat beside it."""
-    bench, folder, service = visit.bench, visit.folder, visit.service
-    entry, workload = bench.entry, bench.workload
+    bench, service = visit.bench, visit.service
+    run = timed(visit, server.pids(service, visit.server) if bench.perf and service and visit.server else ())
+    device = bench.entry.device if bench.iostat else ""
+    argv = vmstat.beside(run.argv, visit.folder, vmstat=bench.vmstat, device=device)
+    cpus = bench.entry.client_cpus if service else bench.entry.client_cpus or bench.entry.server_cpus
+    return jobs.start(bench.host, argv, name=NAME, timeout=bench.limit, cwd=run.cwd, env=run.env, cpus=cpus)
+
+
+def timed(visit: Visit, counted: Sequence[int]) -> Timed:
+    """What is started; perf counts the processes ``counted``, or the run itself if there are none."""
+    bench, folder, service, workload = visit.bench, visit.folder, visit.service, visit.bench.workload
     env: dict[str, str] = {}
     cwd = folder
     if workload.command:
@@ -132,12 +150,9 @@ def start(visit: Visit) -> Job:
         argv = sysbench.command(workload, script, driver_options(visit.system.builder, service))
         env = scripts.environment(workload, bench.scripts, folder / "data", visit.system.library)
     if bench.perf:
-        counted = server.pids(service, visit.server) if service and visit.server else ()
         argv = perf.wrap(argv, folder, counted, whole=bool(workload.command))
         env |= {} if workload.command else scripts.perf_environment(folder)
-    argv = vmstat.beside(argv, folder, vmstat=bench.vmstat, device=entry.device if bench.iostat else "")
-    cpus = entry.client_cpus if service else entry.client_cpus or entry.server_cpus
-    return jobs.start(bench.host, argv, name=NAME, timeout=bench.limit, cwd=cwd, env=env, cpus=cpus)
+    return Timed(argv, env, cwd)
 
 
 def facts(

@@ -1,0 +1,40 @@
+"""`bisect run --dry-run`: every command, for both ends."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from perfbisect.core.settings import Settings
+from perfbisect.host.connect import connect
+from perfbisect.lab.rehearsal import Part, Subject, rehearse
+from perfbisect.recipes.asked import load_asked
+from perfbisect.recipes.find import load_host
+
+
+def lines(settings: Settings) -> Iterator[str]:
+    """What would be run at the bad end, and where that is different at the good end."""
+    bad = parts_of(settings, settings.bad_commit)
+    yield f"# {settings.bad}, {settings.bad_commit}"
+    yield from text(bad)
+    good = [part for part in parts_of(settings, settings.good_commit) if part not in bad]
+    yield ""
+    if not good:
+        yield f"# {settings.good}, {settings.good_commit}: the same"
+        return
+    yield f"# {settings.good}, {settings.good_commit}: the same but for"
+    yield from text(good)
+
+
+def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:
+    """The commands for one commit, on the first host."""
+    builder, workload = load_asked(settings)
+    entry = load_host(settings.host, settings.hosts_path)
+    repository = Path(settings.repository)
+    return rehearse(Subject(connect(entry), entry, builder, settings.variant, workload, repository, commit))
+
+
+def text(parts: Iterator[Part] | tuple[Part, ...] | list[Part]) -> Iterator[str]:
+    """Parts as a script that explains itself."""
+    for part in parts:
+        yield ""
+        yield f"# {part.title}"
+        yield from part.lines

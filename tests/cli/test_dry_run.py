@@ -1,0 +1,111 @@
+"""What a hunt would run, told without running it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from perfbisect.cli.run import run
+
+pytestmark = pytest.mark.tools
+
+BUILDER = """
+summary = "a server of the tests"
+driver = "kv"
+version = ["cat", "{source}/VERSION"]
+
+[build]
+configure = [["{source}/configure", "--prefix={prefix}", "CFLAGS={cflags}"]]
+compile = [["make", "-j{jobs}"]]
+install = [["make", "install"]]
+artifacts = ["bin/kvd"]
+
+[server]
+config = "kv.conf"
+initialise = [["{prefix}/bin/kvd", "--initialise", "{data}"]]
+start = ["{prefix}/bin/kvd", "--config={config}"]
+ready = ["{prefix}/bin/kv", "ping"]
+create = [["{prefix}/bin/kv", "create", "bench; rm -rf ~"]]
+settle = [["{prefix}/bin/kv", "settle"]]
+
+[[when]]
+version = ">=2"
+change.server.start = ["{prefix}/bin/kvd", "--config={config}", "--quick"]
+"""
+SUITE = """
+summary = "its benchmark"
+driver = "kv"
+
+[workloads.get]
+summary = "one key after the other"
+group = "point"
+prepare_commands = [["{prefix}/bin/kvbench", "--fill"]]
+command = ["{prefix}/bin/kvbench", "--seconds={time}"]
+rate = "([0-9]+) keys"
+"""
+
+
+def write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+@pytest.fixture
+def told(tmp_path: Path, git: Callable[..., str]) -> Callable[..., str]:
+    """``told(good, bad)``: what a dry run from one to the other prints."""
+    for version in ("1.0", "2.0", "2.1"):
+        write(tmp_path / "repo" / "VERSION", f"{version}\n")
+        git("add", "-A")
+        git("commit", "-qm", version)
+        git("tag", version)
+    write(tmp_path / "builders" / "kv" / "builder.toml", BUILDER)
+    write(tmp_path / "builders" / "kv" / "kv.conf", "cache = {cache}M\n{settings}\n")
+    write(tmp_path / "workloads" / "kv" / "suite.toml", SUITE)
+    write(tmp_path / "hosts.toml", f'[hosts.here]\nroot = "{tmp_path}/root"\nmemory = 1024\n')
+
+    def ask(good: str, bad: str) -> str:
+        places = {name: str(tmp_path / name) for name in ("builders", "workloads", "repo")}
+        places |= {"hosts": str(tmp_path / "hosts.toml"), "builder": "kv", "workload": "get", "host": "here"}
+        options = [word for name, value in places.items() for word in (f"--{name}", value)]
+        done = CliRunner().invoke(run, [good, bad, *options, "--time", "7", "--dry-run"], standalone_mode=False)
+        assert done.exception is None, done.exception
+        return done.output
+
+    return ask
+
+
+def test_every_command_is_told_in_its_order(told: Callable[..., str], tmp_path: Path) -> None:
+    said = told("2.0", "2.1")
+    work, visit = f"{tmp_path}/root/work/kv", f"{tmp_path}/root/visit"
+    wanted = [
+        f"# build, in {work}/build",
+        f"{work}/source/configure --prefix={work}/prefix 'CFLAGS=-O2 -fno-omit-frame-pointer'",
+        "make -j",
+        "make install",
+        "cache = 716M",
+        f"{work}/prefix/bin/kvd --initialise {visit}/data",
+        f"{work}/prefix/bin/kvd --config={visit}/config --quick &",
+        f"until {work}/prefix/bin/kv ping; do",
+        f"{work}/prefix/bin/kv create 'bench; rm -rf ~'",
+        f"{work}/prefix/bin/kvbench --fill",
+        f"{work}/prefix/bin/kv settle",
+        "kill -s TERM SERVER",
+        "# a visit",
+        "perf stat",
+        "-p SERVER",
+        f"{work}/prefix/bin/kvbench --seconds=7",
+    ]
+    place = 0
+    for part in wanted:
+        assert part in said[place:], f"{part} is not told after {said[:place][-80:]}"
+        place = said.index(part, place) + len(part)
+    assert not list((tmp_path / "root").iterdir())
+
+
+def test_what_is_different_at_the_other_end_is_told_apart(told: Callable[..., str]) -> None:
+    assert told("2.0", "2.1").endswith(": the same\n")
+    _, other = told("1.0", "2.1").split("the same but for")
+    assert "--quick" not in other
+    assert "kvd --config=" in other
+    assert "make install" not in other
