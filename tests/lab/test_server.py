@@ -26,6 +26,7 @@ from perfbisect.lab.server import (
     last_words,
     owner,
     processes,
+    serve,
     site,
 )
 from perfbisect.recipes.builder import Build, Builder, Server, Variant, When
@@ -171,6 +172,16 @@ def test_commands_of_a_recipe(host: LocalHost) -> None:
         with pytest.raises(RunFailed, match=r"sh ended with status 3: (out \| )?error") as caught:
             service.do(["sh", "-c", "echo out; echo error >&2; exit 3"], "prepare", merged=merged)
         assert "error" in Path(caught.value.log).read_text()
+
+
+@pytest.mark.tools
+def test_a_server_that_nobody_can_reach_says_how_it_was_asked_in_vain(host: LocalHost) -> None:
+    ask = ["sh", "-c", "echo 'no client library' >&2; exit 1"]
+    recipe = Server(initialise=[["init"]], start=["sh", "-c", "echo up; exec sleep 60"], ready=ask, ready_timeout=0.3)
+    service = Service(host, recipe, {"log": "none"}, host.root)
+    sentence = r"not ready after 0.3 s; the last attempt to reach it said: no client library: up"
+    with pytest.raises(RunFailed, match=sentence), serve(service):
+        pass
 
 
 @pytest.mark.tools

@@ -14,7 +14,7 @@ from perfbisect.errors import EnvironmentFailure, JobLost, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.jobs import Job
 from perfbisect.host.outcome import no_space
-from perfbisect.host.protocol import Host
+from perfbisect.host.protocol import Host, Result
 from perfbisect.lab import settings
 from perfbisect.lab.system import System
 from perfbisect.recipes.builder import Builder, Server
@@ -138,7 +138,7 @@ def serve(service: Service) -> Iterator[Job]:
     EnvironmentFailure when something else is where it has to listen.
     """
     probe = service.argv(service.recipe.ready)
-    if answers(service, probe):
+    if answers(service, probe).ok:
         raise EnvironmentFailure(
             f"another server answers on host {service.host.name}, where the one to be measured has to listen:"
             f" {shlex.join(probe)} succeeds before it is started",
@@ -167,17 +167,19 @@ def wait_until_ready(service: Service, job: Job) -> None:
     """Ask until the server answers. Raises RunFailed when it ends, or does not answer in time."""
     deadline = time.monotonic() + service.recipe.ready_timeout
     probe = service.argv(service.recipe.ready)
-    while not answers(service, probe):
+    while not (asked := answers(service, probe)).ok:
         ended(service, job, "before it was ready")
         if time.monotonic() > deadline:
-            raise failure(service, job, f"the server is not ready after {service.recipe.ready_timeout:g} s")
+            told = last_words(asked.stderr or asked.stdout)
+            why = f"; the last attempt to reach it said: {told}" if told else ""
+            raise failure(service, job, f"the server is not ready after {service.recipe.ready_timeout:g} s{why}")
         time.sleep(0.1)
     ended(service, job, "before it was ready")  # something else may have answered
 
 
-def answers(service: Service, probe: Sequence[str]) -> bool:
-    """Whether a server answers to the recipe's ``ready``, as it is given with everything filled in."""
-    return service.host.run(probe, env=service.env, check=False, timeout=10).ok
+def answers(service: Service, probe: Sequence[str]) -> Result:
+    """What comes of the recipe's ``ready``, as it is given with everything filled in: ok when a server answers."""
+    return service.host.run(probe, env=service.env, check=False, timeout=10)
 
 
 def ended(service: Service, job: Job, when: str, stage: str = "start") -> None:
