@@ -262,6 +262,7 @@ def test_a_suspicion_that_meets_no_commit_is_said(repo: Path) -> None:
         ("--run ./b --metric rate", "does not tell a rate"),
         ("--run ./b --metric ops", "There is no metric 'ops'"),
         ("--run ./b --variant fast", "has no variant 'fast'"),
+        ("--run ./b --set time=abc", "time has an option of its own: --time abc"),
     ],
 )
 def test_commands_that_cannot_be_meant(invoke: Invoke, repo: Path, seal: Path, options: str, sentence: str) -> None:

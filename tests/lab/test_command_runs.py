@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
+import msgspec
 import pytest
 
 from perfbisect.core.counters import value
@@ -97,6 +98,16 @@ def test_a_command_is_measured_in_the_place_where_it_was_built(lab: HostLab) -> 
     assert len({run.dataset for run in runs}) == 1
     [kept] = Path(lab.host.root, "datasets").rglob("loaded")
     assert kept.read_text() == "beside\n"  # each run had a copy of its own
+
+
+def test_what_a_command_leaves_running_is_ended(lab: HostLab, tmp_path: Path) -> None:
+    script = """sh -c 'echo $$ >>"$1"; exec sleep 60' child "$1" & echo ops/s: 5, done: 1"""
+    lab.workload = msgspec.structs.replace(lab.workload, command=["sh", "-c", script, "leave", str(tmp_path / "left")])
+    assert len(finished(measure(lab, Share(GOOD, 2)))) == 2
+    left = [Path("/proc", pid, "stat") for pid in (tmp_path / "left").read_text().split()]
+    assert left
+    alive = [stat.read_text() for stat in left if stat.exists()]
+    assert not [stat for stat in alive if stat.rpartition(")")[2].split()[0] not in "ZX"]  # an init may not reap them
 
 
 def test_perf_counts_the_whole_command(lab: HostLab) -> None:

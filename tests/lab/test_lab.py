@@ -199,7 +199,7 @@ def test_a_hunt_does_not_go_on_with_other_settings_or_data(open_lab: Open) -> No
     assert len(finished(measure(again, Share(FAST, 1)))) == 1, "data of its own is of the same kind"
     changed = open_lab()
     changed.loaded = {run.commit: "0123456789abcdef"}
-    with pytest.raises(UsageError, match="other settings or data than earlier in this hunt"):
+    with pytest.raises(UsageError, match="other settings or data than before"):
         measure(changed, Share(FAST, 1))
 
 
@@ -227,6 +227,15 @@ def test_damaged_data_is_loaded_again_but_not_for_ever(open_lab: Open, host: Loc
     with pytest.raises(DataDamaged, match="is damaged") as caught:
         measure(lab, Share(FAST, 1))
     assert "may be failing" in caught.value.advice
+
+
+def test_damaged_data_is_loaded_again_for_all_that_share_it(open_lab: Open, host: LocalHost) -> None:
+    lab = open_lab()
+    first = finished(measure(lab, Share(SLOW, 1), Share(FAST, 1)))
+    kept = Path(host.root, "datasets", first[0][1].dataset, "data")
+    (kept / "more").write_text("more")
+    again = finished(measure(lab, Share(SLOW, 2), Share(FAST, 2)))
+    assert sorted(candidate for candidate, _ in again) == sorted([SLOW, SLOW, FAST, FAST])
 
 
 def test_the_same_binary_is_not_measured_twice(open_lab: Open) -> None:

@@ -14,7 +14,7 @@ from perfbisect.lab import preflight
 from perfbisect.lab.checks import tools
 from perfbisect.lab.checks.counters import events_of
 from perfbisect.lab.checks.finding import Task
-from perfbisect.lab.needs import compilers
+from perfbisect.lab.needs import NEEDED, compilers
 from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.lineage import variant_of
@@ -23,7 +23,7 @@ from perfbisect.recipes.workload import Workload
 WORKLOAD = Workload(name="w", suite="s", driver="pgsql", summary="", group="point", statement="select 1")
 HERE = HostEntry(name="here")
 USED = (
-    *tools.TO_BUILD,
+    *NEEDED,
     *tools.TO_MEASURE,
     "sysbench",
     "sh",

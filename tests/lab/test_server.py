@@ -2,7 +2,9 @@
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -182,6 +184,23 @@ def test_a_server_that_nobody_can_reach_says_how_it_was_asked_in_vain(host: Loca
     sentence = r"not ready after 0.3 s; the last attempt to reach it said: no client library: up"
     with pytest.raises(RunFailed, match=sentence), serve(service):
         pass
+
+
+@pytest.mark.tools
+def test_a_server_that_does_not_end_well_says_so(host: LocalHost) -> None:
+    start = ["sh", "-c", "trap 'echo PANIC; exit 3' TERM; echo up; while :; do sleep 0.1; done"]
+    recipe = Server(initialise=[["init"]], start=start, ready=["test", "-e", "{data}"], ready_timeout=5)
+    ready = host.root / "ready"
+    service = Service(host, recipe, {"log": "none", "data": str(ready)}, host.root)
+
+    def come_up() -> None:
+        time.sleep(1)
+        Path(ready).touch()
+
+    with ThreadPoolExecutor(1) as later:
+        later.submit(come_up)
+        with pytest.raises(RunFailed, match=r"ended with status 3 when it was stopped: .*PANIC"), serve(service):
+            pass
 
 
 @pytest.mark.tools

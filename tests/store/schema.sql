@@ -250,6 +250,7 @@ CREATE TABLE trial_workloads (
   work_group TEXT NOT NULL, -- point, range, write, …
   warmup REAL NOT NULL,
   seconds REAL NOT NULL, -- of the measured window
+  told TEXT NOT NULL, -- a hash of all that it is
   PRIMARY KEY (trial_id, number)
 ) WITHOUT ROWID;
 

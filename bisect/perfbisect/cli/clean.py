@@ -57,7 +57,7 @@ def gc(
     # Nobody measures there meanwhile, so nothing is taken away that is being used.
     with nullcontext() if dry_run else hold(there, "a clean-up", patience(wait)):
         found = storage.items(there)
-        pinned = pins(entry.name, history) | {job.id for job in jobs.running(there)}
+        pinned = pins(entry.name, history) | {job.id for job in (*jobs.running(there), *jobs.orphaned(there))}
         gone = storage.expendable(found, limit, pinned)
         if not dry_run:
             storage.remove(there, gone)

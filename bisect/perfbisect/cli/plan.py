@@ -1,9 +1,12 @@
 """What a trial stands on: recipes, workloads and a host that was looked at."""
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from perfbisect.cli.session import Scene
 from perfbisect.core.event import Commit
@@ -11,7 +14,9 @@ from perfbisect.core.graph import Graph
 from perfbisect.core.settings import Settings
 from perfbisect.core.trial import Asked, Kind, Subject, Work
 from perfbisect.host.lock import Waiting
+from perfbisect.lab import files, scripts
 from perfbisect.lab.preflight import check_workload
+from perfbisect.recipes.asked import check_fit
 from perfbisect.recipes.find import load_workload
 from perfbisect.recipes.overrides import overridden, typed
 from perfbisect.recipes.workload import Workload
@@ -47,7 +52,11 @@ class Plan:
         run = tuple(overridden(each, settings.overrides) for each in loaded)
         for each in run:  # what cannot be run is told before anything is built
             check_workload(each)
-        works = tuple(Work(name, each.group, each.warmup, each.time) for name, each in zip(workloads, run, strict=True))
+            check_fit(scene.builder, each, settings)
+        works = tuple(
+            Work(name, each.group, each.warmup, each.time, fingerprint(each))
+            for name, each in zip(workloads, run, strict=True)
+        )
         asked = Asked(
             kind, settings.builder, settings.variant, settings.host, settings.metric, typed(loaded[0], settings.overrides),
             tuple(subjects), works, rounds, runs,
@@ -68,3 +77,9 @@ class Plan:
             return []
         with closing(open_repository(Path(self.scene.settings.repository))) as repository:
             return [describe(repository, commit) for commit in dict.fromkeys(found)]
+
+
+def fingerprint(workload: Workload) -> str:
+    """A hash of all that a workload is, its files included."""
+    told = msgspec.json.encode(workload) + files.archive(scripts.to_send(workload))
+    return hashlib.sha256(told).hexdigest()[:16]

@@ -101,12 +101,12 @@ class Scene:
         """
         builder, workload = load_asked(settings)
         settings = replace(settings, policy=replace(settings.policy, kinds=kinds_of(settings)))
-        if not settings.repository:
-            builder = msgspec.structs.replace(builder, build=None)  # nothing is built, so the host need not be able to
+        # Where nothing is built the host need not be able to.
+        needed = builder if settings.repository else msgspec.structs.replace(builder, build=None)
         idle: tuple[str, ...] = ()
         if span is None:
             span, idle = span_of(settings, builder)
-        sites = tuple(Site.visit(name, settings, builder, workload, waiting) for name in settings.hosts)
+        sites = tuple(Site.visit(name, settings, needed, workload, waiting) for name in settings.hosts)
         warned = tuple(warning for site in sites for warning in site.warnings)
         own = (path for path in idle if path not in (builder.suspects | workload.suspects))
         warned += tuple(Warned(f"No commit of the range touches {path}, which you suspect") for path in own)

@@ -49,8 +49,13 @@ def metric_of(asked: str, workloads: Sequence[Workload]) -> str:
     """The metric asked for, by default what the workloads tell. Raises UsageError for one that one of them does not."""
     if asked:
         check_metric(asked)
-    own = {workload.metric for workload in workloads}
-    metric = asked or (own.pop() if len(own) == 1 else "qps")
+    own = {workload.metric: workload.name for workload in workloads}
+    if not asked and len(own) > 1:
+        told = ", ".join(f"{name} {metric}" for metric, name in own.items())
+        raise UsageError(
+            f"These workloads tell different things: {told}.", "Measure them apart, or give a --metric that all have."
+        )
+    metric = asked or next(iter(own))
     for workload in workloads:
         if metric in REPORTED and metric != workload.metric:
             raise UsageError(

@@ -12,7 +12,7 @@ from perfbisect.core.advice import noise_of_trial
 from perfbisect.core.event import BuildFinished, BuildStarted, CandidateSkipped, LabEvent, RunFinished, Warned
 from perfbisect.core.order import Measure, Purpose, Share
 from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, order
-from perfbisect.errors import EnvironmentFailure, PerfBisectError
+from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.host.lock import Held, Waiting
 from perfbisect.lab import prebuilt
 from perfbisect.lab.build import Built
@@ -43,6 +43,10 @@ def perform(plan: Plan, path: Path | None, progress: Progress, waiting: Waiting 
             shop.measure(trial, history)
         except KeyboardInterrupt:
             return replace(trial, state="interrupted"), False
+        except UsageError as failure:  # the data, or the server's settings, are not what they were
+            history.end_trial(trial.id, time.time())
+            failure.advice = f"What was measured before is kept as {trial.name}; the same command now begins anew."
+            raise
         except PerfBisectError as failure:
             goes_on = "; the same command goes on with it" if asked.kind is Kind.COMPARE else ""
             failure.advice = f"{failure.advice}\nWhat was measured is kept as {trial.name}{goes_on}.".strip()
@@ -64,6 +68,7 @@ class Shop:
     subjects: list[Subject] = field(default_factory=list)
     labs: dict[int, HostLab] = field(default_factory=dict)  # number of a workload → who measures it
     taken: dict[int, Built] = field(default_factory=dict)  # number of a subject → prebuilt binaries
+    earlier: tuple[TrialRun, ...] = ()  # runs of sessions before this one
     failed: set[tuple[int, int]] = field(default_factory=set)  # workload, subject: not to be tried again
     watched: Watched = field(init=False)  # the lab in use; its host is looked at before each visit
 
@@ -102,7 +107,13 @@ class Shop:
     def new_lab(self, work: int) -> HostLab:
         """A lab for one workload."""
         lab = self.plan.scene.lab(self.plan.scene.span.candidates, {})
-        return replace(lab, workload=self.plan.workloads[work], prebuilt=self.taken, ranged=False)
+        return replace(
+            lab, workload=self.plan.workloads[work], prebuilt=self.taken, ranged=False, loaded=self.before(work)
+        )
+
+    def before(self, work: int) -> dict[str, str]:
+        """The data of each build in earlier sessions, which has to be the same now."""
+        return {run.facts.commit: run.facts.dataset for run in self.earlier if run.work == work}
 
     def lab(self, work: int) -> HostLab:
         """The lab of a workload, with everything that can be built."""
@@ -128,6 +139,9 @@ class Shop:
     def measure(self, trial: Trial, history: History) -> None:
         """Make the rounds that are still to be made; each run is in the history before anything else happens."""
         asked = trial.asked
+        self.earlier = tuple(trial.runs)
+        for work, lab in self.labs.items():
+            lab.loaded = self.before(work)
         able = [number for number, subject in enumerate(asked.subjects) if not subject.trouble]
         rounds = trial.rounds_to_do()
         self.progress.expect(len(rounds) * len(asked.works) * len(able) * asked.runs)

@@ -2,6 +2,8 @@
 
 import click
 
+from perfbisect.core.settings import TIMING
+
 
 class Minutes(click.ParamType[float]):
     """A length of time such as 90s, 45m or 2h; a bare number means minutes."""
@@ -71,6 +73,8 @@ class Option(click.ParamType[tuple[str, str]]):
         name, sign, text = str(value).partition("=")
         if not name or not sign:
             self.fail(f"{value!r} is not an option with its value; write table-size=1000000.", param, ctx)
+        if name in TIMING:
+            self.fail(f"{name} has an option of its own: --{name} {text}.", param, ctx)
         return name, text
 
 

@@ -143,6 +143,10 @@ def classify(parent_runs: Sequence[RunFacts], culprit_runs: Sequence[RunFacts]) 
     """Say from the counters why the culprit's operations take longer, or less long, than its parent's."""
     ratios = dict(compare(parent_runs, culprit_runs))
     change = {name: math.log(ratio) for name, ratio in ratios.items() if ratio > 0}
+    if any(run.reported is not None and run.operations == 1 for run in (*parent_runs, *culprit_runs)):
+        return Explanation(
+            Cause.UNKNOWN, "The command does not tell how many operations it has done (--operations).", ratios
+        )
     if "qps" not in change:
         return Explanation(Cause.UNKNOWN, "There are no runs of both builds to compare.", ratios)
     parts = split(change)

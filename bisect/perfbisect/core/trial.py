@@ -40,6 +40,7 @@ class Work:
     group: str
     warmup: float  # seconds
     time: float
+    told: str = ""  # a hash of all that it is, its files included
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from perfbisect.errors import DataDamaged, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
 from perfbisect.lab import command, scripts, settings, sysbench
-from perfbisect.lab.server import Service, driver_options, initialise, owner, serve, service_in
+from perfbisect.lab.server import Service, driver_options, ended, initialise, owner, serve, service_in
 from perfbisect.lab.system import System
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values, fill
@@ -187,10 +187,11 @@ def verify(host: Host, system: System, workload: Workload, name: str) -> None:
     kept = _read(host.run(["cat", str(pristine(host, name) / "dataset.json")]).stdout)
     service = service_in(host, system, folder)
     assert service and kept
-    with serve(service):
+    with serve(service) as job:
         try:
             answers = ask(service, system, workload)
         except RunFailed as failure:
+            ended(service, job, "while the workload's check was asked", "run")  # then it is no fault of the data
             raise DataDamaged(f"the loaded data {name} on host {host.name} is damaged: {failure}") from failure
     if answers != kept.answers:
         raise DataDamaged(
@@ -212,6 +213,7 @@ def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, 
         filled = fill(argv, command.values(system, workload, placed, folder, service))
         job = jobs.start(host, filled, name="prepare", timeout=LONG, cwd=system.prefix, merged=True)
         lines = list(jobs.wait(host, job))
+        jobs.kill(host, job, grace=1)  # what it left running
         if status := jobs.status(host, job):
             reason = f"the data cannot be made: {argv[0]} ended with status {status}: {command.last(lines)}"
             raise RunFailed(reason, stage="prepare", log=str(job.folder / "stdout"))

@@ -222,6 +222,8 @@ class HostLab:
             runs, began = len(list(neighbours)), time.monotonic()
             left = runs
             while left:
+                if candidate not in self._data and not (yield from self._load(candidate)):
+                    return
                 try:
                     system = self._system(candidate)
                     batch = left if system.builder.server else 1
@@ -239,13 +241,13 @@ class HostLab:
                             return
                 except DataDamaged as damaged:
                     yield self._damaged(self._data[candidate], damaged)
-                    if not (yield from self._load(candidate)):
-                        return
                 except RunFailed as failure:
-                    if not self._refuses(candidate, self._data[candidate], failure):
+                    if not left:  # how a server ends does not change what it did before
+                        yield Warned(
+                            f"{self.commits[candidate][:10]}: {failure}", "Its runs had ended well, and count."
+                        )
+                    elif not self._refuses(candidate, self._data[candidate], failure):
                         yield self._failed(candidate, failure, began)
-                        return
-                    if not (yield from self._load(candidate)):
                         return
             number += runs
 
@@ -286,8 +288,8 @@ class HostLab:
         """Raise UsageError when a commit's data, and so its settings, are not those of earlier sessions of the hunt."""
         if commit in self.loaded and dataset.kind(self.loaded[commit]) != dataset.kind(key):
             raise UsageError(
-                f"{commit[:10]} would now be run with other settings or data than earlier in this hunt, so the runs of"
-                " then and of now cannot be compared.",
+                f"{commit[:10]} would now be run with other settings or data than before, so the runs of then and of"
+                " now cannot be compared.",
                 f"The recipe of {self.builder.name}, workload {self.workload.name} or hosts.toml has changed: undo that, or"
                 " begin a new hunt.",
             )

@@ -26,22 +26,26 @@ def push(host: Host, bare: PurePosixPath, git_dir: Path, commits: Sequence[str])
     Yields steps done and steps in all, the first once it is known that something has to be brought.
     Raises EnvironmentFailure for a repository that has not everything itself, and when the connection stays lost.
     """
-    script = 'cd -- "$1" && shift && for sha do [ -f "$sha" ] || echo "$sha"; done'
-    wanted = list(dict.fromkeys(commits))
-    asked = ["sh", "-c", script, "absent", str(bare / REFS), *wanted]
-    known = host.run(asked, check=False)
-    absent = known.stdout.split() if known.ok else wanted
-    if not absent:
-        return
-    _refuse_incomplete(git_dir)
-    yield 0, 0
     for left in reversed(range(ATTEMPTS)):
+        absent = _absent(host, bare, commits)  # which also waits for a host that is gone
+        if not absent:
+            return
+        _refuse_incomplete(git_dir)
+        yield 0, 0
         try:
             yield from _push(host, bare, git_dir, absent)
             return
         except ConnectionLost:
             if not left:
                 raise
+
+
+def _absent(host: Host, bare: PurePosixPath, commits: Sequence[str]) -> list[str]:
+    """Those of ``commits`` that were not brought to the repository yet."""
+    wanted = list(dict.fromkeys(commits))
+    script = 'cd -- "$1" && shift && for sha do [ -f "$sha" ] || echo "$sha"; done'
+    known = host.run(["sh", "-c", script, "absent", str(bare / REFS), *wanted], check=False)
+    return known.stdout.split() if known.ok else wanted
 
 
 def _push(host: Host, bare: PurePosixPath, git_dir: Path, commits: Sequence[str]) -> Iterator[tuple[int, int]]:

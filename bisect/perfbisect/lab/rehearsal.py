@@ -6,7 +6,7 @@ folder. Of the host itself only its memory, cores and compiler are asked.
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
@@ -15,7 +15,7 @@ from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.lab import build, command, dataset, recipe, scripts, settings, source, sysbench, visit
-from perfbisect.lab.server import Service, driver_options, service_in
+from perfbisect.lab.server import Service, disguise, driver_options, service_in
 from perfbisect.lab.system import System
 from perfbisect.lab.toolchain import Toolchain, toolchain
 from perfbisect.recipes.builder import Builder
@@ -78,6 +78,7 @@ def _parts(subject: Subject, scratch: LocalHost) -> Iterator[Part]:
     scratch.run(["mkdir", "-p", str(folder)])
     service = service_in(scratch, system, folder, entry.server_cpus)
     if service:
+        service = replace(service, disguise=disguise(subject.host, service.recipe))
         written = settings.configuration(plan.builder, service.values)
         yield Part(f"configuration of the server, {service.values.get('config')}", tuple(written.splitlines()))
     yield Part("loading the data, once", tuple(_loading(scratch, system, workload, folder, service)))

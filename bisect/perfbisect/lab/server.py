@@ -23,6 +23,7 @@ from perfbisect.recipes.placeholders import Values, fill, fill_text
 NAME = "server"  # of the job
 FIRST_PORT = 23306
 LONGEST_SOCKET = 90  # bytes; the kernel takes 107, and some servers append to the path
+ENDED_BY_TERM = 128 + 15  # status of a server that does nothing about SIGTERM
 LONGEST_LIFE = 7 * 24 * 3600.0  # seconds: a bound, should everything else fail
 LONGEST_STEP = 4 * 3600.0  # seconds: of one command of the recipe, such as the analysis of large tables
 LAST_WORDS = 3  # lines of its log
@@ -223,7 +224,7 @@ def last_words(log: str) -> str:
 
 
 def stop(service: Service, job: Job) -> None:
-    """Stop the server as its recipe says, or by SIGTERM. Raises RunFailed when it does not stop in time."""
+    """Stop the server as its recipe says, or by SIGTERM. Raises RunFailed when it does not stop well, and in time."""
     ended(service, job, "while it was measured", "run")
     if service.recipe.stop:
         service.host.run(
@@ -232,10 +233,12 @@ def stop(service: Service, job: Job) -> None:
     else:
         service.host.run(["kill", "-s", "TERM", str(pids(service, job)[0])], check=False)
     deadline = time.monotonic() + service.recipe.stop_timeout
-    while jobs.status(service.host, job) is None:
+    while (status := jobs.status(service.host, job)) is None:
         if time.monotonic() > deadline:
-            raise failure(service, job, f"the server does not stop in {service.recipe.stop_timeout:g} s")
+            raise failure(service, job, f"the server does not stop in {service.recipe.stop_timeout:g} s", "run")
         time.sleep(0.05)
+    if status not in (0, ENDED_BY_TERM):
+        raise failure(service, job, f"the server ended with status {status} when it was stopped", "run")
 
 
 def pids(service: Service, job: Job) -> tuple[int, ...]:

@@ -102,9 +102,12 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
         lines.append(line)
         if program is sysbench and (interval := sysbench.progress(line, bench.workload.operation)):
             yield RunProgress(visit.candidate, *interval)
-    paths = [str(job.folder / name) for name in ("status", "stderr")]
-    paths += [str(visit.folder / name) for name in (command.CLOCK, "began", "counters", "vmstat", "iostat")]
-    status, stderr, clock, *reports = bench.host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.split("\f")[:-1]
+    if program is command:  # what it left running would disturb the next run, or answer to it
+        jobs.kill(bench.host, job, grace=1)
+    reports = [str(visit.folder / name) for name in (command.CLOCK, "began", "counters", "vmstat", "iostat")]
+    paths = [str(job.folder / "status"), *reports, str(job.folder / "stderr")]  # which may hold anything: the last
+    found = bench.host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.removesuffix("\f")
+    status, clock, began, counters, of_vmstat, of_iostat, stderr = found.split("\f", len(paths) - 1)
     ended = Ended(lines, stderr.splitlines(), int(status), bench.limit, clock)
     if perf.missed(ended.said):
         jobs.remove(bench.host, job)
@@ -113,9 +116,9 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
         outcome = program.outcome(ended, bench.workload)
     except ValueError as error:
         raise failure(visit, job, ended.said, str(error)) from error
-    found = facts(visit, job, outcome, *reports)
+    measured = facts(visit, job, outcome, began, counters, of_vmstat, of_iostat)
     jobs.remove(bench.host, job)
-    return found
+    return measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def load_asked(settings: Settings) -> tuple[Builder, Workload]:
     else:
         workload = quick_workload(quick, builder)
     changed = overridden(workload, settings.overrides)
-    _check_fit(builder, changed, settings)
+    check_fit(builder, changed, settings)
     return builder, changed
 
 
@@ -107,7 +107,7 @@ def _named(name: str, parts: list[str]) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._]+', '-', name).strip('-.')[:40]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
 
 
-def _check_fit(builder: Builder, workload: Workload, settings: Settings) -> None:
+def check_fit(builder: Builder, workload: Workload, settings: Settings) -> None:
     """Raise UsageError for options that a command would not notice, and for a server that it would look for in vain."""
     if not workload.command:
         return

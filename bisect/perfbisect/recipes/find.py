@@ -77,8 +77,8 @@ def choose_workloads(words: str, driver: str, given: str | Path = "") -> list[st
         if word not in short and members:
             found += [one.name if short.count(one.name) == 1 else full_name(one) for one in members]
         elif word in short or "/" in word:
-            load_workload(word, driver, given)
-            found.append(word)
+            one = load_workload(word, driver, given)
+            found.append(one.name if short.count(one.name) == 1 else full_name(one))
         else:
             groups = {workload.group for workload in fitting}
             raise RecipeError(

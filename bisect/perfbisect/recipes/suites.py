@@ -12,7 +12,7 @@ from perfbisect.recipes.strict import Place, convert, merged, read_table, verify
 from perfbisect.recipes.workload import Suite, Workload
 
 FILE = "suite.toml"
-OF_SYSBENCH = ("script", "statement", "setup", "prepare", "prepare_script", "args", "prepare_args")
+OF_SYSBENCH = ("script", "statement", "setup", "prepare", "prepare_script", "args", "prepare_args", "check")
 READING = "Write a regular expression such as 'ops/s: ([0-9.]+)', or a path into JSON such as '$.results[0].ops'."
 OF_COMMANDS = ("prepare_commands", "rate", "cost", "operations")
 

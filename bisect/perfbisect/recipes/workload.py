@@ -39,7 +39,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     prepare_script: str = ""  # makes the dataset; run with the command "prepare"
     prepare_args: dict[str, Option] = {}
     prepare: str = ""  # plain SQL instead of a script: makes the dataset
-    check: str = ""  # plain SQL that a server answers on every copy as it did when the data had been loaded
+    check: str = ""  # plain SQL: once a session a server has to answer as when the data had been loaded
     setup: str = ""  # plain SQL run in each connection before the measured statement
     statement: str = ""  # plain SQL that is measured
     suspects: dict[str, Weight] = {}  # path of the system's source → how much likelier a commit that touches it is

@@ -5,6 +5,7 @@ Reading needs nothing but Python's own sqlite3, so that `bisect history` answers
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,13 +61,27 @@ def open_writer(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None)
         try:
             check_form(connection, path)
-            connection.execute("PRAGMA journal_mode = WAL")
+            _write_ahead(connection)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
         except BaseException:
             connection.close()
             raise
     return connection
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switch to a write-ahead log. While another process does, SQLite does not wait but fails at once: so we wait."""
+    deadline = time.monotonic() + WAIT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as failure:
+            if failure.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def version(connection: sqlite3.Connection) -> int:

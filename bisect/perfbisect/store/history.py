@@ -173,11 +173,12 @@ class History:
 
     def go_on_with_trial(self, asked: "Asked", host: "HostFacts") -> "Trial | None":
         """The newest trial that was interrupted and asked for the same on the same machine; this process has it now."""
-        from perfbisect.store.trials import enter_end, unfinished
+        from perfbisect.store.trials import enter_asked, enter_end, unfinished
 
         with self.transaction() as db:
             if trial := unfinished(self.connection, asked, host):
                 enter_end(db, trial.id, None)
+                enter_asked(db, trial.id, asked)
             return trial
 
     def add_to_trial(self, trial: int, run: "TrialRun") -> None:

@@ -79,11 +79,12 @@ CREATE TABLE trial_workloads (
   work_group TEXT NOT NULL, -- point, range, write, …
   warmup REAL NOT NULL,
   seconds REAL NOT NULL, -- of the measured window
+  told TEXT NOT NULL, -- a hash of all that it is
   PRIMARY KEY (trial_id, number)
 ) WITHOUT ROWID;
 INSERT INTO trial_workloads
   SELECT id, 0, workload, '', 0,
-    coalesce((SELECT round(json_extract(body, '$.seconds')) FROM trial_runs WHERE trial_id = trials.id LIMIT 1), 0)
+    coalesce((SELECT round(json_extract(body, '$.seconds')) FROM trial_runs WHERE trial_id = trials.id LIMIT 1), 0), ''
   FROM trials;
 
 CREATE TABLE trial_runs_anew (

@@ -60,6 +60,7 @@ def enter_trial(db: sqlite_utils.Database, asked: Asked, host: HostFacts, commit
             "work_group": work.group,
             "warmup": work.warmup,
             "seconds": work.time,
+            "told": work.told,
         }
         for number, work in enumerate(asked.works)
     )
@@ -90,6 +91,11 @@ def enter_noise(db: sqlite_utils.Database, trial: int, noise: Noise) -> None:
     )
 
 
+def enter_asked(db: sqlite_utils.Database, trial: int, asked: Asked) -> None:
+    """A trial goes on, perhaps for another metric and another number of rounds."""
+    db.execute("UPDATE trials SET metric = ?, visits = ? WHERE id = ?", [asked.metric, asked.rounds, trial])
+
+
 def enter_end(db: sqlite_utils.Database, trial: int, at: float | None) -> None:
     """A trial has ended; or, with None, this process goes on with it."""
     if at is None:
@@ -115,7 +121,8 @@ def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
     )
     subjects = tuple(Subject(*(column or "" for column in build)) for build in builds)
     works = connection.execute(
-        "SELECT name, work_group, warmup, seconds FROM trial_workloads WHERE trial_id = ? ORDER BY number", [number]
+        "SELECT name, work_group, warmup, seconds, told FROM trial_workloads WHERE trial_id = ? ORDER BY number",
+        [number],
     )
     asked = Asked(
         Kind(kind), builder, variant, host, metric, json.loads(overrides), subjects,

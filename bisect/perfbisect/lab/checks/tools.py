@@ -8,11 +8,10 @@ from perfbisect.host.facts import COMPILER, ONLINE, TOOLS, cpu_numbers
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.programs import missing
 from perfbisect.lab.checks.finding import Finding, Level, Look, Task
-from perfbisect.lab.needs import compilers, lacking_for, own_packages
+from perfbisect.lab.needs import NEEDED, compilers, lacking_for, own_packages
 from perfbisect.recipes.lineage import variant_of
 
 TO_MEASURE = ("timeout", "setsid", "flock", "ps", "awk", "base64", "tar")
-TO_BUILD = ("git", "ccache", "ld", "objcopy", "readelf")
 OF_SYSBENCH = frozenset({"mysql", "pgsql"})  # drivers that sysbench itself has, if it was compiled with them
 
 
@@ -34,6 +33,8 @@ def tools(look: Look) -> Iterator[Finding]:
         yield Finding(
             Level.OK, "builder", elsewhere, f"Look with: bisect doctor {task.entry.build_host} --builder {builder.name}"
         )
+    elif builder and not build:
+        yield Finding(Level.OK, "builder", f"{builder.name} is not built anywhere: its recipe has no [build]")
     elif builder and build:
         needs = ", ".join(dict.fromkeys((*compilers(build, variant_of(builder, task.variant)), *build.needs)))
         yield Finding(Level.OK, "builder", f"all that {builder.name} needs to be built is there: {needs}")
@@ -60,7 +61,7 @@ def needed(task: Task) -> list[str]:
     built = task.builder is None or task.builder.build is not None
     server = task.builder.server if task.builder else None
     return [
-        *(TO_BUILD if built else ()),
+        *(NEEDED if built else ()),
         *TO_MEASURE,
         *(["sysbench"] if by_sysbench(task) else []),
         *(["taskset"] if task.entry.server_cpus or task.entry.client_cpus else []),
