@@ -71,21 +71,21 @@ def choose_workloads(words: str, driver: str, given: str | Path = "") -> list[st
     """
     fitting = [workload for workload in load_workloads(given) if workload.driver == driver]
     short = [workload.name for workload in fitting]
-    found: list[str] = []
+    found: dict[str, str] = {}  # full name → as it is first asked for
     for word in filter(None, map(str.strip, words.split(","))):
         members = [workload for workload in fitting if word in (workload.group, workload.suite)]
         if word not in short and members:
-            found += [one.name if short.count(one.name) == 1 else full_name(one) for one in members]
+            for one in members:
+                found.setdefault(full_name(one), one.name if short.count(one.name) == 1 else full_name(one))
         elif word in short or "/" in word:
-            one = load_workload(word, driver, given)
-            found.append(one.name if short.count(one.name) == 1 else full_name(one))
+            found.setdefault(full_name(load_workload(word, driver, given)), word)
         else:
             groups = {workload.group for workload in fitting}
             raise RecipeError(
                 f"There is no workload and no group '{word}' for {driver}.{hint(word, [*short, *groups])}",
                 f"Workloads for {driver}: {listed(set(short))}. Groups: {listed(groups)}.",
             )
-    return list(dict.fromkeys(found))
+    return list(found.values())
 
 
 def full_name(workload: Workload) -> str:
