@@ -62,7 +62,7 @@ def told(tmp_path: Path, git: Callable[..., str]) -> Callable[..., str]:
     write(tmp_path / "builders" / "kv" / "builder.toml", BUILDER)
     write(tmp_path / "builders" / "kv" / "kv.conf", "cache = {cache}M\n{settings}\n")
     write(tmp_path / "workloads" / "kv" / "suite.toml", SUITE)
-    write(tmp_path / "hosts.toml", f'[hosts.here]\nroot = "{tmp_path}/root"\nmemory = 1024\n')
+    write(tmp_path / "hosts.toml", f'[hosts.here]\nroot = "{tmp_path}/ours"\nmemory = 1024\n')
 
     def ask(good: str, bad: str) -> str:
         places = {name: str(tmp_path / name) for name in ("builders", "workloads", "repo")}
@@ -77,7 +77,7 @@ def told(tmp_path: Path, git: Callable[..., str]) -> Callable[..., str]:
 
 def test_every_command_is_told_in_its_order(told: Callable[..., str], tmp_path: Path) -> None:
     said = told("2.0", "2.1")
-    work, visit = f"{tmp_path}/root/work/kv", f"{tmp_path}/root/visit"
+    work, visit = f"{tmp_path}/ours/work/kv", f"{tmp_path}/ours/visit"
     wanted = [
         f"# build, in {work}/build",
         f"{work}/source/configure --prefix={work}/prefix 'CFLAGS=-O2 -fno-omit-frame-pointer'",
@@ -100,7 +100,7 @@ def test_every_command_is_told_in_its_order(told: Callable[..., str], tmp_path: 
     for part in wanted:
         assert part in said[place:], f"{part} is not told after {said[:place][-80:]}"
         place = said.index(part, place) + len(part)
-    assert not list((tmp_path / "root").iterdir())
+    assert not list((tmp_path / "ours").iterdir())
 
 
 def test_what_is_different_at_the_other_end_is_told_apart(told: Callable[..., str]) -> None:

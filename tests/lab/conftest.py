@@ -1,0 +1,59 @@
+"""A lab for the small library."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from perfbisect.core.event import Commit
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.lab import HostLab
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.workload import Option
+from small import BUILDER, HERE, Open, workload
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> LocalHost:
+    root = tmp_path / "root"
+    root.mkdir()
+    return LocalHost("here", PurePosixPath(root))
+
+
+@pytest.fixture
+def commits(tmp_path: Path, git: Callable[..., str]) -> tuple[str, ...]:
+    """A fast commit, one half as fast, one with the fast one's code, one that does not compile, one that crashes; and an end."""
+    repo = tmp_path / "repo"
+    shutil.copy(HERE / "library.c", repo)
+    hashes = []
+    for text in (
+        "#define ROUNDS 20000\n",
+        "#define ROUNDS 40000\n",
+        "/* as before */\n#define ROUNDS 20000\n",
+        "#define ROUNDS rounds\n",
+        "#define ROUNDS (*(volatile uint64_t *)0)\n",
+        "#define ROUNDS 80000\n",
+    ):
+        (repo / "rounds.h").write_text(text)
+        git("add", ".")
+        git("commit", "-q", "-m", "change")
+        hashes.append(git("rev-parse", "HEAD"))
+    return tuple(hashes)
+
+
+@pytest.fixture
+def open_lab(host: LocalHost, commits: tuple[str, ...], tmp_path: Path) -> Open:
+    def lab(args: dict[str, Option] | None = None, **entry: str) -> HostLab:
+        return HostLab(
+            host=host,
+            entry=HostEntry(name="here", **entry),  # type: ignore[arg-type]
+            builder=BUILDER,
+            variant="",
+            workload=workload(args),
+            repository=tmp_path / "repo",
+            commits=commits,
+            describe=lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
+        )
+
+    return lab

@@ -1,0 +1,88 @@
+"""Which data a build is measured on: its key, and what happens when it is damaged."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from perfbisect.core.event import Warned
+from perfbisect.core.order import Share
+from perfbisect.errors import DataDamaged, UsageError
+from perfbisect.host.local import LocalHost
+from perfbisect.recipes.builder import Dataset, When
+from small import BUILDER, FAST, SLOW, Open, finished, measure
+
+pytestmark = pytest.mark.tools
+
+
+def test_conditions_reach_the_library_that_is_measured_and_its_data(
+    open_lab: Open, tmp_path: Path, git: Callable[..., str]
+) -> None:
+    """The commit's version changes where the library is, and the format of its data."""
+    (tmp_path / "repo" / "VERSION").write_text("2.0\n")
+    (tmp_path / "repo" / "rounds.h").write_text("#define ROUNDS 1000\n")
+    git("add", ".")
+    git("commit", "-q", "-m", "new layout")
+    install = "mkdir -p {prefix}/v{version} && gcc -shared library.o -o {prefix}/v{version}/new.so"
+    change = {
+        "library": "v2.0/new.so",
+        "build": {"install": [["sh", "-c", install]], "artifacts": ["v2.0/new.so"]},
+        "dataset": {"format": "2"},
+    }
+    conditional = replace(BUILDER, version=["cat", "{source}/VERSION"], when=[When(version=">=2", change=change)])
+    for _ in ("built", "found built"):
+        lab = open_lab()
+        lab.commits = (lab.commits[FAST], git("rev-parse", "HEAD"))
+        lab.builder = conditional
+        runs = dict(finished(measure(lab, Share(1, 1), Share(0, 1))))
+        assert runs[1].qps > 2 * runs[0].qps
+        assert runs[1].dataset != runs[0].dataset
+
+
+def test_a_hunt_does_not_go_on_with_other_settings_or_data(open_lab: Open) -> None:
+    lab = open_lab()
+    ((_, run),) = finished(measure(lab, Share(FAST, 1)))
+    again = open_lab()
+    again.loaded = {run.commit: f"{run.dataset}-12345678"}
+    assert len(finished(measure(again, Share(FAST, 1)))) == 1, "data of its own is of the same kind"
+    changed = open_lab()
+    changed.loaded = {run.commit: "0123456789abcdef"}
+    with pytest.raises(UsageError, match="other settings or data than before"):
+        measure(changed, Share(FAST, 1))
+
+
+def test_a_build_is_asked_what_format_its_data_has(open_lab: Open) -> None:
+    lab = open_lab()
+    lab.builder = replace(BUILDER, dataset=Dataset(format_command=["sha256sum", "{prefix}/libsmall.so"]))
+    runs = dict(finished(measure(lab, Share(SLOW, 1), Share(FAST, 1))))
+    assert runs[SLOW].dataset != runs[FAST].dataset
+
+
+def test_damaged_data_is_loaded_again_but_not_for_ever(open_lab: Open, host: LocalHost) -> None:
+    lab = open_lab()
+    ((_, run),) = finished(measure(lab, Share(FAST, 1)))
+    kept = Path(host.root, "datasets", run.dataset, "data")
+
+    def one_file_more() -> None:
+        (kept / "more").write_text("more")
+
+    one_file_more()
+    events = measure(lab, Share(FAST, 1))
+    (said,) = [event.text for event in events if isinstance(event, Warned)]
+    assert re.search(r"is damaged: [\d,]+ bytes in \d+ files were copied, but .* were loaded: it is loaded again", said)
+    assert [again.dataset for _, again in finished(events)] == [run.dataset]
+    one_file_more()
+    with pytest.raises(DataDamaged, match="is damaged") as caught:
+        measure(lab, Share(FAST, 1))
+    assert "may be failing" in caught.value.advice
+
+
+def test_damaged_data_is_loaded_again_for_all_that_share_it(open_lab: Open, host: LocalHost) -> None:
+    lab = open_lab()
+    first = finished(measure(lab, Share(SLOW, 1), Share(FAST, 1)))
+    kept = Path(host.root, "datasets", first[0][1].dataset, "data")
+    (kept / "more").write_text("more")
+    again = finished(measure(lab, Share(SLOW, 2), Share(FAST, 2)))
+    assert sorted(candidate for candidate, _ in again) == sorted([SLOW, SLOW, FAST, FAST])

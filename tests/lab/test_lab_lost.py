@@ -1,0 +1,145 @@
+"""Work that was lost with its session or its host."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from perfbisect.core.event import (
+    BuildFinished,
+    CandidateSkipped,
+    LabEvent,
+    RunProgress,
+    RunStarted,
+    Warned,
+)
+from perfbisect.core.measurement import RunFacts
+from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.errors import JobLost
+from perfbisect.host import jobs
+from perfbisect.host.local import LocalHost
+from perfbisect.lab import visit
+from perfbisect.lab.lab import LOSSES
+from small import BROKEN, BUILDER, FAST, SLOW, Open, finished, measure
+
+pytestmark = pytest.mark.tools
+
+
+def test_what_a_killed_session_left_running_is_ended(open_lab: Open, host: LocalHost) -> None:
+    jobs.start(host, ["sleep", "100"], name="run", timeout=200)
+    jobs.start(host, ["sleep", "100"], name="build-small-of-another-commit", timeout=200)
+    measure(open_lab(), Share(BROKEN, 1))
+    assert jobs.running(host) == ()
+
+
+def test_a_build_of_a_killed_session_is_followed_to_its_end(
+    open_lab: Open, host: LocalHost, commits: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The build waits for a word, so that it cannot be over before the next session looks."""
+    go, begun = tmp_path / "go", tmp_path / "begun"
+    wait = f"echo >>{begun}; until [ -e {go} ]; do sleep 0.05; done; "
+    patient = replace(BUILDER.build, compile=[["sh", "-c", wait + BUILDER.build.compile[0][2]]])
+
+    def session() -> Iterator[LabEvent]:
+        lab = open_lab()
+        lab.builder = replace(BUILDER, build=patient)
+        return lab.measure(Measure((Share(FAST, 1),), Purpose.SEARCH))
+
+    killed = os.fork()
+    if not killed:
+        list(session())
+        os._exit(0)
+    while not begun.exists():
+        time.sleep(0.02)
+    os.kill(killed, signal.SIGKILL)
+    os.waitpid(killed, 0)
+    [left] = jobs.running(host)
+    events = []
+    for event in session():
+        events.append(event)
+        go.touch()
+        if isinstance(event, BuildFinished):
+            break
+    assert begun.read_text() == "\n"
+    assert jobs.running(host) == ()
+    assert not Path(left.folder).exists()
+
+
+def lose_jobs(host: LocalHost) -> None:
+    for job in jobs.running(host):
+        os.killpg(job.pid, signal.SIGKILL)
+
+
+def test_work_that_was_lost_with_its_host_is_done_again(open_lab: Open, host: LocalHost) -> None:
+    """Leaders that are killed leave no status, as after a restart of the host."""
+    events = []
+    for event in open_lab().measure(Measure((Share(FAST, 2),), Purpose.SEARCH)):
+        events.append(event)
+        if isinstance(event, RunStarted) and event.number == 2 and not any(isinstance(e, Warned) for e in events):
+            threading.Timer(0.6, lose_jobs, [host]).start()
+    warned = [event for event in events if isinstance(event, Warned)]
+    assert len(warned) == 1
+    assert "done again" in warned[0].text
+    assert len(finished(events)) == 2
+    assert not any(isinstance(event, CandidateSkipped) for event in events)
+
+
+def test_work_that_gets_itself_killed_is_skipped(
+    open_lab: Open, host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that stayed up all the time did not lose it: most often the kernel had no memory left."""
+
+    def lose(_: object) -> Generator[RunProgress, None, RunFacts]:
+        raise JobLost("job run is gone")
+        yield
+
+    monkeypatch.setattr(visit, "run", lose)
+    events = list(open_lab().measure(Measure((Share(SLOW, 1),), Purpose.SEARCH)))
+    assert len([event for event in events if isinstance(event, Warned)]) == LOSSES
+    assert isinstance(events[-1], CandidateSkipped)
+    assert "killed 4 times" in events[-1].facts.reason
+
+
+def shut_down(host: LocalHost, name: str) -> None:
+    """TERM for every process of the jobs of that name, the leaders last."""
+    for job in jobs.running(host):
+        if job.name.startswith(name):
+            table = subprocess.run(["ps", "-o", "pid=", "-s", str(job.pid)], capture_output=True, text=True, check=True)
+            for pid in sorted(map(int, table.stdout.split()), reverse=True):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+
+
+def test_an_orderly_shutdown_is_held_against_no_commit(open_lab: Open, host: LocalHost, tmp_path: Path) -> None:
+    """In a build, and in a run."""
+    lab, begun = open_lab(), tmp_path / "begun"
+    pause = ["sh", "-c", f"if [ ! -e {begun} ]; then touch {begun}; sleep 60; fi"]
+    lab.builder = replace(BUILDER, build=replace(BUILDER.build, compile=[pause, *BUILDER.build.compile]))
+
+    def strike() -> None:
+        while not begun.exists():
+            time.sleep(0.02)
+        shut_down(host, "build-")
+
+    threading.Thread(target=strike, daemon=True).start()
+    events = []
+    for event in lab.measure(Measure((Share(FAST, 1),), Purpose.SEARCH)):
+        events.append(event)
+        if isinstance(event, RunStarted) and sum(isinstance(e, RunStarted) for e in events) == 1:
+            threading.Timer(0.6, shut_down, [host, "run"]).start()
+    assert [type(event) for event in events if isinstance(event, Warned | CandidateSkipped)] == [Warned, Warned]
+    assert len(finished(events)) == 1
+
+
+def test_no_build_of_a_killed_session_runs_beside_a_measurement(open_lab: Open, host: LocalHost) -> None:
+    measure(open_lab(), Share(FAST, 1))
+    orphan = jobs.start(host, ["sleep", "100"], name="build-small-of-another-commit", timeout=200)
+    assert len(finished(measure(open_lab(), Share(FAST, 1)))) == 1
+    assert jobs.status(host, orphan) is not None
