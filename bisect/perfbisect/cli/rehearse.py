@@ -1,6 +1,6 @@
 """`bisect run --dry-run`: every command, for both ends."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from perfbisect.core.settings import Settings
@@ -32,7 +32,7 @@ def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:
     return rehearse(Subject(connect(entry), entry, builder, settings.variant, workload, repository, commit))
 
 
-def text(parts: Iterator[Part] | tuple[Part, ...] | list[Part]) -> Iterator[str]:
+def text(parts: Sequence[Part]) -> Iterator[str]:
     """Parts as a script that explains itself."""
     for part in parts:
         yield ""

@@ -209,7 +209,10 @@ def kinds_of(settings: Settings) -> tuple[str, ...]:
 
 @contextmanager
 def hold_all(scene: Scene, waiting: Waiting | None, purpose: str = "") -> Iterator[dict[str, Held]]:
-    """Hold the locks of all hosts, for a hunt or another ``purpose``, taken in the order of their names, so that no two hunts wait for each other."""
+    """Hold the locks of all hosts, for a hunt or another ``purpose``.
+
+    They are taken in the order of their names, so that no two hunts wait for each other.
+    """
     hosts = {site.maker.name: site.maker for site in scene.sites if site.maker}
     hosts |= {site.host.name: site.host for site in scene.sites}
     with ExitStack() as stack:
