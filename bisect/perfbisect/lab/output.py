@@ -14,6 +14,7 @@ _ERROR = re.compile(
     r"\berror:|: undefined reference to|\bcannot find -l|^CMake Error|No rule to make target|command not found"
     r"|^\S*: \*\*\* |: not found$|internal compiler error"
 )
+_GAVE_UP = re.compile(r"^\S*make\S*: \*\*\* \[.*\] Error \d+")  # make, of a command that has said why it failed, or not
 _OF_THE_HOST = (
     (re.compile(r"No space left on device|Disk quota exceeded"), "no space left"),
     (
@@ -65,7 +66,9 @@ class Output:
         if self.error.startswith("CMake Error") and self.error.endswith(":"):  # the reason stands on the next line
             self.error = f"{self.error} {line.strip()}" if line.strip() else self.error
         if not self.error and _ERROR.search(line):
-            self.error = line.strip()
+            said = [earlier.strip() for earlier in list(self.tail)[:-1] if earlier.strip()]
+            before = said[-1] if said and _GAVE_UP.match(line) else ""
+            self.error = f"{before} | {line.strip()}" if before else line.strip()
 
     def _count(self, line: str) -> bool:
         if found := _NINJA.match(line):
