@@ -1,12 +1,9 @@
 """What a trial stands on: recipes, workloads and a host that was looked at."""
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 from perfbisect.cli.session import Scene
 from perfbisect.core.event import Commit
@@ -14,7 +11,6 @@ from perfbisect.core.graph import Graph
 from perfbisect.core.settings import Settings
 from perfbisect.core.trial import Asked, Kind, Subject, Work
 from perfbisect.host.lock import Waiting
-from perfbisect.lab import files, scripts
 from perfbisect.lab.preflight import check_workload
 from perfbisect.recipes.asked import check_fit
 from perfbisect.recipes.find import load_workload
@@ -54,7 +50,7 @@ class Plan:
             check_workload(each)
             check_fit(scene.builder, each, settings)
         works = tuple(
-            Work(name, each.group, each.warmup, each.time, fingerprint(each))
+            Work(name, each.group, each.warmup, each.time, scene.method(each))
             for name, each in zip(workloads, run, strict=True)
         )
         asked = Asked(
@@ -77,9 +73,3 @@ class Plan:
             return []
         with closing(open_repository(Path(self.scene.settings.repository))) as repository:
             return [describe(repository, commit) for commit in dict.fromkeys(found)]
-
-
-def fingerprint(workload: Workload) -> str:
-    """A hash of all that a workload is, its files included."""
-    told = msgspec.json.encode(workload) + files.archive(scripts.to_send(workload))
-    return hashlib.sha256(told).hexdigest()[:16]

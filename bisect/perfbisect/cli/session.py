@@ -31,6 +31,7 @@ from perfbisect.lab import storage
 from perfbisect.lab.checks.finding import Task
 from perfbisect.lab.crew import Crew, Member, Tell, Threads
 from perfbisect.lab.lab import HostLab
+from perfbisect.lab.method import fingerprint
 from perfbisect.lab.preflight import look_at, warnings
 from perfbisect.lab.protocol import Lab
 from perfbisect.lab.turn import Turn
@@ -133,6 +134,10 @@ class Scene:
         asked = self.settings
         return f"a hunt for {asked.builder} {asked.workload}, {asked.good}..{asked.bad},"
 
+    def method(self, workload: Workload) -> str:
+        """A hash of all that a run of the workload is told."""
+        return fingerprint(self.builder, workload, [site.entry for site in self.sites])
+
     def lab(self, commits: tuple[str, ...], known: Mapping[str, str], site: Site | None = None) -> HostLab:
         """A lab that measures these commits at a site (None: the first); ``known`` is the build key of each that was
         built there before.
@@ -224,7 +229,8 @@ def follow_anew(scene: Scene, path: Path | None, view: View, waiting: Waiting | 
     """Begin a hunt in the history at ``path`` and follow it to its verdict."""
     with hold_all(scene, waiting) as held, closing(History.open(path)) as history:
         warned = (*scene.warnings, *room_for(history, scene))
-        scene = replace(scene, settings=experienced(history, scene.settings), warnings=warned)
+        settings = replace(experienced(history, scene.settings), told=scene.method(scene.workload))
+        scene = replace(scene, settings=settings, warnings=warned)
         hunt_id = history.begin(scene.settings, scene.facts, scene.started(0, False), time.time())
         return follow(history, hunt_id, scene, view, held, resumed=False)
 
@@ -250,6 +256,14 @@ def go_on(hunt_id: int | None, path: Path | None, view: View, waiting: Waiting |
             raise UsageError(
                 f"Hunt {hunt_id} cannot go on: its range in {scene.settings.repository} is not what it was.",
                 "Its recipe's ignore list or the repository has changed; begin a new hunt with: bisect run",
+            )
+        if scene.settings.told not in ("", scene.method(scene.workload)):
+            raise UsageError(
+                f"Hunt {hunt_id} cannot go on: its runs would be made in another way than before, so those of then and"
+                " of now cannot be compared.",
+                f"Workload {scene.workload.suite}/{scene.workload.name} or its files, what the recipe of"
+                f" {scene.builder.name} says of sysbench and perf, or the processors and the memory in hosts.toml have"
+                " changed: undo that, or begin a new hunt with: bisect run",
             )
         with hold_all(scene, waiting) as held:
             return follow(history, hunt_id, scene, view, held, resumed=True)
