@@ -17,6 +17,9 @@ def test_a_hunt_that_has_failed_goes_on_only_with_the_same_runs(invoke: Invoke, 
     status, _, said = invoke("run", good, bad, *HUNT)
     assert status == 4
     assert "the bad end" in said and "bisect resume 1" in said
+    status, listed, _ = invoke("history")
+    assert "failed: nothing can be compared, because the bad end," in listed
+    assert "Its last session has failed: nothing can be compared" in invoke("show")[1]
 
     suite = Path("workloads/script/suite.toml")
     before = suite.read_text()

@@ -36,7 +36,7 @@ from perfbisect.lab.preflight import look_at, warnings
 from perfbisect.lab.protocol import Lab
 from perfbisect.lab.turn import Turn
 from perfbisect.lab.watch import Watched, changed
-from perfbisect.recipes.asked import load_asked
+from perfbisect.recipes.asked import asked_builder, check_fit, load_asked
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_host
 from perfbisect.recipes.inventory import HostEntry
@@ -61,14 +61,14 @@ class Site:
 
     @classmethod
     def visit(
-        cls, name: str, settings: Settings, builder: Builder, workload: Workload, waiting: Waiting | None
+        cls, name: str, settings: Settings, builder: Builder, workloads: tuple[Workload, ...], waiting: Waiting | None
     ) -> "Site":
         """Look at the host of that name. Raises the error of whatever is wrong there."""
         entry = load_host(name, settings.hosts_path)
         host = connect(entry)
         if waiting:
             wait(host, waiting)
-        look = look_at(Task(host, entry, settings.metric, builder, settings.variant, workload))
+        look = look_at(Task(host, entry, settings.metric, builder, settings.variant, workloads))
         makes = load_host(entry.build_host, settings.hosts_path) if entry.build_host not in ("", name) else None
         maker = connect(makes) if makes else None
         if maker:
@@ -94,29 +94,41 @@ class Scene:
     warnings: tuple[Warned, ...]
 
     @classmethod
-    def set_up(cls, settings: Settings, waiting: Waiting | None = None, span: Range | None = None) -> "Scene":
+    def set_up(
+        cls,
+        settings: Settings,
+        waiting: Waiting | None = None,
+        span: Range | None = None,
+        workloads: tuple[Workload, ...] = (),
+    ) -> "Scene":
         """Load the recipes, read the range and look at the hosts. Raises the error of whatever is wrong.
 
         With ``waiting`` a host is first looked at when nobody else measures there. ``span`` is given where no range
-        is to be read.
+        is to be read, ``workloads`` where there are several.
         """
-        builder, workload = load_asked(settings)
+        if workloads:
+            builder = asked_builder(settings)
+            for each in workloads:
+                check_fit(builder, each, settings)
+        else:
+            builder, workload = load_asked(settings)
+            workloads = (workload,)
         settings = replace(settings, policy=replace(settings.policy, kinds=kinds_of(settings)))
         # Where nothing is built the host need not be able to.
         needed = builder if settings.repository else msgspec.structs.replace(builder, build=None)
         idle: tuple[str, ...] = ()
         if span is None:
             span, idle = span_of(settings, builder)
-        sites = tuple(Site.visit(name, settings, needed, workload, waiting) for name in settings.hosts)
+        sites = tuple(Site.visit(name, settings, needed, workloads, waiting) for name in settings.hosts)
         warned = tuple(warning for site in sites for warning in site.warnings)
-        own = (path for path in idle if path not in (builder.suspects | workload.suspects))
+        own = (path for path in idle if path not in (builder.suspects | workloads[0].suspects))
         warned += tuple(Warned(f"No commit of the range touches {path}, which you suspect") for path in own)
         if settings.repository and is_dirty(open_repository(Path(settings.repository))):
             unseen = Warned(
                 f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first."
             )
             warned = (unseen, *warned)
-        return cls(settings, builder, workload, sites, span, warned)
+        return cls(settings, builder, workloads[0], sites, span, warned)
 
     @property
     def host(self) -> Host:
@@ -295,6 +307,8 @@ def follow(
             click.echo(f"Interrupted. What was measured is kept; go on with: bisect resume {hunt_id}", err=True)
             raise SystemExit(INTERRUPTED) from None
         except PerfBisectError as failure:
+            with suppress(PerfBisectError):  # of the history itself
+                history.fail(hunt_id, str(failure), time.time())
             failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: bisect resume {hunt_id}".strip()
             raise
     assert verdict is not None, "a hunt ends with a verdict"
