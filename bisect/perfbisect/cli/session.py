@@ -341,13 +341,14 @@ def events(log: Log, scene: Scene, held: Mapping[str, Held], resumed: bool) -> G
         elif isinstance(event, RunFinished):
             loaded[event.host or settings.host][event.facts.commit] = event.facts.dataset
     begun = [entry.event for entry in log.history.events(log.hunt) if isinstance(entry.event, HuntStarted)]
-    memory = {facts.name: facts.memory_mib for event in reversed(begun) for facts in event.hosts}  # at the very start
+    first = {facts.name: facts for event in reversed(begun) for facts in event.hosts}  # at the very start
 
     quiet: dict[str, Turn] = defaultdict(Turn)  # of each host: one thing at a time
 
     def watched(site: Site, commits: tuple[str, ...]) -> Watched:
         lab = scene.lab(commits, known[site.host.name], site)
-        lab.loaded, lab.memory = loaded[site.host.name], memory.get(site.host.name, site.facts.memory_mib)
+        then = first.get(site.host.name, site.facts)
+        lab.loaded, lab.memory, lab.cores = loaded[site.host.name], then.memory_mib, then.cores
         lab.quiet = quiet[site.host.name]
         if site.maker:
             lab.quiet_maker = quiet[site.maker.name]

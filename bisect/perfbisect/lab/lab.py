@@ -67,6 +67,7 @@ class HostLab:
     ranged: bool = True  # the commits are a range, nothing without its ends; or else each stands for itself
     loaded: Mapping[str, str] = field(default_factory=dict)  # commit → key of its data in earlier sessions of the hunt
     memory: int = 0  # MiB of the host when the hunt began; 0: what it has now
+    cores: int = 0  # the same of its processors
     maker: Host | None = None  # where builds are made, if not here
     maker_entry: HostEntry | None = None
     quiet: Turn = field(default_factory=Turn)  # who has it may work on ``host``
@@ -130,7 +131,7 @@ class HostLab:
         self._values = {
             "recipe": str(recipe.place(host, self.builder)),
             "jobs": self.entry.jobs or cores,
-            **settings.sizes(self.entry, self.memory or ask(host, MEMORY_MIB) or 0, cores),
+            **settings.sizes(self.entry, self.memory or ask(host, MEMORY_MIB) or 0, self.cores or cores),
         }
         if commits := [commit for candidate, commit in enumerate(self.commits) if candidate not in self.prebuilt]:
             yield from self._prepare_to_build([commits[0], commits[-1]] if self.ranged else commits, first)
