@@ -25,17 +25,13 @@ from perfbisect.host.local import LocalHost
 from perfbisect.lab import server, visit
 from perfbisect.lab.lab import HostLab
 from perfbisect.recipes.workload import Workload
+from postgres import BIN, needs_postgres
 from served import measure, runs, skipped, warnings
 
 Open = Callable[..., HostLab]
 Commits = Callable[..., tuple[str, ...]]
 
-POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-pytestmark = [
-    pytest.mark.dbms,
-    pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql"),
-]
-BIN = POSTGRES[-1].parent if POSTGRES else Path()
+pytestmark = [pytest.mark.dbms, needs_postgres]
 
 RECIPE = f"""
 extends = "postgres"
