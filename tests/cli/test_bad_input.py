@@ -1,12 +1,10 @@
 """What a user gets wrong: one clear sentence, the right exit status, nothing begun."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from perfbisect.cli import main
 from perfbisect.cli.session import Scene
 from perfbisect.cli.settle import settle
 from perfbisect.core.settings import Settings
@@ -20,17 +18,11 @@ Invoke = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Invoke:
+def invoke(invoke: Callable[..., tuple[int, str, str]]) -> Invoke:
     """``invoke(*args)`` runs the program in this process; returns its exit status and what it says on stderr."""
 
     def run(*args: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["bisect", *args])
-        with pytest.raises(SystemExit) as leave:
-            main()
-        status = leave.value.code
-        assert isinstance(status, int)
-        said = capsys.readouterr().err
-        assert "Traceback" not in said
+        status, _, said = invoke(*args)
         return status, said
 
     return run

@@ -1,24 +1,22 @@
 """`bisect compare` on real builds of the demo's engine, as a user meets it."""
 
 import json
-import os
 import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+import postgres
 from perfbisect.demo.history import Answer, write_history
+from program import bisect, bisect_until
 
 pytestmark = pytest.mark.tools
 
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
-LIMIT = 300  # seconds; far beyond what is needed
 ANSWERS: dict[Path, Answer] = {}
 
 
@@ -28,10 +26,6 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo") / "repo"
     ANSWERS[folder] = write_history(folder, 6)
     return folder
-
-
-def bisect(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=LIMIT, cwd=cwd)
 
 
 def compare(repo: Path, *words: str) -> list[str]:
@@ -83,20 +77,10 @@ def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(repo: Path
 
 def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(repo: Path, seal: Path) -> None:
     words = compare(repo, "v1.0", "v1.1", "-w", "update-index,point", "--visits", "4", "--runs", "1")
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        [*PROGRAM, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "run 6 of 16" in line:
-                process.send_signal(signal.SIGINT)
-                break
-        said, complaint = process.stdout.read(), process.stderr.read()
-        assert process.wait(timeout=LIMIT) == 130
-    assert "the same command goes on" in complaint
-    assert "Throughput relative to: v1.0" in said
+    cut = bisect_until(words, "run 6 of 16", signal.SIGINT)
+    assert cut.returncode == 130
+    assert "the same command goes on" in cut.stderr
+    assert "Throughput relative to: v1.0" in cut.stdout
     assert re.search(r"^c1 .* interrupted$", bisect("history").stdout, re.MULTILINE)
 
     other = bisect(*compare(repo, "v1.0", "v1.1", "-w", "scan", "--visits", "1", "--runs", "1"))
@@ -128,52 +112,24 @@ def test_a_build_that_fails_is_left_out_and_one_that_is_the_base_is_not(repo: Pa
     assert f"{broken} cannot be built" in done.stderr
 
 
-BIN = str(next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), reverse=True)), Path()).parent)
-
-SERVER = """
+SERVER = f"""
 summary = "an installed PostgreSQL"
 driver = "pgsql"
-installed_version = ["{prefix}/bin/postgres", "--version"]
-[server]
-initialise = [["{prefix}/bin/initdb", "-D", "{data}", "-A", "trust", "-U", "bench", "--no-sync"]]
-start = ["{prefix}/bin/no-such-program"]
-ready = ["{prefix}/bin/pg_isready", "-q", "-h", "{data}", "-p", "{port}"]
-create = [["{prefix}/bin/createdb", "-h", "{data}", "-p", "{port}", "-U", "bench", "bench"]]
-refuses_root = true
-[server.sysbench]
-pgsql-host = "{data}"
-pgsql-port = "{port}"
-pgsql-user = "bench"
-pgsql-db = "bench"
+installed_version = ["{{prefix}}/bin/postgres", "--version"]
+{postgres.served("{prefix}/bin", ["{prefix}/bin/no-such-program"])}
 [[when]]
 version = ">=9"
-change.server.start = [
-    "{prefix}/bin/postgres", "-D", "{data}", "-k", "{data}", "-p", "{port}", "-c", "listen_addresses=", "-c", "fsync=off"
-]
-"""
-
-SUITE = """
-summary = "one row"
-driver = "pgsql"
-[workloads.one-row]
-summary = "one row by its key"
-group = "point"
-prepare = "create table t (id int primary key, k int); insert into t select i, i from generate_series(1, 2000) i;"
-statement = "select k from t where id = 777"
-warmup = 0.1
-time = 1
+change.server.start = {json.dumps(["{prefix}/bin/postgres", *postgres.OPTIONS, "-c", "listen_addresses=", "-c", "fsync=off"])}
 """
 
 
 @pytest.mark.dbms
-@pytest.mark.skipif(BIN == ".", reason="no PostgreSQL: apt-get install postgresql")
+@postgres.needs_postgres
 def test_an_installed_server_is_measured_in_place_by_a_recipe_that_cannot_build(tmp_path: Path) -> None:
     """Debian's own PostgreSQL, twice: as it is, and through another path to it."""
-    for path, text in (("builders/pg/builder.toml", SERVER), ("workloads/pg/suite.toml", SUITE)):
-        (tmp_path / path).parent.mkdir(parents=True)
-        (tmp_path / path).write_text(text)
-    (tmp_path / "other").symlink_to(Path(BIN).parent)
-    builds = [f"debian={Path(BIN).parent}", f"other={tmp_path / 'other'}"]
+    postgres.write(tmp_path, {"builders/pg/builder.toml": SERVER, "workloads/pg/suite.toml": postgres.SUITE})
+    (tmp_path / "other").symlink_to(postgres.BIN.parent)
+    builds = [f"debian={postgres.BIN.parent}", f"other={tmp_path / 'other'}"]
     folders = ["--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml"]
     with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
         (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
@@ -189,7 +145,9 @@ def test_an_installed_server_is_measured_in_place_by_a_recipe_that_cannot_build(
     assert 0.5 < ratio["ratio"] < 2
     assert ratio["rounds"] == 3
     first, second = told["settings"]["subjects"]
-    version = subprocess.run([f"{BIN}/postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run(
+        [postgres.BIN / "postgres", "--version"], capture_output=True, text=True, check=True
+    ).stdout
     assert first["version"] in version
     assert first["key"] == second["key"], "it is the same binary, whatever it is called"
     assert told["runs"] == 12

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -36,20 +35,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def bisect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, written: Path) -> Callable[..., Told]:
+def bisect(invoke: Callable[..., Told], written: Path) -> Callable[..., Told]:
     """``bisect(verb, *args)`` on that history."""
-    time.tzset()
-
-    def run(*args: str) -> Told:
-        monkeypatch.setattr(sys, "argv", ["bisect", *args, "--history", str(written)])
-        with pytest.raises(SystemExit) as leave:
-            main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        assert isinstance(leave.value.code, int)
-        return leave.value.code, out, err
-
-    return run
+    return lambda *args: invoke(*args, "--history", str(written))
 
 
 def test_history(bisect: Callable[..., Told]) -> None:

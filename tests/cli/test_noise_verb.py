@@ -2,11 +2,8 @@
 
 import json
 import math
-import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
@@ -14,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+import postgres
 from perfbisect.core.settings import Settings
 from perfbisect.demo.history import write_history
 from perfbisect.store.history import History
+from program import bisect, bisect_until
 
 pytestmark = pytest.mark.tools
-
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
 
 
 @pytest.fixture
@@ -36,9 +33,7 @@ def runs(tmp_path: Path) -> list[tuple[int, int]]:
 
 
 def test_an_aa_tells_the_noise_and_hunts_begin_with_it(arguments: list[str], tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*PROGRAM, *arguments, "--visits", "2", "--runs", "3", "--json"], capture_output=True, text=True, check=False
-    )
+    done = bisect(*arguments, "--visits", "2", "--runs", "3", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["noise"]["visits"], told["noise"]["runs"] + told["noise"]["wild"]) == (2, 6)
@@ -53,29 +48,12 @@ def test_an_aa_tells_the_noise_and_hunts_begin_with_it(arguments: list[str], tmp
 
 
 def test_ctrl_c_keeps_what_was_measured(arguments: list[str], tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        [*PROGRAM, *arguments, "--visits", "50", "--runs", "2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "run 3 of 100" in line:
-                process.send_signal(signal.SIGINT)
-                break
-        said, complaint = process.stdout.read(), process.stderr.read()
-        status = process.wait(timeout=60)
-    assert status == 130
-    assert "Interrupted. What was measured is kept." in complaint
-    assert "Smallest drop that is seen" in said
+    cut = bisect_until([*arguments, "--visits", "50", "--runs", "2"], "run 3 of 100", signal.SIGINT)
+    assert cut.returncode == 130
+    assert "Interrupted. What was measured is kept." in cut.stderr
+    assert "Smallest drop that is seen" in cut.stdout
     assert sum(count for _, count in runs(tmp_path)) >= 3
 
-
-BIN = str(next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), reverse=True)), Path()).parent)
 
 SERVER = f"""
 summary = "an installed PostgreSQL; what is built is its configuration"
@@ -85,42 +63,21 @@ driver = "pgsql"
 compile = [["true"]]
 install = [["install", "-D", "-m", "644", "{{source}}/server.conf", "{{prefix}}/server.conf"]]
 artifacts = ["server.conf"]
-[server]
-initialise = [["{BIN}/initdb", "-D", "{{data}}", "-A", "trust", "-U", "bench", "--no-sync"]]
-start = ["{BIN}/postgres", "-D", "{{data}}", "-k", "{{data}}", "-p", "{{port}}", "-c", "config_file={{prefix}}/server.conf"]
-ready = ["{BIN}/pg_isready", "-q", "-h", "{{data}}", "-p", "{{port}}"]
-create = [["{BIN}/createdb", "-h", "{{data}}", "-p", "{{port}}", "-U", "bench", "bench"]]
-refuses_root = true
-[server.sysbench]
-pgsql-host = "{{data}}"
-pgsql-port = "{{port}}"
-pgsql-user = "bench"
-pgsql-db = "bench"
-"""
-
-SUITE = """
-summary = "one row"
-driver = "pgsql"
-[workloads.one-row]
-summary = "one row by its key"
-group = "point"
-prepare = "create table t (id int primary key, k int); insert into t select i, i from generate_series(1, 2000) i;"
-statement = "select k from t where id = 777"
-warmup = 0.1
-time = 1
+{postgres.CONFIGURED}
 """
 
 
 @pytest.mark.dbms
-@pytest.mark.skipif(BIN == ".", reason="no PostgreSQL: apt-get install postgresql")
+@postgres.needs_postgres
 def test_runs_of_one_visit_share_a_start_of_the_server(tmp_path: Path, git: Callable[..., str]) -> None:
-    for path, text in (
-        ("repo/server.conf", "listen_addresses = ''\nfsync = off\n"),
-        ("builders/pg/builder.toml", SERVER),
-        ("workloads/pg/suite.toml", SUITE),
-    ):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
+    postgres.write(
+        tmp_path,
+        {
+            "repo/server.conf": "listen_addresses = ''\nfsync = off\n",
+            "builders/pg/builder.toml": SERVER,
+            "workloads/pg/suite.toml": postgres.SUITE,
+        },
+    )
     git("add", ".")
     git("commit", "-qm", "a configuration")
     with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
@@ -128,7 +85,7 @@ def test_runs_of_one_visit_share_a_start_of_the_server(tmp_path: Path, git: Call
         words = ["noise", "here", "--builder", "pg", "--workload", "one-row", "--rev", "HEAD", "--visits", "3"]
         words += ["--runs", "2", "--json", "--repo", str(tmp_path / "repo"), "--history", str(tmp_path / "history.db")]
         folders = ["--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml"]
-        done = subprocess.run([*PROGRAM, *words, *folders], capture_output=True, text=True, check=False, cwd=tmp_path)
+        done = bisect(*words, *folders, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     noise = json.loads(done.stdout)["noise"]
     assert noise["shared"]
@@ -142,6 +99,6 @@ def test_runs_of_one_visit_share_a_start_of_the_server(tmp_path: Path, git: Call
 
 def test_a_revision_that_does_not_exist(arguments: list[str]) -> None:
     wrong = [word if word != "v1.0" else "v9.9" for word in arguments]
-    done = subprocess.run([*PROGRAM, *wrong], capture_output=True, text=True, check=False)
+    done = bisect(*wrong)
     assert done.returncode == 3
     assert "v9.9" in done.stderr

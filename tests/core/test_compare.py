@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 import sample_hunt as sample
-from perfbisect.core.compare import Ratio, compared, paired, quantile, summaries, tone
+from perfbisect.core.compare import Ratio, compared, paired, quantile, silent, summaries, tone, whole
+from perfbisect.core.measurement import SkipFacts
 from perfbisect.core.order import Interval
-from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, Work, order
+from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, Work, order
 
 
 def trial(subjects: int = 2, works: tuple[str, ...] = ("scan",), rounds: int = 3, runs: int = 1) -> Trial:
@@ -124,6 +125,53 @@ def test_incomplete_rounds_are_made_again_under_numbers_of_their_own() -> None:
     made.runs.extend([ran(0, 0, 1), ran(0, 1, 1), ran(1, 1, 1)])
     assert made.rounds_to_do() == range(2, 5)
     assert not replace(made, asked=replace(made.asked, rounds=1)).rounds_to_do()
+
+
+def skip(work: int, subject: int) -> TrialSkip:
+    """A build that fails in a workload."""
+    return TrialSkip(work, subject, 5.0, SkipFacts(f"{subject:040}", "run", "it crashed", "log", 1.0))
+
+
+def test_what_has_failed_is_not_waited_for() -> None:
+    """The second workload fails with the second build in the second round, and with the base in the third."""
+    made = trial(3, ("scan", "point"), rounds=4)
+    every = [(work, subject) for work in range(2) for subject in range(3)]
+    made.runs.extend(ran(number, subject, 1, work) for number in range(2) for work, subject in every)
+    made.runs.remove(ran(1, 1, 1, 1))
+    assert made.rounds_to_do() == range(2, 5), "nobody knows why it lacks"
+    made.skips.append(skip(1, 1))
+    assert made.rounds_to_do() == range(2, 4)
+    assert made.pairs() == [pair for pair in every if pair != (1, 1)]
+    made.skips.append(skip(1, 0))
+    assert made.pairs() == [(0, 0), (0, 1), (0, 2)]
+    made.runs.append(ran(2, 0, 1))
+    assert made.rounds_to_do() == range(3, 5), "the third was cut short"
+
+
+def test_a_comparison_is_whole_when_there_is_a_ratio_for_everything() -> None:
+    made = trial(works=("scan", "point"))
+    made.runs.extend(ran(0, subject, 100, work) for work in range(2) for subject in range(2))
+    assert whole(made)
+    counted = replace(made, asked=replace(made.asked, metric="instructions/o"))
+    assert whole(counted)
+    bare = replace(made.runs[3], facts=replace(made.runs[3].facts, counters={}))
+    lacking = replace(counted, runs=[*made.runs[:3], bare])
+    assert not whole(lacking)
+    assert silent(lacking) == [(1, 1)]
+    assert not whole(replace(made, skips=[skip(0, 1)])), "even if it has run before"
+    assert not whole(replace(made, runs=made.runs[:3]))
+
+
+@pytest.mark.parametrize("metric", ["rate", "p95", "cost"])
+def test_the_metric_itself_is_among_the_counters(metric: str) -> None:
+    made = trial()
+    made.runs.extend(
+        TrialRun(0, 0, subject, 1.0, 1.0, replace(sample.run(0, 1.0), reported=of, latency={"p95": of}))
+        for subject, of in enumerate((8.0, 4.0))
+    )
+    [row] = compared(made, metric)
+    assert list(row.counters)[:2] == [metric, "qps"]
+    assert row.counters[metric] == (8.0, 0.5)
 
 
 @pytest.mark.parametrize(("freedom", "point"), [(1, 12.706), (2, 4.303), (8, 2.306), (9, 2.262), (30, 2.042)])

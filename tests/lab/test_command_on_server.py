@@ -11,40 +11,16 @@ from perfbisect.core.event import CandidateSkipped, Commit, RunFinished
 from perfbisect.core.order import Measure, Purpose, Share
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.lab import HostLab
-from perfbisect.recipes.builder import Build, Builder, Server, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
+from postgres import AT, BIN, BUILDER, needs_postgres
 
-POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin/pgbench"))
-BIN = POSTGRES[-1].parent if POSTGRES else Path()
 pytestmark = [
     pytest.mark.tools,
     pytest.mark.dbms,
-    pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql"),
+    needs_postgres,
 ]
 
-AT = ["-h", "{data}", "-p", "{port}", "-U", "bench"]
-BUILDER = Builder(
-    name="postgres",
-    folder=str(Path(__file__).parent),
-    summary="",
-    driver="pgsql",
-    variants={"o2nofp": Variant()},
-    build=Build(
-        compile=[["true"]],
-        install=[["install", "-D", "-m", "644", "{source}/server.conf", "{prefix}/server.conf"]],
-        artifacts=["server.conf"],
-    ),
-    server=Server(
-        initialise=[[f"{BIN}/initdb", "-D", "{data}", "-A", "trust", "-U", "bench", "--no-sync"]],
-        start=[f"{BIN}/postgres", "-D", "{data}", "-k", "{data}", "-p", "{port}", "-c", "config_file={prefix}/server.conf"],
-        ready=[f"{BIN}/pg_isready", "-q", "-h", "{data}", "-p", "{port}"],
-        create=[[f"{BIN}/createdb", *AT, "bench"]],
-        refuses_root=True,
-        ready_timeout=20,
-        stop_timeout=20,
-    ),
-)  # fmt: skip
 FILE = "select k from t where id = 777;\n"
 
 

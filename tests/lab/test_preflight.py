@@ -60,7 +60,7 @@ def builder(needs: list[str] | None = None) -> Builder:
 
 def look(host: LocalHost, recipe: Builder | None = None, metric: str = "qps", **entry: str) -> tuple[Warned, ...]:
     there = HostEntry(name="here", **entry)  # type: ignore[arg-type]
-    return warned(Task(host, there, metric, recipe or builder(), "", WORKLOAD))
+    return warned(Task(host, there, metric, recipe or builder(), "", (WORKLOAD,)))
 
 
 def warned(task: Task) -> tuple[Warned, ...]:
@@ -124,9 +124,10 @@ def test_a_compiler_that_is_only_in_the_environment_may_be_absent() -> None:
 
 def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
     assert "sysbench" in tools.needed(Task(host, HERE))
-    assert "sysbench" in tools.needed(Task(host, HERE, workload=WORKLOAD))
+    assert "sysbench" in tools.needed(Task(host, HERE, workloads=(WORKLOAD,)))
     command = replace(WORKLOAD, statement="", command=["bench"])
-    assert "sysbench" not in tools.needed(Task(host, HERE, workload=command))
+    assert "sysbench" not in tools.needed(Task(host, HERE, workloads=(command,)))
+    assert "sysbench" in tools.needed(Task(host, HERE, workloads=(command, WORKLOAD)))
 
 
 def test_pinning_needs_taskset() -> None:
@@ -228,7 +229,7 @@ def test_a_workload_that_cannot_run_is_refused_at_once(
     host: LocalHost, change: dict[str, str | float], sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
-        warned(Task(host, HERE, "qps", builder(), "", replace(WORKLOAD, **change)))
+        warned(Task(host, HERE, "qps", builder(), "", (WORKLOAD, replace(WORKLOAD, **change))))
 
 
 @pytest.mark.tools

@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from perfbisect.core.event import CandidateSkipped, Commit, LabEvent, RunFinished, RunProgress
-from perfbisect.core.measurement import RunFacts
 from perfbisect.core.order import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure, RunFailed
 from perfbisect.host import jobs
@@ -31,13 +30,11 @@ from perfbisect.lab.server import (
     serve,
     site,
 )
-from perfbisect.recipes.builder import Build, Builder, Server, Variant, When
+from perfbisect.recipes.builder import Server, When
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
-
-POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-needs_postgres = pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql")
-BIN = str(POSTGRES[-1].parent) if POSTGRES else ""
+from postgres import BIN, BUILDER, needs_postgres
+from small import finished, measure
 
 FAST, SLOW, WRONG, MORTAL = range(4)
 
@@ -73,31 +70,6 @@ def test_a_socket_that_no_kernel_takes_is_refused() -> None:
     with pytest.raises(EnvironmentFailure, match=r"too long.*socket"):
         site(LocalHost("here", PurePosixPath("/")), PurePosixPath("/" + "x" * 100))
 
-
-BUILDER = Builder(
-    name="postgres",
-    folder=str(Path(__file__).parent),
-    summary="",
-    driver="pgsql",
-    variants={"o2nofp": Variant()},
-    build=Build(
-        compile=[["true"]],
-        install=[["install", "-D", "-m", "644", "{source}/server.conf", "{prefix}/server.conf"]],
-        artifacts=["server.conf"],
-    ),
-    server=Server(
-        initialise=[[f"{BIN}/initdb", "-D", "{data}", "-A", "trust", "-U", "bench", "--no-sync"]],
-        start=[f"{BIN}/postgres", "-D", "{data}", "-k", "{data}", "-p", "{port}", "-c", "config_file={prefix}/server.conf"],
-        ready=[f"{BIN}/pg_isready", "-q", "-h", "{data}", "-p", "{port}"],
-        create=[[f"{BIN}/createdb", "-h", "{data}", "-p", "{port}", "-U", "bench", "bench"]],
-        refuses_root=True,
-        ready_timeout=20,
-        stop_timeout=20,
-        sysbench={
-            "pgsql-host": "{data}", "pgsql-port": "{port}", "pgsql-user": "bench", "pgsql-db": "bench",
-        },
-    ),
-)  # fmt: skip
 
 WORKLOAD = Workload(
     name="aggregate",
@@ -148,14 +120,6 @@ def lab(host: LocalHost, tmp_path: Path, git: Callable[..., str]) -> HostLab:
         commits=tuple(hashes),
         describe=lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
     )
-
-
-def measure(lab: HostLab, *shares: Share) -> list[LabEvent]:
-    return list(lab.measure(Measure(shares, Purpose.SEARCH)))
-
-
-def finished(events: list[LabEvent]) -> list[tuple[int, RunFacts]]:
-    return [(event.candidate, event.facts) for event in events if isinstance(event, RunFinished)]
 
 
 @pytest.mark.tools

@@ -143,15 +143,15 @@ def test_several_workloads_complete_one_after_another() -> None:
 
 
 def test_workloads_are_chosen_by_name_by_group_and_by_suite(write: Write) -> None:
-    assert choose_workloads("scan,select", "small") == ["scan", "select"]
-    assert choose_workloads("point, scan,point", "small") == ["select", "scan"]
-    assert choose_workloads("tables", "small") == ["select", "scan"]
-    assert choose_workloads("tables/scan", "small") == ["tables/scan"]
-    assert choose_workloads("tables/scan,scan,tables", "small") == ["tables/scan", "select"], "each once"
+    assert [*choose_workloads("scan,select", "small")] == ["scan", "select"]
+    assert [*choose_workloads("point, scan,point", "small")] == ["select", "scan"]
+    assert [*choose_workloads("tables", "small")] == ["select", "scan"]
+    assert [*choose_workloads("tables/scan", "small")] == ["tables/scan"]
+    assert [*choose_workloads("tables/scan,scan,tables", "small")] == ["tables/scan", "select"], "each once"
     with pytest.raises(RecipeError, match=r"no workload and no group 'pont' for small. Did you mean 'point'"):
         choose_workloads("pont", "small")
     write("workloads/twice/suite.toml", SUITE.replace("{driver}", "small"))
-    assert choose_workloads("point", "small") == ["tables/select", "twice/select"]
+    assert [*choose_workloads("point", "small")] == ["tables/select", "twice/select"]
     with pytest.raises(RecipeError, match="Several suites have a workload 'scan'"):
         choose_workloads("scan", "small")
 

@@ -1,9 +1,11 @@
 """Comparisons as people read them."""
 
 import json
+from dataclasses import replace
 
 import sample_hunt as sample
-from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, Work
+from perfbisect.core.measurement import SkipFacts
+from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, Work
 from perfbisect.report.comparison import as_object, header, lines
 
 TABLE = """\
@@ -76,6 +78,19 @@ def test_what_was_not_measured_is_said() -> None:
     assert " 1.00      –  point-query" in told
     assert told[-1] == "8.0.30 was not measured: c.c:1: [31m no"
     assert next(header(trial())).endswith("mysql, o2nofp, time 10")
+
+
+def test_what_has_failed_on_the_way_is_said() -> None:
+    made = trial()
+    made.skips.append(TrialSkip(2, 1, 5.0, SkipFacts("b" * 40, "run", "it crashed", "log", 1.0)))
+    bare = [replace(run, facts=replace(run.facts, counters={})) if run.subject == 2 else run for run in made.runs]
+    told = replace(made, runs=bare, asked=replace(made.asked, metric="cpu/o"), state="failed", failure="no room")
+    assert list(lines(told))[-4:] == [
+        "8.0.29 fails in update-index: it crashed",
+        *(f"community has no value of cpu/o in {name}." for name in RATIOS),
+    ]
+    assert next(header(told)).endswith("time 10: failed: no room")
+    assert json.loads(as_object(told))["skips"][0]["facts"]["reason"] == "it crashed"
 
 
 def test_nothing_measured_yet_is_a_table_without_numbers() -> None:

@@ -61,6 +61,7 @@ def open_lab(host: LocalHost, tmp_path: Path) -> Open:
             host=host,
             entry=HostEntry(name="here"),
             memory=600,  # rounded down
+            cores=3,
             builder=load_builder("mine", tmp_path / "builders"),
             variant="",
             workload=workload,

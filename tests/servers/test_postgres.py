@@ -25,17 +25,13 @@ from perfbisect.host.local import LocalHost
 from perfbisect.lab import server, visit
 from perfbisect.lab.lab import HostLab
 from perfbisect.recipes.workload import Workload
+from postgres import BIN, needs_postgres
 from served import measure, runs, skipped, warnings
 
 Open = Callable[..., HostLab]
 Commits = Callable[..., tuple[str, ...]]
 
-POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-pytestmark = [
-    pytest.mark.dbms,
-    pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql"),
-]
-BIN = POSTGRES[-1].parent if POSTGRES else Path()
+pytestmark = [pytest.mark.dbms, needs_postgres]
 
 RECIPE = f"""
 extends = "postgres"
@@ -46,6 +42,7 @@ install = [["sh", "-c", "mkdir -p {{prefix}} && ln -s {BIN} {{prefix}}/bin && cp
 artifacts = ["extra.conf"]
 [server]
 settings.include = "'{{prefix}}/extra.conf'"
+settings.max_parallel_workers = "{{cores}}"
 """
 SERVER = tomllib.loads((Path(__file__).parents[2] / "builders" / "postgres" / "builder.toml").read_text())["server"]
 
@@ -89,6 +86,7 @@ def test_a_visit_with_the_recipes_settings(open_lab: Open, commits: Commits, hos
     assert not warnings(events)
     known = Path(host.root, "visit", "config.known").read_text()
     assert "shared_buffers = 358MB" in known
+    assert "max_parallel_workers = 3" in known
     assert "restart_after_crash = off" in known
     assert "checkpoint_segments" not in known, "gone since 9.5"
     table = subprocess.run(
@@ -136,6 +134,28 @@ def test_data_with_other_rows_is_loaded_again(open_lab: Open, commits: Commits, 
     events = measure(open_lab(WORKLOAD, hashes), Share(0, 1))
     assert "is answered 20000 200010000, and was answered 20001 200010001" in warnings(events)[0]
     assert len(runs(events)) == 1
+
+
+def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(
+    open_lab: Open, commits: Commits, host: LocalHost
+) -> None:
+    note = "copy (select 'as loaded') to program 'cat >note'"
+    check = "select split_part(pg_read_file('note'), E'\\n', 1), current_setting('enable_indexscan')"
+    workload = replace(WORKLOAD, prepare=f"{WORKLOAD.prepare}\n{note};", check=check)
+    hashes = commits(PLAIN, SLOW, "work_mem = 5MB\n")
+    measure(open_lab(workload, hashes), Share(0, 1))
+
+    lab = open_lab(workload, hashes, ranged=False)
+    why = skipped(measure(lab, Share(1, 1)))
+    assert "check with as loaded off on data that it has just loaded itself" in why.reason
+    assert "with as loaded on" in why.reason
+    events = measure(lab, Share(0, 1))
+    assert (warnings(events), len(runs(events))) == ([], 1)
+
+    change_kept(host, lambda kept: (kept / "data" / "note").write_text("as l0aded\n"))
+    events = measure(open_lab(workload, hashes), Share(2, 1))
+    assert "is answered as l0aded on, and was answered as loaded on" in warnings(events)[0]
+    assert (len(warnings(events)), len(runs(events))) == (1, 1)
 
 
 def test_a_build_that_refuses_the_data_gets_its_own(

@@ -178,7 +178,7 @@ CREATE TABLE sessions ( -- a process that worked on a hunt
   hunt_id INTEGER NOT NULL REFERENCES hunts(id),
   started REAL NOT NULL,
   process TEXT NOT NULL
-);
+, failure TEXT);
 
 CREATE INDEX sessions_of_hunt ON sessions(hunt_id);
 
@@ -243,6 +243,18 @@ CREATE TABLE "trial_runs" (
   PRIMARY KEY (trial_id, number)
 ) WITHOUT ROWID;
 
+CREATE TABLE trial_skips ( -- builds that fail in a workload
+  trial_id INTEGER NOT NULL REFERENCES trials(id),
+  workload INTEGER NOT NULL, -- its number
+  build INTEGER NOT NULL, -- its number
+  at REAL NOT NULL,
+  stage TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  seconds REAL NOT NULL,
+  log TEXT NOT NULL,
+  PRIMARY KEY (trial_id, workload, build)
+) WITHOUT ROWID;
+
 CREATE TABLE trial_workloads (
   trial_id INTEGER NOT NULL REFERENCES "trials"(id),
   number INTEGER NOT NULL,
@@ -271,7 +283,7 @@ CREATE TABLE "trials" ( -- one `bisect noise`: a build measured against itself; 
   between_visits REAL, -- of an A/A: s.d. as a fraction, of the metric; null until it is known
   within_visits REAL,
   noise REAL -- s.d. of one run, as hunts take it
-);
+, failure TEXT);
 
 CREATE TABLE verdicts (
   hunt_id INTEGER PRIMARY KEY REFERENCES hunts(id),

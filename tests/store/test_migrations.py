@@ -9,7 +9,8 @@ import sqlite_utils
 
 import sample_hunt as sample
 from perfbisect.core.codec import builtins, dumps
-from perfbisect.core.trial import Asked, Kind, Subject, TrialRun, Work
+from perfbisect.core.measurement import SkipFacts
+from perfbisect.core.trial import Asked, Kind, Subject, TrialRun, TrialSkip, Work
 from perfbisect.store.connection import VERSION, open_writer
 from perfbisect.store.history import History
 from perfbisect.store.migrations import migrate, migrations
@@ -103,6 +104,7 @@ def test_every_table_is_filled_by_a_plausible_hunt_and_an_aa(told: History) -> N
     )  # fmt: skip
     trial = told.begin_trial(asked, sample.HOST, sample.COMMITS[:1], 1.0)
     told.add_to_trial(trial.id, TrialRun(0, 0, 0, 2.0, 1.0, sample.run(0, 1.0)))
+    told.skip_in_trial(trial.id, TrialSkip(0, 0, 3.0, SkipFacts("v1.0", "run", "it crashed", "/log", 1.0)))
     [*tables] = told.query("select name from sqlite_master where type in ('table', 'view')").rows
     for (table,) in tables:
         [(rows,)] = told.query(f"select count(*) from {table}").rows

@@ -8,11 +8,11 @@ import pytest
 
 import sample_hunt as sample
 from perfbisect.core.event import BuildFinished, HuntEnded, RunFinished
-from perfbisect.core.measurement import RunFacts
+from perfbisect.core.measurement import RunFacts, SkipFacts
 from perfbisect.core.noise import noise_in
 from perfbisect.core.order import Interval, NotReproduced
 from perfbisect.core.settings import Settings
-from perfbisect.core.trial import Asked, Kind, Subject, TrialRun, Work
+from perfbisect.core.trial import Asked, Kind, Subject, TrialRun, TrialSkip, Work
 from perfbisect.errors import UsageError
 from perfbisect.store.history import History
 
@@ -161,6 +161,24 @@ def test_a_comparison_that_was_interrupted_goes_on_only_with_the_same(history: H
     assert going_on is not None
     assert going_on.name == "c1"
     assert history.go_on_with_trial(wanted, sample.HOST) is None, "somebody is at it now"
+
+
+def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History) -> None:
+    wanted = asked(Kind.COMPARE, sample.SETTINGS, "old")
+    trial = history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
+    skip = TrialSkip(0, 1, 2.0, SkipFacts("old", "run", "it crashed", "/log", 3.0))
+    history.skip_in_trial(trial.id, skip)
+    history.end_trial(trial.id, None, "no room")
+    assert history.trial("c1").skips == [skip]
+    assert (history.trial("c1").state, history.trial("c1").failure) == ("failed", "no room")
+    assert [(listed.state, listed.failure) for listed in history.trials()] == [("failed", "no room")]
+    going_on = history.go_on_with_trial(wanted, sample.HOST)
+    assert going_on is not None
+    assert going_on.skips == [skip]
+    assert (history.trial("c1").state, history.trial("c1").failure) == ("running", "")
+    history.end_trial(trial.id, 9.0, "nothing was measured")
+    assert history.trial("c1").state == "failed"
+    assert history.go_on_with_trial(wanted, sample.HOST) is None, "there is nothing to go on with"
 
 
 def test_comparisons_that_were_interrupted_pin_what_they_use(history: History) -> None:

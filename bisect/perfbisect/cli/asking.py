@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
+from perfbisect.cli.options import history_option
 from perfbisect.cli.recipes import builder_name
 from perfbisect.cli.values import Option
+from perfbisect.cli.waiting import wait_option
 from perfbisect.core.settings import TIMING, Settings
 
 PATH = click.Path(path_type=Path)
@@ -32,6 +34,22 @@ HOW = (
     click.option("--workloads", type=PATH, help="Folder with workloads of your own."),
     click.option("--hosts", type=PATH, help="hosts.toml to use."),
 )
+
+
+def asked_rounds(visits: int, runs: int, of: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add what `noise` and `compare` are asked alike: how many rounds of what ``of`` says, and all options of `asked_how`."""
+    one = click.IntRange(min=1)
+    return lambda command: added(
+        command,
+        (
+            click.option("--visits", type=one, default=visits, show_default=True, help=of),
+            click.option("--runs", type=one, default=runs, show_default=True, help="Timed runs in each visit."),
+            *HOW,
+            click.option("--json", "as_json", is_flag=True, help="One JSON object at the end."),
+            wait_option,
+            history_option,
+        ),
+    )
 
 
 def asked_what(command: Callable[..., Any]) -> Callable[..., Any]:

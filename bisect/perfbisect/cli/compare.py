@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.asking import BUILDER, asked_how, asked_what, settings_of
-from perfbisect.cli.options import history_option, painter, say
+from perfbisect.cli.asking import BUILDER, asked_rounds, asked_what, settings_of
+from perfbisect.cli.options import painter, say
 from perfbisect.cli.recipes import host_name, workload_names
-from perfbisect.cli.waiting import patience, wait_option
+from perfbisect.cli.waiting import patience
 
 EPILOG = """\b
 Examples:
@@ -44,14 +44,7 @@ INCOMPLETE = 2
 @BUILDER
 @asked_what
 @click.option("--host", default="local", show_default=True, metavar="NAME", shell_complete=host_name, help="Where.")
-@click.option(
-    "--visits", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds: visits of each build."
-)
-@click.option("--runs", type=click.IntRange(min=1), default=2, show_default=True, help="Timed runs in each visit.")
-@asked_how
-@click.option("--json", "as_json", is_flag=True, help="One JSON object at the end.")
-@wait_option
-@history_option
+@asked_rounds(5, 2, "Rounds: visits of each build.")
 def compare(
     builds: tuple[str, ...],
     workload: str,
@@ -75,25 +68,25 @@ def compare(
     from perfbisect.cli.settle import builder_of, metric_of
     from perfbisect.cli.subjects import read_subjects
     from perfbisect.cli.trial import perform
+    from perfbisect.core.compare import whole
     from perfbisect.core.trial import Kind
     from perfbisect.errors import INTERRUPTED
-    from perfbisect.recipes.find import choose_workloads, load_workload
+    from perfbisect.recipes.find import choose_workloads
     from perfbisect.report.comparison import as_object, lines
 
     settings = settings_of(options, good=builds[0], bad=builds[-1], workload="", host=host)
     builder = builder_of(settings)
-    names = choose_workloads(workload, builder.driver, settings.workloads_path)
-    if not names:
+    chosen = choose_workloads(workload, builder.driver, settings.workloads_path)
+    if not chosen:
         raise click.UsageError("--workload names nothing.")
     settings, subjects = read_subjects(builds, settings, builder)
-    loaded = [load_workload(name, builder.driver, settings.workloads_path) for name in names]
-    settings = replace(settings, workload=names[0], metric=metric_of(settings.metric, loaded))
-    plan = Plan.make(Kind.COMPARE, settings, subjects, names, visits, runs, patience(wait))
-    trial, complete = perform(plan, history, open_progress(quiet=as_json), patience(wait))
+    settings = replace(settings, workload=next(iter(chosen)), metric=metric_of(settings.metric, [*chosen.values()]))
+    plan = Plan.make(Kind.COMPARE, settings, subjects, chosen, visits, runs, patience(wait))
+    trial, complete = perform(plan, history, open_progress(settings.metric, quiet=as_json))
     say(as_object(trial) if as_json else "\n".join(lines(trial, painter())))
     if not complete:
         click.echo(f"Interrupted. What was measured is kept as {trial.name}; the same command goes on.", err=True)
         return INTERRUPTED
     if not as_json:
         click.echo(f"Counters per operation: bisect show {trial.name}", err=True)
-    return 0 if trial.whole() else INCOMPLETE
+    return 0 if whole(trial) else INCOMPLETE

@@ -65,7 +65,7 @@ def doctor(
     found: list[Finding] = []
     try:
         there = connect(entry)
-        look = look_at(Task(there, entry, metric, recipe, variant, chosen))
+        look = look_at(Task(there, entry, metric, recipe, variant, (chosen,) if chosen else ()))
         facts = read_fingerprint(there, look.answers)
         found.extend(findings(look))
     except EnvironmentFailure as failure:

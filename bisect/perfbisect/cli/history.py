@@ -77,7 +77,7 @@ def row(hunt: Listed) -> tuple[str, ...]:
         str(hunt.runs),
         hunt.culprit[:10] if hunt.culprit else MISSING,
         MISSING if hunt.probability is None else sure(hunt.probability),
-        hunt.state,
+        standing(hunt),
     )
 
 
@@ -98,5 +98,12 @@ def trial_row(trial: ListedTrial) -> tuple[str, ...]:
         str(trial.runs),
         MISSING,
         MISSING,
-        trial.state if trial.state != "done" else {"compare": "compared", "noise": "A/A"}[trial.kind],
+        standing(trial) if trial.state != "done" else {"compare": "compared", "noise": "A/A"}[trial.kind],
     )
+
+
+def standing(one: Listed | ListedTrial) -> str:
+    """Its state, and the reason for a failure."""
+    from perfbisect.core.words import printable
+
+    return printable(f"{one.state}: {one.failure}") if one.failure else one.state

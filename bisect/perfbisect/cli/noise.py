@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.asking import BUILDER, asked_how, asked_what, settings_of
-from perfbisect.cli.options import history_option, say
+from perfbisect.cli.asking import BUILDER, asked_rounds, asked_what, settings_of
+from perfbisect.cli.options import say
 from perfbisect.cli.recipes import host_name, workload_name
-from perfbisect.cli.waiting import patience, wait_option
+from perfbisect.cli.waiting import patience
 
 EPILOG = """\b
 Examples:
@@ -28,12 +28,7 @@ Ctrl-C keeps what was measured. `bisect history` lists it, `bisect show` tells i
 @click.option("--rev", required=True, metavar="REV", help="Release or git revision to build.")
 @BUILDER
 @asked_what
-@click.option("--visits", type=click.IntRange(min=1), default=8, show_default=True, help="Starts of the server.")
-@click.option("--runs", type=click.IntRange(min=1), default=4, show_default=True, help="Timed runs in each visit.")
-@asked_how
-@click.option("--json", "as_json", is_flag=True, help="One JSON object at the end.")
-@wait_option
-@history_option
+@asked_rounds(8, 4, "Starts of the server.")
 def noise(
     host: str,
     workload: str,
@@ -52,17 +47,19 @@ def noise(
     """
     from perfbisect.cli.plan import Plan
     from perfbisect.cli.progress import open_progress
-    from perfbisect.cli.settle import settle
+    from perfbisect.cli.settle import builder_of, settle
     from perfbisect.cli.trial import perform
     from perfbisect.core.advice import noise_of_trial
     from perfbisect.core.trial import Kind, Subject
     from perfbisect.errors import INTERRUPTED, EnvironmentFailure
+    from perfbisect.recipes.find import load_workload
     from perfbisect.report.noise import as_object, lines
 
     settings = settle(settings_of(options, good=rev, bad=rev, workload=workload, host=host))
     subject = Subject(rev, settings.good_commit)
-    plan = Plan.make(Kind.NOISE, settings, [subject], [workload], visits, runs, patience(wait))
-    trial, complete = perform(plan, history, open_progress(quiet=as_json), patience(wait))
+    chosen = {workload: load_workload(workload, builder_of(settings).driver, settings.workloads_path)}
+    plan = Plan.make(Kind.NOISE, settings, [subject], chosen, visits, runs, patience(wait))
+    trial, complete = perform(plan, history, open_progress(settings.metric, quiet=as_json))
     found = noise_of_trial(trial)
     if found is None:
         if not complete:

@@ -1,12 +1,9 @@
 """What a trial stands on: recipes, workloads and a host that was looked at."""
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 from perfbisect.cli.session import Scene
 from perfbisect.core.event import Commit
@@ -14,10 +11,6 @@ from perfbisect.core.graph import Graph
 from perfbisect.core.settings import Settings
 from perfbisect.core.trial import Asked, Kind, Subject, Work
 from perfbisect.host.lock import Waiting
-from perfbisect.lab import files, scripts
-from perfbisect.lab.preflight import check_workload
-from perfbisect.recipes.asked import check_fit
-from perfbisect.recipes.find import load_workload
 from perfbisect.recipes.overrides import overridden, typed
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.describe import describe
@@ -32,6 +25,7 @@ class Plan:
     asked: Asked
     scene: Scene
     workloads: tuple[Workload, ...]
+    waiting: Waiting | None
 
     @classmethod
     def make(
@@ -39,29 +33,26 @@ class Plan:
         kind: Kind,
         settings: Settings,
         subjects: Sequence[Subject],
-        workloads: Sequence[str],
+        workloads: Mapping[str, Workload],
         rounds: int,
         runs: int,
         waiting: Waiting | None,
     ) -> "Plan":
-        """Load the recipes and look at the host, as before a hunt."""
+        """Look at the host, as before a hunt; ``workloads`` are as their suites have them."""
         names = tuple(subject.commit or subject.name for subject in subjects)
         alone = Range(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
-        scene = Scene.set_up(settings, waiting, alone)
-        loaded = [load_workload(name, scene.builder.driver, settings.workloads_path) for name in workloads]
-        run = tuple(overridden(each, settings.overrides) for each in loaded)
-        for each in run:  # what cannot be run is told before anything is built
-            check_workload(each)
-            check_fit(scene.builder, each, settings)
+        run = tuple(overridden(each, settings.overrides) for each in workloads.values())
+        scene = Scene.set_up(settings, waiting, alone, run)
         works = tuple(
-            Work(name, each.group, each.warmup, each.time, fingerprint(each))
+            Work(name, each.group, each.warmup, each.time, scene.method(each))
             for name, each in zip(workloads, run, strict=True)
         )
+        changed = typed(next(iter(workloads.values())), settings.overrides)
         asked = Asked(
-            kind, settings.builder, settings.variant, settings.host, settings.metric, typed(loaded[0], settings.overrides),
-            tuple(subjects), works, rounds, runs,
+            kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects), works,
+            rounds, runs,
         )  # fmt: skip
-        return cls(asked, scene, run)
+        return cls(asked, scene, run, waiting)
 
     @property
     def purpose(self) -> str:
@@ -77,9 +68,3 @@ class Plan:
             return []
         with closing(open_repository(Path(self.scene.settings.repository))) as repository:
             return [describe(repository, commit) for commit in dict.fromkeys(found)]
-
-
-def fingerprint(workload: Workload) -> str:
-    """A hash of all that a workload is, its files included."""
-    told = msgspec.json.encode(workload) + files.archive(scripts.to_send(workload))
-    return hashlib.sha256(told).hexdigest()[:16]

@@ -1,10 +1,11 @@
-"""How an A/A is followed while it runs: a bar in a terminal, a line for each run elsewhere; both on standard error."""
+"""How a trial is followed while it runs: a bar in a terminal, a line for each run elsewhere; both on standard error."""
 
 import sys
 from typing import Protocol
 
 import click
 
+from perfbisect.core.counters import UNITS, value
 from perfbisect.core.event import Warned
 from perfbisect.core.measurement import RunFacts
 from perfbisect.core.words import printable
@@ -33,7 +34,8 @@ class Progress(Protocol):
 class Lines:
     """A line for each run, and for what changes."""
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, metric: str, *, quiet: bool) -> None:
+        self.metric = metric
         self.quiet = quiet
         self.runs = self.done = 0
         self.said = ""
@@ -52,7 +54,9 @@ class Lines:
         """A run has ended."""
         self.done += 1
         if not self.quiet:
-            click.echo(f"  run {self.done} of {self.runs}  {rate(run.qps)} QPS", err=True)
+            found = value(run, self.metric)
+            told = f"{rate(found)} {UNITS.get(self.metric, self.metric)}" if found is not None else f"no {self.metric}"
+            click.echo(f"  run {self.done} of {self.runs}  {told}", err=True)
 
     def warn(self, warned: Warned) -> None:
         """Something the user should know."""
@@ -101,6 +105,6 @@ class Bar:
         self.rich.stop()
 
 
-def open_progress(*, quiet: bool) -> Progress:
-    """What suits standard error; ``quiet`` leaves warnings only."""
-    return Lines(quiet=quiet) if quiet or not sys.stderr.isatty() else Bar()
+def open_progress(metric: str, *, quiet: bool) -> Progress:
+    """What suits standard error, for runs of a metric; ``quiet`` leaves warnings only."""
+    return Lines(metric, quiet=quiet) if quiet or not sys.stderr.isatty() else Bar()

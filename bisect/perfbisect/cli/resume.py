@@ -21,7 +21,7 @@ Examples:
 @view_options
 @history_option
 def resume(hunt: int | None, history: Path | None, as_json: bool, plain: bool, wait: bool) -> int:
-    """Go on with HUNT (default: the latest) where it was interrupted, without repeating finished work."""
+    """Go on with HUNT (default: the latest) where it was interrupted or has failed, without repeating finished work."""
     from perfbisect.cli.session import go_on
     from perfbisect.core.verdict import exit_status
 

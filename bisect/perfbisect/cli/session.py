@@ -31,11 +31,12 @@ from perfbisect.lab import storage
 from perfbisect.lab.checks.finding import Task
 from perfbisect.lab.crew import Crew, Member, Tell, Threads
 from perfbisect.lab.lab import HostLab
+from perfbisect.lab.method import fingerprint
 from perfbisect.lab.preflight import look_at, warnings
 from perfbisect.lab.protocol import Lab
 from perfbisect.lab.turn import Turn
 from perfbisect.lab.watch import Watched, changed
-from perfbisect.recipes.asked import load_asked
+from perfbisect.recipes.asked import asked_builder, check_fit, load_asked
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_host
 from perfbisect.recipes.inventory import HostEntry
@@ -60,14 +61,14 @@ class Site:
 
     @classmethod
     def visit(
-        cls, name: str, settings: Settings, builder: Builder, workload: Workload, waiting: Waiting | None
+        cls, name: str, settings: Settings, builder: Builder, workloads: tuple[Workload, ...], waiting: Waiting | None
     ) -> "Site":
         """Look at the host of that name. Raises the error of whatever is wrong there."""
         entry = load_host(name, settings.hosts_path)
         host = connect(entry)
         if waiting:
             wait(host, waiting)
-        look = look_at(Task(host, entry, settings.metric, builder, settings.variant, workload))
+        look = look_at(Task(host, entry, settings.metric, builder, settings.variant, workloads))
         makes = load_host(entry.build_host, settings.hosts_path) if entry.build_host not in ("", name) else None
         maker = connect(makes) if makes else None
         if maker:
@@ -93,29 +94,41 @@ class Scene:
     warnings: tuple[Warned, ...]
 
     @classmethod
-    def set_up(cls, settings: Settings, waiting: Waiting | None = None, span: Range | None = None) -> "Scene":
+    def set_up(
+        cls,
+        settings: Settings,
+        waiting: Waiting | None = None,
+        span: Range | None = None,
+        workloads: tuple[Workload, ...] = (),
+    ) -> "Scene":
         """Load the recipes, read the range and look at the hosts. Raises the error of whatever is wrong.
 
         With ``waiting`` a host is first looked at when nobody else measures there. ``span`` is given where no range
-        is to be read.
+        is to be read, ``workloads`` where there are several.
         """
-        builder, workload = load_asked(settings)
+        if workloads:
+            builder = asked_builder(settings)
+            for each in workloads:
+                check_fit(builder, each, settings)
+        else:
+            builder, workload = load_asked(settings)
+            workloads = (workload,)
         settings = replace(settings, policy=replace(settings.policy, kinds=kinds_of(settings)))
         # Where nothing is built the host need not be able to.
         needed = builder if settings.repository else msgspec.structs.replace(builder, build=None)
         idle: tuple[str, ...] = ()
         if span is None:
             span, idle = span_of(settings, builder)
-        sites = tuple(Site.visit(name, settings, needed, workload, waiting) for name in settings.hosts)
+        sites = tuple(Site.visit(name, settings, needed, workloads, waiting) for name in settings.hosts)
         warned = tuple(warning for site in sites for warning in site.warnings)
-        own = (path for path in idle if path not in (builder.suspects | workload.suspects))
+        own = (path for path in idle if path not in (builder.suspects | workloads[0].suspects))
         warned += tuple(Warned(f"No commit of the range touches {path}, which you suspect") for path in own)
         if settings.repository and is_dirty(open_repository(Path(settings.repository))):
             unseen = Warned(
                 f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first."
             )
             warned = (unseen, *warned)
-        return cls(settings, builder, workload, sites, span, warned)
+        return cls(settings, builder, workloads[0], sites, span, warned)
 
     @property
     def host(self) -> Host:
@@ -132,6 +145,10 @@ class Scene:
         """What others are told who find the host busy."""
         asked = self.settings
         return f"a hunt for {asked.builder} {asked.workload}, {asked.good}..{asked.bad},"
+
+    def method(self, workload: Workload) -> str:
+        """A hash of all that a run of the workload is told."""
+        return fingerprint(self.builder, workload, [site.entry for site in self.sites])
 
     def lab(self, commits: tuple[str, ...], known: Mapping[str, str], site: Site | None = None) -> HostLab:
         """A lab that measures these commits at a site (None: the first); ``known`` is the build key of each that was
@@ -224,7 +241,8 @@ def follow_anew(scene: Scene, path: Path | None, view: View, waiting: Waiting | 
     """Begin a hunt in the history at ``path`` and follow it to its verdict."""
     with hold_all(scene, waiting) as held, closing(History.open(path)) as history:
         warned = (*scene.warnings, *room_for(history, scene))
-        scene = replace(scene, settings=experienced(history, scene.settings), warnings=warned)
+        settings = replace(experienced(history, scene.settings), told=scene.method(scene.workload))
+        scene = replace(scene, settings=settings, warnings=warned)
         hunt_id = history.begin(scene.settings, scene.facts, scene.started(0, False), time.time())
         return follow(history, hunt_id, scene, view, held, resumed=False)
 
@@ -250,6 +268,14 @@ def go_on(hunt_id: int | None, path: Path | None, view: View, waiting: Waiting |
             raise UsageError(
                 f"Hunt {hunt_id} cannot go on: its range in {scene.settings.repository} is not what it was.",
                 "Its recipe's ignore list or the repository has changed; begin a new hunt with: bisect run",
+            )
+        if scene.settings.told not in ("", scene.method(scene.workload)):
+            raise UsageError(
+                f"Hunt {hunt_id} cannot go on: its runs would be made in another way than before, so those of then and"
+                " of now cannot be compared.",
+                f"Workload {scene.workload.suite}/{scene.workload.name} or its files, what the recipe of"
+                f" {scene.builder.name} says of sysbench and perf, or the processors and the memory in hosts.toml have"
+                " changed: undo that, or begin a new hunt with: bisect run",
             )
         with hold_all(scene, waiting) as held:
             return follow(history, hunt_id, scene, view, held, resumed=True)
@@ -281,6 +307,8 @@ def follow(
             click.echo(f"Interrupted. What was measured is kept; go on with: bisect resume {hunt_id}", err=True)
             raise SystemExit(INTERRUPTED) from None
         except PerfBisectError as failure:
+            with suppress(PerfBisectError):  # of the history itself
+                history.fail(hunt_id, str(failure), time.time())
             failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: bisect resume {hunt_id}".strip()
             raise
     assert verdict is not None, "a hunt ends with a verdict"
@@ -313,13 +341,14 @@ def events(log: Log, scene: Scene, held: Mapping[str, Held], resumed: bool) -> G
         elif isinstance(event, RunFinished):
             loaded[event.host or settings.host][event.facts.commit] = event.facts.dataset
     begun = [entry.event for entry in log.history.events(log.hunt) if isinstance(entry.event, HuntStarted)]
-    memory = {facts.name: facts.memory_mib for event in reversed(begun) for facts in event.hosts}  # at the very start
+    first = {facts.name: facts for event in reversed(begun) for facts in event.hosts}  # at the very start
 
     quiet: dict[str, Turn] = defaultdict(Turn)  # of each host: one thing at a time
 
     def watched(site: Site, commits: tuple[str, ...]) -> Watched:
         lab = scene.lab(commits, known[site.host.name], site)
-        lab.loaded, lab.memory = loaded[site.host.name], memory.get(site.host.name, site.facts.memory_mib)
+        then = first.get(site.host.name, site.facts)
+        lab.loaded, lab.memory, lab.cores = loaded[site.host.name], then.memory_mib, then.cores
         lab.quiet = quiet[site.host.name]
         if site.maker:
             lab.quiet_maker = quiet[site.maker.name]

@@ -84,7 +84,7 @@ def trial_text(trial: "Trial", *, as_json: bool) -> str:
         return "\n".join([*comparison.header(trial), *comparison.lines(trial, painter(), counters=True)])
     found = noise_of_trial(trial)
     if found is None:
-        return "{}" if as_json else f"{trial.name}: too few runs to tell how they vary."
+        return "{}" if as_json else f"{trial.name}: {trial.failure or 'too few runs to tell how they vary.'}"
     return noise.as_object(trial, found) if as_json else "\n".join(noise.lines(trial, found))
 
 

@@ -11,9 +11,9 @@ from perfbisect.cli.session import hear, hold_all
 from perfbisect.core.advice import noise_of_trial
 from perfbisect.core.event import BuildFinished, BuildStarted, CandidateSkipped, LabEvent, RunFinished, Warned
 from perfbisect.core.order import Measure, Purpose, Share
-from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, order
+from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, order
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
-from perfbisect.host.lock import Held, Waiting
+from perfbisect.host.lock import Held
 from perfbisect.lab import prebuilt
 from perfbisect.lab.build import Built
 from perfbisect.lab.lab import HostLab
@@ -21,13 +21,13 @@ from perfbisect.lab.watch import Watched
 from perfbisect.store.history import History
 
 
-def perform(plan: Plan, path: Path | None, progress: Progress, waiting: Waiting | None = None) -> tuple[Trial, bool]:
+def perform(plan: Plan, path: Path | None, progress: Progress) -> tuple[Trial, bool]:
     """Build and measure; the trial, and whether all was measured that was asked for: false when Ctrl-C ended it.
 
     A comparison that was interrupted goes on when the same builds are asked for again.
     """
     scene = plan.scene
-    with hold_all(scene, waiting, plan.purpose) as held, closing(History.open(path)) as history, closing(progress):
+    with hold_all(scene, plan.waiting, plan.purpose) as held, closing(History.open(path)) as history, closing(progress):
         for warned in scene.warnings:
             progress.warn(warned)
         shop = Shop(plan, held[scene.host.name], progress)
@@ -43,19 +43,30 @@ def perform(plan: Plan, path: Path | None, progress: Progress, waiting: Waiting 
             shop.measure(trial, history)
         except KeyboardInterrupt:
             return replace(trial, state="interrupted"), False
-        except UsageError as failure:  # the data, or the server's settings, are not what they were
-            history.end_trial(trial.id, time.time())
-            failure.advice = f"What was measured before is kept as {trial.name}; the same command now begins anew."
-            raise
         except PerfBisectError as failure:
-            goes_on = "; the same command goes on with it" if asked.kind is Kind.COMPARE else ""
-            failure.advice = f"{failure.advice}\nWhat was measured is kept as {trial.name}{goes_on}.".strip()
+            history.end_trial(trial.id, None if goes_on(trial, failure) else time.time(), str(failure))
+            failure.advice = advice(trial, failure)
             raise
         finally:
             if asked.kind is Kind.NOISE and (found := noise_of_trial(trial)):
                 history.conclude_trial(trial.id, found)
         history.end_trial(trial.id, time.time())
     return replace(trial, state="done"), True
+
+
+def goes_on(trial: Trial, failure: PerfBisectError) -> bool:
+    """Whether a trial that has failed can be gone on with: not when the data, or the server's settings, have changed."""
+    return bool(trial.runs) and trial.asked.kind is Kind.COMPARE and not isinstance(failure, UsageError)
+
+
+def advice(trial: Trial, failure: PerfBisectError) -> str:
+    """What to do, and what becomes of what was measured."""
+    if not trial.runs:
+        return failure.advice
+    if isinstance(failure, UsageError):
+        return f"What was measured before is kept as {trial.name}; the same command now begins anew."
+    then = "; the same command goes on with it" if goes_on(trial, failure) else ""
+    return f"{failure.advice}\nWhat was measured is kept as {trial.name}{then}.".strip()
 
 
 @dataclass
@@ -69,7 +80,6 @@ class Shop:
     labs: dict[int, HostLab] = field(default_factory=dict)  # number of a workload → who measures it
     taken: dict[int, Built] = field(default_factory=dict)  # number of a subject → prebuilt binaries
     earlier: tuple[TrialRun, ...] = ()  # runs of sessions before this one
-    failed: set[tuple[int, int]] = field(default_factory=set)  # workload, subject: not to be tried again
     watched: Watched = field(init=False)  # the lab in use; its host is looked at before each visit
 
     def __post_init__(self) -> None:
@@ -142,17 +152,20 @@ class Shop:
         self.earlier = tuple(trial.runs)
         for work, lab in self.labs.items():
             lab.loaded = self.before(work)
-        able = [number for number, subject in enumerate(asked.subjects) if not subject.trouble]
         rounds = trial.rounds_to_do()
-        self.progress.expect(len(rounds) * len(asked.works) * len(able) * asked.runs)
+        self.progress.expect(len(rounds) * len(trial.pairs()) * asked.runs)
         for turn, number in enumerate(rounds):
             for work in range(len(asked.works)):
-                for subject in order(able, number):
-                    if not self.failed & {(work, subject), (work, 0)}:
+                for subject in order(range(len(asked.subjects)), number):
+                    if (work, subject) in trial.pairs():
                         self.say(asked, turn, len(rounds), work, subject)
                         self.visit(trial, history, number, work, subject)
         if not trial.runs:
-            raise EnvironmentFailure("Nothing was measured: no run of the base ended well.")
+            first = trial.skips[0]
+            name, what = asked.subjects[first.subject].name, asked.works[first.work].name
+            raise EnvironmentFailure(
+                f"Nothing was measured: {name} fails in {what}: {first.facts.reason}", f"See {first.facts.log}."
+            )
 
     def say(self, asked: Asked, turn: int, rounds: int, work: int, subject: int) -> None:
         """Where we are."""
@@ -176,7 +189,9 @@ class Shop:
                     trial.runs.append(run)
                     self.progress.ran(facts)
                 case CandidateSkipped(facts=skip):
-                    self.failed.add((work, subject))
+                    failed = TrialSkip(work, subject, time.time(), skip)
+                    history.skip_in_trial(trial.id, failed)
+                    trial.skips.append(failed)
                     name, what = trial.asked.subjects[subject].name, trial.asked.works[work].name
                     self.progress.warn(Warned(f"{name} fails in {what}: {skip.reason}", f"See {skip.log}."))
                 case _:

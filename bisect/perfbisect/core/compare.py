@@ -68,7 +68,7 @@ def compared(trial: Trial, metric: str) -> list[Compared]:
         runs = [run for run in trial.runs if run.work == number]
         rounds = levels(runs, metric)
         ratios = tuple(paired(rounds.get(0, {}), rounds.get(subject, {})) for subject in further)
-        found.append(Compared(work.name, work.group, ratios, counted(runs, further)))
+        found.append(Compared(work.name, work.group, ratios, counted(runs, further, metric)))
     groups = list(dict.fromkeys(row.group for row in found))
     return sorted(found, key=lambda row: groups.index(row.group))
 
@@ -104,15 +104,28 @@ def quantile(freedom: int) -> float:
     return t_quantile_975(freedom)
 
 
-def counted(runs: Sequence[TrialRun], further: range) -> dict[str, tuple[float | None, ...]]:
-    """Each counter that the base has: its median there, and the medians of the others relative to that."""
+def whole(trial: Trial) -> bool:
+    """Whether nothing has failed, and every build has a ratio in every workload."""
+    ratios = (ratio for row in compared(trial, trial.asked.metric) for ratio in row.ratios)
+    return not trial.skips and all(ratio is not None for ratio in ratios)
+
+
+def silent(trial: Trial) -> list[tuple[int, int]]:
+    """Workload and build of which there are runs, but none that has the metric."""
+    made = {(run.work, run.subject) for run in trial.runs}
+    telling = {(run.work, run.subject) for run in trial.runs if (value(run.facts, trial.asked.metric) or 0) > 0}
+    return sorted(made - telling)
+
+
+def counted(runs: Sequence[TrialRun], further: range, metric: str) -> dict[str, tuple[float | None, ...]]:
+    """The metric, QPS, and each counter that the base has: its median there, and the others' relative to that."""
     found: dict[str, tuple[float | None, ...]] = {}
-    for metric in ("qps", *COMPARED):
+    for name in dict.fromkeys((metric, "qps", *COMPARED)):
         base, *others = (
-            typical([run.facts for run in runs if run.subject == subject], metric) for subject in (0, *further)
+            typical([run.facts for run in runs if run.subject == subject], name) for subject in (0, *further)
         )
         if base:
-            found[metric] = (base, *(None if other is None else other / base for other in others))
+            found[name] = (base, *(None if other is None else other / base for other in others))
     return found
 
 

@@ -74,8 +74,11 @@ METRICS: Mapping[str, Reader] = {
 REPORTED = ("rate", "cost")
 """What a command may say of itself: the more the better, or the less."""
 
-SHOWN: Mapping[str, str] = {"latency": "ms", **{metric: metric for metric in REPORTED}}
-"""The metrics that are shown themselves where others are given as operations per second, with what stands behind."""
+UNITS: Mapping[str, str] = {"qps": "QPS", "latency": "ms", "p95": "ms", "p99": "ms"}
+"""What stands behind a number where it is not the name of the metric."""
+
+SHOWN = ("latency", *REPORTED)
+"""The metrics that are shown themselves where others are given as operations per second."""
 
 COMPARED = (
     "cpu/o", "cs/o", "instructions/o", "cycles/o", "ipc", "branches/o", "branch-misses/o", "cache-misses/o",
@@ -112,7 +115,7 @@ def shown(run: RunFacts, metric: str) -> float:
 
 def unit(metric: str) -> str:
     """What stands behind that number."""
-    return SHOWN.get(metric, "QPS")
+    return UNITS.get(metric, metric) if metric in SHOWN else "QPS"
 
 
 def typical(runs: Sequence[RunFacts], metric: str) -> float | None:

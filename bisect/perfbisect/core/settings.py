@@ -45,6 +45,7 @@ class Settings:
     quick: Quick | None = (
         None  # then the name of the workload is made up, and so is that of the builder if none is given
     )
+    told: str = ""  # a hash of all that runs are told, as it was when the hunt began; empty: nobody has kept it
 
     @property
     def hosts(self) -> tuple[str, ...]:

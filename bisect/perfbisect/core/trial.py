@@ -5,11 +5,12 @@ A trial is made of rounds. In each, every build is visited once for every worklo
 one round to the next, so that what changes slowly on the machine is on neither side.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from perfbisect.core.measurement import HostFacts, RunFacts
+from perfbisect.core.measurement import HostFacts, RunFacts, SkipFacts
 
 
 class Kind(StrEnum):
@@ -72,34 +73,50 @@ class TrialRun:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialSkip:
+    """A build that has failed in a workload, in which it is not tried again."""
+
+    work: int
+    subject: int
+    at: float
+    facts: SkipFacts
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
-    """A trial and what it has measured so far; ``runs`` grows."""
+    """A trial and what it has measured so far; ``runs`` and ``skips`` grow."""
 
     id: int
     asked: Asked
     host: HostFacts
     started: float  # seconds since the epoch
-    state: str = "running"  # or "interrupted", "done"
+    state: str = "running"  # or "interrupted", "failed", "done"
     runs: list[TrialRun] = field(default_factory=list)
+    skips: list[TrialSkip] = field(default_factory=list)
+    failure: str = ""  # why it could not go on
 
     @property
     def name(self) -> str:
         """What people call it: c3, n4."""
         return f"{self.asked.kind[0]}{self.id}"
 
-    def whole(self) -> bool:
-        """Whether every build was measured with every workload."""
-        measured = {(run.work, run.subject) for run in self.runs}
-        return len(measured) == len(self.asked.works) * len(self.asked.subjects)
+    def pairs(self) -> list[tuple[int, int]]:
+        """Workload and build of each visit of a round, without what has failed; where the base has, there is nothing."""
+        failed = {(skip.work, skip.subject) for skip in self.skips}
+        return [
+            (work, number)
+            for work in range(len(self.asked.works))
+            for number, subject in enumerate(self.asked.subjects)
+            if not subject.trouble and not failed & {(work, number), (work, 0)}
+        ]
 
     def rounds_to_do(self) -> range:
         """The numbers of the rounds that are still to be made, where incomplete ones count for nothing."""
-        wanted = self.asked.runs * len(self.asked.works) * sum(not subject.trouble for subject in self.asked.subjects)
-        made: dict[int, int] = {}
-        for run in self.runs:
-            made[run.round] = made.get(run.round, 0) + 1
+        pairs, runs = self.pairs(), Counter((run.round, run.work, run.subject) for run in self.runs)
+        made = {run.round for run in self.runs}
+        whole = sum(all(runs[number, *pair] >= self.asked.runs for pair in pairs) for number in made)
         first = max(made, default=-1) + 1
-        return range(first, first + self.asked.rounds - sum(count >= wanted for count in made.values()))
+        return range(first, first + self.asked.rounds - whole)
 
 
 def order(subjects: Sequence[int], turn: int) -> Iterator[int]:

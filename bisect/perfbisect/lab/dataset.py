@@ -2,7 +2,8 @@
 
 ``root/datasets/KEY/`` holds ``data``, and in ``dataset.json`` what is known of it. It appears there in one rename, so
 that a folder of that name is always whole. What may happen to it later is noticed when it is copied: by the number of
-its files and bytes, and for a server by what it answers to the workload's ``check``.
+its files and bytes, and for a server by what it answers to the workload's ``check``. A build that answers otherwise than
+the one that has loaded the data may be wrong itself: it is believed only when it is right on data of its own.
 
 A build that does not start on the data of its key, because a commit before it changed the format within a version, has
 data that it loaded itself, under a key of its own: KEY-BUILD.
@@ -147,24 +148,27 @@ def make(host: Host, system: System, workload: Workload, refused: Sequence[str] 
     name = next((each for each in known if each not in refused), own) if refused else name
     if name in there:
         return Data(name, fresh=False)
-    folder = visit_folder(host)
-    server = system.builder.server
-    copy(host, "", folder, owner(host, server))
-    service = service_in(host, system, folder)
-    answers: list[str] = []
-    if service:
-        initialise(service)
-        with serve(service):
-            for command in service.recipe.create:
-                service.do(command, "prepare")
-            load(host, system, workload, folder, service)
-            for command in service.recipe.settle:
-                service.do(command, "prepare")
-            answers = ask(service, system, workload)
-    else:
-        load(host, system, workload, folder, None)
-    keep(host, name, system, folder / "data", answers)
+    answers = load_anew(host, system, workload)
+    keep(host, name, system, visit_folder(host) / "data", answers)
     return Data(name, fresh=True)
+
+
+def load_anew(host: Host, system: System, workload: Workload) -> list[str]:
+    """Load data with this build into the folder of the visit; returns the answers to the check. Raises RunFailed."""
+    folder = visit_folder(host)
+    copy(host, "", folder, owner(host, system.builder.server))
+    service = service_in(host, system, folder)
+    if service is None:
+        load(host, system, workload, folder, None)
+        return []
+    initialise(service)
+    with serve(service):
+        for command in service.recipe.create:
+            service.do(command, "prepare")
+        load(host, system, workload, folder, service)
+        for command in service.recipe.settle:
+            service.do(command, "prepare")
+        return ask(service, system, workload)
 
 
 def keep(host: Host, name: str, system: System, data: PurePosixPath, answers: list[str]) -> None:
@@ -178,7 +182,8 @@ def keep(host: Host, name: str, system: System, data: PurePosixPath, answers: li
 def verify(host: Host, system: System, workload: Workload, name: str) -> None:
     """Ask the build's server, on a copy of the data, what the workload's check asks.
 
-    Raises DataDamaged when it does not answer as when the data had been loaded, RunFailed when it does not start.
+    Raises DataDamaged when it does not answer as when the data had been loaded, but either has loaded it itself, or
+    answers so on what it loads now; RunFailed when it does not start, or is the only one that answers so.
     """
     if not (workload.check and system.builder.server):
         return
@@ -190,14 +195,23 @@ def verify(host: Host, system: System, workload: Workload, name: str) -> None:
     with serve(service) as job:
         try:
             answers = ask(service, system, workload)
+            if answers == kept.answers:
+                return
+            trouble = (
+                f"the workload's check is answered {_shown(answers)}, and was answered {_shown(kept.answers)} when it had"
+                " been loaded"
+            )
         except RunFailed as failure:
             ended(service, job, "while the workload's check was asked", "run")  # then it is no fault of the data
-            raise DataDamaged(f"the loaded data {name} on host {host.name} is damaged: {failure}") from failure
-    if answers != kept.answers:
-        raise DataDamaged(
-            f"the loaded data {name} on host {host.name} is damaged: the workload's check is answered"
-            f" {_shown(answers)}, and was answered {_shown(kept.answers)} when it had been loaded"
+            trouble = str(failure)
+    if kept.build != system.key and (own := load_anew(host, system, workload)) != kept.answers:
+        raise RunFailed(
+            f"it answers the workload's check with {_shown(own)} on data that it has just loaded itself, and the build"
+            f" that has loaded {name} with {_shown(kept.answers)}",
+            stage="prepare",
+            log=str(pristine(host, name) / "dataset.json"),
         )
+    raise DataDamaged(f"the loaded data {name} on host {host.name} is damaged: {trouble}")
 
 
 def loader(host: Host, name: str) -> str:

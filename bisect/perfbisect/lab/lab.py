@@ -30,6 +30,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab import build, builds, dataset, perf, recipe, scripts, settings, source, visit
 from perfbisect.lab.server import owner
 from perfbisect.lab.ship import ship
+from perfbisect.lab.steps import Steps
 from perfbisect.lab.system import System
 from perfbisect.lab.turn import Turn
 from perfbisect.recipes.builder import Builder
@@ -67,6 +68,7 @@ class HostLab:
     ranged: bool = True  # the commits are a range, nothing without its ends; or else each stands for itself
     loaded: Mapping[str, str] = field(default_factory=dict)  # commit → key of its data in earlier sessions of the hunt
     memory: int = 0  # MiB of the host when the hunt began; 0: what it has now
+    cores: int = 0  # the same of its processors
     maker: Host | None = None  # where builds are made, if not here
     maker_entry: HostEntry | None = None
     quiet: Turn = field(default_factory=Turn)  # who has it may work on ``host``
@@ -130,7 +132,7 @@ class HostLab:
         self._values = {
             "recipe": str(recipe.place(host, self.builder)),
             "jobs": self.entry.jobs or cores,
-            **settings.sizes(self.entry, self.memory or ask(host, MEMORY_MIB) or 0, cores),
+            **settings.sizes(self.entry, self.memory or ask(host, MEMORY_MIB) or 0, self.cores or cores),
         }
         if commits := [commit for candidate, commit in enumerate(self.commits) if candidate not in self.prebuilt]:
             yield from self._prepare_to_build([commits[0], commits[-1]] if self.ranged else commits, first)
@@ -159,16 +161,13 @@ class HostLab:
 
     def _send(self, maker: Host, tips: Sequence[str], first: int) -> Generator[LabEvent, None, PurePosixPath]:
         """Bring the sources to the host that builds, as a part of the first build; returns where they are."""
-        sending = source.mirror(maker, self.repository, self.builder.place, tips)
-        while True:
-            try:
-                done, total = next(sending)
-            except StopIteration as end:
-                return PurePosixPath(end.value)
+        sending = Steps(source.mirror(maker, self.repository, self.builder.place, tips))
+        for done, total in sending:
             if not self._announced:
                 self._announced = True
                 yield BuildStarted(first, self.describe(self.commits[first]))
             yield BuildProgress(first, done, total, "send")
+        return sending.result
 
     def _build(self, candidate: int) -> Generator[LabEvent, None, bool]:
         """Build a candidate; true when it is there, and is worth being measured."""
@@ -180,13 +179,11 @@ class HostLab:
         began = time.monotonic()
         built: build.Built | None = None
         while built is None:
-            progress = build.build(self._shop, commit)
+            making = Steps(build.build(self._shop, commit))
             try:
-                while True:
-                    step = next(progress)
+                for step in making:
                     yield BuildProgress(candidate, step.done, step.total, step.stage)
-            except StopIteration as end:
-                built = end.value
+                built = making.result
             except JobLost as lost:
                 yield (told := self._lost(candidate, lost, "compile", began))
                 if isinstance(told, CandidateSkipped):
@@ -195,7 +192,7 @@ class HostLab:
                 yield self._failed(candidate, failure, began)
                 return False
             finally:
-                progress.close()
+                making.work.close()
         if self.maker:
             yield BuildProgress(candidate, 0, 0, "ship")
             ship(self.maker, self.builder.place, built.facts.key, self.host)

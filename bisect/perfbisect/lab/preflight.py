@@ -38,7 +38,7 @@ def findings(look: Look) -> Iterator[Finding]:
 
     Raises UsageError for a workload that sysbench cannot run, and for settings in hosts.toml that do not fit the host.
     """
-    if workload := look.task.workload:
+    for workload in look.task.workloads:
         check_workload(workload)
     check_pinning(look)
     for check in CHECKS:

@@ -16,6 +16,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.lab import build, command, dataset, recipe, scripts, settings, source, sysbench, visit
 from perfbisect.lab.server import Service, disguise, driver_options, service_in
+from perfbisect.lab.steps import Steps
 from perfbisect.lab.system import System
 from perfbisect.lab.toolchain import Toolchain, toolchain
 from perfbisect.recipes.builder import Builder
@@ -90,13 +91,10 @@ def _parts(subject: Subject, scratch: LocalHost) -> Iterator[Part]:
 def _plan(subject: Subject, scratch: LocalHost) -> tuple[build.Plan, PurePosixPath]:
     """How the commit is built, and the folder of that."""
     builder, commit = subject.builder, subject.commit
-    making = source.mirror(scratch, subject.repository, builder.place, [commit])
-    while True:
-        try:
-            next(making)
-        except StopIteration as made:
-            bare = made.value
-            break
+    making = Steps(source.mirror(scratch, subject.repository, builder.place, [commit]))
+    for _ in making:
+        pass
+    bare = making.result
     name = subject.variant or builder.variant
     variant = variant_of(builder, name)
     try:

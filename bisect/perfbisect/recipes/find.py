@@ -1,6 +1,6 @@
 """Recipes by name. ``given`` is a folder (or an inventory) of the user's own, which is looked at first."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,7 +38,10 @@ def load_workload(name: str, driver: str, given: str | Path = "") -> Workload:
 
     Raises RecipeError when there is none, when several suites have one, or when its suite has a mistake.
     """
-    everything = load_workloads(given)
+    return _called(name, driver, load_workloads(given))
+
+
+def _called(name: str, driver: str, everything: Sequence[Workload]) -> Workload:
     fitting = [workload for workload in everything if workload.driver == driver]
     found = [workload for workload in fitting if name in (workload.name, full_name(workload))]
     if len(found) == 1:
@@ -63,29 +66,31 @@ def load_workloads(given: str | Path = "") -> list[Workload]:
     return [workload for _, file in sorted(files.items()) for workload in for_each_driver(read_suite(file))]
 
 
-def choose_workloads(words: str, driver: str, given: str | Path = "") -> list[str]:
-    """The names of the workloads for a driver that ``words`` ask for, each once: workloads, groups and suites by their
-    names, separated by commas; a workload goes before a group of its name.
+def choose_workloads(words: str, driver: str, given: str | Path = "") -> dict[str, Workload]:
+    """The workloads for a driver that ``words`` ask for, each once, by the names that tell them apart: workloads, groups
+    and suites by their names, separated by commas; a workload goes before a group of its name.
 
     Raises RecipeError for a word that is neither, and as ``load_workload``.
     """
-    fitting = [workload for workload in load_workloads(given) if workload.driver == driver]
+    everything = load_workloads(given)
+    fitting = [workload for workload in everything if workload.driver == driver]
     short = [workload.name for workload in fitting]
-    found: dict[str, str] = {}  # full name → as it is first asked for
+    found: dict[str, tuple[str, Workload]] = {}  # full name → as it is first asked for
     for word in filter(None, map(str.strip, words.split(","))):
         members = [workload for workload in fitting if word in (workload.group, workload.suite)]
         if word not in short and members:
             for one in members:
-                found.setdefault(full_name(one), one.name if short.count(one.name) == 1 else full_name(one))
+                found.setdefault(full_name(one), (one.name if short.count(one.name) == 1 else full_name(one), one))
         elif word in short or "/" in word:
-            found.setdefault(full_name(load_workload(word, driver, given)), word)
+            one = _called(word, driver, everything)
+            found.setdefault(full_name(one), (word, one))
         else:
             groups = {workload.group for workload in fitting}
             raise RecipeError(
                 f"There is no workload and no group '{word}' for {driver}.{hint(word, [*short, *groups])}",
                 f"Workloads for {driver}: {listed(set(short))}. Groups: {listed(groups)}.",
             )
-    return list(found.values())
+    return dict(found.values())
 
 
 def full_name(workload: Workload) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from perfbisect.core.compare import Compared, Ratio, Summary, compared, summaries, tone
+from perfbisect.core.compare import Compared, Ratio, Summary, compared, silent, summaries, tone
 from perfbisect.core.trial import Subject, Trial
 from perfbisect.core.verdict import title
 from perfbisect.core.words import count, printable
@@ -31,6 +31,8 @@ def as_object(trial: Trial) -> str:
         "settings": trial.asked,
         "host": trial.host,
         "runs": len(trial.runs),
+        "skips": trial.skips,
+        "failure": trial.failure,
         "workloads": rows,
         "groups": summaries(rows),
     }
@@ -40,13 +42,15 @@ def as_object(trial: Trial) -> str:
 def header(trial: Trial) -> Iterator[str]:
     """What was compared, where and when."""
     asked, host = trial.asked, trial.host
-    state = f": {trial.state}" if trial.state != "done" else ""
+    state = "" if trial.state == "done" else trial.state
     how = [
         asked.builder,
         *filter(None, [asked.variant]),
         *(f"{name} {value}" for name, value in asked.overrides.items()),
     ]
-    yield printable(f"{trial.name}, {moment(trial.started)}: {', '.join(how)}{state}")
+    yield printable(
+        ": ".join(filter(None, [f"{trial.name}, {moment(trial.started)}", ", ".join(how), state, trial.failure]))
+    )
     yield printable(f"on {host.name}: {host.cpu}, {count(host.cores, 'core')}, kernel {host.kernel}")
     yield ""
 
@@ -77,11 +81,20 @@ def lines(trial: Trial, paint: Paint = plain, *, counters: bool = False) -> Iter
             yield ""
             yield printable(f"{row.work}, relative to {asked.subjects[0].name}")
             yield from grid(("base", *columns), [(list(relative(each)), name) for name, each in row.counters.items()])
-    alike = same(asked.subjects)
-    if alike or any(subject.trouble for subject in asked.subjects):
+    if said := list(remarks(trial)):
         yield ""
-    yield from (printable(f"{each.name} was not measured: {each.trouble}") for each in asked.subjects if each.trouble)
-    yield from (printable(f"{' and '.join(names)} are the same binary.") for names in alike)
+        yield from map(printable, said)
+
+
+def remarks(trial: Trial) -> Iterator[str]:
+    """What is missing from the table, and why; and what is the same."""
+    subjects, works = trial.asked.subjects, trial.asked.works
+    yield from (f"{each.name} was not measured: {each.trouble}" for each in subjects if each.trouble)
+    for skip in trial.skips:
+        yield f"{subjects[skip.subject].name} fails in {works[skip.work].name}: {skip.facts.reason}"
+    for work, subject in silent(trial):
+        yield f"{subjects[subject].name} has no value of {trial.asked.metric} in {works[work].name}."
+    yield from (f"{' and '.join(names)} are the same binary." for names in same(subjects))
 
 
 def named(subject: Subject) -> str:

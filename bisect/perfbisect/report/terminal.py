@@ -64,6 +64,8 @@ def verdict(story: Story) -> Iterator[str]:
 def so_far(story: Story) -> Iterator[str]:
     """What is known before there is a verdict."""
     yield "There is no verdict yet."
+    if story.hunt.failure:
+        yield printable(f"Its last session has failed: {story.hunt.failure}")
     if story.effect is not None:
         metric = title(story.settings.metric)
         yield f"{metric} of bad is {story.effect.middle:.3f} ({ends(story.effect)}) of that of good."

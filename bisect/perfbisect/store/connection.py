@@ -13,7 +13,7 @@ from pathlib import Path
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 
 APPLICATION = 0x50424953  # marks the file as ours: "PBIS"
-VERSION = 5  # the number of migrations; PRAGMA user_version of a history in its newest form
+VERSION = 6  # the number of migrations; PRAGMA user_version of a history in its newest form
 
 WAIT = 30.0  # seconds that a writer waits for another
 

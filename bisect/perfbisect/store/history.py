@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from perfbisect.core.measurement import HostFacts, SkipFacts
     from perfbisect.core.noise import Noise
     from perfbisect.core.observe import Logged
-    from perfbisect.core.trial import Asked, Trial, TrialRun
+    from perfbisect.core.trial import Asked, Trial, TrialRun, TrialSkip
     from perfbisect.store.experience import Costs
 
 
@@ -161,6 +161,17 @@ class History:
         """Say that this process works on a hunt."""
         db.table("sessions").insert({"hunt_id": hunt, "started": at, "process": here()})
 
+    def fail(self, hunt: int, failure: str, at: float) -> None:
+        """Enter why this process could not go on with a hunt. Another may."""
+        with self.transaction() as db:
+            if hunt not in self.working:
+                self.enter(db, hunt, at)
+            db.execute(
+                "UPDATE sessions SET failure = ? WHERE id = (SELECT max(id) FROM sessions WHERE hunt_id = ?)",
+                [failure, hunt],
+            )
+        self.working.add(hunt)
+
     # Builds measured without a search
 
     def begin_trial(self, asked: "Asked", host: "HostFacts", commits: "Sequence[Commit]", at: float) -> "Trial":
@@ -172,12 +183,12 @@ class History:
             return Trial(enter_trial(db, asked, host, commits, at), asked, host, at)
 
     def go_on_with_trial(self, asked: "Asked", host: "HostFacts") -> "Trial | None":
-        """The newest trial that was interrupted and asked for the same on the same machine; this process has it now."""
-        from perfbisect.store.trials import enter_asked, enter_end, unfinished
+        """The newest trial that has not ended and asked for the same on the same machine; this process has it now."""
+        from perfbisect.store.trials import enter_asked, enter_process, unfinished
 
         with self.transaction() as db:
             if trial := unfinished(self.connection, asked, host):
-                enter_end(db, trial.id, None)
+                enter_process(db, trial.id)
                 enter_asked(db, trial.id, asked)
             return trial
 
@@ -188,12 +199,19 @@ class History:
         with self.transaction() as db:
             enter_run(db, trial, run)
 
-    def end_trial(self, trial: int, at: float) -> None:
-        """Enter that everything asked for was measured."""
+    def skip_in_trial(self, trial: int, skip: "TrialSkip") -> None:
+        """Enter that a build fails in a workload."""
+        from perfbisect.store.trials import enter_skip
+
+        with self.transaction() as db:
+            enter_skip(db, trial, skip)
+
+    def end_trial(self, trial: int, at: float | None, failure: str = "") -> None:
+        """Enter that everything was measured; or why that cannot be done, with None for ``at`` if it may be later."""
         from perfbisect.store.trials import enter_end
 
         with self.transaction() as db:
-            enter_end(db, trial, at)
+            enter_end(db, trial, at, failure)
 
     def trial(self, name: str) -> "Trial":
         """The trial of that name, as c3. Raises UsageError when there is none."""

@@ -24,12 +24,13 @@ class Listed:
     commits: int  # in the range
     candidates: int  # the good end not counted
     merges: int
-    state: str  # running, interrupted, found, several, not reproduced, inconclusive
+    state: str  # running, interrupted, failed, found, several, not reproduced, inconclusive
     culprit: str | None  # full hash of the commit that a verdict names first
     probability: float | None
     ratio: float | None  # the metric after the culprit against before it; without one, of bad against good
     builds: int
     runs: int
+    failure: str = ""  # why it has failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +46,26 @@ class ListedTrial:
     host: str
     metric: str
     builds: tuple[str, ...]  # names, the base first
-    state: str  # running, interrupted, done
+    state: str  # running, interrupted, failed, done
     runs: int
+    failure: str = ""  # why it has failed
 
 
 TRIALS = """
-SELECT trials.id, kind, started, ended, process, builder, variant, host, metric,
+SELECT trials.id, kind, started, ended, process, failure, builder, variant, host, metric,
   (SELECT count(*) FROM trial_runs WHERE trial_id = trials.id) FROM trials ORDER BY trials.id
 """
 
 HUNTS = """
 SELECT hunts.id, hunts.started, builder, variant, workload, host, metric, good, bad, commits, candidates - 1,
   merges, hunts.ended, verdicts.kind,
-  (SELECT process FROM sessions WHERE sessions.hunt_id = hunts.id ORDER BY sessions.id DESC LIMIT 1),
+  sessions.process, sessions.failure,
   suspects.commit_hash, suspects.probability, coalesce(suspects.ratio, verdicts.ratio),
   (SELECT count(*) FROM builds WHERE builds.hunt_id = hunts.id AND NOT reused),
   (SELECT count(*) FROM runs WHERE runs.hunt_id = hunts.id)
 FROM hunts
 LEFT JOIN verdicts ON verdicts.hunt_id = hunts.id AND hunts.ended IS NOT NULL
+LEFT JOIN sessions ON sessions.id = (SELECT max(id) FROM sessions WHERE hunt_id = hunts.id)
 LEFT JOIN suspects ON suspects.hunt_id = verdicts.hunt_id AND suspects.rank = 0
 """
 
@@ -71,7 +74,7 @@ def read_hunts(connection: sqlite3.Connection, hunt: int | None = None) -> tuple
     """All hunts, or one, oldest first."""
     where, values = ("", []) if hunt is None else (" WHERE hunts.id = ?", [hunt])
     rows = connection.execute(f"{HUNTS}{where} ORDER BY hunts.id", values)
-    return tuple(Listed(*(*row[:12], state(*row[12:15]), *row[15:])) for row in rows)
+    return tuple(Listed(*(*row[:12], state(*row[12:16]), *row[16:], row[15] or "")) for row in rows)
 
 
 def read_trials(connection: sqlite3.Connection) -> tuple[ListedTrial, ...]:
@@ -84,21 +87,26 @@ def read_trials(connection: sqlite3.Connection) -> tuple[ListedTrial, ...]:
     return tuple(
         ListedTrial(
             f"{kind[0]}{trial}", kind, started, builder, variant, tuple(workloads.get(trial, ())), host, metric,
-            tuple(builds.get(trial, ())), trial_state(ended, process), runs,
+            tuple(builds.get(trial, ())), trial_state(ended, process, failure), runs, failure or "",
         )
-        for trial, kind, started, ended, process, builder, variant, host, metric, runs in connection.execute(TRIALS)
+        for trial, kind, started, ended, process, failure, builder, variant, host, metric, runs in connection.execute(TRIALS)
     )  # fmt: skip
 
 
-def trial_state(ended: float | None, process: str | None) -> str:
+def trial_state(ended: float | None, process: str | None, failure: str | None) -> str:
     """Where a trial stands."""
-    if ended is not None:
-        return "done"
-    return "running" if process is not None and alive(process) else "interrupted"
+    return "done" if ended is not None and failure is None else unfinished(process, failure)
 
 
-def state(ended: float | None, kind: str | None, process: str | None) -> str:
+def state(ended: float | None, kind: str | None, process: str | None, failure: str | None) -> str:
     """Where a hunt stands."""
     if ended is not None and kind is not None:
         return STATES[kind]
+    return unfinished(process, failure)
+
+
+def unfinished(process: str | None, failure: str | None) -> str:
+    """Where anything stands that has not come to its end."""
+    if failure is not None:
+        return "failed"
     return "running" if process is not None and alive(process) else "interrupted"

@@ -8,7 +8,7 @@ is null. ``event_id`` is the entry of the log that a fact comes from.
 import sqlite_utils
 
 from perfbisect.store.connection import APPLICATION, VERSION
-from perfbisect.store.trial_tables import SUBJECTS, TRIALS
+from perfbisect.store.trial_tables import FAILURES, SUBJECTS, TRIALS
 
 migrations = sqlite_utils.Migrations("perfbisect")
 
@@ -333,6 +333,12 @@ def m004_hosts(db: sqlite_utils.Database) -> None:
 def m005_subjects(db: sqlite_utils.Database) -> None:
     """A trial may have several builds and workloads, and builds that are no commits."""
     run(db, SUBJECTS, 5)
+
+
+@migrations()
+def m006_failures(db: sqlite_utils.Database) -> None:
+    """Why a hunt or a trial could not go on, and what has failed in a trial."""
+    run(db, FAILURES, 6)
 
 
 def migrate(db: sqlite_utils.Database) -> None:

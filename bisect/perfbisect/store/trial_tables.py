@@ -113,3 +113,19 @@ JOIN trial_builds ON trial_builds.trial_id = trial_runs.trial_id AND trial_build
 JOIN trial_workloads ON trial_workloads.trial_id = trial_runs.trial_id
   AND trial_workloads.number = trial_runs.workload
 """
+
+FAILURES = """
+ALTER TABLE sessions ADD COLUMN failure TEXT;
+ALTER TABLE trials ADD COLUMN failure TEXT;
+
+CREATE TABLE trial_skips ( -- builds that fail in a workload
+  trial_id INTEGER NOT NULL REFERENCES trials(id),
+  workload INTEGER NOT NULL, -- its number
+  build INTEGER NOT NULL, -- its number
+  at REAL NOT NULL,
+  stage TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  seconds REAL NOT NULL,
+  log TEXT NOT NULL,
+  PRIMARY KEY (trial_id, workload, build)
+) WITHOUT ROWID"""

@@ -10,10 +10,10 @@ import sqlite_utils
 
 from perfbisect.core.codec import builtins, dumps
 from perfbisect.core.event import Commit
-from perfbisect.core.measurement import HostFacts, RunFacts
+from perfbisect.core.measurement import HostFacts, RunFacts, SkipFacts
 from perfbisect.core.noise import ENOUGH, Noise, noise_in
 from perfbisect.core.settings import Settings
-from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, Work
+from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, Work
 from perfbisect.process import here
 from perfbisect.store.facts import clean, host_row, insert
 from perfbisect.store.listing import trial_state
@@ -83,6 +83,22 @@ def enter_run(db: sqlite_utils.Database, trial: int, run: TrialRun) -> None:
     db.table("trial_runs").insert(row)
 
 
+def enter_skip(db: sqlite_utils.Database, trial: int, skip: TrialSkip) -> None:
+    """A build fails in a workload."""
+    facts = skip.facts
+    row = {
+        "trial_id": trial,
+        "workload": skip.work,
+        "build": skip.subject,
+        "at": skip.at,
+        "stage": facts.stage,
+        "reason": facts.reason,
+        "seconds": facts.seconds,
+        "log": facts.log,
+    }
+    db.table("trial_skips").insert(row)
+
+
 def enter_noise(db: sqlite_utils.Database, trial: int, noise: Noise) -> None:
     """What the runs of an A/A come to."""
     db.execute(
@@ -96,24 +112,26 @@ def enter_asked(db: sqlite_utils.Database, trial: int, asked: Asked) -> None:
     db.execute("UPDATE trials SET metric = ?, visits = ? WHERE id = ?", [asked.metric, asked.rounds, trial])
 
 
-def enter_end(db: sqlite_utils.Database, trial: int, at: float | None) -> None:
-    """A trial has ended; or, with None, this process goes on with it."""
-    if at is None:
-        db.execute("UPDATE trials SET ended = NULL, process = ? WHERE id = ?", [here(), trial])
-    else:
-        db.execute("UPDATE trials SET ended = ? WHERE id = ?", [at, trial])
+def enter_end(db: sqlite_utils.Database, trial: int, at: float | None, failure: str = "") -> None:
+    """A trial has ended, or with a ``failure`` has stopped; with None for ``at`` it can go on."""
+    db.execute("UPDATE trials SET ended = ?, failure = ? WHERE id = ?", [at, failure or None, trial])
+
+
+def enter_process(db: sqlite_utils.Database, trial: int) -> None:
+    """This process goes on with a trial."""
+    db.execute("UPDATE trials SET failure = NULL, process = ? WHERE id = ?", [here(), trial])
 
 
 def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
     """A trial with all its runs; None when there is none of that number."""
     row = connection.execute(
-        "SELECT kind, started, ended, process, builder, variant, overrides, host, host_id, metric, visits, runs"
-        " FROM trials WHERE id = ?",
+        "SELECT kind, started, ended, process, builder, variant, overrides, host, host_id, metric, visits, runs,"
+        " failure FROM trials WHERE id = ?",
         [number],
     ).fetchone()
     if row is None:
         return None
-    kind, started, ended, process, builder, variant, overrides, host, host_id, metric, visits, runs = row
+    kind, started, ended, process, builder, variant, overrides, host, host_id, metric, visits, runs, failure = row
     builds = connection.execute(
         "SELECT name, commit_hash, path, build_key, binary_hash, version, trouble FROM trial_builds"
         " WHERE trial_id = ? ORDER BY number",
@@ -131,16 +149,25 @@ def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
     made = connection.execute(
         "SELECT visit, workload, build, at, cost, body FROM trial_runs WHERE trial_id = ? ORDER BY number", [number]
     )
+    skips = connection.execute(
+        "SELECT workload, build, at, stage, reason, log, seconds FROM trial_skips WHERE trial_id = ? ORDER BY at",
+        [number],
+    )
     return Trial(
         number,
         asked,
         read_host(connection, host_id),
         started,
-        trial_state(ended, process),
+        trial_state(ended, process, failure),
         [
             TrialRun(visit, work, subject, at, cost, msgspec.convert(json.loads(body), RunFacts))
             for visit, work, subject, at, cost, body in made
         ],
+        [
+            TrialSkip(work, subject, at, SkipFacts(subjects[subject].commit or subjects[subject].name, *facts))
+            for work, subject, at, *facts in skips
+        ],
+        failure or "",
     )
 
 
@@ -153,14 +180,14 @@ def read_host(connection: sqlite3.Connection, row: int) -> HostFacts:
 
 
 def unfinished(connection: sqlite3.Connection, asked: Asked, host: HostFacts) -> Trial | None:
-    """The newest comparison that was interrupted, if it asked for the same of the same builds on the same machine."""
+    """The newest comparison that was interrupted or failed, if it asked for the same of the same builds on the same machine."""
     rows = connection.execute(
         "SELECT id FROM trials WHERE kind = ? AND ended IS NULL AND builder = ? AND host = ? ORDER BY id DESC",
         [asked.kind, asked.builder, asked.host],
     ).fetchall()
     for (number,) in rows:
         trial = read_trial(connection, number)
-        if trial and trial.state == "interrupted" and same(trial.asked, asked) and trial.host == host:
+        if trial and trial.state != "running" and same(trial.asked, asked) and trial.host == host:
             return trial
     return None
 

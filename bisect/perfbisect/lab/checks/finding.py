@@ -43,7 +43,7 @@ class Task:
     metric: str = "qps"
     builder: Builder | None = None
     variant: str = ""  # of the builder; "" is the recipe's own choice
-    workload: Workload | None = None
+    workloads: tuple[Workload, ...] = ()  # that are to be run, if that is known
 
 
 @dataclass(frozen=True, slots=True)

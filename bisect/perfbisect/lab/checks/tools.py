@@ -70,8 +70,8 @@ def needed(task: Task) -> list[str]:
 
 
 def by_sysbench(task: Task) -> bool:
-    """Whether sysbench drives the workload, as far as that is known."""
-    return task.workload is None or not task.workload.command
+    """Whether sysbench drives a workload, as far as that is known."""
+    return not task.workloads or not all(workload.command for workload in task.workloads)
 
 
 def check_pinning(look: Look) -> None:

@@ -1,0 +1,50 @@
+"""How runs are made: what those of two builds must have in common, beyond data and machine, to be compared."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from perfbisect.lab import files, recipe, scripts
+from perfbisect.recipes import suites
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.workload import Workload
+
+FOR_PEOPLE = frozenset({"summary", "group", "folder", "suspects"})  # of a workload: no run is another for them
+OF_SERVER = ("sysbench", "perf_scope")  # the rest of a server's recipe is in the key of its data
+
+
+def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntry]) -> str:
+    """A hash of all that a run of the workload is told, its files included; ``entries`` are those of the hosts.
+
+    What is empty is left out, so that a key which a later release of ours brings is no change.
+    """
+    own = {name: each for name, each in msgspec.structs.asdict(workload).items() if each and name not in FOR_PEOPLE}
+    served = msgspec.to_builtins(builder.server) if builder.server else {}
+    told = json.dumps(
+        [own, builder.library, _driven(served), _conditional(builder), [_share(entry) for entry in entries]],
+        sort_keys=True,
+    )
+    beside = {
+        name: file for name, file in scripts.to_send(workload).items() if name != f"{scripts.SUITE}/{suites.FILE}"
+    }
+    given = recipe.archive(builder) if "{recipe}" in told else b""
+    return hashlib.sha256(told.encode() + files.archive(beside) + given).hexdigest()[:16]
+
+
+def _driven(server: object) -> dict[str, object]:
+    """What a server's recipe says of how it is driven and counted."""
+    return {key: server[key] for key in OF_SERVER if key in server} if isinstance(server, Mapping) else {}
+
+
+def _conditional(builder: Builder) -> list[object]:
+    """The same of its conditions, each with what it depends on."""
+    found = ((when, _driven(when.change.get("server"))) for when in builder.when)
+    return [[when.version, when.file, when.missing, when.compiler, driven] for when, driven in found if driven]
+
+
+def _share(entry: HostEntry) -> list[object]:
+    """What of a host is for the server and for the client."""
+    return [entry.server_cpus, entry.client_cpus, entry.memory]

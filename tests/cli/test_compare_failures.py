@@ -1,0 +1,49 @@
+"""`bisect compare` where something fails on the way."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.tools
+
+Invoke = Callable[..., tuple[int, str, str]]
+HOW = ["--builder", "script", "--repo", "repo", "--runs", "1"]
+FAILS_LATER = """\
+[ "$1" = one ] || echo again >>COUNT
+[ "$1" = one ] || [ $(wc -l <COUNT) = 1 ] || exit 7
+echo rate 50"""
+
+
+def test_what_fails_on_the_way_is_said_kept_and_told_later(
+    invoke: Invoke, script: Callable[[str], str], tmp_path: Path
+) -> None:
+    base = script("echo rate 100")
+    other = script(FAILS_LATER.replace("COUNT", str(tmp_path / "count")))
+    status, out, err = invoke("compare", base, other, "--workload", "all", "--visits", "2", *HOW)
+    reason = f"{other} fails in two: it ended with status 7"
+    assert status == 2, err
+    assert reason in err
+    assert reason in out
+    assert "  50.0 rate" in err
+    assert len(re.findall(r"^ 0.50  (one|two)$", out, re.MULTILINE)) == 2, "what was measured counts"
+    assert re.search(r" compared$", invoke("history")[1], re.MULTILINE)
+    assert reason in invoke("show", "c1")[1]
+    [skip] = json.loads(invoke("show", "c1", "--json")[1])["skips"]
+    assert (skip["work"], skip["subject"], skip["facts"]["stage"]) == (1, 1, "run")
+
+
+def test_where_nothing_could_be_measured_it_is_said_why_and_begun_anew(
+    invoke: Invoke, script: Callable[[str], str]
+) -> None:
+    builds = [script("exit 3 # now"), script("exit 3")]
+    for number in (1, 2):
+        status, _, err = invoke("compare", *builds, "--workload", "one", "--visits", "1", *HOW)
+        assert status == 4
+        assert f"Nothing was measured: {builds[0]} fails in one: it ended with status 3" in err
+        assert "going on with" not in err
+        [*_, last] = json.loads(invoke("history", "--json")[1])
+        assert (last["id"], last["state"]) == (f"c{number}", "failed")
+        assert last["failure"].startswith("Nothing was measured")

@@ -1,0 +1,47 @@
+"""`bisect resume` of a hunt that has failed: when something has changed since then, and when nothing has."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.tools
+
+Invoke = Callable[..., tuple[int, str, str]]
+HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain"]
+SUITE, HISTORY = Path("workloads/script/suite.toml"), Path(".local/state/perfbisect/history.db")
+
+
+def test_a_hunt_that_has_failed_goes_on_as_it_began(
+    invoke: Invoke, script: Callable[[str], str], seal: Path, tmp_path: Path
+) -> None:
+    """The bad end needs a file to run, which comes later; both write down how many processors they are told."""
+    mended, seen = tmp_path / "mended", tmp_path / "seen"
+    SUITE.write_text(SUITE.read_text().replace('"{threads}"', '"{cores}"'))
+    good = script(f"echo $2 >>{seen}; echo rate 100")
+    bad = script(f"[ -e {mended} ] || exit 7; echo $2 >>{seen}; echo rate 10")
+    status, _, said = invoke("run", good, bad, *HUNT)
+    assert status == 4
+    assert "the bad end" in said and "bisect resume 1" in said
+    assert "failed: nothing can be compared, because the bad end," in invoke("history")[1]
+    assert "Its last session has failed: nothing can be compared" in invoke("show")[1]
+
+    before = SUITE.read_text()
+    SUITE.write_text(before.replace('"one", "{cores}"]', '"one", "{cores}", "more"]'))
+    status, _, said = invoke("resume", "--plain")
+    assert status == 3
+    assert "Hunt 1 cannot go on: its runs would be made in another way" in said
+    assert "undo that, or begin a new hunt" in said
+
+    SUITE.write_text(before)
+    mended.touch()
+    seen.unlink(missing_ok=True)
+    with closing(sqlite3.connect(seal / HISTORY)) as history, history:
+        history.execute("update events set body = json_set(body, '$.host.cores', 77) where kind = 'HuntStarted'")
+    status, out, said = invoke("resume", "--plain")
+    assert status == 0, said
+    assert "The culprit is" in out
+    assert set(seen.read_text().split()) == {"77"}
+    assert "found" in invoke("history")[1]
