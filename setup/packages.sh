@@ -27,6 +27,7 @@ want() { have "$1" || optional="$optional $2"; }
 want iostat sysstat
 want tclsh tcl
 want redis-server redis-server
+want db_bench rocksdb-tools
 
 [ -z "$missing$optional" ] && exit 0
 if [ "$(id -u)" != 0 ]; then

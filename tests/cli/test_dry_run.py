@@ -1,5 +1,8 @@
 """What a hunt would run, told without running it."""
 
+import os
+import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from perfbisect.cli.run import run
+from perfbisect.errors import EnvironmentFailure
 
 pytestmark = pytest.mark.tools
 
@@ -24,10 +28,14 @@ artifacts = ["bin/kvd"]
 [server]
 config = "kv.conf"
 initialise = [["{prefix}/bin/kvd", "--initialise", "{data}"]]
+env = { KV_HOME = "{data}" }
 start = ["{prefix}/bin/kvd", "--config={config}"]
 ready = ["{prefix}/bin/kv", "ping"]
 create = [["{prefix}/bin/kv", "create", "bench; rm -rf ~"]]
 settle = [["{prefix}/bin/kv", "settle"]]
+
+[dataset]
+format_command = ["{prefix}/bin/kvd", "--format"]
 
 [[when]]
 version = ">=2"
@@ -62,14 +70,15 @@ def told(tmp_path: Path, git: Callable[..., str]) -> Callable[..., str]:
     write(tmp_path / "builders" / "kv" / "builder.toml", BUILDER)
     write(tmp_path / "builders" / "kv" / "kv.conf", "cache = {cache}M\n{settings}\n")
     write(tmp_path / "workloads" / "kv" / "suite.toml", SUITE)
-    write(tmp_path / "hosts.toml", f'[hosts.here]\nroot = "{tmp_path}/ours"\nmemory = 1024\n')
 
-    def ask(good: str, bad: str) -> str:
+    def ask(good: str, bad: str, host: str = "", more: str = "", root: str = "ours") -> str:
+        write(tmp_path / "hosts.toml", f'[hosts.here]\nroot = "{tmp_path}/{root}"\nmemory = 1024\n{host}\n{more}')
         places = {name: str(tmp_path / name) for name in ("builders", "workloads", "repo")}
         places |= {"hosts": str(tmp_path / "hosts.toml"), "builder": "kv", "workload": "get", "host": "here"}
         options = [word for name, value in places.items() for word in (f"--{name}", value)]
         done = CliRunner().invoke(run, [good, bad, *options, "--time", "7", "--dry-run"], standalone_mode=False)
-        assert done.exception is None, done.exception
+        if done.exception:
+            raise done.exception
         return done.output
 
     return ask
@@ -84,14 +93,15 @@ def test_every_command_is_told_in_its_order(told: Callable[..., str], tmp_path: 
         "make -j",
         "make install",
         "cache = 716M",
+        f"KV_HOME={visit}/data {work}/prefix/bin/kvd --format",
         f"{work}/prefix/bin/kvd --initialise {visit}/data",
-        f"{work}/prefix/bin/kvd --config={visit}/config --quick &",
-        f"until {work}/prefix/bin/kv ping; do",
+        f"KV_HOME={visit}/data {work}/prefix/bin/kvd --config={visit}/config --quick &",
+        f"until KV_HOME={visit}/data {work}/prefix/bin/kv ping; do",
         f"{work}/prefix/bin/kv create 'bench; rm -rf ~'",
         f"{work}/prefix/bin/kvbench --fill",
         f"{work}/prefix/bin/kv settle",
         "kill -s TERM SERVER",
-        "# a visit",
+        f"# a visit, on a copy of that, in {work}/prefix\n",
         "perf stat",
         "-p SERVER",
         f"{work}/prefix/bin/kvbench --seconds=7",
@@ -109,3 +119,45 @@ def test_what_is_different_at_the_other_end_is_told_apart(told: Callable[..., st
     assert "--quick" not in other
     assert "kvd --config=" in other
     assert "make install" not in other
+
+
+def test_processors_are_told_where_they_are_chosen(told: Callable[..., str]) -> None:
+    loading, visit = told("2.0", "2.1", 'server_cpus = "0-1"\nclient_cpus = "1"').split("# a visit")
+    assert "taskset" not in loading, "nobody measures yet"
+    assert re.search(r"^KV_HOME=\S+ taskset -c 0-1 \S+/kvd --config=", visit, re.MULTILINE)
+    assert re.search(r"^taskset -c 1 perf stat ", visit, re.MULTILINE)
+
+
+def test_perf_is_told_where_it_can_count(
+    told: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "bin" / "perf", "#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin" / "perf").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    said = told("2.0", "2.1")
+    assert "perf" not in said.replace(str(tmp_path), "")
+    assert "kvbench --seconds=7" in said
+
+
+def test_builds_are_told_where_they_are_made(told: Callable[..., str], tmp_path: Path) -> None:
+    maker = f'[hosts.maker]\nroot = "{tmp_path}/theirs"\njobs = 7\nccache_size = "3G"'
+    said = told("2.0", "2.1", 'build_host = "maker"\njobs = 3', maker)
+    made, measured = said.split("# configuration of the server")
+    assert f"# build, in {tmp_path}/theirs/work/kv/build on host maker, which sends the result to host here" in made
+    assert "make -j7\n" in made
+    assert "CCACHE_MAXSIZE=3G" in made
+    assert f"{tmp_path}/ours" not in made
+    assert f"{tmp_path}/ours/work/kv/prefix/bin/kvd" in measured
+    assert f"{tmp_path}/theirs" not in measured
+
+
+def test_only_the_hosts_own_folder_has_to_be_short(
+    told: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / ("long" * 30)
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    assert "kvbench" in told("2.0", "2.1")
+    assert not [*scratch.iterdir()]
+    with pytest.raises(EnvironmentFailure, match="the path of the server's socket is too long"):
+        told("2.0", "2.1", root="far" * 30)

@@ -134,3 +134,32 @@ def test_a_controller_that_is_killed_again_and_again_goes_on(far: Hunt, machine:
     assert far.run(argv) == 0
     far.check()
     assert "sysbench" not in machine.inside("ps -e -o args=")
+
+
+SERVED = """
+summary = "a server of the tests"
+driver = "kv"
+build = { compile = [["make"]], install = [["make", "install"]], artifacts = [] }
+[server]
+initialise = [["{recipe}/init", "{data}"]]
+start = ["{prefix}/kvd", "{socket}"]
+ready = ["{prefix}/kv", "{socket}", "ping"]
+"""
+
+
+def test_a_dry_run_tells_the_paths_of_that_machine_and_leaves_it_alone(
+    machine: Machine, tmp_path: Path, git: Callable[..., str]
+) -> None:
+    for name in ("one", "two"):
+        git("commit", "-q", "--allow-empty", "-m", name)
+    recipe = tmp_path / "builders" / "kv" / "builder.toml"
+    recipe.parent.mkdir(parents=True)
+    recipe.write_text(SERVED)
+    words = ["run", "HEAD~1", "HEAD", "--builder", "kv", "--builders", str(tmp_path / "builders"), "--host", "far"]
+    words += ["--repo", str(tmp_path / "repo"), "--run", "kvbench {socket}", "--dry-run"]
+    done = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    for path in ("visit/socket ping", "visit/data", "work/kv/prefix/kvd", "recipes/"):
+        assert f"{machine.root}/{path}" in done.stdout
+    assert "perfbisect-" not in done.stdout, "the scratch folder"
+    assert not [*Path(machine.root).iterdir()]

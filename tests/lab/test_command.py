@@ -4,9 +4,12 @@ import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from perfbisect.lab.command import CLOCK, outcome, timed
+from perfbisect.lab.command import CLOCK, outcome, timed, told_to_prepare, values
 from perfbisect.lab.ended import Ended
+from perfbisect.lab.system import System
+from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import Workload
 
 
@@ -89,3 +92,15 @@ def test_words_of_a_command_stay_words(tmp_path: Path) -> None:
         workload("printf", "[%s]", "a b", "$(x)", ";", "{prefix}"), {"prefix": "/p q"}, PurePosixPath(tmp_path)
     )
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "[a b][$(x)][;][/p q]"
+
+
+def test_args_are_filled_in_and_tell_data_apart_that_they_change() -> None:
+    one = Workload(
+        name="w", summary="", group="", command=["run", "{keys}", "{sync}"], prepare_commands=[["load", "{keys}"]],
+        args={"keys": 5, "sync": True},
+    )  # fmt: skip
+    path = PurePosixPath("/x")
+    filled = values(System("c", "k", path, Builder(summary="", driver="d"), {"prefix": "/x"}), one, path, path, None)
+    assert (filled["keys"], filled["sync"], filled["prefix"]) == ("5", "true", "/x")
+    more, unsynced = replace(one, args=one.args | {"keys": 6}), replace(one, args=one.args | {"sync": False})
+    assert told_to_prepare(more) != told_to_prepare(one) == told_to_prepare(unsynced)

@@ -107,6 +107,13 @@ def test_an_option_that_the_command_does_not_take_is_refused() -> None:
     assert changed.threads == 4
 
 
+def test_an_arg_that_the_command_does_not_take_is_refused() -> None:
+    hunt = Settings("v1", "v2", "/src/rocksdb.git", "rocksdb", "fillseq_disable_wal", "local", overrides={"num": 7})
+    assert load_asked(hunt)[1].args["num"] == 7
+    with pytest.raises(UsageError, match=r"--set seek-nexts would change nothing: .* does not use {seek-nexts}"):
+        load_asked(replace(hunt, overrides={"seek-nexts": 5}))
+
+
 def test_a_shell_is_used_where_it_is_named_and_nowhere_else() -> None:
     assert words("--run", "sh -c './a; ./b'") == ["sh", "-c", "./a; ./b"]
     assert words("--run", "./a; ./b $(x)") == ["./a;", "./b", "$(x)"]

@@ -128,6 +128,7 @@ MISTAKES = {
         f'{COMMAND}prepare_commands = [["x", "{{datta}}"]]',
         r"`workloads.x.prepare_commands\[0\]\[1\]` has the unknown placeholder {datta}. Did you mean 'data'",
     ),
+    "arg": (f'{COMMAND}args = {{data = "x"}}', r'`workloads.x.args` has "data", which {data} stands for already'),
     "no program": ("[workloads.x]\nprepare_commands = [[]]", r"must be a command"),
     "slash": ('[workloads."a/b"]\nsummary = "x"\nstatement = "x"', r"has a / in its name"),
     "reader's key": ('[workloads.x]\ndriver = "x"', r"`workloads.x.driver` is not a key"),
@@ -137,8 +138,7 @@ MISTAKES = {
 @pytest.mark.parametrize("case", MISTAKES)
 def test_a_mistake_is_named(suite: Path, case: str) -> None:
     text, sentence = MISTAKES[case]
-    shared = SUITE.replace("args = {tables = 1, rate = 0.5}\n", "") if "command" in text else SUITE
-    suite.write_text(shared + text)
+    suite.write_text(SUITE + text)
     with pytest.raises(RecipeError, match=sentence) as caught:
         load_workloads()
     assert str(caught.value).startswith(f"{suite}:")
@@ -161,6 +161,13 @@ def test_a_suite_without_workloads_is_a_mistake(suite: Path) -> None:
     suite.write_text('summary = "x"\ndriver = "y"\n[workloads]\n')
     with pytest.raises(RecipeError, match="`workloads` is empty"):
         load_workloads()
+
+
+def test_the_args_of_a_command_are_placeholders(suite: Path) -> None:
+    own = 'args = {key-size = 20}\nprepare_commands = [["y", "{tables}"]]'
+    suite.write_text(SUITE + COMMAND.replace('["x"]', '["x", "--size={key-size}"]') + own)
+    asked = load_workload("x", "small")
+    assert asked.args == {"tables": 1, "rate": 0.5, "key-size": 20}
 
 
 @pytest.mark.parametrize(

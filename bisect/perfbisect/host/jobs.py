@@ -333,15 +333,19 @@ def _listed(host: Host, script: str) -> tuple[Job, ...]:
     return tuple(_job(PurePosixPath(folder), stat) for folder, stat in zip(lines[::2], lines[1::2], strict=True))
 
 
+def pinned(cpus: str) -> list[str]:
+    """What stands before a command that may use these processors only: a taskset list, "" for all of them."""
+    return ["taskset", "-c", cpus] if cpus else []
+
+
 def _command(argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str], timeout: float, cpus: str) -> str:
     """The text of the file ``command``."""
     settings = shlex.join(f"{name}={value}" for name, value in env.items())
     limit = ["timeout", "-k", f"{GRACE:g}", f"{timeout:g}"]
-    pinned = ["taskset", "-c", cpus] if cpus else []
     return (
         f"cd -- {shlex.quote(str(cwd))} &&\n"
         f'exec env -i PATH="$PATH" HOME="$HOME" USER="${{USER:-}}" {settings} \\\n'
-        f"    {shlex.join([*limit, *pinned, *argv])}\n"
+        f"    {shlex.join([*limit, *pinned(cpus), *argv])}\n"
     )
 
 

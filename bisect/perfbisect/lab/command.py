@@ -33,15 +33,22 @@ def values(
     """All placeholders of its commands; ``placed`` is where its files are, ``folder`` is that of the visit."""
     of_system: Values = service.values if service else {**system.values, "data": str(folder / "data")}
     own: Values = {"threads": workload.threads, "time": f"{workload.time:g}", "warmup": f"{workload.warmup:g}"}
-    return {**of_system, **own, "suite": str(placed / scripts.SUITE)}
+    return {**of_system, **own, **_args(workload), "suite": str(placed / scripts.SUITE)}
 
 
 def told_to_prepare(workload: Workload) -> list[str]:
     """Everything that can change what its commands prepare, but for the build."""
     commands = repr(workload.prepare_commands)
-    used = {key: getattr(workload, key) for key in ("threads", "time", "warmup") if f"{{{key}}}" in commands}
+    own = {"threads": workload.threads, "time": workload.time, "warmup": workload.warmup, **_args(workload)}
+    used = {key: value for key, value in own.items() if f"{{{key}}}" in commands}
     beside = hashlib.sha256(files.archive(scripts.to_send(workload))).hexdigest() if "{suite}" in commands else ""
     return [commands, repr(used), beside]
+
+
+def _args(workload: Workload) -> dict[str, str]:
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in workload.args.items()
+    }
 
 
 def timed(workload: Workload, filled: Values, folder: PurePosixPath) -> list[str]:

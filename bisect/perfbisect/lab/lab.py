@@ -124,10 +124,7 @@ class HostLab:
         jobs.prune(host, KEPT)
         host.run(["sh", "-c", _TIDY, "tidy", str(host.root), str(KEPT)], timeout=600)
         absent = missing(host, ["vmstat", "iostat"])  # the preflight has told of what is missing
-        try:
-            counts = bool(perf.probe(host))
-        except EnvironmentFailure:
-            counts = False
+        counts = perf.counts(host)
         cores = ask(host, CORES) or 1
         self._values = {
             "recipe": str(recipe.place(host, self.builder)),

@@ -76,6 +76,14 @@ def probe(host: Host) -> Counters:
     return counters
 
 
+def counts(host: Host) -> bool:
+    """Whether perf can count there."""
+    try:
+        return bool(probe(host))
+    except EnvironmentFailure:
+        return False
+
+
 def refusal(host: str, output: str) -> str:
     """The sentence for a perf that counts nothing."""
     if "paranoid" in output or "ermission" in output:

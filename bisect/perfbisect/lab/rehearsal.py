@@ -1,21 +1,25 @@
 """What a hunt would run for a commit, told command by command; nothing of it is run.
 
-Everything is put together by those who would run it, for a scratch folder of this machine in place of the host's root
-folder. Of the host itself only its memory, cores and compiler are asked.
+Everything is put together by those who would run it. Of the hosts themselves only little is asked: memory, cores and
+compiler, what perf can count, who we are there and which port is free. What would be copied there, the checkout and
+small files, goes to a scratch folder of this machine, whose name then gives way to that of the host's root folder.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
+import msgspec
+
 from perfbisect.errors import EnvironmentFailure
+from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
-from perfbisect.lab import build, command, dataset, recipe, scripts, settings, source, sysbench, visit
-from perfbisect.lab.server import Service, disguise, driver_options, service_in
+from perfbisect.lab import build, command, dataset, perf, recipe, scripts, settings, source, sysbench, visit
+from perfbisect.lab.server import Service, disguise, driver_options, site
 from perfbisect.lab.steps import Steps
 from perfbisect.lab.system import System
 from perfbisect.lab.toolchain import Toolchain, toolchain
@@ -43,6 +47,8 @@ class Subject:
 
     host: Host
     entry: HostEntry
+    maker: Host | None  # where builds are made, if not there
+    maker_entry: HostEntry | None
     builder: Builder
     variant: str
     workload: Workload
@@ -54,43 +60,23 @@ def rehearse(subject: Subject) -> tuple[Part, ...]:
     """The commands of the build, of loading data, of a visit and of a run."""
     with TemporaryDirectory(prefix="perfbisect-") as folder:
         scratch = LocalHost(subject.host.name, PurePosixPath(folder))
-        parts = tuple(_parts(subject, scratch))
-    root, pids = str(subject.host.root), ("-p " + str(PID), "-p SERVER")
-
-    def there(line: str) -> str:
-        return line.replace(folder, root).replace(*pids)
-
-    return tuple(Part(there(part.title), tuple(map(there, part.lines))) for part in parts if part.lines)
+        plan = _plan(subject, scratch)
+        made, measured = tuple(_build(subject, plan)), tuple(_measurement(subject, scratch, plan))
+    maker = subject.maker or subject.host
+    parts = *_there(made, folder, str(maker.root)), *_there(measured, folder, str(subject.host.root))
+    return tuple(part for part in parts if part.lines)
 
 
-def _parts(subject: Subject, scratch: LocalHost) -> Iterator[Part]:
-    workload, entry = subject.workload, subject.entry
-    plan, work = _plan(subject, scratch)
-    yield Part("environment of the build", tuple(f"{name}={shlex.quote(value)}" for name, value in plan.env.items()))
-    yield Part(f"build, in {work / 'build'}", _lines(argv for _, argv in plan.commands))
-    cores = ask(subject.host, CORES) or 1
-    values: Values = {
-        "recipe": str(recipe.place(scratch, subject.builder)), "commit": subject.commit, "version": plan.version,
-        "prefix": str(work / "prefix"), "jobs": entry.jobs or cores,
-        **settings.sizes(entry, ask(subject.host, MEMORY_MIB) or 0, cores),
-    }  # fmt: skip
-    system = System(subject.commit, "", work / "prefix", plan.builder, values)
-    folder = dataset.visit_folder(scratch)
-    scratch.run(["mkdir", "-p", str(folder)])
-    service = service_in(scratch, system, folder, entry.server_cpus)
-    if service:
-        service = replace(service, disguise=disguise(subject.host, service.recipe))
-        written = settings.configuration(plan.builder, service.values)
-        yield Part(f"configuration of the server, {service.values.get('config')}", tuple(written.splitlines()))
-    yield Part("loading the data, once", tuple(_loading(scratch, system, workload, folder, service)))
-    bench = visit.Bench(scratch, entry, workload, scripts.place(scratch, workload), True, False, False)
-    timed = visit.timed(visit.Visit(bench, system, 0, folder, "", service), [PID] if service else [])
-    yield Part("a visit, on a copy of that", tuple(_served(service, _told(timed.argv, timed.env))))
+def _there(parts: Iterable[Part], folder: str, root: str) -> Iterator[Part]:
+    """The parts with the paths that they have on a host."""
+    for part in parts:
+        yield Part(part.title.replace(folder, root), tuple(line.replace(folder, root) for line in part.lines))
 
 
 def _plan(subject: Subject, scratch: LocalHost) -> tuple[build.Plan, PurePosixPath]:
     """How the commit is built, and the folder of that."""
     builder, commit = subject.builder, subject.commit
+    host, entry = subject.maker or subject.host, subject.maker_entry or subject.entry
     making = Steps(source.mirror(scratch, subject.repository, builder.place, [commit]))
     for _ in making:
         pass
@@ -98,35 +84,74 @@ def _plan(subject: Subject, scratch: LocalHost) -> tuple[build.Plan, PurePosixPa
     name = subject.variant or builder.variant
     variant = variant_of(builder, name)
     try:
-        tools = toolchain(subject.host, variant)
+        tools = toolchain(host, variant)
     except EnvironmentFailure:  # `bisect doctor` tells what is missing
         tools = Toolchain("", "", "")
-    shop = build.Workshop(scratch, subject.entry, builder, name, variant, tools, bare)
+    entry = msgspec.structs.replace(entry, jobs=entry.jobs or ask(host, CORES) or 1)
+    shop = build.Workshop(scratch, entry, builder, name, variant, tools, bare)
     source.checkout(scratch, bare, commit, shop.work / "source", builder.ignore)
     return build.plan_for(shop, commit, build.present(shop, commit)), shop.work
 
 
-def _loading(
-    scratch: LocalHost, system: System, workload: Workload, folder: PurePosixPath, service: Service | None
-) -> Iterator[str]:
+def _build(subject: Subject, planned: tuple[build.Plan, PurePosixPath]) -> Iterator[Part]:
+    plan, work = planned
+    where = (
+        f" on host {subject.maker.name}, which sends the result to host {subject.host.name}" if subject.maker else ""
+    )
+    yield Part("environment of the build", tuple(f"{name}={shlex.quote(value)}" for name, value in plan.env.items()))
+    yield Part(f"build, in {work / 'build'}{where}", tuple(shlex.join(argv) for _, argv in plan.commands))
+
+
+def _measurement(subject: Subject, scratch: LocalHost, planned: tuple[build.Plan, PurePosixPath]) -> Iterator[Part]:
+    host, entry, workload = subject.host, subject.entry, subject.workload
+    plan, work = planned
+    cores = ask(host, CORES) or 1
+    prefix = work / "prefix"
+    values: Values = {
+        "recipe": str(recipe.place(scratch, subject.builder)), "commit": subject.commit, "version": plan.version,
+        "prefix": str(prefix), "jobs": entry.jobs or cores,
+        **settings.sizes(entry, ask(host, MEMORY_MIB) or 0, cores),
+    }  # fmt: skip
+    system = System(subject.commit, "", prefix, plan.builder, values)
+    folder = dataset.visit_folder(host)
+    service = None
+    if server := plan.builder.server:
+        service = Service(
+            host, server, {**values, **site(host, folder)}, folder, disguise(host, server), entry.server_cpus
+        )
+        written = settings.configuration(plan.builder, service.values)
+        yield Part(f"configuration of the server, {service.values['config']}", tuple(written.splitlines()))
+    if asked := plan.builder.dataset.format_command:
+        lines = _steps(service, [asked]) if service else [shlex.join(fill(asked, values))]
+        yield Part("the format of its data: builds that print the same share what was loaded once", tuple(lines))
     placed = scripts.place(scratch, workload)
-    loading = [
-        *(fill(argv, command.values(system, workload, placed, folder, service)) for argv in workload.prepare_commands)
-    ]
-    env: Mapping[str, str] = {}
+    yield Part("loading the data", tuple(_loading(system, workload, placed, folder, service)))
+    bench = visit.Bench(host, entry, workload, placed, perf.counts(host), False, False)
+    timed = visit.timed(visit.Visit(bench, system, 0, folder, "", service), [PID] if service else [])
+    line = _told(timed.argv, timed.env, timed.cpus).replace(f"-p {PID}", "-p SERVER")
+    yield Part(f"a visit, on a copy of that, in {timed.cwd}", tuple(_served(service, line)))
+
+
+def _loading(
+    system: System, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service | None
+) -> Iterator[str]:
+    filled = command.values(system, workload, placed, folder, service)
+    load = [shlex.join(fill(argv, filled)) for argv in workload.prepare_commands]
+    options = driver_options(system.builder, service)
+    env = scripts.environment(workload, placed, folder / "data", system.library)
     if script := scripts.preparing(workload):
         there = scripts.on_host(placed, workload, script)
-        loading.append(sysbench.prepare_command(workload, there, driver_options(system.builder, service)))
-        env = scripts.environment(workload, placed, folder / "data", system.library)
-    load = [_told(argv, env) for argv in loading]
+        load.append(_told(sysbench.prepare_command(workload, there, options), env))
     if service is None:
         yield from load
         return
-    yield from _lines(service.argv(argv) for argv in service.recipe.initialise)
-    create, settle = (
-        _lines(service.argv(argv) for argv in argvs) for argvs in (service.recipe.create, service.recipe.settle)
-    )
-    yield from _served(service, *create, *load, *settle)
+    check = []
+    if workload.check:
+        there = scripts.on_host(placed, workload, scripts.checking(workload))
+        check.append(_told(sysbench.check_command(there, options), env))
+    yield from _steps(service, service.recipe.initialise)
+    create, settle = (_steps(service, argvs) for argvs in (service.recipe.create, service.recipe.settle))
+    yield from _served(replace(service, cpus=""), *create, *load, *settle, *check)
 
 
 def _served(service: Service | None, *lines: str) -> Iterator[str]:
@@ -134,16 +159,20 @@ def _served(service: Service | None, *lines: str) -> Iterator[str]:
     if service is None:
         yield from lines
         return
-    yield f"{_told(service.argv(service.recipe.start), service.env)} {BESIDE}"
-    yield f"until {shlex.join(service.argv(service.recipe.ready))}; do sleep 0.1; done"
+    [ready] = _steps(service, [service.recipe.ready])
+    yield f"{_told(service.argv(service.recipe.start), service.env, service.cpus)} {BESIDE}"
+    yield f"until {ready}; do sleep 0.1; done"
     yield from lines
-    yield shlex.join(service.argv(service.recipe.stop)) if service.recipe.stop else "kill -s TERM SERVER"
+    yield from _steps(service, [service.recipe.stop]) if service.recipe.stop else ["kill -s TERM SERVER"]
 
 
-def _told(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    """A command with the variables that it is given."""
-    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in env.items()), shlex.join(argv)])
+def _steps(service: Service, argvs: Iterable[Sequence[str]]) -> list[str]:
+    """Commands of the server's recipe."""
+    return [_told(service.argv(argv), service.env) for argv in argvs]
 
 
-def _lines(argvs: Iterator[Sequence[str]]) -> tuple[str, ...]:
-    return tuple(shlex.join(argv) for argv in argvs)
+def _told(argv: Sequence[str], env: Mapping[str, str], cpus: str = "") -> str:
+    """A command with the variables and the processors that it is given."""
+    return " ".join(
+        [*(f"{name}={shlex.quote(value)}" for name, value in env.items()), shlex.join([*jobs.pinned(cpus), *argv])]
+    )

@@ -128,6 +128,7 @@ class Timed:
     argv: list[str]
     env: dict[str, str]
     cwd: PurePosixPath
+    cpus: str  # a taskset list; "" for all
 
 
 def start(visit: Visit) -> Job:
@@ -136,8 +137,7 @@ def start(visit: Visit) -> Job:
     run = timed(visit, server.pids(service, visit.server) if bench.perf and service and visit.server else ())
     device = bench.entry.device if bench.iostat else ""
     argv = vmstat.beside(run.argv, visit.folder, vmstat=bench.vmstat, device=device)
-    cpus = bench.entry.client_cpus if service else bench.entry.client_cpus or bench.entry.server_cpus
-    return jobs.start(bench.host, argv, name=NAME, timeout=bench.limit, cwd=run.cwd, env=run.env, cpus=cpus)
+    return jobs.start(bench.host, argv, name=NAME, timeout=bench.limit, cwd=run.cwd, env=run.env, cpus=run.cpus)
 
 
 def timed(visit: Visit, counted: Sequence[int]) -> Timed:
@@ -155,7 +155,8 @@ def timed(visit: Visit, counted: Sequence[int]) -> Timed:
     if bench.perf:
         argv = perf.wrap(argv, folder, counted, whole=bool(workload.command))
         env |= {} if workload.command else scripts.perf_environment(folder)
-    return Timed(argv, env, cwd)
+    cpus = bench.entry.client_cpus if service else bench.entry.client_cpus or bench.entry.server_cpus
+    return Timed(argv, env, cwd, cpus)
 
 
 def facts(

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 
 import msgspec
 
-from perfbisect.core.settings import Quick, Settings
+from perfbisect.core.settings import TIMING, Quick, Settings
 from perfbisect.errors import UsageError
 from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, COMMAND_PLACEHOLDERS, Builder
 from perfbisect.recipes.find import load_builder, load_workload
@@ -114,8 +114,9 @@ def check_fit(builder: Builder, workload: Workload, settings: Settings) -> None:
     used = placeholders_in([*workload.command, *(word for argv in workload.prepare_commands for word in argv)])
     for key in settings.overrides:
         if key not in used:
+            option = f"--{key}" if key in TIMING else f"--set {key}"
             raise UsageError(
-                f"--{key} would change nothing: the command of workload {workload.name} does not use {{{key}}}.",
+                f"{option} would change nothing: the command of workload {workload.name} does not use {{{key}}}.",
                 f"Leave it out, or write {{{key}}} where the command takes it.",
             )
     if not builder.server and (wanted := used & set(OF_SERVERS)):

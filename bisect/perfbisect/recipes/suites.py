@@ -12,7 +12,7 @@ from perfbisect.recipes.strict import Place, convert, merged, read_table, verify
 from perfbisect.recipes.workload import Suite, Workload
 
 FILE = "suite.toml"
-OF_SYSBENCH = ("script", "statement", "setup", "prepare", "prepare_script", "args", "prepare_args", "check")
+OF_SYSBENCH = ("script", "statement", "setup", "prepare", "prepare_script", "prepare_args", "check")
 READING = "Write a regular expression such as 'ops/s: ([0-9.]+)', or a path into JSON such as '$.results[0].ops'."
 OF_COMMANDS = ("prepare_commands", "rate", "cost", "operations")
 
@@ -89,8 +89,10 @@ def check_command(workload: Workload, place: Place) -> None:
             raise place.at(key).mistake("is for sysbench, which has no part in a workload with a `command`.")
     if workload.rate and workload.cost:
         raise place.mistake("has both a rate and a cost.", "Give the one that is hunted: more is better, or less is.")
+    if taken := COMMAND_PLACEHOLDERS & workload.args.keys():
+        raise place.at("args").mistake(f'has "{min(taken)}", which {{{min(taken)}}} stands for already.')
     for key in ("command", "prepare_commands"):
-        check_texts(getattr(workload, key), place.at(key), COMMAND_PLACEHOLDERS)
+        check_texts(getattr(workload, key), place.at(key), COMMAND_PLACEHOLDERS | workload.args.keys())
     for key in ("rate", "cost", "operations"):
         try:
             check_reading(getattr(workload, key) or "()")

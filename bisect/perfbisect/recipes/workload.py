@@ -35,7 +35,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     summary: str
     group: str  # point, range, range-aggregate, scan, write, …: as in the field's tables
     script: str = ""  # Lua file in the suite's folder
-    args: dict[str, Option] = {}  # sysbench options, without the leading dashes
+    args: dict[str, Option] = {}  # sysbench options, without the leading dashes; of a command: placeholders of its own
     prepare_script: str = ""  # makes the dataset; run with the command "prepare"
     prepare_args: dict[str, Option] = {}
     prepare: str = ""  # plain SQL instead of a script: makes the dataset

@@ -1,0 +1,90 @@
+"""The suite of RocksDB: what its script asks of a db_bench, and what the one that this machine has makes of it."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfbisect.recipes.find import load_workloads
+from perfbisect.recipes.reading import read
+
+SCRIPT = Path(__file__).parents[2] / "workloads" / "rocksdb" / "db_bench"
+NEW = (
+    "readrandom   :       2.437 micros/op 410340 ops/sec 10.000 seconds 4103999 operations;   45.3 MB/s (9 of 9 found)"
+)
+OLD = "readrandom   :       2.437 micros/op 410340 ops/sec;   45.3 MB/s (9 of 9 found)"
+OLD_FILL = "fillseq      :       2.437 micros/op 410340 ops/sec;   45.3 MB/s"
+
+pytestmark = pytest.mark.tools
+
+
+@pytest.fixture(autouse=True)
+def sealed() -> None:
+    """The shipped recipes are in sight here."""
+
+
+def run(folder: Path, line: str, *words: str, status: int = 0) -> tuple[list[str], str]:
+    """The arguments that the script gives a db_bench which prints ``line``, and what the script prints."""
+    program = folder / "bin" / "db_bench"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{folder}/told\necho "{line}"\nexit {status}\n')
+    program.chmod(0o755)
+    done = subprocess.run([SCRIPT, folder, "2", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return (folder / "told").read_text().splitlines(), done.stdout
+
+
+def test_all_that_is_pinned_may_be_unknown_to_a_version_and_nothing_else(tmp_path: Path) -> None:
+    (first, *told), _ = run(tmp_path, NEW, "--write_buffer_size=1 --sync=*", "--num=5", "--format_version=4")
+    asked = ["--cache_size=2097152", "--num=5", "--format_version=4", "--write_buffer_size=1", "--sync=*"]
+    assert told[-5:] == asked, "the last of several counts"
+    pinned = [option.removeprefix("--").partition("=")[0] for option in told[:-5]]
+    assert first == f"--undefok={','.join(pinned)}"
+    assert {"write_buffer_size", "format_version", "stats_dump_period_sec"} <= {*pinned}
+
+
+@pytest.mark.parametrize(("line", "operations"), [(NEW, 4103999), (OLD, 4103400), (OLD_FILL, 77)])
+def test_operations_are_told_by_every_version(tmp_path: Path, line: str, operations: int) -> None:
+    [workload] = [each for each in load_workloads() if each.name == "readrandom" and each.driver == "rocksdb"]
+    said = run(tmp_path, f"Read rate: 0 ops/second\n{line}", "", "--duration=10", "--num=77")[1].splitlines()
+    assert read(workload.rate, said, []) == 410340
+    assert read(workload.operations, said, []) == operations
+
+
+def test_a_failure_stays_one(tmp_path: Path) -> None:
+    run(tmp_path, "Unknown benchmark", "", status=3)
+
+
+@pytest.mark.dbms
+@pytest.mark.skipif(not shutil.which("db_bench"), reason="no db_bench: apt-get install rocksdb-tools")
+def test_every_workload_runs(tmp_path: Path, seal: Path) -> None:
+    """Two that are the same, by the recipe as it is shipped: what is installed needs no [build]."""
+    found = shutil.which("db_bench")
+    assert found
+    for name in ("one", "two"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin" / "db_bench").symlink_to(found)
+    names = {each.name for each in load_workloads() if each.driver == "rocksdb"}
+    fill = "fillseq_disable_wal"  # which takes no time
+    subjects = [f"{name}={tmp_path / name}" for name in ("one", "two")]
+    told = [compared(*subjects, "-w", ",".join(names - {fill}), "--time", "1"), compared(*subjects, "-w", fill)]
+    assert {row["work"] for each in told for row in each["workloads"]} == names
+    for row in (row for each in told for row in each["workloads"]):
+        [one] = row["ratios"]
+        assert one["ratio"] > 0
+        assert row["counters"]["cpu/o"][0] > 0
+    assert told[0]["settings"]["subjects"][0]["version"].count(".") == 2
+    assert len(list((seal / ".cache" / "perfbisect" / "datasets").iterdir())) == 1, "all share what was loaded once"
+
+
+def compared(*words: str) -> Any:
+    """What a short comparison tells."""
+    program = [sys.executable, "-c", "from perfbisect.cli import main; main()", "compare", *words]
+    short = ["--builder", "rocksdb", "--visits", "1", "--runs", "1", "--set", "num=5000", "--json"]
+    done = subprocess.run([*program, *short], capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

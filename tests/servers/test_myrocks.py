@@ -1,0 +1,127 @@
+"""The recipe for MyRocks, without a MyRocks: what it would run, and how its settle step waits."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from perfbisect.cli.run import run
+
+pytestmark = pytest.mark.tools
+
+SETTLE = Path(__file__).parents[2] / "builders" / "myrocks" / "settle"
+FLUSH, COMPACT, RESET = "rocksdb_force_flush_memtable_now", "rocksdb_compact_lzero_now", "RESET MASTER"
+
+# Answers 1 as often as $BUSY says after each change, then 0.
+CLIENT = """\
+#!/bin/sh
+for statement do :; done
+statement=${statement#--execute=}
+printf '%s\\n' "$statement" >>"$TOLD"
+for word in $UNKNOWN; do case $statement in *"$word"*) exit 1;; esac; done
+case $statement in
+    SET*) echo "$BUSY" >"$TOLD.left" ;;
+    SELECT*)
+        left=$(cat "$TOLD.left" 2>/dev/null || echo 0)
+        if [ "$left" -gt 0 ]; then echo $((left - 1)) >"$TOLD.left"; echo 1; else echo 0; fi
+        ;;
+esac
+"""
+
+
+@pytest.fixture
+def settle(tmp_path: Path) -> Callable[..., tuple[int, list[str]]]:
+    """``settle(busy, *unknown)``: the script's status and what it asks; nothing takes time."""
+    programs = {"mysql": CLIENT, "mysqlcheck": "#!/bin/sh\necho analysed >>$TOLD\n", "sleep": "#!/bin/sh\n"}
+    (tmp_path / "bin").mkdir()
+    for name, text in programs.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+
+    def call(busy: int, *unknown: str, patience: int = 1200) -> tuple[int, list[str]]:
+        told, script = tmp_path / "told", tmp_path / "settle"
+        script.write_text(SETTLE.read_text().replace("PATIENCE=1200", f"PATIENCE={patience}"))
+        script.chmod(0o755)
+        env = {
+            "PATH": f"{tmp_path}/bin:/usr/bin:/bin",
+            "TOLD": str(told),
+            "BUSY": str(busy),
+            "UNKNOWN": " ".join(unknown),
+        }
+        done = subprocess.run(
+            [script, tmp_path, "/s"], env=env, capture_output=True, text=True, check=False, timeout=120
+        )
+        return done.returncode, [line for line in told.read_text().splitlines() if not line.startswith(" ")]
+
+    return call
+
+
+def changes(told: list[str]) -> list[str]:
+    return [line.removeprefix("SET GLOBAL ").removesuffix(" = 1") for line in told if not line.startswith("SELECT")]
+
+
+@pytest.mark.parametrize("busy", [0, 7])
+def test_compactions_are_waited_for_after_each_change(settle: Callable[..., tuple[int, list[str]]], busy: int) -> None:
+    status, told = settle(busy)
+    assert (status, changes(told)) == (0, ["analysed", FLUSH, COMPACT, RESET])
+    after = told[told.index(f"SET GLOBAL {FLUSH} = 1") : told.index(f"SET GLOBAL {COMPACT} = 1")]
+    assert len(after) == 1 + busy + 2 * 5 + busy % 2, "five calm seconds, both questions in each"
+
+
+def test_older_builds_lack_some_of_it(settle: Callable[..., tuple[int, list[str]]]) -> None:
+    status, told = settle(2, COMPACT, "rocksdb_active_compaction_stats")
+    assert (status, changes(told)) == (0, ["analysed", FLUSH, COMPACT, RESET])
+
+
+def test_a_build_without_the_engine_is_none(settle: Callable[..., tuple[int, list[str]]]) -> None:
+    assert settle(0, "rocksdb_cfstats") == (
+        1,
+        ["analysed", "SELECT coalesce(sum(value), 0) FROM information_schema.rocksdb_cfstats"],
+    )
+
+
+def test_what_never_ends_is_given_up(settle: Callable[..., tuple[int, list[str]]], tmp_path: Path) -> None:
+    status, told = settle(10**6, patience=20)
+    assert (status, changes(told)) == (1, ["analysed", FLUSH])
+
+
+BUILDER = """
+extends = "myrocks"
+[build]
+compile = [["make", "mysqld"]]
+install = [["make", "install"]]
+artifacts = ["bin/mysqld"]
+"""
+
+
+@pytest.fixture
+def dry_run(tmp_path: Path, git: Callable[..., str]) -> str:
+    """What it prints from a commit of 5.6 to one of 8.0."""
+    for name, version in (("VERSION", "5 6 35"), ("MYSQL_VERSION", "8 0 32")):
+        parts = zip(("MAJOR", "MINOR", "PATCH"), version.split(), strict=True)
+        (tmp_path / "repo" / name).write_text("".join(f"MYSQL_VERSION_{part}={number}\n" for part, number in parts))
+        git("add", "-A")
+        git("commit", "-qm", version)
+        git("tag", f"fb-prod{version[0]}")
+        git("rm", "-q", name)
+    (tmp_path / "builders" / "mine").mkdir(parents=True)
+    (tmp_path / "builders" / "mine" / "builder.toml").write_text(BUILDER)
+    words = ["5", "8", "--builder", "mine", "--builders", f"{tmp_path}/builders", "--repo", f"{tmp_path}/repo"]
+    told = CliRunner().invoke(run, [*words, "-w", "update-index", "--dry-run"], standalone_mode=False)
+    assert told.exception is None, told.exception
+    return told.output
+
+
+def test_a_dry_run_tells_the_engines_settings(dry_run: str) -> None:
+    new, old = dry_run.split("the same but for")
+    shared = ["rocksdb\n", "default_storage_engine = ROCKSDB\n", "rocksdb_default_cf_options = write_buffer_size=32m;"]
+    for line in (*shared, "collation_server = latin1_swedish_ci\n", "{cache_index_and_filter_blocks=1;", "/settle "):
+        assert line in new, line
+    parts = ("mysqld --no-defaults --version", "prepare.lua", "/settle ", " check\n", "# a visit", "update-index.lua")
+    places = [new.index(part) for part in parts]
+    assert places == sorted(places)
+    for line in (*shared, "innodb = OFF\n", "collation_server = latin1_bin\n", "rocksdb_max_subcompactions = 2\n"):
+        assert line in old, line
+    assert "innodb = OFF\n" not in new
