@@ -27,6 +27,13 @@ want() { have "$1" || optional="$optional $2"; }
 want iostat sysstat
 want tclsh tcl
 want redis-server redis-server
+# The hunt in Debian's source package of PostgreSQL.
+want dpkg-source dpkg-dev
+want dh_autoreconf dh-autoreconf
+want dh_auto_configure debhelper
+want pg_lsclusters postgresql-common
+want bison bison
+want flex flex
 
 [ -z "$missing$optional" ] && exit 0
 if [ "$(id -u)" != 0 ]; then
