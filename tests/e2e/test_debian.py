@@ -76,7 +76,7 @@ def add_patch(package: Path) -> None:
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A home of a short name, for the sake of the server's socket."""
-    with tempfile.TemporaryDirectory(prefix="deb") as folder:
+    with tempfile.TemporaryDirectory(prefix="deb", ignore_cleanup_errors=True) as folder:
         monkeypatch.setenv("HOME", folder)
         yield
 
