@@ -28,6 +28,13 @@ want iostat sysstat
 want tclsh tcl
 want redis-server redis-server
 want db_bench rocksdb-tools
+# The hunt in Debian's source package of PostgreSQL.
+want dpkg-source dpkg-dev
+want dh_autoreconf dh-autoreconf
+want dh_auto_configure debhelper
+want pg_lsclusters postgresql-common
+want bison bison
+want flex flex
 
 [ -z "$missing$optional" ] && exit 0
 if [ "$(id -u)" != 0 ]; then

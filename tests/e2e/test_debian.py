@@ -1,0 +1,103 @@
+"""A hunt in a history of Debian's own source package of PostgreSQL: built by its rules, with its patches."""
+
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from difflib import unified_diff
+from pathlib import Path
+from shutil import which
+
+import pytest
+
+from perfbisect.host.packages import how_to_install
+from perfbisect.lab.needs import own_packages
+from perfbisect.recipes.find import load_builder
+from perfbisect.recipes.lineage import build_of
+from source_package import Absent, unpack
+
+pytestmark = [pytest.mark.e2e, pytest.mark.dbms, pytest.mark.tools]
+
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+PACKAGE = "postgresql-15"
+COMMITS, CULPRIT = 20, 12
+EXECUTOR = "src/backend/executor/execMain.c"
+STARTS = "\tAssert(queryDesc->estate == NULL);\n"  # for each statement
+IDLE = "\tfor (volatile int turn = 0; turn < 400000; turn++);\n"
+HARMLESS = ["tcop/postgres.c", "access/nbtree/nbtsearch.c", "utils/adt/int.c", "optimizer/path/costsize.c"]
+
+
+@pytest.fixture
+def package(tmp_path: Path, git: Callable[..., str]) -> Path:
+    """The unpacked source package in the work tree of an empty repository."""
+    build = build_of(load_builder("postgres-debian"))
+    if lacks := [need for need in build.needs if which(need) is None]:
+        pytest.skip(how_to_install(lacks, "debian", own_packages(build)))
+    folder = tmp_path / "package"
+    try:
+        unpack(PACKAGE, folder)
+    except Absent as absent:
+        pytest.skip(str(absent))
+    (tmp_path / "repo" / ".git").rename(folder / ".git")
+    return folder
+
+
+@pytest.fixture
+def commits(package: Path, git: Callable[..., str]) -> list[str]:
+    """The import, then commits of three harmless kinds; one adds a patch that keeps each statement waiting."""
+    hashes = []
+    for number in range(COMMITS):
+        if number == CULPRIT:
+            add_patch(package)
+        elif number:
+            source = package / "src" / "backend" / HARMLESS[number % len(HARMLESS)]
+            texts = [f"/* remark {number} */\n", f'const char remark_{number}[] = "remark";\n']
+            with (package / "README" if number % 5 == 0 else source).open("a") as file:
+                file.write(texts[number % 2])
+        git("add", "--all", "--force", cwd=package)
+        git("commit", "-q", "-m", f"change {number}", cwd=package)
+        hashes.append(git("rev-parse", "HEAD", cwd=package))
+    return hashes
+
+
+def add_patch(package: Path) -> None:
+    """As a distribution changes a program: the source stays, and gets a patch."""
+    before = (package / EXECUTOR).read_text()
+    assert before.count(STARTS) == 1
+    after = before.replace(STARTS, STARTS + IDLE)
+    lines = (text.splitlines(keepends=True) for text in (before, after))
+    patches = package / "debian" / "patches"
+    (patches / "idle.patch").write_text("".join(unified_diff(*lines, f"a/{EXECUTOR}", f"b/{EXECUTOR}")))
+    with (patches / "series").open("a") as series:
+        series.write("idle.patch\n")
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A home of a short name, for the sake of the server's socket."""
+    with tempfile.TemporaryDirectory(prefix="deb", ignore_cleanup_errors=True) as folder:
+        monkeypatch.setenv("HOME", folder)
+        yield
+
+
+@pytest.mark.usefixtures("home")
+def test_a_patch_that_slows_statements_is_found(tmp_path: Path, package: Path, commits: list[str]) -> None:
+    history = tmp_path / "history.db"
+    ended = subprocess.run(
+        [*PROGRAM, "run", commits[0], commits[-1], "--repo", str(package), "--builder", "postgres-debian",
+         "--workload", "point-query.pre", "--set", "table-size=1000", "--time", "1", "--warmup", "0.2",
+         "--plain", "--history", str(history)],
+        capture_output=True, text=True, timeout=3000, check=False,
+    )  # fmt: skip
+    print(ended.stdout)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    connection = sqlite3.connect(history)
+    [[culprit]] = connection.execute("select culprit from culprits").fetchall()
+    builds = connection.execute("select cache_hits, cache_misses from builds where not reused order by at").fetchall()
+    connection.close()
+    assert culprit == commits[CULPRIT]
+    (hits, misses), *later = builds
+    assert hits < misses, "nothing was known to the compiler's cache"
+    assert len(later) >= 3
+    assert all(hits > 20 * misses for hits, misses in later), builds
