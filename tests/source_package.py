@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 HOME = os.environ.get("HOME", "")  # the tests' own home is empty, and forgotten
@@ -36,7 +37,8 @@ def _download(name: str) -> None:
         partial.mkdir(parents=True)
         done = _run("apt-get", *apt, "source", "--download-only", "--only-source", f"{name}={version}", cwd=partial)
         if done.returncode == 0 and list(partial.glob("*.dsc")):
-            partial.rename(KEPT / name)
+            with suppress(OSError):  # another run has just brought it
+                partial.rename(KEPT / name)
             return
         shutil.rmtree(partial)
     raise Absent(f"apt does not bring the source package {name} here")
@@ -66,4 +68,7 @@ def _source(found: re.Match[str]) -> str:
 
 
 def _run(*argv: str, cwd: Path | None = None, check: bool = False) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=300, check=check)
+    try:
+        return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=600, check=check)
+    except subprocess.TimeoutExpired as late:
+        raise Absent(f"{argv[0]} does not come to an end here") from late

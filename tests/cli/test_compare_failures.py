@@ -47,3 +47,23 @@ def test_where_nothing_could_be_measured_it_is_said_why_and_begun_anew(
         [*_, last] = json.loads(invoke("history", "--json")[1])
         assert (last["id"], last["state"]) == (f"c{number}", "failed")
         assert last["failure"].startswith("Nothing was measured")
+
+
+def test_a_base_that_does_not_build_is_listed_with_its_reason(invoke: Invoke, script: Callable[[str], str]) -> None:
+    builds = [script("does not build"), script("echo rate 100")]
+    assert invoke("compare", *builds, "--workload", "one", "--visits", "1", *HOW)[0] == 4
+    [failed] = json.loads(invoke("history", "--json")[1])
+    assert (failed["id"], failed["state"]) == ("c1", "failed")
+    assert f"{builds[0]} cannot be built" in failed["failure"]
+
+
+def test_an_aa_of_a_build_that_fails_on_the_way_has_failed(
+    invoke: Invoke, script: Callable[[str], str], tmp_path: Path
+) -> None:
+    count = tmp_path / "count"
+    build = script(f"echo again >>{count}; [ $(wc -l <{count}) -le 3 ] || exit 7; echo rate $(wc -l <{count})")
+    status, _, err = invoke("noise", "--rev", build, "--workload", "one", "--visits", "6", *HOW)
+    assert status == 4
+    assert f"{build} fails in one: it ended with status 7" in err
+    [failed] = json.loads(invoke("history", "--json")[1])
+    assert (failed["id"], failed["state"], failed["runs"]) == ("n1", "failed", 3)

@@ -53,7 +53,36 @@ def test_a_recipe_makes_other_runs(workload: Workload, builder: Builder) -> None
     assert fingerprint(builder, workload, [HOST]) != fingerprint(BUILDER, workload, [HOST])
 
 
-@pytest.mark.parametrize("entry", [HostEntry(name="here", server_cpus="0"), HostEntry(name="here", memory=900)])
+def test_a_file_that_no_script_requires_makes_no_other_runs(workload: Workload, tmp_path: Path) -> None:
+    before = fingerprint(BUILDER, workload, [HOST])
+    (tmp_path / "range.lua").write_text("")
+    assert fingerprint(BUILDER, workload, [HOST]) == before
+    (tmp_path / "sql.lua").write_text("")
+    assert fingerprint(BUILDER, workload, [HOST]) != before
+
+
+def test_a_command_may_read_what_lies_beside_its_suite_if_it_is_told_where_that_is(
+    workload: Workload, tmp_path: Path
+) -> None:
+    told, untold = (changed(workload, script="", command=[word]) for word in ("{suite}/run", "run"))
+    before = [fingerprint(BUILDER, each, [HOST]) for each in (told, untold)]
+    (tmp_path / "run").write_text("")
+    (tmp_path / "suite.toml").write_text("[workloads.another]")
+    assert [fingerprint(BUILDER, each, [HOST]) == was for each, was in zip((told, untold), before, strict=True)] == [
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("word", ["{memory}", "{cache}", "{jobs}"])
+def test_sizes_of_the_host_count_for_commands_that_are_told_them(workload: Workload, word: str) -> None:
+    larger = HostEntry(name="here", memory=900, jobs=7)
+    assert fingerprint(BUILDER, workload, [larger]) == fingerprint(BUILDER, workload, [HOST])
+    told = changed(workload, script="", command=["run", word])
+    assert fingerprint(BUILDER, told, [larger]) != fingerprint(BUILDER, told, [HOST])
+
+
+@pytest.mark.parametrize("entry", [HostEntry(name="here", server_cpus="0"), HostEntry(name="here", client_cpus="1")])
 def test_a_share_of_the_host_makes_other_runs(workload: Workload, entry: HostEntry) -> None:
     assert fingerprint(BUILDER, workload, [entry]) != fingerprint(BUILDER, workload, [HOST])
     assert fingerprint(BUILDER, workload, [HOST, entry]) != fingerprint(BUILDER, workload, [entry, HOST])

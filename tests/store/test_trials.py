@@ -143,6 +143,23 @@ def test_a_trial_comes_back_as_it_was_entered(history: History) -> None:
     assert (listed.id, listed.builds, listed.runs, listed.state) == ("c1", ("v1.0", "old", "new"), 1, "done")
 
 
+def test_an_aa_that_has_failed_teaches_nothing(history: History) -> None:
+    failed = enter(history, visits(0.01, 0.01))
+    history.end_trial(failed, 9.0, "it crashed")
+    assert history.noise(sample.SETTINGS) is None
+
+
+def test_what_told_less_of_its_work_is_gone_on_with(history: History) -> None:
+    wanted = asked(Kind.COMPARE, sample.SETTINGS, "old")
+    history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
+    history.connection.execute("UPDATE trials SET process = 'gone 1 1'")
+    now = replace(wanted, works=tuple(replace(work, told="all") for work in wanted.works))
+    history.connection.execute("UPDATE trial_workloads SET told = 'other'")
+    assert history.go_on_with_trial(now, sample.HOST) is None
+    history.connection.execute("UPDATE trial_workloads SET told = ''")
+    assert history.go_on_with_trial(now, sample.HOST) is not None
+
+
 def test_a_comparison_that_was_interrupted_goes_on_only_with_the_same(history: History) -> None:
     wanted = asked(Kind.COMPARE, sample.SETTINGS, "old")
     history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)

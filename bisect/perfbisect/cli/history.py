@@ -46,19 +46,19 @@ def history(history: Path | None, as_json: bool) -> None:
 
 def listing(done: Sequence[Listed | ListedTrial]) -> str:
     """The table of what was done."""
+    from perfbisect.core.words import printable
     from perfbisect.report.table import table
 
     if not done:
         return "There are no hunts yet. Begin one with `bisect run`."
-    return "\n".join(
-        table(
-            HEAD,
-            [row(one) if isinstance(one, Listed) else trial_row(one) for one in done],
-            right=("id", "builds", "runs", "sure"),
-            width=output_width(),
-            drop=DISPENSABLE,
-        )
+    lines = table(
+        HEAD,
+        [row(one) if isinstance(one, Listed) else trial_row(one) for one in done],
+        right=("id", "builds", "runs", "sure"),
+        width=output_width(),
+        drop=DISPENSABLE,
     )
+    return "\n".join([*lines, *(f"{one.id} failed: {printable(one.failure)}" for one in done if one.failure)])
 
 
 def row(hunt: Listed) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def row(hunt: Listed) -> tuple[str, ...]:
         str(hunt.runs),
         hunt.culprit[:10] if hunt.culprit else MISSING,
         MISSING if hunt.probability is None else sure(hunt.probability),
-        standing(hunt),
+        hunt.state,
     )
 
 
@@ -98,12 +98,5 @@ def trial_row(trial: ListedTrial) -> tuple[str, ...]:
         str(trial.runs),
         MISSING,
         MISSING,
-        standing(trial) if trial.state != "done" else {"compare": "compared", "noise": "A/A"}[trial.kind],
+        trial.state if trial.state != "done" else {"compare": "compared", "noise": "A/A"}[trial.kind],
     )
-
-
-def standing(one: Listed | ListedTrial) -> str:
-    """Its state, and the reason for a failure."""
-    from perfbisect.core.words import printable
-
-    return printable(f"{one.state}: {one.failure}") if one.failure else one.state

@@ -108,8 +108,7 @@ class Scene:
         """
         if workloads:
             builder = asked_builder(settings)
-            for each in workloads:
-                check_fit(builder, each, settings)
+            check_fit(builder, workloads, settings)
         else:
             builder, workload = load_asked(settings)
             workloads = (workload,)

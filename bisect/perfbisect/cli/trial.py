@@ -32,11 +32,17 @@ def perform(plan: Plan, path: Path | None, progress: Progress) -> tuple[Trial, b
             progress.warn(warned)
         shop = Shop(plan, held[scene.host.name], progress)
         hear((scene.host, scene.sites[0].maker), shop.hear)
-        asked = replace(plan.asked, subjects=shop.build())
+        try:
+            asked = replace(plan.asked, subjects=shop.build())
+        except EnvironmentFailure as failure:
+            so_far = replace(plan.asked, subjects=tuple(shop.subjects))
+            failed = history.begin_trial(so_far, scene.facts, plan.commits(), time.time())
+            history.end_trial(failed.id, time.time(), str(failure))
+            raise
         trial = history.go_on_with_trial(asked, scene.facts) if asked.kind is Kind.COMPARE else None
         if trial:
             progress.say(f"going on with {trial.name}, of which {len(trial.runs)} runs are there")
-            trial = replace(trial, asked=asked)
+            trial = replace(trial, asked=asked, failure="")
         else:
             trial = history.begin_trial(asked, scene.facts, plan.commits(), time.time())
         try:
@@ -160,11 +166,12 @@ class Shop:
                     if (work, subject) in trial.pairs():
                         self.say(asked, turn, len(rounds), work, subject)
                         self.visit(trial, history, number, work, subject)
-        if not trial.runs:
+        if trial.skips and (asked.kind is Kind.NOISE or not trial.runs):
             first = trial.skips[0]
             name, what = asked.subjects[first.subject].name, asked.works[first.work].name
+            so_much = "" if trial.runs else "Nothing was measured: "
             raise EnvironmentFailure(
-                f"Nothing was measured: {name} fails in {what}: {first.facts.reason}", f"See {first.facts.log}."
+                f"{so_much}{name} fails in {what}: {first.facts.reason}", f"See {first.facts.log}."
             )
 
     def say(self, asked: Asked, turn: int, rounds: int, work: int, subject: int) -> None:

@@ -190,28 +190,36 @@ def verify(host: Host, system: System, workload: Workload, name: str) -> None:
     folder = visit_folder(host)
     copy(host, name, folder, owner(host, system.builder.server))
     kept = _read(host.run(["cat", str(pristine(host, name) / "dataset.json")]).stdout)
-    service = service_in(host, system, folder)
-    assert service and kept
-    with serve(service) as job:
-        try:
-            answers = ask(service, system, workload)
-            if answers == kept.answers:
-                return
-            trouble = (
-                f"the workload's check is answered {_shown(answers)}, and was answered {_shown(kept.answers)} when it had"
-                " been loaded"
-            )
-        except RunFailed as failure:
-            ended(service, job, "while the workload's check was asked", "run")  # then it is no fault of the data
-            trouble = str(failure)
-    if kept.build != system.key and (own := load_anew(host, system, workload)) != kept.answers:
+    assert kept
+    try:
+        _compare_answers(host, system, workload, name, kept)
+    except DataDamaged:
+        if kept.build == system.key or (own := load_anew(host, system, workload)) == kept.answers:
+            raise
         raise RunFailed(
             f"it answers the workload's check with {_shown(own)} on data that it has just loaded itself, and the build"
             f" that has loaded {name} with {_shown(kept.answers)}",
             stage="prepare",
             log=str(pristine(host, name) / "dataset.json"),
-        )
-    raise DataDamaged(f"the loaded data {name} on host {host.name} is damaged: {trouble}")
+        ) from None
+
+
+def _compare_answers(host: Host, system: System, workload: Workload, name: str, kept: Kept) -> None:
+    """Raises DataDamaged when they differ: how the server then ends, on whatever data that is, says nothing more."""
+    service = service_in(host, system, visit_folder(host))
+    assert service
+    damaged = f"the loaded data {name} on host {host.name} is damaged"
+    with serve(service) as job:
+        try:
+            answers = ask(service, system, workload)
+        except RunFailed as failure:
+            ended(service, job, "while the workload's check was asked", "run")  # then it is no fault of the data
+            raise DataDamaged(f"{damaged}: {failure}") from failure
+        if answers != kept.answers:
+            raise DataDamaged(
+                f"{damaged}: the workload's check is answered {_shown(answers)}, and was answered {_shown(kept.answers)}"
+                " when it had been loaded"
+            )
 
 
 def loader(host: Host, name: str) -> str:
@@ -229,7 +237,7 @@ def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, 
         lines = list(jobs.wait(host, job))
         jobs.kill(host, job, grace=1)  # what it left running
         if status := jobs.status(host, job):
-            reason = f"the data cannot be made: {argv[0]} ended with status {status}: {command.last(lines)}"
+            reason = f"the data cannot be made: {filled[0]} ended with status {status}: {command.last(lines)}"
             raise RunFailed(reason, stage="prepare", log=str(job.folder / "stdout"))
         jobs.remove(host, job)
     script = scripts.preparing(workload)

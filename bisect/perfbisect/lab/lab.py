@@ -128,7 +128,7 @@ class HostLab:
         cores = ask(host, CORES) or 1
         self._values = {
             "recipe": str(recipe.place(host, self.builder)),
-            "jobs": self.entry.jobs or cores,
+            "jobs": self.entry.jobs or self.cores or cores,
             **settings.sizes(self.entry, self.memory or ask(host, MEMORY_MIB) or 0, self.cores or cores),
         }
         if commits := [commit for candidate, commit in enumerate(self.commits) if candidate not in self.prebuilt]:

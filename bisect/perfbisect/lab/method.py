@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from perfbisect.lab import files, recipe, scripts
-from perfbisect.recipes import suites
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
@@ -19,19 +18,19 @@ OF_SERVER = ("sysbench", "perf_scope")  # the rest of a server's recipe is in th
 def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntry]) -> str:
     """A hash of all that a run of the workload is told, its files included; ``entries`` are those of the hosts.
 
-    What is empty is left out, so that a key which a later release of ours brings is no change.
+    What is as it is by default is left out, so that a key which a later release of ours brings is no change.
     """
-    own = {name: each for name, each in msgspec.structs.asdict(workload).items() if each and name not in FOR_PEOPLE}
+    own = {name: each for name, each in msgspec.to_builtins(workload).items() if name not in FOR_PEOPLE}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(workload)}
+    own = {name: each for name, each in own.items() if each and each != defaults[name]}
     served = msgspec.to_builtins(builder.server) if builder.server else {}
+    commands = json.dumps([own, served])
     told = json.dumps(
-        [own, builder.library, _driven(served), _conditional(builder), [_share(entry) for entry in entries]],
+        [own, builder.library, _driven(served), _conditional(builder), [_share(entry, commands) for entry in entries]],
         sort_keys=True,
     )
-    beside = {
-        name: file for name, file in scripts.to_send(workload).items() if name != f"{scripts.SUITE}/{suites.FILE}"
-    }
     given = recipe.archive(builder) if "{recipe}" in told else b""
-    return hashlib.sha256(told.encode() + files.archive(beside) + given).hexdigest()[:16]
+    return hashlib.sha256(told.encode() + files.archive(scripts.read_by_runs(workload)) + given).hexdigest()[:16]
 
 
 def _driven(server: object) -> dict[str, object]:
@@ -45,6 +44,11 @@ def _conditional(builder: Builder) -> list[object]:
     return [[when.version, when.file, when.missing, when.compiler, driven] for when, driven in found if driven]
 
 
-def _share(entry: HostEntry) -> list[object]:
-    """What of a host is for the server and for the client."""
-    return [entry.server_cpus, entry.client_cpus, entry.memory]
+def _share(entry: HostEntry, commands: str) -> list[object]:
+    """What of a host is for the server and for the client; its sizes only if ``commands`` are told them."""
+    return [
+        entry.server_cpus,
+        entry.client_cpus,
+        entry.memory if "{memory}" in commands or "{cache}" in commands else 0,
+        entry.jobs if "{jobs}" in commands else 0,
+    ]

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from perfbisect.errors import RecipeError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import files
+from perfbisect.recipes import suites
 from perfbisect.recipes.places import recipe_folders
 from perfbisect.recipes.workload import Workload
 
@@ -100,6 +101,20 @@ def to_send(workload: Workload) -> dict[str, Path]:
         sent[str(on_host(PurePosixPath(), workload, script))] = script
         sent |= {f"{_SHARED}/{name}": file for name, file in _required(workload, script).items()}
     return sent
+
+
+def read_by_runs(workload: Workload) -> dict[str, Path]:
+    """Name → file of what decides what its loading and its runs do.
+
+    A command may read anything beside its suite, if it is told where that is; a script only what it requires.
+    """
+    if workload.command:
+        told = "{suite}" in repr([workload.command, workload.prepare_commands])
+        return {name: file for name, file in to_send(workload).items() if told and name != f"{SUITE}/{suites.FILE}"}
+    check = checking(workload) if workload.check else None
+    roots = filter(None, (measured(workload), preparing(workload), check))
+    read = dict.fromkeys(file for root in roots for file in with_modules(workload, root))
+    return {str(number): file for number, file in enumerate(read)}
 
 
 def _module_folders(workload: Workload) -> list[Path]:

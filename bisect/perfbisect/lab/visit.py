@@ -22,7 +22,7 @@ from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
 NAME = "run"  # of the job
-LONGEST = 3600.0  # seconds of a command of which nothing else is known
+LONGEST = 3600.0  # seconds of a command, beyond what it is told to take
 ATTEMPTS = 5  # to attach perf to a server whose processes come and go
 
 _COLLECT = """for file do [ ! -e "$file" ] || cat "$file"; printf '\\f'; done"""
@@ -48,7 +48,8 @@ class Bench:
     @property
     def limit(self) -> float:
         """Seconds after which a run that has not ended is killed."""
-        return self.workload.timeout or (LONGEST if self.workload.command else 60 + 5 * self.planned)
+        told = 5 * (self.workload.warmup + self.workload.time)
+        return self.workload.timeout or told + (LONGEST if self.workload.command else 60)
 
 
 @dataclass(frozen=True, slots=True)

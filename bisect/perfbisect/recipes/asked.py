@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 import msgspec
@@ -38,7 +39,7 @@ def load_asked(settings: Settings) -> tuple[Builder, Workload]:
     else:
         workload = quick_workload(quick, builder)
     changed = overridden(workload, settings.overrides)
-    check_fit(builder, changed, settings)
+    check_fit(builder, [changed], settings)
     return builder, changed
 
 
@@ -107,19 +108,23 @@ def _named(name: str, parts: list[str]) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._]+', '-', name).strip('-.')[:40]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
 
 
-def check_fit(builder: Builder, workload: Workload, settings: Settings) -> None:
-    """Raise UsageError for options that a command would not notice, and for a server that it would look for in vain."""
-    if not workload.command:
-        return
-    used = placeholders_in([*workload.command, *(word for argv in workload.prepare_commands for word in argv)])
+def check_fit(builder: Builder, workloads: Sequence[Workload], settings: Settings) -> None:
+    """Raise UsageError for options that no command would notice, and for a server that one would look for in vain."""
+    used = {each.name: placeholders_in(_words(each)) for each in workloads if each.command}
+    all_commands = len(used) == len(workloads)
     for key in settings.overrides:
-        if key not in used:
+        if all_commands and not any(key in names for names in used.values()):
             option = f"--{key}" if key in TIMING else f"--set {key}"
             raise UsageError(
-                f"{option} would change nothing: the command of workload {workload.name} does not use {{{key}}}.",
+                f"{option} would change nothing: the command of workload {' or '.join(used)} does not use {{{key}}}.",
                 f"Leave it out, or write {{{key}}} where the command takes it.",
             )
-    if not builder.server and (wanted := used & set(OF_SERVERS)):
-        raise UsageError(
-            f"The command of workload {workload.name} uses {{{min(wanted)}}}, but builder {builder.name} has no server."
-        )
+    for name, names in used.items():
+        if not builder.server and (wanted := names & set(OF_SERVERS)):
+            raise UsageError(
+                f"The command of workload {name} uses {{{min(wanted)}}}, but builder {builder.name} has no server."
+            )
+
+
+def _words(workload: Workload) -> list[str]:
+    return [*workload.command, *(word for argv in workload.prepare_commands for word in argv)]

@@ -54,7 +54,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     rate: str = ""  # where its output tells a number of which more is better: see perfbisect.recipes.reading
     cost: str = ""  # … of which less is better
     operations: str = ""  # … how many operations it has done; otherwise its whole execution counts as one
-    # Seconds after which a run is killed; 0: an hour for a command, otherwise five times its length and a minute.
+    # Seconds after which a run is killed; 0: five times its length, and an hour for a command, otherwise a minute.
     timeout: Annotated[float, msgspec.Meta(ge=0, description="a number of seconds, 0 or more")] = 0.0
 
     @property

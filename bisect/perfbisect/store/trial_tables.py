@@ -128,4 +128,7 @@ CREATE TABLE trial_skips ( -- builds that fail in a workload
   seconds REAL NOT NULL,
   log TEXT NOT NULL,
   PRIMARY KEY (trial_id, workload, build)
-) WITHOUT ROWID"""
+) WITHOUT ROWID;
+
+-- What a workload is was told in other words before: trials that can be gone on with are not held to them.
+UPDATE trial_workloads SET told = '' WHERE trial_id IN (SELECT id FROM trials WHERE ended IS NULL)"""

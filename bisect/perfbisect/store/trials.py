@@ -194,7 +194,15 @@ def unfinished(connection: sqlite3.Connection, asked: Asked, host: HostFacts) ->
 
 def same(one: Asked, other: Asked) -> bool:
     """Whether runs of two trials can be put together: how many there are to be, and of which metric, may differ."""
-    return replace(one, metric="", rounds=0) == replace(other, metric="", rounds=0)
+
+    def less(asked: Asked) -> Asked:
+        return replace(asked, metric="", rounds=0, works=tuple(replace(work, told="") for work in asked.works))
+
+    # A trial begun by a release that told less of its work has nothing there.
+    agree = (
+        not (was.told and now.told) or was.told == now.told for was, now in zip(one.works, other.works, strict=False)
+    )
+    return less(one) == less(other) and all(agree)
 
 
 def trial_noise(connection: sqlite3.Connection, settings: Settings) -> Noise | None:
@@ -202,7 +210,7 @@ def trial_noise(connection: sqlite3.Connection, settings: Settings) -> Noise | N
     rows = connection.execute(
         "SELECT trials.id FROM trials JOIN trial_workloads ON trial_id = trials.id"
         " WHERE kind = 'noise' AND builder = ? AND variant = ? AND host = ? AND name = ? AND overrides = ?"
-        " AND (SELECT count(*) FROM trial_runs WHERE trial_id = trials.id) >= ? ORDER BY trials.id DESC",
+        " AND coalesce(failure, '') = '' AND (SELECT count(*) FROM trial_runs WHERE trial_id = trials.id) >= ? ORDER BY trials.id DESC",
         [
             settings.builder,
             settings.variant,
