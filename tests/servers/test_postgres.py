@@ -257,7 +257,7 @@ def test_a_server_that_was_left_behind_is_ended(
     )
 
 
-@pytest.mark.parametrize(("scope", "least", "most"), [("connections", 0.0, 0.3), ("server", 0.4, 3.0)])
+@pytest.mark.parametrize(("scope", "least", "most"), [("connections", 0.0, 0.1), ("server", 0.1, 3.0)])
 def test_counters_of_the_connections_leave_out_the_rest_of_the_server(
     open_lab: Open,
     commits: Commits,
