@@ -128,9 +128,8 @@ class Filing:
     def build(self, build: BuildFacts, has_twin: bool) -> None:
         """A build, with the first build of this hunt that made the same binary."""
         same = "SELECT commit_hash FROM builds WHERE hunt_id = ? AND host = ? AND binary_hash = ? AND commit_hash != ?"
-        twin = self.db.execute(
-            f"{same} ORDER BY event_id LIMIT 1", [self.hunt, self.host, build.binary, build.commit]
-        ).fetchone()
+        wanted = clean({"hunt": self.hunt, "host": self.host, "binary": build.binary, "commit": build.commit})
+        twin = self.db.execute(f"{same} ORDER BY event_id LIMIT 1", [*wanted.values()]).fetchone()
         insert(
             self.db,
             "builds",
