@@ -96,8 +96,7 @@ def to_send(workload: Workload) -> dict[str, Path]:
     sent = {f"{SUITE}/{path.relative_to(suite).as_posix()}": path for path in suite.rglob("*") if path.is_file()}
     if workload.command:
         return sent
-    check = checking(workload) if workload.check else None
-    for script in filter(None, (measured(workload), preparing(workload), check)):
+    for script in _run_by_sysbench(workload):
         sent[str(on_host(PurePosixPath(), workload, script))] = script
         sent |= {f"{_SHARED}/{name}": file for name, file in _required(workload, script).items()}
     return sent
@@ -111,10 +110,14 @@ def read_by_runs(workload: Workload) -> dict[str, Path]:
     if workload.command:
         told = "{suite}" in repr([workload.command, workload.prepare_commands])
         return {name: file for name, file in to_send(workload).items() if told and name != f"{SUITE}/{suites.FILE}"}
-    check = checking(workload) if workload.check else None
-    roots = filter(None, (measured(workload), preparing(workload), check))
-    read = dict.fromkeys(file for root in roots for file in with_modules(workload, root))
+    read = dict.fromkeys(file for script in _run_by_sysbench(workload) for file in with_modules(workload, script))
     return {str(number): file for number, file in enumerate(read)}
+
+
+def _run_by_sysbench(workload: Workload) -> list[Path]:
+    """The scripts of its runs, of its loading and of its check. Raises RecipeError when one is not there."""
+    check = checking(workload) if workload.check else None
+    return [script for script in (measured(workload), preparing(workload), check) if script]
 
 
 def _module_folders(workload: Workload) -> list[Path]:
