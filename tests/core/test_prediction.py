@@ -31,11 +31,11 @@ def seen_of(levels: dict[int, float], runs: int = 6, noise: float = 0.004) -> li
     return [Reading(v, levels[v] + rng.normal() * noise, float(i), i, 0, 60.0) for i, v in enumerate(turns)]
 
 
-def believed(seen: list[Observation]) -> tuple[Levels, Classes, Posterior]:
-    record = arrange(seen, Policy(), BAD)
+def believed(seen: list[Observation], bad: int = BAD, drop: float = DROP) -> tuple[Levels, Classes, Posterior]:
+    record = arrange(seen, Policy(), bad)
     levels = estimate(record, np.ones(len(record.value)))
-    groups = classes(Graph.line(BAD), record)
-    return levels, groups, infer(levels, groups, DROP, 0.004)
+    groups = classes(Graph.line(bad), record)
+    return levels, groups, infer(levels, groups, drop, 0.004)
 
 
 def test_a_combination_of_levels_is_predicted_as_one_joint_distribution() -> None:
@@ -100,6 +100,14 @@ def test_a_level_half_way_leaves_both_sides_open(level: float) -> None:
     culprit = groups.spread(posterior.culprit)
     assert culprit[10] + culprit[11] > 0.9
     assert min(culprit[10], culprit[11]) > 0.04
+
+
+def test_no_layout_explains_a_bad_end_that_is_many_times_slower() -> None:
+    """However long the rest of the range is, and although only the end itself shows the change."""
+    bad, drop = 3000, 1.1
+    levels = dict.fromkeys((0, 1500, 2250, bad - 1), 0.0) | {bad: -drop}
+    _, groups, posterior = believed(seen_of(levels, runs=3, noise=0.15), bad, drop)
+    assert groups.spread(posterior.culprit)[bad] > 0.99
 
 
 @pytest.mark.parametrize(("drop", "low", "high"), [(0.0, 0.0, 0.4), (0.02, 0.0, 0.9), (0.10, 0.99, 1.0)])

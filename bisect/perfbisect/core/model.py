@@ -37,7 +37,8 @@ Array = NDArray[np.float64]
 
 LAYOUT = ((0.002, 0.30), (0.005, 0.45), (0.010, 0.25))  # (s.d., prior)
 ODD = 0.02  # prior of a build to be odd
-ODD_WIDTH = 0.25  # s.d. of its layout in units of the drop between the ends
+ODD_WIDTH = 0.25  # s.d. of its layout in units of the drop between the ends,
+ODD_MOST = 0.08  # and at most, in log units: layouts move a build by some per cent, not by a factor
 SEVERAL = 0.4  # prior of several steps
 CHANGE = 0.5  # prior that anything changed
 CHANGE_WIDTH = 0.1  # s.d. of its size, in log units, as long as nothing is known of it
@@ -130,7 +131,8 @@ def infer(levels: Levels, classes: Classes, drop: float, error: float = 0.0) -> 
     walk = (WALK * drop) ** 2 / s2
     rough = plain + walk[:, None, None] * common
     data = (y, slow, levels.residual[law], levels.freedom, s2, prior)
-    sums = _Sums.of(plain, y, slow, (ODD_WIDTH * drop) ** 2 / s2)
+    odd_width = min(ODD_WIDTH * drop, ODD_MOST)
+    sums = _Sums.of(plain, y, slow, odd_width**2 / s2)
     terms = (_one_step(sums, *data[2:]), _several_steps(rough, *data, classes.prior))
     log = np.stack([terms[0].log + np.log(1 - SEVERAL), terms[1].log + np.log(SEVERAL)])
     log = log + log_prior[None, :, None] + np.log(classes.prior)
@@ -138,7 +140,7 @@ def infer(levels: Levels, classes: Classes, drop: float, error: float = 0.0) -> 
     p /= p.sum()
     structure, q, c = np.unravel_index(int(p.argmax()), p.shape)
     best = terms[structure]
-    odd = (ODD_WIDTH * drop) ** 2 / s2[q] * (np.arange(len(slow)) == best.odd[q, c])
+    odd = odd_width**2 / s2[q] * (np.arange(len(slow)) == best.odd[q, c])
     fit = Fit(
         law=int(law[q]), s=float(np.sqrt(s2[q])), layout=float(width[q] ** 2 / s2[q]), odd=odd,
         walk=float(walk[q]) if structure else 0.0, base=float(base[q]), centre=centre,
