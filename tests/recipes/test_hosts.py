@@ -39,6 +39,7 @@ def test_an_inventory_given_must_exist() -> None:
     [
         ('adress = "x"', r"`hosts.big.adress` is not a key that is known here. Did you mean 'address'"),
         ("jobs = -1", r"`hosts.big.jobs` is the number -1, but must be a whole number, 0 or more"),
+        ('memory = "4 GiB"', r"`hosts.big.memory` is \"4 GiB\", but must be a whole number of MiB, 0 or more"),
         ('jobs = "4"', r'`hosts.big.jobs` is "4", but must be a whole number'),
         ('address = "-oProxyCommand=x"', r"`hosts.big.address` is .*, but must be \"local\", or an address"),
         ('root = "/a b"', r'`hosts.big.root` is "/a b", but must be a path of letters, digits'),

@@ -20,6 +20,7 @@ Remote = Annotated[
 ]
 Device = Annotated[str, msgspec.Meta(pattern=r"^[\w/-]*\Z", description='a block device such as "nvme0n1"')]
 Count = Annotated[int, msgspec.Meta(ge=0, description="a whole number, 0 or more")]
+MiB = Annotated[int, msgspec.Meta(ge=0, description="a whole number of MiB, 0 or more")]
 Size = Annotated[str, msgspec.Meta(pattern=r"^\d+(\.\d+)?[kMGT]?i?\Z", description='a size such as "20G"')]
 
 
@@ -46,7 +47,7 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     port: Port = 0  # of its sshd; 0: the one in ~/.ssh/config, or 22
     root: Root = "~/.cache/perfbisect"  # our folder on that host
     jobs: Count = 0  # parallel compile jobs; 0: one for each core
-    memory: Count = 0  # MiB that servers are given a share of; 0: all that there is
+    memory: MiB = 0  # that servers are given a share of; 0: all that there is
     server_cpus: Cpus = ""  # a taskset list such as "0-3"; empty: not pinned
     client_cpus: Cpus = ""
     device: Device = ""  # block device that iostat watches; empty: none
