@@ -69,6 +69,12 @@ def test_not_reproduced_says_what_would_have_been_seen() -> None:
     assert "longer runs" in said
 
 
+def test_equal_binaries_are_no_matter_of_longer_runs() -> None:
+    said = tell(NotReproduced(Interval(1.0, 1.0, 1.0), 0.0))
+    assert "good and bad are the same binary" in said
+    assert "longer runs" not in said
+
+
 def test_not_reproduced_offers_the_older_range() -> None:
     assert "the change is older: bisect run OLDER 0000000000" in tell(NotReproduced(SAME, 0.021))
 

@@ -62,6 +62,23 @@ def test_failures_are_remembered_until_the_commit_builds(history: History) -> No
     assert history.build_failures(sample.SETTINGS, 0.0) == (sample.skip(4, reason="at 2.0"),)
 
 
+def test_what_another_recipe_could_not_build_is_forgotten(history: History) -> None:
+    before = replace(sample.SETTINGS, made="before")
+    hunt = sample.begin(history, before)
+    history.append(hunt, CandidateSkipped(3, sample.skip(3)), 1.0)
+    assert history.build_failures(before, 0.0)
+    assert history.build_failures(replace(before, made="after"), 0.0) == ()
+
+
+def test_a_failure_that_is_only_remembered_does_not_begin_its_time_anew(history: History) -> None:
+    for at, seconds in ((1.0, 4.0), (9.0, 0.0)):
+        hunt = sample.begin(history)
+        history.append(hunt, CandidateSkipped(3, replace(sample.skip(3), seconds=seconds)), at)
+    [failed] = history.build_failures(sample.SETTINGS, 0.5)
+    assert failed.seconds == 4.0
+    assert history.build_failures(sample.SETTINGS, 5.0) == ()
+
+
 @pytest.mark.parametrize("noise", [0.003, 0.03])
 def test_noise_is_that_of_a_run_without_the_drift(history: History, noise: float) -> None:
     chance = random.Random(3)

@@ -12,7 +12,7 @@ from perfbisect.cli.waiting import patience
 
 EPILOG = """\b
 Examples:
-  bisect noise local --builder sqlite-amalgamation --workload update-index --rev 3.42.0
+  bisect noise local --builder sqlite-amalgamation --workload update-index --rev 3.42.0 --repo ~/src/amalgamations
   bisect noise spare -b my-postgres -w scan --rev REL_17_0 --visits 12 --runs 4
   bisect noise spare -b my-postgres -w scan --rev REL_17_0 --time 60 --metric p95
 

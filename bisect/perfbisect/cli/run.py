@@ -17,10 +17,10 @@ from perfbisect.core.settings import Quick
 
 EPILOG = """\b
 Examples:
-  bisect run 3.41.0 3.42.0 --builder sqlite --workload update-index
+  bisect run 3.41.0 3.42.0 --builder my-sqlite --workload update-index
   bisect run REL_16_0 REL_17_0 --builder my-postgres --workload scan --repo ~/src/postgres
-  bisect run v1.0 HEAD --builder demo --workload range --metric p95 --direction rise
-  bisect run 3.41.0 3.42.0 --builder sqlite --workload scan --max-time 2h --json
+  bisect run v1.0 HEAD --builder my-kv --workload range --metric p95 --direction rise
+  bisect run 3.41.0 3.42.0 --builder my-sqlite --workload scan --max-time 2h --json
   bisect run 8.0.28 8.0.29 --builder my-mysql --workload scan --host c8-1 --host c8-2
   bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
 
@@ -64,6 +64,7 @@ A hunt that was interrupted goes on with `bisect resume`.
 @click.option("--max-time", type=Minutes(), help="… after so much time: 90s, 45m, 2h.")
 @click.option("--dry-run", is_flag=True, help="Print every command for both ends, and run none.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
+@click.option("--retry-failed", is_flag=True, help="Try commits again that failed to build in earlier hunts.")
 @asked_how
 @wait_option
 @view_options
@@ -80,6 +81,7 @@ def run(
     operations: str,
     direction: str | None,
     first_parent: bool,
+    retry_failed: bool,
     history: Path | None,
     as_json: bool,
     plain: bool,
@@ -115,6 +117,7 @@ def run(
             host=host[0],
             further_hosts=host[1:],
             first_parent=first_parent,
+            retry_failed=retry_failed,
             suspects=dict(options["suspect"]),
             policy=policy,
             quick=quick,

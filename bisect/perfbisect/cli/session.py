@@ -27,7 +27,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.host.ssh import SshHost
 from perfbisect.host.stoppable import StoppableHost
 from perfbisect.hunt import Log, Quest, Told, check_base, hunt, verdict_of
-from perfbisect.lab import storage
+from perfbisect.lab import builds, storage
 from perfbisect.lab.checks.finding import Task
 from perfbisect.lab.crew import Crew, Member, Tell, Threads
 from perfbisect.lab.lab import HostLab
@@ -40,6 +40,7 @@ from perfbisect.recipes.asked import asked_builder, check_fit, load_asked
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_host
 from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.lineage import variant_of
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.describe import describe
 from perfbisect.repository.range import Range, read_range
@@ -149,6 +150,10 @@ class Scene:
         """A hash of all that a run of the workload is told."""
         return fingerprint(self.builder, workload, [site.entry for site in self.sites])
 
+    def made(self) -> str:
+        """A hash of all that the recipe says of builds."""
+        return builds.fingerprint(self.builder, variant_of(self.builder, self.settings.variant))
+
     def lab(self, commits: tuple[str, ...], known: Mapping[str, str], site: Site | None = None) -> HostLab:
         """A lab that measures these commits at a site (None: the first); ``known`` is the build key of each that was
         built there before.
@@ -240,7 +245,7 @@ def follow_anew(scene: Scene, path: Path | None, view: View, waiting: Waiting | 
     """Begin a hunt in the history at ``path`` and follow it to its verdict."""
     with hold_all(scene, waiting) as held, closing(History.open(path)) as history:
         warned = (*scene.warnings, *room_for(history, scene))
-        settings = replace(experienced(history, scene.settings), told=scene.method(scene.workload))
+        settings = replace(experienced(history, scene.settings), told=scene.method(scene.workload), made=scene.made())
         scene = replace(scene, settings=settings, warnings=warned)
         hunt_id = history.begin(scene.settings, scene.facts, scene.started(0, False), time.time())
         return follow(history, hunt_id, scene, view, held, resumed=False)
@@ -373,5 +378,5 @@ def events(log: Log, scene: Scene, held: Mapping[str, Held], resumed: bool) -> G
                 yield log.append(warning)
     if not scene.span.good_is_ancestor:
         yield from check_base(quest, started, settings.good_commit, log, lab)
-    failed = () if resumed else failures_before(log.history, settings, log.began)
+    failed = () if resumed or settings.retry_failed else failures_before(log.history, settings, log.began)
     yield from hunt(quest, started, log, lab, failed)

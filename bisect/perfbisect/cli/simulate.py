@@ -46,6 +46,14 @@ class Share(Percent):
         return 0.0 if str(value) in ("0", "0%") else super().convert(value, param, ctx)
 
 
+class Part(Percent):
+    """A share that may be all."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The share as a fraction."""
+        return 1.0 if str(value) in ("1", "100%") else super().convert(value, param, ctx)
+
+
 class Cost(click.ParamType[tuple[float, str]]):
     """A bare number of runs, or a length of time."""
 
@@ -82,7 +90,7 @@ class Cost(click.ParamType[tuple[float, str]]):
 @click.option("--failing", type=Share(), default=0.0, show_default="0%", help="Share of commits that do not build.")
 @click.option("--build-cost", type=Cost(), default="10", show_default=True, help="A build: runs (10) or time (15m).")
 @click.option(
-    "--cached", type=Percent(), default=1.0, show_default="100%", help="Its share beside a build that exists."
+    "--cached", type=Part(), default=1.0, show_default="100%", help="Its share beside a build that exists."
 )
 @click.option("--run-time", type=Minutes(), default=1.0, show_default="1m", help="A run, with its warm-up.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that measure at once.")

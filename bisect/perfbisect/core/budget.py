@@ -16,14 +16,13 @@ def spent(record: Record, policy: Policy) -> str:
 
 def may_build(record: Record, policy: Policy) -> bool:
     """Whether another build may be attempted; failed attempts count."""
-    return not policy.max_builds or len(record.built | record.skipped) < policy.max_builds
+    return not policy.max_builds or len(record.attempted) < policy.max_builds
 
 
 def builds_allowed(order: Measure, record: Record, policy: Policy) -> bool:
     """Whether ``order`` can be carried out without more builds than are allowed."""
-    there = record.built | record.skipped
-    new = {share.candidate for share in order.plan} - there - set(record.builds)
-    return not new or not policy.max_builds or len(there) + len(new) <= policy.max_builds
+    new = {share.candidate for share in order.plan} - record.built - record.skipped - set(record.builds)
+    return not new or not policy.max_builds or len(record.attempted) + len(new) <= policy.max_builds
 
 
 def within(order: Measure, record: Record, policy: Policy) -> Measure:

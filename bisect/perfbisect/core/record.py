@@ -31,7 +31,8 @@ class Record:
     built: frozenset[int]
     on: Mapping[int, frozenset[int]]  # candidate → the hosts that have its build; without an entry all have it
     skipped: frozenset[int]
-    build_seconds: tuple[float, ...]  # builds and failed attempts
+    attempted: frozenset[int]  # built, or skipped in this hunt: what failed in an earlier one took no time in this
+    build_seconds: tuple[float, ...]  # builds and failed attempts, what was there already left out
     minutes: float  # since the hunt began, as far as the observations tell
 
     def name(self, candidate: int) -> int:
@@ -66,7 +67,7 @@ class Record:
 def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Record:
     """The record of ``observations``; ``bad`` is the candidate at the bad end."""
     same: dict[int, int] = {}
-    built, skipped, costs = set(), set(), []
+    built, skipped, attempted, costs = set(), set(), set(), []
     on: dict[int, frozenset[int]] = {}
     readings: list[Reading] = []
     minutes = 0.0
@@ -76,7 +77,7 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
                 readings.append(seen)
                 minutes = max(minutes, seen.at + seen.seconds / 120)
             case Built():
-                if seen.candidate not in built:
+                if seen.candidate not in built and seen.seconds > 0:
                     costs.append(seen.seconds)
                 built.add(seen.candidate)
                 if seen.host is not None:
@@ -85,7 +86,9 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
                     _join(same, seen.candidate, seen.same_as)
             case Skipped():
                 skipped.add(seen.candidate)
-                costs.append(seen.seconds)
+                if seen.seconds > 0:
+                    attempted.add(seen.candidate)
+                    costs.append(seen.seconds)
     candidates = np.array([same.get(r.candidate, r.candidate) for r in readings], np.int64)
     builds, build = np.unique(candidates, return_inverse=True)
     value = np.array([r.value for r in readings], np.float64)
@@ -103,6 +106,7 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
         built=frozenset(built),
         on=on,
         skipped=frozenset(skipped),
+        attempted=frozenset(built | attempted),
         build_seconds=tuple(costs),
         minutes=minutes,
     )

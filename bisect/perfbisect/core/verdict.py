@@ -25,7 +25,7 @@ HELP = {
     "not confirmed": "What would help: longer runs (--time) or a quieter host.",
     "by chance": "What would help: longer runs (--time), or another variant, in which chance lays the code out anew.",
     "layout tie": "What would help: another compiler or variant, which lays the code out anew; runs do not.",
-    "unbuildable": "What would help: a recipe under which these commits build.",
+    "unbuildable": "What would help: a recipe under which these commits build. Where the host was at fault: --retry-failed.",
 }
 
 
@@ -108,6 +108,11 @@ def entries(steps: Sequence[Step], commit_of: CommitOf) -> list[str]:
 
 def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
     """That the ends are alike, how alike, and what to try; or that they differ in another way than was hunted."""
+    if verdict.ratio.low == verdict.ratio.high:  # nothing was measured
+        return (
+            "Not reproduced: good and bad are the same binary, or differ in nothing that the recipe builds.",
+            "To hunt what changed between them, use a recipe or a variant that builds it.",
+        )
     ends = f"{title(metric)} of bad is {ratio(verdict.ratio)} of that of good"
     if not verdict.ratio.low <= 1 <= verdict.ratio.high:
         return (

@@ -8,6 +8,7 @@ import json
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import Any
 
 import msgspec
 
@@ -51,22 +52,35 @@ def key_of(builder: Builder, variant: Variant, tools: Toolchain, tree: str, pres
     What the recipe's conditions make of it follows from the tree, the toolchain and those of the paths asked for that
     are ``present``, in the tree or among what is ignored; so these and the conditions stand for it.
     """
-    build = msgspec.structs.replace(build_of(builder), needs=[], packages={})
-    commands = json.dumps(msgspec.to_builtins(build)) + json.dumps(msgspec.to_builtins(builder.when))
-    parts = {
-        "layout": _LAYOUT,
+    recipe = _recipe(builder, variant)
+    return _hash(recipe | {
         "tree": tree,
         "present": sorted(present),
+        "toolchain": tools.identity,
+        "commit": sha if "{commit}" in recipe["commands"] else "",
+    })[:32]  # fmt: skip
+
+
+def fingerprint(builder: Builder, variant: Variant) -> str:
+    """A hash of all that a recipe says of how commits are built."""
+    return _hash(_recipe(builder, variant))[:16]
+
+
+def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
+    build = msgspec.structs.replace(build_of(builder), needs=[], packages={})
+    commands = json.dumps(msgspec.to_builtins(build)) + json.dumps(msgspec.to_builtins(builder.when))
+    told = {
+        "layout": _LAYOUT,
         "commands": commands,
         "version": builder.version,
         "variant": [variant.cc, variant.cxx, variant.cflags, variant.ldflags],
-        "toolchain": tools.identity,
         "files": hashlib.sha256(archive(builder)).hexdigest() if "{recipe}" in commands else "",
-        "commit": sha if "{commit}" in commands else "",
     }
-    if builder.home:  # it is built where it is measured, and may remember that
-        parts["home"] = builder.home
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+    return told | {"home": builder.home} if builder.home else told  # built where it is measured, it may remember that
+
+
+def _hash(parts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def folder(host: Host, key: str) -> PurePosixPath:

@@ -38,6 +38,7 @@ def made_by(settings: Settings, history: Path) -> str:
     for path, weight in settings.suspects.items():
         words += ["--suspect", f"{path}={weight:g}"]
     words += ["--first-parent"] if settings.first_parent else []
+    words += ["--retry-failed"] if settings.retry_failed else []
     words += ["--all"] if policy.all_steps else []
     return shlex.join([*words, *elsewhere(history)])
 

@@ -38,7 +38,7 @@ def large(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
 
 def cancelling(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
     """Another drop of the same size, and later a rise that undoes it. To name either drop is right."""
-    first, second = np.sort(rng.choice(np.arange(1, graph.size), 2, replace=False)).tolist()
+    first, second = np.sort(rng.choice(np.arange(1, graph.size), 2, replace=graph.size < 3)).tolist()
     return _sum((culprit, -drop), (first, -drop), (second, drop))
 
 

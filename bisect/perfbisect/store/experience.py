@@ -32,6 +32,8 @@ FAILURES = """
 SELECT skips.commit_hash, stage, reason, skips.log, seconds FROM skips JOIN hunts ON hunts.id = skips.hunt_id
 WHERE builder = :builder AND variant = :variant AND skips.host = :host AND at >= :since
   AND stage IN ('configure', 'compile', 'install')
+  AND seconds > 0 -- what a hunt only remembers took none
+  AND coalesce(json_extract(hunts.settings, '$.made'), '') = :made
   AND NOT EXISTS (
     SELECT 1 FROM builds JOIN hunts others ON others.id = builds.hunt_id
     WHERE builds.commit_hash = skips.commit_hash AND builds.at > skips.at
@@ -49,13 +51,17 @@ def parameters(settings: Settings) -> dict[str, str]:
         "builder": settings.builder,
         "variant": settings.variant,
         "host": settings.host,
+        "made": settings.made,
         "workload": settings.workload,
         "overrides": json.dumps(settings.overrides, separators=(",", ":")),
     }
 
 
 def read_failures(connection: sqlite3.Connection, settings: Settings, since: float) -> tuple[SkipFacts, ...]:
-    """Commits that did not build for this builder, variant and host after ``since``, and did not build later."""
+    """Commits that did not build for this builder, variant and host after ``since``, and did not build later.
+
+    What another recipe could not build says nothing of this one.
+    """
     rows = connection.execute(FAILURES, parameters(settings) | {"since": since})
     return tuple(SkipFacts(*row) for row in rows)
 
