@@ -88,5 +88,10 @@ def test_mistakes(bisect: Bisect, args: tuple[str, ...], said: str) -> None:
     assert said in errors
 
 
+@pytest.mark.parametrize("steps", STEPS)
+def test_the_least_range_and_the_default_that_is_shown(bisect: Bisect, steps: str) -> None:
+    assert bisect("--commits", "1", "--hunts", "1", "--steps", steps, "--cached", "100%")[0] == 0
+
+
 def test_every_kind_of_steps_can_be_asked_for() -> None:
     assert set(STEPS) == set(CHANGES)
