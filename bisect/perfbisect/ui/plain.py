@@ -111,7 +111,7 @@ def ran(view: View, event: RunFinished) -> str:
 def decided(view: View, order: Measure) -> str:
     """Who leads, and what is measured next."""
     plan = ", ".join(f"{view.commit(share.candidate).short} x{share.runs}" for share in order.plan)
-    leads = "no commit stands out yet"
+    leads = view.nobody_leads
     if view.leader is not None:
         candidate, share = view.leader
         leads = f"{view.commit(candidate).short} leads with {chance(share)}"

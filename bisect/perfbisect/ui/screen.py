@@ -192,7 +192,7 @@ def belief(view: View, room: int, glyphs: Glyphs) -> list[Text]:
     known = view.belief
     if known is None or view.hunt is None:
         return []
-    first = Text("no commit stands out yet")
+    first = Text(view.nobody_leads)
     if view.leader is not None:
         candidate, share = view.leader
         commit = view.commit(candidate)

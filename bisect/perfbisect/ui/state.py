@@ -140,6 +140,11 @@ class View:
         return (candidate, share) if share >= 0.5 or share * (len(self.belief.culprit) - 1) >= 2 else None
 
     @property
+    def nobody_leads(self) -> str:
+        """What there is to say while there is no leader."""
+        return "no commit stands out yet" if self.told_apart else "whether the ends differ is open"
+
+    @property
     def runs(self) -> int:
         """Runs of this session."""
         return sum(len(row.qps) for row in self.rows.values())
