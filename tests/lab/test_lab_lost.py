@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Generator, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from msgspec.structs import replace
@@ -39,12 +39,26 @@ def test_what_a_killed_session_left_running_is_ended(open_lab: Open, host: Local
     assert jobs.running(host) == ()
 
 
+def test_what_a_killed_session_left_where_it_builds_is_ended(open_lab: Open, tmp_path: Path) -> None:
+    (lab := open_lab()).maker = maker = LocalHost("maker", PurePosixPath(tmp_path, "maker"))
+    (tmp_path / "maker").mkdir()
+    jobs.start(maker, ["sleep", "100"], name="run", timeout=200)
+    orphan = jobs.start(maker, ["sleep", "100"], name="run", timeout=200)
+    os.kill(orphan.pid, signal.SIGKILL)
+    (tmp_path / "maker/tmp/cc1.s").touch()
+    measure(lab, Share(BROKEN, 1))
+    assert jobs.running(maker) == jobs.orphaned(maker) == ()
+    assert not (tmp_path / "maker/tmp/cc1.s").exists()
+
+
 def test_a_build_of_a_killed_session_is_followed_to_its_end(
     open_lab: Open, host: LocalHost, commits: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """The build waits for a word, so that it cannot be over before the next session looks."""
+    """The build waits for a word, so that it cannot be over before the next session looks. It needs what its compiler
+    has put aside.
+    """
     go, begun = tmp_path / "go", tmp_path / "begun"
-    wait = f"echo >>{begun}; until [ -e {go} ]; do sleep 0.05; done; "
+    wait = f"touch $TMPDIR/x.s && echo >>{begun}; until [ -e {go} ]; do sleep 0.05; done; rm $TMPDIR/x.s && "
     patient = replace(BUILDER.build, compile=[["sh", "-c", wait + BUILDER.build.compile[0][2]]])
 
     def session() -> Iterator[LabEvent]:

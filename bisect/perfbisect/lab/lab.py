@@ -22,7 +22,6 @@ from perfbisect.core.measurement import SkipFacts
 from perfbisect.core.order import Measure
 from perfbisect.core.schedule import interleave
 from perfbisect.errors import BuildFailed, DataDamaged, EnvironmentFailure, JobLost, RunFailed, UsageError
-from perfbisect.host import jobs
 from perfbisect.host.facts import BOOT, CORES, MEMORY_MIB, ask, is_full
 from perfbisect.host.outcome import no_space
 from perfbisect.host.programs import missing
@@ -32,19 +31,13 @@ from perfbisect.lab.server import owner
 from perfbisect.lab.ship import ship
 from perfbisect.lab.steps import Steps
 from perfbisect.lab.system import System
+from perfbisect.lab.tidy import tidy
 from perfbisect.lab.turn import Turn
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
 LOSSES = 3  # in a row: so often work that was lost with its host is done again
-KEPT = 100  # logs of failed builds, and as many jobs that failed or were interrupted
-
-# Old logs of failed builds go, and temporary files of compilers that were killed.
-_TIDY = """\
-rm -rf "$1/tmp"
-[ ! -d "$1/logs" ] || { cd "$1/logs" && ls -1t | tail -n +"$(($2 + 1))" | tr '\\n' '\\0' | xargs -0 -r rm -f --; }
-"""
 
 
 @dataclass
@@ -110,19 +103,15 @@ class HostLab:
             yield from self._time(order)
 
     def _set_up(self, first: int) -> Generator[LabEvent]:
-        """Look at the host once; end what an earlier session that was killed has left running, and tidy up.
+        """Look at the host once; end what an earlier session that was killed has left running, and tidy up: there, and
+        where builds are made.
 
         ``first`` is what will be built first. Raises UsageError when builds would not be made as in earlier sessions.
         """
         host, device = self.host, self.entry.device
         self._boot = ask(host, BOOT)
-        for job in jobs.orphaned(host):
-            jobs.kill(host, job, grace=5)
-        for job in jobs.running(host):
-            if not job.name.startswith(build.PREFIX):  # which may be the one that is wanted next
-                jobs.kill(host, job, grace=5)
-        jobs.prune(host, KEPT)
-        host.run(["sh", "-c", _TIDY, "tidy", str(host.root), str(KEPT)], timeout=600)
+        for each in (host, self.maker) if self.maker else (host,):
+            tidy(each)
         absent = missing(host, ["vmstat", "iostat"])  # the preflight has told of what is missing
         counts = perf.counts(host)
         cores = ask(host, CORES) or 1
