@@ -1,13 +1,16 @@
 """Work that was lost with its session or its host."""
 
 import contextlib
+import dataclasses
 import os
+import secrets
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -25,7 +28,8 @@ from perfbisect.core.order import Measure, Purpose, Share
 from perfbisect.errors import JobLost
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab import visit
+from perfbisect.host.protocol import Result
+from perfbisect.lab import build, visit
 from perfbisect.lab.lab import LOSSES
 from small import BROKEN, BUILDER, FAST, SLOW, Open, finished, measure
 
@@ -119,6 +123,39 @@ def test_work_that_gets_itself_killed_is_skipped(
     assert len([event for event in events if isinstance(event, Warned)]) == LOSSES
     assert isinstance(events[-1], CandidateSkipped)
     assert "killed 4 times" in events[-1].facts.reason
+
+
+class Restarted(LocalHost):
+    """A host that tells of another boot each time it is asked."""
+
+    def run(self, argv: Sequence[str], **options: Any) -> Result:
+        result = LocalHost.run(self, argv, **options)
+        return dataclasses.replace(result, stdout=secrets.token_hex()) if "boot_id" in argv[-1] else result
+
+
+@pytest.mark.parametrize("restarted", ["here", "maker"])
+def test_builds_are_lost_with_the_host_that_makes_them(
+    open_lab: Open, host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarted: str
+) -> None:
+    """Whether that one stayed up tells if a commit gets itself killed, whatever became of the other."""
+
+    def lose(*_: object) -> Generator[build.Progress, None, build.Built]:
+        raise JobLost("job build is gone")
+        yield
+
+    (tmp_path / "maker").mkdir()
+    monkeypatch.setattr(build, "build", lose)
+    lab = open_lab()
+    lab.host, lab.maker = host, LocalHost("maker", PurePosixPath(tmp_path, "maker"))
+    if restarted == "maker":
+        lab.maker = Restarted(lab.maker.name, lab.maker.root)
+        with pytest.raises(JobLost):
+            measure(lab, Share(SLOW, 1))
+    else:
+        lab.host = Restarted(host.name, host.root)
+        [*_, skipped] = measure(lab, Share(SLOW, 1))
+        assert isinstance(skipped, CandidateSkipped)
+        assert skipped.facts.log == f"{lab.maker.root}/jobs"
 
 
 def shut_down(host: LocalHost, name: str) -> None:

@@ -81,7 +81,7 @@ class HostLab:
         self._alone = False  # no build of an earlier session can be running any more
         self._losses = 0  # in a row
         self._announced = False  # the build that comes next
-        self._boot: str | None = None  # of the host, when the session began
+        self._boots: dict[str, str | None] = {}  # of each host, when the session began
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
         """Build what is not built, then time the runs of ``order`` in interleaved order.
@@ -109,8 +109,8 @@ class HostLab:
         ``first`` is what will be built first. Raises UsageError when builds would not be made as in earlier sessions.
         """
         host, device = self.host, self.entry.device
-        self._boot = ask(host, BOOT)
         for each in (host, self.maker) if self.maker else (host,):
+            self._boots[each.name] = ask(each, BOOT)
             tidy(each)
         absent = missing(host, ["vmstat", "iostat"])  # the preflight has told of what is missing
         counts = perf.counts(host)
@@ -171,7 +171,7 @@ class HostLab:
                     yield BuildProgress(candidate, step.done, step.total, step.stage)
                 built = making.result
             except JobLost as lost:
-                yield (told := self._lost(candidate, lost, "compile", began))
+                yield (told := self._lost(self.maker or self.host, candidate, lost, "compile", began))
                 if isinstance(told, CandidateSkipped):
                     return False
             except BuildFailed as failure:
@@ -219,7 +219,7 @@ class HostLab:
                             yield RunFinished(candidate, facts)
                 except JobLost as lost:
                     if left:  # a server that is lost after its last run has done its work
-                        yield (told := self._lost(candidate, lost, "run", began))
+                        yield (told := self._lost(self.host, candidate, lost, "run", began))
                         if isinstance(told, CandidateSkipped):
                             return
                 except DataDamaged as damaged:
@@ -249,7 +249,7 @@ class HostLab:
                 self._verified.add(found)
                 self._data[candidate] = found
             except JobLost as lost:
-                yield (told := self._lost(candidate, lost, "prepare", began))
+                yield (told := self._lost(self.host, candidate, lost, "prepare", began))
                 if isinstance(told, CandidateSkipped):
                     return False
             except DataDamaged as damaged:
@@ -301,19 +301,20 @@ class HostLab:
         self._data.pop(candidate, None)
         return True
 
-    def _lost(self, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
-        """What is said of lost work before it is done again; or that it gets itself killed, as by taking all memory.
+    def _lost(self, host: Host, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
+        """What is said of work lost on ``host`` before it is done again; or that it gets itself killed, as by taking all
+        memory.
 
-        Raises the loss when it is one too many and the host has been restarted meanwhile.
+        Raises the loss when it is one too many and that host has been restarted meanwhile.
         """
         self._losses += 1
         if self._losses <= LOSSES:
             return Warned(f"{lost}: it is done again", "The host was restarted, or somebody killed it there.")
-        if ask(self.host, BOOT) != self._boot:
+        if ask(host, BOOT) != self._boots[host.name]:
             raise lost
         self._losses = 0
         reason = f"it was killed {LOSSES + 1} times in a row, perhaps for taking all memory (see `dmesg`)"
-        return self._failed(candidate, RunFailed(reason, stage=stage, log=str(self.host.root / "jobs")), began)
+        return self._failed(candidate, RunFailed(reason, stage=stage, log=str(host.root / "jobs")), began)
 
     def _system(self, candidate: int) -> System:
         """A built candidate, put where every build is measured.
