@@ -1,7 +1,7 @@
 """Builds on their way from one host to another, and what happens to them there."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from socket import socket
 from threading import Timer
@@ -9,16 +9,14 @@ from threading import Timer
 import pytest
 from paramiko import Channel
 
-from machine import PROJECT, Machine, why_not
+from machine import Machine
 from perfbisect.errors import CommandFailed
 from perfbisect.host import ssh
-from perfbisect.host.connect import connect
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.host.ssh import SshHost
 from perfbisect.lab import builds
 from perfbisect.lab.ship import ship
-from perfbisect.recipes.inventory import HostEntry
 
 pytestmark = pytest.mark.tools
 
@@ -28,21 +26,6 @@ SIZE = 10_000_000  # bytes: more than fits into the buffers on the way
 @pytest.fixture
 def near(tmp_path: Path) -> LocalHost:
     return LocalHost("near", PurePosixPath(tmp_path, "near"))
-
-
-@pytest.fixture
-def far(seal: Path) -> Iterator[tuple[SshHost, Machine]]:
-    if reason := why_not():
-        pytest.skip(reason)
-    machine = Machine(seal / ".ssh", hidden=[PROJECT])
-    try:
-        machine.make_known()
-        host = connect(HostEntry(name="far", address=machine.address, root=machine.root))
-        assert isinstance(host, SshHost)
-        yield host, machine
-        host.link.close()
-    finally:
-        machine.remove()
 
 
 def make(host: Host) -> None:
