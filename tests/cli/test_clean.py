@@ -90,6 +90,21 @@ def test_what_an_unfinished_hunt_needs_stays(invoke: Invoke, root: Path, tmp_pat
     assert "belong to hunts without a verdict" in said
 
 
+def test_what_an_unfinished_hunt_has_built_for_another_host_stays(invoke: Invoke, tmp_path: Path) -> None:
+    path, hosts = tmp_path / "history.db", tmp_path / "hosts.toml"
+    one, two = (f'[hosts.{name}]\nroot = "{tmp_path}/{name}"\n' for name in ("one", "two"))
+    hosts.write_text(f'{one}{two}build_host = "one"\n')
+    for key in ("old", "made for two"):
+        (tmp_path / "one/builds" / key).mkdir(parents=True)
+    with closing(History.open(path)) as history:
+        now = time.time()
+        hunt = sample.begin(history, replace(sample.SETTINGS, host="two"), at=now)
+        history.append(hunt, BuildFinished(1, replace(sample.build(1), key="made for two"), None), now)
+    status, _ = invoke("gc", "one", "--keep", "0", "--history", str(path), "--hosts", str(hosts))
+    assert status == 0
+    assert [build.name for build in (tmp_path / "one/builds").iterdir()] == ["made for two"]
+
+
 def test_nothing_is_taken_from_a_running_hunt(invoke: Invoke, root: Path) -> None:
     with hold(connect(load_host("local")), "a hunt of somebody else"):
         status, said = invoke("gc", "--keep", "0")

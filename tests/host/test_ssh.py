@@ -360,3 +360,16 @@ def test_a_stream_goes_both_ways_and_tells_how_it_ended(host: SshHost) -> None:
         pass
     with pytest.raises(EnvironmentFailure, match="no-such is not installed"), host.stream(["no-such"]):
         pass
+
+
+@pytest.mark.parametrize("losing", [False, True])
+def test_who_writes_to_a_stream_that_has_ended_is_told(host: SshHost, machine: Machine, losing: bool) -> None:
+    """More than fits into any buffer: nobody waits for ever for what reads no more."""
+    command = ["sleep", "600"] if losing else ["sh", "-c", "echo no >&2; exit 4"]
+    loss = threading.Timer(0.5, machine.kill_sshd if losing else int)
+    loss.start()
+    with pytest.raises(ConnectionLost if losing else CommandFailed), host.stream(command) as end:
+        end.settimeout(30)
+        with pytest.raises(BrokenPipeError):
+            end.sendall(bytes(50_000_000))
+    loss.join()

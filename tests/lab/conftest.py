@@ -1,13 +1,16 @@
 """A lab for the small library."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
 
+from machine import PROJECT, Machine, why_not
 from perfbisect.core.event import Commit
+from perfbisect.host.connect import connect
 from perfbisect.host.local import LocalHost
+from perfbisect.host.ssh import SshHost
 from perfbisect.lab.lab import HostLab
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Option
@@ -57,3 +60,19 @@ def open_lab(host: LocalHost, commits: tuple[str, ...], tmp_path: Path) -> Open:
         )
 
     return lab
+
+
+@pytest.fixture
+def far(seal: Path) -> Iterator[tuple[SshHost, Machine]]:
+    """A machine of its own, reached over SSH."""
+    if reason := why_not():
+        pytest.skip(reason)
+    machine = Machine(seal / ".ssh", hidden=[PROJECT])
+    try:
+        machine.make_known()
+        host = connect(HostEntry(name="far", address=machine.address, root=machine.root))
+        assert isinstance(host, SshHost)
+        yield host, machine
+        host.link.close()
+    finally:
+        machine.remove()

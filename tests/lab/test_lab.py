@@ -17,7 +17,7 @@ from perfbisect.core.order import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.lab import KEPT
+from perfbisect.lab.tidy import KEPT
 from perfbisect.recipes.builder import Variant
 from small import BROKEN, BUILDER, CRASHING, FAST, SAME, SLOW, Open, finished, measure
 

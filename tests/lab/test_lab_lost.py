@@ -1,13 +1,16 @@
 """Work that was lost with its session or its host."""
 
 import contextlib
+import dataclasses
 import os
+import secrets
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Generator, Iterator
-from pathlib import Path
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -25,7 +28,8 @@ from perfbisect.core.order import Measure, Purpose, Share
 from perfbisect.errors import JobLost
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab import visit
+from perfbisect.host.protocol import Result
+from perfbisect.lab import build, visit
 from perfbisect.lab.lab import LOSSES
 from small import BROKEN, BUILDER, FAST, SLOW, Open, finished, measure
 
@@ -39,12 +43,26 @@ def test_what_a_killed_session_left_running_is_ended(open_lab: Open, host: Local
     assert jobs.running(host) == ()
 
 
+def test_what_a_killed_session_left_where_it_builds_is_ended(open_lab: Open, tmp_path: Path) -> None:
+    (lab := open_lab()).maker = maker = LocalHost("maker", PurePosixPath(tmp_path, "maker"))
+    (tmp_path / "maker").mkdir()
+    jobs.start(maker, ["sleep", "100"], name="run", timeout=200)
+    orphan = jobs.start(maker, ["sleep", "100"], name="run", timeout=200)
+    os.kill(orphan.pid, signal.SIGKILL)
+    (tmp_path / "maker/tmp/cc1.s").touch()
+    measure(lab, Share(BROKEN, 1))
+    assert jobs.running(maker) == jobs.orphaned(maker) == ()
+    assert not (tmp_path / "maker/tmp/cc1.s").exists()
+
+
 def test_a_build_of_a_killed_session_is_followed_to_its_end(
     open_lab: Open, host: LocalHost, commits: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """The build waits for a word, so that it cannot be over before the next session looks."""
+    """The build waits for a word, so that it cannot be over before the next session looks. It needs what its compiler
+    has put aside.
+    """
     go, begun = tmp_path / "go", tmp_path / "begun"
-    wait = f"echo >>{begun}; until [ -e {go} ]; do sleep 0.05; done; "
+    wait = f"touch $TMPDIR/x.s && echo >>{begun}; until [ -e {go} ]; do sleep 0.05; done; rm $TMPDIR/x.s && "
     patient = replace(BUILDER.build, compile=[["sh", "-c", wait + BUILDER.build.compile[0][2]]])
 
     def session() -> Iterator[LabEvent]:
@@ -105,6 +123,39 @@ def test_work_that_gets_itself_killed_is_skipped(
     assert len([event for event in events if isinstance(event, Warned)]) == LOSSES
     assert isinstance(events[-1], CandidateSkipped)
     assert "killed 4 times" in events[-1].facts.reason
+
+
+class Restarted(LocalHost):
+    """A host that tells of another boot each time it is asked."""
+
+    def run(self, argv: Sequence[str], **options: Any) -> Result:
+        result = LocalHost.run(self, argv, **options)
+        return dataclasses.replace(result, stdout=secrets.token_hex()) if "boot_id" in argv[-1] else result
+
+
+@pytest.mark.parametrize("restarted", ["here", "maker"])
+def test_builds_are_lost_with_the_host_that_makes_them(
+    open_lab: Open, host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarted: str
+) -> None:
+    """Whether that one stayed up tells if a commit gets itself killed, whatever became of the other."""
+
+    def lose(*_: object) -> Generator[build.Progress, None, build.Built]:
+        raise JobLost("job build is gone")
+        yield
+
+    (tmp_path / "maker").mkdir()
+    monkeypatch.setattr(build, "build", lose)
+    lab = open_lab()
+    lab.host, lab.maker = host, LocalHost("maker", PurePosixPath(tmp_path, "maker"))
+    if restarted == "maker":
+        lab.maker = Restarted(lab.maker.name, lab.maker.root)
+        with pytest.raises(JobLost):
+            measure(lab, Share(SLOW, 1))
+    else:
+        lab.host = Restarted(host.name, host.root)
+        [*_, skipped] = measure(lab, Share(SLOW, 1))
+        assert isinstance(skipped, CandidateSkipped)
+        assert skipped.facts.log == f"{lab.maker.root}/jobs"
 
 
 def shut_down(host: LocalHost, name: str) -> None:

@@ -184,6 +184,22 @@ def test_what_a_build_needs_is_not_looked_for_where_it_is_not_built(host: LocalH
 
 
 @pytest.mark.tools
+def test_a_host_that_builds_nothing_needs_nothing_to_build_with(
+    host: LocalHost, take_away: Callable[..., None]
+) -> None:
+    take_away(*NEEDED, "gcc")
+    look(host, build_host="x")
+    with pytest.raises(EnvironmentFailure, match=r"git.*not installed on host here"):
+        look(host, build_host="here")
+
+
+@pytest.mark.tools
+def test_a_host_may_be_told_that_it_builds_for_itself(host: LocalHost) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"^no/such\.h is not installed on host here"):
+        look(host, builder(["no/such.h"]), build_host="here")
+
+
+@pytest.mark.tools
 def test_without_perf_qps_can_be_hunted_and_cpu_cannot(host: LocalHost, take_away: Callable[..., None]) -> None:
     take_away("perf")
     assert any("perf is not installed" in warning.text for warning in look(host, metric="qps"))

@@ -1,13 +1,19 @@
 """Commits travel to another machine by git's own push, here to another folder."""
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from socket import socket
 
 import pytest
+from paramiko import Channel
 
+from machine import Machine
 from perfbisect.errors import EnvironmentFailure
+from perfbisect.host import ssh
 from perfbisect.host.local import LocalHost
+from perfbisect.host.ssh import SshHost
 from perfbisect.lab.push import REFS, push
 
 pytestmark = pytest.mark.tools
@@ -84,3 +90,26 @@ def test_what_git_says_is_told(tmp_path: Path, git: Git, host: LocalHost, bare: 
         list(push(host, bare, tmp_path / "repo" / ".git", ["1234512345" * 4]))
     with pytest.raises(EnvironmentFailure, match="cannot be pushed to host far"):
         list(push(host, host.root / "nowhere", tmp_path / "repo" / ".git", [git("rev-parse", "HEAD")]))
+
+
+def test_a_push_goes_on_after_a_lost_link(
+    tmp_path: Path, git: Git, far: tuple[SshHost, Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More is on its way then than fits into the buffers, and git is not left waiting."""
+    host, machine = far
+    (tmp_path / "repo" / "much").write_bytes(os.urandom(10_000_000))
+    last = commit(tmp_path, git, "a")
+    bare = host.root / "a.git"
+    host.run(["git", "init", "-q", "--bare", str(bare)])
+    whole = ssh._forward
+
+    def torn(source: socket, channel: Channel) -> None:
+        monkeypatch.setattr(ssh, "_forward", whole)
+        for _ in range(4):  # what is asked for comes first
+            channel.sendall(source.recv(1 << 16))
+        machine.kill_sshd()
+        whole(source, channel)
+
+    monkeypatch.setattr(ssh, "_forward", torn)
+    list(push(host, bare, tmp_path / "repo" / ".git", [last]))
+    assert there(bare) == {f"{REFS}/{last}"}

@@ -1,7 +1,7 @@
 """`bisect gc`: free what is oldest of what can be made anew."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +48,7 @@ def gc(
     from perfbisect.host.connect import connect
     from perfbisect.host.lock import hold
     from perfbisect.lab import storage
-    from perfbisect.recipes.find import load_host
+    from perfbisect.recipes.find import load_host, load_hosts
     from perfbisect.recipes.inventory import in_bytes
 
     entry = load_host(host, hosts or "")
@@ -57,7 +57,9 @@ def gc(
     # Nobody measures there meanwhile, so nothing is taken away that is being used.
     with nullcontext() if dry_run else hold(there, "a clean-up", patience(wait)):
         found = storage.items(there)
-        pinned = pins(entry.name, history) | {job.id for job in (*jobs.running(there), *jobs.orphaned(there))}
+        # What a hunt has built here for another host is known to the history by that one's name.
+        users = {entry.name, *(each.name for each in load_hosts(hosts or "") if each.built_elsewhere == entry.name)}
+        pinned = pins(users, history) | {job.id for job in (*jobs.running(there), *jobs.orphaned(there))}
         gone = storage.expendable(found, limit, pinned)
         if not dry_run:
             storage.remove(there, gone)
@@ -65,15 +67,15 @@ def gc(
     return 0
 
 
-def pins(host: str, path: Path | None) -> frozenset[str]:
-    """Keys of what unfinished hunts need; none where there is no history yet."""
+def pins(hosts: Collection[str], path: Path | None) -> frozenset[str]:
+    """Keys of what unfinished hunts on these hosts need; none where there is no history yet."""
     from perfbisect.store.connection import default_place
     from perfbisect.store.history import History
 
     if not (path or default_place()).exists():
         return frozenset()
     with closing(History.open(path)) as opened:
-        return opened.pinned(host, time.time() - ACTIVE)
+        return frozenset().union(*(opened.pinned(host, time.time() - ACTIVE) for host in hosts))
 
 
 def as_object(gone: "Sequence[Item]", found: "Sequence[Item]", dry_run: bool) -> str:

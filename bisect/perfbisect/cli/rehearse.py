@@ -28,8 +28,7 @@ def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:
     """The commands for one commit, on the first host."""
     builder, workload = load_asked(settings)
     entry = load_host(settings.host, settings.hosts_path)
-    elsewhere = entry.build_host not in ("", entry.name)
-    makes = load_host(entry.build_host, settings.hosts_path) if elsewhere else None
+    makes = load_host(entry.built_elsewhere, settings.hosts_path) if entry.built_elsewhere else None
     where = connect(entry), entry, connect(makes) if makes else None, makes
     return rehearse(Subject(*where, builder, settings.variant, workload, Path(settings.repository), commit))
 

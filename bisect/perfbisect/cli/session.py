@@ -70,7 +70,7 @@ class Site:
         if waiting:
             wait(host, waiting)
         look = look_at(Task(host, entry, settings.metric, builder, settings.variant, workloads))
-        makes = load_host(entry.build_host, settings.hosts_path) if entry.build_host not in ("", name) else None
+        makes = load_host(entry.built_elsewhere, settings.hosts_path) if entry.built_elsewhere else None
         maker = connect(makes) if makes else None
         if maker:
             machines = [each.run(["uname", "-m"]).stdout.strip() for each in (host, maker)]

@@ -204,10 +204,14 @@ def _send(channel: "Channel", data: bytes) -> None:
 
 
 def _forward(source: socket.socket, channel: "Channel") -> None:
-    """Everything from a socket to a channel, the end included."""
+    """Everything from a socket to a channel, the end included. Who goes on writing when the channel has ended is told
+    by a broken pipe, and does not wait for a reader.
+    """
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             channel.sendall(data)
+    with contextlib.suppress(OSError):
+        source.shutdown(socket.SHUT_RD)
     with contextlib.suppress(OSError):
         channel.shutdown_write()
 

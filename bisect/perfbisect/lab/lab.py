@@ -22,7 +22,6 @@ from perfbisect.core.measurement import SkipFacts
 from perfbisect.core.order import Measure
 from perfbisect.core.schedule import interleave
 from perfbisect.errors import BuildFailed, DataDamaged, EnvironmentFailure, JobLost, RunFailed, UsageError
-from perfbisect.host import jobs
 from perfbisect.host.facts import BOOT, CORES, MEMORY_MIB, ask, is_full
 from perfbisect.host.outcome import no_space
 from perfbisect.host.programs import missing
@@ -32,19 +31,13 @@ from perfbisect.lab.server import owner
 from perfbisect.lab.ship import ship
 from perfbisect.lab.steps import Steps
 from perfbisect.lab.system import System
+from perfbisect.lab.tidy import tidy
 from perfbisect.lab.turn import Turn
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
 LOSSES = 3  # in a row: so often work that was lost with its host is done again
-KEPT = 100  # logs of failed builds, and as many jobs that failed or were interrupted
-
-# Old logs of failed builds go, and temporary files of compilers that were killed.
-_TIDY = """\
-rm -rf "$1/tmp"
-[ ! -d "$1/logs" ] || { cd "$1/logs" && ls -1t | tail -n +"$(($2 + 1))" | tr '\\n' '\\0' | xargs -0 -r rm -f --; }
-"""
 
 
 @dataclass
@@ -88,7 +81,7 @@ class HostLab:
         self._alone = False  # no build of an earlier session can be running any more
         self._losses = 0  # in a row
         self._announced = False  # the build that comes next
-        self._boot: str | None = None  # of the host, when the session began
+        self._boots: dict[str, str | None] = {}  # of each host, when the session began
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
         """Build what is not built, then time the runs of ``order`` in interleaved order.
@@ -110,19 +103,15 @@ class HostLab:
             yield from self._time(order)
 
     def _set_up(self, first: int) -> Generator[LabEvent]:
-        """Look at the host once; end what an earlier session that was killed has left running, and tidy up.
+        """Look at the host once; end what an earlier session that was killed has left running, and tidy up: there, and
+        where builds are made.
 
         ``first`` is what will be built first. Raises UsageError when builds would not be made as in earlier sessions.
         """
         host, device = self.host, self.entry.device
-        self._boot = ask(host, BOOT)
-        for job in jobs.orphaned(host):
-            jobs.kill(host, job, grace=5)
-        for job in jobs.running(host):
-            if not job.name.startswith(build.PREFIX):  # which may be the one that is wanted next
-                jobs.kill(host, job, grace=5)
-        jobs.prune(host, KEPT)
-        host.run(["sh", "-c", _TIDY, "tidy", str(host.root), str(KEPT)], timeout=600)
+        for each in (host, self.maker) if self.maker else (host,):
+            self._boots[each.name] = ask(each, BOOT)
+            tidy(each)
         absent = missing(host, ["vmstat", "iostat"])  # the preflight has told of what is missing
         counts = perf.counts(host)
         cores = ask(host, CORES) or 1
@@ -182,7 +171,7 @@ class HostLab:
                     yield BuildProgress(candidate, step.done, step.total, step.stage)
                 built = making.result
             except JobLost as lost:
-                yield (told := self._lost(candidate, lost, "compile", began))
+                yield (told := self._lost(self.maker or self.host, candidate, lost, "compile", began))
                 if isinstance(told, CandidateSkipped):
                     return False
             except BuildFailed as failure:
@@ -230,7 +219,7 @@ class HostLab:
                             yield RunFinished(candidate, facts)
                 except JobLost as lost:
                     if left:  # a server that is lost after its last run has done its work
-                        yield (told := self._lost(candidate, lost, "run", began))
+                        yield (told := self._lost(self.host, candidate, lost, "run", began))
                         if isinstance(told, CandidateSkipped):
                             return
                 except DataDamaged as damaged:
@@ -260,7 +249,7 @@ class HostLab:
                 self._verified.add(found)
                 self._data[candidate] = found
             except JobLost as lost:
-                yield (told := self._lost(candidate, lost, "prepare", began))
+                yield (told := self._lost(self.host, candidate, lost, "prepare", began))
                 if isinstance(told, CandidateSkipped):
                     return False
             except DataDamaged as damaged:
@@ -312,19 +301,20 @@ class HostLab:
         self._data.pop(candidate, None)
         return True
 
-    def _lost(self, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
-        """What is said of lost work before it is done again; or that it gets itself killed, as by taking all memory.
+    def _lost(self, host: Host, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
+        """What is said of work lost on ``host`` before it is done again; or that it gets itself killed, as by taking all
+        memory.
 
-        Raises the loss when it is one too many and the host has been restarted meanwhile.
+        Raises the loss when it is one too many and that host has been restarted meanwhile.
         """
         self._losses += 1
         if self._losses <= LOSSES:
             return Warned(f"{lost}: it is done again", "The host was restarted, or somebody killed it there.")
-        if ask(self.host, BOOT) != self._boot:
+        if ask(host, BOOT) != self._boots[host.name]:
             raise lost
         self._losses = 0
         reason = f"it was killed {LOSSES + 1} times in a row, perhaps for taking all memory (see `dmesg`)"
-        return self._failed(candidate, RunFailed(reason, stage=stage, log=str(self.host.root / "jobs")), began)
+        return self._failed(candidate, RunFailed(reason, stage=stage, log=str(host.root / "jobs")), began)
 
     def _system(self, candidate: int) -> System:
         """A built candidate, put where every build is measured.

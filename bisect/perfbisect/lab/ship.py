@@ -1,5 +1,7 @@
 """A finished build, brought from the host that made it to the one that measures it: a tar stream through us."""
 
+from contextlib import suppress
+
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host.protocol import Host
 from perfbisect.lab import builds
@@ -21,17 +23,26 @@ def ship(maker: Host, builder: str, key: str, host: Host) -> None:
     if maker.root != host.root:
         _refuse_rooted(maker, builder, key, host)
     for left in reversed(range(ATTEMPTS)):
+        maker.run(["test", "-d", str(place)])  # which also waits for a host that is gone, as the next one does
         host.run(["sh", "-c", _READY, "ready", str(there)], timeout=600)
         try:
-            pack, unpack = ["tar", "-cf", "-", "-C", str(place), "."], ["tar", "-xf", "-", "-C", f"{there}.part"]
-            with maker.stream(pack) as source, host.stream(unpack) as target:
-                while chunk := source.recv(1 << 16):
-                    target.sendall(chunk)
+            _stream(maker, ["tar", "-cf", "-", "-C", str(place), "."], host, ["tar", "-xf", "-", "-C", f"{there}.part"])
             break
-        except (ConnectionLost, BrokenPipeError):
+        except ConnectionLost:
             if not left:
                 raise
     host.run(["sh", "-c", _DONE, "done", str(there)], timeout=600)
+
+
+def _stream(maker: Host, pack: list[str], host: Host, unpack: list[str]) -> None:
+    """What ``pack`` writes goes to ``unpack``.
+
+    Each says itself how it ended: first the one that packs, for the other would take a stream that broke off for a
+    damaged one; but only the other, when it is that which has ended early.
+    """
+    with host.stream(unpack) as target, suppress(ConnectionError), maker.stream(pack) as source:
+        while chunk := source.recv(1 << 16):
+            target.sendall(chunk)
 
 
 def _refuse_rooted(maker: Host, builder: str, key: str, host: Host) -> None:

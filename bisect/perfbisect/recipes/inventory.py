@@ -57,6 +57,11 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     ccache_remote: Remote = ""  # a store that several hosts' ccache share
     keep: Size = "50G"  # what `bisect gc` leaves of builds, datasets, jobs and logs, together
 
+    @property
+    def built_elsewhere(self) -> str:
+        """The other host on which builds for this one are made; "": they are made here."""
+        return "" if self.build_host == self.name else self.build_host
+
 
 class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All machines."""

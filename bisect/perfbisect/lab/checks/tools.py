@@ -19,7 +19,8 @@ def tools(look: Look) -> Iterator[Finding]:
     """Every program without which nothing can be built or measured, and what else the build needs."""
     task, host = look.task, look.task.host
     builder, build = task.builder, task.builder.build if task.builder else None
-    if builder is None or build is None or task.entry.build_host:  # where the rest is needed
+    maker = task.entry.built_elsewhere
+    if builder is None or build is None or maker:  # where the rest is needed
         absent, own = missing(host, needed(task)), None
     else:
         absent = lacking_for(host, needed(task), build, variant_of(builder, task.variant))
@@ -28,11 +29,9 @@ def tools(look: Look) -> Iterator[Finding]:
         verb = "is" if len(absent) == 1 else "are"
         sentence = f"{', '.join(absent)} {verb} not installed on host {look.name}"
         yield Finding(Level.REFUSED, "tools", sentence, how_to_install(absent, look.system, own))
-    elif builder and task.entry.build_host:
-        elsewhere = f"{builder.name} is built on host {task.entry.build_host}, which is not looked at here"
-        yield Finding(
-            Level.OK, "builder", elsewhere, f"Look with: bisect doctor {task.entry.build_host} --builder {builder.name}"
-        )
+    elif builder and maker:
+        elsewhere = f"{builder.name} is built on host {maker}, which is not looked at here"
+        yield Finding(Level.OK, "builder", elsewhere, f"Look with: bisect doctor {maker} --builder {builder.name}")
     elif builder and not build:
         yield Finding(Level.OK, "builder", f"{builder.name} is not built anywhere: its recipe has no [build]")
     elif builder and build:
@@ -57,8 +56,8 @@ def drivers(look: Look) -> Iterator[Finding]:
 
 
 def needed(task: Task) -> list[str]:
-    """The programs that measuring needs, and building any system if anything is to be built."""
-    built = task.builder is None or task.builder.build is not None
+    """The programs that measuring needs, and building any system if anything is to be built there."""
+    built = not task.entry.built_elsewhere and (task.builder is None or task.builder.build is not None)
     server = task.builder.server if task.builder else None
     return [
         *(NEEDED if built else ()),
