@@ -81,7 +81,7 @@ def demo(
         )
     )
     scene = Scene.set_up(settings)
-    verdict = follow_anew(scene, history, open_view(as_json=as_json, plain=plain))
+    verdict = follow_anew(scene, history, open_view(history, as_json=as_json, plain=plain))
     planted = msgspec.json.decode(answer_file.read_bytes())["commit"]
     if not isinstance(verdict, Found):
         click.echo(f"The hunt named no commit; planted was {planted[:10]} ({answer_file}).", err=True)
