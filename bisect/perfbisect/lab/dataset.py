@@ -87,7 +87,7 @@ def key(builder: Builder, workload: Workload, values: Values, format_read: str =
         builder.driver, builder.name, builder.dataset.format, format_read, settings.identity(builder, values),
         *(file.read_text() for file in (scripts.with_modules(workload, script) if script else ())),
         workload.prepare, workload.check, repr(sorted(workload.prepare_args.items())),
-        *(command.told_to_prepare(workload) if workload.prepare_commands else ()),
+        *(command.told_to_prepare(builder, workload, values) if workload.prepare_commands else ()),
     ]  # fmt: skip
     return hashlib.sha256("\0".join(told).encode()).hexdigest()[:16]
 
