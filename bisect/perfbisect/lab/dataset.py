@@ -25,6 +25,7 @@ from perfbisect.lab.server import Service, driver_options, ended, initialise, ow
 from perfbisect.lab.system import System
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values, fill
+from perfbisect.recipes.strict import read_text
 from perfbisect.recipes.workload import Workload
 
 LONG = 6 * 3600.0  # seconds: loading and copying of large data
@@ -85,7 +86,7 @@ def key(builder: Builder, workload: Workload, values: Values, format_read: str =
         return ""
     told = [
         builder.driver, builder.name, builder.dataset.format, format_read, settings.identity(builder, values),
-        *(file.read_text() for file in (scripts.with_modules(workload, script) if script else ())),
+        *(read_text(file) for file in (scripts.with_modules(workload, script) if script else ())),
         workload.prepare, workload.check, repr(sorted(workload.prepare_args.items())),
         *(command.told_to_prepare(builder, workload, values) if workload.prepare_commands else ()),
     ]  # fmt: skip
