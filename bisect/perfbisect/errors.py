@@ -1,8 +1,9 @@
 """Every failure a user can meet: one sentence, what to try next, and the exit status.
 
 Exit statuses of `bisect run`: 0 culprit named, 1 not reproduced or nothing to find, 2 inconclusive,
-3 usage or configuration error, 4 environment failure, 130 interrupted (resumable). Anything raised
-that is not a PerfBisectError is a bug of ours and ends with 70.
+3 usage or configuration error, 4 environment failure, 130 interrupted (resumable). An OSError that
+nobody has put into better words ends with 4, too; anything else that is raised is a bug of ours and
+ends with 70.
 """
 
 USAGE = 3

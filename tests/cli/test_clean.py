@@ -18,6 +18,7 @@ from perfbisect.host import jobs
 from perfbisect.host.connect import connect
 from perfbisect.host.lock import hold
 from perfbisect.recipes.find import load_host
+from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
 
 pytestmark = pytest.mark.tools
@@ -103,6 +104,15 @@ def test_what_an_unfinished_hunt_has_built_for_another_host_stays(invoke: Invoke
     status, _ = invoke("gc", "one", "--keep", "0", "--history", str(path), "--hosts", str(hosts))
     assert status == 0
     assert [build.name for build in (tmp_path / "one/builds").iterdir()] == ["made for two"]
+
+
+def test_a_mistyped_history_frees_nothing(invoke: Invoke, root: Path, tmp_path: Path) -> None:
+    status, said = invoke("gc", "--keep", "0", "--history", str(tmp_path / "typo.db"))
+    assert status == 3
+    assert "typo.db" in said
+    assert len(left(root)) == 4
+    assert not (tmp_path / "typo.db").exists()
+    assert invoke("gc", "--keep", "0", "--history", str(default_place()))[0] == 0
 
 
 def test_nothing_is_taken_from_a_running_hunt(invoke: Invoke, root: Path) -> None:

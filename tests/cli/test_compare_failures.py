@@ -67,3 +67,12 @@ def test_an_aa_of_a_build_that_fails_on_the_way_has_failed(
     assert f"{build} fails in one: it ended with status 7" in err
     [failed] = json.loads(invoke("history", "--json")[1])
     assert (failed["id"], failed["state"], failed["runs"]) == ("n1", "failed", 3)
+
+
+def test_an_aa_that_fails_at_once_is_told_with_its_reason(invoke: Invoke, script: Callable[[str], str]) -> None:
+    build = script("exit 7")
+    assert invoke("noise", "--rev", build, "--workload", "one", *HOW)[0] == 4
+    told = json.loads(invoke("show", "n1", "--json")[1])
+    assert (told["id"], told["state"], told["noise"], told["detectable"]) == ("n1", "failed", None, [])
+    assert f"{build} fails in one: it ended with status 7" in told["failure"]
+    assert told["settings"]["subjects"][0]["commit"] == build

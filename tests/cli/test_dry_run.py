@@ -161,3 +161,12 @@ def test_only_the_hosts_own_folder_has_to_be_short(
     assert not [*scratch.iterdir()]
     with pytest.raises(EnvironmentFailure, match="the path of the server's socket is too long"):
         told("2.0", "2.1", root="far" * 30)
+
+
+def test_a_format_is_asked_without_a_server_too(told: Callable[..., str], tmp_path: Path) -> None:
+    head, tail = (
+        BUILDER.split("[server]")[0],
+        '[dataset]\nformat_command = ["{prefix}/bin/kvd", "--format", "{data}"]\n',
+    )
+    write(tmp_path / "builders" / "kv" / "builder.toml", head + tail)
+    assert f"{tmp_path}/ours/work/kv/prefix/bin/kvd --format {tmp_path}/ours/visit/data\n" in told("2.0", "2.1")

@@ -110,6 +110,7 @@ def test_query_without_rows(bisect: Callable[..., Told]) -> None:
         (["query", "selec"], "selec"),
         (["query", "delete from hunts"], "only read"),
         (["query", "select 1", "--json", "--csv"], "one of"),
+        (["query", "select 1 as a, 2 as b, 3 as a", "--json"], "AS"),
         (["query"], "SQL"),
     ],
 )

@@ -1,11 +1,14 @@
 """`bisect resume` of a hunt that has failed: when something has changed since then, and when nothing has."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from perfbisect.cli import session
+from perfbisect.hunt import Told
 
 pytestmark = pytest.mark.tools
 
@@ -45,3 +48,31 @@ def test_a_hunt_that_has_failed_goes_on_as_it_began(
     assert "The culprit is" in out
     assert set(seen.read_text().split()) == {"77"}
     assert "found" in invoke("history")[1]
+
+
+def test_commands_that_are_told_name_the_history(
+    invoke: Invoke, script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mended, option = tmp_path / "mended", ["--history", "of mine.db"]
+    good, bad = script("echo rate 100"), script(f"[ -e {mended} ] || exit 7; echo rate 10")
+    status, _, said = invoke("run", good, bad, *HUNT, *option)
+    assert status == 4
+    assert "go on with: bisect resume 1 --history 'of mine.db'\n" in said
+
+    def interrupted(*_: object) -> Iterator[Told]:
+        raise KeyboardInterrupt
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "events", interrupted)
+        status, _, said = invoke("resume", *option)
+    assert status == 130
+    assert "go on with: bisect resume 1 --history 'of mine.db'\n" in said
+
+    mended.touch()
+    status, out, _ = invoke("resume", *option)
+    assert status == 0
+    assert "The whole story: bisect show 1 --history 'of mine.db'\n" in out
+    status, _, said = invoke("compare", good, bad, *HUNT[:-1], "--visits", "1", "--runs", "1", *option)
+    assert status == 0
+    assert "bisect show c1 --history 'of mine.db'\n" in said

@@ -12,6 +12,8 @@ from perfbisect.lab.system import System
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import Workload
 
+BUILDER = Builder(summary="", driver="d")
+
 
 def workload(*command: str, rate: str = "", cost: str = "", operations: str = "") -> Workload:
     return Workload(name="w", summary="", group="", command=list(command), rate=rate, cost=cost, operations=operations)
@@ -100,7 +102,30 @@ def test_args_are_filled_in_and_tell_data_apart_that_they_change() -> None:
         args={"keys": 5, "sync": True},
     )  # fmt: skip
     path = PurePosixPath("/x")
-    filled = values(System("c", "k", path, Builder(summary="", driver="d"), {"prefix": "/x"}), one, path, path, None)
+    filled = values(System("c", "k", path, BUILDER, {"prefix": "/x"}), one, path, path, None)
     assert (filled["keys"], filled["sync"], filled["prefix"]) == ("5", "true", "/x")
     more, unsynced = replace(one, args=one.args | {"keys": 6}), replace(one, args=one.args | {"sync": False})
-    assert told_to_prepare(more) != told_to_prepare(one) == told_to_prepare(unsynced)
+    assert told(more) != told(one) == told(unsynced)
+
+
+def told(workload: Workload, builder: Builder = BUILDER, **filled: int) -> list[str]:
+    return told_to_prepare(builder, workload, filled)
+
+
+@pytest.mark.parametrize("word", ["memory", "cache", "cores", "jobs"])
+def test_sizes_tell_data_apart_where_loading_is_told_them(word: str) -> None:
+    one = Workload(name="w", summary="", group="", command=["run"], prepare_commands=[["load", f"--size={{{word}}}"]])
+    assert told(one, **{word: 4}) == told(one, **{word: 4}) != told(one, **{word: 5})
+    deaf = replace(one, prepare_commands=[["load"]])
+    assert told(deaf, **{word: 4}) == told(deaf, **{word: 5}) == [repr([["load"]]), "{}", ""]
+
+
+def test_a_recipes_files_tell_data_apart_where_loading_uses_them(tmp_path: Path) -> None:
+    builder = Builder(summary="", driver="d", folder=str(tmp_path))
+    one = Workload(name="w", summary="", group="", command=["run"], prepare_commands=[["{recipe}/fill", "{data}"]])
+    deaf = replace(one, prepare_commands=[["load"]])
+    (tmp_path / "fill").write_text("old")
+    before = told(one, builder), told(deaf, builder)
+    (tmp_path / "fill").write_text("new")
+    assert told(one, builder) != before[0]
+    assert told(deaf, builder) == before[1]

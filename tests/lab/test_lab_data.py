@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from perfbisect.core.event import Warned
+from perfbisect.core.event import CandidateSkipped, Warned
 from perfbisect.core.order import Share
 from perfbisect.errors import DataDamaged, UsageError
 from perfbisect.host.local import LocalHost
@@ -58,6 +58,18 @@ def test_a_build_is_asked_what_format_its_data_has(open_lab: Open) -> None:
     lab.builder = replace(BUILDER, dataset=Dataset(format_command=["sha256sum", "{prefix}/libsmall.so"]))
     runs = dict(finished(measure(lab, Share(SLOW, 1), Share(FAST, 1))))
     assert runs[SLOW].dataset != runs[FAST].dataset
+
+
+def test_a_build_that_cannot_tell_its_format_is_skipped(open_lab: Open) -> None:
+    lab = open_lab()
+    script = f"ls {{data}}; [ {{commit}} != {lab.commits[SLOW]} ] || ! echo no format >&2"
+    lab.builder = replace(BUILDER, dataset=Dataset(format_command=["sh", "-c", script]))
+    *_, skipped = measure(lab, Share(SLOW, 1))
+    assert isinstance(skipped, CandidateSkipped)
+    assert skipped.facts.stage == "prepare"
+    assert skipped.facts.reason == "the format of its data cannot be told: sh ended with status 1: no format"
+    assert "no format" in Path(skipped.facts.log).read_text()
+    assert len(finished(measure(lab, Share(FAST, 1)))) == 1
 
 
 def test_damaged_data_is_loaded_again_but_not_for_ever(open_lab: Open, host: LocalHost) -> None:

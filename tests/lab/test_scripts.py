@@ -1,7 +1,9 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from perfbisect.errors import RecipeError
 from perfbisect.lab import dataset, scripts
 from perfbisect.recipes.find import load_builder, load_workload
 
@@ -29,3 +31,13 @@ def test_data_is_made_anew_when_a_module_of_its_script_changes(tmp_path: Path) -
     assert dataset.key(builder, workload, {}) == before
     (suite / "rows.lua").write_text("return 2\n")
     assert dataset.key(builder, workload, {}) != before
+
+
+def test_a_script_that_is_no_text_is_a_mistake_of_its_author(tmp_path: Path) -> None:
+    workload = msgspec.structs.replace(
+        load_workload("update-index", "demo"), folder=str(tmp_path), script="odd.lua", prepare_script="odd.lua"
+    )
+    (tmp_path / "odd.lua").write_bytes(b"-- gr\xfc\xdfe\n")
+    for read in (lambda: dataset.key(load_builder("demo"), workload, {}), lambda: scripts.to_send(workload)):
+        with pytest.raises(RecipeError, match=r"odd.lua: is not UTF-8 text: .* at byte 5"):
+            read()

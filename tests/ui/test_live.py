@@ -150,7 +150,10 @@ def test_a_small_range_is_drawn_wider() -> None:
 def test_the_verdict_is_told(views: list[View], verdict: Verdict, words: str) -> None:
     said = "\n".join(picture(replace(views[-1], verdict=verdict), 100, 40, 2e9))
     assert words in said
-    assert "left" not in said and "bisect show 12" in said
+    assert "left" not in said and "bisect show 12\n" in f"{said}\n"
+    mine = picture(replace(views[-1], verdict=verdict, history="--history mine.db"), 44, 40, 2e9)
+    begins = mine.index(" The whole story: bisect show 12 --history")
+    assert mine[begins + 1] == " mine.db"
 
 
 def test_before_anything_is_known() -> None:

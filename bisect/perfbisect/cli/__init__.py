@@ -10,13 +10,14 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 import click
 
 from perfbisect import __version__
-from perfbisect.errors import BUG, INTERRUPTED, USAGE, PerfBisectError
+from perfbisect.errors import BUG, ENVIRONMENT, INTERRUPTED, USAGE, PerfBisectError
 
 VERBS: Mapping[str, tuple[str, str]] = {
     "run": ("run", "Hunt the commit that changed the speed between two revisions."),
@@ -124,16 +125,51 @@ def main() -> None:
         if failure.advice:
             click.echo(failure.advice, err=True)
         status = failure.exit_status
+    except OSError as failure:  # of the machine, or of what it was told: a folder that cannot be written
+        reason = failure.strerror or str(failure)
+        click.echo(f"Error: {reason if failure.filename is None else f'{failure.filename}: {reason}'}", err=True)
+        status = ENVIRONMENT
     except Exception:  # noqa: BLE001  # the one place that catches what should not happen
         click.echo(f"Error: this is a bug of perfbisect; please report it with {keep_traceback()}", err=True)
         status = BUG
+    finally:
+        flush()
     sys.exit(status or 0)
 
 
-def keep_traceback() -> Path:
-    """Write the traceback being handled to a file in the user's state folder, and return its path."""
+def flush() -> None:
+    """Write what is buffered. Where that cannot be done, Python does not try it again at the end, to fail anew."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def keep_traceback() -> str:
+    """Write the traceback being handled to a file, in the user's state folder if possible, and return its path.
+
+    Where no file can be written, it is the traceback itself that is returned.
+    """
+    told = f"perfbisect {__version__}\n{' '.join(sys.argv)}\n{traceback.format_exc()}"
+    told = told.encode(errors="backslashreplace").decode()  # arguments need not be text
+    for make in (_in_state_folder, _in_temporary_folder):
+        with suppress(OSError, RuntimeError):  # the latter where nobody knows of a home
+            path = make()
+            path.write_text(told, encoding="utf-8")
+            return str(path)
+    return f"this:\n{told}"
+
+
+def _in_state_folder() -> Path:
     folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "perfbisect"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "error.log"
-    path.write_text(f"perfbisect {__version__}\n{' '.join(sys.argv)}\n{traceback.format_exc()}")
-    return path
+    return folder / "error.log"
+
+
+def _in_temporary_folder() -> Path:
+    import tempfile  # slow to load
+
+    descriptor, path = tempfile.mkstemp(prefix="perfbisect-", suffix=".log")
+    os.close(descriptor)
+    return Path(path)

@@ -68,12 +68,20 @@ def gc(
 
 
 def pins(hosts: Collection[str], path: Path | None) -> frozenset[str]:
-    """Keys of what unfinished hunts on these hosts need; none where there is no history yet."""
+    """Keys of what unfinished hunts on these hosts need; none where there is no history yet.
+
+    Raises UsageError for a history that is asked for and not there.
+    """
+    from perfbisect.errors import UsageError
     from perfbisect.store.connection import default_place
     from perfbisect.store.history import History
 
-    if not (path or default_place()).exists():
+    if path in (None, default_place()) and not default_place().exists():
         return frozenset()
+    if path and not path.exists():
+        raise UsageError(
+            f"There is no history {path} to tell what has to stay.", "Name it as `bisect run` did, or leave it out."
+        )
     with closing(History.open(path)) as opened:
         return frozenset().union(*(opened.pinned(host, time.time() - ACTIVE) for host in hosts))
 

@@ -72,6 +72,7 @@ def compare(
     from perfbisect.core.trial import Kind
     from perfbisect.errors import INTERRUPTED
     from perfbisect.recipes.find import choose_workloads
+    from perfbisect.report.command import show
     from perfbisect.report.comparison import as_object, lines
 
     settings = settings_of(options, good=builds[0], bad=builds[-1], workload="", host=host)
@@ -88,5 +89,5 @@ def compare(
         click.echo(f"Interrupted. What was measured is kept as {trial.name}; the same command goes on.", err=True)
         return INTERRUPTED
     if not as_json:
-        click.echo(f"Counters per operation: bisect show {trial.name}", err=True)
+        click.echo(f"Counters per operation: {show(trial.name, history)}", err=True)
     return 0 if whole(trial) else INCOMPLETE

@@ -62,8 +62,9 @@ def demo(
 
     place = folder or cache_folder() / f"seed-{seed}"
     repository, answer_file = place / "repository", place / "answer.json"
-    shutil.rmtree(repository, ignore_errors=True)
-    answer_file.parent.mkdir(parents=True, exist_ok=True)
+    if folder is None or ours(answer_file):
+        shutil.rmtree(repository, ignore_errors=True)
+    place.mkdir(parents=True, exist_ok=True)
     answer_file.write_bytes(msgspec.json.encode(write_history(repository, seed, drop=drop)))
 
     settings = settle(
@@ -80,7 +81,7 @@ def demo(
         )
     )
     scene = Scene.set_up(settings)
-    verdict = follow_anew(scene, history, open_view(as_json=as_json, plain=plain))
+    verdict = follow_anew(scene, history, open_view(history, as_json=as_json, plain=plain))
     planted = msgspec.json.decode(answer_file.read_bytes())["commit"]
     if not isinstance(verdict, Found):
         click.echo(f"The hunt named no commit; planted was {planted[:10]} ({answer_file}).", err=True)
@@ -91,6 +92,24 @@ def demo(
         return WRONG
     click.echo(f"Right: {planted[:10]} is the commit that was planted ({answer_file}).", err=True)
     return 0
+
+
+def ours(answer_file: Path) -> bool:
+    """Whether the repository beside it is an earlier demo's. Raises UsageError for a file that is no answer of ours."""
+    import msgspec
+
+    from perfbisect.demo.history import Answer
+    from perfbisect.errors import UsageError
+
+    if not answer_file.exists():
+        return False
+    try:
+        msgspec.json.decode(answer_file.read_bytes(), type=Answer)
+    except msgspec.DecodeError:
+        raise UsageError(
+            f"{answer_file} was not written by `bisect demo`.", "Choose a folder that does not exist yet."
+        ) from None
+    return True
 
 
 def cache_folder() -> Path:

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from perfbisect.errors import EnvironmentFailure
+
 
 def history_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--history FILE``, given to the command as ``history: Path | None`` (None: the default place)."""
@@ -36,13 +38,13 @@ def painter() -> Callable[[str, str], str]:
 def say(text: str) -> None:
     """Write ``text`` to standard output; signs that its encoding does not have become "?".
 
-    Ends the program, with status 0, when nobody reads any more.
+    Ends the program, with status 0, when nobody reads any more. Raises EnvironmentFailure when it cannot be written.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
         click.echo(text, nl=not text.endswith("\n"))
-    except BrokenPipeError:
-        # The reader has enough (`| head`). What Python still buffers for it must not raise again at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has enough (`| head`)
         raise click.exceptions.Exit(0) from None
+    except OSError as failure:
+        raise EnvironmentFailure(f"Standard output cannot be written: {failure.strerror}") from failure

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from perfbisect.cli.options import history_option, output_width, say
+from perfbisect.errors import UsageError
 from perfbisect.store.history import History
 from perfbisect.store.query import Answer
 
@@ -47,7 +48,9 @@ def plain(value: Any) -> Any:
 
 
 def json_lines(answer: Answer) -> Iterator[str]:
-    """An array with one object a line."""
+    """An array with one object a line. Raises UsageError where two columns have one name, which would be one key."""
+    if twice := [name for name in answer.columns if answer.columns.count(name) > 1]:
+        raise UsageError(f"Several columns are called {twice[0]}, of which JSON can hold one.", "Name them with AS.")
     objects = (
         json.dumps(dict(zip(answer.columns, map(plain, row), strict=True)), ensure_ascii=False) for row in answer.rows
     )

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfbisect.cli.options import say
+
 if TYPE_CHECKING:
     from perfbisect.recipes.workload import Workload
 
@@ -82,8 +84,8 @@ def builders(show: str | None, builders: Path | None) -> None:
 
     if show:
         builder = load_builder(show, builders or "")
-        click.echo("".join(f"# {folder}\n" for folder in (builder.folder, *builder.inherited)), nl=False)
-        click.echo(to_toml(builder), nl=False)
+        say("".join(f"# {folder}\n" for folder in (builder.folder, *builder.inherited)))
+        say(to_toml(builder))
         return
     prebuilt = "  (prebuilt binaries only)"
     known = load_builders(builders or "")
@@ -107,7 +109,7 @@ def workloads(show: str | None, builder: str | None, builders: Path | None, work
         known = [workload for workload in known if workload.driver == driver]
     if show:
         shown = alike(chosen(show, known))
-        click.echo("\n".join(f"# {each[0].folder}\n{workload_text(each)}" for each in shown.values()), nl=False)
+        say("\n".join(f"# {each[0].folder}\n{workload_text(each)}" for each in shown.values()))
         return
     table(
         [
@@ -127,7 +129,7 @@ def hosts(show: str | None, hosts: Path | None) -> None:
     from perfbisect.recipes.render import to_toml
 
     if show:
-        click.echo(to_toml(Inventory(hosts={show: load_host(show, hosts or "")})), nl=False)
+        say(to_toml(Inventory(hosts={show: load_host(show, hosts or "")})))
         return
     table([(each.name, each.address, each.summary) for each in load_hosts(hosts or "")])
 
@@ -173,4 +175,4 @@ def table(rows: Sequence[Sequence[str]]) -> None:
         return
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -25,4 +25,4 @@ def resume(hunt: int | None, history: Path | None, as_json: bool, plain: bool, w
     from perfbisect.cli.session import go_on
     from perfbisect.core.verdict import exit_status
 
-    return exit_status(go_on(hunt, history, open_view(as_json=as_json, plain=plain), patience(wait)))
+    return exit_status(go_on(hunt, history, open_view(history, as_json=as_json, plain=plain), patience(wait)))

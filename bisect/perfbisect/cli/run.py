@@ -130,7 +130,9 @@ def run(
         say("\n".join(lines(settings)))
         return 0
     waiting = patience(wait)
-    verdict = follow_anew(Scene.set_up(settings, waiting), history, open_view(as_json=as_json, plain=plain), waiting)
+    verdict = follow_anew(
+        Scene.set_up(settings, waiting), history, open_view(history, as_json=as_json, plain=plain), waiting
+    )
     return exit_status(verdict)
 
 

@@ -42,6 +42,7 @@ from perfbisect.recipes.find import load_host
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.lineage import variant_of
 from perfbisect.recipes.workload import Workload
+from perfbisect.report.command import go_on_with
 from perfbisect.repository.describe import describe
 from perfbisect.repository.range import Range, read_range
 from perfbisect.repository.resolve import is_dirty, open_repository
@@ -296,6 +297,7 @@ def follow(
             view.show(event, log.append(event)[0])
 
     log = Log(history, hunt_id)
+    again = go_on_with(hunt_id, history.path)
     if len(scene.sites) == 1:
         hear((scene.host, scene.sites[0].maker), tell)
     with closing(view):
@@ -308,12 +310,12 @@ def follow(
                     verdict = verdict_of(event) or verdict
         except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or nobody reads any more
             view.close()
-            click.echo(f"Interrupted. What was measured is kept; go on with: bisect resume {hunt_id}", err=True)
+            click.echo(f"Interrupted. What was measured is kept; go on with: {again}", err=True)
             raise SystemExit(INTERRUPTED) from None
         except PerfBisectError as failure:
             with suppress(PerfBisectError):  # of the history itself
                 history.fail(hunt_id, str(failure), time.time())
-            failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: bisect resume {hunt_id}".strip()
+            failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: {again}".strip()
             raise
     assert verdict is not None, "a hunt ends with a verdict"
     return verdict

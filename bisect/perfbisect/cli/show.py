@@ -83,9 +83,11 @@ def trial_text(trial: "Trial", *, as_json: bool) -> str:
             return comparison.as_object(trial)
         return "\n".join([*comparison.header(trial), *comparison.lines(trial, painter(), counters=True)])
     found = noise_of_trial(trial)
+    if as_json:
+        return noise.as_object(trial, found)
     if found is None:
-        return "{}" if as_json else f"{trial.name}: {trial.failure or 'too few runs to tell how they vary.'}"
-    return noise.as_object(trial, found) if as_json else "\n".join(noise.lines(trial, found))
+        return f"{trial.name}: {trial.failure or 'too few runs to tell how they vary.'}"
+    return "\n".join(noise.lines(trial, found))
 
 
 class Describer:

@@ -89,9 +89,7 @@ class Cost(click.ParamType[tuple[float, str]]):
 @click.option("--steps", type=click.Choice(STEPS), default="one", show_default=True, metavar="KIND", help="See below.")
 @click.option("--failing", type=Share(), default=0.0, show_default="0%", help="Share of commits that do not build.")
 @click.option("--build-cost", type=Cost(), default="10", show_default=True, help="A build: runs (10) or time (15m).")
-@click.option(
-    "--cached", type=Part(), default=1.0, show_default="100%", help="Its share beside a build that exists."
-)
+@click.option("--cached", type=Part(), default=1.0, show_default="100%", help="Its share beside a build that exists.")
 @click.option("--run-time", type=Minutes(), default=1.0, show_default="1m", help="A run, with its warm-up.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that measure at once.")
 @click.option("--confidence", type=Percent(), default=0.95, show_default="95%", help="Name a culprit when this sure.")

@@ -1,6 +1,7 @@
 """Which view draws a hunt: live in a terminal, plain lines otherwise, JSON for programs."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -8,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from perfbisect.core.event import Event
 
 
@@ -30,8 +33,10 @@ def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--plain", is_flag=True, help="Plain lines, as when there is no terminal.")(command)
 
 
-def open_view(*, as_json: bool, plain: bool) -> View:
-    """The view the user asked for, or the one that suits standard output."""
+def open_view(history: "Path | None", *, as_json: bool, plain: bool) -> View:
+    """The view the user asked for, or the one that suits standard output, of a hunt in the history at that path."""
+    from perfbisect.report.command import elsewhere
+
     if as_json:
         from perfbisect.ui.jsonlines import JsonLines
 
@@ -39,7 +44,7 @@ def open_view(*, as_json: bool, plain: bool) -> View:
     if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         from perfbisect.ui.plain import PlainLines
 
-        return PlainLines(sys.stdout)
+        return PlainLines(sys.stdout, shlex.join(elsewhere(history)))
     from perfbisect.ui.live import LiveScreen
 
-    return LiveScreen()
+    return LiveScreen(history=shlex.join(elsewhere(history)))

@@ -5,10 +5,11 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from perfbisect.lab import files, scripts
+from perfbisect.lab import files, recipe, scripts
 from perfbisect.lab.ended import Ended, Outcome
 from perfbisect.lab.server import Service
 from perfbisect.lab.system import System
+from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.reading import read
 from perfbisect.recipes.workload import Workload
@@ -36,13 +37,18 @@ def values(
     return {**of_system, **own, **_args(workload), "suite": str(placed / scripts.SUITE)}
 
 
-def told_to_prepare(workload: Workload) -> list[str]:
-    """Everything that can change what its commands prepare, but for the build."""
+def told_to_prepare(builder: Builder, workload: Workload, filled: Values) -> list[str]:
+    """Everything that can change what its commands prepare, but for the build; ``filled`` are placeholders of the host.
+
+    What they do not use leaves no trace.
+    """
     commands = repr(workload.prepare_commands)
     own = {"threads": workload.threads, "time": workload.time, "warmup": workload.warmup, **_args(workload)}
     used = {key: value for key, value in own.items() if f"{{{key}}}" in commands}
+    used |= {word: filled[word] for word in sorted(SIZE_PLACEHOLDERS | {"jobs"}) if f"{{{word}}}" in commands}
     beside = hashlib.sha256(files.archive(scripts.to_send(workload))).hexdigest() if "{suite}" in commands else ""
-    return [commands, repr(used), beside]
+    of_recipe = [hashlib.sha256(recipe.archive(builder)).hexdigest()] if "{recipe}" in commands else []
+    return [commands, repr(used), beside, *of_recipe]
 
 
 def _args(workload: Workload) -> dict[str, str]:

@@ -25,6 +25,7 @@ from perfbisect.lab.server import Service, driver_options, ended, initialise, ow
 from perfbisect.lab.system import System
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values, fill
+from perfbisect.recipes.strict import read_text
 from perfbisect.recipes.workload import Workload
 
 LONG = 6 * 3600.0  # seconds: loading and copying of large data
@@ -85,9 +86,9 @@ def key(builder: Builder, workload: Workload, values: Values, format_read: str =
         return ""
     told = [
         builder.driver, builder.name, builder.dataset.format, format_read, settings.identity(builder, values),
-        *(file.read_text() for file in (scripts.with_modules(workload, script) if script else ())),
+        *(read_text(file) for file in (scripts.with_modules(workload, script) if script else ())),
         workload.prepare, workload.check, repr(sorted(workload.prepare_args.items())),
-        *(command.told_to_prepare(workload) if workload.prepare_commands else ()),
+        *(command.told_to_prepare(builder, workload, values) if workload.prepare_commands else ()),
     ]  # fmt: skip
     return hashlib.sha256("\0".join(told).encode()).hexdigest()[:16]
 
@@ -233,13 +234,7 @@ def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, 
     placed = scripts.place(host, workload)
     for argv in workload.prepare_commands:
         filled = fill(argv, command.values(system, workload, placed, folder, service))
-        job = jobs.start(host, filled, name="prepare", timeout=LONG, cwd=system.prefix, merged=True)
-        lines = list(jobs.wait(host, job))
-        jobs.kill(host, job, grace=1)  # what it left running
-        if status := jobs.status(host, job):
-            reason = f"the data cannot be made: {filled[0]} ended with status {status}: {command.last(lines)}"
-            raise RunFailed(reason, stage="prepare", log=str(job.folder / "stdout"))
-        jobs.remove(host, job)
+        _carry_out(host, filled, system.prefix, "the data cannot be made")
     script = scripts.preparing(workload)
     if script is None:
         return
@@ -247,6 +242,20 @@ def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, 
     argv = sysbench.prepare_command(workload, there, driver_options(system.builder, service))
     env = scripts.environment(workload, placed, folder / "data", system.library)
     _do(host, argv, folder, env, "the data cannot be loaded")
+
+
+def _carry_out(host: Host, argv: list[str], cwd: PurePosixPath, trouble: str, *, merged: bool = True) -> list[str]:
+    """Run a command of a recipe to its end; returns the lines that it printed, with its errors if ``merged``."""
+    job = jobs.start(host, argv, name="prepare", timeout=LONG, cwd=cwd, merged=merged)
+    lines = list(jobs.wait(host, job))
+    jobs.kill(host, job, grace=1)  # what it left running
+    if status := jobs.status(host, job):
+        stream = "stdout" if merged else "stderr"
+        said = lines if merged else jobs.output(host, job, stream=stream)[0].splitlines()
+        reason = f"{trouble}: {argv[0]} ended with status {status}: {command.last(said)}"
+        raise RunFailed(reason, stage="prepare", log=str(job.folder / stream))
+    jobs.remove(host, job)
+    return lines
 
 
 def ask(service: Service, system: System, workload: Workload) -> list[str]:
@@ -274,14 +283,21 @@ def _do(host: Host, argv: list[str], folder: PurePosixPath, env: dict[str, str],
 
 def _format(host: Host, system: System) -> str:
     """What the recipe's command prints of the format of the data that a build makes. Raises RunFailed."""
-    command = system.builder.dataset.format_command
-    if not command:
+    asked = system.builder.dataset.format_command
+    if not asked:
         return ""
     folder = visit_folder(host)
     copy(host, "", folder, owner(host, system.builder.server))
     if service := service_in(host, system, folder):
-        return "\n".join(service.do(command, "prepare", merged=False))
-    return host.run(fill(command, system.values), cwd=folder).stdout
+        return "\n".join(service.do(asked, "prepare", merged=False))
+    filled = format_argv(system, folder)
+    trouble = "the format of its data cannot be told"
+    return "".join(f"{line}\n" for line in _carry_out(host, filled, folder, trouble, merged=False))
+
+
+def format_argv(system: System, folder: PurePosixPath) -> list[str]:
+    """The recipe's command that tells the format of the data, where there is no server; ``folder`` is of the visit."""
+    return fill(system.builder.dataset.format_command, {**system.values, "data": str(folder / "data")})
 
 
 def _read(text: str) -> Kept | None:

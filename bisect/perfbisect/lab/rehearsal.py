@@ -122,7 +122,7 @@ def _measurement(subject: Subject, scratch: LocalHost, planned: tuple[build.Plan
         written = settings.configuration(plan.builder, service.values)
         yield Part(f"configuration of the server, {service.values['config']}", tuple(written.splitlines()))
     if asked := plan.builder.dataset.format_command:
-        lines = _steps(service, [asked]) if service else [shlex.join(fill(asked, values))]
+        lines = _steps(service, [asked]) if service else [shlex.join(dataset.format_argv(system, folder))]
         yield Part("the format of its data: builds that print the same share what was loaded once", tuple(lines))
     placed = scripts.place(scratch, workload)
     yield Part("loading the data", tuple(_loading(system, workload, placed, folder, service)))

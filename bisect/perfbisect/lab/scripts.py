@@ -9,6 +9,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab import files
 from perfbisect.recipes import suites
 from perfbisect.recipes.places import recipe_folders
+from perfbisect.recipes.strict import read_text
 from perfbisect.recipes.workload import Workload
 
 SHARED = "perfbisect.lua"
@@ -69,7 +70,10 @@ def perf_environment(folder: PurePosixPath) -> Mapping[str, str]:
 
 
 def with_modules(workload: Workload, script: Path) -> list[Path]:
-    """A script and every module of ours that it requires, directly or through others, in the order of discovery."""
+    """A script and every module of ours that it requires, directly or through others, in the order of discovery.
+
+    Raises RecipeError when one cannot be read.
+    """
     return [script, *_required(workload, script).values()]
 
 
@@ -78,7 +82,7 @@ def _required(workload: Workload, script: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     unread = [script]
     for file in unread:  # grows as it goes
-        for module in REQUIRE.findall(file.read_text()):
+        for module in REQUIRE.findall(read_text(file)):
             name = f"{module.replace('.', '/')}.lua"
             places = (folder / name for folder in _module_folders(workload))
             known = next((place for place in places if place.is_file()), None)

@@ -59,6 +59,11 @@ def go_on_with(hunt: int, history: Path) -> str:
     return shlex.join(["bisect", "resume", str(hunt), *elsewhere(history)])
 
 
-def elsewhere(history: Path) -> list[str]:
-    """The option that names a history other than the default one."""
-    return [] if history == default_place() else ["--history", str(history)]
+def show(name: str, history: Path | None) -> str:
+    """The `bisect show` of a hunt, a comparison or an A/A."""
+    return shlex.join(["bisect", "show", name, *elsewhere(history)])
+
+
+def elsewhere(history: Path | None) -> list[str]:
+    """The option that names a history other than the default one (None)."""
+    return [] if history in (None, default_place()) else ["--history", str(history)]

@@ -13,15 +13,17 @@ from perfbisect.report.table import table
 from perfbisect.report.words import MISSING, lasted
 
 
-def as_object(trial: Trial, found: Noise) -> str:
-    """What was learnt, as JSON."""
+def as_object(trial: Trial, found: Noise | None) -> str:
+    """What was learnt, as JSON; ``found`` is None where there are too few runs."""
     said = {
         "id": trial.name,
+        "state": trial.state,
+        "failure": trial.failure,
         "settings": trial.asked,
         "host": trial.host,
         "noise": found,
-        "advice": advice(trial, found),
-        "detectable": list(rows(trial, found)),
+        "advice": advice(trial, found) if found else None,
+        "detectable": list(rows(trial, found)) if found else [],
     }
     return msgspec.json.format(msgspec.json.encode(said), indent=2).decode()
 

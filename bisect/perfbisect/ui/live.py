@@ -25,14 +25,14 @@ def render(view: View, width: int, height: int | None, now: float, glyphs: Glyph
 class LiveScreen:
     """Draws a hunt on a terminal of its own screen; ``close`` prints the last picture on the ordinary one.
 
-    Events only change what is known; drawing happens on rich's own thread, at its own pace.
+    Events only change what is known; drawing happens on rich's own thread, at its own pace. ``history`` as in the view.
     """
 
-    def __init__(self, console: Console | None = None, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, console: Console | None = None, now: Callable[[], float] = time.time, history: str = "") -> None:
         self.console = console or Console(highlight=False)
         self.glyphs = glyphs_for(self.console.encoding)
         self.now = now
-        self.view = View()
+        self.view = View(history=history)
         self.live: Live | None = None
 
     def recall(self, told: Iterable[tuple[float, Event]]) -> None:

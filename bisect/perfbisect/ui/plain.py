@@ -53,8 +53,8 @@ def texts(view: View, event: Event) -> Iterator[str]:
         case HuntEnded(verdict):
             for place, sentence in enumerate(sentences(verdict, view.commit, view.metric)):
                 yield f"{'' if place else 'verdict':9} {sentence}"
-            if view.hunt:
-                yield f"{'':9} The whole story: bisect show {view.hunt.hunt}"
+            if view.whole:
+                yield f"{'':9} {view.whole}"
         case _:
             return
 
@@ -119,11 +119,11 @@ def decided(view: View, order: Measure) -> str:
 
 
 class PlainLines:
-    """Writes the lines of each event to a stream as it happens."""
+    """Writes the lines of each event to a stream as it happens; ``history`` as in the view."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, history: str = "") -> None:
         self.stream = stream
-        self.view = View()
+        self.view = View(history=history)
 
     def recall(self, told: Iterable[tuple[float, Event]]) -> None:
         """Take note of what earlier sessions of a resumed hunt saw; it was written then."""

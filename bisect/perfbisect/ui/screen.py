@@ -221,8 +221,8 @@ def verdict(view: View, room: int) -> list[Text]:
         return []
     said = sentences(view.verdict, view.commit, view.hunt.metric)
     told = [(line, place == 0) for place, text in enumerate(said) for line in folded(text, room, indent(text), 9)]
-    more = Text(f"The whole story: bisect show {view.hunt.hunt}", "dim")
-    return [*(Text(line, "bold" if first else "") for line, first in told), more]
+    more = (Text(line, "dim") for line in folded(view.whole, room, "", 9))
+    return [*(Text(line, "bold" if first else "") for line, first in told), *more]
 
 
 def indent(text: str) -> str:

@@ -93,6 +93,12 @@ class View:
     searching: tuple[float, float] | None = None  # when the search began, and the bits missing then
     warnings: tuple[Warned, ...] = ()
     verdict: Verdict | None = None
+    history: str = ""  # the option that names it, where it is not the usual one
+
+    @property
+    def whole(self) -> str:
+        """Where more is told than there is room for; "" before the hunt is known."""
+        return f"The whole story: bisect show {self.hunt.hunt} {self.history}".rstrip() if self.hunt else ""
 
     def commit(self, candidate: int) -> Commit:
         """What is known of a candidate's commit: at least its hash."""
@@ -230,7 +236,7 @@ def started(view: View, event: HuntStarted) -> View:
     if view.hunt is not None and view.hunt.candidates == event.candidates:
         return replace(view, hunt=event)
     node = {commit: index for index, commit in enumerate(event.candidates)}
-    return View(view.began, hunt=event, node=node, warnings=view.warnings)
+    return View(view.began, hunt=event, node=node, warnings=view.warnings, history=view.history)
 
 
 def decided(view: View, belief: Belief, order: object, at: float) -> View:
