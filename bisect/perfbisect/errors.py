@@ -36,6 +36,14 @@ class EnvironmentFailure(PerfBisectError):
     """The machine cannot do the work: a tool is missing, the disk is full, perf is not permitted."""
 
 
+def in_words(trouble: "PerfBisectError | OSError") -> PerfBisectError:
+    """The failure that tells of what the machine has refused; any other is in words already."""
+    if isinstance(trouble, PerfBisectError):
+        return trouble
+    reason = trouble.strerror or str(trouble)
+    return EnvironmentFailure(reason if trouble.filename is None else f"{trouble.filename}: {reason}")
+
+
 class CommandFailed(EnvironmentFailure):
     """A command on a host ended with a status other than 0; ``log`` is where its output is kept."""
 

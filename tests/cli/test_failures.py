@@ -92,6 +92,20 @@ def test_a_list_that_nobody_reads_any_more_is_no_failure(unread: int) -> None:
 
 
 @pytest.mark.tools
+@pytest.mark.parametrize("form", ["--plain", "--json"])
+def test_a_hunt_on_a_full_disk_says_how_to_go_on(script: Callable[[str], str], form: str) -> None:
+    good, bad = script("echo rate 100"), script("echo rate 10")
+    hunt = ["run", good, bad, "--builder", "script", "--workload", "one", "--repo", "repo", form]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*PROGRAM, *hunt], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 4
+    assert "Error: Standard output cannot be written: No space left on device\n" in done.stderr
+    assert done.stderr.endswith("go on with: bisect resume 1\n")
+    listed = subprocess.run([*PROGRAM, "history"], capture_output=True, text=True, check=False).stdout
+    assert "Standard output cannot be written" in listed
+
+
+@pytest.mark.tools
 def test_a_hunt_that_nobody_reads_any_more_is_interrupted(script: Callable[[str], str], unread: int) -> None:
     good, bad = script("echo rate 100"), script("echo rate 10")
     hunt = ["run", good, bad, "--builder", "script", "--workload", "one", "--repo", "repo", "--plain"]

@@ -50,6 +50,22 @@ def test_a_hunt_that_has_failed_goes_on_as_it_began(
     assert "found" in invoke("history")[1]
 
 
+def test_what_a_mended_recipe_cannot_build_is_remembered_as_that(
+    invoke: Invoke, script: Callable[[str], str], seal: Path
+) -> None:
+    recipe = Path("builders/script/builder.toml")
+    whole = recipe.read_text()
+    recipe.write_text(whole.replace("[build]", '[build]\nconfigure = [["false"]]'))
+    good, bad = script("echo rate 100"), script("echo rate 10")
+    assert invoke("run", good, bad, *HUNT)[0] == 4
+    recipe.write_text(whole)
+    assert invoke("resume", "--plain")[0] == 0
+    assert invoke("run", good, bad, *HUNT)[0] == 0
+    with closing(sqlite3.connect(seal / HISTORY)) as history:
+        resumed, new = history.execute("select json_extract(settings, '$.made') from hunts order by id").fetchall()
+    assert resumed == new
+
+
 def test_commands_that_are_told_name_the_history(
     invoke: Invoke, script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

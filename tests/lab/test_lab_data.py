@@ -72,6 +72,15 @@ def test_a_build_that_cannot_tell_its_format_is_skipped(open_lab: Open) -> None:
     assert len(finished(measure(lab, Share(FAST, 1)))) == 1
 
 
+def test_a_build_without_the_program_that_tells_its_format_is_skipped(open_lab: Open) -> None:
+    lab = open_lab()
+    lab.builder = replace(BUILDER, dataset=Dataset(format_command=["{prefix}/bin/tell", "{data}"]))
+    *_, skipped = measure(lab, Share(SLOW, 1))
+    assert isinstance(skipped, CandidateSkipped)
+    assert skipped.facts.stage == "prepare"
+    assert "bin/tell" in skipped.facts.reason
+
+
 def test_damaged_data_is_loaded_again_but_not_for_ever(open_lab: Open, host: LocalHost) -> None:
     lab = open_lab()
     ((_, run),) = finished(measure(lab, Share(FAST, 1)))

@@ -17,7 +17,7 @@ from types import FrameType
 import click
 
 from perfbisect import __version__
-from perfbisect.errors import BUG, ENVIRONMENT, INTERRUPTED, USAGE, PerfBisectError
+from perfbisect.errors import BUG, INTERRUPTED, USAGE, PerfBisectError, in_words
 
 VERBS: Mapping[str, tuple[str, str]] = {
     "run": ("run", "Hunt the commit that changed the speed between two revisions."),
@@ -120,15 +120,12 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         status = INTERRUPTED
-    except PerfBisectError as failure:
+    except (PerfBisectError, OSError) as trouble:  # the latter: a folder that cannot be written
+        failure = in_words(trouble)
         click.echo(f"Error: {failure}", err=True)
         if failure.advice:
             click.echo(failure.advice, err=True)
         status = failure.exit_status
-    except OSError as failure:  # of the machine, or of what it was told: a folder that cannot be written
-        reason = failure.strerror or str(failure)
-        click.echo(f"Error: {reason if failure.filename is None else f'{failure.filename}: {reason}'}", err=True)
-        status = ENVIRONMENT
     except Exception:  # noqa: BLE001  # the one place that catches what should not happen
         click.echo(f"Error: this is a bug of perfbisect; please report it with {keep_traceback()}", err=True)
         status = BUG

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.ui.stream import put
 
 
 def history_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,8 +43,6 @@ def say(text: str) -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
-        click.echo(text, nl=not text.endswith("\n"))
+        put(text, sys.stdout)
     except BrokenPipeError:  # the reader has enough (`| head`)
         raise click.exceptions.Exit(0) from None
-    except OSError as failure:
-        raise EnvironmentFailure(f"Standard output cannot be written: {failure.strerror}") from failure

@@ -19,7 +19,7 @@ from perfbisect.core.measurement import HostFacts
 from perfbisect.core.order import Verdict
 from perfbisect.core.prior import suspected
 from perfbisect.core.settings import Settings
-from perfbisect.errors import INTERRUPTED, PerfBisectError, UsageError
+from perfbisect.errors import INTERRUPTED, PerfBisectError, UsageError, in_words
 from perfbisect.host.connect import connect
 from perfbisect.host.facts import read_fingerprint
 from perfbisect.host.lock import Held, Waiting, hold, wait
@@ -282,6 +282,8 @@ def go_on(hunt_id: int | None, path: Path | None, view: View, waiting: Waiting |
                 f" {scene.builder.name} says of sysbench and perf, or the processors and the memory in hosts.toml have"
                 " changed: undo that, or begin a new hunt with: bisect run",
             )
+        if scene.settings.made != (made := scene.made()):  # nothing was built, or the lab refuses to go on
+            history.remake(hunt_id, made)
         with hold_all(scene, waiting) as held:
             return follow(history, hunt_id, scene, view, held, resumed=True)
 
@@ -312,11 +314,12 @@ def follow(
             view.close()
             click.echo(f"Interrupted. What was measured is kept; go on with: {again}", err=True)
             raise SystemExit(INTERRUPTED) from None
-        except PerfBisectError as failure:
+        except (PerfBisectError, OSError) as trouble:
+            failure = in_words(trouble)
             with suppress(PerfBisectError):  # of the history itself
                 history.fail(hunt_id, str(failure), time.time())
             failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: {again}".strip()
-            raise
+            raise failure from failure.__cause__
     assert verdict is not None, "a hunt ends with a verdict"
     return verdict
 

@@ -12,7 +12,7 @@ from perfbisect.core.advice import noise_of_trial
 from perfbisect.core.event import BuildFinished, BuildStarted, CandidateSkipped, LabEvent, RunFinished, Warned
 from perfbisect.core.order import Measure, Purpose, Share
 from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, order
-from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
+from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError, in_words
 from perfbisect.host.lock import Held
 from perfbisect.lab import prebuilt
 from perfbisect.lab.build import Built
@@ -49,10 +49,11 @@ def perform(plan: Plan, path: Path | None, progress: Progress) -> tuple[Trial, b
             shop.measure(trial, history)
         except KeyboardInterrupt:
             return replace(trial, state="interrupted"), False
-        except PerfBisectError as failure:
-            history.end_trial(trial.id, None if goes_on(trial, failure) else time.time(), str(failure))
-            failure.advice = advice(trial, failure)
-            raise
+        except (PerfBisectError, OSError) as trouble:
+            told = in_words(trouble)
+            history.end_trial(trial.id, None if goes_on(trial, told) else time.time(), str(told))
+            told.advice = advice(trial, told)
+            raise told from told.__cause__
         finally:
             if asked.kind is Kind.NOISE and (found := noise_of_trial(trial)):
                 history.conclude_trial(trial.id, found)

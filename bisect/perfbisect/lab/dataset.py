@@ -29,6 +29,7 @@ from perfbisect.recipes.strict import read_text
 from perfbisect.recipes.workload import Workload
 
 LONG = 6 * 3600.0  # seconds: loading and copying of large data
+SHORT = 300.0  # seconds: what tells of data and makes none
 
 _COUNT = """find "$data" -type f -printf '%s\\n' | awk '{ bytes += $1 } END { printf "%d %.0f\\n", NR, bytes }'"""
 # The time of a dataset's folder is that of its last use.
@@ -234,7 +235,7 @@ def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, 
     placed = scripts.place(host, workload)
     for argv in workload.prepare_commands:
         filled = fill(argv, command.values(system, workload, placed, folder, service))
-        _carry_out(host, filled, system.prefix, "the data cannot be made")
+        _carry_out(host, filled, system.prefix, "the data cannot be made", limit=LONG)
     script = scripts.preparing(workload)
     if script is None:
         return
@@ -244,9 +245,15 @@ def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, 
     _do(host, argv, folder, env, "the data cannot be loaded")
 
 
-def _carry_out(host: Host, argv: list[str], cwd: PurePosixPath, trouble: str, *, merged: bool = True) -> list[str]:
-    """Run a command of a recipe to its end; returns the lines that it printed, with its errors if ``merged``."""
-    job = jobs.start(host, argv, name="prepare", timeout=LONG, cwd=cwd, merged=merged)
+def _carry_out(
+    host: Host, argv: list[str], cwd: PurePosixPath, trouble: str, *, limit: float, merged: bool = True
+) -> list[str]:
+    """Run a command of a recipe to its end; returns the lines that it printed, with its errors if ``merged``.
+
+    A program of the build that is not there is a fault of the commit, so it is a shell that looks for it.
+    """
+    shell = ["sh", "-c", 'exec "$@"', "sh", *argv]
+    job = jobs.start(host, shell, name="prepare", timeout=limit, cwd=cwd, merged=merged)
     lines = list(jobs.wait(host, job))
     jobs.kill(host, job, grace=1)  # what it left running
     if status := jobs.status(host, job):
@@ -292,7 +299,7 @@ def _format(host: Host, system: System) -> str:
         return "\n".join(service.do(asked, "prepare", merged=False))
     filled = format_argv(system, folder)
     trouble = "the format of its data cannot be told"
-    return "".join(f"{line}\n" for line in _carry_out(host, filled, folder, trouble, merged=False))
+    return "".join(f"{line}\n" for line in _carry_out(host, filled, folder, trouble, limit=SHORT, merged=False))
 
 
 def format_argv(system: System, folder: PurePosixPath) -> list[str]:

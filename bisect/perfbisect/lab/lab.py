@@ -273,7 +273,7 @@ class HostLab:
             raise UsageError(
                 f"{commit[:10]} would now be run with other settings or data than before, so the runs of then and of"
                 " now cannot be compared.",
-                f"The recipe of {self.builder.name}, workload {self.workload.name} or hosts.toml has changed: undo that, or"
+                f"The recipe of {self.builder.name}, workload {self.workload.name}, hosts.toml or perfbisect has changed: undo that, or"
                 " begin a new hunt.",
             )
 

@@ -263,6 +263,11 @@ class History:
         asked: Settings = msgspec.convert(json.loads(str(self.column(hunt, "settings"))), Settings)
         return asked
 
+    def remake(self, hunt: int, made: str) -> None:
+        """From now on, what fails to build in a hunt has failed with a recipe of this fingerprint."""
+        with self.transaction() as db:
+            db.execute("UPDATE hunts SET settings = json_set(settings, '$.made', ?) WHERE id = ?", [made, hunt])
+
     def began(self, hunt: int) -> float:
         """When a hunt was begun, in seconds since the epoch."""
         return float(str(self.column(hunt, "started")))

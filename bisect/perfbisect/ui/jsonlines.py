@@ -19,6 +19,7 @@ from typing import TextIO
 
 from perfbisect.core import codec
 from perfbisect.core.event import Event
+from perfbisect.ui.stream import put
 
 
 def encode(event: Event, at: float) -> str:
@@ -49,7 +50,7 @@ class JsonLines:
 
     def show(self, event: Event, at: float) -> None:
         """Write the line of ``event``, at once."""
-        print(encode(event, at), file=self.stream, flush=True)
+        put(encode(event, at), self.stream)
 
     def close(self) -> None:
         """Nothing is held back, so nothing is left to do."""

@@ -21,6 +21,7 @@ from perfbisect.core.verdict import chance, listed, sentences
 from perfbisect.core.words import count, printable
 from perfbisect.ui.glyphs import writable
 from perfbisect.ui.state import Running, View, recalled, update
+from perfbisect.ui.stream import put
 from perfbisect.ui.words import PURPOSES, advised, ends, of_day, rate, spent
 
 
@@ -133,7 +134,7 @@ class PlainLines:
         """Write what there is to say of ``event``, at once."""
         self.view = update(self.view, event, at)
         for line in lines(self.view, event, at):
-            print(writable(line, self.stream.encoding or "utf-8"), file=self.stream, flush=True)
+            put(writable(line, self.stream.encoding or "utf-8"), self.stream)
 
     def close(self) -> None:
         """Nothing is held back, so nothing is left to do."""
