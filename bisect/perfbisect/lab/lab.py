@@ -273,8 +273,8 @@ class HostLab:
             raise UsageError(
                 f"{commit[:10]} would now be run with other settings or data than before, so the runs of then and of"
                 " now cannot be compared.",
-                f"The recipe of {self.builder.name}, workload {self.workload.name}, hosts.toml or perfbisect has changed: undo that, or"
-                " begin a new hunt.",
+                f"The recipe of {self.builder.name}, workload {self.workload.name}, hosts.toml or perfbisect has changed:"
+                " undo that, or begin a new hunt.",
             )
 
     def _damaged(self, key: str, damaged: DataDamaged) -> Warned:
