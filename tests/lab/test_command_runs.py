@@ -10,6 +10,7 @@ from perfbisect.core.counters import value
 from perfbisect.core.event import BuildFinished, CandidateSkipped, Commit, LabEvent, RunFinished, RunStarted
 from perfbisect.core.measurement import RunFacts
 from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.lab import HostLab
 from perfbisect.recipes.asked import quick_builder
@@ -133,6 +134,19 @@ def test_a_commit_that_gives_no_number_is_skipped(lab: HostLab, candidate: int, 
     assert isinstance(last, CandidateSkipped)
     assert (last.facts.stage, last.facts.reason) == ("run", reason)
     assert "ops/s" in Path(last.facts.log).read_text()
+
+
+def test_a_program_of_the_commit_that_loading_lacks_is_the_commits_fault_and_one_of_the_host_the_hosts(
+    lab: HostLab,
+) -> None:
+    usual = lab.workload
+    lab.workload = msgspec.structs.replace(usual, prepare_commands=[["./loader"]])
+    *_, last = measure(lab, Share(SLOW, 1))
+    assert isinstance(last, CandidateSkipped)
+    assert last.facts.reason.startswith("the data cannot be made: ./loader ended with status 127: ")
+    lab.workload = msgspec.structs.replace(usual, prepare_commands=[["bench-loader"]])
+    with pytest.raises(EnvironmentFailure, match="bench-loader is not installed on host here"):
+        measure(lab, Share(GOOD, 1))
 
 
 def test_no_two_builds_count_as_one(lab: HostLab) -> None:

@@ -151,7 +151,7 @@ def test_the_verdict_is_told(views: list[View], verdict: Verdict, words: str) ->
     said = "\n".join(picture(replace(views[-1], verdict=verdict), 100, 40, 2e9))
     assert words in said
     assert "left" not in said and "bisect show 12\n" in f"{said}\n"
-    mine = picture(replace(views[-1], verdict=verdict, history="--history mine.db"), 44, 40, 2e9)
+    mine = picture(replace(views[-1], verdict=verdict, told_by="bisect show {} --history mine.db".format), 44, 40, 2e9)
     begins = mine.index(" The whole story: bisect show 12 --history")
     assert mine[begins + 1] == " mine.db"
 

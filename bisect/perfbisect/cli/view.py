@@ -1,7 +1,6 @@
 """Which view draws a hunt: live in a terminal, plain lines otherwise, JSON for programs."""
 
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -35,7 +34,10 @@ def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def open_view(history: "Path | None", *, as_json: bool, plain: bool) -> View:
     """The view the user asked for, or the one that suits standard output, of a hunt in the history at that path."""
-    from perfbisect.report.command import elsewhere
+    from perfbisect.report.command import show
+
+    def told_by(hunt: int) -> str:
+        return show(str(hunt), history)
 
     if as_json:
         from perfbisect.ui.jsonlines import JsonLines
@@ -44,7 +46,7 @@ def open_view(history: "Path | None", *, as_json: bool, plain: bool) -> View:
     if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         from perfbisect.ui.plain import PlainLines
 
-        return PlainLines(sys.stdout, shlex.join(elsewhere(history)))
+        return PlainLines(sys.stdout, told_by)
     from perfbisect.ui.live import LiveScreen
 
-    return LiveScreen(history=shlex.join(elsewhere(history)))
+    return LiveScreen(told_by=told_by)

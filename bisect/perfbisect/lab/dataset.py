@@ -250,10 +250,11 @@ def _carry_out(
 ) -> list[str]:
     """Run a command of a recipe to its end; returns the lines that it printed, with its errors if ``merged``.
 
-    A program of the build that is not there is a fault of the commit, so it is a shell that looks for it.
+    A program of the build that is not there is a fault of the commit, so it is a shell that looks for it; one of the
+    host is looked for before.
     """
-    shell = ["sh", "-c", 'exec "$@"', "sh", *argv]
-    job = jobs.start(host, shell, name="prepare", timeout=limit, cwd=cwd, merged=merged)
+    by_path = ["sh", "-c", 'exec "$@"', "sh"] if "/" in argv[0] else []
+    job = jobs.start(host, [*by_path, *argv], name="prepare", timeout=limit, cwd=cwd, merged=merged)
     lines = list(jobs.wait(host, job))
     jobs.kill(host, job, grace=1)  # what it left running
     if status := jobs.status(host, job):

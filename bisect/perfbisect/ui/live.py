@@ -12,7 +12,7 @@ from rich.live import Live
 from perfbisect.core.event import Event
 from perfbisect.ui.glyphs import UNICODE, Glyphs, glyphs_for
 from perfbisect.ui.screen import lines
-from perfbisect.ui.state import View, recalled, update
+from perfbisect.ui.state import TOLD_BY, View, recalled, update
 
 PER_SECOND = 1  # pictures: enough for a clock; each costs some milliseconds, and measurements must not feel them
 
@@ -25,14 +25,19 @@ def render(view: View, width: int, height: int | None, now: float, glyphs: Glyph
 class LiveScreen:
     """Draws a hunt on a terminal of its own screen; ``close`` prints the last picture on the ordinary one.
 
-    Events only change what is known; drawing happens on rich's own thread, at its own pace. ``history`` as in the view.
+    Events only change what is known; drawing happens on rich's own thread, at its own pace. ``told_by`` as in the view.
     """
 
-    def __init__(self, console: Console | None = None, now: Callable[[], float] = time.time, history: str = "") -> None:
+    def __init__(
+        self,
+        console: Console | None = None,
+        now: Callable[[], float] = time.time,
+        told_by: Callable[[int], str] = TOLD_BY,
+    ) -> None:
         self.console = console or Console(highlight=False)
         self.glyphs = glyphs_for(self.console.encoding)
         self.now = now
-        self.view = View(history=history)
+        self.view = View(told_by=told_by)
         self.live: Live | None = None
 
     def recall(self, told: Iterable[tuple[float, Event]]) -> None:

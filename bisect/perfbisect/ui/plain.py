@@ -1,6 +1,6 @@
 """One line for each event that matters, with the time of day: for logs, pipes and screen readers."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
 from perfbisect.core.counters import shown, unit
@@ -20,7 +20,7 @@ from perfbisect.core.order import Decision, Measure
 from perfbisect.core.verdict import chance, listed, sentences
 from perfbisect.core.words import count, printable
 from perfbisect.ui.glyphs import writable
-from perfbisect.ui.state import Running, View, recalled, update
+from perfbisect.ui.state import TOLD_BY, Running, View, recalled, update
 from perfbisect.ui.stream import put
 from perfbisect.ui.words import PURPOSES, advised, ends, of_day, rate, spent
 
@@ -120,11 +120,11 @@ def decided(view: View, order: Measure) -> str:
 
 
 class PlainLines:
-    """Writes the lines of each event to a stream as it happens; ``history`` as in the view."""
+    """Writes the lines of each event to a stream as it happens; ``told_by`` as in the view."""
 
-    def __init__(self, stream: TextIO, history: str = "") -> None:
+    def __init__(self, stream: TextIO, told_by: Callable[[int], str] = TOLD_BY) -> None:
         self.stream = stream
-        self.view = View(history=history)
+        self.view = View(told_by=told_by)
 
     def recall(self, told: Iterable[tuple[float, Event]]) -> None:
         """Take note of what earlier sessions of a resumed hunt saw; it was written then."""

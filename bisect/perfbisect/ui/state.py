@@ -1,6 +1,6 @@
 """What a view knows of a hunt: events in, state out. Pure; the clock is a parameter."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -31,6 +31,8 @@ from perfbisect.core.verdict import title
 from perfbisect.core.words import printable
 from perfbisect.ui.estimate import Pace, bits, remaining
 from perfbisect.ui.words import about
+
+TOLD_BY = "bisect show {}".format  # in the history that is usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +95,12 @@ class View:
     searching: tuple[float, float] | None = None  # when the search began, and the bits missing then
     warnings: tuple[Warned, ...] = ()
     verdict: Verdict | None = None
-    history: str = ""  # the option that names it, where it is not the usual one
+    told_by: Callable[[int], str] = TOLD_BY  # the command that tells of that hunt
 
     @property
     def whole(self) -> str:
         """Where more is told than there is room for; "" before the hunt is known."""
-        return f"The whole story: bisect show {self.hunt.hunt} {self.history}".rstrip() if self.hunt else ""
+        return f"The whole story: {self.told_by(self.hunt.hunt)}" if self.hunt else ""
 
     def commit(self, candidate: int) -> Commit:
         """What is known of a candidate's commit: at least its hash."""
@@ -236,7 +238,7 @@ def started(view: View, event: HuntStarted) -> View:
     if view.hunt is not None and view.hunt.candidates == event.candidates:
         return replace(view, hunt=event)
     node = {commit: index for index, commit in enumerate(event.candidates)}
-    return View(view.began, hunt=event, node=node, warnings=view.warnings, history=view.history)
+    return View(view.began, hunt=event, node=node, warnings=view.warnings, told_by=view.told_by)
 
 
 def decided(view: View, belief: Belief, order: object, at: float) -> View:
