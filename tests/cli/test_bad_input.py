@@ -115,6 +115,7 @@ def test_typo_in_a_recipe_key(invoke: Invoke, repo: Path, tmp_path: Path) -> Non
     [
         ("max-time", "soon"),
         ("confidence", "150%"),
+        ("confidence", "99.9%"),
         ("metric", "speed"),
         ("direction", "down"),
         ("set", "batch"),

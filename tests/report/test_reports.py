@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import sample_hunt as sample
+from perfbisect.core.belief import prior_belief
 from perfbisect.core.event import (
     BuildProgress,
     CandidateSkipped,
@@ -21,8 +22,21 @@ from perfbisect.core.event import (
     RunStarted,
     Warned,
 )
+from perfbisect.core.graph import Graph
 from perfbisect.core.measurement import RunFacts
-from perfbisect.core.order import Decision, Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.core.order import (
+    Decision,
+    Found,
+    Inconclusive,
+    Interval,
+    Measure,
+    NotReproduced,
+    Purpose,
+    Several,
+    Share,
+    Step,
+    Verdict,
+)
 from perfbisect.report import markdown, terminal
 from perfbisect.report.command import go_on_with, made_by
 from perfbisect.report.ledger import Ledger
@@ -145,6 +159,15 @@ def test_a_hunt_that_has_not_begun_to_measure() -> None:
     assert "There is no verdict yet." in text
     assert "14 commits, 10 candidates, 2 merges" in text
     assert "bisect resume 1" in text
+
+
+def test_ends_that_were_not_measured_tell_of_no_effect_and_no_suspects() -> None:
+    order = Measure((Share(0, 2),), Purpose.ENDS)
+    prior = Decided(Decision(order, prior_belief(Graph.line(len(sample.CANDIDATES)))))
+    text = terminal.render(told([(sample.BEGAN, prior)], "interrupted"))
+    assert "There is no verdict yet." in text
+    assert "of that of good" not in text
+    assert "Most probable so far" not in text
 
 
 def test_json_is_complete() -> None:

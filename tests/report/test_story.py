@@ -16,7 +16,7 @@ from perfbisect.core.settings import Quick, Settings
 from perfbisect.report.command import go_on_with, made_by
 from perfbisect.report.story import State, read_story, state
 from perfbisect.report.table import columns_of, cut, table
-from perfbisect.report.words import figure, lasted, sure
+from perfbisect.report.words import figure, lasted
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
 
@@ -164,4 +164,3 @@ def test_words() -> None:
         "0.605",
         "0.00",
     ]
-    assert [sure(p) for p in (0.5, 0.97, 0.9957, 0.99999)] == ["50 %", "97 %", "99.5 %", "99.9 %"]

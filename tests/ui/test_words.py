@@ -5,8 +5,8 @@ import time
 import pytest
 
 from perfbisect.core.order import Interval
-from perfbisect.core.words import count, printable
-from perfbisect.ui.words import advised, clock, ends, of_day, rate, rough, spent
+from perfbisect.core.words import advised, count, printable
+from perfbisect.ui.words import clock, ends, of_day, rate, rough, spent
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,9 @@ def listing(done: Sequence[Listed | ListedTrial]) -> str:
 
 def row(hunt: Listed) -> tuple[str, ...]:
     """One line of the table."""
+    from perfbisect.core.verdict import chance
     from perfbisect.core.words import printable
-    from perfbisect.report.words import MISSING, moment, sure
+    from perfbisect.report.words import MISSING, moment
 
     return (
         str(hunt.id),
@@ -76,7 +77,7 @@ def row(hunt: Listed) -> tuple[str, ...]:
         str(hunt.builds),
         str(hunt.runs),
         hunt.culprit[:10] if hunt.culprit else MISSING,
-        MISSING if hunt.probability is None else sure(hunt.probability),
+        MISSING if hunt.probability is None else chance(hunt.probability),
         hunt.state,
     )
 

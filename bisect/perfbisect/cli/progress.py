@@ -8,8 +8,8 @@ import click
 from perfbisect.core.counters import UNITS, value
 from perfbisect.core.event import Warned
 from perfbisect.core.measurement import RunFacts
-from perfbisect.core.words import printable
-from perfbisect.ui.words import advised, rate
+from perfbisect.core.words import advised, printable
+from perfbisect.ui.words import rate
 
 
 class Progress(Protocol):

@@ -9,6 +9,7 @@ import click
 
 from perfbisect.cli.options import history_option, say
 from perfbisect.cli.values import Percent
+from perfbisect.core.policy import CAP
 
 EPILOG = """\b
 Examples:
@@ -25,7 +26,7 @@ UNDECIDED = 2
 
 @click.command(epilog=EPILOG)
 @click.argument("hunt", type=int, required=False)
-@click.option("--confidence", type=Percent(), help="Name a culprit when this sure.")
+@click.option("--confidence", type=Percent(CAP), help="Name a culprit when this sure.")
 @click.option("--min-effect", type=Percent(), help="Smallest change of interest.")
 @click.option("--max-builds", type=click.IntRange(min=1), help="Stop after so many builds.")
 @click.option("--max-runs", type=click.IntRange(min=1), help="Stop after so many timed runs.")

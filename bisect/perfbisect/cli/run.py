@@ -12,7 +12,7 @@ from perfbisect.cli.recipes import builder_name, host_name, workload_name
 from perfbisect.cli.values import Minutes, Percent, Suspect
 from perfbisect.cli.view import open_view, view_options
 from perfbisect.cli.waiting import patience, wait_option
-from perfbisect.core.policy import Direction, Policy
+from perfbisect.core.policy import CAP, Direction, Policy
 from perfbisect.core.settings import Quick
 
 EPILOG = """\b
@@ -53,7 +53,9 @@ A hunt that was interrupted goes on with `bisect resume`.
     type=click.Choice([d.value for d in Direction]),
     help="Which change is hunted, from good to bad. Default: the one that makes the metric worse.",
 )
-@click.option("--confidence", type=Percent(), default=0.95, show_default="95%", help="Name a culprit when this sure.")
+@click.option(
+    "--confidence", type=Percent(CAP), default=0.95, show_default="95%", help="Name a culprit when this sure."
+)
 @click.option("--min-effect", type=Percent(), default=0.02, show_default="2%", help="Smallest change of interest.")
 @click.option("--all", "all_steps", is_flag=True, help="Then find every other change of that size, too.")
 @click.option(

@@ -318,7 +318,8 @@ def follow(
             failure = in_words(trouble)
             with suppress(PerfBisectError):  # of the history itself
                 history.fail(hunt_id, str(failure), time.time())
-            failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: {again}".strip()
+            own = "\nIts commands are kept, too: with others, begin a new hunt." if scene.settings.quick else ""
+            failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: {again}{own}".strip()
             raise failure from failure.__cause__
     assert verdict is not None, "a hunt ends with a verdict"
     return verdict

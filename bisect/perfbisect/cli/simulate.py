@@ -12,6 +12,7 @@ import click
 from perfbisect.cli.options import say
 from perfbisect.cli.recipes import builder_name
 from perfbisect.cli.values import Minutes, Percent
+from perfbisect.core.policy import CAP
 from perfbisect.errors import UsageError
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ class Cost(click.ParamType[tuple[float, str]]):
 @click.option("--cached", type=Part(), default=1.0, show_default="100%", help="Its share beside a build that exists.")
 @click.option("--run-time", type=Minutes(), default=1.0, show_default="1m", help="A run, with its warm-up.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that measure at once.")
-@click.option("--confidence", type=Percent(), default=0.95, show_default="95%", help="Name a culprit when this sure.")
+@click.option(
+    "--confidence", type=Percent(CAP), default=0.95, show_default="95%", help="Name a culprit when this sure."
+)
 @click.option("--min-effect", type=Percent(), default=0.02, show_default="2%", help="Smallest change of interest.")
 @click.option("--max-builds", type=click.IntRange(min=1), help="Stop with the best answer after so many builds.")
 @click.option("--max-runs", type=click.IntRange(min=1), help="… after so many timed runs.")

@@ -79,9 +79,12 @@ class Option(click.ParamType[tuple[str, str]]):
 
 
 class Percent(click.ParamType[float]):
-    """A share such as 2% or 0.02."""
+    """A share such as 2% or 0.02, of at most ``most``."""
 
     name = "SHARE"
+
+    def __init__(self, most: float = 1.0) -> None:
+        self.most = most
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The share as a fraction."""
@@ -94,4 +97,6 @@ class Percent(click.ParamType[float]):
             self.fail(f"{text!r} is not a share; write 2% or 0.02.", param, ctx)
         if not 0 < share < 1:
             self.fail(f"{text!r} is not between 0 and 1 (0% and 100%).", param, ctx)
+        if share > self.most:
+            self.fail(f"{text!r} is more than {self.most:.1%}, and no model is surer than that.", param, ctx)
         return share

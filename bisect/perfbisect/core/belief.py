@@ -9,11 +9,11 @@ from perfbisect.core.graph import Graph
 from perfbisect.core.levels import Levels
 from perfbisect.core.model import BASE, Posterior
 from perfbisect.core.order import Belief, Interval
+from perfbisect.core.policy import CAP
 from perfbisect.core.reach import reach_of
 from perfbisect.core.record import Record
 from perfbisect.core.robust import PRIOR_NOISE, Behaviour
 
-CAP = 0.995  # no model is better than this
 NOISY = 0.05  # s.d. of one run from which a host is called noisy
 DRIFTING = 0.9
 

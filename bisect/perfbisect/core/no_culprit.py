@@ -4,11 +4,11 @@ import numpy as np
 
 from perfbisect.core import ends as both_ends
 from perfbisect.core.answer import credible_set
-from perfbisect.core.belief import CAP, prior_belief
+from perfbisect.core.belief import prior_belief
 from perfbisect.core.ends import Contrast
 from perfbisect.core.graph import Graph
 from perfbisect.core.order import Belief, Inconclusive, Interval, NotReproduced, Verdict
-from perfbisect.core.policy import Policy
+from perfbisect.core.policy import CAP, Policy
 from perfbisect.core.record import Record
 
 UNBUILDABLE = "unbuildable"

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+CAP = 0.995  # no model is better than this: no culprit is ever stated, or asked for, with more
+
 
 class Direction(StrEnum):
     """Which change of the metric is hunted, reading from good to bad."""

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from perfbisect.core import budget
 from perfbisect.core import ends as both_ends
 from perfbisect.core.answer import Answer, best_answer
-from perfbisect.core.belief import CAP
 from perfbisect.core.choice import choose, hopeless
 from perfbisect.core.confirm import confirmation, duels, opponents
 from perfbisect.core.knowledge import Knowledge
 from perfbisect.core.no_culprit import BY_CHANCE, UNBUILDABLE, nothing_found, undecided
 from perfbisect.core.order import Found, Measure, Order, Step
+from perfbisect.core.policy import CAP
 
 DOUBTFUL = 0.5  # probability of any change below which a search that is stuck has found nothing
 SPLIT = 0.05  # builds whose side is less certain than this are what the search is stuck at

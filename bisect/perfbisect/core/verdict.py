@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from perfbisect.core.event import Commit
 from perfbisect.core.order import Effect, Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.core.policy import CAP
 
 CommitOf = Callable[[int], Commit]
 
@@ -208,9 +209,9 @@ def percent(fraction: float) -> str:
 
 
 def chance(probability: float) -> str:
-    """A probability as a percentage that never says 0 or 100: 97 %, 99.6 %, <0.1 %."""
+    """A probability as a percentage, never 0 and never above the cap: 97 %, 99.5 %, <0.1 %."""
     if probability < 0.001:
         return "<0.1 %"
     if probability >= 0.99:
-        return f"{min(math.floor(probability * 1000 + 1e-9), 999) / 10:.1f} %"
+        return f"{math.floor(1000 * min(probability, CAP) + 1e-9) / 10:.1f} %"
     return percent(probability)

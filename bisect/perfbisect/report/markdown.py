@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from perfbisect.core.verdict import chance, title
+from perfbisect.core.words import advised
 from perfbisect.report import cells
 from perfbisect.report.story import Story
 from perfbisect.report.terminal import extent, machines, so_far, spent
@@ -71,7 +72,7 @@ def details(story: Story) -> Iterator[str]:
     yield "</details>"
     if story.warnings:
         yield ""
-        yield from (f"- {escape(' '.join(words).strip())}" for words in story.warnings.items())
+        yield from (f"- {escape(advised(text, advice))}" for text, advice in story.warnings.items())
     yield ""
     yield "```sh"
     yield story.again

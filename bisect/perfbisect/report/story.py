@@ -10,7 +10,7 @@ from perfbisect.core.event import Commit
 from perfbisect.core.measurement import HostFacts
 from perfbisect.core.observation import Reading
 from perfbisect.core.observe import observations
-from perfbisect.core.order import Effect, Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.core.order import Belief, Effect, Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
 from perfbisect.core.rqps import relative
 from perfbisect.core.settings import Settings
 from perfbisect.core.verdict import sentences
@@ -135,7 +135,9 @@ def tell(
     """The story of a hunt on the range ``span`` (commit of each node)."""
     verdict = ledger.verdict
     ratios = ratios_to(span[0], ledger, settings, listed.started)
-    effect = ratios.get(span[-1]) or (ledger.belief.effect if ledger.belief is not None else None)
+    compared = all(ledger.runs_like(end) for end in (span[0], span[-1]))
+    belief = ledger.belief if compared else None  # before that there is nothing but what was believed beforehand
+    effect = ratios.get(span[-1]) or (belief.effect if belief is not None else None)
     cases = tuple(case(step, ledger, span) for step in steps_of(verdict))
     apart = verdict.improvements if isinstance(verdict, Several) else ()
     blamed = {span[step.candidate] for step in steps_of(verdict) if step not in apart}
@@ -149,7 +151,7 @@ def tell(
         effects=verdict.effects if isinstance(verdict, NotReproduced | Inconclusive) else (),
         verdict=sentences(verdict, lambda node: ledger.commit(span[node]), settings.metric) if verdict else (),
         cases=cases,
-        suspects=tuple(suspects(ledger, span)),
+        suspects=tuple(suspects(ledger, belief, span)),
         effect=effect,
         candidates=tuple(candidates(ledger, span, ratios, blamed, effect)),
         warnings=warnings,
@@ -203,13 +205,13 @@ def case(step: Step, ledger: Ledger, span: Sequence[str]) -> Case:
     )
 
 
-def suspects(ledger: Ledger, span: Sequence[str], most: int = 10) -> Iterator[Suspect]:
+def suspects(ledger: Ledger, belief: Belief | None, span: Sequence[str], most: int = 10) -> Iterator[Suspect]:
     """Who may be the culprit while nobody is named."""
     match ledger.verdict:
         case Inconclusive(nodes, probabilities):
             pairs = sorted(zip(probabilities, nodes, strict=True), reverse=True)
-        case None if ledger.belief is not None and len(ledger.belief.culprit) == len(span):
-            believed = ledger.belief.culprit.tolist()
+        case None if belief is not None and len(belief.culprit) == len(span):
+            believed = belief.culprit.tolist()
             pairs = sorted(((p, node) for node, p in enumerate(believed) if p >= 0.01), reverse=True)[:most]
         case _:
             pairs = []

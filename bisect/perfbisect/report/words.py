@@ -1,6 +1,5 @@
 """Numbers and times as reports write them. Light to import: the list of hunts must come at once."""
 
-import math
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -39,11 +38,6 @@ def figure(value: float | None) -> str:
 def share(fraction: float | None) -> str:
     """A share of something: 82 %."""
     return MISSING if fraction is None else f"{100 * fraction:.0f} %"
-
-
-def sure(probability: float) -> str:
-    """A probability that is never said to be 100 %: 97 %, 99.6 %."""
-    return share(probability) if probability < 0.99 else f"{min(math.floor(1000 * probability), 999) / 10:.1f} %"
 
 
 def ends(interval: "Interval | None") -> str:

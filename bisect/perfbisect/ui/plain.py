@@ -18,11 +18,11 @@ from perfbisect.core.event import (
 )
 from perfbisect.core.order import Decision, Measure
 from perfbisect.core.verdict import chance, listed, sentences
-from perfbisect.core.words import count, printable
+from perfbisect.core.words import advised, count, printable
 from perfbisect.ui.glyphs import writable
 from perfbisect.ui.state import TOLD_BY, Running, View, recalled, update
 from perfbisect.ui.stream import put
-from perfbisect.ui.words import PURPOSES, advised, ends, of_day, rate, spent
+from perfbisect.ui.words import PURPOSES, ends, of_day, rate, spent
 
 
 def lines(view: View, event: Event, at: float) -> Iterator[str]:

@@ -10,13 +10,13 @@ from rich.text import Text
 
 from perfbisect.core.counters import unit
 from perfbisect.core.verdict import chance, sentences
-from perfbisect.core.words import count, printable
+from perfbisect.core.words import advised, count, printable
 from perfbisect.ui.estimate import within
 from perfbisect.ui.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
 from perfbisect.ui.state import Building, Running, View, minutes_left
 from perfbisect.ui.strip import strip
 from perfbisect.ui.table import table
-from perfbisect.ui.words import PURPOSES, advised, clock, ends, rate, rough, spent
+from perfbisect.ui.words import PURPOSES, clock, ends, rate, rough, spent
 
 ENOUGH = 7  # lines of the table that matter more than empty lines and warnings
 WARNINGS = 5

@@ -8,6 +8,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from perfbisect.core.counters import unit
+from perfbisect.core.verdict import chance
 from perfbisect.ui.glyphs import Glyphs
 from perfbisect.ui.side import Side, seen, side
 from perfbisect.ui.state import Building, Row, View
@@ -56,7 +57,7 @@ def chance_cell(view: View, candidate: int, row: Row) -> str:
     """How probable it is to be the culprit; nothing where that is next to nothing, or the ends may be alike."""
     culprit = view.belief.culprit if view.belief is not None and view.told_apart else ()
     share = float(culprit[candidate]) if candidate < len(culprit) else 0.0
-    return f"{min(share, 0.999) * 100:.0f} %" if share >= 0.005 else ""
+    return chance(share) if share >= 0.005 else ""
 
 
 def state_cell(view: View, candidate: int, row: Row) -> str:

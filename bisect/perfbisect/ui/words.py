@@ -1,4 +1,4 @@
-"""Numbers, times, commits and warnings as they appear on a screen."""
+"""Numbers, times and commits as they appear on a screen."""
 
 from datetime import datetime
 
@@ -12,12 +12,6 @@ PURPOSES = {Purpose.ENDS: "the ends", Purpose.SEARCH: "search", Purpose.CONFIRM:
 def about(commit: Commit) -> Commit:
     """The commit with texts that are safe to print."""
     return Commit(commit.sha, printable(commit.date), printable(commit.author), printable(commit.subject))
-
-
-def advised(text: str, advice: str) -> str:
-    """A warning and what to do about it, as sentences."""
-    stop = "" if text.endswith((".", "!", "?")) or not advice else "."
-    return printable(f"{text}{stop} {advice}")
 
 
 def rate(value: float) -> str:
