@@ -4,12 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.ready
 
-.PHONY: demo test unit lint packages clean
+.PHONY: demo test unit lint packages test-packages clean
 
 demo: packages $(STAMP)
 	$(VENV)/bin/bisect demo $(ARGS)
 
-test: packages $(STAMP) lint
+test: test-packages $(STAMP) lint
 	$(VENV)/bin/pytest -q -n 2 $(ARGS)
 
 unit: $(STAMP)
@@ -23,7 +23,12 @@ lint: $(STAMP)
 packages:
 	@sh setup/packages.sh
 
+test-packages:
+	@sh setup/packages.sh tests
+
 $(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed, and $(PYTHON) is older. Name another: make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the system packages that are missing, when root; otherwise prints the command that does.
-# What is required stops the set-up, what is optional only costs the tests that need it.
+# What is required stops the set-up. What is optional costs a warning or, with the argument `tests`, the tests that need it.
 set -eu
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -25,16 +25,18 @@ fi
 optional=""
 want() { have "$1" || optional="$optional $2"; }
 want iostat sysstat
-want tclsh tcl
-want redis-server redis-server
-want db_bench rocksdb-tools
-# The hunt in Debian's source package of PostgreSQL.
-want dpkg-source dpkg-dev
-want dh_autoreconf dh-autoreconf
-want dh_auto_configure debhelper
-want pg_lsclusters postgresql-common
-want bison bison
-want flex flex
+if [ "${1:-}" = tests ]; then
+    want tclsh tcl
+    want redis-server redis-server
+    want db_bench rocksdb-tools
+    # The hunt in Debian's source package of PostgreSQL.
+    want dpkg-source dpkg-dev
+    want dh_autoreconf dh-autoreconf
+    want dh_auto_configure debhelper
+    want pg_lsclusters postgresql-common
+    want bison bison
+    want flex flex
+fi
 
 [ -z "$missing$optional" ] && exit 0
 if [ "$(id -u)" != 0 ]; then

@@ -26,7 +26,7 @@ from perfbisect.simulate.world import World
 PATIENCE = 120  # seconds for git
 GRAPHS: dict[str, Callable[[], Graph]] = {
     "line, 100,000 commits": lambda: Graph.line(100_000),
-    "100,000 commits, 13,000 merges": lambda: merging(100_000, seed=1, branching=0.2, length=3.0),
+    "100,000 commits, 14,000 merges": lambda: merging(100_000, seed=1, branching=0.2, length=3.0),
     # Merges are about one commit in thirteen there, of branches that left long ago.
     "1,300,000 commits, kernel shape": lambda: merging(
         1_300_000, seed=1, branching=0.5, length=12.0, back=400, returning=0.01

@@ -72,9 +72,14 @@ def _calibration(mine: Hunts) -> Iterator[Row]:
         yield f"points over-confident, stated {name}", "≤ 2", seen, str(n)
 
 
+def has_culprit(cell: Cell) -> bool:
+    """Whether there is a commit to be found, or nothing at all: a slope has none, and none of its sets can hold it."""
+    return cell.scenario.changes != "slope"
+
+
 def _sets(mine: Hunts) -> Iterator[Row]:
     """Sets of suspects, in each world with a budget and everywhere."""
-    told = [(c, t) for c, t in mine if t.together is not None]
+    told = [(c, t) for c, t in mine if t.together is not None and has_culprit(c)]
     budgets = dict.fromkeys(c.name for c, _ in mine if c.name.startswith("world/budget"))
     named = {name: [(c, t) for c, t in told if c.name == name] for name in budgets}
     for name, some in [*named.items(), ("everywhere", told)]:

@@ -97,11 +97,11 @@ def outcomes(tasks: list[Task], jobs: int, end: float) -> Iterator[tuple[Task, d
 
 
 def command(asked: argparse.Namespace) -> str:
-    """What to type for the same table; where files lie is left out."""
+    """What to type for the same table of what was played; where files lie is left out."""
     words = ["--hunts", str(asked.hunts), "--cells", asked.cells, "--rules", asked.rules]
     if asked.peer_hunts is not None:
         words += ["--peer-hunts", str(asked.peer_hunts)]
-    return f"python benchmarks/search/run.py {shlex.join(words)}"
+    return f"python benchmarks/search/run.py {shlex.join([*words, '--table', asked.table.name])}"
 
 
 def main() -> None:

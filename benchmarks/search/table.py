@@ -9,7 +9,7 @@ from pathlib import Path
 from cells import Cell
 from contest import BEST, MAIN
 from figures import Bin, geometric, mean, of_favourites, of_sets
-from goals import bound, goals
+from goals import bound, goals, has_culprit
 from oracle import GOAL, with_oracle
 from results import Played
 
@@ -37,11 +37,16 @@ def write(file: Path, cells: Mapping[str, Cell], played: Played, rules: Sequence
         *by_effect(cells, tallies, rules),
         *by_world(cells, tallies, rules),
         *calibration("the candidate most suspected at the end", of_favourites, mine, rules),
-        *calibration("the suspects of an undecided hunt", of_sets, mine, rules),
+        *calibration("the suspects of an undecided hunt", of_sets, findable(cells, mine), rules),
     ]
     file.write_text("\n".join(sections) + "\n")
     rows = [json.dumps(as_row(cells[cell], rule, tally)) for (cell, rule), tally in tallies.items()]
     file.with_suffix(".json").write_text("[\n" + ",\n".join(rows) + "\n]\n")
+
+
+def findable(cells: Mapping[str, Cell], played: Played) -> Played:
+    """What was played where there is a culprit, or nothing at all."""
+    return {key: trials for key, trials in played.items() if has_culprit(cells[key[0]])}
 
 
 def overview(cells: Mapping[str, Cell], tallies: Tallies, rules: Sequence[str]) -> Iterator[str]:

@@ -34,7 +34,7 @@ def bisect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 def test_a_plan(bisect: Bisect) -> None:
     status, told, errors = bisect(*EASY)
     assert (status, errors) == (0, "")
-    assert told.startswith("30 candidates, 0 of them merges; 2 hunts\n")
+    assert told.startswith("30 candidates; 2 hunts\n")
     assert "right                      100 %" in told
     assert bisect(*EASY)[1] == told
 

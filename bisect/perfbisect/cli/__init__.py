@@ -25,12 +25,12 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "replay": ("replay", "Decide a past hunt again from its log, by other rules."),
     "compare": ("compare", "Measure several builds, and say how fast they are relative to the first."),
     "history": ("history", "List the hunts and comparisons so far."),
-    "show": ("show", "Tell one hunt: verdict, proof, candidates, counters; or one comparison."),
+    "show": ("show", "Describe one hunt: verdict, proof, candidates, counters; or one comparison."),
     "query": ("query", "Ask the history in SQL."),
-    "builders": ("recipes", "List the systems that can be built."),
+    "builders": ("recipes", "List the recipes: systems that can be built or, prebuilt, compared."),
     "workloads": ("recipes", "List the microbenchmarks."),
     "hosts": ("recipes", "List the machines of hosts.toml."),
-    "doctor": ("doctor", "Look whether a host is fit to measure on, and what would mend it."),
+    "doctor": ("doctor", "Check whether a host is fit to measure on, and what would mend it."),
     "noise": ("noise", "Measure a build against itself: how small a change can be seen on a host?"),
     "gc": ("clean", "Free old builds and datasets of a host."),
     "simulate": ("simulate", "Tell what a hunt would cost, and how often it would be right."),
@@ -82,7 +82,8 @@ Examples:
 
 \b
 Exit status: 0 culprit named, 1 nothing to find, 2 inconclusive, 3 usage or
-configuration error, 4 environment failure, 130 interrupted (resumable).
+configuration error, 4 environment failure, 70 a bug of ours, 130 interrupted
+(resumable).
 
 \b
 Tab completion: eval "$(_BISECT_COMPLETE=bash_source bisect)"   (or zsh_source, fish_source)

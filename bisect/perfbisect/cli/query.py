@@ -22,7 +22,7 @@ Examples:
   bisect query "select name, sql from sqlite_master where type = 'table'" --json
 
 \b
-Views to begin with: culprits, candidates, rqps, build_costs.
+Views to begin with: culprits, candidates, rqps, build_costs. rqps is of QPS, whatever metric a hunt is for.
 Tables: hunts, events, hosts, commits, builds, skips, datasets, visits, runs, counters, samples, verdicts, suspects.
 """
 

@@ -78,7 +78,7 @@ def host_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
 @click.option("--show", metavar="NAME", shell_complete=builder_name, help="Print one recipe, fully resolved, as TOML.")
 @click.option("--builders", type=FOLDER, help="Folder with builders of your own.")
 def builders(show: str | None, builders: Path | None) -> None:
-    """List the systems that can be built."""
+    """List the recipes: systems that can be built or, prebuilt, compared."""
     from perfbisect.recipes.find import load_builder, load_builders
     from perfbisect.recipes.render import to_toml
 

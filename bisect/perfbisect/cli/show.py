@@ -1,4 +1,4 @@
-"""`bisect show`: tell one hunt, one comparison or one A/A."""
+"""`bisect show`: describe one hunt, one comparison or one A/A."""
 
 import re
 from contextlib import closing
@@ -44,7 +44,7 @@ class Which(click.ParamType[int | str]):
 @click.option("--markdown", is_flag=True, help="The same as Markdown, for an issue.")
 @history_option
 def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: bool) -> None:
-    """Tell HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs. Or a comparison, or an A/A."""
+    """Describe HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs. Or a comparison, or an A/A."""
     if as_json and markdown:
         raise click.UsageError("Choose one of --json and --markdown.")
     if isinstance(hunt, str):

@@ -156,7 +156,8 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
         say(as_object(tally, graph, options))
         return
     merges = int((graph.first[1:] - graph.first[:-1] > 1).sum())
-    say(f"{graph.size - 1} candidates, {merges} of them merges; {tally.hunts} hunts")
+    among = f", {merges:,} of them merges" if merges else ""
+    say(f"{graph.size - 1:,} candidates{among}; {tally.hunts:,} hunts")
     for line in summary(tally):
         say(line)
 

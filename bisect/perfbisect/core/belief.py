@@ -53,7 +53,7 @@ def warnings(levels: Levels, behaviour: Behaviour, several: float) -> tuple[str,
     if float(levels.probability @ (levels.drift > 0)) > DRIFTING:
         found.append("the host drifts; builds are compared only with neighbours in time")
     if levels.noise > NOISY:
-        found.append(f"runs of one build vary by {levels.noise:.0%}")
+        found.append(f"runs of one build vary by {100 * levels.noise:.0f} %")
     if behaviour.outliers > max(1, 0.03 * len(behaviour.weight)):
         found.append(f"{behaviour.outliers} readings are far from the others of their build and hardly count")
     if several > 0.9:

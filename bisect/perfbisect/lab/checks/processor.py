@@ -69,7 +69,7 @@ def sharing(look: Look) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "steal",
-            f"{stolen:.0%} of the busy time of host {look.name} went to other virtual machines since it was started",
+            f"{100 * stolen:.0f} % of the busy time of host {look.name} went to other virtual machines since it was started",
             "Ask for dedicated processors, or measure longer: bisect noise tells how long.",
         )
 
