@@ -169,6 +169,73 @@ def test_a_server_that_does_not_end_well_says_so(host: LocalHost) -> None:
 
 
 @pytest.mark.tools
+@pytest.mark.parametrize("lacking", ["initialise", "start", "ready", "stop"])
+def test_a_program_that_a_build_lacks_is_its_fault_and_one_that_the_host_lacks_is_not(
+    host: LocalHost, lacking: str
+) -> None:
+    def live(program: str) -> None:
+        ready = host.root / "ready"
+        commands = {
+            "initialise": ["rm", "-f", str(ready)],
+            "start": ["sh", "-c", f"touch {ready}; exec sleep 60"],
+            "ready": ["test", "-e", str(ready)],
+            "stop": ["sh", "-c", f"kill $(ps -e -o pid=,args= | awk '/{host.root.name}/ && /[s]leep/ {{{{ print $1 }}}}')"],
+        }
+        commands[lacking] = [program]
+        initialised = commands.pop("initialise")
+        recipe = Server(initialise=[initialised], **commands, ready_timeout=60, stop_timeout=60)  # type: ignore[arg-type]
+        service = Service(host, recipe, {"prefix": "/no/such", "log": "none"}, host.root)
+        server.initialise(service)
+        with serve(service):
+            pass
+
+    began = time.monotonic()
+    with pytest.raises(RunFailed, match="/no/such/bin/program"):
+        live("{prefix}/bin/program")
+    with pytest.raises(EnvironmentFailure, match="no-such-program is not installed on host here"):
+        live("no-such-program")
+    assert time.monotonic() - began < 30, "nobody waits for a program that is not there"
+    assert not jobs.running(host)
+
+
+@pytest.mark.tools
+def test_a_server_that_does_nothing_about_sigterm_ends_well(host: LocalHost) -> None:
+    ready = host.root / "ready"
+    start = ["sh", "-c", f"touch {ready}; exec sleep 1000"]
+    recipe = Server(initialise=[["init"]], start=start, ready=["test", "-e", str(ready)])
+    service = Service(host, recipe, {"log": "none"}, host.root)
+    with serve(service) as job:
+        assert jobs.status(host, job) is None
+    assert not Path(job.folder).exists(), "nothing of it is kept"
+    ready_again = replace(recipe, ready=["sh", "-c", f"test -e {ready}.again"], start=[*start[:2], f"touch {ready}.again; {start[2]}"])
+    with pytest.raises(JobLost), serve(replace(service, recipe=ready_again)) as job:
+        host.run(["kill", "-s", "TERM", str(processes(host, job)[0])])
+        jobs.status(host, job, patience=5)
+
+
+@pytest.mark.tools
+def test_all_commands_of_a_server_see_the_same_environment(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOSTADDR", "192.0.2.1")
+    seen = "env | grep -v -e ^_= -e ^PWD= -e ^OLDPWD= -e ^SHLVL= | sort >{data}"
+    recipe = Server(
+        initialise=[["sh", "-c", f"{seen}.initialise"]],
+        start=["sh", "-c", f"{seen}.start; exec sleep 60"],
+        ready=["sh", "-c", f"{seen}.ready; test -s {{data}}.start"],
+        stop=["sh", "-c", f"{seen}.stop; kill $PPID; exit 127"],
+        env={"HERE": "{data}"},
+    )
+    service = Service(host, recipe, {"log": "none", "data": str(host.root / "env")}, host.root)
+    server.initialise(service)
+    with pytest.raises(RunFailed, match="cannot be stopped"), serve(service):
+        pass
+    told = {file.suffix: file.read_text() for file in Path(host.root).glob("env.*")}
+    assert set(told) == {".initialise", ".start", ".ready", ".stop"}
+    assert len(set(told.values())) == 1, told
+    assert f"HERE={host.root}/env\nHOME=" in told[".stop"]
+    assert "PGHOSTADDR" not in told[".stop"]
+
+
+@pytest.mark.tools
 @pytest.mark.skipif(os.getuid() != 0, reason="for root only")
 def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(
     host: LocalHost, monkeypatch: pytest.MonkeyPatch
