@@ -1,6 +1,7 @@
 """`bisect doctor` on this machine."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -104,3 +105,17 @@ def test_a_workload_needs_its_system(invoke: Invoke) -> None:
     status, said = invoke("doctor", "--workload", "update-index")
     assert status == 3
     assert "--builder" in said
+
+
+def test_without_a_workload_those_of_the_system_tell_whether_sysbench_is_needed(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything of this machine is there but sysbench."""
+    for folder in os.get_exec_path():
+        for program in Path(folder).glob("*"):
+            if program.name != "sysbench" and not (link := tmp_path / program.name).is_symlink():
+                link.symlink_to(program)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for builder, status in (("rocksdb", 0), ("command", 0), ("demo", 4), ("postgres", 4)):
+        ended, said = invoke("doctor", "--builder", builder)
+        assert (ended, "sysbench is not installed" in said) == (status, bool(status)), said

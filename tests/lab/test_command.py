@@ -51,6 +51,8 @@ def test_a_rate_or_a_cost_is_reported(key: str) -> None:
         (ended(clock="1 1 3"), "it ended with status 1: it said nothing"),
         (ended(clock="1 124 3"), "it ended with status 124: it said nothing"),
         (ended(stderr="Segmentation fault", clock="1 139 3"), "it was killed by signal 11: Segmentation fault"),
+        (ended(stderr="no", clock="1 255 3"), "it ended with status 255: no"),
+        (ended(stderr="perf is lost", status=255, clock=""), "it could not be run: perf is lost"),
         (ended(stderr="timed: 4: ./x: not found", clock="1 127 3"), "it ended with status 127: ./x: not found"),
         (ended(stderr="timed: line 4: ./x: No such file", clock="1 127 3"), "status 127: ./x: No such file"),
         (ended(stderr="perf: no", status=1, clock=""), "it could not be run: perf: no"),

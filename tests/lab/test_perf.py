@@ -1,9 +1,12 @@
+import subprocess
+import sys
+import time
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.perf import EVENTS, parse, probe, refusal, wrap
+from perfbisect.lab.perf import EVENTS, missed, parse, probe, refusal, wrap
 
 OUTPUTS = Path(__file__).parents[1] / "outputs"
 
@@ -68,3 +71,24 @@ def test_this_machine_counts_task_clock(tmp_path: Path) -> None:
     clock = counters["task-clock"]
     assert clock is not None
     assert clock > 0
+
+
+@pytest.mark.tools
+def test_a_thread_that_ends_while_perf_attaches_is_told_from_all_else() -> None:
+    restless = "import threading\nwhile True:\n    some = [threading.Thread(target=int) for _ in range(9)]\n"
+    restless += "    for each in some: each.start()\n    for each in some: each.join()\n"
+    with subprocess.Popen([sys.executable, "-c", restless]) as server:
+        try:
+            time.sleep(0.2)
+            argv = ["perf", "stat", "-x", ",", "-e", ",".join(EVENTS), "-p", str(server.pid), "--", "true"]
+            for _ in range(400):
+                ended = subprocess.run(
+                    argv, check=False, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"}, capture_output=True, text=True
+                )
+                assert (ended.returncode != 0) == missed(ended.stderr.splitlines()), ended.stderr
+                if "sys_perf_event_open" in ended.stderr:
+                    break
+            else:
+                pytest.skip("no thread ended at the right moment")
+        finally:
+            server.kill()

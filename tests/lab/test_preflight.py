@@ -128,6 +128,7 @@ def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
     command = replace(WORKLOAD, statement="", command=["bench"])
     assert "sysbench" not in tools.needed(Task(host, HERE, workloads=(command,)))
     assert "sysbench" in tools.needed(Task(host, HERE, workloads=(command, WORKLOAD)))
+    assert "sysbench" not in tools.needed(Task(host, HERE, workloads=())), "there is none for this system"
 
 
 def test_pinning_needs_taskset() -> None:

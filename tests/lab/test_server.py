@@ -25,6 +25,7 @@ from perfbisect.lab.server import (
     descendants,
     disguise,
     free_port,
+    initialise,
     last_words,
     owner,
     processes,
@@ -166,6 +167,69 @@ def test_a_server_that_does_not_end_well_says_so(host: LocalHost) -> None:
         later.submit(come_up)
         with pytest.raises(RunFailed, match=r"ended with status 3 when it was stopped: .*PANIC"), serve(service):
             pass
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("lacking", ["initialise", "start", "ready", "stop"])
+def test_a_program_that_a_build_lacks_is_its_fault_and_one_that_the_host_lacks_is_not(
+    host: LocalHost, lacking: str
+) -> None:
+    ready = host.root / "ready"
+    commands = {
+        "initialise": ["rm", "-f", str(ready)],
+        "start": ["sh", "-c", f"touch {ready}; exec sleep 60"],
+        "ready": ["test", "-e", str(ready)],
+        "stop": [],
+    }
+
+    def live(program: str) -> None:
+        first, start, ask, stop = (commands | {lacking: [program]}).values()
+        recipe = Server(initialise=[first], start=start, ready=ask, stop=stop, ready_timeout=60, stop_timeout=60)
+        service = Service(host, recipe, {"prefix": "/no/such", "log": "none"}, host.root)
+        initialise(service)
+        with serve(service):
+            pass
+
+    began = time.monotonic()
+    with pytest.raises(RunFailed, match="/no/such/bin/program"):
+        live("{prefix}/bin/program")
+    with pytest.raises(EnvironmentFailure, match="no-such-program is not installed on host here"):
+        live("no-such-program")
+    assert time.monotonic() - began < 30, "nobody waits for a program that is not there"
+    assert not jobs.running(host)
+
+
+@pytest.mark.tools
+def test_a_server_that_does_nothing_about_sigterm_ends_well(host: LocalHost) -> None:
+    ready = host.root / "ready"
+    start = ["sh", "-c", f"touch {ready}; exec sleep 1000"]
+    recipe = Server(initialise=[["init"]], start=start, ready=["test", "-e", str(ready)])
+    service = Service(host, recipe, {"log": "none"}, host.root)
+    with serve(service) as job:
+        assert jobs.status(host, job) is None
+    assert not Path(job.folder).exists(), "nothing of it is kept"
+
+
+@pytest.mark.tools
+def test_all_commands_of_a_server_see_the_same_environment(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOSTADDR", "192.0.2.1")
+    seen = "env | grep -v -e ^_= -e ^PWD= -e ^OLDPWD= -e ^SHLVL= | sort >{data}"
+    recipe = Server(
+        initialise=[["sh", "-c", f"{seen}.initialise"]],
+        start=["sh", "-c", f"trap 'exit 0' TERM; echo $$ >{{data}}; {seen}.start; while :; do sleep 0.1; done"],
+        ready=["sh", "-c", f"{seen}.ready; test -s {{data}}.start"],
+        stop=["sh", "-c", f"{seen}.stop; kill $(cat {{data}})"],
+        env={"HERE": "{data}"},
+    )
+    service = Service(host, recipe, {"log": "none", "data": str(host.root / "env")}, host.root)
+    initialise(service)
+    with serve(service):
+        pass
+    told = {file.suffix: file.read_text() for file in Path(host.root).glob("env.*")}
+    assert set(told) == {".initialise", ".start", ".ready", ".stop"}
+    assert len(set(told.values())) == 1, told
+    assert f"HERE={host.root}/env\nHOME=" in told[".stop"]
+    assert "PGHOSTADDR" not in told[".stop"]
 
 
 @pytest.mark.tools

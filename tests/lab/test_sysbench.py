@@ -106,6 +106,7 @@ def test_a_run_that_ended_well_is_not_complained_of() -> None:
         ("x\nFATAL: `thread_init' function failed: w.lua:7: no library\nFATAL: more", 1, "`thread_init' function"),
         ("sysbench: Segmentation fault", 0, "sysbench crashed: Segmentation fault"),
         ("", 139, "signal 11"),
+        ("", 255, "sysbench ended with status 255"),
         ("", 124, "did not end in 66 s"),
         ("(last message repeated)\nerror: no such option", 1, "no such option"),
         ("", 3, "status 3"),

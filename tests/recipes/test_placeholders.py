@@ -43,6 +43,24 @@ def test_a_path_in_a_script_is_never_a_command(path: str) -> None:
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == path
 
 
+@pytest.mark.parametrize(
+    "shell",
+    [
+        ["sh", "-ec"], ["bash", "-e", "-c"], ["/bin/bash", "-eo", "pipefail", "-c"], ["bash", "-o", "pipefail", "-ec"],
+        ["bash", "--norc", "-c", "-u"], ["sh", "-c", "--"], ["dash", "+e", "-c"], ["env", "A=b", "sh", "-uc"],
+    ],
+)  # fmt: skip
+def test_a_script_is_known_however_its_shell_is_called(shell: list[str]) -> None:
+    path = "/$(echo pwned) b"
+    argv = fill([*shell, 'printf %s {prefix} "$1"', "{prefix}", "{prefix}"], {"prefix": path})
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == 2 * path
+
+
+@pytest.mark.parametrize("shell", [["sh", "{prefix}", "-c", "{prefix}"], ["bash", "--norc", "{prefix}"], ["ksh"]])
+def test_what_is_no_script_is_not_quoted(shell: list[str]) -> None:
+    assert fill(shell, {"prefix": "/a b"}) == [word.replace("{prefix}", "/a b") for word in shell]
+
+
 def test_flags_in_a_script_are_words() -> None:
     argv = fill(["sh", "-c", "printf '[%s]' {cflags} \"X={cflags}\""], {"cflags": "-O2 -DA=;x"})
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "[-O2][-DA=;x][X=-O2 '-DA=;x']"

@@ -48,8 +48,10 @@ def test_a_visit_with_the_recipes_settings(
     commits: Callable[..., tuple[str, ...]],
     recipe: Callable[[str], None],
     host: LocalHost,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two sessions: the second finds the data, and asks whether it is what was loaded."""
+    monkeypatch.setenv("MYSQL_PWD", "ours, for another server")
     recipe(RECIPE)
     hashes = commits("# 1\n", "# 2\n")
     lab = open_lab(WORKLOAD, hashes)

@@ -76,7 +76,10 @@ def change_kept(host: LocalHost, change: Callable[[Path], None]) -> str:
     return kept.name
 
 
-def test_a_visit_with_the_recipes_settings(open_lab: Open, commits: Commits, host: LocalHost) -> None:
+def test_a_visit_with_the_recipes_settings(
+    open_lab: Open, commits: Commits, host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGHOSTADDR", "192.0.2.1")  # ours, for another server
     lab = open_lab(WORKLOAD, commits(PLAIN, SLOW))
     events = measure(lab, Share(0, 2), Share(1, 1))
     speed = {run.commit: run.qps for run in runs(events)}

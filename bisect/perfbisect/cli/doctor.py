@@ -12,6 +12,7 @@ from perfbisect.cli.recipes import builder_name, host_name, workload_name
 if TYPE_CHECKING:
     from perfbisect.core.measurement import HostFacts
     from perfbisect.lab.checks.finding import Finding
+    from perfbisect.recipes.workload import Workload
 
 EPILOG = """\b
 Examples:
@@ -53,19 +54,23 @@ def doctor(
     from perfbisect.host.facts import read_fingerprint
     from perfbisect.lab.checks.finding import Finding, Level, Task
     from perfbisect.lab.preflight import findings, look_at
-    from perfbisect.recipes.find import load_builder, load_host, load_workload
+    from perfbisect.recipes.find import load_builder, load_host, load_workload, load_workloads
 
     if workload and not builder:
         raise click.UsageError("A workload is run on a system: give its --builder, too.")
     check_metric(metric)
     recipe = load_builder(builder, builders or "") if builder else None
-    chosen = load_workload(workload, recipe.driver, workloads or "") if workload and recipe else None
+    chosen: tuple[Workload, ...] | None = None
+    if recipe and workload:
+        chosen = (load_workload(workload, recipe.driver, workloads or ""),)
+    elif recipe:
+        chosen = tuple(each for each in load_workloads(workloads or "") if each.driver == recipe.driver)
     entry = load_host(host, hosts or "")
     facts: HostFacts | None = None
     found: list[Finding] = []
     try:
         there = connect(entry)
-        look = look_at(Task(there, entry, metric, recipe, variant, (chosen,) if chosen else ()))
+        look = look_at(Task(there, entry, metric, recipe, variant, chosen))
         facts = read_fingerprint(there, look.answers)
         found.extend(findings(look))
     except EnvironmentFailure as failure:

@@ -27,11 +27,12 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from perfbisect.errors import CommandFailed, EnvironmentFailure, JobLost
-from perfbisect.host.programs import absent
-from perfbisect.host.protocol import Host
+from perfbisect.host.programs import absent, missing
+from perfbisect.host.protocol import Host, Result
 
 LOST = -1  # the status of a job that has none: it was killed from outside, or its host was restarted
 GRACE = 10.0  # seconds between TERM and KILL
+NOT_THERE = 127  # the status of a shell, of env and of timeout for a program that does not exist
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _CHUNK = 1 << 20  # bytes of output that one poll brings at most
@@ -190,11 +191,10 @@ def start(
     """
     kept = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{_NAME.sub('_', name)}-{secrets.token_hex(3)}"
     folder = host.root / "jobs" / kept
-    scratch = host.root / "tmp"
     where = cwd or host.root
-    command = _command(argv, where, {"LC_ALL": "C", "TMPDIR": str(scratch), **(env or {})}, timeout, cpus)
+    command = _command(host, argv, where, env, timeout, cpus)
     streams = "merged" if merged else "apart"
-    arguments = [str(folder), str(where), argv[0], command, str(scratch), streams, _LEADER, str(int(timeout))]
+    arguments = [str(folder), str(where), argv[0], command, str(_scratch(host)), streams, _LEADER, str(int(timeout))]
     search = {"PATH": env["PATH"]} if env and "PATH" in env else None
     try:
         started = host.run(["sh", "-c", _START, "start", *arguments], env=search, check=False)
@@ -202,12 +202,33 @@ def start(
         with contextlib.suppress(EnvironmentFailure):
             kill(host, attach(host, kept))
         raise
-    if started.status == 127:
+    if started.status == NOT_THERE:
         raise absent([argv[0]], host.name)
     if not started.ok:
         reason = (started.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise EnvironmentFailure(f"{argv[0]} cannot be started as job {folder} on host {host.name}: {reason}")
     return _job(folder, started.stdout)
+
+
+def run(
+    host: Host,
+    argv: Sequence[str],
+    *,
+    timeout: float,
+    cwd: PurePosixPath | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Result:
+    """Run a short command to its end without a job of its own, where and with what ``start`` would give it.
+
+    Raises EnvironmentFailure where the program of the host that it names does not exist; one that it names by a path
+    is the business of whoever made that: the status is 127 then.
+    """
+    # A limit that ours never meets.
+    command = _command(host, argv, cwd or host.root, env, timeout + GRACE, "")
+    result = host.run(["sh", "-c", command], timeout=timeout, check=False)
+    if result.status == NOT_THERE and "/" not in argv[0] and missing(host, [argv[0]]):
+        raise absent([argv[0]], host.name)
+    return result
 
 
 def attach(host: Host, job_id: str) -> Job:
@@ -338,9 +359,16 @@ def pinned(cpus: str) -> list[str]:
     return ["taskset", "-c", cpus] if cpus else []
 
 
-def _command(argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str], timeout: float, cpus: str) -> str:
+def _scratch(host: Host) -> PurePosixPath:
+    return host.root / "tmp"
+
+
+def _command(
+    host: Host, argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str] | None, timeout: float, cpus: str
+) -> str:
     """The text of the file ``command``."""
-    settings = shlex.join(f"{name}={value}" for name, value in env.items())
+    given = {"LC_ALL": "C", "TMPDIR": str(_scratch(host)), **(env or {})}
+    settings = shlex.join(f"{name}={value}" for name, value in given.items())
     limit = ["timeout", "-k", f"{GRACE:g}", f"{timeout:g}"]
     return (
         f"cd -- {shlex.quote(str(cwd))} &&\n"

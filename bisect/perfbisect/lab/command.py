@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from perfbisect.lab import files, recipe, scripts
-from perfbisect.lab.ended import Ended, Outcome
+from perfbisect.lab.ended import Ended, Outcome, killed
 from perfbisect.lab.server import Service
 from perfbisect.lab.system import System
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
@@ -69,16 +69,14 @@ def outcome(ended: Ended, workload: Workload) -> Outcome:
     """
     if ended.status in (124, 137):
         raise ValueError(f"it did not end in {ended.limit:.0f} s and was killed")
-    if ended.status > 128:
-        raise ValueError(f"it was killed by signal {ended.status - 128}")
+    if signal := killed(ended.status):
+        raise ValueError(signal)
     clock = ended.clock.split()
     if ended.status or len(clock) != 3:
         raise ValueError(f"it could not be run: {last(ended.said)}")
     status = int(clock[1])
-    if status > 128:
-        raise ValueError(f"it was killed by signal {status - 128}: {last(ended.said)}")
     if status:
-        raise ValueError(f"it ended with status {status}: {last(ended.said)}")
+        raise ValueError(f"{killed(status) or f'it ended with status {status}'}: {last(ended.said)}")
     began, seconds = float(clock[0]), float(clock[2]) - float(clock[0])
     if seconds <= 0:
         raise ValueError("the host's clock was set back while it ran")

@@ -21,7 +21,7 @@ from perfbisect.errors import DataDamaged, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
 from perfbisect.lab import command, scripts, settings, sysbench
-from perfbisect.lab.server import Service, driver_options, ended, initialise, owner, serve, service_in
+from perfbisect.lab.server import Service, by_path, driver_options, ended, initialise, owner, serve, service_in
 from perfbisect.lab.system import System
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values, fill
@@ -248,13 +248,8 @@ def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, 
 def _carry_out(
     host: Host, argv: list[str], cwd: PurePosixPath, trouble: str, *, limit: float, merged: bool = True
 ) -> list[str]:
-    """Run a command of a recipe to its end; returns the lines that it printed, with its errors if ``merged``.
-
-    A program of the build that is not there is a fault of the commit, so it is a shell that looks for it; one of the
-    host is looked for before.
-    """
-    by_path = ["sh", "-c", 'exec "$@"', "sh"] if "/" in argv[0] else []
-    job = jobs.start(host, [*by_path, *argv], name="prepare", timeout=limit, cwd=cwd, merged=merged)
+    """Run a command of a recipe to its end; returns the lines that it printed, with its errors if ``merged``."""
+    job = jobs.start(host, by_path(argv), name="prepare", timeout=limit, cwd=cwd, merged=merged)
     lines = list(jobs.wait(host, job))
     jobs.kill(host, job, grace=1)  # what it left running
     if status := jobs.status(host, job):

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+SIGNALS = range(1, 65)
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -30,3 +32,8 @@ class Outcome:
     latency: Mapping[str, float | None]  # milliseconds
     samples: tuple[float, ...] = ()  # operations per second in each report interval
     reported: float | None = None  # a rate or a cost in a unit of its own
+
+
+def killed(status: int) -> str:
+    """The sentence for a status that tells of a signal, as a shell has it; "" for any other, such as the 255 of perf."""
+    return f"it was killed by signal {status - 128}" if status - 128 in SIGNALS else ""

@@ -19,6 +19,8 @@ EVENTS = (*(event for event in HARDWARE if event not in SOFTWARE), *SOFTWARE)
 
 Counters = Mapping[str, float | None]  # totals; task-clock in milliseconds
 
+# The first when a process is gone before its threads are listed, the second when one of these threads is gone after that.
+_GONE = re.compile(r"Problems finding threads of monitor|.*sys_perf_event_open\(\) syscall returned with 3\b")
 # "cpu_core/instructions/" on a CPU with two kinds of cores, "instructions:u" where the kernel may not be counted
 _EVENT = re.compile(r"(?:\w+/)?([\w-]+)/?(?::\w+)?")
 
@@ -54,8 +56,8 @@ def parse(text: str) -> dict[str, float | None]:
 
 
 def missed(said: Iterable[str]) -> bool:
-    """Whether perf ended at once, as one of the processes that it was to count was gone already."""
-    return any(line.startswith("Problems finding threads of monitor") for line in said)
+    """Whether perf ended at once, as one of the processes or threads that it was to count was gone already."""
+    return any(_GONE.match(line) for line in said)
 
 
 def _number(text: str) -> float | None:

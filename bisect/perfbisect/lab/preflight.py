@@ -38,7 +38,7 @@ def findings(look: Look) -> Iterator[Finding]:
 
     Raises UsageError for a workload that sysbench cannot run, and for settings in hosts.toml that do not fit the host.
     """
-    for workload in look.task.workloads:
+    for workload in look.task.workloads or ():
         check_workload(workload)
     check_pinning(look)
     for check in CHECKS:

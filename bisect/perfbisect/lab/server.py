@@ -23,9 +23,9 @@ from perfbisect.recipes.placeholders import Values, fill, fill_text
 NAME = "server"  # of the job
 FIRST_PORT = 23306
 LONGEST_SOCKET = 90  # bytes; the kernel takes 107, and some servers append to the path
-ENDED_BY_TERM = 128 + 15  # status of a server that does nothing about SIGTERM
 LONGEST_LIFE = 7 * 24 * 3600.0  # seconds: a bound, should everything else fail
 LONGEST_STEP = 4 * 3600.0  # seconds: of one command of the recipe, such as the analysis of large tables
+LONGEST_QUESTION = 10.0  # seconds: of one attempt to reach it
 LAST_WORDS = 3  # lines of its log
 LONGEST_WORD = 240  # signs of each
 PATIENCE = 5.0  # seconds that the end of a server may come after its clients have noticed
@@ -74,7 +74,7 @@ class Service:
 
         Raises RunFailed.
         """
-        host, argv = self.host, self.argv(command)
+        host, argv = self.host, by_path(self.argv(command))
         job = jobs.start(host, argv, name=stage, timeout=LONGEST_STEP, cwd=self.folder, env=self.env, merged=merged)
         said = list(jobs.wait(host, job))
         if status := jobs.status(host, job):
@@ -86,6 +86,14 @@ class Service:
             )
         jobs.remove(host, job)
         return said
+
+
+def by_path(argv: list[str]) -> list[str]:
+    """The same for a job, but of a program that is named by its path a shell tells that it is not there.
+
+    That one is of the build, and lacking it a fault of the commit. A program of the host is looked for before.
+    """
+    return ["sh", "-c", 'exec "$@"', "sh", *argv] if "/" in argv[0] else argv
 
 
 def service_in(host: Host, system: System, folder: PurePosixPath, cpus: str = "") -> Service | None:
@@ -147,7 +155,7 @@ def serve(service: Service) -> Iterator[Job]:
         )
     job = jobs.start(
         service.host,
-        service.argv(service.recipe.start),
+        by_path(service.argv(service.recipe.start)),
         name=NAME,
         timeout=LONGEST_LIFE,
         cwd=service.folder,
@@ -170,6 +178,8 @@ def wait_until_ready(service: Service, job: Job) -> None:
     probe = service.argv(service.recipe.ready)
     while not (asked := answers(service, probe)).ok:
         ended(service, job, "before it was ready")
+        if asked.status == jobs.NOT_THERE:
+            raise failure(service, job, f"nobody can tell whether the server is ready: {last_words(asked.stderr)}")
         if time.monotonic() > deadline:
             told = last_words(asked.stderr or asked.stdout)
             why = f"; the last attempt to reach it said: {told}" if told else ""
@@ -180,7 +190,7 @@ def wait_until_ready(service: Service, job: Job) -> None:
 
 def answers(service: Service, probe: Sequence[str]) -> Result:
     """What comes of the recipe's ``ready``, as it is given with everything filled in: ok when a server answers."""
-    return service.host.run(probe, env=service.env, check=False, timeout=10)
+    return jobs.run(service.host, probe, timeout=LONGEST_QUESTION, cwd=service.folder, env=service.env)
 
 
 def ended(service: Service, job: Job, when: str, stage: str = "start") -> None:
@@ -226,18 +236,21 @@ def last_words(log: str) -> str:
 def stop(service: Service, job: Job) -> None:
     """Stop the server as its recipe says, or by SIGTERM. Raises RunFailed when it does not stop well, and in time."""
     ended(service, job, "while it was measured", "run")
-    if service.recipe.stop:
-        service.host.run(
-            service.argv(service.recipe.stop), env=service.env, check=False, timeout=service.recipe.stop_timeout
-        )
+    host, patience = service.host, service.recipe.stop_timeout
+    if argv := service.recipe.stop:
+        told = jobs.run(host, service.argv(argv), timeout=patience, cwd=service.folder, env=service.env)
+        if told.status == jobs.NOT_THERE:
+            raise failure(service, job, f"the server cannot be stopped: {last_words(told.stderr)}", "run")
     else:
-        service.host.run(["kill", "-s", "TERM", str(pids(service, job)[0])], check=False)
-    deadline = time.monotonic() + service.recipe.stop_timeout
-    while (status := jobs.status(service.host, job)) is None:
+        host.run(["kill", "-s", "TERM", str(pids(service, job)[0])], check=False)
+    deadline = time.monotonic() + patience
+    while (status := jobs.status(host, job)) is None:
         if time.monotonic() > deadline:
-            raise failure(service, job, f"the server does not stop in {service.recipe.stop_timeout:g} s", "run")
+            raise failure(service, job, f"the server does not stop in {patience:g} s", "run")
         time.sleep(0.05)
-    if status not in (0, ENDED_BY_TERM):
+    if status == jobs.LOST and not argv:
+        return  # it does nothing about SIGTERM, and was killed from outside: by us
+    if status:
         raise failure(service, job, f"the server ended with status {status} when it was stopped", "run")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
 from perfbisect.errors import UsageError
-from perfbisect.lab.ended import Ended, Outcome
+from perfbisect.lab.ended import Ended, Outcome, killed
 from perfbisect.recipes.workload import Option, Workload
 
 # Fixed for all runs, so that every run draws the same random numbers; a workload may say otherwise in its args.
@@ -139,8 +139,8 @@ def complaint(output: str, status: int, limit: float) -> str:
             return f"sysbench crashed: {line.removeprefix('sysbench: ')}"
     if status in (124, 137):
         return f"it did not end in {limit:.0f} s and was killed"
-    if status > 128:
-        return f"it was killed by signal {status - 128}"
+    if signal := killed(status):
+        return signal
     if status == 0:
         return ""
     said = [line.strip() for line in output.splitlines() if "rror" in line]

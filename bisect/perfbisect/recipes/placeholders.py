@@ -1,8 +1,8 @@
 """``{words}`` in the commands of a recipe, checked when it is loaded and filled when a command is run.
 
 ``{{`` and ``}}`` stand for literal braces. An argument that is nothing but ``{cflags}`` or ``{ldflags}`` becomes as
-many arguments as it holds words. In the script of ``["sh", "-c", …]``, and of ``["env", "A=b", "sh", "-c", …]``, values
-are quoted for that shell, so that no path can be taken for a command.
+many arguments as it holds words. In the script of ``["sh", "-c", …]``, of ``["bash", "-e", "-o", "pipefail", "-c", …]``
+and of ``["env", "A=b", "sh", "-ec", …]``, values are quoted for that shell, so that no path can be taken for a command.
 """
 
 import re
@@ -24,17 +24,18 @@ Values = Mapping[str, str | int]
 
 TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 FLAGS = {"cflags", "ldflags"}
-SHELLS = {"sh", "bash", "dash"}
+SHELLS = {"sh", "ash", "bash", "dash", "ksh", "zsh"}
 IN_SERVER = ("initialise", "start", "ready", "stop", "create", "settle", "settings", "env", "sysbench")
 
 
 def fill(argv: Sequence[str], values: Values) -> list[str]:
     """The command with its placeholders filled. Raises RecipeError for one that has no value here."""
     filled: list[str] = []
+    scripts = set(_scripts(argv))
     for position, argument in enumerate(argv):
         if argument in ("{cflags}", "{ldflags}"):
             filled += shlex.split(fill_text(argument, values))
-        elif position >= 2 and argv[position - 1] == "-c" and argv[position - 2].rpartition("/")[2] in SHELLS:
+        elif position in scripts:
             filled.append(fill_text(argument, {word: _quoted(word, value) for word, value in values.items()}))
         else:
             filled.append(fill_text(argument, values))
@@ -53,6 +54,23 @@ def fill_text(text: str, values: Values) -> str:
         return str(values[word])
 
     return TOKEN.sub(value, text)
+
+
+def _scripts(argv: Sequence[str]) -> Iterator[int]:
+    """Where the scripts of shells stand: each is the first word after the options, if there is a c among these."""
+    for shell, word in enumerate(argv):
+        if word.rpartition("/")[2] not in SHELLS:
+            continue
+        told, position = False, shell + 1
+        while position < len(argv) and (option := argv[position])[:1] in ("-", "+") and len(option) > 1:
+            position += 1
+            if option == "--":
+                break
+            if not option.startswith("--"):
+                told = told or "c" in option
+                position += option.endswith(("o", "O"))  # which is followed by a name
+        if told and position < len(argv):
+            yield position
 
 
 def _quoted(word: str, value: str | int) -> str:

@@ -43,7 +43,7 @@ class Task:
     metric: str = "qps"
     builder: Builder | None = None
     variant: str = ""  # of the builder; "" is the recipe's own choice
-    workloads: tuple[Workload, ...] = ()  # that are to be run, if that is known
+    workloads: tuple[Workload, ...] | None = None  # that may be run; None when nobody knows
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def needed(task: Task) -> list[str]:
 
 def by_sysbench(task: Task) -> bool:
     """Whether sysbench drives a workload, as far as that is known."""
-    return not task.workloads or not all(workload.command for workload in task.workloads)
+    return task.workloads is None or not all(workload.command for workload in task.workloads)
 
 
 def check_pinning(look: Look) -> None:
