@@ -29,6 +29,7 @@ if [ "${1:-}" = tests ]; then
     want tclsh tcl
     want redis-server redis-server
     want db_bench rocksdb-tools
+    [ -x /usr/sbin/mariadbd ] || optional="$optional mariadb-server-core mariadb-client"
     # The hunt in Debian's source package of PostgreSQL.
     want dpkg-source dpkg-dev
     want dh_autoreconf dh-autoreconf
@@ -36,6 +37,7 @@ if [ "${1:-}" = tests ]; then
     want pg_lsclusters postgresql-common
     want bison bison
     want flex flex
+    ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || optional="$optional postgresql-common postgresql"
 fi
 
 [ -z "$missing$optional" ] && exit 0
@@ -51,6 +53,25 @@ if [ -n "$missing" ]; then
     # shellcheck disable=SC2086  # a list of package names
     apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
+[ -n "$optional" ] || exit 0
+
+# Tests start servers of their own: no package's is started, and PostgreSQL's makes no cluster that the next boot starts.
+policy=/usr/sbin/policy-rc.d clusters=/etc/postgresql-common/createcluster.conf
+undo() {
+    [ -z "${ours:-}" ] || rm -f "$policy"
+    [ ! -e "$clusters.before" ] || mv "$clusters.before" "$clusters"
+}
+trap undo EXIT
+trap 'exit 130' INT TERM
+if [ ! -e "$policy" ]; then
+    ours=yes
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+fi
 for package in $optional; do
+    if [ "$package" = postgresql ] && [ -e "$clusters" ]; then
+        cp -p "$clusters" "$clusters.before"
+        echo "create_main_cluster = false" >>"$clusters"
+    fi
     apt-get install -y -qq --no-install-recommends "$package" >/dev/null || echo "Left out: $package" >&2
 done

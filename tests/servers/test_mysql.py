@@ -1,0 +1,128 @@
+"""The recipe for MySQL, without a MySQL: what it asks of releases of each era."""
+
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from perfbisect.recipes.builder import Builder, Server
+from perfbisect.recipes.find import load_builder
+from perfbisect.recipes.placeholders import fill
+
+pytestmark = pytest.mark.tools
+
+RECIPES = Path(__file__).parents[2] / "builders"
+
+# Each program writes down what it is asked; $LACKS is what this release has not learnt yet.
+PROGRAM = """\
+#!/bin/sh
+case "$*" in
+    *--version) echo "$0  Ver $VERSION for Linux on x86_64 (Source distribution)"; exit ;;
+    *--help) [ "$LACKS" = initialize-insecure ] || echo "  --initialize-insecure Create the default database"; exit ;;
+esac
+echo "${0##*/} $*" >>"$TOLD"
+case "$*" in *"$LACKS"*) exit 1 ;; esac
+"""
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def mysql() -> Builder:
+    return load_builder("mysql", RECIPES)
+
+
+@pytest.fixture
+def server(mysql: Builder) -> Server:
+    assert mysql.server
+    return mysql.server
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Run:
+    """``ask(command, lacks, version)``: the command's status and output, in a release of that kind."""
+    for program in ("bin/mysqld", "bin/mysql", "bin/mysqlcheck", "scripts/mysql_install_db"):
+        (tmp_path / "a b" / program).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "a b" / program).write_text(PROGRAM)
+        (tmp_path / "a b" / program).chmod(0o755)
+
+    def call(command: Sequence[str], lacks: str = "nothing", version: str = "9.7.0") -> tuple[int, str]:
+        values = {"prefix": f"{tmp_path}/a b", "source": str(tmp_path), "config": "C", "data": "D", "socket": "S"}
+        env = {"PATH": "/usr/bin:/bin", "TOLD": f"{tmp_path}/told", "LACKS": lacks, "VERSION": version}
+        argv = fill(command, values)
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+        return done.returncode, done.stdout.strip()
+
+    return call
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Callable[[], list[str]]:
+    """What the programs were asked, in order; the folder they stand in and what all are told left out."""
+
+    def lines() -> list[str]:
+        text = (tmp_path / "told").read_text().replace(f"{tmp_path}/a b", "PREFIX")
+        return [line.replace("--no-defaults --socket=S --user=root ", "") for line in text.splitlines()]
+
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("lacks", "asked"),
+    [
+        ("nothing", "mysqld --defaults-file=C --basedir=PREFIX --initialize-insecure"),
+        ("initialize-insecure", "mysql_install_db --defaults-file=C --basedir=PREFIX --datadir=D"),
+    ],
+)
+def test_each_era_makes_its_tables_in_its_own_way(
+    server: Server, ask: Run, told: Callable[[], list[str]], lacks: str, asked: str
+) -> None:
+    (command,) = server.initialise
+    assert ask(command, lacks)[0] == 0
+    assert told() == [asked]
+
+
+def test_settling(server: Server, ask: Run, told: Callable[[], list[str]]) -> None:
+    (command,) = server.settle
+    assert ask(command)[0] == 0
+    assert told() == [
+        "mysqlcheck --analyze --databases bench",
+        "mysql --execute=RESET BINARY LOGS AND GTIDS",
+        "mysql --execute=SET GLOBAL innodb_fast_shutdown = 0",
+    ]
+
+
+def test_settling_before_the_statement_got_its_new_name(
+    server: Server, ask: Run, told: Callable[[], list[str]]
+) -> None:
+    (command,) = server.settle
+    assert ask(command, "BINARY LOGS AND GTIDS")[0] == 0
+    assert told()[1:] == [
+        "mysql --execute=RESET BINARY LOGS AND GTIDS",
+        "mysql --execute=RESET MASTER",
+        "mysql --execute=SET GLOBAL innodb_fast_shutdown = 0",
+    ]
+
+
+@pytest.mark.parametrize("lacks", ["--analyze", "RESET", "innodb_fast_shutdown"])
+def test_what_cannot_be_settled_is_a_failure(server: Server, ask: Run, lacks: str) -> None:
+    (command,) = server.settle
+    assert ask(command, lacks)[0] != 0
+
+
+@pytest.mark.parametrize(("file", "version"), [("VERSION", "5.6.26"), ("MYSQL_VERSION", "9.7.0")])
+def test_the_version_of_a_tree(mysql: Builder, ask: Run, tmp_path: Path, file: str, version: str) -> None:
+    """In both files that trees have had it in, among what is no part of it."""
+    parts = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
+    lines = [f"MYSQL_VERSION_{part}={number}" for part, number in parts]
+    (tmp_path / file).write_text("\n".join([*lines, "MYSQL_VERSION_EXTRA=", 'MYSQL_VERSION_MATURITY="LTS"', ""]))
+    assert ask(mysql.version) == (0, version)
+
+
+@pytest.mark.parametrize("version", ["5.6.26", "8.0.28", "9.7.0"])
+def test_the_version_of_what_is_installed_is_the_format_of_its_data(mysql: Builder, ask: Run, version: str) -> None:
+    assert ask(mysql.dataset.format_command, version=version) == (0, version)
+    status, printed = ask(mysql.installed_version, version=version)
+    assert status == 0
+    assert f"Ver {version} " in printed
