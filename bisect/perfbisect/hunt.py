@@ -119,7 +119,7 @@ class Heard:
         if silent := self.measured - self.telling:
             raise EnvironmentFailure(
                 f"The last runs of {self.quest.commits[min(silent)][:10]} have no value for {self.quest.metric}, or it is"
-                " 0, so there is nothing to compare.",
+                " 0 or infinite, so there is nothing to compare.",
                 "Choose another metric with --metric.",
             )
 

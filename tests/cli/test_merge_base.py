@@ -28,19 +28,13 @@ def fork(script: Callable[[str], str], git: Callable[..., str]) -> Fork:
     return make
 
 
-def test_one_that_is_as_fast_stands_in(invoke: Invoke, fork: Fork) -> None:
-    base, good, bad = fork(1000, 1000, 500)
-    status, out, _ = invoke("run", good, bad, *HUNT)
-    assert f"The merge base {base[:10]} is as fast as good and stands in for it." in out
-    assert f"The culprit is {bad[:10]}" in out
-    assert status == 0
-
-
 def test_one_that_is_not_shown_to_be_leaves_the_hunt_inconclusive(invoke: Invoke, fork: Fork) -> None:
     base, good, bad = fork(1000, 1000, 500)
     status, out, err = invoke("run", good, bad, *HUNT, "--max-runs", "4")
     assert status == 2, err
-    told = f"Inconclusive: the merge base {base[:10]} is not shown to be as fast as good {good[:10]}: rate of good is 1.0"
+    told = (
+        f"Inconclusive: the merge base {base[:10]} is not shown to be as fast as good {good[:10]}: rate of good is 1.0"
+    )
     assert told in out or told.replace("1.0", "0.9") in out
     assert "of that of the merge base, and the budget of 4 runs is used up." in out
     assert "How bad compares with good is not known." in out
@@ -48,26 +42,20 @@ def test_one_that_is_not_shown_to_be_leaves_the_hunt_inconclusive(invoke: Invoke
     assert "inconclusive" in invoke("history")[1]
     shown = invoke("show")[1]
     assert told[:90] in shown
-    runs = out.count("  ran  ")
-    assert runs == 4
+    assert out.count("  ran  ") == 4
+    assert f"To hunt without good: bisect run {base[:10]} {bad} --builder script" in out
     status, again, _ = invoke("resume", "--plain")
-    assert (status, again.count("  ran  ")) == (2, runs)
-
-    [advice] = [line.partition("To hunt without good: ")[2] for line in out.splitlines() if "without good" in line]
-    status, out, _ = invoke(*shlex.split(advice)[1:], "--plain", "--max-runs", "30")
-    assert status == 0
-    assert f"The culprit is {bad[:10]}" in out
+    assert status == 2
+    assert told[:90] in again
+    assert "  ran  " not in again
 
 
-@pytest.mark.parametrize(("rate", "change"), [(500, "0.500"), (2000, "2.00")])
-def test_one_of_another_speed_is_told_with_the_commands_that_find_the_changes(
-    invoke: Invoke, fork: Fork, rate: int, change: str
-) -> None:
-    base, good, bad = fork(1000, rate, 700)
+def test_one_that_is_slower_is_told_with_the_commands_that_find_the_changes(invoke: Invoke, fork: Fork) -> None:
+    base, good, bad = fork(1000, 2000, 700)
     status, out, err = invoke("run", good, bad, *HUNT)
     assert status == 3
     assert f"The merge base {base[:10]} does not have the speed of good {good[:10]}" in err
-    assert f"rate of good is {change[:3]}" in err
+    assert "rate of good is 2.0" in err or "rate of good is 1.9" in err
     assert "failed" in invoke("history")[1]
     for end, told in ((good, "the change between them: "), (bad, "one on bad's own side of the fork: ")):
         [command] = [line.partition(told)[2] for line in err.splitlines() if told in line]

@@ -69,7 +69,7 @@ def expendable(found: Iterable[Item], limit: int, pinned: Collection[str]) -> li
     """What has to go, longest unused first, so that no more than ``limit`` bytes stay; ``pinned`` names stay.
 
     What a killed session left behind, the last step of a build or the copy of a visit, goes in any case; where builds
-    are made, only after all else: that makes the next build check everything out anew, and frees the least.
+    are made, only after all else: without that the next build checks everything out anew.
     """
     known = sorted(found, key=lambda item: (not item.left, item.kind == "work", item.used, item.path))
     total = sum(item.size for item in known)

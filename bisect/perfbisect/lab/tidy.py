@@ -30,7 +30,7 @@ def tidy(host: Host) -> Iterator[Warned]:
         jobs.kill(host, job, grace=5)
     if ended:
         many, were = ("a job", "was") if len(ended) == 1 else (f"{len(ended)} jobs", "were")
-        what = listed([_CALLED.get(job.name, job.name) for job in ended])
+        what = listed(sorted(_CALLED.get(job.name, job.name) for job in ended))
         have = "has" if len(ended) == 1 else "have"
         yield Warned(
             f"{many} of an earlier session on host {host.name}, {what}, {were} still running and {have} been ended"
