@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,9 +47,9 @@ def test_its_end_is_a_clean_interruption(hunt: list[str]) -> None:
     process, host = start(hunt), connect(load_host("local"))
     assert Path(host.root, "visit").exists()
     process.send_signal(signal.SIGHUP)
-    for _ in range(20):
-        if process.poll() is None:
-            process.send_signal(signal.SIGHUP)
+    for _ in range(50):
+        time.sleep(0.02)
+        process.send_signal(signal.SIGHUP)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "go on with: bisect resume 1" in said
