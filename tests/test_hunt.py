@@ -1,7 +1,8 @@
 """The loop, driven by a lab that computes instead of acting: what is saved, told, ordered, and in which order."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,15 @@ from perfbisect.core.event import (
     Event,
     HuntEnded,
     HuntStarted,
+    LabEvent,
     RunFinished,
 )
 from perfbisect.core.measurement import SkipFacts
-from perfbisect.core.order import Found, Inconclusive, NotReproduced
-from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.core.order import Found, Inconclusive, Measure, NotReproduced, Verdict
+from perfbisect.core.policy import Policy
+from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt import Log, Quest, check_base, hunt, replay
+from perfbisect.lab.steps import Steps
 from perfbisect.store.history import History
 
 
@@ -109,6 +113,23 @@ def test_an_end_that_does_not_build_is_told_as_such(history: History) -> None:
     assert "bad end" in ended.verdict.reason
 
 
+class Instant(ComputedLab):
+    """Measures runs so short that their QPS is beyond all numbers."""
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        for event in super().measure(order):
+            yield (
+                replace(event, facts=replace(event.facts, seconds=5e-324)) if isinstance(event, RunFinished) else event
+            )
+
+
+def test_runs_whose_metric_is_infinite_end_the_hunt(history: History) -> None:
+    names = commits(5)
+    lab = Instant(names, speeds(names, 3))
+    with pytest.raises(EnvironmentFailure, match="no value for qps, or it is 0 or infinite"):
+        list(islice(hunt(quest(names), started(names), log_of(history, names), lambda _: lab), 200))
+
+
 def test_runs_without_the_metric_end_the_hunt(history: History) -> None:
     """Otherwise the same order would be given for ever."""
     names = commits(5)
@@ -118,26 +139,37 @@ def test_runs_without_the_metric_end_the_hunt(history: History) -> None:
 
 
 class TestMergeBase:
-    """Good is not an ancestor of bad: the merge base stands in for it only if it is as fast."""
+    """Good is not an ancestor of bad: the merge base is compared with it, for a change in either direction."""
 
     good = "f" * 40
 
-    def check(self, history: History, speed_of_good: float) -> list[Event]:
+    def check(self, history: History, speed_of_good: float, max_runs: int = 0) -> tuple[list[Event], Verdict]:
         names = commits(6)
         truth = speeds(names, 3) | {self.good: speed_of_good}
-        log = log_of(history, names)
-        told = check_base(quest(names), started(names), self.good, log, lambda nodes: ComputedLab(nodes, truth))
-        return [event for _, event in told]
+        asked = replace(quest(names), policy=Policy(max_runs=max_runs))
+        told = Steps(
+            check_base(
+                asked, started(names), self.good, log_of(history, names), lambda nodes: ComputedLab(nodes, truth)
+            )
+        )
+        return [event for _, event in told], told.result
 
     def test_as_fast(self, history: History) -> None:
-        told = self.check(history, 1.0)
+        told, verdict = self.check(history, 1.0)
         measured = {event.facts.commit for event in told if isinstance(event, RunFinished)}
         assert measured == {self.good, commits(6)[0]}
+        assert isinstance(verdict, NotReproduced)
 
     @pytest.mark.parametrize("speed", [0.8, 1.25])
     def test_not_as_fast(self, history: History, speed: float) -> None:
-        with pytest.raises(UsageError, match="merge base"):
-            self.check(history, speed)
+        _, verdict = self.check(history, speed)
+        assert isinstance(verdict, Found)
+        assert verdict.step.ratio.low < speed < verdict.step.ratio.high
+
+    def test_a_budget_that_is_spent_tells_nothing_of_its_speed(self, history: History) -> None:
+        told, verdict = self.check(history, 1.0, max_runs=8)
+        assert isinstance(verdict, Inconclusive)
+        assert len([event for event in told if isinstance(event, RunFinished)]) == 8
 
 
 class TestReplay:

@@ -5,12 +5,11 @@ always derived from the whole log; so a hunt that was killed goes on exactly whe
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from perfbisect.core.counters import value
 from perfbisect.core.event import (
     BuildFinished,
     CandidateSkipped,
@@ -24,11 +23,11 @@ from perfbisect.core.event import (
 from perfbisect.core.graph import Graph
 from perfbisect.core.measurement import SkipFacts
 from perfbisect.core.observation import Observation, Reading
-from perfbisect.core.observe import Logged, observations
-from perfbisect.core.order import Decision, Found, Measure, NotReproduced, Purpose, Verdict
+from perfbisect.core.observe import Logged, observations, readable
+from perfbisect.core.order import Decision, Found, Measure, Purpose, Verdict
 from perfbisect.core.policy import Direction, Policy
 from perfbisect.core.search import decide
-from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.errors import EnvironmentFailure
 from perfbisect.lab.crew import Crew
 from perfbisect.lab.desk import Desk
 from perfbisect.lab.protocol import Lab
@@ -109,7 +108,7 @@ class Heard:
         """Take note of an event."""
         if isinstance(event, RunFinished):
             self.measured.add(event.candidate)
-            if (value(event.facts, self.quest.metric) or 0) > 0:
+            if readable(event.facts, self.quest.metric) is not None:
                 self.telling.add(event.candidate)
 
     def check(self) -> None:
@@ -120,7 +119,7 @@ class Heard:
         if silent := self.measured - self.telling:
             raise EnvironmentFailure(
                 f"The last runs of {self.quest.commits[min(silent)][:10]} have no value for {self.quest.metric}, or it is"
-                " 0, so there is nothing to compare.",
+                " 0 or infinite, so there is nothing to compare.",
                 "Choose another metric with --metric.",
             )
 
@@ -196,10 +195,12 @@ def hunt(
     yield log.append(HuntEnded(verdict))
 
 
-def check_base(quest: Quest, started: HuntStarted, good: str, log: Log, lab_for: LabFor) -> Iterator[Told]:
-    """Where good is not an ancestor of bad, show that the merge base is as fast as good before it stands in for it.
+def check_base(
+    quest: Quest, started: HuntStarted, good: str, log: Log, lab_for: LabFor
+) -> Generator[Told, None, Verdict]:
+    """Where good is not an ancestor of bad, compare it with the merge base, which is to stand in for it.
 
-    Raises UsageError when it is not: the change that is hunted lies on good's own side of the fork.
+    Returns the verdict on a change in either direction from the merge base to good. It obeys the budgets of the hunt.
     """
     base = quest.commits[0]
     side = replace(
@@ -213,12 +214,8 @@ def check_base(quest: Quest, started: HuntStarted, good: str, log: Log, lab_for:
     for at, event in pursue(side, log, lab_for(side.commits)):
         yield at, event
         verdict = verdict_of(event)
-    if not isinstance(verdict, NotReproduced):
-        raise UsageError(
-            f"The merge base {base[:10]} does not have the speed of good {good[:10]}, so it cannot stand in for it.",
-            f"The change lies between them: bisect run {base[:10]} {good[:10]} …, or choose a good ancestor of bad.",
-        )
-    yield log.append(Warned(f"The merge base {base[:10]} is as fast as good and stands in for it."))
+    assert verdict is not None, "the search ends only with a verdict"
+    return verdict
 
 
 def replay(quest: Quest, told: Sequence[Told], began: float) -> Iterator[tuple[int, Decision]]:

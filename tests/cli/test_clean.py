@@ -133,6 +133,24 @@ def test_a_job_that_still_runs_keeps_its_folder(invoke: Invoke, root: Path) -> N
     assert job.id in invoke("gc", "--keep", "0", "--dry-run", "--json")[1]
 
 
+def test_visits_and_builds_that_may_go_on_keep_their_folders(invoke: Invoke, root: Path) -> None:
+    host = connect(load_host("local"))
+    for path in ("visit/data", "work/demo/build"):
+        (root / path).mkdir(parents=True)
+        (root / path / "file").write_bytes(bytes(1_000_000))
+    job = jobs.start(host, ["sleep", "100"], name="build-demo-key", timeout=100)
+    try:
+        assert invoke("gc", "--keep", "0")[0] == 0
+        assert sorted(path.name for path in root.iterdir() if path.name in ("visit", "work")) == ["visit", "work"]
+        assert (root / "work/demo/build/file").exists()
+    finally:
+        jobs.kill(host, job)
+    _, said = invoke("gc", "--keep", "0")
+    assert "visit" in said and "work/demo" in said
+    assert not (root / "visit").exists()
+    assert not (root / "work/demo").exists()
+
+
 def test_a_size_is_read_as_in_the_inventory(invoke: Invoke) -> None:
     status, said = invoke("gc", "--keep", "3 G")
     assert status == 3

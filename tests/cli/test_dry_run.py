@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from perfbisect.cli.run import run
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import EnvironmentFailure, RecipeError
 
 pytestmark = pytest.mark.tools
 
@@ -71,12 +71,14 @@ def told(tmp_path: Path, git: Callable[..., str]) -> Callable[..., str]:
     write(tmp_path / "builders" / "kv" / "kv.conf", "cache = {cache}M\n{settings}\n")
     write(tmp_path / "workloads" / "kv" / "suite.toml", SUITE)
 
-    def ask(good: str, bad: str, host: str = "", more: str = "", root: str = "ours") -> str:
+    def ask(good: str, bad: str, host: str = "", more: str = "", root: str = "ours", dry: bool = True) -> str:
         write(tmp_path / "hosts.toml", f'[hosts.here]\nroot = "{tmp_path}/{root}"\nmemory = 1024\n{host}\n{more}')
         places = {name: str(tmp_path / name) for name in ("builders", "workloads", "repo")}
         places |= {"hosts": str(tmp_path / "hosts.toml"), "builder": "kv", "workload": "get", "host": "here"}
         options = [word for name, value in places.items() for word in (f"--{name}", value)]
-        done = CliRunner().invoke(run, [good, bad, *options, "--time", "7", "--dry-run"], standalone_mode=False)
+        done = CliRunner().invoke(
+            run, [good, bad, *options, "--time", "7", *["--dry-run"] * dry], standalone_mode=False
+        )
         if done.exception:
             raise done.exception
         return done.output
@@ -161,6 +163,18 @@ def test_only_the_hosts_own_folder_has_to_be_short(
     assert not [*scratch.iterdir()]
     with pytest.raises(EnvironmentFailure, match="the path of the server's socket is too long"):
         told("2.0", "2.1", root="far" * 30)
+
+
+def test_without_a_build_only_that_is_left_out(told: Callable[..., str], tmp_path: Path) -> None:
+    head, tail = BUILDER.split("[build]")[0], BUILDER[BUILDER.index("[server]") :]
+    write(tmp_path / "builders" / "kv" / "builder.toml", head + tail)
+    said = told("1.0", "2.1")
+    assert "# left out: the recipe of kv has no [build]" in said.split("# configuration of the server")[0]
+    assert f"{tmp_path}/ours/work/kv/prefix/bin/kvd --config={tmp_path}/ours/visit/config --quick &" in said
+    assert "kvbench --seconds=7" in said
+    assert "environment of the build" not in said
+    with pytest.raises(RecipeError, match=r"cannot build commits: its recipe has no \[build\]"):
+        told("1.0", "2.1", dry=False)
 
 
 def test_a_format_is_asked_without_a_server_too(told: Callable[..., str], tmp_path: Path) -> None:

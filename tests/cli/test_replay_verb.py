@@ -110,3 +110,9 @@ def test_a_smaller_budget_ends_it_without_a_name(replay: Callable[..., tuple[int
     status, said = replay(SLOWER, "--max-runs", "2")
     assert status == 2
     assert said.splitlines()[1].split()[-1] == "verdict"
+
+
+def test_less_time_ends_it_too(replay: Callable[..., tuple[int, str]]) -> None:
+    status, said = replay(SLOWER, "--max-time", "30s")
+    assert status == 2
+    assert "the budget of 0.5 minutes is used up" in said

@@ -85,7 +85,9 @@ def test_ends_that_differ_the_other_way_are_not_said_to_be_alike() -> None:
     assert "not shown to differ" not in said
 
 
-@pytest.mark.parametrize(("reason", "words"), [("budget", "budget of builds"), ("cosmic rays", "cosmic rays")])
+@pytest.mark.parametrize(
+    ("reason", "words"), [("cosmic rays", "cosmic rays"), ("the budget of 8 runs is used up", "budget of 8 runs")]
+)
 def test_inconclusive_gives_the_set_and_the_reason(reason: str, words: str) -> None:
     said = sentences(Inconclusive((5, 6), (0.6, 0.38), DROP, reason), commit_of, "qps")
     assert words in said[0]

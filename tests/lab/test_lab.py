@@ -1,5 +1,6 @@
 """The whole lab on a small library in C: real git, gcc, ccache, sysbench and perf."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from perfbisect.core.event import (
     RunFinished,
     RunProgress,
     RunStarted,
+    Warned,
 )
 from perfbisect.core.order import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure, UsageError
@@ -126,6 +128,23 @@ def test_folders_of_jobs_do_not_pile_up(open_lab: Open, host: LocalHost) -> None
     measure(lab, Share(FAST, 1))
     assert len(list(left.iterdir())) == KEPT
     assert not list(Path(host.root, "tmp").iterdir())
+
+
+def test_where_builds_are_made_may_be_cleared_away(open_lab: Open, host: LocalHost) -> None:
+    """As a clean-up does it; the repository on the host, with git's index of that checkout, stays."""
+    assert len(finished(measure(open_lab(), Share(FAST, 1)))) == 1
+    shutil.rmtree(Path(host.root, "work"))
+    assert len(finished(measure(open_lab(), Share(SLOW, 1), Share(FAST, 1)))) == 2
+
+
+def test_what_a_killed_session_has_left_running_is_ended_with_a_word(open_lab: Open, host: LocalHost) -> None:
+    for name in ("server", "run"):
+        jobs.start(host, ["sleep", "100"], name=name, timeout=100)
+    events = measure(open_lab(), Share(FAST, 1))
+    assert [event.text for event in events if isinstance(event, Warned)] == [
+        "2 jobs of an earlier session on host here, a load and a server, were still running and have been ended"
+    ]
+    assert not jobs.running(host)
 
 
 def test_a_measurement_that_is_given_up_leaves_nothing_running(open_lab: Open, host: LocalHost) -> None:

@@ -47,6 +47,14 @@ def test_a_build_that_was_cut_short_goes_in_any_case() -> None:
     assert [item.name for item in expendable(found, 100, ())] == ["b.part"]
 
 
+def test_a_visit_that_was_cut_short_goes_in_any_case_and_where_builds_are_made_last() -> None:
+    found = [Item("work/demo", 10, 1.0), Item("builds/a", 10, 9.0), Item("visit", 10, 9.0)]
+    assert [item.path for item in expendable(found, 100, ())] == ["visit"]
+    assert [item.path for item in expendable(found, 10, ())] == ["visit", "builds/a"]
+    assert [item.path for item in expendable(found, 0, ())] == ["visit", "builds/a", "work/demo"]
+    assert [item.path for item in expendable(found, 0, {"visit", "demo"})] == ["builds/a"]
+
+
 @pytest.mark.tools
 def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[..., Path], tmp_path: Path) -> None:
     assert items(host) == ()
@@ -55,12 +63,13 @@ def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[...
     put("jobs/20200101-000000-run-abc", 0, 1)
     put("ccache/x", 5, 9)
     put("work/demo", 5, 9)
+    put("visit", 3, 0)
     found = {item.path: item for item in items(host)}
-    assert sorted(found) == ["builds/aaaa", "datasets/bbbb", "jobs/20200101-000000-run-abc"]
+    assert sorted(found) == ["builds/aaaa", "datasets/bbbb", "jobs/20200101-000000-run-abc", "visit", "work/demo"]
     assert MIB <= found["builds/aaaa"].size < 1.2 * MIB
     assert found["builds/aaaa"].used == pytest.approx(time.time() - 3 * 86400, abs=100)
     remove(host, [found["builds/aaaa"], found["jobs/20200101-000000-run-abc"]])
-    assert [item.path for item in items(host)] == ["datasets/bbbb"]
+    assert sorted(item.path for item in items(host)) == ["datasets/bbbb", "visit", "work/demo"]
     assert (tmp_path / "ccache" / "x" / "inner" / "file").exists()
 
 

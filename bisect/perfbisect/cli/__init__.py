@@ -100,14 +100,18 @@ def bisect() -> None:
     """
 
 
-def interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """A polite kill is handled as Ctrl-C: stop cleanly, resumable."""
+def interrupt(number: int, _frame: FrameType | None) -> None:
+    """A polite kill, or the end of the terminal, is handled as Ctrl-C: stop cleanly, resumable."""
+    if number == signal.SIGHUP:  # the shell says it again, which must not interrupt the clean stop
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def main() -> None:
     """Entry point of the `bisect` program: runs a verb and turns every failure into a sentence and a status."""
     signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGHUP, interrupt)
     # Matrices here are small: more threads only spin, and take the processors that are being measured.
     for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")

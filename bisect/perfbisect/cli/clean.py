@@ -59,7 +59,8 @@ def gc(
         found = storage.items(there)
         # What a hunt has built here for another host is known to the history by that one's name.
         users = {entry.name, *(each.name for each in load_hosts(hosts or "") if each.built_elsewhere == entry.name)}
-        pinned = pins(users, history) | {job.id for job in (*jobs.running(there), *jobs.orphaned(there))}
+        left = [job.id for job in (*jobs.running(there), *jobs.orphaned(there))]
+        pinned = pins(users, history) | {*left, *(item.name for item in found if left and item.kind in storage.IN_USE)}
         gone = storage.expendable(found, limit, pinned)
         if not dry_run:
             storage.remove(there, gone)

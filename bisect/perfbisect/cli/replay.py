@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from perfbisect.cli.options import history_option, say
-from perfbisect.cli.values import Percent
+from perfbisect.cli.values import Minutes, Percent
 from perfbisect.core.policy import CAP
 
 EPILOG = """\b
@@ -30,6 +30,7 @@ UNDECIDED = 2
 @click.option("--min-effect", type=Percent(), help="Smallest change of interest.")
 @click.option("--max-builds", type=click.IntRange(min=1), help="Stop after so many builds.")
 @click.option("--max-runs", type=click.IntRange(min=1), help="Stop after so many timed runs.")
+@click.option("--max-time", "max_minutes", type=Minutes(), help="Stop after so much time: 90s, 45m, 2h.")
 @history_option
 def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     """Decide HUNT (default: the latest) again from its log, by its own rules or by others.

@@ -125,6 +125,7 @@ def run(
             quick=quick,
         ),
         Direction(direction) if direction else None,
+        to_build=not options["dry_run"],
     )
     if options["dry_run"]:
         from perfbisect.cli.rehearse import lines

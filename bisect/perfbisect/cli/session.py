@@ -3,8 +3,8 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -12,9 +12,11 @@ from pathlib import Path
 import click
 import msgspec
 
+from perfbisect.cli.held import hold_all
+from perfbisect.cli.merge_base import stands_in
 from perfbisect.cli.past import experienced, failures_before
 from perfbisect.cli.view import View
-from perfbisect.core.event import BuildFinished, HuntStarted, LabEvent, RunFinished, Warned
+from perfbisect.core.event import BuildFinished, HuntEnded, HuntStarted, LabEvent, RunFinished, Warned
 from perfbisect.core.measurement import HostFacts
 from perfbisect.core.order import Verdict
 from perfbisect.core.prior import suspected
@@ -22,11 +24,11 @@ from perfbisect.core.settings import Settings
 from perfbisect.errors import INTERRUPTED, PerfBisectError, UsageError, in_words
 from perfbisect.host.connect import connect
 from perfbisect.host.facts import read_fingerprint
-from perfbisect.host.lock import Held, Waiting, hold, wait
+from perfbisect.host.lock import Held, Waiting, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.ssh import SshHost
 from perfbisect.host.stoppable import StoppableHost
-from perfbisect.hunt import Log, Quest, Told, check_base, hunt, verdict_of
+from perfbisect.hunt import Log, Quest, Told, hunt
 from perfbisect.lab import builds, storage
 from perfbisect.lab.checks.finding import Task
 from perfbisect.lab.crew import Crew, Member, Tell, Threads
@@ -229,19 +231,6 @@ def kinds_of(settings: Settings) -> tuple[str, ...]:
     return kinds
 
 
-@contextmanager
-def hold_all(scene: Scene, waiting: Waiting | None, purpose: str = "") -> Iterator[dict[str, Held]]:
-    """Hold the locks of all hosts, for a hunt or another ``purpose``.
-
-    They are taken in the order of their names, so that no two hunts wait for each other.
-    """
-    hosts = {site.maker.name: site.maker for site in scene.sites if site.maker}
-    hosts |= {site.host.name: site.host for site in scene.sites}
-    with ExitStack() as stack:
-        purpose = purpose or scene.purpose
-        yield {name: stack.enter_context(hold(host, purpose, waiting)) for name, host in sorted(hosts.items())}
-
-
 def follow_anew(scene: Scene, path: Path | None, view: View, waiting: Waiting | None = None) -> Verdict:
     """Begin a hunt in the history at ``path`` and follow it to its verdict."""
     with hold_all(scene, waiting) as held, closing(History.open(path)) as history:
@@ -309,7 +298,7 @@ def follow(
             with closing(events(log, scene, held, resumed)) as told:
                 for at, event in told:
                     view.show(event, at)
-                    verdict = verdict_of(event) or verdict
+                    verdict = event.verdict if isinstance(event, HuntEnded) else verdict
         except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or nobody reads any more
             view.close()
             click.echo(f"Interrupted. What was measured is kept; go on with: {again}", err=True)
@@ -382,7 +371,7 @@ def events(log: Log, scene: Scene, held: Mapping[str, Held], resumed: bool) -> G
         if site.facts.name in before:
             for warning in changed(site.host.name, before[site.facts.name], site.facts):
                 yield log.append(warning)
-    if not scene.span.good_is_ancestor:
-        yield from check_base(quest, started, settings.good_commit, log, lab)
+    if not scene.span.good_is_ancestor and not (yield from stands_in(quest, started, settings, log, lab)):
+        return
     failed = () if resumed or settings.retry_failed else failures_before(log.history, settings, log.began)
     yield from hunt(quest, started, log, lab, failed)

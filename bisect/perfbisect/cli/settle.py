@@ -21,10 +21,11 @@ from perfbisect.repository.clone import cached_clone
 from perfbisect.repository.resolve import open_repository, resolve
 
 
-def settle(settings: Settings, direction: Direction | None = None) -> Settings:
+def settle(settings: Settings, direction: Direction | None = None, *, to_build: bool = True) -> Settings:
     """The settings with everything resolved that recipe and repository decide: metric, clone, variant, commits.
 
     ``direction`` None is the one that makes the metric worse. What is mistyped is told before anything is cloned.
+    ``to_build`` as ``with_commits`` has it.
     """
     if settings.quick and settings.quick.build is not None and not settings.repository:
         git = open_repository(Path.cwd())
@@ -41,7 +42,7 @@ def settle(settings: Settings, direction: Direction | None = None) -> Settings:
         policy=replace(settings.policy, direction=direction or worse(metric)),
         suspects={**builder.suspects, **workload.suspects, **settings.suspects},
     )
-    settings, [good, bad] = with_commits(settings, builder, (settings.good, settings.bad))
+    settings, [good, bad] = with_commits(settings, builder, (settings.good, settings.bad), to_build=to_build)
     return replace(settings, good_commit=good, bad_commit=bad)
 
 
@@ -77,9 +78,15 @@ def builder_of(settings: Settings) -> Builder:
     return builder
 
 
-def with_commits(settings: Settings, builder: Builder, revisions: Sequence[str]) -> tuple[Settings, list[str]]:
-    """The settings with repository and variant, and the commit of each revision. Clones what is not here."""
-    build_of(builder)
+def with_commits(
+    settings: Settings, builder: Builder, revisions: Sequence[str], *, to_build: bool = True
+) -> tuple[Settings, list[str]]:
+    """The settings with repository and variant, and the commit of each revision. Clones what is not here.
+
+    Raises RecipeError where commits are ``to_build`` and the recipe does not say how.
+    """
+    if to_build:
+        build_of(builder)
     repository = Path(settings.repository) if settings.repository else cached_clone(builder, revisions, say)
     git = open_repository(repository)
     settled = replace(settings, repository=str(repository), variant=settings.variant or builder.variant)

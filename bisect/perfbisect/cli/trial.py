@@ -5,9 +5,10 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from perfbisect.cli.held import hold_all
 from perfbisect.cli.plan import Plan
 from perfbisect.cli.progress import Progress
-from perfbisect.cli.session import hear, hold_all
+from perfbisect.cli.session import hear
 from perfbisect.core.advice import noise_of_trial
 from perfbisect.core.event import BuildFinished, BuildStarted, CandidateSkipped, LabEvent, RunFinished, Warned
 from perfbisect.core.order import Measure, Purpose, Share

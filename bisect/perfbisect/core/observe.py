@@ -9,9 +9,16 @@ from collections.abc import Mapping, Sequence
 
 from perfbisect.core.counters import value
 from perfbisect.core.event import BuildFinished, CandidateSkipped, RunFinished
+from perfbisect.core.measurement import RunFacts
 from perfbisect.core.observation import Built, Observation, Reading, Skipped
 
 Logged = BuildFinished | CandidateSkipped | RunFinished
+
+
+def readable(run: RunFacts, metric: str) -> float | None:
+    """The logarithm of a run's metric; None where it is missing or none can be taken: not positive, or not finite."""
+    measured = value(run, metric)
+    return math.log(measured) if measured is not None and 0 < measured < math.inf else None
 
 
 def observations(
@@ -23,8 +30,8 @@ def observations(
 ) -> list[Observation]:
     """The observations in ``log`` about the commits in ``node`` (full hash → node of the graph).
 
-    ``log`` holds (seconds since the epoch, event) in order, ``began`` is when the hunt did. A run for which the metric
-    is missing or not positive says nothing and is left out. ``hosts`` are the names of the hosts where there are several:
+    ``log`` holds (seconds since the epoch, event) in order, ``began`` is when the hunt did. A run that is not
+    ``readable`` says nothing and is left out. ``hosts`` are the names of the hosts where there are several:
     builds are there, and binaries are compared, only on the host that made them.
     """
     told: list[Observation] = []
@@ -44,9 +51,8 @@ def observations(
             case CandidateSkipped(facts=skip):
                 told.append(Skipped(candidate, skip.reason, skip.seconds))
             case RunFinished(facts=run):
-                measured = value(run, metric)
-                if measured is not None and measured > 0:
+                if (reading := readable(run, metric)) is not None:
                     minutes = (run.started + run.seconds / 2 - began) / 60
                     visit = visits.setdefault((host, run.visit), len(visits))
-                    told.append(Reading(candidate, math.log(measured), minutes, visit, host, at - run.started))
+                    told.append(Reading(candidate, reading, minutes, visit, host, at - run.started))
     return told

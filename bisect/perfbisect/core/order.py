@@ -99,7 +99,7 @@ class Inconclusive:
     candidates: tuple[int, ...]
     probabilities: tuple[float, ...]
     ratio: Interval  # of bad against good
-    reason: str  # "budget", "unbuildable", "layout tie", … : one short phrase
+    reason: str  # "unbuildable", "layout tie", … or in words: one short phrase
     effects: tuple[Effect, ...] = ()
 
 

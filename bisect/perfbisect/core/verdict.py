@@ -12,7 +12,6 @@ CommitOf = Callable[[int], Commit]
 LISTED = 10  # candidates of an inconclusive hunt that are listed before the rest is summed up
 
 REASONS = {
-    "budget": "the budget of builds, runs or time is spent",
     "unbuildable": "the commits between them do not build or run",
     "not confirmed": "runs side by side did not confirm the commit that the search pointed to",
     "too noisy": "not enough runs could tell",

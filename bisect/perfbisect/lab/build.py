@@ -164,11 +164,16 @@ def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
 
 
 def plan_for(shop: Workshop, sha: str, paths: frozenset[str]) -> Plan:
-    """How commit ``sha``, which is checked out, is built; ``paths`` as ``present`` has them."""
+    """How commit ``sha``, which is checked out, is built; ``paths`` as ``present`` has them.
+
+    Without commands where the recipe has no [build], which only a rehearsal comes to see.
+    """
     version = _version(shop, sha)
     resolved = _resolved(shop, paths, version)
     values = _values(shop, resolved, sha, version)
-    how = build_of(resolved)
+    if resolved.build is None:
+        return Plan(resolved, version, (), {})
+    how = resolved.build
     stages = ((CONFIGURE, how.configure), (COMPILE, how.compile), (INSTALL, how.install))
     commands = tuple((stage, fill(command, values)) for stage, commands in stages for command in commands)
     return Plan(resolved, version, commands, _environment(shop, resolved, values))

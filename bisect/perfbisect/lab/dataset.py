@@ -109,6 +109,11 @@ def visit_folder(host: Host) -> PurePosixPath:
     return host.root / "visit"
 
 
+def remove_visit(host: Host) -> None:
+    """Remove what the last visit has left: as much as the data."""
+    host.run(["rm", "-rf", "--", str(visit_folder(host))], timeout=LONG)
+
+
 def copy(host: Host, name: str, folder: PurePosixPath, owner: str = "") -> None:
     """Make ``folder`` afresh for a visit: its FIFOs, and as ``data`` a copy of the data of that key (nothing for "").
 

@@ -111,7 +111,7 @@ class HostLab:
         host, device = self.host, self.entry.device
         for each in (host, self.maker) if self.maker else (host,):
             self._boots[each.name] = ask(each, BOOT)
-            tidy(each)
+            yield from tidy(each)
         absent = missing(host, ["vmstat", "iostat"])  # the preflight has told of what is missing
         counts = perf.counts(host)
         cores = ask(host, CORES) or 1

@@ -98,6 +98,12 @@ def _build(subject: Subject, planned: tuple[build.Plan, PurePosixPath]) -> Itera
     where = (
         f" on host {subject.maker.name}, which sends the result to host {subject.host.name}" if subject.maker else ""
     )
+    if plan.builder.build is None:
+        left_out = (
+            f"# left out: the recipe of {plan.builder.name} has no [build]; a hunt needs one that extends it by that"
+        )
+        yield Part(f"build, in {work / 'build'}{where}", (left_out,))
+        return
     yield Part("environment of the build", tuple(f"{name}={shlex.quote(value)}" for name, value in plan.env.items()))
     yield Part(f"build, in {work / 'build'}{where}", tuple(shlex.join(argv) for _, argv in plan.commands))
 

@@ -13,13 +13,15 @@ from perfbisect.host.facts import free_bytes
 from perfbisect.host.protocol import Host
 from perfbisect.lab.checks.room import GIB, LITTLE
 
-KINDS = ("builds", "datasets", "jobs", "logs")  # folders whose entries can go one by one
+KINDS = ("builds", "datasets", "jobs", "logs", "work")  # folders whose entries can go one by one
+VISIT = "visit"  # a folder that goes as a whole: the copy of the data that a session which was killed has left
+IN_USE = ("work", VISIT)  # by builds and servers that still run, whoever has left them
 LONG = 3600.0  # seconds: counting or removing millions of files
 
 # For every entry: KiB, time of its last change or use, path. Then the same for what is not freed.
 _SIZES = """\
 cd -- "$1" || exit 1; shift
-for kind do [ ! -d "$kind" ] || find "$kind" -mindepth 1 -maxdepth 1 -print0; done |
+{ for kind do [ ! -d "$kind" ] || find "$kind" -mindepth 1 -maxdepth 1 -print0; done; [ ! -d visit ] || printf 'visit\\0'; } |
     { du -sk --time --time-style=+%s --files0-from=- 2>/dev/null || true; }  # a job's folder may go meanwhile
 """
 _OF_THESE = 'cd -- "$1" && shift && du -sk --time --time-style=+%s -- "$@" 2>/dev/null || true'
@@ -28,7 +30,7 @@ _REMOVE = 'cd -- "$1" && shift && rm -rf -- "$@"'
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One build, dataset, job folder or log."""
+    """One build, dataset, job folder or log; a builder's checkout and build tree; the last visit's copy of the data."""
 
     path: str  # below the root: builds/KEY
     size: int  # bytes on disk
@@ -42,7 +44,12 @@ class Item:
     @property
     def name(self) -> str:
         """Its own name: a build's or a dataset's key, a job's id."""
-        return self.path.partition("/")[2]
+        return self.path.rpartition("/")[2]
+
+    @property
+    def left(self) -> bool:
+        """Whether it is of no use to anybody: of a build or a visit that was cut short."""
+        return self.path == VISIT or self.name.endswith(".part")
 
 
 def items(host: Host) -> tuple[Item, ...]:
@@ -61,13 +68,14 @@ def read_items(du: str) -> Iterable[Item]:
 def expendable(found: Iterable[Item], limit: int, pinned: Collection[str]) -> list[Item]:
     """What has to go, longest unused first, so that no more than ``limit`` bytes stay; ``pinned`` names stay.
 
-    What a killed build left behind in its last step goes in any case.
+    What a killed session left behind, the last step of a build or the copy of a visit, goes in any case; where builds
+    are made, only after all else: without that the next build checks everything out anew.
     """
-    known = sorted(found, key=lambda item: (not item.name.endswith(".part"), item.used, item.path))
+    known = sorted(found, key=lambda item: (not item.left, item.kind == "work", item.used, item.path))
     total = sum(item.size for item in known)
     going = []
     for item in known:
-        if not item.name.endswith(".part") and (total <= limit or item.name in pinned):
+        if item.name in pinned or (total <= limit and not item.left):
             continue
         going.append(item)
         total -= item.size

@@ -1,0 +1,64 @@
+"""Good is not an ancestor of bad: what becomes of a hunt whose merge base is, or is not, shown to be as fast as good."""
+
+import shlex
+from collections.abc import Callable
+
+import pytest
+
+pytestmark = pytest.mark.tools
+
+Invoke = Callable[..., tuple[int, str, str]]
+Fork = Callable[[int, int, int], tuple[str, str, str]]
+HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain"]
+
+
+@pytest.fixture
+def fork(script: Callable[[str], str], git: Callable[..., str]) -> Fork:
+    """``fork(base, good, bad)``: commits with these rates, a little of chance in them; good and bad both follow base."""
+
+    def commit(rate: int, name: str) -> str:
+        return script(f"chance=$(date +%N | cut -c 6)\necho rate $(({rate}0 + chance)) # {name}")
+
+    def make(base: int, good: int, bad: int) -> tuple[str, str, str]:
+        first = commit(base, "base")
+        last = commit(bad, "bad")
+        git("checkout", "-qb", "side", first)
+        return first, commit(good, "good"), last
+
+    return make
+
+
+def test_one_that_is_not_shown_to_be_leaves_the_hunt_inconclusive(invoke: Invoke, fork: Fork) -> None:
+    base, good, bad = fork(1000, 1000, 500)
+    status, out, err = invoke("run", good, bad, *HUNT, "--max-runs", "4")
+    assert status == 2, err
+    told = (
+        f"Inconclusive: the merge base {base[:10]} is not shown to be as fast as good {good[:10]}: rate of good is 1.0"
+    )
+    assert told in out or told.replace("1.0", "0.9") in out
+    assert "of that of the merge base, and the budget of 4 runs is used up." in out
+    assert "How bad compares with good is not known." in out
+    assert "No commit can be named." in out
+    assert "inconclusive" in invoke("history")[1]
+    shown = invoke("show")[1]
+    assert told[:90] in shown
+    assert out.count("  ran  ") == 4
+    assert f"To hunt without good: bisect run {base[:10]} {bad} --builder script" in out
+    status, again, _ = invoke("resume", "--plain")
+    assert status == 2
+    assert told[:90] in again
+    assert "  ran  " not in again
+
+
+def test_one_that_is_slower_is_told_with_the_commands_that_find_the_changes(invoke: Invoke, fork: Fork) -> None:
+    base, good, bad = fork(1000, 2000, 700)
+    status, out, err = invoke("run", good, bad, *HUNT)
+    assert status == 3
+    assert f"The merge base {base[:10]} does not have the speed of good {good[:10]}" in err
+    assert "rate of good is 2.0" in err or "rate of good is 1.9" in err
+    assert "failed" in invoke("history")[1]
+    for end, told in ((good, "the change between them: "), (bad, "one on bad's own side of the fork: ")):
+        [command] = [line.partition(told)[2] for line in err.splitlines() if told in line]
+        status, out, _ = invoke(*shlex.split(command)[1:], "--plain")
+        assert status == 0, out
+        assert f"The culprit is {end[:10]}" in out

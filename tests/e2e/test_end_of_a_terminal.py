@@ -1,0 +1,70 @@
+"""The terminal of a hunt is closed: nothing goes on without it, and the hunt can."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfbisect.host import jobs
+from perfbisect.host.connect import connect
+from perfbisect.recipes.find import load_host
+
+pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+
+
+@pytest.fixture
+def hunt(git: Callable[..., str], tmp_path: Path) -> list[str]:
+    """A hunt whose runs take so long that they do not end."""
+    for number in range(2):
+        (tmp_path / "repo" / "number").write_text(f"{number}")
+        git("add", "-A")
+        git("commit", "-qm", "change")
+    repo, history = str(tmp_path / "repo"), str(tmp_path / "history.db")
+    asked = ["run", "HEAD~1", "HEAD", "--build", "true", "--run", "sleep 300", "--repo", repo]
+    return [*PROGRAM, *asked, "--plain", "--history", history]
+
+
+def start(argv: list[str]) -> subprocess.Popen[str]:
+    """The program, in its first run."""
+    process = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+    )
+    host = connect(load_host("local"))
+    while not [job for job in jobs.running(host) if job.name == "run"]:
+        assert process.poll() is None, process.communicate()[0]
+    return process
+
+
+def test_its_end_is_a_clean_interruption(hunt: list[str]) -> None:
+    """The shell tells of it a second time, while we stop."""
+    process, host = start(hunt), connect(load_host("local"))
+    assert Path(host.root, "visit").exists()
+    process.send_signal(signal.SIGHUP)
+    for _ in range(50):
+        time.sleep(0.02)
+        process.send_signal(signal.SIGHUP)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "go on with: bisect resume 1" in said
+    assert not jobs.running(host)
+    assert not Path(host.root, "visit").exists(), "the copy of the data goes, too"
+
+
+def test_with_nohup_it_goes_on(hunt: list[str]) -> None:
+    process, host = start(["nohup", *hunt]), connect(load_host("local"))
+    try:
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=2)
+        assert jobs.running(host)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert not jobs.running(host)
