@@ -108,8 +108,8 @@ def several(verdict: Several, commit_of: CommitOf, metric: str) -> tuple[str, ..
     if improvements:
         lines += [f"{apart} besides, for which nobody is to blame:", *entries(improvements, commit_of)]
     if unsettled:
-        pieces = "One piece" if len(unsettled) == 1 else f"{len(unsettled)} pieces"
-        lines.append(f"{pieces} of the range could not be searched to the end, and may hold more:")
+        pieces, end = ("One piece", "its end") if len(unsettled) == 1 else (f"{len(unsettled)} pieces", "their ends")
+        lines.append(f"{pieces} of the range could not be searched to {end}, and may hold more:")
         lines += [line for one in unsettled for line in left_open(one, commit_of)]
     if verdict.detectable:
         lines.append(f"In the rest of it a change of {percent(verdict.detectable)} or more would have been seen.")
