@@ -168,14 +168,15 @@ def _halves(known: _Known, part: Part, piece: _Piece) -> list[_Piece] | None:
 
 
 def _around(known: _Known, part: Part, piece: _Piece, candidates: Sequence[int]) -> list[_Piece]:
-    """What lies after the builds that enclose ``candidates`` (of the part), before them, and between them.
+    """What lies after the builds that enclose the stretch of the first of ``candidates``, before them, and between them.
 
-    None if these builds are the ends.
+    The candidates, most probable first, are nodes of the part. None if these builds are its ends.
     """
-    reach, suspected = reach_of(part.graph), list(candidates)
+    reach = reach_of(part.graph)
     last = part.graph.size - 1
     nodes = {0, last} | {int(part.place[b]) for b in known.record.builds if b not in known.record.skipped}
     below = {node: reach.ancestors(node) for node in nodes if node >= 0}
+    suspected = [c for c in candidates if all(mask[c] == mask[candidates[0]] for mask in below.values())]
     after = min((n for n in below if below[n][suspected].all()), key=lambda n: int(below[n].sum()))
     before = max(
         (n for n in below if below[after][n] and not below[n][suspected].any()), key=lambda n: int(below[n].sum())
