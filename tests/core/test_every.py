@@ -1,14 +1,18 @@
 """Every change of a range, not only the largest."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from perfbisect.core.graph import Graph
 from perfbisect.core.observation import Built, Reading, Skipped
-from perfbisect.core.order import NotReproduced, Several
+from perfbisect.core.order import Inconclusive, NotReproduced, Several
 from perfbisect.core.part import part_of
 from perfbisect.core.policy import Policy
+from perfbisect.core.verdict import exit_status
 from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.judge import Account, account, judge
 from perfbisect.simulate.world import Habits, World
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
@@ -63,3 +67,71 @@ def test_a_part_sees_its_own_and_corrects_for_what_a_branch_lacks() -> None:
         Built(2, 9.0), Skipped(1, "why"), Reading(2, 0.5, 1.0, 1), Reading(0, 0.2, 2.0, 2),
     ]  # fmt: skip
     assert list(part.told([Reading(4, 0.5, 1.0, 1)], {1: -0.3, 3: -1.0})) == [Reading(2, 1.2, 1.0, 1)]
+
+
+STRETCH = frozenset(range(13, 18))
+
+
+@pytest.mark.parametrize("steps", [{5: -0.2, 15: -0.1}, {5: -0.1, 15: -0.2}], ids=["the smaller", "the larger"])
+def test_a_step_in_a_stretch_that_does_not_build_is_told_and_the_other_one_named(steps: dict[int, float]) -> None:
+    outcome = hunt(World(Graph.line(24), steps, QUIET, unbuildable=STRETCH, seed=1), ALL)
+    assert isinstance(outcome.verdict, Several)
+    assert [step.candidate for step in outcome.verdict.steps] == [5]
+    [piece] = outcome.verdict.unsettled
+    assert (piece.good, piece.bad, piece.known.reason) == (12, 18, "unbuildable")
+    assert set(piece.known.candidates) == STRETCH | {18}
+    assert np.isclose(np.log(piece.known.ratio.middle), steps[15], atol=0.02)
+    assert exit_status(outcome.verdict) == 2
+
+
+def test_both_sides_of_a_stretch_on_a_side_branch_are_searched() -> None:
+    #  0 - 1 - 2 - 3 - 10 - 11    3 to 9 are on the side branch, 5 to 7 do not build
+    #   \ 4 - 5 - 6 - 7 - 8 - 9 /
+    graph = Graph.of([(), (0,), (1,), (2,), (0,), (4,), (5,), (6,), (7,), (8,), (3, 9), (10,)])
+    world = World(graph, {2: -0.1, 6: -0.2, 9: -0.07}, QUIET, unbuildable=frozenset({5, 6, 7}), seed=2)
+    outcome = hunt(world, ALL)
+    assert isinstance(outcome.verdict, Several)
+    assert [step.candidate for step in outcome.verdict.steps] == [2, 9]
+    assert [(piece.good, piece.bad) for piece in outcome.verdict.unsettled] == [(4, 8)]
+
+
+@pytest.mark.parametrize("budget", [{"max_builds": 9}, {"max_runs": 34}, {"max_minutes": 115.0}], ids=str)
+def test_what_the_budget_left_unsearched_is_told_beside_what_was_found(budget: dict[str, float]) -> None:
+    world = World(Graph.line(32), {10: -0.2, 25: -0.1}, QUIET, seed=1)
+    verdict = hunt(world, replace(ALL, **budget)).verdict  # type: ignore[arg-type]
+    assert isinstance(verdict, Several)
+    assert [step.candidate for step in verdict.steps] == [10]
+    assert any(piece.good < 25 <= piece.bad for piece in verdict.unsettled)
+    assert all("budget" in piece.known.reason for piece in verdict.unsettled)
+    assert exit_status(verdict) == 2
+
+
+def test_ends_that_are_alike_leave_open_what_the_budget_kept_from_being_halved() -> None:
+    verdict = hunt(World(Graph.line(32), {10: -0.2, 25: 0.2}, QUIET, seed=1), replace(ALL, max_builds=2)).verdict
+    assert isinstance(verdict, Several)
+    [piece] = verdict.unsettled
+    assert (piece.good, piece.bad, piece.known.candidates) == (0, 32, ())
+    assert piece.known.ratio.low < 1 < piece.known.ratio.high
+    assert exit_status(verdict) == 2
+
+
+def test_named_steps_are_steps_and_large_ones_are_named_or_lie_in_what_is_left_open() -> None:
+    total, wrong = Account(), 0
+    for seed in range(24):
+        rng = np.random.default_rng(seed)
+        count = int(rng.integers(2, 4))
+        places = rng.choice(np.arange(1, 25), count, replace=False).tolist()
+        sizes = (rng.permutation([0.2, 0.1, 0.06])[:count] * np.where(rng.random(count) < 0.2, 1, -1)).tolist()
+        stretch = frozenset(range(8, 12)) if seed % 3 == 0 else frozenset()
+        world = World(
+            Graph.line(24), dict(zip(places, sizes, strict=True)), Habits(noise=0.005, layout=0.002),
+            unbuildable=stretch, seed=seed,
+        )  # fmt: skip
+        verdict = hunt(world, replace(ALL, max_builds=9 if seed % 3 == 1 else 0)).verdict
+        assert not isinstance(verdict, Inconclusive) or "budget" in verdict.reason or stretch
+        total += account(verdict, world, ALL.min_effect)
+        wrong += judge(verdict, world) == "wrong"
+    assert total.wrong <= 0.05 * (total.right + total.wrong)
+    assert total.missed <= 0.02 * (total.right + total.unsettled)
+    assert total.right >= 30
+    assert wrong <= 2

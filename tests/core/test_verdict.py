@@ -1,12 +1,13 @@
 """What a verdict says and which status it ends with."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from perfbisect.core.event import Commit
-from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
-from perfbisect.core.verdict import chance, change, exit_status, percent, ratio, sentences
+from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Unsettled, Verdict
+from perfbisect.core.verdict import REASONS, chance, change, exit_status, percent, ratio, sentences
 
 DROP = Interval(0.698, 0.712, 0.726)
 SAME = Interval(0.991, 0.998, 1.005)
@@ -133,3 +134,34 @@ def test_changes_as_people_say_them() -> None:
     ]
     assert ratio(Interval(0.000424, 0.000623, 0.105)) == "0.000623 (0.000424 to 0.105)"
     assert [percent(f) for f in (0.0213, 0.0999, 0.29)] == ["2.1 %", "10 %", "29 %"]
+
+
+def test_what_is_left_open_is_told_beside_the_steps_and_is_no_success() -> None:
+    step = Step(7, 0.96, DROP, (6,))
+    stretch = Unsettled(8, 11, Inconclusive((9, 10, 11), (0.4, 0.3, 0.28), DROP, "unbuildable"))
+    spent = Unsettled(11, 20, Inconclusive((), (), SAME, "the budget of builds is used up"))
+    unknown = Unsettled(20, 30, Inconclusive((), (), Interval(0.0, 1.0, math.inf), "the budget of builds is used up"))
+    verdict = Several((step,), (), (stretch, spent, unknown), 0.034)
+    assert exit_status(verdict) == 2
+    why = f"a drop of 29 %, {ratio(DROP)}; {REASONS['unbuildable']}"
+    assert sentences(verdict, commit_of, "qps")[2:] == (
+        "3 pieces of the range could not be searched to their ends, and may hold more:",
+        f"  after 0808080808, up to 1111111111: {why}; if it is one change, one of these 3, 98 % sure:",
+        "      40 %  0909090909 (2021-10-13, “Change 9”)",
+        "      30 %  1010101010 (2021-10-13, “Change 10”)",
+        "      28 %  1111111111 (2021-10-13, “Change 11”)",
+        "  after 1111111111, up to 2020202020: no change shown, 0.998 (0.991 to 1.005); the budget of builds is used up.",
+        "  after 2020202020, up to 3030303030: not measured; the budget of builds is used up.",
+        "In the rest of it a change of 3.4 % or more would have been seen.",
+        "What would help: a recipe under which these commits build. Where the host was at fault: --retry-failed.",
+    )
+    assert exit_status(Several((), (), (spent,))) == 2
+
+
+def test_a_set_is_told_with_an_if_where_more_than_one_change_is_likely() -> None:
+    one = Inconclusive((5, 6), (0.6, 0.38), DROP, "budget", several=0.2)
+    assert "The culprit is one of these 2 commits, 98 % sure:" in tell(one)
+    more = tell(replace(one, several=0.9))
+    assert "More than one commit seems to be to blame; --all hunts for every one of them." in more
+    assert "If one alone is to blame, it is one of these 2 commits, 98 % sure:" in more
+    assert "The culprit is" not in more

@@ -35,6 +35,7 @@ from perfbisect.core.order import (
     Several,
     Share,
     Step,
+    Unsettled,
     Verdict,
 )
 from perfbisect.report import markdown, terminal
@@ -148,6 +149,19 @@ def test_several() -> None:
     story = told(ended(Several(steps)), "several")
     pinned("several.txt", terminal.render(story))
     assert [case.commit.sha for case in story.cases] == [sample.CANDIDATES[5], sample.CANDIDATES[8]]
+
+
+def test_what_is_left_open_is_in_every_report() -> None:
+    known = Inconclusive((7, 8), (0.6, 0.3), Interval(0.79, 0.8, 0.81), "unbuildable")
+    steps = (Step(5, 0.96, Interval(0.89, 0.9, 0.91), (0,)),)
+    story = told(ended(Several(steps, (), (Unsettled(6, 8, known),))), "unsettled")
+    [piece] = story.unsettled
+    assert (piece.good.sha, piece.bad.sha) == (sample.CANDIDATES[6], sample.CANDIDATES[8])
+    assert [suspect.commit.sha for suspect in piece.suspects] == [sample.CANDIDATES[7], sample.CANDIDATES[8]]
+    for text in (terminal.render(story), markdown.render(story)):
+        assert "One piece of the range could not be searched to its end" in " ".join(text.split())
+        assert sample.CANDIDATES[7][:10] in text
+    assert json.loads(msgspec.json.encode(story))["unsettled"][0]["ratio"]["middle"] == 0.8
 
 
 def test_without_instruction_counts() -> None:

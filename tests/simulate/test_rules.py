@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from perfbisect.core.graph import Graph
-from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Unsettled, Verdict
 from perfbisect.core.policy import Policy
 from perfbisect.core.reach import Reach
 from perfbisect.simulate import git_bisect as module
 from perfbisect.simulate.git_bisect import git_bisect
 from perfbisect.simulate.graphs import criss_cross, merging, octopus, two_roots
 from perfbisect.simulate.habits import Habits
-from perfbisect.simulate.judge import Judgement, favourite, judge, suspects
+from perfbisect.simulate.judge import Account, Judgement, account, favourite, is_named, judge, suspects
 from perfbisect.simulate.rules import attempt, ours
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.summary import summary
@@ -81,9 +81,16 @@ def test_two_hosts_are_quicker_than_one() -> None:
     assert times[1] < times[0]
 
 
-def found(*candidates: int) -> Verdict:
-    steps = tuple(Step(v, 0.97, WIDE, ()) for v in candidates)
-    return Found(steps[0]) if len(steps) == 1 else Several(steps)
+def found(candidate: int) -> Verdict:
+    return Found(Step(candidate, 0.97, WIDE, ()))
+
+
+def every(
+    *candidates: int, left: tuple[int, int] | None = None, of: tuple[int, ...] = (), detectable: float = 0.0
+) -> Several:
+    known = Inconclusive(of, (1.0 / len(of),) * len(of) if of else (), WIDE, "budget")
+    unsettled = (Unsettled(*left, known),) if left else ()
+    return Several(tuple(Step(v, 0.97, WIDE, ()) for v in candidates), (), unsettled, detectable)
 
 
 def undecided(*candidates: int) -> Verdict:
@@ -91,7 +98,9 @@ def undecided(*candidates: int) -> Verdict:
 
 
 @pytest.mark.parametrize(("verdict", "judgement"), [
-    (found(5), "right"), (found(6), "wrong"), (found(5, 9), "right"), (found(6, 9), "wrong"), (found(5, 8), "wrong"),
+    (found(5), "right"), (found(6), "wrong"), (every(5, 9), "right"), (every(5), "wrong"), (every(6, 9), "wrong"), (every(5, 8), "wrong"),
+    (every(5, left=(7, 10)), "honest"), (every(5, left=(5, 8)), "wrong"), (every(5, left=(7, 10), of=(8,)), "wrong"),
+    (every(5, detectable=0.04), "honest"), (every(9, detectable=0.04), "wrong"),
     (undecided(4, 5), "honest"), (undecided(6, 7), "wrong"), (undecided(), "honest"),
     (NotReproduced(WIDE, 0.2), "honest"), (NotReproduced(WIDE, 0.05), "wrong"),
 ])  # fmt: skip
@@ -107,7 +116,16 @@ def test_judgement_where_there_is_no_culprit(verdict: Verdict, judgement: str, s
     assert judge(verdict, World(Graph.line(10), steps)) == judgement
 
 
+def test_the_account_of_every_step() -> None:
+    world = World(Graph.line(20), {5: -0.1, 9: -0.03, 12: -0.06, 15: 0.06, 18: -0.001})
+    verdict = every(5, 6, 15, 18, left=(10, 13), detectable=0.04)  # 15 is a rise, told as a drop
+    assert account(verdict, world, 0.02) == Account(right=1, wrong=3, missed=1, unsettled=1, unseen=1)
+    assert account(NotReproduced(WIDE, 0.05), world, 0.02) == Account(missed=3, unseen=1)
+    assert account(undecided(5), world, 0.02) == Account(unsettled=4)
+
+
 def test_the_favourite() -> None:
+    assert favourite(every())[0] is None and not is_named(every())
     assert favourite(found(5)) == (5, 0.97)
     assert favourite(Inconclusive((4, 5), (0.6, 0.3), WIDE, "budget")) == (4, 0.6)
     assert favourite(undecided(4, 5))[0] is None

@@ -81,11 +81,31 @@ def test_the_range_of_a_repository(bisect: Bisect, git: Callable[..., str], tmp_
     (("--build-cost", "-1"), "10, or 15m"),
     (("--effect", "0"), "between 0 and 1"),
     (("--steps", "many"), "sloping"),
+    (("--failing", "100%"), "between 0 and 1"),
+    (("--policy", "git-bisect", "--hosts", "4"), "--hosts is nothing to --policy git-bisect"),
+    (("--policy", "git-bisect", "--max-builds", "3"), "--max-builds is nothing"),
+    (("--policy", "git-bisect", "--noise-known"), "--noise-known is nothing"),
+    (("--policy", "git-bisect", "--confidence", "95%"), "--confidence is nothing"),
+    (("--policy", "git-bisect", "--all"), "--all is nothing"),
+    (("--repeats", "3"), "--policy git-bisect"),
+    (("--first-parent",), "GOOD BAD"),
 ])  # fmt: skip
 def test_mistakes(bisect: Bisect, args: tuple[str, ...], said: str) -> None:
     status, _, errors = bisect(*args)
     assert status == 3
     assert said in errors
+
+
+def test_nothing_and_all_are_shares_however_they_are_written(bisect: Bisect) -> None:
+    assert bisect(*EASY, "--layout", "0.0", "--outliers", "0.0%", "--drift", "00", "--cached", "1.00")[0] == 0
+
+
+def test_every_change_is_accounted_for(bisect: Bisect) -> None:
+    asked = (*EASY, "--noise", "0.3%", "--layout", "0", "--steps", "before-and-after", "--all")
+    steps = json.loads(bisect(*asked, "--json")[1])["steps"]
+    assert steps["right"] >= 4
+    assert steps["wrong"] == steps["missed"] == 0
+    assert "100 % are named" in bisect(*asked)[1]
 
 
 @pytest.mark.parametrize("steps", STEPS)

@@ -7,7 +7,7 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.event import BuildFinished, CandidateSkipped, HuntEnded, RunFinished
 from perfbisect.core.measurement import RunFacts
-from perfbisect.core.order import Interval, Several, Step
+from perfbisect.core.order import Inconclusive, Interval, Several, Step, Unsettled
 from perfbisect.store.history import History
 
 
@@ -26,6 +26,17 @@ def test_several_culprits_oldest_first(told: History) -> None:
     steps = tuple(Step(node, 0.9, Interval(0.7, 0.8, 0.9), (node - 1,)) for node in (2, 5))
     told.append(1, HuntEnded(Several(steps)), 9e9)
     assert ask(told, "select culprit from culprits") == [(sample.CANDIDATES[2],), (sample.CANDIDATES[5],)]
+
+
+def test_a_hunt_that_left_pieces_open_says_so_and_blames_nobody_in_them(told: History) -> None:
+    step = Step(2, 0.9, Interval(0.7, 0.8, 0.9), (1,))
+    known = Inconclusive((5, 6), (0.5, 0.4), Interval(0.7, 0.8, 0.9), "unbuildable")
+    told.append(1, HuntEnded(Several((step,), (), (Unsettled(4, 6, known),))), 9e9)
+    assert ask(told, "select reason from verdicts") == [("unbuildable",)]
+    assert ask(told, "select culprit from culprits") == [(sample.CANDIDATES[2],)]
+    assert told.listed(1).state == "unsettled"
+    told.append(1, HuntEnded(Several((step,))), 9.1e9)
+    assert told.listed(1).state == "several"
 
 
 def test_candidates_in_the_order_of_the_range(told: History) -> None:

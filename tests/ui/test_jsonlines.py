@@ -21,6 +21,7 @@ from perfbisect.core.order import (
     Several,
     Share,
     Step,
+    Unsettled,
 )
 from perfbisect.ui.jsonlines import JsonLines, decode, encode
 
@@ -59,6 +60,7 @@ def test_every_event_comes_back(told: Told) -> None:
     "verdict",
     [
         Several((Step(3, 0.97, Interval(0.8, 0.9, 0.95), (2,)),)),
+        Several((), (), (Unsettled(2, 5, Inconclusive((), (), Interval(0.0, 1.0, np.inf), "budget")),), 0.03),
         NotReproduced(Interval(0.99, 1.0, 1.01), 0.02),
         Inconclusive((3, 4), (0.5, 0.4), Interval(0.8, 0.9, 0.95), "budget"),
     ],
@@ -66,6 +68,13 @@ def test_every_event_comes_back(told: Told) -> None:
 def test_every_verdict_comes_back(verdict: Several | NotReproduced | Inconclusive) -> None:
     assert decode(encode(HuntEnded(verdict), 1.0)) == (HuntEnded(verdict), 1.0)
     assert json.loads(encode(HuntEnded(verdict), 1.0))["verdict"]["kind"] == type(verdict).__name__
+
+
+def test_verdicts_of_older_histories_still_come_back() -> None:
+    verdict = Several((Step(3, 0.97, Interval(0.8, 0.9, 0.95), (2,)),))
+    line = json.loads(encode(HuntEnded(verdict), 1.0))
+    del line["verdict"]["unsettled"], line["verdict"]["detectable"]
+    assert decode(json.dumps(line)) == (HuntEnded(verdict), 1.0)
 
 
 def test_a_belief_about_many_takes_little_room() -> None:

@@ -27,6 +27,7 @@ Examples:
   bisect simulate v1.0 v1.1 --repo ~/src/engine --drift 2% --steps smaller --hunts 200
   bisect simulate --effect 3% --noise 3% --max-time 12h
   bisect simulate --effect 5% --noise 3% --policy git-bisect --repeats 5
+  bisect simulate --effect 10% --steps before-and-after --all
 
 \b
 --steps: one (the culprit alone), nothing, improvement (bad is faster), smaller (three lesser changes beside it),
@@ -39,20 +40,8 @@ STEPS = (
 )  # fmt: skip
 
 
-class Share(Percent):
-    """A share that may be 0."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The share as a fraction."""
-        return 0.0 if str(value) in ("0", "0%") else super().convert(value, param, ctx)
-
-
-class Part(Percent):
-    """A share that may be all."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The share as a fraction."""
-        return 1.0 if str(value) in ("1", "100%") else super().convert(value, param, ctx)
+OURS = ("hosts", "confidence", "min_effect", "noise_known", "max_builds", "max_runs", "max_time", "all_steps")
+GIT_BISECTS = ("repeats",)
 
 
 class Cost(click.ParamType[tuple[float, str]]):
@@ -84,19 +73,28 @@ class Cost(click.ParamType[tuple[float, str]]):
 @click.option("--effect", type=Percent(), default=0.05, show_default="5%", help="The drop that is hunted.")
 @click.option("--noise", type=Percent(), default=0.01, show_default="1%", help="Standard deviation of a run.")
 @click.option("--noise-known", is_flag=True, help="The host is known from earlier hunts.")
-@click.option("--layout", type=Share(), default=0.005, show_default="0.5%", help="… of a build, by chance of layout.")
-@click.option("--drift", type=Share(), default=0.0, show_default="0%", help="… of the host, over two hours.")
-@click.option("--outliers", type=Share(), default=0.02, show_default="2%", help="Share of runs that go wrong.")
+@click.option(
+    "--layout", type=Percent(none=True), default=0.005, show_default="0.5%", help="… of a build, by chance of layout."
+)
+@click.option("--drift", type=Percent(none=True), default=0.0, show_default="0%", help="… of the host, over two hours.")
+@click.option(
+    "--outliers", type=Percent(none=True), default=0.02, show_default="2%", help="Share of runs that go wrong."
+)
 @click.option("--steps", type=click.Choice(STEPS), default="one", show_default=True, metavar="KIND", help="See below.")
-@click.option("--failing", type=Share(), default=0.0, show_default="0%", help="Share of commits that do not build.")
+@click.option(
+    "--failing", type=Percent(none=True), default=0.0, show_default="0%", help="Share of commits that do not build."
+)
 @click.option("--build-cost", type=Cost(), default="10", show_default=True, help="A build: runs (10) or time (15m).")
-@click.option("--cached", type=Part(), default=1.0, show_default="100%", help="Its share beside a build that exists.")
+@click.option(
+    "--cached", type=Percent(whole=True), default=1.0, show_default="100%", help="Its share beside a build that exists."
+)
 @click.option("--run-time", type=Minutes(), default=1.0, show_default="1m", help="A run, with its warm-up.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that measure at once.")
 @click.option(
     "--confidence", type=Percent(CAP), default=0.95, show_default="95%", help="Name a culprit when this sure."
 )
 @click.option("--min-effect", type=Percent(), default=0.02, show_default="2%", help="Smallest change of interest.")
+@click.option("--all", "all_steps", is_flag=True, help="Hunt every change of that size, not only the largest.")
 @click.option("--max-builds", type=click.IntRange(min=1), help="Stop with the best answer after so many builds.")
 @click.option("--max-runs", type=click.IntRange(min=1), help="… after so many timed runs.")
 @click.option("--max-time", type=Minutes(), help="… after so much time: 90s, 45m, 2h.")
@@ -121,6 +119,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     from perfbisect.simulate.summary import summary
     from perfbisect.simulate.tally import Tally
 
+    check_applies(options["policy"])
     graph = chosen_graph(good, bad, options)
     run_seconds = 60 * options["run_time"]
     cost, unit = options["build_cost"]
@@ -148,6 +147,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
         max_minutes=options["max_time"] or 0.0,
         build_cost=build_seconds / run_seconds,
         noise=options["noise"] if options["noise_known"] else None,
+        all_steps=options["all_steps"],
     )
     tally = Tally.of(
         attempts(scenario, policy, chosen_rule(options), range(options["seed"], options["seed"] + options["hunts"]))
@@ -162,13 +162,26 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
         say(line)
 
 
+def check_applies(policy: str) -> None:
+    """Raises UsageError for an option that was given and that this policy knows nothing of."""
+    from click.core import ParameterSource
+
+    context = click.get_current_context()
+    other, names = ("ours", OURS) if policy == "git-bisect" else ("git-bisect", GIT_BISECTS)
+    for option in context.command.params:
+        if option.name in names and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            raise UsageError(
+                f"{option.opts[0]} is nothing to --policy {policy}.", f"Leave it out, or use --policy {other}."
+            )
+
+
 def chosen_graph(good: str | None, bad: str | None, options: dict[str, Any]) -> "Graph":
     """Of a real repository, or made up."""
     from perfbisect.core.graph import Graph
     from perfbisect.simulate.graphs import merging
 
     if good is None:
-        if options["repo"] or options["builder"]:
+        if options["repo"] or options["builder"] or options["first_parent"]:
             raise UsageError("Which range of the repository?", "Give two revisions: bisect simulate GOOD BAD --repo …")
         commits = options["commits"] or 1000
         return merging(commits) if options["merges"] else Graph.line(commits)

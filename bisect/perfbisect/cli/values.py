@@ -79,12 +79,12 @@ class Option(click.ParamType[tuple[str, str]]):
 
 
 class Percent(click.ParamType[float]):
-    """A share such as 2% or 0.02, of at most ``most``."""
+    """A share such as 2% or 0.02, of at most ``most``; ``none`` and ``whole`` say whether it may be 0, or all."""
 
     name = "SHARE"
 
-    def __init__(self, most: float = 1.0) -> None:
-        self.most = most
+    def __init__(self, most: float = 1.0, *, none: bool = False, whole: bool = False) -> None:
+        self.most, self.none, self.whole = most, none, whole
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The share as a fraction."""
@@ -95,7 +95,7 @@ class Percent(click.ParamType[float]):
             share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
         except ValueError:
             self.fail(f"{text!r} is not a share; write 2% or 0.02.", param, ctx)
-        if not 0 < share < 1:
+        if not (0 < share < 1 or (self.none and share == 0) or (self.whole and share == 1)):
             self.fail(f"{text!r} is not between 0 and 1 (0% and 100%).", param, ctx)
         if share > self.most:
             self.fail(f"{text!r} is more than {self.most:.1%}, and no model is surer than that.", param, ctx)

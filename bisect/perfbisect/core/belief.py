@@ -36,7 +36,7 @@ def believed(
     slow[list(record.builds)] = groups.slow @ posterior.culprit
     change = float(np.clip(posterior.change, 1 - CAP, CAP))
     noticed = warnings(levels, behaviour, posterior.several)
-    return Belief(culprit, change, levels.noise, ends.ratio(record.sign), noticed, _known(slow))
+    return Belief(culprit, change, levels.noise, ends.ratio(record.sign), noticed, _known(slow), posterior.several)
 
 
 def _known(slow: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -4,6 +4,8 @@ from perfbisect.core.order import Measure, Share
 from perfbisect.core.policy import Policy
 from perfbisect.core.record import Record
 
+NO_BUILDS = "the budget of builds is used up"
+
 
 def spent(record: Record, policy: Policy) -> str:
     """The budget that is used up, in words; empty while none is."""

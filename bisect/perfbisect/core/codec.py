@@ -84,6 +84,7 @@ def short(belief: Belief) -> dict[str, Any]:
         "effect": builtins(belief.effect),
         "warnings": list(belief.warnings),
         "slow": packed(np.round(belief.slow, 4).tolist()),
+        "several": round(float(belief.several), 4),
     }
 
 
@@ -96,6 +97,7 @@ def full(body: dict[str, Any]) -> Belief:
         effect=msgspec.convert(body["effect"], Interval),
         warnings=tuple(body["warnings"]),
         slow=unpacked(body.get("slow", ())),
+        several=body.get("several", 0.0),
     )
 
 

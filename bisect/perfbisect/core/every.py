@@ -3,6 +3,8 @@
 Once a change is named, what lies before it and what lies after it are ranges of their own, whose ends have been
 measured. Where the two ends of a range are alike, or no single change explains their difference, the range is
 halved, so that changes which take each other back are found too; but only so often, as each half costs a build.
+What lies before a stretch that cannot be built, and what lies after it, are such ranges as well. A piece that could not
+be searched to its end is part of the verdict.
 """
 
 import math
@@ -13,14 +15,32 @@ from perfbisect.core import budget
 from perfbisect.core.ends import least
 from perfbisect.core.graph import Graph
 from perfbisect.core.largest import largest
-from perfbisect.core.no_culprit import UNBUILDABLE
+from perfbisect.core.no_culprit import UNBUILDABLE, undecided
 from perfbisect.core.observation import Observation
-from perfbisect.core.order import Belief, Decision, Found, Inconclusive, Measure, NotReproduced, Several, Step
+from perfbisect.core.order import (
+    Belief,
+    Decision,
+    Found,
+    Inconclusive,
+    Interval,
+    Measure,
+    NotReproduced,
+    Purpose,
+    Several,
+    Share,
+    Step,
+    Unsettled,
+    Verdict,
+)
 from perfbisect.core.part import Part, part_of
 from perfbisect.core.policy import Direction, Policy
-from perfbisect.core.record import arrange
+from perfbisect.core.reach import reach_of
+from perfbisect.core.record import Record, arrange
+from perfbisect.core.skips import chance_to_build
 
 LOOKED_AT = 8  # parts of the whole range that are looked at: no smaller one is halved
+LIKELY = 0.5  # probability of a change from which the commits are told that may have made it
+UNKNOWN = Interval(0.0, 1.0, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,47 +55,69 @@ class _Piece:
 class _Known:
     """What the hunt knows when it has looked at some pieces."""
 
+    graph: Graph
+    policy: Policy
+    record: Record
     steps: list[Step] = field(default_factory=list)
     changes: dict[int, float] = field(default_factory=dict)  # of the log metric, by candidate
+    stretches: dict[int, float] = field(default_factory=dict)  # the same, by the first build after what does not build
+    doubts: dict[_Piece, Inconclusive] = field(default_factory=dict)
+    divided: set[_Piece] = field(default_factory=set)  # the pieces whose own pieces are looked at
+    detectable: float = 0.0  # the smallest change that would have been seen in all pieces without one
+
+    @property
+    def stopped(self) -> str:
+        """Why no more may be measured; at least not what needs a build."""
+        return budget.spent(self.record, self.policy) or budget.NO_BUILDS
+
+    def allows(self, order: Measure) -> bool:
+        """Whether the budget has room for an order."""
+        return not budget.spent(self.record, self.policy) and budget.builds_allowed(order, self.record, self.policy)
 
 
 def every(
     graph: Graph, observations: Sequence[Observation], policy: Policy, in_flight: Sequence[Measure] = ()
 ) -> Decision:
     """The next order of a hunt for every change."""
-    whole = largest(graph, observations, policy, in_flight)
+    whole = _whole(graph, observations, policy, in_flight)
     if isinstance(whole.order, Measure) or _final(whole):
         return whole
-    record = arrange(observations, policy, graph.size - 1)
-    spent = bool(budget.spent(record, policy))
-    inner = replace(policy, direction=Direction.ANY, all_steps=False, max_builds=0, max_runs=0, max_minutes=0.0)
-    known = _Known()
+    inner = replace(_unlimited(policy), direction=Direction.ANY)
+    known = _Known(graph, policy, arrange(observations, policy, graph.size - 1))
     waiting = [_Piece(0, graph.size - 1)]
-    first = True
     looked_at: set[_Piece] = set()
     while waiting:
         piece = waiting.pop()
         if piece in looked_at:
             continue
-        looked_at.add(piece)
         part = part_of(graph, piece.good, piece.bad)
-        decision = (
-            whole
-            if first and isinstance(whole.order, Found)
-            else _look(part, observations, known.changes, inner, in_flight)
-        )
-        order = decision.order
-        if isinstance(order, Measure):
-            order = order if first and decision is whole else part.outer(order)
-            if not spent and budget.builds_allowed(order, record, policy):
-                return Decision(budget.within(order, record, policy), _seen_from_outside(part, decision.belief, whole))
-        elif isinstance(order, Found):
-            step = order.step if decision is whole else _outer_step(part, order.step)
-            waiting += _note(graph, known, step, piece, policy)
-        elif not (isinstance(order, Inconclusive) and order.reason == UNBUILDABLE):
-            waiting += _halves(part, piece)
-        first = False
-    return Decision(_verdict(known, whole, policy), whole.belief)
+        if not looked_at and isinstance(whole.order, Found):
+            waiting += _note(known, whole.order.step, piece)
+        else:
+            decision = _look(part, observations, known.stretches | known.changes, inner, in_flight)
+            if isinstance(decision.order, Measure):
+                order = part.outer(decision.order)
+                if known.allows(order):
+                    belief = _seen_from_outside(part, decision.belief, whole)
+                    return Decision(budget.within(order, known.record, policy), belief)
+                known.doubts[piece] = _broken_off(known, part, decision.belief)
+            else:
+                waiting += _settle(known, part, piece, decision.order)
+        looked_at.add(piece)
+    return Decision(_verdict(known, whole), whole.belief)
+
+
+def _whole(graph: Graph, observations: Sequence[Observation], policy: Policy, in_flight: Sequence[Measure]) -> Decision:
+    """The hunt for the largest change; what it had come to before the budget was spent stands."""
+    whole = largest(graph, observations, policy, in_flight)
+    if isinstance(whole.order, Inconclusive) and "budget" in whole.order.reason:
+        before = largest(graph, observations, _unlimited(policy), in_flight)
+        return whole if isinstance(before.order, Measure) else before
+    return whole
+
+
+def _unlimited(policy: Policy) -> Policy:
+    return replace(policy, all_steps=False, max_builds=0, max_runs=0, max_minutes=0.0)
 
 
 def _final(whole: Decision) -> bool:
@@ -86,6 +128,76 @@ def _final(whole: Decision) -> bool:
     return isinstance(order, Inconclusive) and ("budget" in order.reason or "cannot be measured" in order.reason)
 
 
+def _settle(known: _Known, part: Part, piece: _Piece, verdict: Verdict) -> list[_Piece]:
+    """Take note of what was found in a piece; the pieces of it that are to be looked at."""
+    match verdict:
+        case Found(step):
+            return _note(known, _outer_step(part, step), piece)
+        case Inconclusive():
+            known.doubts[piece] = replace(verdict, candidates=_outer(part, verdict.candidates))
+            if verdict.reason == UNBUILDABLE:
+                pieces = _around(known, part, piece, verdict.candidates)
+                if not pieces:
+                    known.stretches[piece.bad] = math.log(verdict.ratio.middle)
+            else:
+                pieces = _halves(known, part, piece) or []
+            known.divided.update([piece] if pieces else [])
+            return pieces
+        case NotReproduced(ratio, detectable):
+            halves = _halves(known, part, piece)
+            if halves is None:
+                known.doubts[piece] = Inconclusive((), (), ratio, known.stopped)
+            elif not halves:
+                known.detectable = max(known.detectable, detectable)
+            return halves or []
+        case Several():
+            raise AssertionError("the hunt for the largest change names one")
+
+
+def _halves(known: _Known, part: Part, piece: _Piece) -> list[_Piece] | None:
+    """The halves of a piece: none if it is a small one already; None if the budget keeps them from being measured."""
+    if (part.graph.size - 1) * LOOKED_AT <= part.whole.size - 1:
+        return []
+    record = known.record
+    middle = part.middle(chance_to_build(known.graph.size, record.skipped, {*record.built, *record.builds}))
+    if middle is None:
+        return []
+    if not record.runs(middle) and not known.allows(Measure((Share(middle, 1),), Purpose.SEARCH)):
+        return None
+    return [_Piece(middle, piece.bad), _Piece(piece.good, middle)]
+
+
+def _around(known: _Known, part: Part, piece: _Piece, candidates: Sequence[int]) -> list[_Piece]:
+    """What lies after the builds that enclose the stretch of the first of ``candidates``, before them, and between them.
+
+    The candidates, most probable first, are nodes of the part. None if these builds are its ends.
+    """
+    reach = reach_of(part.graph)
+    last = part.graph.size - 1
+    nodes = {0, last} | {int(part.place[b]) for b in known.record.builds if b not in known.record.skipped}
+    below = {node: reach.ancestors(node) for node in nodes if node >= 0}
+    suspected = [c for c in candidates if all(mask[c] == mask[candidates[0]] for mask in below.values())]
+    after = min((n for n in below if below[n][suspected].all()), key=lambda n: int(below[n].sum()))
+    before = max(
+        (n for n in below if below[after][n] and not below[n][suspected].any()), key=lambda n: int(below[n].sum())
+    )
+    if (before, after) == (0, last):
+        return []
+    ends = piece.good, *_outer(part, (before, after)), piece.bad
+    rest = [_Piece(ends[2], ends[3]), _Piece(ends[0], ends[1]), _Piece(ends[1], ends[2])]
+    return [each for each in rest if each.good != each.bad]
+
+
+def _broken_off(known: _Known, part: Part, belief: Belief) -> Inconclusive:
+    """What is known of a part that needs more than the budget has left."""
+    if not known.record.runs(part.good) or not known.record.runs(part.bad):
+        return Inconclusive((), (), UNKNOWN, known.stopped)
+    if belief.change < LIKELY:
+        return Inconclusive((), (), belief.effect, known.stopped)
+    verdict = undecided(belief, known.policy, known.stopped)
+    return replace(verdict, candidates=_outer(part, verdict.candidates))
+
+
 def _look(
     part: Part, observations: Sequence[Observation], changes: Mapping[int, float], policy: Policy,
     in_flight: Sequence[Measure],
@@ -93,13 +205,13 @@ def _look(
     return largest(part.graph, list(part.told(observations, changes)), policy, [part.inner(o) for o in in_flight])
 
 
-def _note(graph: Graph, known: _Known, step: Step, piece: _Piece, policy: Policy) -> list[_Piece]:
+def _note(known: _Known, step: Step, piece: _Piece) -> list[_Piece]:
     """Remember a step if it is large enough; the pieces around it."""
     if step.candidate in known.changes:
         return []
     change = math.log(step.ratio.middle)
-    if abs(change) >= least(policy) and not step.ratio.low <= 1 <= step.ratio.high:
-        known.steps.append(replace(step, stand_ins=_stand_ins(graph, step)))
+    if abs(change) >= least(known.policy) and not step.ratio.low <= 1 <= step.ratio.high:
+        known.steps.append(replace(step, stand_ins=_stand_ins(known.graph, step)))
     known.changes[step.candidate] = change
     pieces, good = [], piece.good
     if step.candidate != piece.bad:
@@ -114,18 +226,14 @@ def _stand_ins(graph: Graph, step: Step) -> tuple[int, ...]:
     return tuple(parent for parent in step.parents if parent not in graph.parents_of(step.candidate))
 
 
-def _halves(part: Part, piece: _Piece) -> list[_Piece]:
-    middle = part.middle() if (part.graph.size - 1) * LOOKED_AT > part.whole.size - 1 else None
-    if middle is None:
-        return []
-    return [_Piece(middle, piece.bad), _Piece(piece.good, middle)]
+def _outer(part: Part, nodes: Sequence[int]) -> tuple[int, ...]:
+    """Nodes of the part in candidates of the whole."""
+    return tuple(int(part.nodes[node]) for node in nodes)
 
 
 def _outer_step(part: Part, step: Step) -> Step:
     """A step of the part in candidates of the whole."""
-    return replace(
-        step, candidate=int(part.nodes[step.candidate]), parents=tuple(int(part.nodes[p]) for p in step.parents)
-    )
+    return replace(step, candidate=int(part.nodes[step.candidate]), parents=_outer(part, step.parents))
 
 
 def _seen_from_outside(part: Part, belief: Belief, whole: Decision) -> Belief:
@@ -135,14 +243,32 @@ def _seen_from_outside(part: Part, belief: Belief, whole: Decision) -> Belief:
     return replace(whole.belief, culprit=culprit)
 
 
-def _verdict(known: _Known, whole: Decision, policy: Policy) -> Several | NotReproduced | Inconclusive:
-    """Every step that was found; or what is known of the whole range, if there was none."""
-    if not known.steps:
+def _verdict(known: _Known, whole: Decision) -> Verdict:
+    """Every step that was found and every piece left open; or what is known of the whole range, if there is neither."""
+    unsettled = _unsettled(known)
+    all_of_it = [(0, known.graph.size - 1)]
+    alone = isinstance(whole.order, Inconclusive) and [(one.good, one.bad) for one in unsettled] == all_of_it
+    if not known.steps and (alone or not unsettled):
         assert not isinstance(whole.order, Measure | Found | Several)
         return whole.order
     steps = sorted(known.steps, key=lambda step: step.candidate)
-    if policy.direction is Direction.ANY:
-        return Several(tuple(steps))
-    worse = -1.0 if policy.direction is Direction.DROP else 1.0
+    if known.policy.direction is Direction.ANY:
+        return Several(tuple(steps), (), unsettled, known.detectable)
+    worse = -1.0 if known.policy.direction is Direction.DROP else 1.0
     hunted = tuple(step for step in steps if worse * math.log(step.ratio.middle) > 0)
-    return Several(hunted, tuple(step for step in steps if step not in hunted))
+    others = tuple(step for step in steps if step not in hunted)
+    return Several(hunted, others, unsettled, known.detectable)
+
+
+def _unsettled(known: _Known) -> tuple[Unsettled, ...]:
+    """The pieces in doubt, without those that were divided and have a step, or a smaller piece in doubt, to show for it."""
+
+    def explained(piece: _Piece) -> bool:
+        place = part_of(known.graph, piece.good, piece.bad).place
+        smaller = (other for other in known.doubts if other != piece)
+        return any(place[step.candidate] > 0 for step in known.steps) or any(
+            min(place[other.good], place[other.bad]) >= 0 for other in smaller
+        )
+
+    left = [piece for piece in known.doubts if piece not in known.divided or not explained(piece)]
+    return tuple(Unsettled(p.good, p.bad, known.doubts[p]) for p in sorted(left, key=lambda p: (p.bad, p.good)))

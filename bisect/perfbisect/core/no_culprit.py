@@ -27,7 +27,7 @@ def pointless(graph: Graph, record: Record, bad: int) -> Verdict | None:
 def undecided(belief: Belief, policy: Policy, reason: str) -> Inconclusive:
     candidates = credible_set(belief.culprit, min(policy.confidence, CAP))
     probabilities = tuple(min(float(belief.culprit[c]) * belief.change, CAP) for c in candidates)
-    return Inconclusive(candidates, probabilities, belief.effect, reason)
+    return Inconclusive(candidates, probabilities, belief.effect, reason, several=float(belief.several))
 
 
 def nothing_found(record: Record, ends: Contrast) -> NotReproduced:

@@ -76,14 +76,6 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
-    """Every change above the policy's smallest effect, oldest first; improvements apart, as nobody is to blame."""
-
-    steps: tuple[Step, ...]
-    improvements: tuple[Step, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class NotReproduced:
     """The two ends do not differ on this host; ``detectable`` is the smallest drop that would have been seen."""
 
@@ -101,6 +93,26 @@ class Inconclusive:
     ratio: Interval  # of bad against good
     reason: str  # "unbuildable", "layout tie", … or in words: one short phrase
     effects: tuple[Effect, ...] = ()
+    several: float = 0.0  # probability that there is more than one change; the others presume one
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """A piece of the range, what ``bad`` has and ``good`` has not, that may hold changes which could not be named."""
+
+    good: int
+    bad: int
+    known: Inconclusive  # of this piece; without candidates where not even a change of it is known
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Every change above the policy's smallest effect, oldest first; improvements apart, as nobody is to blame."""
+
+    steps: tuple[Step, ...]
+    improvements: tuple[Step, ...] = ()
+    unsettled: tuple[Unsettled, ...] = ()  # oldest first
+    detectable: float = 0.0  # a fraction: the smallest change that would have been seen in all the rest
 
 
 Verdict = Found | Several | NotReproduced | Inconclusive
@@ -119,6 +131,7 @@ class Belief:
     # shape (size,): probability that the candidate is slow, the culprit being it or an ancestor of it; 0.5 where a
     # huge history leaves that open, empty in records that are older than this field
     slow: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    several: float = 0.0  # probability that there is more than one change, if there is any
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,11 +70,15 @@ class Part:
         """An order of the part in candidates of the whole."""
         return replace(order, plan=tuple(Share(int(self.nodes[s.candidate]), s.runs) for s in order.plan))
 
-    def middle(self) -> int | None:
-        """The candidate that halves the part best, the ends left out; None where there is nothing between them."""
+    def middle(self, chance: NDArray[np.float64]) -> int | None:
+        """The candidate that halves the part best, the ends left out; None where nothing between them can be measured.
+
+        ``chance`` (whole's size,) is the probability that a candidate builds.
+        """
         weight = self.graph.weight / self.graph.weight.sum()
         below = reach_of(self.graph).sums(weight)
         uneven = np.abs(np.where(np.isnan(below), 2.0, below) - 0.5)
+        uneven += (1 - chance[self.nodes]) / 2
         uneven[[0, -1]] = np.inf
         best = int(uneven.argmin())
         return int(self.nodes[best]) if uneven[best] < 0.5 else None

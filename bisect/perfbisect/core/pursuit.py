@@ -58,7 +58,7 @@ def _conclude(known: Knowledge, answer: Answer) -> Order | None:
     proof = duels(record, known.levels, answer.slow, parents)
     if (more := confirmation(record, posterior, known.levels.noise, answer.slow, proof)) is not None:
         if not budget.builds_allowed(more, record, policy):
-            return undecided(belief, policy, "the budget of builds is used up")
+            return undecided(belief, policy, budget.NO_BUILDS)
         return more
     if not answer.certain:
         return undecided(belief, policy, UNBUILDABLE)
@@ -79,7 +79,7 @@ def _why_stuck(known: Knowledge) -> str:
     """Why no measurement promises anything."""
     record, groups, posterior = known.record, known.groups, known.posterior
     if not budget.may_build(record, known.policy):
-        return "the budget of builds is used up"
+        return budget.NO_BUILDS
     top = groups.of_class(int(posterior.culprit.argmax()))
     if len(top) > 1 and record.skipped.intersection(top.tolist()):
         return UNBUILDABLE

@@ -4,12 +4,23 @@ import math
 from collections.abc import Callable, Sequence
 
 from perfbisect.core.event import Commit
-from perfbisect.core.order import Effect, Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.core.order import (
+    Effect,
+    Found,
+    Inconclusive,
+    Interval,
+    NotReproduced,
+    Several,
+    Step,
+    Unsettled,
+    Verdict,
+)
 from perfbisect.core.policy import CAP
 
 CommitOf = Callable[[int], Commit]
 
 LISTED = 10  # candidates of an inconclusive hunt that are listed before the rest is summed up
+LIKELY = 0.5  # probability of more than one change from which a culprit is spoken of with an "if"
 
 REASONS = {
     "unbuildable": "the commits between them do not build or run",
@@ -30,12 +41,12 @@ HELP = {
 
 
 def exit_status(verdict: Verdict) -> int:
-    """0 a culprit is named, 1 there is nothing to find on this host, 2 only a set can be named."""
+    """0 a culprit is named, 1 there is nothing to find on this host, 2 something of the range could not be settled."""
     match verdict:
         case Found():
             return 0
-        case Several(steps):
-            return 0 if steps else 1
+        case Several(steps, _, unsettled):
+            return 2 if unsettled else 0 if steps else 1
         case NotReproduced():
             return 1
         case Inconclusive():
@@ -50,8 +61,8 @@ def sentences(verdict: Verdict, commit_of: CommitOf, metric: str) -> tuple[str, 
     match verdict:
         case Found(step):
             return found(step, commit_of, metric)
-        case Several(steps, improvements):
-            return several(steps, improvements, commit_of, metric)
+        case Several():
+            return several(verdict, commit_of, metric)
         case NotReproduced():
             return not_reproduced(verdict, commit_of, metric)
         case Inconclusive():
@@ -84,8 +95,9 @@ def prior(step: Step) -> tuple[str, ...]:
     return (f"Prior: by the paths it touches it began {step.prior:g} times as likely as an ordinary commit.",)
 
 
-def several(steps: Sequence[Step], improvements: Sequence[Step], commit_of: CommitOf, metric: str) -> tuple[str, ...]:
-    """Every change, oldest first; improvements apart."""
+def several(verdict: Several, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+    """Every change, oldest first; improvements apart; what is left open."""
+    steps, improvements, unsettled = verdict.steps, verdict.improvements, verdict.unsettled
     many = f"{len(steps)} changes" if len(steps) != 1 else "One change"
     apart = "One improvement" if len(improvements) == 1 else f"{len(improvements)} improvements"
     lines = [f"{many} of {title(metric)} in the range, oldest first:"] if steps else []
@@ -94,7 +106,43 @@ def several(steps: Sequence[Step], improvements: Sequence[Step], commit_of: Comm
     lines += entries(steps, commit_of)
     if improvements:
         lines += [f"{apart} besides, for which nobody is to blame:", *entries(improvements, commit_of)]
-    return tuple(lines)
+    if unsettled:
+        pieces, end = ("One piece", "its end") if len(unsettled) == 1 else (f"{len(unsettled)} pieces", "their ends")
+        lines.append(f"{pieces} of the range could not be searched to {end}, and may hold more:")
+        lines += [line for one in unsettled for line in left_open(one, commit_of)]
+    if verdict.detectable:
+        lines.append(f"In the rest of it a change of {percent(verdict.detectable)} or more would have been seen.")
+    reasons = dict.fromkeys(one.known.reason for one in unsettled)
+    return (*lines, *(HELP[reason] for reason in reasons if reason in HELP))
+
+
+def left_open(one: Unsettled, commit_of: CommitOf) -> list[str]:
+    """What is known of a piece that could not be searched to its end: a line, and one for each suspect."""
+    known = one.known
+    if not math.isfinite(known.ratio.high):
+        ends = "not measured"
+    elif known.ratio.low <= 1 <= known.ratio.high:
+        ends = f"no change shown, {ratio(known.ratio)}"
+    else:
+        ends = f"{change(known.ratio.middle)}, {ratio(known.ratio)}"
+    piece = f"  after {commit_of(one.good).short}, up to {commit_of(one.bad).short}: {ends};"
+    if not known.candidates:
+        return [f"{piece} {REASONS.get(known.reason, known.reason)}."]
+    one_of = "this commit" if len(known.candidates) == 1 else f"one of these {len(known.candidates)}"
+    sure = f"if it is one change, {one_of}, {chance(sum(known.probabilities))} sure"
+    return [
+        f"{piece} {REASONS.get(known.reason, known.reason)}; {sure}:",
+        *(f"  {line}" for line in listing(known, commit_of)),
+    ]
+
+
+def listing(known: Inconclusive, commit_of: CommitOf) -> list[str]:
+    """The suspects of a set, a line each; the least probable ones of many together."""
+    pairs = list(zip(known.candidates, known.probabilities, strict=True))
+    lines = [f"  {chance(p):>6}  {told(commit_of(candidate))}" for candidate, p in pairs[:LISTED]]
+    if rest := pairs[LISTED:]:
+        lines.append(f"  {chance(sum(p for _, p in rest)):>6}  the {len(rest)} others together")
+    return lines
 
 
 def entries(steps: Sequence[Step], commit_of: CommitOf) -> list[str]:
@@ -133,20 +181,24 @@ def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> 
 
 def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
     """The set that holds the culprit, and why it could not be made smaller."""
-    pairs = list(zip(verdict.candidates, verdict.probabilities, strict=True))
     reason = REASONS.get(verdict.reason, verdict.reason)
-    many = "this commit" if len(pairs) == 1 else f"one of these {len(pairs)} commits"
-    entries = [f"  {chance(p):>6}  {told(commit_of(candidate))}" for candidate, p in pairs[:LISTED]]
-    if rest := pairs[LISTED:]:
-        entries.append(f"  {chance(sum(p for _, p in rest)):>6}  the {len(rest)} others together")
+    size = len(verdict.candidates)
+    many = "this commit" if size == 1 else f"one of these {size} commits"
+    sure = f"{many}, {chance(sum(verdict.probabilities))} sure:"
+    who = [f"The culprit is {sure}"]
+    if verdict.several > LIKELY:
+        who = [
+            "More than one commit seems to be to blame; --all hunts for every one of them.",
+            f"If one alone is to blame, it is {sure}",
+        ]
     known = math.isfinite(verdict.ratio.high)
     ends = f"{title(metric)} of bad is {ratio(verdict.ratio)} of that of good: {change(verdict.ratio.middle)}."
     return (
         f"Inconclusive: {reason}.",
         ends if known else "How bad compares with good is not known.",
         *elsewhere(verdict.effects),
-        f"The culprit is {many}, {chance(sum(verdict.probabilities))} sure:" if pairs else "No commit can be named.",
-        *entries,
+        *(who if size else ["No commit can be named."]),
+        *listing(verdict, commit_of),
         *([HELP[verdict.reason]] if verdict.reason in HELP else []),
     )
 

@@ -13,7 +13,7 @@ from perfbisect.core.observe import observations
 from perfbisect.core.order import Belief, Effect, Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
 from perfbisect.core.rqps import relative
 from perfbisect.core.settings import Settings
-from perfbisect.core.verdict import sentences
+from perfbisect.core.verdict import REASONS, sentences
 from perfbisect.core.words import printable
 from perfbisect.report.command import go_on_with, made_by
 from perfbisect.report.ledger import Describe, Ledger, bare
@@ -85,6 +85,17 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOpen:
+    """A piece of the range, what ``bad`` has and ``good`` has not, that could not be searched to its end."""
+
+    good: Commit
+    bad: Commit
+    ratio: Interval | None  # bad against good; None where they were not both measured
+    reason: str
+    suspects: tuple[Suspect, ...]  # if it holds one change; most probable first
+
+
+@dataclass(frozen=True, slots=True)
 class Costs:
     """What a hunt has spent."""
 
@@ -109,6 +120,7 @@ class Story:
     verdict: tuple[str, ...]  # sentences; empty when there is none yet
     cases: tuple[Case, ...]
     suspects: tuple[Suspect, ...]  # most probable first; of an inconclusive or unfinished hunt
+    unsettled: tuple[LeftOpen, ...]  # what a hunt for every change leaves open, oldest first
     effect: Interval | None  # bad against good
     candidates: tuple[Candidate, ...]  # oldest first
     warnings: Mapping[str, str]  # text → what to do about it
@@ -152,6 +164,7 @@ def tell(
         verdict=sentences(verdict, lambda node: ledger.commit(span[node]), settings.metric) if verdict else (),
         cases=cases,
         suspects=tuple(suspects(ledger, belief, span)),
+        unsettled=tuple(left_open(ledger, span)),
         effect=effect,
         candidates=tuple(candidates(ledger, span, ratios, blamed, effect)),
         warnings=warnings,
@@ -217,6 +230,19 @@ def suspects(ledger: Ledger, belief: Belief | None, span: Sequence[str], most: i
             pairs = []
     for probability, node in pairs:
         yield Suspect(ledger.commit(span[node]), probability)
+
+
+def left_open(ledger: Ledger, span: Sequence[str]) -> Iterator[LeftOpen]:
+    """The pieces that a hunt for every change could not search to their ends."""
+    for one in ledger.verdict.unsettled if isinstance(ledger.verdict, Several) else ():
+        pairs = zip(one.known.candidates, one.known.probabilities, strict=True)
+        yield LeftOpen(
+            good=ledger.commit(span[one.good]),
+            bad=ledger.commit(span[one.bad]),
+            ratio=one.known.ratio if math.isfinite(one.known.ratio.high) else None,
+            reason=REASONS.get(one.known.reason, one.known.reason),
+            suspects=tuple(Suspect(ledger.commit(span[node]), probability) for node, probability in pairs),
+        )
 
 
 def candidates(

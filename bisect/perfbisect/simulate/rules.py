@@ -5,7 +5,7 @@ from collections.abc import Callable
 from perfbisect.core.order import Verdict
 from perfbisect.core.policy import Policy
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.judge import favourite, is_named, judge, suspects
+from perfbisect.simulate.judge import account, favourite, is_named, judge, suspects
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.tally import Trial
 from perfbisect.simulate.world import World
@@ -28,7 +28,7 @@ def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> Trial:
     suspect, stated = favourite(verdict)
     chosen, together = suspects(verdict)
     return Trial(
-        judgement=judge(verdict, world),
+        judgement=judge(verdict, world, policy.min_effect),
         named=is_named(verdict),
         stated=stated,
         favoured=suspect in world.answers,
@@ -38,4 +38,5 @@ def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> Trial:
         cost=world.runs + between / run,
         together=together,
         held=not world.answers.isdisjoint(chosen),
+        steps=account(verdict, world, policy.min_effect) if policy.all_steps else None,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from perfbisect.simulate.judge import Account
 from perfbisect.simulate.tally import Chance, Spent, Tally
 
 
@@ -17,11 +18,27 @@ def summary(tally: Tally) -> Iterator[str]:
     yield _chance("wrong", tally.wrong)
     yield ""
     named = tally.right_if_named
-    if tally.named.middle == 0:
+    if tally.steps is not None:
+        yield from _of_all(tally.steps)
+    elif tally.named.middle == 0:
         yield "No hunt named a commit."
     else:
         told = f" and was stated as {_percent(tally.stated)}" if tally.stated == tally.stated else ""
         yield f"A commit that is named is the right one in {_percent(named.middle)} of the hunts{told}."
+
+
+def _of_all(steps: Account) -> Iterator[str]:
+    """What became of every change."""
+    not_named = steps.unsettled + steps.unseen + steps.missed
+    if sum_of_them := steps.right + not_named:
+        told = (steps.right, steps.unsettled, steps.unseen, steps.missed)
+        named, unsettled, unseen, missed = (_percent(part / sum_of_them) for part in told)
+        yield (
+            f"Of the changes of --min-effect or more, {named} are named; {unsettled} lie in pieces told to be open,"
+            f" {unseen} are smaller than what is told to be visible, {missed} are missed."
+        )
+    if accused := steps.right + steps.wrong:
+        yield f"Of {accused} commits named, {steps.wrong} changed nothing that is worth a name."
 
 
 def _spent(name: str, spent: Spent) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from perfbisect.simulate.judge import Judgement
+from perfbisect.simulate.judge import Account, Judgement
 
 Z = 1.96  # 95 %
 
@@ -23,6 +23,7 @@ class Trial:
     cost: float  # in runs, the builds of the two ends left out
     together: float | None = None  # probability of the set that an undecided hunt tells
     held: bool = False  # whether a culprit is in that set
+    steps: Account | None = None  # of a hunt for every change
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class Tally:
     runs: Spent
     hours: Spent
     cost: Spent
+    steps: Account | None = None  # of hunts for every change
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> "Tally":
@@ -87,6 +89,7 @@ class Tally:
             return Chance.of(sum(trial.judgement is judgement for trial in among), len(among))
 
         named = [trial for trial in all_of_them if trial.named]
+        accounts = [trial.steps for trial in all_of_them if trial.steps is not None]
         certain = [trial.stated for trial in named if not math.isnan(trial.stated)]
         return cls(
             hunts=len(all_of_them),
@@ -100,4 +103,5 @@ class Tally:
             runs=Spent.of([trial.runs for trial in all_of_them]),
             hours=Spent.of([trial.minutes / 60 for trial in all_of_them]),
             cost=Spent.of([trial.cost for trial in all_of_them]),
+            steps=sum(accounts, Account()) if accounts else None,
         )

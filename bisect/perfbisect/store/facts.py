@@ -232,7 +232,8 @@ class Filing:
         match verdict:
             case Found(step):
                 named = [step_row(step)]
-            case Several(steps):
+            case Several(steps, _, unsettled):
+                row |= {"reason": "; ".join(dict.fromkeys(one.known.reason for one in unsettled)) or None}
                 named = [step_row(step) for step in steps]
             case NotReproduced(ratio, detectable):
                 row |= {**interval_row(ratio), "detectable": detectable}

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 
 from perfbisect.process import alive
 
-STATES = {"Found": "found", "Several": "several", "NotReproduced": "not reproduced", "Inconclusive": "inconclusive"}
+STATES = {
+    "Found": "found",
+    "Several": "several",
+    "Unsettled": "unsettled",
+    "NotReproduced": "not reproduced",
+    "Inconclusive": "inconclusive",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +30,7 @@ class Listed:
     commits: int  # in the range
     candidates: int  # the good end not counted
     merges: int
-    state: str  # running, interrupted, failed, found, several, not reproduced, inconclusive
+    state: str  # running, interrupted, failed, found, several, unsettled (several, and pieces left open), not reproduced, …
     culprit: str | None  # full hash of the commit that a verdict names first
     probability: float | None
     ratio: float | None  # the metric after the culprit against before it; without one, of bad against good
@@ -58,7 +64,7 @@ SELECT trials.id, kind, started, ended, process, failure, builder, variant, host
 
 HUNTS = """
 SELECT hunts.id, hunts.started, builder, variant, workload, host, metric, good, bad, commits, candidates - 1,
-  merges, hunts.ended, verdicts.kind,
+  merges, hunts.ended, iif(verdicts.kind = 'Several' AND verdicts.reason IS NOT NULL, 'Unsettled', verdicts.kind),
   sessions.process, sessions.failure,
   suspects.commit_hash, suspects.probability, coalesce(suspects.ratio, verdicts.ratio),
   (SELECT count(*) FROM builds WHERE builds.hunt_id = hunts.id AND NOT reused),
