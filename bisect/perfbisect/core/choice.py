@@ -140,8 +140,9 @@ def _scores(seen: Prediction, cost: Array, likely: Array, drift: _Drift, gaps: A
 
 
 def hopeless(
-    choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float, drop: float
-) -> bool:
+    choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float, drop: float,
+    *, may_build: bool = True,
+) -> bool:  # fmt: skip
     """Whether to give up: what was spent and what is still to be expected are out of all proportion.
 
     ``drop`` is the difference between the ends, in log units.
@@ -150,17 +151,23 @@ def hopeless(
     best next ones, would make the hunt several times dearer than a usual search for a change of this size, something
     is in the way that more runs do not mend: levels that no single culprit explains, or a change that was overrated.
     If all that is left is to repeat builds, hope is shorter; and so it is while it is open whether anything changed.
+    And where no build is allowed any more, runs can only tell classes apart: once the likeliest is clear, and has several
+    members, they are in vain.
     """
+    repeats = choice.order.plan[0].candidate in record.builds
+    unclear = posterior.culprit if repeats and not may_build else classes.spread(posterior.culprit)
+    lacking = _entropy(unclear)
+    if repeats and not may_build and lacking <= ENOUGH_BITS and classes.members[posterior.culprit.argmax()] > 1:
+        return True
     favoured = _ideal(-float(posterior.culprit @ posterior.fit.drop), posterior, build_cost)
     if choice.rate < POINTLESS * favoured:
         return True
-    missing = max(_entropy(classes.spread(posterior.culprit)) - ENOUGH_BITS, ENOUGH_BITS)
+    missing = max(lacking - ENOUGH_BITS, ENOUGH_BITS)
     bits = _entropy(classes.weight) * (
         1 + posterior.drifting / 2
     )  # on a host that drifts, runs need others beside them
     usual, foreseen = bits / favoured, bits / _ideal(drop, posterior, build_cost)
     spent = len(record.value) + len(record.built) * build_cost**BUILD_EXPONENT
-    repeats = choice.order.plan[0].candidate in record.builds
     through_failures = record.skipped and not repeats  # such a step promises little only because it may not build
     patience = PATIENCE * float(np.clip(posterior.change, LEAST, 1.0))
     if not through_failures and (

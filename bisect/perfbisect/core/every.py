@@ -47,7 +47,7 @@ def every(
     if isinstance(whole.order, Measure) or _final(whole):
         return whole
     record = arrange(observations, policy, graph.size - 1)
-    spent = bool(budget.spent(record, policy))
+    spent = bool(budget.spent(record, policy, in_flight))
     inner = replace(policy, direction=Direction.ANY, all_steps=False, max_builds=0, max_runs=0, max_minutes=0.0)
     known = _Known()
     waiting = [_Piece(0, graph.size - 1)]
@@ -67,8 +67,9 @@ def every(
         order = decision.order
         if isinstance(order, Measure):
             order = order if first and decision is whole else part.outer(order)
-            if not spent and budget.builds_allowed(order, record, policy):
-                return Decision(budget.within(order, record, policy), _seen_from_outside(part, decision.belief, whole))
+            if not spent and budget.builds_allowed(order, record, policy, in_flight):
+                order = budget.within(order, record, policy, in_flight)
+                return Decision(order, _seen_from_outside(part, decision.belief, whole))
         elif isinstance(order, Found):
             step = order.step if decision is whole else _outer_step(part, order.step)
             waiting += _note(graph, known, step, piece, policy)
