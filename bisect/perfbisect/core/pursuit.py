@@ -29,7 +29,9 @@ def pursue(known: Knowledge, host: int, in_flight: Sequence[Measure]) -> Order:
     cost = record.build_runs(policy)
     may_build = budget.may_build(record, policy, in_flight)
     choice = choose(record, known.levels, groups, posterior, cost, may_build=may_build, host=host, busy=busy)
-    if choice is None or hopeless(choice, groups, posterior, record, cost, known.ends.drop, may_build=may_build):
+    if choice is None or hopeless(
+        choice, groups, posterior, record, cost, known.ends.drop, may_build=may_build, asked=asked
+    ):
         return _give_up(known, BY_CHANCE if answer.probability >= asked else _why_stuck(known, may_build=may_build))
     return choice.order
 
