@@ -93,6 +93,7 @@ def worlds() -> Iterator[Cell]:
     yield cell("daily 3 %", host={"daily": 0.03})
     yield cell("jumps 4 %, hourly", host={"jumps": (1 / 3600, 0.04)})
     yield cell("phases of 30 min, -4 %", host={"phases": (0.3, -0.04, 1800.0)})
+    yield cell("visits differ 1 %", host={"visits": 0.01})
     yield cell("outliers 10 %", host={"outliers": 0.10})
     yield cell("outliers 10 %, up and down", host={"outliers": 0.10, "lucky": 0.5})
     yield cell("outliers beside the culprit", spoiled=True)

@@ -1,9 +1,11 @@
 """The filter that whitens readings, against the dense covariance it stands for."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
-from perfbisect.core.levels import DRIFTS, HOST_OFFSET, estimate
+from perfbisect.core.levels import DRIFTS, HOST_OFFSET, VISITS, estimate
 from perfbisect.core.observation import Built, Observation, Reading
 from perfbisect.core.policy import Policy
 from perfbisect.core.record import arrange
@@ -35,6 +37,35 @@ def test_levels_are_generalised_least_squares(seed: int, monkeypatch: pytest.Mon
         assert levels.residual[law] - levels.residual[0] == pytest.approx(
             difference @ weight @ difference - ((record.value - x @ levels.mean[0]) ** 2).sum()
         )
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_runs_of_one_visit_share_its_effect(hosts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts measure at once, visits of one to three runs each; within a visit the drift stands still."""
+    monkeypatch.setattr("perfbisect.core.levels.KEPT", 0.0)
+    rng = np.random.default_rng(hosts)
+    seen: list[Observation] = []
+    for host in range(hosts):
+        for start in range(12):
+            build = int(rng.integers(0, 3)) * 5
+            seen += [Reading(build, float(rng.normal()), 4.0 * start + run + 0.3 * host, 100 * host + start, host)
+                     for run in range(int(rng.integers(1, 4)))]  # fmt: skip
+    seen.sort(key=lambda reading: reading.at)  # type: ignore[union-attr]
+    record = arrange(seen, Policy(), 10)
+    levels = estimate(record, np.ones(len(seen)))
+    assert levels.pace == 1.0
+    x = (record.build[:, None] == np.arange(3)).astype(float)
+    shared = record.visit[:, None] == record.visit[None]
+    middle = shared @ record.at / shared.sum(axis=1)
+    same = record.host[:, None] == record.host[None]
+    offset = HOST_OFFSET**2 * (same & (record.host > 0)[:, None])
+    for law, ((size, memory, _), (visit, _)) in enumerate(product(DRIFTS, VISITS)):
+        gap = np.abs(middle[:, None] - middle[None]) / memory
+        dense = np.eye(len(gap)) + size**2 * np.exp(-gap) * same + offset + visit**2 * shared
+        weight = np.linalg.inv(dense)
+        covariance = np.linalg.inv(x.T @ weight @ x)
+        assert np.allclose(levels.covariance[law], covariance)
+        assert np.allclose(levels.mean[law], covariance @ x.T @ weight @ record.value)
 
 
 def test_probabilities_sum_to_one_and_drift_is_noticed() -> None:

@@ -118,3 +118,12 @@ def test_an_end_that_does_not_build(end: int) -> None:
     outcome = hunt(World(Graph.line(30), {7: -0.2}, QUIET, unbuildable=frozenset({end})), Policy())
     assert isinstance(outcome.verdict, Inconclusive)
     assert "cannot be measured" in outcome.verdict.reason
+
+
+def test_no_runs_are_made_for_what_only_builds_could_tell() -> None:
+    quiet = Habits(noise=0.003, layout=0.001, outliers=0.0)
+    outcome = hunt(World(Graph.line(64), {20: -0.2, 35: -0.08, 50: -0.1}, quiet, seed=1), Policy(max_builds=7))
+    assert isinstance(outcome.verdict, Inconclusive)
+    assert outcome.verdict.reason == "the budget of builds is used up"
+    assert set(outcome.verdict.candidates) == {19, 20, 21}
+    assert outcome.runs < 40

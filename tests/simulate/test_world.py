@@ -86,7 +86,7 @@ def test_slow_builds_can_be_noisier() -> None:
 def test_what_an_order_brings() -> None:
     world = World(LINE, {7: -0.1}, STILL)
     built, *readings = world.measure(order((9, 2)))
-    assert built == Built(9, 600.0, None)
+    assert built == Built(9, 600.0, None, 0)
     assert [(r.candidate, r.value, r.at) for r in readings if isinstance(r, Reading)] == [
         (9, -0.1, 10.5),
         (9, -0.1, 11.5),
@@ -125,8 +125,8 @@ def test_outliers_can_go_both_ways() -> None:
 
 def test_equal_binaries_are_known_once_both_are_built() -> None:
     world = World(LINE, {7: -0.1}, Habits(noise=0.01), binaries={4: 3, 5: 3})
-    assert world.build(5) == Built(5, 600.0, None)
-    assert world.build(4) == Built(4, 600.0, 5)
+    assert world.build(5) == Built(5, 600.0, None, 0)
+    assert world.build(4) == Built(4, 600.0, 5, 0)
     assert world.level(4) == world.level(5) == world.level(3)
     assert world.level(6) != world.level(3)
 
@@ -145,6 +145,28 @@ def test_hosts_have_clocks_of_their_own() -> None:
     world.wait(0, 100)
     world.wait(0, 50)
     assert world.clock(0) == 100
+
+
+def test_each_host_builds_for_itself() -> None:
+    world = World(LINE, {}, Habits(cached_share=0.1, cache_reach=10.0), binaries={4: 3})
+    assert world.build(3, host=0) == Built(3, 600.0, None, 0)
+    assert world.build(4, host=1) == Built(4, 600.0, None, 1)  # with an empty cache, and no binary to compare with
+    assert world.build(3, host=0) is None
+    assert world.build(3, host=1) == Built(3, pytest.approx(120), 4, 1)
+    assert world.builds == 3
+
+
+def test_the_runs_of_a_visit_share_its_effect() -> None:
+    world = World(LINE, {7: -0.1}, Habits(noise=0.001, layout=0.0, outliers=0.0, visits=0.05), seed=1)
+    turns = [world.measure(order((3, 2), (9, 2))) for _ in range(40)]
+    visits: dict[int, list[float]] = {}
+    for seen in (seen for turn in turns for seen in turn if isinstance(seen, Reading)):
+        visits.setdefault(seen.visit, []).append(seen.value + 0.1 * (seen.candidate == 9))
+    assert [len(values) for values in visits.values()] == [1, 2, 1] * 40
+    assert np.std([np.mean(values) for values in visits.values()]) == pytest.approx(0.05, rel=0.2)
+    assert max(np.ptp(values) for values in visits.values()) < 0.01
+    alone = [World(LINE, {}, world.habits, seed=s).run(3) for s in range(100)]
+    assert np.std(alone) == pytest.approx(0.05, rel=0.3)
 
 
 @pytest.mark.parametrize(

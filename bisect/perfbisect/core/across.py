@@ -79,18 +79,18 @@ def across(
     lost = [one.kind for one in each if one.takes_part and not one.hosts]
     if not lost and not any(one.hosts and not (one.known and one.known.nothing) for one in each):
         return Decision(_nothing_found(graph, each), belief)
-    if spent := budget.spent(whole, policy):
-        stopped = undecided(belief, policy, spent) if _main(each) else nothing_known(graph, spent)
-        return Decision(_with_effects(stopped, each), belief)
     asked = [(one, _order(one, graph, policy, in_flight)) for one in each if one.hosts]
     for _, order in asked:
         if isinstance(order, Found):
             return Decision(_with_effects(order, each), belief)
+    if spent := budget.spent(whole, policy, in_flight):
+        stopped = undecided(belief, policy, spent) if _main(each) else nothing_known(graph, spent)
+        return Decision(_with_effects(stopped, each), belief)
     measures = [(one, order) for one, order in asked if isinstance(order, Measure)]
     if measures:
         one, order = min(measures, key=lambda pair: (not pair[0].free, pair[0].free or pair[0].hosts))
         placed = replace(order, host=(one.free or one.hosts)[0])
-        return Decision(budget.within(placed, whole, policy), belief)
+        return Decision(budget.within(placed, whole, policy, in_flight), belief)
     ended = [order for _, order in asked if isinstance(order, Inconclusive)]
     if lost and not ended:  # for them nothing can be done, and without them nothing can be found
         placed = replace(both_ends.first_look(bad, whole.build_runs(policy)), host=policy.kinds.index(lost[0]))

@@ -62,13 +62,13 @@ def choose(
     seen = predict(levels, classes, posterior, candidates, rows)
     made = record.made(host)
     new_build = np.array([v not in made for v in candidates])
-    references = _references(record, classes, posterior, rows)
+    references = _references(record, classes, posterior, rows, made)
     drift = _Drift.of(record, levels, posterior, host)
     gaps = np.where(new_build, build_cost * record.run_seconds / 60, 0.0)
     likely = np.array([1.0 if row >= 0 else chance[v] for v, row in zip(candidates, rows, strict=True)])
-    score = _scores(
-        seen, build_cost**BUILD_EXPONENT * new_build, likely, drift, gaps, _weights(references, len(record.builds))
-    )
+    besides_new = np.array([sum(record.builds[row] not in made for row in pair) for pair in references])
+    cost = build_cost**BUILD_EXPONENT * np.column_stack((new_build, besides_new))
+    score = _scores(seen, cost, likely, drift, gaps, _weights(references, len(record.builds)))
     option, k = divmod(int(score.argmax()), score.shape[1])
     best = float(score[option, k])
     runs, besides = _batches()
@@ -124,6 +124,7 @@ def _batches() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _scores(seen: Prediction, cost: Array, likely: Array, drift: _Drift, gaps: Array, references: Array) -> Array:
     """Bits for each run spent, (options, batches); ``references`` (options, M) are the weights of builds in their mean.
 
+    ``cost`` (options, 2) in runs is that of what has to be built first: the candidate, and its references.
     The host's speed is known from the readings before and from the references, each by its precision.
     """
     runs, beside = _batches()
@@ -135,32 +136,40 @@ def _scores(seen: Prediction, cost: Array, likely: Array, drift: _Drift, gaps: A
     noise = 1 / runs + error * (1 - trust)
     square = read.between / (read.above * (1 - read.above)) / (read.within + noise)
     gain = information.bits(read.above, square) * likely[:, None]
-    result: Array = gain / (cost[:, None] + runs + beside)
+    builds = cost[:, :1] + cost[:, 1:] * (beside > 0)
+    result: Array = gain / (builds + runs + beside)
     return result
 
 
 def hopeless(
-    choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float, drop: float
-) -> bool:
+    choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float, drop: float,
+    *, may_build: bool, asked: float,
+) -> bool:  # fmt: skip
     """Whether to give up: what was spent and what is still to be expected are out of all proportion.
 
-    ``drop`` is the difference between the ends, in log units.
+    ``drop`` is the difference between the ends, in log units; ``asked`` the probability of an answer.
 
     A step that promises next to nothing is not worth taking. And where the bits that are missing, at the price of the
     best next ones, would make the hunt several times dearer than a usual search for a change of this size, something
     is in the way that more runs do not mend: levels that no single culprit explains, or a change that was overrated.
     If all that is left is to repeat builds, hope is shorter; and so it is while it is open whether anything changed.
+    And where no build is allowed any more, repeats can only tell classes apart: once one of several members is as sure
+    as an answer has to be, they are in vain.
     """
+    repeats = choice.order.plan[0].candidate in record.builds
+    between = posterior.culprit if repeats and not may_build else classes.spread(posterior.culprit)
+    top = int(posterior.culprit.argmax())
+    if repeats and not may_build and classes.members[top] > 1 and posterior.culprit[top] >= asked:
+        return True
     favoured = _ideal(-float(posterior.culprit @ posterior.fit.drop), posterior, build_cost)
     if choice.rate < POINTLESS * favoured:
         return True
-    missing = max(_entropy(classes.spread(posterior.culprit)) - ENOUGH_BITS, ENOUGH_BITS)
+    missing = max(_entropy(between) - ENOUGH_BITS, ENOUGH_BITS)
     bits = _entropy(classes.weight) * (
         1 + posterior.drifting / 2
     )  # on a host that drifts, runs need others beside them
     usual, foreseen = bits / favoured, bits / _ideal(drop, posterior, build_cost)
     spent = len(record.value) + len(record.built) * build_cost**BUILD_EXPONENT
-    repeats = choice.order.plan[0].candidate in record.builds
     through_failures = record.skipped and not repeats  # such a step promises little only because it may not build
     patience = PATIENCE * float(np.clip(posterior.change, LEAST, 1.0))
     if not through_failures and (
@@ -183,16 +192,20 @@ def _ideal(drop: float, posterior: Posterior, build_cost: float) -> float:
     return max(float((gain / (build_cost**BUILD_EXPONENT + RUNS)).max()), 1e-9)
 
 
-def _references(record: Record, classes: Classes, posterior: Posterior, rows: Sequence[int]) -> list[list[int]]:
+def _references(
+    record: Record, classes: Classes, posterior: Posterior, rows: Sequence[int], made: Collection[int]
+) -> list[list[int]]:
     """For the candidate of each row of readings (-1: none yet) the rows of the builds to compare it with.
 
-    These are the tightest builds whose label is certain, which the proof will need too.
+    These are the tightest builds whose label is certain, which the proof will need too; of those that the host has not
+    ``made`` none, as long as there are others on that side.
     """
     slow = classes.slow @ posterior.culprit
     runs = np.bincount(record.build, minlength=len(slow))
     usable = [i for i, b in enumerate(record.builds) if b not in record.skipped]
-    fast_ones = sorted((i for i in usable if slow[i] < SURE), key=lambda i: -slow[i])
-    slow_ones = sorted((i for i in usable if slow[i] > 1 - SURE), key=lambda i: slow[i])
+    here = {i for i in usable if record.builds[i] in made}
+    fast_ones = sorted((i for i in usable if slow[i] < SURE), key=lambda i: (i not in here, -slow[i]))
+    slow_ones = sorted((i for i in usable if slow[i] > 1 - SURE), key=lambda i: (i not in here, slow[i]))
     pairs = ([i for side in (fast_ones, slow_ones) for i in [j for j in side[:2] if j != row][:1]] for row in rows)
     return [sorted(pair, key=lambda i: runs[i]) for pair in pairs]  # the one known less well gets the odd run
 

@@ -29,6 +29,9 @@ DRIFT_LIKELY = 0.75  # probability from which a host is taken to drift
 PROVEN = 2.2  # standard errors between culprit and parent
 
 
+Readings = NDArray[np.int64]  # positions in the record
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Duel:
     """The fresh runs of the culprit and of one parent."""
@@ -98,15 +101,15 @@ def confirmation(
 
 
 def _duel(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> Duel:
-    """Fresh runs of both sides; the pair counts if its runs are within ``reach`` readings of each other."""
+    """Fresh runs of both sides; the pair counts if its runs are within ``reach`` readings of each other on one host."""
     slow, fast = record.readings(culprit), record.readings(parent)
     if len(slow) and len(fast):
         start = max(slow[0], fast[0])
         slow, fast = slow[slow > start], fast[fast > start]
-        slow, fast = slow[_near(slow, fast, reach)], fast[_near(fast, slow, reach)]
+        slow, fast = slow[_near(record, slow, fast, reach)], fast[_near(record, fast, slow, reach)]
     if not len(slow) or not len(fast):
         return Duel(parent, record.value[slow[:0]], record.value[fast[:0]], None)
-    low, high = record.value[slow], record.value[fast]
+    low, high = _on_one_host(record, slow, fast)
     variance = levels.noise**2 * (1 / len(low) + 1 / len(high))
     freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
     runs = min(len(low), len(high))
@@ -114,12 +117,24 @@ def _duel(record: Record, levels: Levels, culprit: int, parent: int, reach: int)
     return Duel(parent, low, high, contrast)
 
 
-def _near(these: NDArray[np.int64], others: NDArray[np.int64], reach: int) -> NDArray[np.bool_]:
-    """Which of ``these`` positions have one of ``others`` within ``reach``."""
-    if not len(these) or not len(others):
-        return np.zeros(len(these), bool)
-    near: NDArray[np.bool_] = np.abs(these[:, None] - others[None]).min(axis=1) <= reach
+def _near(record: Record, these: Readings, others: Readings, reach: int) -> NDArray[np.bool_]:
+    """Which of ``these`` have one of ``others`` within ``reach``, whatever other hosts were at."""
+    apart = np.abs(record.turn[these][:, None] - record.turn[others][None])
+    near: NDArray[np.bool_] = ((apart <= reach) & (record.host[these][:, None] == record.host[others][None])).any(
+        axis=1
+    )
     return near
+
+
+def _on_one_host(record: Record, slow: Readings, fast: Readings) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The values of both sides as if the first host had measured all: hosts that both sides share may differ in speed."""
+    low, high = record.value[slow], record.value[fast]
+    hosts = np.unique(record.host[slow])
+    middle = {h: (low[record.host[slow] == h].mean() + high[record.host[fast] == h].mean()) / 2 for h in hosts}
+    for host in hosts[1:]:
+        low[record.host[slow] == host] -= middle[host] - middle[hosts[0]]
+        high[record.host[fast] == host] -= middle[host] - middle[hosts[0]]
+    return low, high
 
 
 def _centre(values: NDArray[np.float64]) -> float:

@@ -58,6 +58,7 @@ class _Known:
     graph: Graph
     policy: Policy
     record: Record
+    in_flight: Sequence[Measure]
     steps: list[Step] = field(default_factory=list)
     changes: dict[int, float] = field(default_factory=dict)  # of the log metric, by candidate
     stretches: dict[int, float] = field(default_factory=dict)  # the same, by the first build after what does not build
@@ -68,11 +69,13 @@ class _Known:
     @property
     def stopped(self) -> str:
         """Why no more may be measured; at least not what needs a build."""
-        return budget.spent(self.record, self.policy) or budget.NO_BUILDS
+        return budget.spent(self.record, self.policy, self.in_flight) or budget.NO_BUILDS
 
     def allows(self, order: Measure) -> bool:
         """Whether the budget has room for an order."""
-        return not budget.spent(self.record, self.policy) and budget.builds_allowed(order, self.record, self.policy)
+        if budget.spent(self.record, self.policy, self.in_flight):
+            return False
+        return budget.builds_allowed(order, self.record, self.policy, self.in_flight)
 
 
 def every(
@@ -83,7 +86,7 @@ def every(
     if isinstance(whole.order, Measure) or _final(whole):
         return whole
     inner = replace(_unlimited(policy), direction=Direction.ANY)
-    known = _Known(graph, policy, arrange(observations, policy, graph.size - 1))
+    known = _Known(graph, policy, arrange(observations, policy, graph.size - 1), in_flight)
     waiting = [_Piece(0, graph.size - 1)]
     looked_at: set[_Piece] = set()
     while waiting:
@@ -99,7 +102,7 @@ def every(
                 order = part.outer(decision.order)
                 if known.allows(order):
                     belief = _seen_from_outside(part, decision.belief, whole)
-                    return Decision(budget.within(order, known.record, policy), belief)
+                    return Decision(budget.within(order, known.record, policy, in_flight), belief)
                 known.doubts[piece] = _broken_off(known, part, decision.belief)
             else:
                 waiting += _settle(known, part, piece, decision.order)

@@ -10,7 +10,7 @@ from perfbisect.core.graph import Graph
 from perfbisect.core.knowledge import know
 from perfbisect.core.no_culprit import nothing_found, nothing_known, pointless, undecided
 from perfbisect.core.observation import Observation
-from perfbisect.core.order import Decision, Measure, Order
+from perfbisect.core.order import Decision, Found, Measure, Order
 from perfbisect.core.policy import Policy
 from perfbisect.core.pursuit import pursue
 from perfbisect.core.record import Record, arrange
@@ -22,30 +22,32 @@ def largest(
     """The next order of the hunt over ``graph``; ``in_flight`` are measurements that other hosts are at."""
     bad = graph.size - 1
     record = arrange(observations, policy, bad)
-    if early := _before_readings(graph, record, policy, bad):
+    if early := _before_readings(graph, record, policy, bad, in_flight):
         return Decision(_placed(early, in_flight), prior_belief(graph))
     known = know(graph, policy, record, classes(graph, record))
     ends, belief = known.ends, known.belief
     if known.nothing:
         return Decision(nothing_found(record, ends), belief)
-    if spent := budget.spent(record, policy):
-        return Decision(undecided(belief, policy, spent), belief)
     if not known.differ:
         order: Order = both_ends.further_look(ends, bad)
     else:
         order = pursue(known, _free_host(in_flight), in_flight)
+    if not isinstance(order, Found) and (spent := budget.spent(record, policy, in_flight)):
+        return Decision(undecided(belief, policy, spent), belief)
     if isinstance(order, Measure):
-        order = budget.within(order, record, policy)
+        order = budget.within(order, record, policy, in_flight)
     return Decision(_placed(order, in_flight), belief)
 
 
-def _before_readings(graph: Graph, record: Record, policy: Policy, bad: int) -> Order | None:
+def _before_readings(
+    graph: Graph, record: Record, policy: Policy, bad: int, in_flight: Sequence[Measure]
+) -> Order | None:
     """The order while there is nothing to infer from."""
     if (verdict := pointless(graph, record, bad)) or min(record.runs(0), record.runs(bad)) > 0:
         return verdict
-    if spent := budget.spent(record, policy):
+    if spent := budget.spent(record, policy, in_flight):
         return nothing_known(graph, spent)
-    return budget.within(both_ends.first_look(bad, record.build_runs(policy)), record, policy)
+    return budget.within(both_ends.first_look(bad, record.build_runs(policy)), record, policy, in_flight)
 
 
 def _placed(order: Order, in_flight: Sequence[Measure]) -> Order:

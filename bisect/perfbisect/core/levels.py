@@ -151,14 +151,14 @@ def _spread(record: Record, weight: NDArray[np.float64]) -> float:
 
 
 def _pace(record: Record) -> float:
-    """Minutes between neighbouring readings; builds in between are not counted (the lower half is)."""
-    gaps = np.diff(np.sort(record.at))
+    """Minutes between neighbouring readings of a host; builds in between are not counted (the lower half is)."""
+    gaps = np.concatenate([np.diff(np.sort(record.at[record.host == host])) for host in np.unique(record.host)])
     gaps = gaps[gaps > 0]
     return float(np.median(gaps)) if len(gaps) else record.run_seconds / 60
 
 
 def _group(record: Record, weight: NDArray[np.float64]) -> _Groups:
-    order = np.argsort(record.at, kind="stable")
+    order = np.lexsort((record.at, record.host))  # what other hosts do meanwhile does not end a visit
     build, visit, host = record.build[order], record.visit[order], record.host[order]
     new = np.ones(len(order), bool)
     new[1:] = (np.diff(build) != 0) | (np.diff(visit) != 0) | (np.diff(host) != 0)

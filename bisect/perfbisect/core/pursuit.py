@@ -24,15 +24,15 @@ def pursue(known: Knowledge, host: int, in_flight: Sequence[Measure]) -> Order:
     asked = min(policy.confidence, CAP)
     if posterior.change > asked:  # otherwise it is not the place that is in doubt
         asked = min(asked / posterior.change, CAP)
-    if answer.probability >= asked and (order := _conclude(known, answer)) is not None:
+    if answer.probability >= asked and (order := _conclude(known, answer, in_flight)) is not None:
         return order
     cost = record.build_runs(policy)
-    choice = choose(
-        record, known.levels, groups, posterior, cost, may_build=budget.may_build(record, policy),
-        host=host, busy=busy,
-    )  # fmt: skip
-    if choice is None or hopeless(choice, groups, posterior, record, cost, known.ends.drop):
-        return _give_up(known, BY_CHANCE if answer.probability >= asked else _why_stuck(known))
+    may_build = budget.may_build(record, policy, in_flight)
+    choice = choose(record, known.levels, groups, posterior, cost, may_build=may_build, host=host, busy=busy)
+    if choice is None or hopeless(
+        choice, groups, posterior, record, cost, known.ends.drop, may_build=may_build, asked=asked
+    ):
+        return _give_up(known, BY_CHANCE if answer.probability >= asked else _why_stuck(known, may_build=may_build))
     return choice.order
 
 
@@ -46,7 +46,7 @@ def _give_up(known: Knowledge, reason: str) -> Order:
     return undecided(known.belief, known.policy, reason)
 
 
-def _conclude(known: Knowledge, answer: Answer) -> Order | None:
+def _conclude(known: Knowledge, answer: Answer, in_flight: Sequence[Measure] = ()) -> Order | None:
     """The proof of a culprit, or the verdict once it stands.
 
     None if it stands, but whether anything changed at all is still open, and the ends can tell no more of it.
@@ -57,7 +57,7 @@ def _conclude(known: Knowledge, answer: Answer) -> Order | None:
     parents = opponents(graph, record, answer.slow) if answer.certain else (answer.fast,)
     proof = duels(record, known.levels, answer.slow, parents)
     if (more := confirmation(record, posterior, known.levels.noise, answer.slow, proof)) is not None:
-        if not budget.builds_allowed(more, record, policy):
+        if not budget.builds_allowed(more, record, policy, in_flight):
             return undecided(belief, policy, budget.NO_BUILDS)
         return more
     if not answer.certain:
@@ -75,10 +75,10 @@ def _conclude(known: Knowledge, answer: Answer) -> Order | None:
     return Found(Step(answer.slow, stated, weakest.ratio(record.sign), parents, stand_ins, prior))
 
 
-def _why_stuck(known: Knowledge) -> str:
+def _why_stuck(known: Knowledge, *, may_build: bool) -> str:
     """Why no measurement promises anything."""
     record, groups, posterior = known.record, known.groups, known.posterior
-    if not budget.may_build(record, known.policy):
+    if not may_build:
         return budget.NO_BUILDS
     top = groups.of_class(int(posterior.culprit.argmax()))
     if len(top) > 1 and record.skipped.intersection(top.tolist()):

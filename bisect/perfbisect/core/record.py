@@ -32,7 +32,7 @@ class Record:
     on: Mapping[int, frozenset[int]]  # candidate → the hosts that have its build; without an entry all have it
     skipped: frozenset[int]
     attempted: frozenset[int]  # built, or skipped in this hunt: what failed in an earlier one took no time in this
-    build_seconds: tuple[float, ...]  # builds and failed attempts, what was there already left out
+    build_seconds: tuple[float, ...]  # builds on every host and failed attempts, what was there already left out
     minutes: float  # since the hunt began, as far as the observations tell
 
     def name(self, candidate: int) -> int:
@@ -54,13 +54,23 @@ class Record:
         return np.flatnonzero(self.build == self.builds.index(name)) if name in self.builds else np.empty(0, np.int64)
 
     @cached_property
+    def turn(self) -> NDArray[np.int64]:
+        """The place of each reading among those of its host, (readings,)."""
+        turn = np.empty(len(self.host), np.int64)
+        for host in np.unique(self.host):
+            turn[self.host == host] = np.arange(int((self.host == host).sum()))
+        return turn
+
+    @cached_property
     def run_seconds(self) -> float:
         """What a run costs here."""
         return max(float(np.median(self.seconds)), 1e-3) if len(self.seconds) else 1.0
 
     def build_runs(self, policy: Policy) -> float:
         """The expected cost of one more build, in runs."""
-        seen = self.build_seconds[2:] or self.build_seconds[1:]  # the first is made with an empty compiler cache
+        hosts = len(frozenset[int]().union(*self.on.values())) or 1
+        # the first of a host is made with an empty compiler cache
+        seen = self.build_seconds[2 * hosts :] or self.build_seconds[hosts:]
         return float(np.median(seen)) / self.run_seconds if seen and len(self.seconds) else policy.build_cost
 
 
@@ -77,11 +87,14 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
                 readings.append(seen)
                 minutes = max(minutes, seen.at + seen.seconds / 120)
             case Built():
-                if seen.candidate not in built and seen.seconds > 0:
+                there = on.get(seen.candidate, frozenset())
+                if seen.seconds > 0 and (
+                    seen.candidate not in built or (seen.host is not None and seen.host not in there)
+                ):
                     costs.append(seen.seconds)
                 built.add(seen.candidate)
                 if seen.host is not None:
-                    on[seen.candidate] = on.get(seen.candidate, frozenset()) | {seen.host}
+                    on[seen.candidate] = there | {seen.host}
                 if seen.same_as is not None:
                     _join(same, seen.candidate, seen.same_as)
             case Skipped():

@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     RULE = 13
     GRAPH = 14
     FLAKES = 15
+    VISITS = 16
 
 
 def generator(seed: int, purpose: Purpose, which: int = 0) -> np.random.Generator:

@@ -10,6 +10,7 @@ class Habits:
     noise: float = 0.01  # s.d. of a run
     slow_noise: float = 1.0  # the same of builds with the culprit in them, as a multiple
     layout: float = 0.005  # s.d. of a build: repeating its runs does not average it away
+    visits: float = 0.0  # s.d. of a visit: all runs of one start of the server share it
     outliers: float = 0.02  # share of runs that are slowed down, typically by ten times the noise
     lucky: float = 0.0  # share of the outliers that are sped up instead
     second_speed: tuple[float, float] = (0.0, 0.0)  # share of runs, change

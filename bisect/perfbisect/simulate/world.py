@@ -1,12 +1,14 @@
 """A history with a hidden culprit and a host with hidden habits, which carry out orders.
 
 The log of the metric of one run is
-    level(build) + layout(build) + course of the host(time) + noise (now and then an outlier, or a second speed).
-The same seed gives the same world; the n-th run of a build has the same noise whoever asks for it and when.
+    level(build) + layout(build) + course of the host(time) + visit + noise (now and then an outlier, or a second speed).
+The same seed gives the same world; the n-th run of a build has the same noise whoever asks for it and when, and so has
+the n-th visit to it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 
@@ -26,7 +28,7 @@ SAME_SIZE = 0.999  # drops this close to the largest are as large
 class World:
     """A lab over ``graph``: ``steps`` are the changes of the log metric by candidate.
 
-    A build that is made once is there for every host. ``seconds`` and the clocks count simulated time.
+    Each host builds for itself what it measures, with a compiler cache of its own. The clocks count simulated time.
     """
 
     graph: Graph
@@ -40,15 +42,16 @@ class World:
     culprits: frozenset[int] | None = None  # right answers; None: the largest drops
     seed: int = 0
     runs: int = 0
-    builds: int = 0
+    builds: int = 0  # on all hosts
     build_seconds: dict[int, float] = field(default_factory=dict)  # by candidate, failed attempts included
     _clocks: dict[int, float] = field(default_factory=dict)
     _courses: dict[int, Course] = field(default_factory=dict)
     _noise: dict[int, np.random.Generator] = field(default_factory=dict)
     _flakes: dict[int, np.random.Generator] = field(default_factory=dict)
+    _visits: dict[int, np.random.Generator] = field(default_factory=dict)
     _runs: dict[int, int] = field(default_factory=dict)
     _levels: dict[int, float] = field(default_factory=dict)
-    _built: dict[int, int] = field(default_factory=dict)  # candidate → the first one built with its binary
+    _built: dict[int, list[int]] = field(default_factory=dict)  # host → the candidates that are there, in this order
 
     @property
     def now(self) -> float:
@@ -71,31 +74,39 @@ class World:
                 seen.append(made)
             if isinstance(made, Skipped):
                 return seen
-        for candidate in interleave(order.plan):
-            value = self.run(candidate, order.host)
-            if value is None:
-                return [*seen, Skipped(candidate, "crashes", self.habits.run_seconds)]
-            middle = (self.clock(order.host) - self.habits.run_seconds / 2) / 60
-            seen.append(Reading(candidate, value, middle, self.runs, order.host, self.habits.run_seconds))
+        seconds = self.habits.run_seconds
+        for candidate, neighbours in groupby(interleave(order.plan)):
+            visit, effect = self.runs + 1, self._visit(candidate)
+            for _ in neighbours:
+                value = self.run(candidate, order.host, effect)
+                if value is None:
+                    return [*seen, Skipped(candidate, "crashes", seconds)]
+                middle = (self.clock(order.host) - seconds / 2) / 60
+                number = visit if self.habits.visits else self.runs  # a host without visits starts no server
+                seen.append(Reading(candidate, value, middle, number, order.host, seconds))
         return seen
 
     def build(self, candidate: int, host: int = 0) -> Built | Skipped | None:
-        """Make a build; None if it is there."""
-        if candidate in self._built:
+        """Make a build; None if this host has it."""
+        there = self._built.setdefault(host, [])
+        if candidate in there:
             return None
-        seconds = self._cost(candidate)
+        seconds = self._cost(candidate, there)
         self.builds += 1
         self.build_seconds[candidate] = self.build_seconds.get(candidate, 0.0) + seconds
         self.wait(host, self.clock(host) + seconds)
         if candidate in self.unbuildable or self._flakes_now(candidate):
             return Skipped(candidate, "does not build", seconds)
         binary = self.binaries.get(candidate, candidate)
-        same = next((v for v in self._built if self.binaries.get(v, v) == binary), None)
-        self._built[candidate] = candidate if same is None else same
-        return Built(candidate, seconds, same)
+        same = next((v for v in there if self.binaries.get(v, v) == binary), None)
+        there.append(candidate)
+        return Built(candidate, seconds, same, host)
 
-    def run(self, candidate: int, host: int = 0) -> float | None:
-        """The log metric of one run, of a build that is made first if need be; None if it fails."""
+    def run(self, candidate: int, host: int = 0, visit: float | None = None) -> float | None:
+        """The log metric of one run, of a build that is made first if need be; None if it fails.
+
+        ``visit`` is what it shares with the other runs of its visit; without it the visit is its own.
+        """
         if isinstance(self.build(candidate, host), Skipped):
             return None
         habits = self.habits
@@ -106,7 +117,8 @@ class World:
         if host not in self._courses:
             self._courses[host] = Course(habits, self.seed, host)
         course = self._courses[host].at(self.clock(host) - habits.run_seconds / 2)
-        return self.level(candidate) + course + self._disturbance(candidate, host)
+        effect = self._visit(candidate) if visit is None else visit
+        return self.level(candidate) + course + effect + self._disturbance(candidate, host)
 
     def level(self, candidate: int) -> float:
         """The true log metric of a build, layout included."""
@@ -128,6 +140,14 @@ class World:
         """Let a host come to a later time."""
         self._clocks[host] = max(self.clock(host), until)
 
+    def _visit(self, candidate: int) -> float:
+        """What the next visit to a build adds to all of its runs."""
+        if not self.habits.visits:
+            return 0.0
+        if candidate not in self._visits:
+            self._visits[candidate] = generator(self.seed, Purpose.VISITS, candidate)
+        return self.habits.visits * float(self._visits[candidate].normal())
+
     def _flakes_now(self, candidate: int) -> bool:
         """Whether this attempt to build fails by chance; each attempt is a new one."""
         if not self.habits.flaky or candidate in (0, self.graph.size - 1):
@@ -136,10 +156,10 @@ class World:
             self._flakes[candidate] = generator(self.seed, Purpose.FLAKES, candidate)
         return bool(self._flakes[candidate].random() < self.habits.flaky)
 
-    def _cost(self, candidate: int) -> float:
+    def _cost(self, candidate: int, there: Collection[int]) -> float:
         """Seconds that a build takes: less, the nearer one is that is there."""
         habits = self.habits
-        distance = min((abs(candidate - v) for v in self._built), default=None)
+        distance = min((abs(candidate - v) for v in there), default=None)
         share = 1.0
         if distance is not None and habits.cached_share < 1:
             share = min(1.0, habits.cached_share + distance / habits.cache_reach)
