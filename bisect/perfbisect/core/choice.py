@@ -52,7 +52,7 @@ def choose(
     *, may_build: bool, host: int = 0, busy: Collection[int] = (),
 ) -> Choice | None:  # fmt: skip
     """The best measurement on ``host``, or None if there is none; ``busy`` candidates are left to others."""
-    chance = chance_to_build(len(classes.of), record.skipped, (*record.builds, *record.built, *record.same))
+    chance = chance_to_build(classes.reach, record.skipped, (*record.builds, *record.built, *record.same))
     measured = [b for b in record.builds if b not in record.skipped]
     new = splits(record, classes, posterior, chance, busy, may_build=may_build)
     candidates = [v for v in (*measured, *new) if v not in busy]
