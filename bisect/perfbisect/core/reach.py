@@ -11,7 +11,7 @@ exactly and the rest is left open (NaN): a side branch is entered once its merge
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -80,40 +80,22 @@ class Reach:
         height[self._order] = np.repeat(np.array(top) + 1 - self._start - length, length) + np.arange(self.size)
         return height
 
-    def relatives(self, marked: Sequence[int]) -> tuple[list[tuple[int, int]], NDArray[np.int64]]:
-        """Which of ``marked`` (all different) are ancestors, and which descendants, of each candidate but itself.
+    def cut(self, marked: Iterable[int]) -> tuple[NDArray[np.int64], list[list[int]]]:
+        """The history in pieces: segments, with each of ``marked`` a piece of its own.
 
-        Returns the pairs of these two sets that occur, bit i for ``marked[i]``, and which of them is whose, shape (size,).
+        Returns the piece of each candidate, shape (size,), and for each piece those right below it. Lower ones come first.
         """
-        own: dict[int, list[int]] = {}
-        for i in sorted(range(len(marked)), key=marked.__getitem__):
-            own.setdefault(int(self.segment[marked[i]]), []).append(i)
-        mine = [0] * self.segments
-        for segment, here in own.items():
-            mine[segment] = sum(1 << i for i in here)
-        before, after = [0] * self.segments, [0] * self.segments
-        for segment, below in enumerate(self._below):
-            for lower in below:
-                before[segment] |= before[lower] | mine[lower]
-        for segment in range(self.segments - 1, -1, -1):
-            for lower in self._below[segment]:
-                after[lower] |= after[segment] | mine[segment]
-        pairs: dict[tuple[int, int], int] = {}
-        number = [pairs.setdefault(pair, len(pairs)) for pair in zip(before, after, strict=True)]
-        whose = np.array(number)[self.segment]
-        for segment, here in own.items():
-            end = self._start[segment + 1] if segment + 1 < self.segments else self.size
-            rest = self._order[self._start[segment] : end]
-            past, to_come = before[segment], after[segment] | mine[segment]
-            for i in here:
-                place = int(np.searchsorted(rest, marked[i]))
-                whose[rest[:place]] = pairs.setdefault((past, to_come), len(pairs))
-                to_come ^= 1 << i
-                whose[marked[i]] = pairs.setdefault((past, to_come), len(pairs))
-                past |= 1 << i
-                rest = rest[place + 1 :]
-            whose[rest] = pairs.setdefault((past, to_come), len(pairs))
-        return list(pairs), whose
+        place = np.flatnonzero(np.isin(self._order, list(marked)))
+        first = np.unique(np.concatenate((self._start, place, place + 1)))
+        first = first[first < self.size]
+        piece = np.empty(self.size, np.int64)
+        piece[self._order] = np.repeat(np.arange(len(first)), np.diff(np.append(first, self.size)))
+        lowest = np.searchsorted(first, self._start)
+        highest = np.append(lowest[1:], len(first)) - 1
+        below = [[i - 1] for i in range(len(first))]
+        for own, lower in zip(lowest.tolist(), self._below, strict=True):
+            below[own] = highest[lower].tolist()
+        return piece, below
 
     def _strictly_below(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
         """For every segment the weight of the segments strictly below it."""
