@@ -17,7 +17,9 @@ from perfbisect.core.classes import Classes
 from perfbisect.core.levels import Levels, Present
 from perfbisect.core.model import Posterior
 from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.core.policy import Policy
 from perfbisect.core.prediction import Prediction, predict
+from perfbisect.core.prices import price
 from perfbisect.core.record import Record
 from perfbisect.core.skips import chance_to_build
 from perfbisect.core.splits import splits
@@ -48,7 +50,7 @@ class Choice:
 
 
 def choose(
-    record: Record, levels: Levels, classes: Classes, posterior: Posterior, build_cost: float,
+    record: Record, levels: Levels, classes: Classes, posterior: Posterior, policy: Policy,
     *, may_build: bool, host: int = 0, busy: Collection[int] = (),
 ) -> Choice | None:  # fmt: skip
     """The best measurement on ``host``, or None if there is none; ``busy`` candidates are left to others."""
@@ -64,11 +66,10 @@ def choose(
     new_build = np.array([v not in made for v in candidates])
     references = _references(record, classes, posterior, rows)
     drift = _Drift.of(record, levels, posterior, host)
-    gaps = np.where(new_build, build_cost * record.run_seconds / 60, 0.0)
     likely = np.array([1.0 if row >= 0 else chance[v] for v, row in zip(candidates, rows, strict=True)])
-    score = _scores(
-        seen, build_cost**BUILD_EXPONENT * new_build, likely, drift, gaps, _weights(references, len(record.builds))
-    )
+    cost = np.where(new_build, price(record, policy, candidates, likely), 0.0)
+    gaps = cost * record.run_seconds / 60
+    score = _scores(seen, cost**BUILD_EXPONENT, likely, drift, gaps, _weights(references, len(record.builds)))
     option, k = divmod(int(score.argmax()), score.shape[1])
     best = float(score[option, k])
     runs, besides = _batches()

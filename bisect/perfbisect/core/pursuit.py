@@ -28,7 +28,7 @@ def pursue(known: Knowledge, host: int, in_flight: Sequence[Measure]) -> Order:
         return order
     cost = record.build_runs(policy)
     choice = choose(
-        record, known.levels, groups, posterior, cost, may_build=budget.may_build(record, policy),
+        record, known.levels, groups, posterior, policy, may_build=budget.may_build(record, policy),
         host=host, busy=busy,
     )  # fmt: skip
     if choice is None or hopeless(choice, groups, posterior, record, cost, known.ends.drop):

@@ -4,7 +4,7 @@ Readings are oriented once, here: whatever the direction hunted, *slow* means a 
 with equal binaries share one build, named by its smallest candidate, and so share their readings.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +13,15 @@ from numpy.typing import NDArray
 
 from perfbisect.core.observation import Built, Observation, Reading, Skipped
 from perfbisect.core.policy import Direction, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """To build a candidate."""
+
+    seconds: float
+    works: bool
+    distance: int  # in candidates, to the nearest that was built before; 0 for the first
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +41,7 @@ class Record:
     on: Mapping[int, frozenset[int]]  # candidate → the hosts that have its build; without an entry all have it
     skipped: frozenset[int]
     attempted: frozenset[int]  # built, or skipped in this hunt: what failed in an earlier one took no time in this
-    build_seconds: tuple[float, ...]  # builds and failed attempts, what was there already left out
+    attempts: tuple[Attempt, ...]  # to build, in time order; what was there already left out
     minutes: float  # since the hunt began, as far as the observations tell
 
     def name(self, candidate: int) -> int:
@@ -59,15 +68,19 @@ class Record:
         return max(float(np.median(self.seconds)), 1e-3) if len(self.seconds) else 1.0
 
     def build_runs(self, policy: Policy) -> float:
-        """The expected cost of one more build, in runs."""
-        seen = self.build_seconds[2:] or self.build_seconds[1:]  # the first is made with an empty compiler cache
+        """The usual cost of one more build that works, in runs."""
+        seen = [attempt.seconds for attempt in self.attempts if attempt.works]
+        seen = seen[2:] or seen[1:]  # the first is made with an empty compiler cache
         return float(np.median(seen)) / self.run_seconds if seen and len(self.seconds) else policy.build_cost
 
 
 def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Record:
     """The record of ``observations``; ``bad`` is the candidate at the bad end."""
     same: dict[int, int] = {}
-    built, skipped, attempted, costs = set(), set(), set(), []
+    built: set[int] = set()
+    skipped: set[int] = set()
+    attempted: set[int] = set()
+    attempts: list[Attempt] = []
     on: dict[int, frozenset[int]] = {}
     readings: list[Reading] = []
     minutes = 0.0
@@ -78,7 +91,7 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
                 minutes = max(minutes, seen.at + seen.seconds / 120)
             case Built():
                 if seen.candidate not in built and seen.seconds > 0:
-                    costs.append(seen.seconds)
+                    attempts.append(_attempt(seen, built))
                 built.add(seen.candidate)
                 if seen.host is not None:
                     on[seen.candidate] = on.get(seen.candidate, frozenset()) | {seen.host}
@@ -88,7 +101,8 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
                 skipped.add(seen.candidate)
                 if seen.seconds > 0:
                     attempted.add(seen.candidate)
-                    costs.append(seen.seconds)
+                    if seen.candidate not in built:  # otherwise it was a run that failed
+                        attempts.append(_attempt(seen, built))
     candidates = np.array([same.get(r.candidate, r.candidate) for r in readings], np.int64)
     builds, build = np.unique(candidates, return_inverse=True)
     value = np.array([r.value for r in readings], np.float64)
@@ -107,9 +121,14 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
         on=on,
         skipped=frozenset(skipped),
         attempted=frozenset(built | attempted),
-        build_seconds=tuple(costs),
+        attempts=tuple(attempts),
         minutes=minutes,
     )
+
+
+def _attempt(seen: Built | Skipped, built: Collection[int]) -> Attempt:
+    distance = min((abs(seen.candidate - v) for v in built), default=0)
+    return Attempt(seen.seconds, isinstance(seen, Built), distance)
 
 
 def _join(same: dict[int, int], one: int, other: int) -> None:

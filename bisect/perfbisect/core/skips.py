@@ -20,7 +20,12 @@ from numpy.typing import NDArray
 
 from perfbisect.core.reach import Reach
 
+Array = NDArray[np.float64]
+
 FADING = 0.6  # of the belief that something between two failures builds, with each further failure around it
+PARTED = (
+    0.88  # the same of the belief that a branch mended what was broken where it left: one branch says little of others
+)
 
 
 class _Sides(NamedTuple):
@@ -43,13 +48,16 @@ class _Doubt(NamedTuple):
     extent: float
     fading: float
 
-    def at(self, height: NDArray[np.int64]) -> NDArray[np.float64]:
+    def at(self, height: NDArray[np.int64]) -> Array:
         """The chance of descendants: it builds, or one of them mended it."""
         far = height - self.height
         return self.chance + (1 - self.chance) * self.fading * far / (far + self.extent)
 
 
-def chance_to_build(reach: Reach, skipped: Iterable[int], built: Iterable[int]) -> NDArray[np.float64]:
+NO_DOUBT = _Doubt(1.0, 0, 0, 1.0, 1.0)
+
+
+def chance_to_build(reach: Reach, skipped: Iterable[int], built: Iterable[int]) -> Array:
     """Probability for each candidate, shape (size,): 0 for skipped ones, 1 where nothing speaks against it."""
     failed = set(skipped)
     if not failed:
@@ -69,7 +77,7 @@ def chance_to_build(reach: Reach, skipped: Iterable[int], built: Iterable[int]) 
     chance *= fading
     chance[tried] = 1.0
     chance[list(failed)] = 0.0
-    if len(below) > len(tried) * 2 + 1:
+    if reach.segments > 1:
         _inherit(chance, seen, reach, piece, below, kin)
     return chance
 
@@ -90,35 +98,34 @@ def _kin(tried: list[int], below: list[list[int]]) -> tuple[list[int], list[int]
 
 
 def _inherit(
-    chance: NDArray[np.float64], seen: "_Tried", reach: Reach, piece: NDArray[np.int64], below: list[list[int]],
+    chance: Array, seen: "_Tried", reach: Reach, piece: NDArray[np.int64], below: list[list[int]],
     kin: list[tuple[int, int]],
 ) -> None:  # fmt: skip
-    """Lower the chance of what descends from where a failing branch left, wherever nothing shows that it was mended."""
+    """Lower the chance of what descends from where a failing branch left, unless a success between shows it mended."""
     last = np.zeros(len(below), np.int64)
-    last[piece] = np.arange(reach.size)
+    last[piece] = np.arange(reach.size)  # the last of each piece, since later ones overwrite it
     height, likely = reach.height[last].tolist(), chance[last].tolist()
-    tried = {place: i for i, place in enumerate(piece[seen.candidates].tolist())}
-    failing = {pair: seen.failing(*pair) for pair in set(kin)}
+    tried = dict(zip(piece[seen.candidates].tolist(), range(len(seen.candidates)), strict=True))
+    above, spread = {}, {}
+    for pair in set(kin):
+        under, over = seen.failing(*pair)
+        above[pair], spread[pair] = over, seen.spread(under | over)
     doubts: list[_Doubt | None] = []
     for own, lower in enumerate(below):
-        before, after = kin[own]
         if own in tried:
-            after |= 1 << tried[own]
+            doubts.append(None)
+            continue
+        before, after = kin[own]
         found = [doubt for i in lower if (doubt := doubts[i])]
         for i in lower:
-            under, over = failing[kin[i]]
-            if over & ~after and i not in tried:
-                heights = [seen.height[k] for k in _members(under | over)]
-                fading = FADING ** max(len(heights) - 2, 0)
-                found.append(_Doubt(likely[i], height[i], i, 1 + (max(heights) - min(heights)) / 2, fading))
-        found = [doubt for doubt in found if not kin[doubt.piece][1] & before & ~seen.failed]
-        doubt = min(found, default=None)
-        if own in tried:
-            doubt = None
-        elif doubt:
+            if i not in tried and above[kin[i]] & ~after:
+                found.append(_Doubt(likely[i], height[i], i, *spread[kin[i]]))
+        mended = before & ~seen.failed
+        doubt = min((doubt for doubt in found if not kin[doubt.piece][1] & mended), default=None)
+        if doubt:
             likely[own] = min(likely[own], float(doubt.at(np.array(height[own]))))
         doubts.append(doubt)
-    rows = np.array([doubt or (1.0, 0, 0, 1.0, 0.0) for doubt in doubts])[piece].T
+    rows = np.array([doubt or NO_DOUBT for doubt in doubts])[piece].T
     np.minimum(chance, _Doubt(*rows).at(reach.height), out=chance)
 
 
@@ -145,6 +152,11 @@ class _Tried:
             sum(1 << i for i in _members(before & self.failed) if not self.after[i] & low),
             sum(1 << i for i in _members(after & self.failed) if not self.before[i] & high),
         )
+
+    def spread(self, failures: int) -> tuple[float, float]:
+        """How far from a commit with these relatives others fail, and the factor for their number."""
+        heights = [self.height[i] for i in _members(failures)] or [0]
+        return 1 + (max(heights) - min(heights)) / 2, PARTED ** max(len(heights) - 2, 0)
 
     def around(self, before: int, after: int) -> _Sides:
         """What speaks against candidates with these ancestors and descendants."""
