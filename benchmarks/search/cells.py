@@ -108,6 +108,7 @@ def worlds() -> Iterator[Cell]:
     yield cell("unbuildable 10 %", failing=0.1)
     yield cell("unbuildable 30 %", failing=0.3)
     yield cell("unbuildable block of 50", block=50)
+    yield cell("unbuildable stretch on a graph", graph=merging(1000, seed=1, branching=0.3, back=60), broken=150)
     yield cell("crashing 10 %", crashing=0.1)
     for share in (0.1, 0.3):
         yield cell(f"flaky build {share:.0%}".replace("%", " %"), host={"flaky": share})

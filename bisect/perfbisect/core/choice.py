@@ -17,7 +17,9 @@ from perfbisect.core.classes import Classes
 from perfbisect.core.levels import Levels, Present
 from perfbisect.core.model import Posterior
 from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.core.policy import Policy
 from perfbisect.core.prediction import Prediction, predict
+from perfbisect.core.prices import price
 from perfbisect.core.record import Record
 from perfbisect.core.skips import chance_to_build
 from perfbisect.core.splits import splits
@@ -48,11 +50,11 @@ class Choice:
 
 
 def choose(
-    record: Record, levels: Levels, classes: Classes, posterior: Posterior, build_cost: float,
+    record: Record, levels: Levels, classes: Classes, posterior: Posterior, policy: Policy,
     *, may_build: bool, host: int = 0, busy: Collection[int] = (),
 ) -> Choice | None:  # fmt: skip
     """The best measurement on ``host``, or None if there is none; ``busy`` candidates are left to others."""
-    chance = chance_to_build(len(classes.of), record.skipped, (*record.builds, *record.built, *record.same))
+    chance = chance_to_build(classes.reach, record.skipped, (*record.builds, *record.built, *record.same))
     measured = [b for b in record.builds if b not in record.skipped]
     new = splits(record, classes, posterior, chance, busy, may_build=may_build)
     candidates = [v for v in (*measured, *new) if v not in busy]
@@ -64,10 +66,11 @@ def choose(
     new_build = np.array([v not in made for v in candidates])
     references = _references(record, classes, posterior, rows, made)
     drift = _Drift.of(record, levels, posterior, host)
-    gaps = np.where(new_build, build_cost * record.run_seconds / 60, 0.0)
     likely = np.array([1.0 if row >= 0 else chance[v] for v, row in zip(candidates, rows, strict=True)])
     besides_new = np.array([sum(record.builds[row] not in made for row in pair) for pair in references])
-    cost = build_cost**BUILD_EXPONENT * np.column_stack((new_build, besides_new))
+    first = np.where(new_build, price(record, policy, candidates, likely, host), 0.0)
+    gaps = first * record.run_seconds / 60
+    cost = np.column_stack((first**BUILD_EXPONENT, besides_new * record.build_runs(policy) ** BUILD_EXPONENT))
     score = _scores(seen, cost, likely, drift, gaps, _weights(references, len(record.builds)))
     option, k = divmod(int(score.argmax()), score.shape[1])
     best = float(score[option, k])

@@ -162,7 +162,7 @@ def _halves(known: _Known, part: Part, piece: _Piece) -> list[_Piece] | None:
     if (part.graph.size - 1) * LOOKED_AT <= part.whole.size - 1:
         return []
     record = known.record
-    middle = part.middle(chance_to_build(known.graph.size, record.skipped, {*record.built, *record.builds}))
+    middle = part.middle(chance_to_build(reach_of(known.graph), record.skipped, {*record.built, *record.builds}))
     if middle is None:
         return []
     if not record.runs(middle) and not known.allows(Measure((Share(middle, 1),), Purpose.SEARCH)):

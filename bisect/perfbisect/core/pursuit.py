@@ -28,7 +28,7 @@ def pursue(known: Knowledge, host: int, in_flight: Sequence[Measure]) -> Order:
         return order
     cost = record.build_runs(policy)
     may_build = budget.may_build(record, policy, in_flight)
-    choice = choose(record, known.levels, groups, posterior, cost, may_build=may_build, host=host, busy=busy)
+    choice = choose(record, known.levels, groups, posterior, policy, may_build=may_build, host=host, busy=busy)
     if choice is None or hopeless(
         choice, groups, posterior, record, cost, known.ends.drop, may_build=may_build, asked=asked
     ):

@@ -11,7 +11,8 @@ exactly and the rest is left open (NaN): a side branch is entered once its merge
 """
 
 from collections import OrderedDict
-from functools import lru_cache
+from collections.abc import Iterable
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,34 @@ class Reach:
         within = self.segment[self._order]
         out[self._order] = running - base[within] + self._strictly_below(total)[within]
         return out
+
+    @cached_property
+    def height(self) -> NDArray[np.int64]:
+        """Commits on the longest way down from each candidate, shape (size,); on a line its number."""
+        length = np.diff(np.append(self._start, self.size))
+        top: list[int] = []  # of the last commit of each segment; those below come first
+        for own, below in zip(length.tolist(), self._below, strict=True):
+            top.append(max((top[lower] for lower in below), default=-1) + own)
+        height = np.empty(self.size, np.int64)
+        height[self._order] = np.repeat(np.array(top) + 1 - self._start - length, length) + np.arange(self.size)
+        return height
+
+    def cut(self, marked: Iterable[int]) -> tuple[NDArray[np.int64], list[list[int]]]:
+        """The history in pieces: segments, with each of ``marked`` a piece of its own.
+
+        Returns the piece of each candidate, shape (size,), and for each piece those right below it. Lower ones come first.
+        """
+        place = np.flatnonzero(np.isin(self._order, list(marked)))
+        first = np.unique(np.concatenate((self._start, place, place + 1)))
+        first = first[first < self.size]
+        piece = np.empty(self.size, np.int64)
+        piece[self._order] = np.repeat(np.arange(len(first)), np.diff(np.append(first, self.size)))
+        lowest = np.searchsorted(first, self._start)
+        highest = np.append(lowest[1:], len(first)) - 1
+        below = [[i - 1] for i in range(len(first))]
+        for own, lower in zip(lowest.tolist(), self._below, strict=True):
+            below[own] = highest[lower].tolist()
+        return piece, below
 
     def _strictly_below(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
         """For every segment the weight of the segments strictly below it."""

@@ -4,7 +4,7 @@ Readings are oriented once, here: whatever the direction hunted, *slow* means a 
 with equal binaries share one build, named by its smallest candidate, and so share their readings.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +13,15 @@ from numpy.typing import NDArray
 
 from perfbisect.core.observation import Built, Observation, Reading, Skipped
 from perfbisect.core.policy import Direction, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """To build a candidate."""
+
+    seconds: float
+    works: bool
+    distance: int  # in candidates, to the nearest that was built before; 0 for the first
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +41,7 @@ class Record:
     on: Mapping[int, frozenset[int]]  # candidate → the hosts that have its build; without an entry all have it
     skipped: frozenset[int]
     attempted: frozenset[int]  # built, or skipped in this hunt: what failed in an earlier one took no time in this
-    build_seconds: tuple[float, ...]  # builds on every host and failed attempts, what was there already left out
+    attempts: tuple[Attempt, ...]  # to build, in time order; on every host, what was there already left out
     minutes: float  # since the hunt began, as far as the observations tell
 
     def name(self, candidate: int) -> int:
@@ -66,18 +75,25 @@ class Record:
         """What a run costs here."""
         return max(float(np.median(self.seconds)), 1e-3) if len(self.seconds) else 1.0
 
+    @cached_property
+    def builders(self) -> int:
+        """How many hosts build; the first build of each is made with an empty compiler cache."""
+        return len(frozenset[int]().union(*self.on.values())) or 1
+
     def build_runs(self, policy: Policy) -> float:
-        """The expected cost of one more build, in runs."""
-        hosts = len(frozenset[int]().union(*self.on.values())) or 1
-        # the first of a host is made with an empty compiler cache
-        seen = self.build_seconds[2 * hosts :] or self.build_seconds[hosts:]
+        """The usual cost of one more build that works, in runs."""
+        seen = [attempt.seconds for attempt in self.attempts if attempt.works]
+        seen = seen[2 * self.builders :] or seen[self.builders :]
         return float(np.median(seen)) / self.run_seconds if seen and len(self.seconds) else policy.build_cost
 
 
 def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Record:
     """The record of ``observations``; ``bad`` is the candidate at the bad end."""
     same: dict[int, int] = {}
-    built, skipped, attempted, costs = set(), set(), set(), []
+    built: set[int] = set()
+    skipped: set[int] = set()
+    attempted: set[int] = set()
+    attempts: list[Attempt] = []
     on: dict[int, frozenset[int]] = {}
     readings: list[Reading] = []
     minutes = 0.0
@@ -87,21 +103,20 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
                 readings.append(seen)
                 minutes = max(minutes, seen.at + seen.seconds / 120)
             case Built():
-                there = on.get(seen.candidate, frozenset())
-                if seen.seconds > 0 and (
-                    seen.candidate not in built or (seen.host is not None and seen.host not in there)
-                ):
-                    costs.append(seen.seconds)
+                near = [v for v in built if seen.host is None or v not in on or seen.host in on[v]]
+                if seen.candidate not in near and seen.seconds > 0:
+                    attempts.append(_attempt(seen, near))
                 built.add(seen.candidate)
                 if seen.host is not None:
-                    on[seen.candidate] = there | {seen.host}
+                    on[seen.candidate] = on.get(seen.candidate, frozenset()) | {seen.host}
                 if seen.same_as is not None:
                     _join(same, seen.candidate, seen.same_as)
             case Skipped():
                 skipped.add(seen.candidate)
                 if seen.seconds > 0:
                     attempted.add(seen.candidate)
-                    costs.append(seen.seconds)
+                    if seen.candidate not in built:  # otherwise it was a run that failed
+                        attempts.append(_attempt(seen, built))
     candidates = np.array([same.get(r.candidate, r.candidate) for r in readings], np.int64)
     builds, build = np.unique(candidates, return_inverse=True)
     value = np.array([r.value for r in readings], np.float64)
@@ -120,9 +135,14 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
         on=on,
         skipped=frozenset(skipped),
         attempted=frozenset(built | attempted),
-        build_seconds=tuple(costs),
+        attempts=tuple(attempts),
         minutes=minutes,
     )
+
+
+def _attempt(seen: Built | Skipped, built: Collection[int]) -> Attempt:
+    distance = min((abs(seen.candidate - v) for v in built), default=0)
+    return Attempt(seen.seconds, isinstance(seen, Built), distance)
 
 
 def _join(same: dict[int, int], one: int, other: int) -> None:

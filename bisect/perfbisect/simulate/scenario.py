@@ -7,6 +7,7 @@ from enum import StrEnum
 import numpy as np
 
 from perfbisect.core.graph import Graph
+from perfbisect.core.reach import reach_of
 from perfbisect.simulate.chance import Purpose, generator
 from perfbisect.simulate.changes import CHANGES
 from perfbisect.simulate.graphs import trunk
@@ -46,6 +47,7 @@ class Scenario:
     habits: Habits = field(default_factory=Habits)
     failing: float = 0.0  # share of candidates that do not build, in stretches
     block: int = 0  # candidates around the culprit that do not build
+    broken: int = 0  # candidates from the trunk's commit that breaks the build for the culprit to the one that mends it
     crashing: float = 0.0  # share of candidates that build and crash
     identical: float = 0.0  # share of candidates with the binary of their parent
     odd: Odd | None = None  # the build whose layout is planted
@@ -62,7 +64,7 @@ class Scenario:
         culprit = self._culprit(seed)
         steps = CHANGES[self.changes](graph, culprit, self.drop, generator(seed, Purpose.DECOYS))
         ends = {0, graph.size - 1}
-        unbuildable = (self._failing(seed) | self._block(culprit)) - ends
+        unbuildable = (self._failing(seed) | self._block(culprit) | self._broken(culprit)) - ends
         tossed = generator(seed, Purpose.FAILURES, 1).random(graph.size) < self.crashing
         return World(
             graph,
@@ -101,6 +103,22 @@ class Scenario:
     def _block(self, culprit: int) -> set[int]:
         first = max(1, culprit - self.block // 2)
         return set(range(first, min(first + self.block, self.graph.size)))
+
+    def _broken(self, culprit: int) -> set[int]:
+        """What descends from the one and not from the other."""
+        if not self.broken:
+            return set()
+        line, below = trunk(self.graph)[1:], reach_of(self.graph).ancestors(culprit)
+        breaks = max((v for v in line if below[v] and v <= culprit - self.broken // 2), default=line[0])
+        mends = next((v for v in line if v >= breaks + self.broken and not below[v]), self.graph.size - 1)
+        return self._from(breaks) - self._from(mends)
+
+    def _from(self, candidate: int) -> set[int]:
+        found = {candidate}
+        for v in range(candidate + 1, self.graph.size):
+            if not found.isdisjoint(self.graph.parents_of(v)):
+                found.add(v)
+        return found
 
     def _binaries(self, seed: int, steps: frozenset[int]) -> dict[int, int]:
         """Candidates that change no code: those with one parent, and that change no speed."""
