@@ -6,7 +6,11 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.core.event import Commit
+from perfbisect.core.graph import Graph
+from perfbisect.core.largest import largest
+from perfbisect.core.observation import Skipped
 from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Unsettled, Verdict
+from perfbisect.core.policy import Policy
 from perfbisect.core.verdict import REASONS, chance, change, exit_status, percent, ratio, sentences
 
 DROP = Interval(0.698, 0.712, 0.726)
@@ -102,6 +106,16 @@ def test_inconclusive_gives_the_set_and_the_reason(reason: str, words: str) -> N
 def test_ends_that_were_not_both_measured_are_not_compared() -> None:
     said = tell(Inconclusive((1, 2), (0.5, 0.5), Interval(0.0, 1.0, math.inf), "the bad end cannot be measured"))
     assert "How bad compares with good is not known." in said and "inf" not in said
+
+
+def test_where_an_end_was_not_measured_nobody_is_suspected() -> None:
+    order = largest(Graph.line(9), [Skipped(9, 5.0)], Policy()).order
+    assert isinstance(order, Inconclusive)
+    assert sentences(order, commit_of, "qps") == (
+        "Inconclusive: the bad end cannot be measured.",
+        "How bad compares with good is not known.",
+        "No commit can be named.",
+    )
 
 
 def test_inconclusive_sums_up_a_long_list() -> None:

@@ -84,7 +84,7 @@ def across(
         if isinstance(order, Found):
             return Decision(_with_effects(order, each), belief)
     if spent := budget.spent(whole, policy, in_flight):
-        stopped = undecided(belief, policy, spent) if _main(each) else nothing_known(graph, spent)
+        stopped = undecided(belief, policy, spent) if _main(each) else nothing_known(spent)
         return Decision(_with_effects(stopped, each), belief)
     measures = [(one, order) for one, order in asked if isinstance(order, Measure)]
     if measures:
@@ -181,7 +181,7 @@ def _belief(graph: Graph, each: Sequence[_Class]) -> Belief:
 def _nothing_found(graph: Graph, each: Sequence[_Class]) -> Verdict:
     main = _main(each)
     if main is None:
-        return nothing_known(graph, "no host is left")
+        return nothing_known("no host is left")
     return _with_effects(nothing_found(main.record, main.ends), each)
 
 

@@ -18,11 +18,11 @@ from perfbisect.core.largest import largest
 from perfbisect.core.no_culprit import UNBUILDABLE, undecided
 from perfbisect.core.observation import Observation
 from perfbisect.core.order import (
+    UNKNOWN,
     Belief,
     Decision,
     Found,
     Inconclusive,
-    Interval,
     Measure,
     NotReproduced,
     Purpose,
@@ -40,7 +40,6 @@ from perfbisect.core.skips import chance_to_build
 
 LOOKED_AT = 8  # parts of the whole range that are looked at: no smaller one is halved
 LIKELY = 0.5  # probability of a change from which the commits are told that may have made it
-UNKNOWN = Interval(0.0, 1.0, math.inf)
 
 
 @dataclass(frozen=True, slots=True)

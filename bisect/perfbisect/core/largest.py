@@ -46,7 +46,7 @@ def _before_readings(
     if (verdict := pointless(graph, record, bad)) or min(record.runs(0), record.runs(bad)) > 0:
         return verdict
     if spent := budget.spent(record, policy, in_flight):
-        return nothing_known(graph, spent)
+        return nothing_known(spent)
     return budget.within(both_ends.first_look(bad, record.build_runs(policy)), record, policy, in_flight)
 
 

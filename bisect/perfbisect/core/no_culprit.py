@@ -1,13 +1,10 @@
 """The verdicts that name nobody."""
 
-import numpy as np
-
 from perfbisect.core import ends as both_ends
 from perfbisect.core.answer import credible_set
-from perfbisect.core.belief import prior_belief
 from perfbisect.core.ends import Contrast
 from perfbisect.core.graph import Graph
-from perfbisect.core.order import Belief, Inconclusive, Interval, NotReproduced, Verdict
+from perfbisect.core.order import UNKNOWN, Belief, Inconclusive, Interval, NotReproduced, Verdict
 from perfbisect.core.policy import CAP, Policy
 from perfbisect.core.record import Record
 
@@ -18,7 +15,7 @@ BY_CHANCE = "by chance"
 def pointless(graph: Graph, record: Record, bad: int) -> Verdict | None:
     """The verdict where nothing can be measured: an end is impossible to measure, or both are equal."""
     if bad in record.skipped or 0 in record.skipped:
-        return nothing_known(graph, f"the {'good' if 0 in record.skipped else 'bad'} end cannot be measured")
+        return nothing_known(f"the {'good' if 0 in record.skipped else 'bad'} end cannot be measured")
     if record.name(bad) == 0 or not (graph.weight[1:] > 0).any():
         return NotReproduced(Interval(1.0, 1.0, 1.0), 0.0)
     return None
@@ -34,7 +31,6 @@ def nothing_found(record: Record, ends: Contrast) -> NotReproduced:
     return NotReproduced(ends.ratio(record.sign), both_ends.detectable(ends))
 
 
-def nothing_known(graph: Graph, reason: str) -> Inconclusive:
-    belief = prior_belief(graph)
-    candidates = tuple(int(c) for c in np.flatnonzero(belief.culprit))
-    return Inconclusive(candidates, tuple(float(belief.culprit[c]) for c in candidates), belief.effect, reason)
+def nothing_known(reason: str) -> Inconclusive:
+    """Before both ends were measured there is nobody to suspect, and nothing to suspect them of."""
+    return Inconclusive((), (), UNKNOWN, reason)

@@ -1,5 +1,6 @@
 """What the search wants next: a measurement, or the end of the hunt."""
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -42,6 +43,9 @@ class Interval:
     low: float
     middle: float
     high: float
+
+
+UNKNOWN = Interval(0.0, 1.0, math.inf)  # of what was not measured
 
 
 @dataclass(frozen=True, slots=True)
