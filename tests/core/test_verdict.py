@@ -11,7 +11,8 @@ from perfbisect.core.largest import largest
 from perfbisect.core.observation import Skipped
 from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Unsettled, Verdict
 from perfbisect.core.policy import Policy
-from perfbisect.core.verdict import REASONS, chance, change, exit_status, percent, ratio, sentences
+from perfbisect.core.verdict import REASONS, change, exit_status, ratio, sentences
+from perfbisect.core.words import chance, percent
 
 DROP = Interval(0.698, 0.712, 0.726)
 SAME = Interval(0.991, 0.998, 1.005)

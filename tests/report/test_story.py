@@ -113,7 +113,7 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
 
     asked: list[Settings] = []
 
-    def stop(settings: Settings, direction: Direction | None) -> None:
+    def stop(settings: Settings, direction: Direction | None, *, to_build: bool) -> None:
         worse = Direction.DROP if higher_is_better(settings.metric) else Direction.RISE
         asked.append(replace(settings, policy=replace(settings.policy, direction=direction or worse)))
         raise SystemExit

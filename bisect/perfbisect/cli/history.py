@@ -63,8 +63,7 @@ def listing(done: Sequence[Listed | ListedTrial]) -> str:
 
 def row(hunt: Listed) -> tuple[str, ...]:
     """One line of the table."""
-    from perfbisect.core.verdict import chance
-    from perfbisect.core.words import printable
+    from perfbisect.core.words import chance, printable
     from perfbisect.report.words import MISSING, moment
 
     return (

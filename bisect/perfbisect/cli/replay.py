@@ -40,7 +40,8 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     """
     from perfbisect.cli.session import span_of
     from perfbisect.core.order import Measure, Purpose
-    from perfbisect.core.verdict import chance, exit_status, sentences
+    from perfbisect.core.verdict import exit_status, sentences
+    from perfbisect.core.words import chance
     from perfbisect.errors import UsageError
     from perfbisect.hunt import Quest
     from perfbisect.hunt import replay as decisions

@@ -15,7 +15,7 @@ from perfbisect.core.order import (
     Unsettled,
     Verdict,
 )
-from perfbisect.core.policy import CAP
+from perfbisect.core.words import chance, percent
 
 CommitOf = Callable[[int], Commit]
 
@@ -252,17 +252,3 @@ def change(middle: float) -> str:
     if middle >= 10:
         return f"a rise to {middle:,.0f} times"
     return f"{'a drop' if middle < 1 else 'a rise'} of {percent(abs(middle - 1))}"
-
-
-def percent(fraction: float) -> str:
-    """A fraction as a percentage of two digits: 29 %, 2.1 %."""
-    return f"{fraction * 100:.1f} %" if fraction < 0.0995 else f"{fraction * 100:.0f} %"
-
-
-def chance(probability: float) -> str:
-    """A probability as a percentage, never 0 and never above the cap: 97 %, 99.5 %, <0.1 %."""
-    if probability < 0.001:
-        return "<0.1 %"
-    if probability >= 0.99:
-        return f"{math.floor(1000 * min(probability, CAP) + 1e-9) / 10:.1f} %"
-    return percent(probability)

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from perfbisect.core.verdict import chance, title
-from perfbisect.core.words import advised
+from perfbisect.core.verdict import title
+from perfbisect.core.words import advised, chance
 from perfbisect.report import cells
 from perfbisect.report.story import Story
 from perfbisect.report.terminal import extent, machines, so_far, spent

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from textwrap import wrap
 
-from perfbisect.core.verdict import chance, title
-from perfbisect.core.words import count, printable
+from perfbisect.core.verdict import title
+from perfbisect.core.words import chance, count, printable
 from perfbisect.report import cells
 from perfbisect.report.story import Case, Story
 from perfbisect.report.table import cut, table

@@ -17,8 +17,8 @@ from perfbisect.core.event import (
     Warned,
 )
 from perfbisect.core.order import Decision, Measure
-from perfbisect.core.verdict import chance, listed, sentences
-from perfbisect.core.words import advised, count, printable
+from perfbisect.core.verdict import listed, sentences
+from perfbisect.core.words import advised, chance, count, printable
 from perfbisect.ui.glyphs import writable
 from perfbisect.ui.state import TOLD_BY, Running, View, recalled, update
 from perfbisect.ui.stream import put

@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from perfbisect.core.counters import unit
-from perfbisect.core.verdict import chance, sentences
-from perfbisect.core.words import advised, count, printable
+from perfbisect.core.verdict import sentences
+from perfbisect.core.words import advised, chance, count, printable
 from perfbisect.ui.estimate import within
 from perfbisect.ui.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
 from perfbisect.ui.state import Building, Running, View, minutes_left

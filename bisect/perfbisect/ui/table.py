@@ -8,7 +8,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from perfbisect.core.counters import unit
-from perfbisect.core.verdict import chance
+from perfbisect.core.words import chance
 from perfbisect.ui.glyphs import Glyphs
 from perfbisect.ui.side import Side, seen, side
 from perfbisect.ui.state import Building, Row, View
