@@ -5,11 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from perfbisect.core.every import _halves, _Known, _Piece, _unsettled
 from perfbisect.core.graph import Graph
 from perfbisect.core.observation import Built, Reading, Skipped
-from perfbisect.core.order import Inconclusive, NotReproduced, Several
+from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several
 from perfbisect.core.part import part_of
 from perfbisect.core.policy import Policy
+from perfbisect.core.record import arrange
+from perfbisect.core.search import decide
 from perfbisect.core.verdict import exit_status
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import Account, account, judge
@@ -135,3 +138,31 @@ def test_named_steps_are_steps_and_large_ones_are_named_or_lie_in_what_is_left_o
     assert total.missed <= 0.02 * (total.right + total.unsettled)
     assert total.right >= 30
     assert wrong <= 2
+
+
+def test_a_step_that_is_named_without_all_is_named_although_it_proves_smaller_than_asked_for() -> None:
+    runs = [Reading(k % 2, 5 - 0.049 * (k % 2) + 0.004 * (-1) ** (k // 2), 3.0 + k, k, 0, 60.0) for k in range(24)]
+    seen = [Built(0, 9.0), Built(1, 9.0), *runs]
+    rules = Policy(min_effect=0.05)
+    alone = decide(Graph.line(1), seen, rules).order
+    assert isinstance(alone, Found) and alone.step.ratio.middle > 0.95
+    assert decide(Graph.line(1), seen, replace(rules, all_steps=True)).order == Several((alone.step,))
+
+
+@pytest.mark.parametrize(("middle", "told"), [(7, [(4, 10)]), (8, [(4, 10), (8, 10)])], ids=["smaller", "equal"])
+def test_pieces_that_hold_each_other_do_not_explain_each_other_away(middle: int, told: list[tuple[int, int]]) -> None:
+    #  0 - 1 - 2 - 3 - 4 - 9 - 10    7 and 8, near the middle of what follows 4, lack 1 to 4
+    #   \ 5 - 6 - 7 - 8 /
+    graph = Graph.of([(), (0,), (1,), (2,), (3,), (0,), (5,), (6,), (7,), (4, 8), (9,)])
+    doubt = Inconclusive((), (), Interval(0.9, 0.95, 0.99), "too noisy")
+    doubts = {_Piece(4, 10): doubt, _Piece(middle, 10): doubt}
+    known = _Known(graph, ALL, arrange([], ALL, 10), (), doubts=doubts, divided=set(doubts))
+    assert [(piece.good, piece.bad) for piece in _unsettled(known)] == told
+
+
+def test_the_middle_of_a_piece_is_the_first_that_was_measured_unless_another_is_far_more_central() -> None:
+    piece = _Piece(0, 16)
+    for measured, middle in (((), 8), ((7,), 7), ((7, 8), 7), ((9, 7), 9), ((3,), 8)):
+        seen = [Reading(v, 5.0, 3.0 + i, i) for i, v in enumerate((0, 16, *measured))]
+        known = _Known(Graph.line(16), ALL, arrange(seen, ALL, 16), ())
+        assert _halves(known, part_of(known.graph, 0, 16), piece) == [_Piece(middle, 16), _Piece(0, middle)]

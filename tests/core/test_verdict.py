@@ -177,6 +177,6 @@ def test_a_set_is_told_with_an_if_where_more_than_one_change_is_likely() -> None
     one = Inconclusive((5, 6), (0.6, 0.38), DROP, "budget", several=0.2)
     assert "The culprit is one of these 2 commits, 98 % sure:" in tell(one)
     more = tell(replace(one, several=0.9))
-    assert "More than one commit seems to be to blame; --all hunts for every one of them." in more
+    assert "More than one commit seems to be to blame." in more
     assert "If one alone is to blame, it is one of these 2 commits, 98 % sure:" in more
     assert "The culprit is" not in more

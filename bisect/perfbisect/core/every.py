@@ -94,7 +94,7 @@ def every(
             continue
         part = part_of(graph, piece.good, piece.bad)
         if not looked_at and isinstance(whole.order, Found):
-            waiting += _note(known, whole.order.step, piece)
+            waiting += _note(known, whole.order.step, piece, named=True)
         else:
             decision = _look(part, observations, known.stretches | known.changes, inner, in_flight)
             if isinstance(decision.order, Measure):
@@ -161,9 +161,11 @@ def _halves(known: _Known, part: Part, piece: _Piece) -> list[_Piece] | None:
     if (part.graph.size - 1) * LOOKED_AT <= part.whole.size - 1:
         return []
     record = known.record
-    middle = part.middle(chance_to_build(reach_of(known.graph), record.skipped, {*record.built, *record.builds}))
-    if middle is None:
+    central = part.middles(chance_to_build(reach_of(known.graph), record.skipped, {*record.built, *record.builds}))
+    if not central:
         return []
+    # the first that was measured: what builds changes with every attempt nearby, but the halves are to stay the same
+    middle = min((v for v in central if record.runs(v)), key=lambda v: int(record.readings(v)[0]), default=central[0])
     if not record.runs(middle) and not known.allows(Measure((Share(middle, 1),), Purpose.SEARCH)):
         return None
     return [_Piece(middle, piece.bad), _Piece(piece.good, middle)]
@@ -207,12 +209,12 @@ def _look(
     return largest(part.graph, list(part.told(observations, changes)), policy, [part.inner(o) for o in in_flight])
 
 
-def _note(known: _Known, step: Step, piece: _Piece) -> list[_Piece]:
-    """Remember a step if it is large enough; the pieces around it."""
+def _note(known: _Known, step: Step, piece: _Piece, *, named: bool = False) -> list[_Piece]:
+    """Remember a step if it is large enough, or the hunt for the largest change has ``named`` it; the pieces around it."""
     if step.candidate in known.changes:
         return []
     change = math.log(step.ratio.middle)
-    if abs(change) >= least(known.policy) and not step.ratio.low <= 1 <= step.ratio.high:
+    if named or (abs(change) >= least(known.policy) and not step.ratio.low <= 1 <= step.ratio.high):
         known.steps.append(replace(step, stand_ins=_stand_ins(known.graph, step)))
     known.changes[step.candidate] = change
     pieces, good = [], piece.good
@@ -266,8 +268,10 @@ def _unsettled(known: _Known) -> tuple[Unsettled, ...]:
     """The pieces in doubt, without those that were divided and have a step, or a smaller piece in doubt, to show for it."""
 
     def explained(piece: _Piece) -> bool:
-        place = part_of(known.graph, piece.good, piece.bad).place
-        smaller = (other for other in known.doubts if other != piece)
+        part = part_of(known.graph, piece.good, piece.bad)
+        place = part.place
+        # with branches the ends of two pieces can lie in each other
+        smaller = (o for o in known.doubts if part_of(known.graph, o.good, o.bad).graph.size < part.graph.size)
         return any(place[step.candidate] > 0 for step in known.steps) or any(
             min(place[other.good], place[other.bad]) >= 0 for other in smaller
         )

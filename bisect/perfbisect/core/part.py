@@ -16,6 +16,8 @@ from perfbisect.core.observation import Built, Observation, Reading, Skipped
 from perfbisect.core.order import Measure, Share
 from perfbisect.core.reach import reach_of
 
+CENTRAL = 0.1  # of the part: the middle may be so much farther from where its halves are even
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
@@ -70,9 +72,10 @@ class Part:
         """An order of the part in candidates of the whole."""
         return replace(order, plan=tuple(Share(int(self.nodes[s.candidate]), s.runs) for s in order.plan))
 
-    def middle(self, chance: NDArray[np.float64]) -> int | None:
-        """The candidate that halves the part best, the ends left out; None where nothing between them can be measured.
+    def middles(self, chance: NDArray[np.float64]) -> list[int]:
+        """The candidates that halve the part about equally well, best first, the ends left out.
 
+        Empty where nothing between them can be measured.
         ``chance`` (whole's size,) is the probability that a candidate builds.
         """
         weight = self.graph.weight / self.graph.weight.sum()
@@ -80,8 +83,8 @@ class Part:
         uneven = np.abs(np.where(np.isnan(below), 2.0, below) - 0.5)
         uneven += (1 - chance[self.nodes]) / 2
         uneven[[0, -1]] = np.inf
-        best = int(uneven.argmin())
-        return int(self.nodes[best]) if uneven[best] < 0.5 else None
+        order = np.argsort(uneven, kind="stable")
+        return [int(self.nodes[v]) for v in order if uneven[v] < min(uneven[order[0]] + CENTRAL, 0.5)]
 
 
 @lru_cache(maxsize=64)

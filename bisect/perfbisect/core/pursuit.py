@@ -32,21 +32,22 @@ def pursue(known: Knowledge, host: int, in_flight: Sequence[Measure]) -> Order:
     if choice is None or hopeless(
         choice, groups, posterior, record, cost, known.ends.drop, may_build=may_build, asked=asked
     ):
-        return _give_up(known, BY_CHANCE if answer.probability >= asked else _why_stuck(known, may_build=may_build))
+        reason = BY_CHANCE if answer.probability >= asked else _why_stuck(known, may_build=may_build)
+        return _give_up(known, reason, in_flight)
     return choice.order
 
 
-def _give_up(known: Knowledge, reason: str) -> Order:
+def _give_up(known: Knowledge, reason: str, in_flight: Sequence[Measure]) -> Order:
     """What can be said although nothing promises more."""
     answer = best_answer(known.groups, known.posterior, known.record, stuck=True)
     if reason == UNBUILDABLE and answer.probability >= min(known.policy.confidence, CAP):
-        return _conclude(known, answer) or undecided(known.belief, known.policy, BY_CHANCE)
+        return _conclude(known, answer, in_flight) or undecided(known.belief, known.policy, BY_CHANCE)
     if known.posterior.change < DOUBTFUL and known.ends.runs >= 3:
         return nothing_found(known.record, known.ends)
     return undecided(known.belief, known.policy, reason)
 
 
-def _conclude(known: Knowledge, answer: Answer, in_flight: Sequence[Measure] = ()) -> Order | None:
+def _conclude(known: Knowledge, answer: Answer, in_flight: Sequence[Measure]) -> Order | None:
     """The proof of a culprit, or the verdict once it stands.
 
     None if it stands, but whether anything changed at all is still open, and the ends can tell no more of it.

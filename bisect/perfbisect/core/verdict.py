@@ -188,7 +188,7 @@ def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tup
     who = [f"The culprit is {sure}"]
     if verdict.several > LIKELY:
         who = [
-            "More than one commit seems to be to blame; --all hunts for every one of them.",
+            "More than one commit seems to be to blame.",
             f"If one alone is to blame, it is {sure}",
         ]
     known = math.isfinite(verdict.ratio.high)
