@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +63,33 @@ def test_one_that_is_slower_is_told_with_the_commands_that_find_the_changes(invo
         status, out, _ = invoke(*shlex.split(command)[1:], "--plain")
         assert status == 0, out
         assert f"The culprit is {end[:10]}" in out
+
+
+def test_what_is_measured_since_does_not_undo_it(
+    invoke: Invoke, script: Callable[[str], str], git: Callable[..., str], tmp_path: Path
+) -> None:
+    """The host's speed at the base changes once bad has run: by the bad end's runs, the hunt has begun."""
+    chance, slower = "chance=$(date +%N | cut -c 6)", tmp_path / "slower"
+    base = script(f"{chance}; rate=1000; [ ! -e {slower} ] || rate=900\necho rate $((rate * 10 + chance))")
+    bad = script(f"{chance}; touch {slower}; echo rate 500$chance")
+    git("checkout", "-qb", "side", base)
+    good = script(f"{chance}; echo rate 1000$chance")
+    status, out, err = invoke("run", good, bad, *HUNT)
+    assert status == 0, out + err
+    status, out, err = invoke("resume", "--plain")
+    assert status == 0, out + err
+    assert f"The culprit is {bad[:10]}" in out
+
+
+@pytest.mark.parametrize(("which", "told"), [("base", "the merge base"), ("good", "good")])
+def test_which_commit_does_not_build_is_told(
+    invoke: Invoke, script: Callable[[str], str], git: Callable[..., str], which: str, told: str
+) -> None:
+    base = script("echo rate 1000" + " # does not build" * (which == "base"))
+    bad = script("echo rate 500")
+    git("checkout", "-qb", "side", base)
+    good = script("echo rate 1001" + " # does not build" * (which == "good"))
+    status, out, err = invoke("run", good, bad, *HUNT)
+    assert status == 2, out + err
+    assert f"as fast as good {good[:10]}: {told} cannot be measured." in out
+    assert " end cannot be measured" not in out

@@ -1,9 +1,10 @@
 """Good is not an ancestor of bad: may their merge base stand in for it?"""
 
+import math
 from collections.abc import Generator
 from dataclasses import replace
 
-from perfbisect.core.event import HuntEnded, HuntStarted, RunFinished, Warned
+from perfbisect.core.event import HuntEnded, HuntStarted, Warned
 from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced
 from perfbisect.core.policy import Direction
 from perfbisect.core.settings import Settings
@@ -13,6 +14,10 @@ from perfbisect.hunt import LabFor, Log, Quest, Told, check_base
 from perfbisect.report.command import made_by
 
 UNKNOWN = Interval(0.0, 1.0, float("inf"))
+NOT_MEASURED = {  # the reasons of a hunt from the merge base to good, in words of the one that was asked for
+    "the good end cannot be measured": "the merge base cannot be measured",
+    "the bad end cannot be measured": "good cannot be measured",
+}
 
 
 def stands_in(
@@ -40,12 +45,11 @@ def stands_in(
                 f"To hunt one on bad's own side of the fork: {own_side}",
             )
         case Inconclusive(reason=reason):
-            ran = {event.facts.commit for _, event in log.entries if isinstance(event, RunFinished)}
-            compared = {quest.commits[0], settings.good_commit} <= ran
+            reason = NOT_MEASURED.get(reason, REASONS.get(reason, reason))
             known = f"{title(quest.metric)} of good is {ratio(verdict.ratio)} of that of the merge base, and "
             told = (
                 f"the merge base {base} is not shown to be as fast as good {good}: "
-                f"{known if compared else ''}{REASONS.get(reason, reason)}"
+                f"{known if math.isfinite(verdict.ratio.high) else ''}{reason}"
             )
             yield log.append(started)  # the range is what was to be hunted, no more what was compared
             yield log.append(
