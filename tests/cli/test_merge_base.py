@@ -79,17 +79,3 @@ def test_what_is_measured_since_does_not_undo_it(
     status, out, err = invoke("resume", "--plain")
     assert status == 0, out + err
     assert f"The culprit is {bad[:10]}" in out
-
-
-@pytest.mark.parametrize(("which", "told"), [("base", "the merge base"), ("good", "good")])
-def test_which_commit_does_not_build_is_told(
-    invoke: Invoke, script: Callable[[str], str], git: Callable[..., str], which: str, told: str
-) -> None:
-    base = script("echo rate 1000" + " # does not build" * (which == "base"))
-    bad = script("echo rate 500")
-    git("checkout", "-qb", "side", base)
-    good = script("echo rate 1001" + " # does not build" * (which == "good"))
-    status, out, err = invoke("run", good, bad, *HUNT)
-    assert status == 2, out + err
-    assert f"as fast as good {good[:10]}: {told} cannot be measured." in out
-    assert " end cannot be measured" not in out

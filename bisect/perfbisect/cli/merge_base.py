@@ -14,10 +14,6 @@ from perfbisect.hunt import LabFor, Log, Quest, Told, check_base
 from perfbisect.report.command import made_by
 
 UNKNOWN = Interval(0.0, 1.0, float("inf"))
-NOT_MEASURED = {  # the reasons of a hunt from the merge base to good, in words of the one that was asked for
-    "the good end cannot be measured": "the merge base cannot be measured",
-    "the bad end cannot be measured": "good cannot be measured",
-}
 
 
 def stands_in(
@@ -45,11 +41,10 @@ def stands_in(
                 f"To hunt one on bad's own side of the fork: {own_side}",
             )
         case Inconclusive(reason=reason):
-            reason = NOT_MEASURED.get(reason, REASONS.get(reason, reason))
             known = f"{title(quest.metric)} of good is {ratio(verdict.ratio)} of that of the merge base, and "
             told = (
                 f"the merge base {base} is not shown to be as fast as good {good}: "
-                f"{known if math.isfinite(verdict.ratio.high) else ''}{reason}"
+                f"{known if math.isfinite(verdict.ratio.high) else ''}{REASONS.get(reason, reason)}"
             )
             yield log.append(started)  # the range is what was to be hunted, no more what was compared
             yield log.append(
