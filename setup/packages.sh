@@ -62,15 +62,16 @@ undo() {
     [ ! -e "$clusters.before" ] || mv "$clusters.before" "$clusters"
 }
 trap undo EXIT
-trap 'exit 130' INT TERM
-if [ ! -e "$policy" ]; then
+trap 'exit 130' HUP INT TERM
+mark="# Of perfbisect's set-up, which removes it at its end."
+if [ ! -e "$policy" ] || grep -qxF "$mark" "$policy"; then # the latter when a set-up was killed
     ours=yes
-    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    printf '#!/bin/sh\n%s\nexit 101\n' "$mark" >"$policy"
     chmod +x "$policy"
 fi
 for package in $optional; do
     if [ "$package" = postgresql ] && [ -e "$clusters" ]; then
-        cp -p "$clusters" "$clusters.before"
+        [ -e "$clusters.before" ] || cp -p "$clusters" "$clusters.before"
         echo "create_main_cluster = false" >>"$clusters"
     fi
     apt-get install -y -qq --no-install-recommends "$package" >/dev/null || echo "Left out: $package" >&2

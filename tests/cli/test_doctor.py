@@ -119,3 +119,15 @@ def test_without_a_workload_those_of_the_system_tell_whether_sysbench_is_needed(
     for builder, status in (("rocksdb", 0), ("command", 0), ("demo", 4), ("postgres", 4)):
         ended, said = invoke("doctor", "--builder", builder)
         assert (ended, "sysbench is not installed" in said) == (status, bool(status)), said
+
+
+def test_without_a_workload_a_broken_suite_is_nobodys_business(invoke: Invoke, tmp_path: Path) -> None:
+    suite = tmp_path / "mine" / "suite.toml"
+    suite.parent.mkdir()
+    broken = """summary = "s"\ndriver = "demo"\n[defaults]\ngroup = "g"\nsummary = "s"
+[workloads]\none.script = "no-such.lua"\n"""
+    for text in (broken, "what is this"):
+        suite.write_text(text)
+        status, said = invoke("doctor", "--builder", "demo", "--workloads", str(tmp_path))
+        assert status == 0, said
+        assert "sysbench 1" in said, "nobody knows that it is not needed"

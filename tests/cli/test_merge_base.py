@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +63,19 @@ def test_one_that_is_slower_is_told_with_the_commands_that_find_the_changes(invo
         status, out, _ = invoke(*shlex.split(command)[1:], "--plain")
         assert status == 0, out
         assert f"The culprit is {end[:10]}" in out
+
+
+def test_what_is_measured_since_does_not_undo_it(
+    invoke: Invoke, script: Callable[[str], str], git: Callable[..., str], tmp_path: Path
+) -> None:
+    """The host's speed at the base changes once bad has run: by the bad end's runs, the hunt has begun."""
+    chance, slower = "chance=$(date +%N | cut -c 6)", tmp_path / "slower"
+    base = script(f"{chance}; rate=1000; [ ! -e {slower} ] || rate=900\necho rate $((rate * 10 + chance))")
+    bad = script(f"{chance}; touch {slower}; echo rate 500$chance")
+    git("checkout", "-qb", "side", base)
+    good = script(f"{chance}; echo rate 1000$chance")
+    status, out, err = invoke("run", good, bad, *HUNT)
+    assert status == 0, out + err
+    status, out, err = invoke("resume", "--plain")
+    assert status == 0, out + err
+    assert f"The culprit is {bad[:10]}" in out

@@ -57,6 +57,21 @@ def test_its_end_is_a_clean_interruption(hunt: list[str]) -> None:
     assert not Path(host.root, "visit").exists(), "the copy of the data goes, too"
 
 
+def test_its_end_takes_the_last_words_with_it(hunt: list[str]) -> None:
+    """What is then written to a real one is an error."""
+    ours, theirs = os.openpty()
+    argv = ["setsid", "--ctty", *(word for word in hunt if word != "--plain")]
+    process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    host = connect(load_host("local"))
+    while not [job for job in jobs.running(host) if job.name == "run"]:
+        assert process.poll() is None, os.read(ours, 10_000)
+    os.close(ours)
+    assert process.wait(timeout=60) == 130
+    assert not jobs.running(host)
+    assert not Path(host.root, "visit").exists()
+
+
 def test_with_nohup_it_goes_on(hunt: list[str]) -> None:
     process, host = start(["nohup", *hunt]), connect(load_host("local"))
     try:

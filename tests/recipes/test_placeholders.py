@@ -48,6 +48,7 @@ def test_a_path_in_a_script_is_never_a_command(path: str) -> None:
     [
         ["sh", "-ec"], ["bash", "-e", "-c"], ["/bin/bash", "-eo", "pipefail", "-c"], ["bash", "-o", "pipefail", "-ec"],
         ["bash", "--norc", "-c", "-u"], ["sh", "-c", "--"], ["dash", "+e", "-c"], ["env", "A=b", "sh", "-uc"],
+        ["bash", "--rcfile", "/dev/null", "-c"], ["bash", "--init-file", "/dev/null", "--norc", "-ec"],
     ],
 )  # fmt: skip
 def test_a_script_is_known_however_its_shell_is_called(shell: list[str]) -> None:
@@ -69,4 +70,6 @@ def test_flags_in_a_script_are_words() -> None:
 def test_only_the_script_of_a_shell_is_quoted() -> None:
     values = {"prefix": "/a b"}
     assert fill(["sh", "-c", "x {prefix}", "{prefix}"], values) == ["sh", "-c", f"x {shlex.quote('/a b')}", "/a b"]
+    again = ["sh", "-c", 'exec "$@"', "sh", "-c", "{prefix}"]
+    assert fill(again, values) == [*again[:-1], "/a b"], "an argument of the script"
     assert fill(["cc", "-c", "{prefix}"], values) == ["cc", "-c", "/a b"]

@@ -7,6 +7,7 @@ answer at once; the help texts of the list therefore stand here.
 import importlib
 import os
 import signal
+import stat
 import sys
 import traceback
 from collections.abc import Mapping
@@ -104,7 +105,18 @@ def interrupt(number: int, _frame: FrameType | None) -> None:
     """A polite kill, or the end of the terminal, is handled as Ctrl-C: stop cleanly, resumable."""
     if number == signal.SIGHUP:  # the shell says it again, which must not interrupt the clean stop
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        leave_terminal()
     raise KeyboardInterrupt
+
+
+def leave_terminal() -> None:
+    """Let what is still said go nowhere: writing to a terminal that has ended fails, in the midst of the clean stop."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        with suppress(OSError):  # one that is closed
+            if stat.S_ISCHR(os.fstat(stream).st_mode):  # isatty says no when the terminal has ended
+                os.dup2(nowhere, stream)
+    os.close(nowhere)
 
 
 def main() -> None:

@@ -54,7 +54,7 @@ def doctor(
     from perfbisect.host.facts import read_fingerprint
     from perfbisect.lab.checks.finding import Finding, Level, Task
     from perfbisect.lab.preflight import findings, look_at
-    from perfbisect.recipes.find import load_builder, load_host, load_workload, load_workloads
+    from perfbisect.recipes.find import load_builder, load_host, load_workload
 
     if workload and not builder:
         raise click.UsageError("A workload is run on a system: give its --builder, too.")
@@ -63,8 +63,8 @@ def doctor(
     chosen: tuple[Workload, ...] | None = None
     if recipe and workload:
         chosen = (load_workload(workload, recipe.driver, workloads or ""),)
-    elif recipe:
-        chosen = tuple(each for each in load_workloads(workloads or "") if each.driver == recipe.driver)
+    elif recipe and only_commands(recipe.driver, workloads):
+        chosen = ()
     entry = load_host(host, hosts or "")
     facts: HostFacts | None = None
     found: list[Finding] = []
@@ -77,6 +77,17 @@ def doctor(
         found.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
     say(as_object(facts, found) if as_json else "\n".join(lines(host, facts, found)))
     return ENVIRONMENT if any(finding.level is Level.REFUSED for finding in found) else 0
+
+
+def only_commands(driver: str, workloads: "Path | None") -> bool:
+    """Whether sysbench drives no workload of a driver, as far as that is known: not where a suite cannot be read."""
+    from perfbisect.errors import RecipeError
+    from perfbisect.recipes.find import load_workloads
+
+    try:
+        return all(each.command for each in load_workloads(workloads or "") if each.driver == driver)
+    except RecipeError:
+        return False
 
 
 def as_object(facts: "HostFacts | None", found: Sequence["Finding"]) -> str:

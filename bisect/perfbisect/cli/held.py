@@ -35,4 +35,5 @@ def clear(host: Host, held: Held, failure: type[BaseException] | None, *_: objec
     """Remove what the last visit of a session has left, if that has come to its end or was interrupted."""
     if not held.lost and (failure is None or not issubclass(failure, Exception)):
         with suppress(PerfBisectError):  # out of reach: `bisect gc` will find it
+            held.confirm()  # after a long sleep the visit may be another's
             dataset.remove_visit(host)

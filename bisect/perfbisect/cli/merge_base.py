@@ -1,9 +1,10 @@
 """Good is not an ancestor of bad: may their merge base stand in for it?"""
 
+import math
 from collections.abc import Generator
 from dataclasses import replace
 
-from perfbisect.core.event import HuntEnded, HuntStarted, RunFinished, Warned
+from perfbisect.core.event import HuntEnded, HuntStarted, Warned
 from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced
 from perfbisect.core.policy import Direction
 from perfbisect.core.settings import Settings
@@ -40,12 +41,10 @@ def stands_in(
                 f"To hunt one on bad's own side of the fork: {own_side}",
             )
         case Inconclusive(reason=reason):
-            ran = {event.facts.commit for _, event in log.entries if isinstance(event, RunFinished)}
-            compared = {quest.commits[0], settings.good_commit} <= ran
             known = f"{title(quest.metric)} of good is {ratio(verdict.ratio)} of that of the merge base, and "
             told = (
                 f"the merge base {base} is not shown to be as fast as good {good}: "
-                f"{known if compared else ''}{REASONS.get(reason, reason)}"
+                f"{known if math.isfinite(verdict.ratio.high) else ''}{REASONS.get(reason, reason)}"
             )
             yield log.append(started)  # the range is what was to be hunted, no more what was compared
             yield log.append(

@@ -371,7 +371,9 @@ def events(log: Log, scene: Scene, held: Mapping[str, Held], resumed: bool) -> G
         if site.facts.name in before:
             for warning in changed(site.host.name, before[site.facts.name], site.facts):
                 yield log.append(warning)
-    if not scene.span.good_is_ancestor and not (yield from stands_in(quest, started, settings, log, lab)):
+    # Once bad is built the merge base was shown to stand in for good; what it is measured since is not to undo that.
+    bad_is_known = any(event.facts.commit == quest.commits[-1] for _, event in log.entries)
+    if not (scene.span.good_is_ancestor or bad_is_known or (yield from stands_in(quest, started, settings, log, lab))):
         return
     failed = () if resumed or settings.retry_failed else failures_before(log.history, settings, log.began)
     yield from hunt(quest, started, log, lab, failed)

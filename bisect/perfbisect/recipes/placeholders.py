@@ -57,7 +57,7 @@ def fill_text(text: str, values: Values) -> str:
 
 
 def _scripts(argv: Sequence[str]) -> Iterator[int]:
-    """Where the scripts of shells stand: each is the first word after the options, if there is a c among these."""
+    """Where the script of the first shell with one stands: the first word after its options, if a c is among these."""
     for shell, word in enumerate(argv):
         if word.rpartition("/")[2] not in SHELLS:
             continue
@@ -66,11 +66,14 @@ def _scripts(argv: Sequence[str]) -> Iterator[int]:
             position += 1
             if option == "--":
                 break
-            if not option.startswith("--"):
+            if option in ("--rcfile", "--init-file"):
+                position += 1  # which is followed by a file
+            elif not option.startswith("--"):
                 told = told or "c" in option
                 position += option.endswith(("o", "O"))  # which is followed by a name
         if told and position < len(argv):
             yield position
+            return  # what follows are the arguments of the script
 
 
 def _quoted(word: str, value: str | int) -> str:
