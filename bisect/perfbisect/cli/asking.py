@@ -18,7 +18,10 @@ BUILDER = click.option(
     "--builder", "-b", required=True, metavar="NAME", shell_complete=builder_name, help="System to build."
 )
 WHAT = (
-    click.option("--repo", type=PATH, help="Local clone. Default: the recipe's URL, cloned once; without a recipe, where you are."),
+    click.option(
+        "--repo", type=PATH,
+        help="Local clone. Default: the recipe's URL, cloned once; without a recipe, where you are.",
+    ),
     click.option("--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`."),
     click.option(
         "--metric", default="", show_default="qps, or what a command tells", metavar="NAME",

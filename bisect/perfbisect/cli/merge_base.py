@@ -5,15 +5,13 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from perfbisect.core.event import HuntEnded, HuntStarted, Warned
-from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced
+from perfbisect.core.order import UNKNOWN, Found, Inconclusive, NotReproduced
 from perfbisect.core.policy import Direction
 from perfbisect.core.settings import Settings
 from perfbisect.core.verdict import REASONS, ratio, title
 from perfbisect.errors import UsageError
 from perfbisect.hunt import LabFor, Log, Quest, Told, check_base
 from perfbisect.report.command import made_by
-
-UNKNOWN = Interval(0.0, 1.0, float("inf"))
 
 
 def stands_in(

@@ -174,7 +174,7 @@ def _halves(known: _Known, part: Part, piece: _Piece) -> list[_Piece] | None:
 def _around(known: _Known, part: Part, piece: _Piece, candidates: Sequence[int]) -> list[_Piece]:
     """What lies after the builds that enclose the stretch of the first of ``candidates``, before them, and between them.
 
-    The candidates, most probable first, are nodes of the part. None if these builds are its ends.
+    The candidates, most probable first, are nodes of the part. Nothing if these builds are its ends.
     """
     reach = reach_of(part.graph)
     last = part.graph.size - 1
