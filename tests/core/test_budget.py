@@ -29,9 +29,9 @@ def asked(*candidates: int) -> Measure:
 def test_what_failed_in_an_earlier_hunt_costs_none_of_the_builds(more: list[Observation], left: int) -> None:
     policy = Policy(max_builds=4)
     record = arrange([*REMEMBERED, *ENDS, *more], policy, BAD)
-    assert may_build(record, policy)
-    assert builds_allowed(asked(0, *range(40, 40 + left)), record, policy)
-    assert not builds_allowed(asked(0, *range(40, 41 + left)), record, policy)
+    assert may_build(record, policy, [])
+    assert builds_allowed(asked(0, *range(40, 40 + left)), record, policy, [])
+    assert not builds_allowed(asked(0, *range(40, 41 + left)), record, policy, [])
 
 
 def test_what_took_no_time_says_nothing_of_what_a_build_costs() -> None:

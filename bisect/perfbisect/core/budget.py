@@ -7,7 +7,7 @@ already count twice until it ends, so a budget may be held back for a while, but
 from collections.abc import Sequence
 from dataclasses import replace
 
-from perfbisect.core.order import Measure, Share
+from perfbisect.core.order import Inconclusive, Measure, Order, Share
 from perfbisect.core.policy import Policy
 from perfbisect.core.record import Record
 
@@ -15,7 +15,7 @@ NO_BUILDS = "the budget of builds is used up"
 InFlight = Sequence[Measure]  # what other hosts are at
 
 
-def spent(record: Record, policy: Policy, in_flight: InFlight = ()) -> str:
+def spent(record: Record, policy: Policy, in_flight: InFlight) -> str:
     """The budget that is used up, in words; empty while none is."""
     if policy.max_runs and _runs(record, in_flight) >= policy.max_runs:
         return f"the budget of {policy.max_runs} runs is used up"
@@ -24,19 +24,24 @@ def spent(record: Record, policy: Policy, in_flight: InFlight = ()) -> str:
     return ""
 
 
-def may_build(record: Record, policy: Policy, in_flight: InFlight = ()) -> bool:
+def ended(order: Order, record: Record, policy: Policy, in_flight: InFlight) -> bool:
+    """Whether ``order`` is the end of a hunt that would go on if it were allowed to spend more."""
+    return isinstance(order, Inconclusive) and order.reason in (NO_BUILDS, spent(record, policy, in_flight))
+
+
+def may_build(record: Record, policy: Policy, in_flight: InFlight) -> bool:
     """Whether another build may be attempted; failed attempts count."""
     return not policy.max_builds or len(_attempted(record, in_flight)) < policy.max_builds
 
 
-def builds_allowed(order: Measure, record: Record, policy: Policy, in_flight: InFlight = ()) -> bool:
+def builds_allowed(order: Measure, record: Record, policy: Policy, in_flight: InFlight) -> bool:
     """Whether ``order`` can be carried out without more builds than are allowed."""
     attempted = _attempted(record, in_flight)
     new = _unbuilt(order, record) - attempted
     return not new or not policy.max_builds or len(attempted) + len(new) <= policy.max_builds
 
 
-def within(order: Measure, record: Record, policy: Policy, in_flight: InFlight = ()) -> Measure:
+def within(order: Measure, record: Record, policy: Policy, in_flight: InFlight) -> Measure:
     """``order`` with no more runs than the budget has left, shared out as evenly as it was."""
     left = policy.max_runs - _runs(record, in_flight)
     total = sum(share.runs for share in order.plan)

@@ -70,6 +70,10 @@ class _Known:
         """Why no more may be measured; at least not what needs a build."""
         return budget.spent(self.record, self.policy, self.in_flight) or budget.NO_BUILDS
 
+    def ended(self, decision: Decision) -> bool:
+        """Whether it is the budget that ended a search."""
+        return budget.ended(decision.order, self.record, self.policy, self.in_flight)
+
     def allows(self, order: Measure) -> bool:
         """Whether the budget has room for an order."""
         if budget.spent(self.record, self.policy, self.in_flight):
@@ -81,11 +85,11 @@ def every(
     graph: Graph, observations: Sequence[Observation], policy: Policy, in_flight: Sequence[Measure] = ()
 ) -> Decision:
     """The next order of a hunt for every change."""
-    whole = _whole(graph, observations, policy, in_flight)
-    if isinstance(whole.order, Measure) or _final(whole):
+    known = _Known(graph, policy, arrange(observations, policy, graph.size - 1), in_flight)
+    whole = _whole(known, observations)
+    if isinstance(whole.order, Measure) or _final(known, whole):
         return whole
     inner = replace(_unlimited(policy), direction=Direction.ANY)
-    known = _Known(graph, policy, arrange(observations, policy, graph.size - 1), in_flight)
     waiting = [_Piece(0, graph.size - 1)]
     looked_at: set[_Piece] = set()
     while waiting:
@@ -109,11 +113,11 @@ def every(
     return Decision(_verdict(known, whole), whole.belief)
 
 
-def _whole(graph: Graph, observations: Sequence[Observation], policy: Policy, in_flight: Sequence[Measure]) -> Decision:
+def _whole(known: _Known, observations: Sequence[Observation]) -> Decision:
     """The hunt for the largest change; what it had come to before the budget was spent stands."""
-    whole = largest(graph, observations, policy, in_flight)
-    if isinstance(whole.order, Inconclusive) and "budget" in whole.order.reason:
-        before = largest(graph, observations, _unlimited(policy), in_flight)
+    whole = largest(known.graph, observations, known.policy, known.in_flight)
+    if known.ended(whole):
+        before = largest(known.graph, observations, _unlimited(known.policy), known.in_flight)
         return whole if isinstance(before.order, Measure) else before
     return whole
 
@@ -122,12 +126,11 @@ def _unlimited(policy: Policy) -> Policy:
     return replace(policy, all_steps=False, max_builds=0, max_runs=0, max_minutes=0.0)
 
 
-def _final(whole: Decision) -> bool:
+def _final(known: _Known, whole: Decision) -> bool:
     """Whether there is nothing in the range that could be looked at more closely."""
-    order = whole.order
-    if isinstance(order, NotReproduced):
-        return order.detectable == 0.0  # equal binaries, or nothing between the ends
-    return isinstance(order, Inconclusive) and ("budget" in order.reason or "cannot be measured" in order.reason)
+    if isinstance(whole.order, NotReproduced):
+        return whole.order.detectable == 0.0  # equal binaries, or nothing between the ends
+    return known.ended(whole) or not known.record.skipped.isdisjoint((0, known.graph.size - 1))
 
 
 def _settle(known: _Known, part: Part, piece: _Piece, verdict: Verdict) -> list[_Piece]:
@@ -267,11 +270,13 @@ def _verdict(known: _Known, whole: Decision) -> Verdict:
 def _unsettled(known: _Known) -> tuple[Unsettled, ...]:
     """The pieces in doubt, without those that were divided and have a step, or a smaller piece in doubt, to show for it."""
 
+    parts = {piece: part_of(known.graph, piece.good, piece.bad) for piece in known.doubts}
+
     def explained(piece: _Piece) -> bool:
-        part = part_of(known.graph, piece.good, piece.bad)
+        part = parts[piece]
         place = part.place
         # with branches the ends of two pieces can lie in each other
-        smaller = (o for o in known.doubts if part_of(known.graph, o.good, o.bad).graph.size < part.graph.size)
+        smaller = (other for other in known.doubts if parts[other].graph.size < part.graph.size)
         return any(place[step.candidate] > 0 for step in known.steps) or any(
             min(place[other.good], place[other.bad]) >= 0 for other in smaller
         )
