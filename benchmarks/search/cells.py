@@ -7,7 +7,7 @@ from itertools import product
 
 from perfbisect.core.graph import Graph
 from perfbisect.core.policy import Direction, Policy
-from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, two_roots
+from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, older_branches, two_roots
 from perfbisect.simulate.habits import Habits
 from perfbisect.simulate.scenario import Odd, Place, Scenario
 
@@ -117,6 +117,12 @@ def worlds() -> Iterator[Cell]:
     yield cell("merges: on a branch", graph=dag, place=Place.BRANCH)
     yield cell("merges: evil merge", graph=dag, place=Place.MERGE)
     yield cell("back-merges", graph=merging(1000, seed=1, branching=0.3, length=12.0, returning=0.5))
+    yield cell("older branches", graph=older_branches(1000))
+    for effect in (0.05, 0.3, -0.05):
+        than = "slower" if effect > 0 else "faster"
+        yield cell(
+            f"older branches, {abs(effect):.0%} {than}".replace("%", " %"), graph=older_branches(1000), older=effect
+        )
     yield cell("criss-cross", graph=criss_cross(1000))
     yield cell("octopus", graph=octopus(1000))
     yield cell("two roots", graph=two_roots(1000))

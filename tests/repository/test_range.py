@@ -54,15 +54,21 @@ def ancestors(commits: Mapping[str, Made], name: str) -> set[str]:
     return found
 
 
-def expected(commits: Mapping[str, Made], good: str, bad: str, first_parent: bool = False) -> Edges:
-    """The graph by definition: candidate → parents, "" for node 0. A vanished commit stands for its equal parent."""
+def expected(
+    commits: Mapping[str, Made], good: str, bad: str, first_parent: bool = False, base: str | None = None
+) -> Edges:
+    """The graph by definition: candidate → parents, "" for node 0. A vanished commit stands for its equal parent.
+
+    ``base`` is the good end of the graph where that is not good itself.
+    """
+    base = base or good
     outside = ancestors(commits, good)
     edges: Edges = {}
 
     def stand_in(name: str) -> list[str]:
         """Nothing for a root without anything that counts: there is nothing before it to compare with."""
         if name in outside:
-            return [""]
+            return [name]
         parents = commits[name].parents[:1] if first_parent else commits[name].parents
         tree = counts(commits[name].tree)
         for parent in parents:
@@ -76,14 +82,40 @@ def expected(commits: Mapping[str, Made], good: str, bad: str, first_parent: boo
         return [name]
 
     stand_in(bad)
-    return edges
+    if first_parent:
+        chain = first_parents(commits, bad)
+        inside = [name for name in chain if name not in outside]
+        holding = [name for name in inside if base in ancestors(commits, name)]
+        if base not in chain[len(inside) :][:1] and holding and holding[-1] in edges:
+            edges[holding[-1]] += (base,)
+
+    def is_good(name: str) -> bool:
+        return counts(commits[name].tree) == counts(commits[base].tree)
+
+    def holds_good(name: str) -> bool:
+        return any(is_good(parent) if parent in outside else holds_good(parent) for parent in edges[name])
+
+    return {
+        name: tuple(dict.fromkeys("" if p in outside and holds_good(name) else p for p in parents))
+        for name, parents in edges.items()
+    }
+
+
+def first_parents(commits: Mapping[str, Made], name: str) -> list[str]:
+    """A commit, its first parent, and so on."""
+    chain = [name]
+    while commits[chain[-1]].parents:
+        chain.append(commits[chain[-1]].parents[0])
+    return chain
 
 
 def found(span: Range, hashes: Mapping[str, str]) -> Edges:
     """The graph that was read, in the names of the test."""
     names = {commit: name for name, commit in hashes.items()}
     node = ["", *(names[commit] for commit in span.candidates[1:])]
-    return {node[v]: tuple(node[p] for p in span.graph.parents_of(v)) for v in range(1, span.graph.size)}
+    first = span.graph.bases + 1
+    assert not any(span.graph.parents_of(v) for v in range(first))
+    return {node[v]: tuple(node[p] for p in span.graph.parents_of(v)) for v in range(first, span.graph.size)}
 
 
 def is_closed(span: Range) -> bool:
@@ -198,7 +230,47 @@ CASES: dict[str, tuple[dict[str, Made], str, str, Edges]] = {
         | {"side": Made(["c0"], code("s")), "doc": Made(["side"], code("s", "d")), "m": Made(["c2", "doc"], code("m"))},
         "c1",
         "m",
+        {"c2": ("",), "side": ("c0",), "m": ("c2", "side")},
+    ),
+    "a side branch that nothing tells from one forked at good": (
+        line(code("0"), code("0", "d"), code("2"))
+        | {"side": Made(["c0"], code("s")), "m": Made(["c2", "side"], code("m"))},
+        "c1",
+        "m",
         {"c2": ("",), "side": ("",), "m": ("c2", "side")},
+    ),
+    "a release branch merged back": (
+        line(code("0"), code("1"))
+        | {
+            "good": Made(["c0"], code("0", "fix") | {"src/f.c": "f"}),
+            "m": Made(["c1", "good"], code("1") | {"src/f.c": "f"}),
+            "t": Made(["m"], code("t")),
+        },
+        "good",
+        "t",
+        {"c1": ("c0",), "m": ("c1", ""), "t": ("m",)},
+    ),
+    "a release branch whose changes were there already": (
+        line(code("0"), code("1"))
+        | {
+            "good": Made(["c0"], code("0") | {"src/f.c": "f"}),
+            "m": Made(["c1", "good"], code("1")),
+            "t": Made(["m"], code("t")),
+        },
+        "good",
+        "t",
+        {"c1": ("c0",), "t": ("c1",)},
+    ),
+    "an old branch that took in more of what good has": (
+        line(code("0"), code("1"), code("2"), code("3"))
+        | {
+            "a": Made(["c0"], code("a")),
+            "b": Made(["a", "c1"], code("b")),
+            "m": Made(["c3", "b"], code("m")),
+        },
+        "c2",
+        "m",
+        {"a": ("c0",), "b": ("a", "c1"), "c3": ("",), "m": ("c3", "b")},
     ),
     "an old branch that swallowed another": (
         line(code("0"), code("1"))
@@ -232,7 +304,8 @@ def test_the_graphs_of_small_histories(history: History) -> None:
         }
     )
     for number, (case, (commits, good, bad, edges)) in enumerate(CASES.items()):
-        assert expected(commits, good, bad) == edges, f"the definition itself: {case}"
+        base = good if good in ancestors(commits, bad) else "c0"
+        assert expected(commits, good, bad, base=base) == edges, f"the definition itself: {case}"
         hashes = {name: every[f"{number}-{name}"] for name in commits}
         span = read_range(repo, hashes[good], hashes[bad], IGNORE)
         assert found(span, hashes) == edges, case
@@ -243,7 +316,9 @@ def test_the_graphs_of_small_histories(history: History) -> None:
         assert (span.good, span.bad) == (hashes[good], hashes[bad]), case
         assert span.good_is_ancestor is (good in ancestors(commits, bad)), case
         assert span.candidates[0] == span.base == hashes[good if span.good_is_ancestor else "c0"], case
-        assert span.graph.weight.tolist() == [0.0] + [1.0] * (span.graph.size - 1), case
+        older = {parent for parents in edges.values() for parent in parents if parent and parent not in edges}
+        assert {hashes[name] for name in older} == set(span.candidates[1 : span.graph.bases + 1]), case
+        assert span.graph.weight.tolist() == [0.0] * (1 + len(older)) + [1.0] * len(edges), case
 
 
 def random_history(seed: int) -> dict[str, Made]:
@@ -271,13 +346,15 @@ def check_any_history(history: History, seed: int, ranges: int) -> None:
     names = {commit: name for name, commit in hashes.items()}
     for number in range(ranges):
         good, bad = chance.sample(list(commits), 2)
-        edges = expected(commits, good, bad, first_parent=number % 2 == 1)
+        along = number % 2 == 1
+        edges = expected(commits, good, bad, first_parent=along)
         before, after = ancestors(commits, good), ancestors(commits, bad)
         if bad in before or not before & after or not edges:
             with pytest.raises(UsageError):
-                read_range(repo, hashes[good], hashes[bad], IGNORE, first_parent=number % 2 == 1)
+                read_range(repo, hashes[good], hashes[bad], IGNORE, first_parent=along)
             continue
-        span = read_range(repo, hashes[good], hashes[bad], IGNORE, first_parent=number % 2 == 1)
+        span = read_range(repo, hashes[good], hashes[bad], IGNORE, first_parent=along)
+        edges = expected(commits, good, bad, first_parent=along, base=names[span.base])
         assert found(span, hashes) == edges, f"{good}..{bad}"
         assert is_closed(span)
         assert counts(commits[names[span.candidates[-1]]].tree) == counts(commits[bad].tree)

@@ -198,6 +198,7 @@ class Scene:
             metric=self.settings.metric,
             further=tuple(site.facts for site in self.sites[1:]),
             kinds=self.settings.policy.kinds,
+            bases=self.span.graph.bases,
         )
 
 

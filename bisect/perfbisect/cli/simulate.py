@@ -157,7 +157,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
         return
     merges = int((graph.first[1:] - graph.first[:-1] > 1).sum())
     among = f", {merges:,} of them merges" if merges else ""
-    say(f"{graph.size - 1:,} candidates{among}; {tally.hunts:,} hunts")
+    say(f"{graph.size - 1 - graph.bases:,} candidates{among}; {tally.hunts:,} hunts")
     for line in summary(tally):
         say(line)
 
@@ -248,4 +248,6 @@ def as_object(tally: Any, graph: "Graph", options: dict[str, Any]) -> str:
 
     asked = {key: value for key, value in options.items() if value is not None}
     asked["build_cost"] = " ".join(map(str, options["build_cost"]))
-    return json.dumps(plain({"candidates": graph.size - 1, "options": asked} | asdict(tally)), ensure_ascii=False)
+    return json.dumps(
+        plain({"candidates": graph.size - 1 - graph.bases, "options": asked} | asdict(tally)), ensure_ascii=False
+    )

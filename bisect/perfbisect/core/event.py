@@ -46,6 +46,12 @@ class HuntStarted:
     metric: str = "qps"  # what is compared
     further: tuple[HostFacts, ...] = ()  # the other hosts, where there are several
     kinds: tuple[str, ...] = ()  # class of each host then
+    bases: int = 0  # of ``candidates`` after the first, what branches older than good began at
+
+    @property
+    def choices(self) -> int:
+        """How many commits can be the culprit."""
+        return len(self.candidates) - 1 - self.bases
 
     @property
     def hosts(self) -> tuple[HostFacts, ...]:

@@ -100,4 +100,5 @@ def part_of(whole: Graph, good: int, bad: int) -> Part:
     rows: list[tuple[int, ...]] = [()]
     for candidate in nodes[1:].tolist():
         rows.append(tuple(dict.fromkeys(int(node[p]) for p in whole.parents_of(candidate))))
-    return Part(whole, good, bad, Graph.of(rows, whole.weight[nodes].tolist()), nodes, place)
+    bases = int((nodes[1:] <= whole.bases).sum())
+    return Part(whole, good, bad, Graph.of(rows, whole.weight[nodes].tolist(), bases), nodes, place)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from perfbisect.core.across import across
 from perfbisect.core.every import every
+from perfbisect.core.forks import beyond
 from perfbisect.core.graph import Graph
 from perfbisect.core.largest import largest
 from perfbisect.core.observation import Observation
@@ -22,7 +23,7 @@ def decide(
 
     One in flight with an empty plan keeps a host out of the hunt. An order for a host that is busy is for later.
     """
-    if len(set(policy.kinds)) > 1:
-        return across(graph, observations, policy, in_flight)
-    hunt = every if policy.all_steps else largest
+    hunt = across if len(set(policy.kinds)) > 1 else every if policy.all_steps else largest
+    if graph.bases:
+        return beyond(hunt, graph, observations, policy, in_flight)
     return hunt(graph, observations, policy, in_flight)

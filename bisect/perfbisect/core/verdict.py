@@ -28,6 +28,8 @@ REASONS = {
     "too noisy": "not enough runs could tell",
     "by chance": "the ends may differ by chance; if they do not, the culprit is known",
     "layout tie": "neighbouring builds differ no more than a change of code layout would make them differ",
+    "base not measured": "it hangs on a branch that began before good, and whether that was as fast as good is not known",
+    "not in bad": "what makes good faster is not part of bad: the commit that bad is built on was no faster before good",
 }
 
 
@@ -37,6 +39,8 @@ HELP = {
     "by chance": "What would help: longer runs (--time), or another variant, in which chance lays the code out anew.",
     "layout tie": "What would help: another compiler or variant, which lays the code out anew; runs do not.",
     "unbuildable": "What would help: a recipe under which these commits build. Where the host was at fault: --retry-failed.",
+    "base not measured": "What would help: a recipe under which the commit that the branch began at builds, or a larger budget.",
+    "not in bad": "To find what makes the difference, hunt between the commit that bad is built on and good.",
 }
 
 

@@ -4,13 +4,15 @@ git's own history simplification does the work. A commit whose tree, without the
 its parents cannot differ in speed from it: it vanishes, and its children get that parent in its place. Of a merge that
 equals one of its parents nothing but that parent is followed, for what the other side did is not in the result.
 
-Everything reachable from good counts as fast, so parents outside the range are all the same node 0. Those parents
-(the boundary) are named to git one by one: it would otherwise depend on the dates of commits whether git knows in time
-that they are outside, and a graph must come out the same each time, since a hunt is resumed on it. For the same
-reason git's commit graph file, which may be written at any time, is not used.
+What a commit has from before the range is node 0, good itself, or where it does not hold good the commit that its branch
+began at: a base, a node of its own unless nothing that counts differs between it and good.
+
+The parents outside the range (the boundary) are named to git one by one: it would otherwise depend on the dates of commits
+whether git knows in time that they are outside, and a graph must come out the same each time, since a hunt is resumed on
+it. For the same reason git's commit graph file, which may be written at any time, is not used.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,19 +62,23 @@ def read_range(repo: "Repo", good: str, bad: str, ignore: Sequence[str], *, firs
     ]
     if first_parent:
         rows = _chain([row[0] for row in rows], boundary)
+        if joins := _joins(repo, base, bad, inside, boundary):
+            rows = [[*row, base] if row[0] == joins else row for row in rows]
     if not rows:
         raise UsageError(
             f"Nothing in the range can change the speed: of its {len(inside)} commits, none changes a path that counts.",
             f"Paths that do not count, by the builder's recipe: {', '.join(ignore) or 'none'}.",
         )
+    outside = _outside(rows, base, lambda commit: _equal(repo, base, commit, paths))
+    bases = _by_age(repo, {parent for parents in outside.values() for parent in parents})
     return Range(
         good=good,
         bad=bad,
         base=base,
         commits=len(inside),
         merges=sum(line.count(" ") > 1 for line in listing.splitlines()),
-        graph=Graph.of(_parents(rows)),
-        candidates=(base, *(row[0] for row in rows)),
+        graph=Graph.of(_parents(rows, outside, bases), bases=len(bases)),
+        candidates=(base, *bases, *(row[0] for row in rows)),
     )
 
 
@@ -101,7 +107,52 @@ def _chain(commits: Sequence[str], before: Iterable[str]) -> list[list[str]]:
     ]
 
 
-def _parents(rows: Sequence[Sequence[str]]) -> list[list[int]]:
-    """The parents of each node, rows being numbered from 1. Node 0 stands for everything outside."""
-    node = {row[0]: number for number, row in enumerate(rows, 1)}
-    return [[], *(list(dict.fromkeys(node.get(parent, 0) for parent in row[1:])) for row in rows)]
+def _joins(repo: "Repo", base: str, bad: str, inside: Sequence[Sequence[str]], boundary: Collection[str]) -> str | None:
+    """The first commit of a walk along first parents that holds ``base``; None if all of them do."""
+    if base in boundary:
+        return None
+    later = set(git(repo, "rev-list", "--ancestry-path", "--stdin", stdin=f"{bad}\n^{base}").split())
+    return next((row[0] for row in reversed(inside) if row[0] in later), None)
+
+
+def _outside(rows: Sequence[Sequence[str]], good: str, same: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:
+    """Of each row that does not hold ``good`` its parents outside the range; ``same`` is asked whether one equals it."""
+    candidates = {row[0] for row in rows}
+    as_good = {good: True}
+    holds_good: set[str] = set()
+    found: dict[str, tuple[str, ...]] = {}
+    for commit, *parents in rows:
+        outside = tuple(parent for parent in parents if parent not in candidates)
+        for parent in outside:
+            if parent not in as_good:
+                as_good[parent] = same(parent)
+        if any(as_good.get(parent, parent in holds_good) for parent in parents):
+            holds_good.add(commit)
+        elif outside:
+            found[commit] = outside
+    return found
+
+
+def _by_age(repo: "Repo", commits: Collection[str]) -> list[str]:
+    """Commits, oldest first."""
+    if not commits:
+        return []
+    return git(repo, "rev-list", "--no-walk=sorted", "--stdin", stdin="\n".join(sorted(commits))).split()[::-1]
+
+
+def _equal(repo: "Repo", one: str, other: str, paths: Sequence[str]) -> bool:
+    """Whether nothing that counts differs between two commits."""
+    return not git(repo, "diff-tree", "-r", "--name-only", "--no-renames", one, other, *paths).strip()
+
+
+def _parents(
+    rows: Sequence[Sequence[str]], outside: Mapping[str, Sequence[str]], bases: Sequence[str]
+) -> list[list[int]]:
+    """The parents of each node: good, then ``bases``, then the rows."""
+    older = {commit: number for number, commit in enumerate(bases, 1)}
+    node = {row[0]: number for number, row in enumerate(rows, 1 + len(bases))}
+    parents: list[list[int]] = [[] for _ in range(1 + len(bases))]
+    for commit, *before in rows:
+        own = older if commit in outside else {}
+        parents.append(list(dict.fromkeys(node.get(parent, own.get(parent, 0)) for parent in before)))
+    return parents

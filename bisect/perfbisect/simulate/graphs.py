@@ -56,6 +56,28 @@ def long_branch(commits: int, share: float = 0.6) -> Graph:
     return Graph.of([*rows, (trunk, side)])
 
 
+def older_branches(commits: int, branches: int = 4, share: float = 0.5) -> Graph:
+    """A trunk with branches that all began before good, each at a commit of its own; together they hold ``share``."""
+    length = max(1, int(share * commits / branches))
+    between = (commits - branches * (length + 1)) // (branches + 1)
+    rows: Rows = [() for _ in range(branches + 1)]
+    trunk = 0
+    for base in range(1, branches + 1):
+        top = base
+        for _ in range(length):
+            rows.append((top,))
+            top = len(rows) - 1
+        for _ in range(between):
+            rows.append((trunk,))
+            trunk = len(rows) - 1
+        rows.append((trunk, top))
+        trunk = len(rows) - 1
+    while len(rows) <= commits + branches:
+        rows.append((trunk,))
+        trunk = len(rows) - 1
+    return Graph.of(rows, bases=branches)
+
+
 def criss_cross(commits: int) -> Graph:
     """Two lines that merge each other again and again."""
     rows: Rows = [(), (0,), (0,)]

@@ -49,6 +49,7 @@ class Scenario:
     block: int = 0  # candidates around the culprit that do not build
     broken: int = 0  # candidates from the trunk's commit that breaks the build for the culprit to the one that mends it
     crashing: float = 0.0  # share of candidates that build and crash
+    older: float = 0.0  # what branches that began before good are slower by, as long as they do not hold it
     identical: float = 0.0  # share of candidates with the binary of their parent
     odd: Odd | None = None  # the build whose layout is planted
     spoiled: bool = False  # both first runs of the culprit's parent are outliers
@@ -73,6 +74,7 @@ class Scenario:
             unbuildable=frozenset(unbuildable),
             crashing=frozenset(np.flatnonzero(tossed).tolist()) - ends,
             spoiled=frozenset(graph.parents_of(culprit)) if self.spoiled else frozenset(),
+            older=dict.fromkeys(range(1, graph.bases + 1), math.log1p(-self.older)),
             binaries=self._binaries(seed, frozenset(steps)),
             layouts=self._layouts(culprit),
             culprits=frozenset() if self.changes == "slope" else None,
@@ -80,16 +82,16 @@ class Scenario:
         )
 
     def _culprit(self, seed: int) -> int:
-        last = self.graph.size - 1
+        first, last = self.graph.bases + 1, self.graph.size - 1
         match self.place:
             case Place.ANYWHERE:
-                possible = np.arange(1, last + 1)
+                possible = np.arange(first, last + 1)
             case Place.FIRST:
-                possible = np.array([1])
+                possible = np.array([first])
             case Place.LAST:
                 possible = np.array([last])
             case Place.BRANCH:
-                possible = np.setdiff1d(np.arange(1, last + 1), trunk(self.graph))
+                possible = np.setdiff1d(np.arange(first, last + 1), trunk(self.graph))
             case Place.MERGE:
                 possible = np.flatnonzero(np.diff(self.graph.first) > 1)
         if not len(possible):

@@ -12,6 +12,7 @@ from itertools import groupby
 
 import numpy as np
 
+from perfbisect.core.forks import base_of
 from perfbisect.core.graph import Graph
 from perfbisect.core.observation import Built, Observation, Reading, Skipped
 from perfbisect.core.order import Measure
@@ -37,6 +38,7 @@ class World:
     unbuildable: frozenset[int] = frozenset()
     crashing: frozenset[int] = frozenset()  # they build, but no run ends
     spoiled: frozenset[int] = frozenset()  # the first two runs of these builds are outliers
+    older: Mapping[int, float] = field(default_factory=dict)  # by base: what its branch differs by from good
     binaries: Mapping[int, int] = field(default_factory=dict)  # candidate → earlier candidate with the same binary
     layouts: Mapping[int, float] = field(default_factory=dict)  # in place of what is drawn
     culprits: frozenset[int] | None = None  # right answers; None: the largest drops
@@ -127,6 +129,8 @@ class World:
             below = reach_of(self.graph).ancestors(binary)
             layout = float(generator(self.seed, Purpose.LAYOUT, binary).normal()) * self.habits.layout
             change = sum(size for step, size in self.steps.items() if below[step])
+            if self.older:
+                change += self.older.get(int(base_of(self.graph)[binary]), 0.0)
             if generator(self.seed, Purpose.BUILD, binary).random() < self.habits.second_build[0]:
                 change += self.habits.second_build[1]
             self._levels[binary] = change + self.layouts.get(binary, layout)

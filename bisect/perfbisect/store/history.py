@@ -110,7 +110,7 @@ class History:
                 "metric": settings.metric,
                 "settings": json.dumps(asdict(settings), allow_nan=False, separators=(",", ":")),
                 "commits": started.commits,
-                "candidates": len(started.candidates),
+                "candidates": started.choices + 1,
                 "merges": started.merges,
             }
             hunt = insert(db, "hunts", row)

@@ -67,7 +67,7 @@ def hunt(event: HuntStarted) -> str:
     return (
         f"{event.hunt}: {event.builder} {event.workload} on {hosts},"
         f" {printable(event.good)}..{printable(event.bad)}: {count(event.commits, 'commit')},"
-        f" {count(len(event.candidates) - 1, 'candidate')}{merges}"
+        f" {count(event.choices, 'candidate')}{merges}"
     )
 
 

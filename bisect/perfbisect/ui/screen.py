@@ -83,7 +83,7 @@ def header(view: View, room: int, now: float, glyphs: Glyphs) -> list[Text]:
     if view.verdict is None:
         time.append(f"{rough(left)} left" if left is not None else "estimating")
     asked = f"{printable(hunt.good)} {glyphs.arrow} {printable(hunt.bad)}"
-    size = [count(hunt.commits, "commit"), count(len(hunt.candidates) - 1, "candidate")]
+    size = [count(hunt.commits, "commit"), count(hunt.choices, "candidate")]
     size += [count(hunt.merges, "merge")] if hunt.merges else []
     skipped = sum(bool(row.skipped) for row in view.rows.values())
     cost = [count(sum(row.builds for row in view.rows.values()), "build"), count(view.runs, "run")]
