@@ -149,7 +149,11 @@ class TestMergeBase:
         asked = replace(quest(names), policy=Policy(max_runs=max_runs))
         told = Steps(
             check_base(
-                asked, started(names), self.good, log_of(history, names), lambda nodes: ComputedLab(nodes, truth)
+                asked,
+                replace(started(names), bases=2),
+                self.good,
+                log_of(history, names),
+                lambda nodes: ComputedLab(nodes, truth),
             )
         )
         return [event for _, event in told], told.result
@@ -159,6 +163,7 @@ class TestMergeBase:
         measured = {event.facts.commit for event in told if isinstance(event, RunFinished)}
         assert measured == {self.good, commits(6)[0]}
         assert isinstance(verdict, NotReproduced)
+        assert [event.choices for event in told if isinstance(event, HuntStarted)] == [1]
 
     @pytest.mark.parametrize("speed", [0.8, 1.25])
     def test_not_as_fast(self, history: History, speed: float) -> None:

@@ -1,19 +1,34 @@
 """Branches that began before good, and may have been slower or faster than good from the start."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from perfbisect.core.forks import BASE_UNKNOWN, NOT_IN_BAD, base_of
+from perfbisect.core.belief import prior_belief
+from perfbisect.core.forks import BASE_UNKNOWN, NOT_IN_BAD, base_of, beyond
 from perfbisect.core.graph import Graph
-from perfbisect.core.observation import Built
-from perfbisect.core.order import Decision, Found, Inconclusive, Measure, NotReproduced, Several
+from perfbisect.core.observation import Built, Observation, Reading, Skipped
+from perfbisect.core.order import (
+    UNKNOWN,
+    Decision,
+    Found,
+    Inconclusive,
+    Interval,
+    Measure,
+    NotReproduced,
+    Several,
+    Step,
+    Unsettled,
+)
 from perfbisect.core.part import part_of
 from perfbisect.core.policy import Direction, Policy
 from perfbisect.core.search import decide
 from perfbisect.simulate.graphs import older_branches
 from perfbisect.simulate.habits import Habits
 from perfbisect.simulate.hunt import Outcome, hunt
+from perfbisect.simulate.judge import judge
 from perfbisect.simulate.world import World
 
 QUIET = Habits(noise=0.01, layout=0.002)
@@ -21,6 +36,10 @@ TWO = older_branches(100, 2)
 """Branches of 25 commits from the bases 1 and 2, which 44 and 86 merge into a trunk."""
 
 FORKED, BRANCH, MERGED, TRUNK, SECOND, AFTER = 3, 20, 44, 35, 60, 90
+
+
+def step(candidate: int) -> Step:
+    return Step(candidate, 0.99, Interval(0.9, 0.95, 0.99), TWO.parents_of(candidate))
 
 
 def hunted(step: int, policy: Policy | None = None, hosts: int = 1, seed: int = 0, **more: object) -> Outcome:
@@ -102,12 +121,56 @@ def test_budgets_hold(policy: Policy) -> None:
         assert isinstance(outcome.verdict, Inconclusive | Found)
 
 
+@pytest.mark.parametrize("policy", [Policy(max_runs=40), Policy(max_builds=10), Policy(max_builds=8)])
+def test_budgets_hold_where_bases_do_not_build(policy: Policy) -> None:
+    for seed in range(3):
+        outcome = hunted(BRANCH, policy, seed=seed, unbuildable=frozenset({1, 2}))
+        assert outcome.runs <= (policy.max_runs or math.inf)
+        assert outcome.builds <= (policy.max_builds or math.inf)
+
+
+def test_a_set_at_the_end_of_the_budget_leaves_room_for_what_the_branches_began_with() -> None:
+    held = 0
+    for seed in range(3):
+        for step in (TRUNK, AFTER):
+            world = World(TWO, {step: -0.05}, QUIET, older={1: -0.06, 2: -0.06}, seed=seed)
+            verdict = hunt(world, Policy(max_builds=9)).verdict
+            held += judge(verdict, world) != "wrong"
+    assert held == 6
+
+
+def test_every_change_keeps_what_hangs_on_no_base_when_the_budget_ends() -> None:
+    told = [Several((step(MERGED), step(AFTER)), (), (), 0.01)]
+
+    def stub(graph: Graph, observations: Sequence[Observation], *_: object) -> Decision:
+        lost = {seen.candidate for seen in observations if isinstance(seen, Skipped)}
+        left = (Unsettled(0, MERGED, Inconclusive((), (), UNKNOWN, "unbuildable")),) if FORKED in lost else ()
+        return Decision(replace(told[0], steps=told[0].steps[len(left) :], unsettled=left), prior_belief(TWO))
+
+    ends: list[Observation] = [Built(0, 9.0), Built(102, 9.0), Reading(0, 0.0, 1.0, 0), Reading(102, -0.1, 2.0, 1)]
+    verdict = beyond(stub, TWO, ends, Policy(all_steps=True, max_builds=2), ()).order
+    assert isinstance(verdict, Several)
+    assert [each.candidate for each in verdict.steps] == [AFTER]
+    assert verdict.unsettled
+
+
+def test_one_binary_on_two_branches_rules_nothing_out() -> None:
+    """The trunk's first commit takes back what good has and the branch has not, and so is what the branch began at."""
+    rows = [(), (), (0,), *((v,) for v in range(2, 9)), (1,), (10,), (11,), (9, 12), (13,), (14,)]
+    graph = Graph.of(rows, bases=1)
+    for seed in range(2):
+        verdict = hunt(World(graph, {2: -0.05}, QUIET, older={1: -0.05}, binaries={2: 1}, seed=seed), Policy()).verdict
+        assert isinstance(verdict, Found)
+        assert verdict.step.candidate == 2
+
+
 def test_good_that_is_no_part_of_bad() -> None:
     """As where what a release branch has was left out when it was merged back."""
     chain = Graph.of([(), (), (1,), *((v,) for v in range(2, 20))], bases=1)
     nothing = hunt(World(chain, {}, QUIET, older={1: -0.05}), Policy()).verdict
     assert isinstance(nothing, Inconclusive)
     assert (nothing.reason, nothing.candidates) == (NOT_IN_BAD, ())
+    assert isinstance(hunt(World(chain, {}, QUIET, older={1: 0.05}), Policy()).verdict, NotReproduced)
     found = hunt(World(chain, {9: -0.06}, QUIET, older={1: -0.05}), Policy()).verdict
     assert isinstance(found, Found)
     assert found.step.candidate == 9

@@ -2,12 +2,13 @@
 
 import random
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
+from histories import Edges, Made, ancestors, code, counts, expected, line
 from perfbisect.errors import UsageError
 from perfbisect.repository.range import Range, read_range
 from perfbisect.repository.resolve import open_repository
@@ -17,96 +18,7 @@ pytestmark = pytest.mark.tools
 IGNORE = ["doc/**", "*.md"]
 
 
-class Made(NamedTuple):
-    """A commit to make: its parents by name, its whole tree (path → content), and its date."""
-
-    parents: Sequence[str]
-    tree: Mapping[str, str]
-    seconds: int | None = None
-
-
 History = Callable[[Mapping[str, Any]], tuple[Any, dict[str, str]]]
-Edges = dict[str, tuple[str, ...]]
-
-
-def code(text: str, doc: str = "") -> dict[str, str]:
-    """A tree with something that counts and, if wanted, something that does not."""
-    return {"src/a.c": text} | ({"doc/x/y.txt": doc, "READ.md": doc} if doc else {})
-
-
-def counts(tree: Mapping[str, str]) -> dict[str, str]:
-    """What of a tree is not ignored; written without git's pattern rules."""
-    return {
-        path: content
-        for path, content in tree.items()
-        if not path.startswith("doc/") and not ("/" not in path and path.endswith(".md"))
-    }
-
-
-def ancestors(commits: Mapping[str, Made], name: str) -> set[str]:
-    """A commit and everything before it."""
-    found, todo = set(), [name]
-    while todo:
-        here = todo.pop()
-        if here not in found:
-            found.add(here)
-            todo += commits[here].parents
-    return found
-
-
-def expected(
-    commits: Mapping[str, Made], good: str, bad: str, first_parent: bool = False, base: str | None = None
-) -> Edges:
-    """The graph by definition: candidate → parents, "" for node 0. A vanished commit stands for its equal parent.
-
-    ``base`` is the good end of the graph where that is not good itself.
-    """
-    base = base or good
-    outside = ancestors(commits, good)
-    edges: Edges = {}
-
-    def stand_in(name: str) -> list[str]:
-        """Nothing for a root without anything that counts: there is nothing before it to compare with."""
-        if name in outside:
-            return [name]
-        parents = commits[name].parents[:1] if first_parent else commits[name].parents
-        tree = counts(commits[name].tree)
-        for parent in parents:
-            if counts(commits[parent].tree) == tree:
-                return stand_in(parent)
-        if not parents and not tree:
-            return []
-        if name not in edges:
-            edges[name] = ()
-            edges[name] = tuple(dict.fromkeys(each for parent in parents for each in stand_in(parent)))
-        return [name]
-
-    stand_in(bad)
-    if first_parent:
-        chain = first_parents(commits, bad)
-        inside = [name for name in chain if name not in outside]
-        holding = [name for name in inside if base in ancestors(commits, name)]
-        if base not in chain[len(inside) :][:1] and holding and holding[-1] in edges:
-            edges[holding[-1]] += (base,)
-
-    def is_good(name: str) -> bool:
-        return counts(commits[name].tree) == counts(commits[base].tree)
-
-    def holds_good(name: str) -> bool:
-        return any(is_good(parent) if parent in outside else holds_good(parent) for parent in edges[name])
-
-    return {
-        name: tuple(dict.fromkeys("" if p in outside and holds_good(name) else p for p in parents))
-        for name, parents in edges.items()
-    }
-
-
-def first_parents(commits: Mapping[str, Made], name: str) -> list[str]:
-    """A commit, its first parent, and so on."""
-    chain = [name]
-    while commits[chain[-1]].parents:
-        chain.append(commits[chain[-1]].parents[0])
-    return chain
 
 
 def found(span: Range, hashes: Mapping[str, str]) -> Edges:
@@ -125,11 +37,6 @@ def is_closed(span: Range) -> bool:
         if child in needed:
             needed.update(span.graph.parents_of(child))
     return needed | {0} == set(range(span.graph.size))
-
-
-def line(*trees: Mapping[str, str]) -> dict[str, Made]:
-    """Commits c0, c1, … one after the other."""
-    return {f"c{number}": Made([f"c{number - 1}"] if number else [], tree) for number, tree in enumerate(trees)}
 
 
 CASES: dict[str, tuple[dict[str, Made], str, str, Edges]] = {
@@ -382,6 +289,16 @@ def test_first_parents_only(history: History) -> None:
     span = read_range(repo, hashes["c0"], hashes["t"], IGNORE, first_parent=True)
     assert found(span, hashes) == {"c1": ("",), "m": ("c1",), "t": ("m",)}
     assert (span.commits, span.merges) == (3, 1)
+
+
+def test_bases_come_after_those_that_they_descend_from_whatever_their_dates(history: History) -> None:
+    commits = {f"c{n}": Made([f"c{n - 1}"] if n else [], code(str(n)), seconds=9 - n) for n in range(6)}
+    for n in range(4):
+        commits[f"s{n}"] = Made([f"c{n}"], code(f"s{n}"))
+    commits["m"] = Made(["c5", "s3", "s1", "s2", "s0"], code("m"))
+    repo, hashes = history(commits)
+    span = read_range(repo, hashes["c4"], hashes["m"], IGNORE)
+    assert span.candidates[:5] == tuple(hashes[name] for name in ("c4", "c0", "c1", "c2", "c3"))
 
 
 def test_the_graph_does_not_depend_on_a_commit_graph_file(history: History) -> None:

@@ -224,7 +224,7 @@ def _note(known: _Known, step: Step, piece: _Piece, *, named: bool = False) -> l
     if step.candidate != piece.bad:
         pieces.append(_Piece(step.candidate, piece.bad))
     for parent in step.parents:
-        if parent not in (good, 0):
+        if parent != good and parent > known.graph.bases:
             pieces.append(_Piece(good, parent))
     return [p for p in pieces if p.good != p.bad]
 

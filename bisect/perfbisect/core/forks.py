@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from perfbisect.core import budget
 from perfbisect.core.graph import Graph
 from perfbisect.core.largest import largest
-from perfbisect.core.no_culprit import UNBUILDABLE, undecided
+from perfbisect.core.no_culprit import undecided
 from perfbisect.core.observation import Built, Observation, Reading, Skipped
 from perfbisect.core.order import (
     Decision,
@@ -37,6 +37,7 @@ from perfbisect.core.record import Record, arrange
 Hunt = Callable[[Graph, Sequence[Observation], Policy, Sequence[Measure]], Decision]
 
 DOUBTFUL = 0.6  # probability of more than one change from which branches are looked into
+NEAR = 4  # runs of a host between two that can be compared
 BASE_UNKNOWN = "base not measured"
 NOT_IN_BAD = "not in bad"
 
@@ -46,22 +47,36 @@ def beyond(
 ) -> Decision:
     """The next order of ``hunt`` over a graph with bases."""
     record = arrange(observations, policy, graph.size - 1)
-    measured = [base for base in range(1, graph.bases + 1) if record.runs(base) and base not in record.skipped]
-    compared = {base: _compared(base, observations, policy, in_flight) for base in measured}
-    offsets = {base: ratio for base, order in compared.items() if (ratio := _difference(order))}
-    unknown = [base for base in range(1, graph.bases + 1) if base in record.skipped]
-    decision = hunt(graph, list(_corrected(graph, observations, offsets, unknown)), policy, in_flight)
-    stopped = budget.ended(decision.order, record, policy, in_flight)
-    hung_on = [] if stopped else _hung_on(graph, decision, record)
-    compared |= {base: _compared(base, observations, policy, in_flight) for base in hung_on if base not in compared}
-    for order in compared.values():
-        if isinstance(order, Measure) and _allowed(order, record, policy, in_flight):
-            return replace(decision, order=budget.within(order, record, policy, in_flight))
-    if isinstance(decision.order, Found | Several) and any(isinstance(compared[base], Measure) for base in hung_on):
-        return replace(decision, order=undecided(decision.belief, policy, BASE_UNKNOWN))
-    if unknown and isinstance(decision.order, Inconclusive) and decision.order.reason == UNBUILDABLE:
-        return replace(decision, order=replace(decision.order, reason=BASE_UNKNOWN))
-    return _told(decision, int(base_of(graph)[-1]), offsets)
+    base = _told_apart(graph, record)
+    measured = [each for each in range(1, graph.bases + 1) if base[each] and record.runs(each)]
+    unknown = [each for each in range(1, graph.bases + 1) if each in record.skipped]
+    compared = {
+        each: _compared(each, observations, record, policy, in_flight) for each in measured if each not in unknown
+    }
+    offsets = {each: ratio for each, order in compared.items() if (ratio := _difference(order))}
+    busy = {share.candidate for order in in_flight for share in order.plan}
+    while True:
+        decision = hunt(graph, list(_corrected(base, observations, offsets, unknown)), policy, in_flight)
+        hung_on = [each for each in _hung_on(graph, base, decision, record) if each not in unknown]
+        for each in hung_on:
+            if each not in compared:
+                compared[each] = _compared(each, observations, record, policy, in_flight)
+        for each, order in compared.items():
+            if each in unknown or (each in busy and isinstance(decision.order, Measure)):
+                continue  # nothing can be done, or another host is at it and there is something else to do
+            if isinstance(order, Measure) and _allowed(order, record, policy, in_flight):
+                return replace(decision, order=budget.within(order, record, policy, in_flight))
+        beyond_reach = [each for each in hung_on if isinstance(compared[each], Measure)]
+        if not beyond_reach or isinstance(decision.order, Measure):
+            return _told(_afforded(decision, record, policy, in_flight), base, policy, offsets, unknown)
+        unknown += beyond_reach
+
+
+def _told_apart(graph: Graph, record: Record) -> NDArray[np.int64]:
+    """``base_of`` the graph, less the bases with the binary of good."""
+    base = base_of(graph)
+    same = [each for each in range(1, graph.bases + 1) if record.name(each) == record.name(0)]
+    return np.where(np.isin(base, same), 0, base)
 
 
 @lru_cache(maxsize=4)
@@ -79,22 +94,38 @@ def base_of(graph: Graph) -> NDArray[np.int64]:
     return base
 
 
-def _compared(base: int, observations: Sequence[Observation], policy: Policy, in_flight: Sequence[Measure]) -> Order:
-    """The comparison of good and ``base``: its next order, or how it ended."""
-    place = {0: 0, base: 1}
+def _compared(
+    base: int, observations: Sequence[Observation], record: Record, policy: Policy, in_flight: Sequence[Measure]
+) -> Order:
+    """The comparison of good and ``base``: its next order, or how it ended.
+
+    Only runs with some of the other side nearby count: the rest is for other comparisons, at another time of the host.
+    """
+    place = {record.name(0): 0, record.name(base): 1}
+    near = _side_by_side(record, record.readings(0), record.readings(base))
     told: list[Observation] = []
+    number = -1
     for seen in observations:
-        if seen.candidate in place:
-            inside = replace(seen, candidate=place[seen.candidate])
-            if isinstance(inside, Built) and inside.same_as is not None:
-                inside = replace(inside, same_as=place.get(inside.same_as))
-            told.append(inside)
-    others = [replace(each, plan=_moved(each.plan, place)) for each in in_flight]
+        number += isinstance(seen, Reading)
+        node = place.get(record.name(seen.candidate))
+        if node is None or (isinstance(seen, Reading) and number not in near):
+            continue
+        told.append(
+            replace(seen, candidate=node, same_as=None) if isinstance(seen, Built) else replace(seen, candidate=node)
+        )
+    others = [replace(each, plan=_moved(each.plan, {0: 0, base: 1})) for each in in_flight]
     rules = replace(policy, direction=Direction.ANY, all_steps=False, max_builds=0, max_runs=0, max_minutes=0.0)
     order = largest(Graph.line(1), told, rules, others).order
     if isinstance(order, Measure):
         return Measure(_moved(order.plan, {0: 0, 1: base}), Purpose.CONFIRM, order.host)
     return order
+
+
+def _side_by_side(record: Record, one: NDArray[np.int64], other: NDArray[np.int64]) -> set[int]:
+    """The readings of both that have one of the other within NEAR of the same host."""
+    apart = np.abs(record.turn[one][:, None] - record.turn[other][None])
+    near = (apart <= NEAR) & (record.host[one][:, None] == record.host[other][None])
+    return {*one[near.any(axis=1)].tolist(), *other[near.any(axis=0)].tolist()}
 
 
 def _moved(plan: Sequence[Share], place: Mapping[int, int]) -> tuple[Share, ...]:
@@ -113,21 +144,28 @@ def _difference(order: Order) -> Interval | None:
 
 
 def _corrected(
-    graph: Graph, observations: Sequence[Observation], offsets: Mapping[int, Interval], unknown: Sequence[int]
+    base: NDArray[np.int64],
+    observations: Sequence[Observation],
+    offsets: Mapping[int, Interval],
+    unknown: Sequence[int],
 ) -> Iterator[Observation]:
     """The observations as if all branches had begun with the speed of good.
 
-    A branch that began at an ``unknown`` speed cannot be measured: nothing tells which of its builds are slow.
+    A branch that began at an ``unknown`` speed cannot be measured: nothing tells which of its builds are slow. And one
+    binary on branches of two bases says nothing of the commits between: it counts as two.
     """
-    base = base_of(graph)
     lost = np.isin(base, unknown)
+    lost[-1] = False  # how bad compares with good was seen
     for node in np.flatnonzero(lost).tolist():
         yield Skipped(node, BASE_UNKNOWN)
     for seen in observations:
+        own = int(base[seen.candidate])
         if lost[seen.candidate]:
             continue
-        if isinstance(seen, Reading) and (offset := offsets.get(int(base[seen.candidate]))):
-            yield replace(seen, value=seen.value - math.log(offset.middle))
+        if isinstance(seen, Built) and seen.same_as is not None and base[seen.same_as] != own:
+            yield replace(seen, same_as=None)
+        elif isinstance(seen, Reading) and own in offsets:
+            yield replace(seen, value=seen.value - math.log(offsets[own].middle))
         else:
             yield seen
 
@@ -136,13 +174,22 @@ def _allowed(order: Measure, record: Record, policy: Policy, in_flight: Sequence
     return not budget.spent(record, policy, in_flight) and budget.builds_allowed(order, record, policy, in_flight)
 
 
-def _hung_on(graph: Graph, decision: Decision, record: Record) -> list[int]:
+def _afforded(decision: Decision, record: Record, policy: Policy, in_flight: Sequence[Measure]) -> Decision:
+    """The hunt's own order, as far as all that was spent leaves room for it: it was not told of lost branches."""
+    if not isinstance(decision.order, Measure):
+        return decision
+    if _allowed(decision.order, record, policy, in_flight):
+        return replace(decision, order=budget.within(decision.order, record, policy, in_flight))
+    why = budget.spent(record, policy, in_flight) or budget.NO_BUILDS
+    return replace(decision, order=undecided(decision.belief, policy, why))
+
+
+def _hung_on(graph: Graph, base: NDArray[np.int64], decision: Decision, record: Record) -> list[int]:
     """The bases without which ``decision`` cannot be believed.
 
     A step that was compared with parents of its own branch stands by itself. Where nobody can be named, or one
     change explains what is seen no more, a branch that did not begin with the speed of good may be why.
     """
-    base = base_of(graph)
     steps: tuple[Step, ...] = ()
     match decision.order:
         case Found(step):
@@ -160,15 +207,27 @@ def _hung_on(graph: Graph, decision: Decision, record: Record) -> list[int]:
     return sorted(hung_on - {0})
 
 
-def _told(decision: Decision, bads: int, offsets: Mapping[int, Interval]) -> Decision:
-    """The decision with what was found out of branches; ``bads`` is the base of the bad end."""
+def _told(
+    decision: Decision,
+    base: NDArray[np.int64],
+    policy: Policy,
+    offsets: Mapping[int, Interval],
+    unknown: Sequence[int],
+) -> Decision:
+    """The decision with what was found out of branches."""
     noticed = tuple(
         f"a branch that is older than good began at {ratio.middle:.3f} of good; its builds are judged by that"
         for ratio in offsets.values()
     )
     order = decision.order
-    if isinstance(order, NotReproduced) and bads in offsets:
-        order = Inconclusive((), (), offsets[bads], NOT_IN_BAD)
-    return replace(
-        decision, order=order, belief=replace(decision.belief, warnings=(*decision.belief.warnings, *noticed))
-    )
+    if isinstance(order, NotReproduced) and (ratio := offsets.get(int(base[-1]))) and _hunted(ratio, policy):
+        order = Inconclusive((), (), ratio, NOT_IN_BAD)
+    elif isinstance(order, Inconclusive) and np.isin(base[list(order.candidates)], unknown).any():
+        order = replace(order, reason=BASE_UNKNOWN)
+    belief = replace(decision.belief, warnings=(*decision.belief.warnings, *noticed))
+    return replace(decision, order=order, belief=belief)
+
+
+def _hunted(ratio: Interval, policy: Policy) -> bool:
+    """Whether a change to ``ratio`` is one of those that are hunted."""
+    return policy.direction is Direction.ANY or (ratio.middle < 1) is (policy.direction is Direction.DROP)

@@ -29,7 +29,7 @@ REASONS = {
     "by chance": "the ends may differ by chance; if they do not, the culprit is known",
     "layout tie": "neighbouring builds differ no more than a change of code layout would make them differ",
     "base not measured": "it hangs on a branch that began before good, and whether that was as fast as good is not known",
-    "not in bad": "what makes good faster is not part of bad: the commit that bad is built on was no faster before good",
+    "not in bad": "what sets good apart is not part of bad, which began at a commit that differs from good as much",
 }
 
 

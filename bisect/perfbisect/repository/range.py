@@ -123,10 +123,11 @@ def _outside(rows: Sequence[Sequence[str]], good: str, same: Callable[[str], boo
     found: dict[str, tuple[str, ...]] = {}
     for commit, *parents in rows:
         outside = tuple(parent for parent in parents if parent not in candidates)
-        for parent in outside:
-            if parent not in as_good:
-                as_good[parent] = same(parent)
-        if any(as_good.get(parent, parent in holds_good) for parent in parents):
+        if any(parent in holds_good or as_good.get(parent) for parent in parents):
+            holds_good.add(commit)
+            continue
+        as_good |= {parent: same(parent) for parent in outside if parent not in as_good}
+        if any(as_good[parent] for parent in outside):
             holds_good.add(commit)
         elif outside:
             found[commit] = outside
@@ -134,10 +135,14 @@ def _outside(rows: Sequence[Sequence[str]], good: str, same: Callable[[str], boo
 
 
 def _by_age(repo: "Repo", commits: Collection[str]) -> list[str]:
-    """Commits, oldest first."""
-    if not commits:
-        return []
-    return git(repo, "rev-list", "--no-walk=sorted", "--stdin", stdin="\n".join(sorted(commits))).split()[::-1]
+    """Commits, each after those that it descends from."""
+    if len(commits) < 2:
+        return list(commits)
+    chosen = sorted(commits)
+    oldest = git(repo, "merge-base", "--octopus", *chosen, allowed=(0, 1)).strip()
+    ends = [*chosen, *([f"^{oldest}"] if oldest else [])]
+    later = git(repo, "rev-list", "--topo-order", "--reverse", "--stdin", stdin="\n".join(ends)).split()
+    return [commit for commit in (oldest, *later) if commit in commits]
 
 
 def _equal(repo: "Repo", one: str, other: str, paths: Sequence[str]) -> bool:
