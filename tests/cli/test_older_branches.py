@@ -24,23 +24,26 @@ def test_it_is_judged_by_what_it_began_with(
     invoke: Invoke, commit: Callable[[int, str], str], git: Callable[..., str]
 ) -> None:
     """The branch's third commit is to blame; its first is as slow as what it began at, and no more so than good."""
-    old = commit(930, "old")
+    old = commit(800, "old")
     good = commit(1000, "good")
     trunk = [commit(1000, f"trunk {number}") for number in range(3)][-1]
     git("checkout", "-qb", "side", old)
-    side = [commit(rate, f"side {number}") for number, rate in enumerate((930, 930, 860, 860))]
+    side = [commit(rate, f"side {number}") for number, rate in enumerate((800, 800, 600, 600))]
     git("checkout", "-q", trunk)
     git("merge", "-q", "--no-commit", "-s", "ours", "side")
-    commit(925, "merge")
-    bad = commit(925, "bad")
+    commit(750, "merge")
+    bad = commit(750, "bad")
     status, out, err = invoke("run", good, bad, *HUNT, "--plain")
     assert status == 0, out + err
     assert f"The culprit is {side[2][:10]}" in out
     assert f"Proven against {side[1][:10]}, its parent" in out
     assert "9 commits, 9 candidates, 1 merge" in out
     assert f"built     {old[:10]}" in out
-    assert "a branch that is older than good began at 0.9" in invoke("show")[1]
+    assert "a branch that is older than good began at 0." in invoke("show")[1]
     assert invoke("resume", "--plain")[0] == 0
+    status, planned, err = invoke("simulate", good, bad, "--repo", "repo", "--hunts", "2")
+    assert status == 0, err
+    assert planned.startswith("9 candidates, 1 of them merges, 4 on branches older than good; 2 hunts")
     status, again, err = invoke("replay")
     assert status == 0, err
     assert f"The culprit is {side[2][:10]}" in again

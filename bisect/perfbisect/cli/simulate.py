@@ -113,6 +113,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     Simulates hunts for a drop of a given size, in a history of --commits commits or in the range GOOD..BAD of a real
     repository, on a host with given habits.
     """
+    from perfbisect.core.forks import base_of
     from perfbisect.core.policy import Policy
     from perfbisect.simulate.habits import Habits
     from perfbisect.simulate.scenario import Scenario
@@ -157,6 +158,8 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
         return
     merges = int((graph.first[1:] - graph.first[:-1] > 1).sum())
     among = f", {merges:,} of them merges" if merges else ""
+    older = int((base_of(graph)[graph.bases + 1 :] > 0).sum()) if graph.bases else 0
+    among += f", {older:,} on branches older than good" if older else ""
     say(f"{graph.size - 1 - graph.bases:,} candidates{among}; {tally.hunts:,} hunts")
     for line in summary(tally):
         say(line)
