@@ -164,6 +164,9 @@ class SshHost:
             raise no_folder(self.name, cwd)
 
 
+# What a channel raises whose connection is gone: the second where it has to write, as it also has to while it reads.
+_BROKEN = (OSError, EOFError)
+
 # To a command whose stdin is cut short by a lost connection it would look whole: it begins when all of it has come.
 _WHOLE = """\
 perfbisect_stdin=$(head -c {length} | base64 -w 0)
@@ -192,13 +195,17 @@ def _require(program: str) -> str:
 
 
 def _read(receive: Callable[[int], bytes]) -> bytes:
-    """All that comes until the end."""
-    return b"".join(iter(lambda: receive(1 << 16), b""))
+    """All that comes until the end. Whether that is the end of the connection, the status tells."""
+    came = []
+    with contextlib.suppress(EOFError):
+        while data := receive(1 << 16):
+            came.append(data)
+    return b"".join(came)
 
 
 def _send(channel: "Channel", data: bytes) -> None:
     """Write all of a command's stdin. One that ends without reading it is none of our concern."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(*_BROKEN):
         channel.sendall(data)
         channel.shutdown_write()
 
@@ -207,18 +214,18 @@ def _forward(source: socket.socket, channel: "Channel") -> None:
     """Everything from a socket to a channel, the end included. Who goes on writing when the channel has ended is told
     by a broken pipe, and does not wait for a reader.
     """
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(*_BROKEN):
         while data := source.recv(1 << 16):
             channel.sendall(data)
     with contextlib.suppress(OSError):
         source.shutdown(socket.SHUT_RD)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(*_BROKEN):
         channel.shutdown_write()
 
 
 def _backward(channel: "Channel", sink: socket.socket) -> None:
     """Everything from a channel to a socket, the end included."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(*_BROKEN):
         while data := channel.recv(1 << 16):
             sink.sendall(data)
     with contextlib.suppress(OSError):
