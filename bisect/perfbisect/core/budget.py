@@ -34,6 +34,11 @@ def may_build(record: Record, policy: Policy, in_flight: InFlight) -> bool:
     return not policy.max_builds or len(_attempted(record, in_flight)) < policy.max_builds
 
 
+def allows(order: Measure, record: Record, policy: Policy, in_flight: InFlight) -> bool:
+    """Whether there is room for ``order``, or at least for its first runs."""
+    return not spent(record, policy, in_flight) and builds_allowed(order, record, policy, in_flight)
+
+
 def builds_allowed(order: Measure, record: Record, policy: Policy, in_flight: InFlight) -> bool:
     """Whether ``order`` can be carried out without more builds than are allowed."""
     attempted = _attempted(record, in_flight)

@@ -76,9 +76,7 @@ class _Known:
 
     def allows(self, order: Measure) -> bool:
         """Whether the budget has room for an order."""
-        if budget.spent(self.record, self.policy, self.in_flight):
-            return False
-        return budget.builds_allowed(order, self.record, self.policy, self.in_flight)
+        return budget.allows(order, self.record, self.policy, self.in_flight)
 
 
 def every(

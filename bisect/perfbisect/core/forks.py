@@ -64,7 +64,7 @@ def beyond(
         for each, order in compared.items():
             if each in unknown or (each in busy and isinstance(decision.order, Measure)):
                 continue  # nothing can be done, or another host is at it and there is something else to do
-            if isinstance(order, Measure) and _allowed(order, record, policy, in_flight):
+            if isinstance(order, Measure) and budget.allows(order, record, policy, in_flight):
                 return replace(decision, order=budget.within(order, record, policy, in_flight))
         beyond_reach = [each for each in hung_on if isinstance(compared[each], Measure)]
         if not beyond_reach or isinstance(decision.order, Measure):
@@ -170,15 +170,11 @@ def _corrected(
             yield seen
 
 
-def _allowed(order: Measure, record: Record, policy: Policy, in_flight: Sequence[Measure]) -> bool:
-    return not budget.spent(record, policy, in_flight) and budget.builds_allowed(order, record, policy, in_flight)
-
-
 def _afforded(decision: Decision, record: Record, policy: Policy, in_flight: Sequence[Measure]) -> Decision:
     """The hunt's own order, as far as all that was spent leaves room for it: it was not told of lost branches."""
     if not isinstance(decision.order, Measure):
         return decision
-    if _allowed(decision.order, record, policy, in_flight):
+    if budget.allows(decision.order, record, policy, in_flight):
         return replace(decision, order=budget.within(decision.order, record, policy, in_flight))
     why = budget.spent(record, policy, in_flight) or budget.NO_BUILDS
     return replace(decision, order=undecided(decision.belief, policy, why))
