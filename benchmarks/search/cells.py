@@ -117,12 +117,11 @@ def worlds() -> Iterator[Cell]:
     yield cell("merges: on a branch", graph=dag, place=Place.BRANCH)
     yield cell("merges: evil merge", graph=dag, place=Place.MERGE)
     yield cell("back-merges", graph=merging(1000, seed=1, branching=0.3, length=12.0, returning=0.5))
-    yield cell("older branches", graph=older_branches(1000))
+    older = older_branches(1000)
+    yield cell("older branches", graph=older)
     for effect in (0.05, 0.3, -0.05):
         than = "slower" if effect > 0 else "faster"
-        yield cell(
-            f"older branches, {abs(effect):.0%} {than}".replace("%", " %"), graph=older_branches(1000), older=effect
-        )
+        yield cell(f"older branches, {abs(effect):.0%} {than}".replace("%", " %"), graph=older, older=effect)
     yield cell("criss-cross", graph=criss_cross(1000))
     yield cell("octopus", graph=octopus(1000))
     yield cell("two roots", graph=two_roots(1000))

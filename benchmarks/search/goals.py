@@ -25,7 +25,7 @@ Hunts = list[tuple[Cell, Trial]]
 def bound(cell: Cell) -> float:
     """The information bound of a cell, in runs."""
     scenario = cell.scenario
-    return lower_bound(scenario.graph.size - 1 - scenario.graph.bases, scenario.drop, scenario.habits.noise, cell.build)
+    return lower_bound(len(scenario.graph.candidates), scenario.drop, scenario.habits.noise, cell.build)
 
 
 def goals(cells: Mapping[str, Cell], played: Played) -> Iterator[Row]:

@@ -158,9 +158,9 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
         return
     merges = int((graph.first[1:] - graph.first[:-1] > 1).sum())
     among = f", {merges:,} of them merges" if merges else ""
-    older = int((base_of(graph)[graph.bases + 1 :] > 0).sum()) if graph.bases else 0
+    older = int((base_of(graph)[graph.candidates.start :] > 0).sum()) if graph.bases else 0
     among += f", {older:,} on branches older than good" if older else ""
-    say(f"{graph.size - 1 - graph.bases:,} candidates{among}; {tally.hunts:,} hunts")
+    say(f"{len(graph.candidates):,} candidates{among}; {tally.hunts:,} hunts")
     for line in summary(tally):
         say(line)
 
@@ -252,5 +252,5 @@ def as_object(tally: Any, graph: "Graph", options: dict[str, Any]) -> str:
     asked = {key: value for key, value in options.items() if value is not None}
     asked["build_cost"] = " ".join(map(str, options["build_cost"]))
     return json.dumps(
-        plain({"candidates": graph.size - 1 - graph.bases, "options": asked} | asdict(tally)), ensure_ascii=False
+        plain({"candidates": len(graph.candidates), "options": asked} | asdict(tally)), ensure_ascii=False
     )

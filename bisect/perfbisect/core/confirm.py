@@ -106,7 +106,7 @@ def _duel(record: Record, levels: Levels, culprit: int, parent: int, reach: int)
     if len(slow) and len(fast):
         start = max(slow[0], fast[0])
         slow, fast = slow[slow > start], fast[fast > start]
-        slow, fast = slow[_near(record, slow, fast, reach)], fast[_near(record, fast, slow, reach)]
+        slow, fast = slow[record.near(slow, fast, reach)], fast[record.near(fast, slow, reach)]
     if not len(slow) or not len(fast):
         return Duel(parent, record.value[slow[:0]], record.value[fast[:0]], None)
     low, high = _on_one_host(record, slow, fast)
@@ -115,15 +115,6 @@ def _duel(record: Record, levels: Levels, culprit: int, parent: int, reach: int)
     runs = min(len(low), len(high))
     contrast = Contrast(_centre(high) - _centre(low), float(np.sqrt(variance)), freedom, runs, levels.noise)
     return Duel(parent, low, high, contrast)
-
-
-def _near(record: Record, these: Readings, others: Readings, reach: int) -> NDArray[np.bool_]:
-    """Which of ``these`` have one of ``others`` within ``reach``, whatever other hosts were at."""
-    apart = np.abs(record.turn[these][:, None] - record.turn[others][None])
-    near: NDArray[np.bool_] = ((apart <= reach) & (record.host[these][:, None] == record.host[others][None])).any(
-        axis=1
-    )
-    return near
 
 
 def _on_one_host(record: Record, slow: Readings, fast: Readings) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

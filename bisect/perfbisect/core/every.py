@@ -87,7 +87,7 @@ def every(
     whole = _whole(known, observations)
     if isinstance(whole.order, Measure) or _final(known, whole):
         return whole
-    inner = replace(_unlimited(policy), direction=Direction.ANY)
+    inner = replace(policy.unlimited(), direction=Direction.ANY)
     waiting = [_Piece(0, graph.size - 1)]
     looked_at: set[_Piece] = set()
     while waiting:
@@ -115,13 +115,9 @@ def _whole(known: _Known, observations: Sequence[Observation]) -> Decision:
     """The hunt for the largest change; what it had come to before the budget was spent stands."""
     whole = largest(known.graph, observations, known.policy, known.in_flight)
     if known.ended(whole):
-        before = largest(known.graph, observations, _unlimited(known.policy), known.in_flight)
+        before = largest(known.graph, observations, known.policy.unlimited(), known.in_flight)
         return whole if isinstance(before.order, Measure) else before
     return whole
-
-
-def _unlimited(policy: Policy) -> Policy:
-    return replace(policy, all_steps=False, max_builds=0, max_runs=0, max_minutes=0.0)
 
 
 def _final(known: _Known, whole: Decision) -> bool:
@@ -222,7 +218,7 @@ def _note(known: _Known, step: Step, piece: _Piece, *, named: bool = False) -> l
     if step.candidate != piece.bad:
         pieces.append(_Piece(step.candidate, piece.bad))
     for parent in step.parents:
-        if parent != good and parent > known.graph.bases:
+        if parent != good and parent in known.graph.candidates:
             pieces.append(_Piece(good, parent))
     return [p for p in pieces if p.good != p.bad]
 

@@ -86,7 +86,7 @@ def base_of(graph: Graph) -> NDArray[np.int64]:
     base[: graph.bases + 1] = np.arange(graph.bases + 1)
     holds_good = np.zeros(graph.size, bool)
     holds_good[0] = True
-    for node in range(graph.bases + 1, graph.size):
+    for node in graph.candidates:
         parents = list(graph.parents_of(node))
         if parents:
             holds_good[node] = holds_good[parents].any()
@@ -114,7 +114,7 @@ def _compared(
             replace(seen, candidate=node, same_as=None) if isinstance(seen, Built) else replace(seen, candidate=node)
         )
     others = [replace(each, plan=_moved(each.plan, {0: 0, base: 1})) for each in in_flight]
-    rules = replace(policy, direction=Direction.ANY, all_steps=False, max_builds=0, max_runs=0, max_minutes=0.0)
+    rules = replace(policy.unlimited(), direction=Direction.ANY)
     order = largest(Graph.line(1), told, rules, others).order
     if isinstance(order, Measure):
         return Measure(_moved(order.plan, {0: 0, 1: base}), Purpose.CONFIRM, order.host)
@@ -123,9 +123,7 @@ def _compared(
 
 def _side_by_side(record: Record, one: NDArray[np.int64], other: NDArray[np.int64]) -> set[int]:
     """The readings of both that have one of the other within NEAR of the same host."""
-    apart = np.abs(record.turn[one][:, None] - record.turn[other][None])
-    near = (apart <= NEAR) & (record.host[one][:, None] == record.host[other][None])
-    return {*one[near.any(axis=1)].tolist(), *other[near.any(axis=0)].tolist()}
+    return {*one[record.near(one, other, NEAR)].tolist(), *other[record.near(other, one, NEAR)].tolist()}
 
 
 def _moved(plan: Sequence[Share], place: Mapping[int, int]) -> tuple[Share, ...]:

@@ -33,6 +33,11 @@ class Graph:
         """Number of nodes, the good end included."""
         return len(self.weight)
 
+    @property
+    def candidates(self) -> range:
+        """The nodes that may be the culprit: all but good and bases."""
+        return range(self.bases + 1, self.size)
+
     def parents_of(self, node: int) -> tuple[int, ...]:
         """The parents of ``node``, first parent first."""
         return tuple(int(p) for p in self.parents[self.first[node] : self.first[node + 1]])

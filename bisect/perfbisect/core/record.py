@@ -70,6 +70,13 @@ class Record:
             turn[self.host == host] = np.arange(int((self.host == host).sum()))
         return turn
 
+    def near(self, these: NDArray[np.int64], others: NDArray[np.int64], turns: int) -> NDArray[np.bool_]:
+        """Which of ``these`` readings have one of ``others`` within so many turns of their host."""
+        apart = np.abs(self.turn[these][:, None] - self.turn[others][None])
+        there = self.host[these][:, None] == self.host[others][None]
+        near: NDArray[np.bool_] = ((apart <= turns) & there).any(axis=1)
+        return near
+
     @cached_property
     def run_seconds(self) -> float:
         """What a run costs here."""

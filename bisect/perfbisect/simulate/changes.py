@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perfbisect.core.graph import Graph
 
@@ -39,13 +38,13 @@ def large(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
 
 def cancelling(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
     """Another drop of the same size, and later a rise that undoes it. To name either drop is right."""
-    first, second = np.sort(rng.choice(_candidates(graph), 2, replace=graph.size - graph.bases < 3)).tolist()
+    first, second = np.sort(rng.choice(graph.candidates, 2, replace=len(graph.candidates) < 2)).tolist()
     return _sum((culprit, -drop), (first, -drop), (second, drop))
 
 
 def before_and_after(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
     """A drop of half the size on either side."""
-    first = graph.bases + 1
+    first = graph.candidates.start
     older = int(rng.integers(first, culprit)) if culprit > first else first
     newer = int(rng.integers(culprit + 1, graph.size)) if culprit < graph.size - 1 else culprit
     return _sum((culprit, -drop), (older, -0.5 * drop), (newer, -0.5 * drop))
@@ -58,7 +57,7 @@ def adjacent(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
 
 def reverted(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
     """Good, bad, good, bad: the change was taken back, and came again. To name either time is right."""
-    places = np.sort(rng.choice(_candidates(graph), min(3, graph.size - 1 - graph.bases), replace=False)).tolist()
+    places = np.sort(rng.choice(graph.candidates, min(3, len(graph.candidates)), replace=False)).tolist()
     return dict(zip(places, (-drop, drop, -drop), strict=False))
 
 
@@ -88,12 +87,8 @@ CHANGES: Mapping[str, Callable[[Graph, int, float, Rng], Steps]] = {
 
 
 def _and(graph: Graph, culprit: int, drop: float, rng: Rng, shares: tuple[float, ...]) -> Steps:
-    places = rng.integers(graph.bases + 1, graph.size, len(shares)).tolist()
+    places = rng.integers(graph.candidates.start, graph.size, len(shares)).tolist()
     return _sum((culprit, -drop), *((v, share * drop) for v, share in zip(places, shares, strict=True)))
-
-
-def _candidates(graph: Graph) -> NDArray[np.int64]:
-    return np.arange(graph.bases + 1, graph.size)
 
 
 def _sum(*steps: tuple[int, float]) -> Steps:
@@ -105,5 +100,5 @@ def _sum(*steps: tuple[int, float]) -> Steps:
 
 
 def _scattered(graph: Graph, rng: Rng) -> list[int]:
-    places: list[int] = rng.integers(graph.bases + 1, graph.size, TINY).tolist()
+    places: list[int] = rng.integers(graph.candidates.start, graph.size, TINY).tolist()
     return places

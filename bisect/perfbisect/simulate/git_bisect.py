@@ -56,7 +56,7 @@ def halve(world: World, is_slow: Callable[[int], bool | None]) -> Verdict:
     """Test and halve until one commit is left; ``is_slow`` tests a commit, and is None if that cannot be done."""
     reach, rng = reach_of(world.graph), generator(world.seed, Purpose.RULE)
     left = np.ones(world.graph.size, bool)  # what may still be the first slow commit
-    left[: world.graph.bases + 1] = False
+    left[: world.graph.candidates.start] = False
     skipped: set[int] = set()
     while left.sum() > 1:
         tested = _next(reach, left, skipped, rng)

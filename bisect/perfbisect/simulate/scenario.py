@@ -82,16 +82,16 @@ class Scenario:
         )
 
     def _culprit(self, seed: int) -> int:
-        first, last = self.graph.bases + 1, self.graph.size - 1
+        everywhere = np.array(self.graph.candidates)
         match self.place:
             case Place.ANYWHERE:
-                possible = np.arange(first, last + 1)
+                possible = everywhere
             case Place.FIRST:
-                possible = np.array([first])
+                possible = everywhere[:1]
             case Place.LAST:
-                possible = np.array([last])
+                possible = everywhere[-1:]
             case Place.BRANCH:
-                possible = np.setdiff1d(np.arange(first, last + 1), trunk(self.graph))
+                possible = np.setdiff1d(everywhere, trunk(self.graph))
             case Place.MERGE:
                 possible = np.flatnonzero(np.diff(self.graph.first) > 1)
         if not len(possible):
