@@ -87,7 +87,7 @@ def every(
     whole = _whole(known, observations)
     if isinstance(whole.order, Measure) or _final(known, whole):
         return whole
-    inner = replace(policy.unlimited(), direction=Direction.ANY)
+    inner = replace(policy.unlimited(), direction=Direction.ANY, noise=whole.belief.noise)
     waiting = [_Piece(0, graph.size - 1)]
     looked_at: set[_Piece] = set()
     while waiting:
@@ -203,7 +203,9 @@ def _look(
     part: Part, observations: Sequence[Observation], changes: Mapping[int, float], policy: Policy,
     in_flight: Sequence[Measure],
 ) -> Decision:  # fmt: skip
-    return largest(part.graph, list(part.told(observations, changes)), policy, [part.inner(o) for o in in_flight])
+    return largest(
+        part.graph, list(part.told(observations, changes)), policy, [part.inner(o) for o in in_flight], piece=True
+    )
 
 
 def _note(known: _Known, step: Step, piece: _Piece, *, named: bool = False) -> list[_Piece]:

@@ -8,12 +8,13 @@ from perfbisect.core.classes import Classes
 from perfbisect.core.ends import Contrast
 from perfbisect.core.graph import Graph
 from perfbisect.core.levels import Levels, estimate
-from perfbisect.core.model import Posterior, infer
+from perfbisect.core.model import CHANGE, Posterior, infer
 from perfbisect.core.order import Belief
 from perfbisect.core.policy import Policy
 from perfbisect.core.record import Record
 from perfbisect.core.robust import Behaviour, behaviour
 
+ANOTHER = 0.2  # prior of a change in a piece of a range whose largest change is known
 UNCHANGED = 0.08  # probability of any change below which there is nothing to find
 
 
@@ -30,12 +31,13 @@ class Knowledge:
     ends: Contrast
     seen: Behaviour
     belief: Belief
+    piece: bool  # of a range whose largest change is known
 
     @property
     def searching(self) -> bool:
-        """Whether anything between the ends was measured."""
+        """Whether anything between the ends was measured, and not for the sake of another piece."""
         ends = (0, self.record.name(self.graph.size - 1))
-        return any(b not in ends for b in self.record.builds)
+        return not self.piece and any(b not in ends for b in self.record.builds)
 
     @property
     def nothing(self) -> bool:
@@ -49,12 +51,13 @@ class Knowledge:
         return both_ends.differ(self.ends, self.searching)
 
 
-def know(graph: Graph, policy: Policy, record: Record, groups: Classes) -> Knowledge:
+def know(graph: Graph, policy: Policy, record: Record, groups: Classes, *, piece: bool = False) -> Knowledge:
     """What follows from the readings of ``record``, in which both ends have some."""
     bad = record.name(graph.size - 1)
     seen = behaviour(record, 0, bad)
     levels = estimate(record, seen.weight, policy.noise)
     ends = both_ends.contrast(levels, record.builds.index(0), record.builds.index(bad))
-    posterior = infer(levels, groups, max(ends.drop, both_ends.least(policy)), ends.error)
+    drop = max(ends.drop, both_ends.least(policy))
+    posterior = infer(levels, groups, drop, ends.error, change=ANOTHER if piece else CHANGE)
     belief = believed(groups, posterior, record, ends, levels, seen)
-    return Knowledge(graph, policy, record, levels, groups, posterior, ends, seen, belief)
+    return Knowledge(graph, policy, record, levels, groups, posterior, ends, seen, belief, piece)

@@ -17,14 +17,22 @@ from perfbisect.core.record import Record, arrange
 
 
 def largest(
-    graph: Graph, observations: Sequence[Observation], policy: Policy, in_flight: Sequence[Measure] = ()
+    graph: Graph,
+    observations: Sequence[Observation],
+    policy: Policy,
+    in_flight: Sequence[Measure] = (),
+    *,
+    piece: bool = False,
 ) -> Decision:
-    """The next order of the hunt over ``graph``; ``in_flight`` are measurements that other hosts are at."""
+    """The next order of the hunt over ``graph``; ``in_flight`` are measurements that other hosts are at.
+
+    A ``piece`` is what is left of a range whose largest change is known; nobody says that there is another in it.
+    """
     bad = graph.size - 1
     record = arrange(observations, policy, bad)
     if early := _before_readings(graph, record, policy, bad, in_flight):
         return Decision(_placed(early, in_flight), prior_belief(graph))
-    known = know(graph, policy, record, classes(graph, record))
+    known = know(graph, policy, record, classes(graph, record), piece=piece)
     ends, belief = known.ends, known.belief
     if known.nothing:
         return Decision(nothing_found(record, ends), belief)

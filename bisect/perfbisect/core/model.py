@@ -113,8 +113,11 @@ class _Terms:
     odd: NDArray[np.int64]  # (Q, C) the odd build, -1 if none
 
 
-def infer(levels: Levels, classes: Classes, drop: float, error: float = 0.0) -> Posterior:
-    """Posterior over classes; ``drop`` is the difference between the ends (log units, positive), with its error."""
+def infer(levels: Levels, classes: Classes, drop: float, error: float = 0.0, *, change: float = CHANGE) -> Posterior:
+    """Posterior over classes; ``drop`` is the difference between the ends (log units, positive), with its error.
+
+    ``change`` is the probability beforehand that anything changed.
+    """
     prior = _Drops.of(drop, error)
     laws = len(levels.mean)
     law = np.repeat(np.arange(laws), len(LAYOUT))
@@ -150,7 +153,7 @@ def infer(levels: Levels, classes: Classes, drop: float, error: float = 0.0) -> 
     cells = p.sum(axis=(0, 2))
     return Posterior(
         culprit=p.sum(axis=(0, 1)),
-        change=_changed(sums, levels.residual[law], levels.freedom, s2, log_prior, classes.prior),
+        change=_changed(sums, levels.residual[law], levels.freedom, s2, log_prior, classes.prior, change),
         several=float(p[1].sum()),
         drifting=float(cells @ (levels.drift[law] > 0)),
         fit=fit,
@@ -212,7 +215,9 @@ def _one_step(sums: _Sums, residual: Array, freedom: float, s2: Array, drops: _D
     )
 
 
-def _changed(sums: _Sums, residual: Array, freedom: float, s2: Array, log_prior: Array, prior: Array) -> float:
+def _changed(
+    sums: _Sums, residual: Array, freedom: float, s2: Array, log_prior: Array, prior: Array, change: float
+) -> float:
     """Probability of one step against none.
 
     The size of the step has a prior of its own, half of a normal distribution: with one that is centred on what was seen
@@ -224,7 +229,7 @@ def _changed(sums: _Sums, residual: Array, freedom: float, s2: Array, log_prior:
     step = _main_step(yy, sums.zz[:, 0], sums.zy[:, 0], log_det, left, freedom, width, 0.0).log + np.log(2 * prior)
     none = -0.5 * log_det - 0.5 * freedom * np.log(np.maximum(left + yy, 1e-12))
     odds = log_sum((cells + none).ravel(), axis=0) - log_sum((cells + step).ravel(), axis=0)
-    return float(1 / (1 + np.exp(np.clip(odds, -700, 700)) * (1 - CHANGE) / CHANGE))
+    return float(1 / (1 + np.exp(np.clip(odds, -700, 700)) * (1 - change) / change))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
