@@ -14,6 +14,7 @@ from perfbisect.core.policy import Policy
 from perfbisect.core.record import arrange
 from perfbisect.core.search import decide
 from perfbisect.core.verdict import exit_status
+from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import Account, account, judge
 from perfbisect.simulate.world import Habits, World
@@ -57,8 +58,9 @@ def test_a_part_sees_its_own_and_corrects_for_what_a_branch_lacks() -> None:
     #  0 - 1 - 2 - 5    with 2 as the good end, 3 and 4 lack what 1 and 2 changed
     #   \ 3 - 4 /
     part = part_of(Graph.of([(), (0,), (1,), (0,), (3,), (2, 4)]), 2, 5)
-    assert part.nodes.tolist() == [2, 3, 4, 5]
-    assert [part.graph.parents_of(v) for v in range(4)] == [(), (0,), (1,), (0, 2)]
+    assert part.nodes.tolist() == [2, 0, 3, 4, 5]
+    assert part.graph.bases == 1  # where the branch began
+    assert [part.graph.parents_of(v) for v in range(5)] == [(), (), (1,), (2,), (0, 3)]
     seen = [
         Built(1, 9.0),
         Built(4, 9.0, same_as=1),
@@ -67,9 +69,26 @@ def test_a_part_sees_its_own_and_corrects_for_what_a_branch_lacks() -> None:
         Reading(2, 0.2, 2.0, 2),
     ]
     assert list(part.told(seen, {1: -0.3})) == [
-        Built(2, 9.0), Skipped(1, "why"), Reading(2, 0.5, 1.0, 1), Reading(0, 0.2, 2.0, 2),
+        Built(3, 9.0), Skipped(2, "why"), Reading(3, 0.5, 1.0, 1), Reading(0, 0.2, 2.0, 2),
     ]  # fmt: skip
-    assert list(part.told([Reading(4, 0.5, 1.0, 1)], {1: -0.3, 3: -1.0})) == [Reading(2, 1.2, 1.0, 1)]
+    assert list(part.told([Reading(4, 0.5, 1.0, 1)], {1: -0.3, 3: -1.0})) == [Reading(3, 1.2, 1.0, 1)]
+
+
+def test_a_branch_that_lacks_a_change_not_found_yet_is_not_accused() -> None:
+    graph = merging(40, seed=2137)  # 24 to 26 are a branch from 5, merged by 27
+    steps = {6: -0.0408, 13: 0.0408, 19: -0.0408}
+    outcome = hunt(World(graph, steps, Habits(noise=0.01), seed=2137), ALL)
+    assert isinstance(outcome.verdict, Several)
+    assert [step.candidate for step in outcome.verdict.steps] == [6, 19]
+    assert [step.candidate for step in outcome.verdict.improvements] == [13]
+    assert not outcome.verdict.unsettled
+
+
+def test_builds_that_differ_by_their_layout_alone_are_not_measured_for_ever() -> None:
+    outcome = hunt(World(Graph.line(8), {4: -0.05}, Habits(noise=0.005), seed=1), ALL)
+    assert isinstance(outcome.verdict, Several)
+    assert [step.candidate for step in outcome.verdict.steps] == [4]
+    assert outcome.runs <= 90  # ten for each build
 
 
 STRETCH = frozenset(range(13, 18))

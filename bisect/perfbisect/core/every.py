@@ -10,9 +10,11 @@ be searched to its end is part of the verdict.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from perfbisect.core import budget
 from perfbisect.core.ends import least
+from perfbisect.core.forks import base_of, beyond
 from perfbisect.core.graph import Graph
 from perfbisect.core.largest import largest
 from perfbisect.core.no_culprit import UNBUILDABLE, undecided
@@ -59,8 +61,8 @@ class _Known:
     record: Record
     in_flight: Sequence[Measure]
     steps: list[Step] = field(default_factory=list)
-    changes: dict[int, float] = field(default_factory=dict)  # of the log metric, by candidate
-    stretches: dict[int, float] = field(default_factory=dict)  # the same, by the first build after what does not build
+    noted: dict[int, Step] = field(default_factory=dict)  # by candidate, those that are too small to be named as well
+    stretches: dict[int, float] = field(default_factory=dict)  # changes by the first build after what does not build
     doubts: dict[_Piece, Inconclusive] = field(default_factory=dict)
     divided: set[_Piece] = field(default_factory=set)  # the pieces whose own pieces are looked at
     detectable: float = 0.0  # the smallest change that would have been seen in all pieces without one
@@ -69,6 +71,11 @@ class _Known:
     def stopped(self) -> str:
         """Why no more may be measured; at least not what needs a build."""
         return budget.spent(self.record, self.policy, self.in_flight) or budget.NO_BUILDS
+
+    @property
+    def changes(self) -> dict[int, float]:
+        """All that is known of the log metric, by candidate."""
+        return self.stretches | {candidate: math.log(step.ratio.middle) for candidate, step in self.noted.items()}
 
     def ended(self, decision: Decision) -> bool:
         """Whether it is the budget that ended a search."""
@@ -96,9 +103,9 @@ def every(
             continue
         part = part_of(graph, piece.good, piece.bad)
         if not looked_at and isinstance(whole.order, Found):
-            waiting += _note(known, whole.order.step, piece, named=True)
+            waiting += _note(known, part, whole.order.step, named=True)
         else:
-            decision = _look(part, observations, known.stretches | known.changes, inner, in_flight)
+            decision = _look(part, observations, known.changes, inner, in_flight)
             if isinstance(decision.order, Measure):
                 order = part.outer(decision.order)
                 if known.allows(order):
@@ -131,7 +138,9 @@ def _settle(known: _Known, part: Part, piece: _Piece, verdict: Verdict) -> list[
     """Take note of what was found in a piece; the pieces of it that are to be looked at."""
     match verdict:
         case Found(step):
-            return _note(known, _outer_step(part, step), piece)
+            return _note(known, part, _outer_step(part, step))
+        case Inconclusive(reason=reason) if reason != UNBUILDABLE and (held := _held(known, part)):
+            return _sides(part, held)
         case Inconclusive():
             known.doubts[piece] = replace(verdict, candidates=_outer(part, verdict.candidates))
             if verdict.reason == UNBUILDABLE:
@@ -155,7 +164,7 @@ def _settle(known: _Known, part: Part, piece: _Piece, verdict: Verdict) -> list[
 
 def _halves(known: _Known, part: Part, piece: _Piece) -> list[_Piece] | None:
     """The halves of a piece: none if it is a small one already; None if the budget keeps them from being measured."""
-    if (part.graph.size - 1) * LOOKED_AT <= part.whole.size - 1:
+    if len(part.graph.candidates) * LOOKED_AT <= len(part.whole.candidates):
         return []
     record = known.record
     central = part.middles(chance_to_build(reach_of(known.graph), record.skipped, {*record.built, *record.builds}))
@@ -165,7 +174,7 @@ def _halves(known: _Known, part: Part, piece: _Piece) -> list[_Piece] | None:
     middle = min((v for v in central if record.runs(v)), key=lambda v: int(record.readings(v)[0]), default=central[0])
     if not record.runs(middle) and not known.allows(Measure((Share(middle, 1),), Purpose.SEARCH)):
         return None
-    return [_Piece(middle, piece.bad), _Piece(piece.good, middle)]
+    return [_Piece(middle, piece.bad), _before(part, middle)]
 
 
 def _around(known: _Known, part: Part, piece: _Piece, candidates: Sequence[int]) -> list[_Piece]:
@@ -175,8 +184,8 @@ def _around(known: _Known, part: Part, piece: _Piece, candidates: Sequence[int])
     """
     reach = reach_of(part.graph)
     last = part.graph.size - 1
-    nodes = {0, last} | {int(part.place[b]) for b in known.record.builds if b not in known.record.skipped}
-    below = {node: reach.ancestors(node) for node in nodes if node >= 0}
+    built = [b for b in known.record.builds if b not in known.record.skipped and part.holds(b)]
+    below = {node: reach.ancestors(node) for node in {0, last, *part.place[built].tolist()}}
     suspected = [c for c in candidates if all(mask[c] == mask[candidates[0]] for mask in below.values())]
     after = min((n for n in below if below[n][suspected].all()), key=lambda n: int(below[n].sum()))
     before = max(
@@ -184,8 +193,8 @@ def _around(known: _Known, part: Part, piece: _Piece, candidates: Sequence[int])
     )
     if (before, after) == (0, last):
         return []
-    ends = piece.good, *_outer(part, (before, after)), piece.bad
-    rest = [_Piece(ends[2], ends[3]), _Piece(ends[0], ends[1]), _Piece(ends[1], ends[2])]
+    before, after = _outer(part, (before, after))
+    rest = [_Piece(after, piece.bad), _before(part, before), _Piece(before, after)]
     return [each for each in rest if each.good != each.bad]
 
 
@@ -203,26 +212,45 @@ def _look(
     part: Part, observations: Sequence[Observation], changes: Mapping[int, float], policy: Policy,
     in_flight: Sequence[Measure],
 ) -> Decision:  # fmt: skip
-    return largest(
-        part.graph, list(part.told(observations, changes)), policy, [part.inner(o) for o in in_flight], piece=True
-    )
+    told = list(part.told(observations, changes))
+    busy = [part.inner(order) for order in in_flight]
+    return beyond(partial(largest, piece=True), part.graph, told, policy, busy, piece=True)
 
 
-def _note(known: _Known, step: Step, piece: _Piece, *, named: bool = False) -> list[_Piece]:
-    """Remember a step if it is large enough, or the hunt for the largest change has ``named`` it; the pieces around it."""
-    if step.candidate in known.changes:
-        return []
-    change = math.log(step.ratio.middle)
-    if named or (abs(change) >= least(known.policy) and not step.ratio.low <= 1 <= step.ratio.high):
-        known.steps.append(replace(step, stand_ins=_stand_ins(known.graph, step)))
-    known.changes[step.candidate] = change
-    pieces, good = [], piece.good
-    if step.candidate != piece.bad:
-        pieces.append(_Piece(step.candidate, piece.bad))
-    for parent in step.parents:
-        if parent != good and parent in known.graph.candidates:
-            pieces.append(_Piece(good, parent))
-    return [p for p in pieces if p.good != p.bad]
+def _note(known: _Known, part: Part, step: Step, *, named: bool = False) -> list[_Piece]:
+    """Remember a step if it is large enough, or the hunt for the largest change has ``named`` it; the pieces around it.
+
+    In a history with branches the same step may lie in other pieces, too; those that were left in doubt give way.
+    """
+    if step.candidate not in known.noted:
+        large = abs(math.log(step.ratio.middle)) >= least(known.policy) and not step.ratio.low <= 1 <= step.ratio.high
+        if named or large:
+            known.steps.append(replace(step, stand_ins=_stand_ins(known.graph, step)))
+        known.noted[step.candidate] = step
+    pieces = _sides(part, step)
+    for piece in [one for one, doubt in known.doubts.items() if doubt.reason != UNBUILDABLE]:
+        other = part_of(known.graph, piece.good, piece.bad)
+        if piece not in known.divided and other.holds(step.candidate):
+            del known.doubts[piece]
+            pieces += _sides(other, step)
+    return pieces
+
+
+def _held(known: _Known, part: Part) -> Step | None:
+    """A step of the part that was found in another piece."""
+    return next((step for step in known.noted.values() if part.holds(step.candidate)), None)
+
+
+def _sides(part: Part, step: Step) -> list[_Piece]:
+    """What lies after a step of the part, and what lies before it."""
+    after = [_Piece(step.candidate, part.bad)] if step.candidate != part.bad else []
+    return after + [_before(part, parent) for parent in step.parents if part.holds(parent)]
+
+
+def _before(part: Part, node: int) -> _Piece:
+    """What lies before a node of the part: since its good end, or since a branch began that does not hold that."""
+    base = base_of(part.graph)[part.place[node]]
+    return _Piece(int(part.nodes[base]), node)
 
 
 def _stand_ins(graph: Graph, step: Step) -> tuple[int, ...]:
@@ -270,11 +298,10 @@ def _unsettled(known: _Known) -> tuple[Unsettled, ...]:
 
     def explained(piece: _Piece) -> bool:
         part = parts[piece]
-        place = part.place
         # with branches the ends of two pieces can lie in each other
-        smaller = (other for other in known.doubts if parts[other].graph.size < part.graph.size)
-        return any(place[step.candidate] > 0 for step in known.steps) or any(
-            min(place[other.good], place[other.bad]) >= 0 for other in smaller
+        smaller = (one for one in known.doubts if len(parts[one].graph.candidates) < len(part.graph.candidates))
+        return any(part.holds(step.candidate) for step in known.steps) or any(
+            part.holds(one.bad) and (one.good == part.good or part.holds(one.good)) for one in smaller
         )
 
     left = [piece for piece in known.doubts if piece not in known.divided or not explained(piece)]

@@ -8,7 +8,7 @@ If they differ, the readings of the branch are corrected by the difference, and 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,29 +43,42 @@ NOT_IN_BAD = "not in bad"
 
 
 def beyond(
-    hunt: Hunt, graph: Graph, observations: Sequence[Observation], policy: Policy, in_flight: Sequence[Measure]
+    hunt: Hunt,
+    graph: Graph,
+    observations: Sequence[Observation],
+    policy: Policy,
+    in_flight: Sequence[Measure],
+    *,
+    piece: bool = False,
 ) -> Decision:
-    """The next order of ``hunt`` over a graph with bases."""
+    """The next order of ``hunt``, if branches of ``graph`` may have begun with another speed than good.
+
+    Of a ``piece`` of a range (see `every`) nobody has to be told who is suspected: only what it names hangs on branches,
+    however many of their bases were measured for other pieces.
+    """
+    if not graph.bases:
+        return hunt(graph, observations, policy, in_flight)
     record = arrange(observations, policy, graph.size - 1)
     base = _told_apart(graph, record)
-    measured = [each for each in range(1, graph.bases + 1) if base[each] and record.runs(each)]
+    measured = [each for each in range(1, graph.bases + 1) if base[each] and record.runs(each) and not piece]
     unknown = [each for each in range(1, graph.bases + 1) if each in record.skipped]
-    compared = {
-        each: _compared(each, observations, record, policy, in_flight) for each in measured if each not in unknown
-    }
-    offsets = {each: ratio for each, order in compared.items() if (ratio := _difference(order))}
+    compare = partial(
+        _compared, observations=observations, record=record, policy=policy, in_flight=in_flight, piece=piece
+    )
+    compared = {each: compare(each) for each in measured if each not in unknown}
     busy = {share.candidate for order in in_flight for share in order.plan}
     while True:
+        offsets = {each: ratio for each, order in compared.items() if (ratio := _difference(order))}
         decision = hunt(graph, list(_corrected(base, observations, offsets, unknown)), policy, in_flight)
-        hung_on = [each for each in _hung_on(graph, base, decision, record) if each not in unknown]
-        for each in hung_on:
-            if each not in compared:
-                compared[each] = _compared(each, observations, record, policy, in_flight)
+        hung_on = [each for each in _hung_on(graph, base, decision, record, piece=piece) if each not in unknown]
+        compared |= {each: compare(each) for each in hung_on if each not in compared}
         for each, order in compared.items():
             if each in unknown or (each in busy and isinstance(decision.order, Measure)):
                 continue  # nothing can be done, or another host is at it and there is something else to do
             if isinstance(order, Measure) and budget.allows(order, record, policy, in_flight):
                 return replace(decision, order=budget.within(order, record, policy, in_flight))
+        if any(_difference(order) for each, order in compared.items() if each not in offsets):
+            continue
         beyond_reach = [each for each in hung_on if isinstance(compared[each], Measure)]
         if not beyond_reach or isinstance(decision.order, Measure):
             return _told(_afforded(decision, record, policy, in_flight), base, policy, offsets, unknown)
@@ -95,7 +108,13 @@ def base_of(graph: Graph) -> NDArray[np.int64]:
 
 
 def _compared(
-    base: int, observations: Sequence[Observation], record: Record, policy: Policy, in_flight: Sequence[Measure]
+    base: int,
+    observations: Sequence[Observation],
+    record: Record,
+    policy: Policy,
+    in_flight: Sequence[Measure],
+    *,
+    piece: bool,
 ) -> Order:
     """The comparison of good and ``base``: its next order, or how it ended.
 
@@ -115,7 +134,7 @@ def _compared(
         )
     others = [replace(each, plan=_moved(each.plan, {0: 0, base: 1})) for each in in_flight]
     rules = replace(policy.unlimited(), direction=Direction.ANY)
-    order = largest(Graph.line(1), told, rules, others).order
+    order = largest(Graph.line(1), told, rules, others, piece=piece).order
     if isinstance(order, Measure):
         return Measure(_moved(order.plan, {0: 0, 1: base}), Purpose.CONFIRM, order.host)
     return order
@@ -178,7 +197,7 @@ def _afforded(decision: Decision, record: Record, policy: Policy, in_flight: Seq
     return replace(decision, order=undecided(decision.belief, policy, why))
 
 
-def _hung_on(graph: Graph, base: NDArray[np.int64], decision: Decision, record: Record) -> list[int]:
+def _hung_on(graph: Graph, base: NDArray[np.int64], decision: Decision, record: Record, *, piece: bool) -> list[int]:
     """The bases without which ``decision`` cannot be believed.
 
     A step that was compared with parents of its own branch stands by itself. Where nobody can be named, or one
@@ -191,6 +210,8 @@ def _hung_on(graph: Graph, base: NDArray[np.int64], decision: Decision, record: 
         case Several(named, improvements):
             steps = (*named, *improvements)
         case Measure() if decision.belief.several < DOUBTFUL:
+            return []
+        case Inconclusive() | NotReproduced() if piece:
             return []
         case Measure() | Inconclusive() | NotReproduced():
             return sorted({int(base[build]) for build in record.builds} - {0})

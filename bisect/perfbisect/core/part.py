@@ -1,7 +1,8 @@
 """A part of a range, as a range of its own: what is reachable from one candidate and not from another.
 
-Node 0 of the part stands for its good end and everything before it. A candidate on a side branch may lack
-changes that the good end has, or have others; where those are known, its readings are corrected for them.
+A branch inside may have begun before the part's good end: where it began is a base of the part, as in any range.
+A candidate there may lack changes that the good end has, or have others; where those are known, its readings are
+corrected for them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,6 +64,10 @@ class Part:
         has, own = reach.ancestors(self.good), reach.ancestors(candidate)
         return sum(change * (int(has[step]) - int(own[step])) for step, change in changes.items())
 
+    def holds(self, node: int) -> bool:
+        """Whether a node of the whole is a candidate of the part."""
+        return int(self.place[node]) in self.graph.candidates
+
     def inner(self, order: Measure) -> Measure:
         """An order of the whole, as far as it concerns the part."""
         plan = (Share(int(self.place[s.candidate]), s.runs) for s in order.plan if self.place[s.candidate] >= 0)
@@ -93,12 +98,13 @@ def part_of(whole: Graph, good: int, bad: int) -> Part:
     reach = reach_of(whole)
     inside = reach.ancestors(bad) & ~reach.ancestors(good)
     inside[0] = False
-    nodes = np.concatenate(([good], np.flatnonzero(inside)))
+    candidates = [v for v in np.flatnonzero(inside).tolist() if v in whole.candidates]
+    bases = sorted({p for v in candidates for p in whole.parents_of(v) if not (inside[p] and p in whole.candidates)})
+    bases = [base for base in bases if base != good]
+    nodes = np.array([good, *bases, *candidates])
     place = np.full(whole.size, -1)
     place[nodes] = np.arange(len(nodes))
-    node = np.where(inside, place, 0)
-    rows: list[tuple[int, ...]] = [()]
-    for candidate in nodes[1:].tolist():
-        rows.append(tuple(dict.fromkeys(int(node[p]) for p in whole.parents_of(candidate))))
-    bases = int((nodes[1:] <= whole.bases).sum())
-    return Part(whole, good, bad, Graph.of(rows, whole.weight[nodes].tolist(), bases), nodes, place)
+    rows: list[tuple[int, ...]] = [()] * (1 + len(bases))
+    for candidate in candidates:
+        rows.append(tuple(int(place[p]) for p in whole.parents_of(candidate)))
+    return Part(whole, good, bad, Graph.of(rows, whole.weight[nodes].tolist(), len(bases)), nodes, place)

@@ -24,6 +24,4 @@ def decide(
     One in flight with an empty plan keeps a host out of the hunt. An order for a host that is busy is for later.
     """
     hunt = across if len(set(policy.kinds)) > 1 else every if policy.all_steps else largest
-    if graph.bases:
-        return beyond(hunt, graph, observations, policy, in_flight)
-    return hunt(graph, observations, policy, in_flight)
+    return beyond(hunt, graph, observations, policy, in_flight)
