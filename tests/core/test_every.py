@@ -14,7 +14,7 @@ from perfbisect.core.policy import Policy
 from perfbisect.core.record import arrange
 from perfbisect.core.search import decide
 from perfbisect.core.verdict import exit_status
-from perfbisect.simulate.graphs import merging
+from perfbisect.simulate.graphs import merging, two_roots
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import Account, account, judge
 from perfbisect.simulate.world import Habits, World
@@ -115,6 +115,16 @@ def test_both_sides_of_a_stretch_on_a_side_branch_are_searched() -> None:
     assert isinstance(outcome.verdict, Several)
     assert [step.candidate for step in outcome.verdict.steps] == [2, 9]
     assert [(piece.good, piece.bad) for piece in outcome.verdict.unsettled] == [(4, 8)]
+
+
+def test_a_stretch_at_the_root_of_another_project_is_told() -> None:
+    graph = two_roots(16)  # 8 to 14 do not descend from good, 15 takes them in
+    world = World(graph, {2: -0.1, 9: -0.2}, QUIET, unbuildable=frozenset({8, 9, 10}), seed=1)
+    outcome = hunt(world, ALL)
+    assert isinstance(outcome.verdict, Several)
+    assert [step.candidate for step in outcome.verdict.steps] == [2]
+    [piece] = outcome.verdict.unsettled
+    assert (piece.good, piece.bad, set(piece.known.candidates)) == (0, 11, {8, 9, 10, 11})
 
 
 @pytest.mark.parametrize("budget", [{"max_builds": 9}, {"max_runs": 34}, {"max_minutes": 115.0}], ids=str)

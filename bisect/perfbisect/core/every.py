@@ -188,10 +188,10 @@ def _around(known: _Known, part: Part, piece: _Piece, candidates: Sequence[int])
     below = {node: reach.ancestors(node) for node in {0, last, *part.place[built].tolist()}}
     suspected = [c for c in candidates if all(mask[c] == mask[candidates[0]] for mask in below.values())]
     after = min((n for n in below if below[n][suspected].all()), key=lambda n: int(below[n].sum()))
-    before = max(
-        (n for n in below if below[after][n] and not below[n][suspected].any()), key=lambda n: int(below[n].sum())
-    )
-    if (before, after) == (0, last):
+    since = int(base_of(part.graph)[after])  # where its branch began, if that does not hold the good end
+    within = [n for n in below if n and below[after][n] and not below[n][suspected].any()]
+    before = max(within, key=lambda n: int(below[n].sum()), default=since)
+    if (before, after) == (since, last):
         return []
     before, after = _outer(part, (before, after))
     rest = [_Piece(after, piece.bad), _before(part, before), _Piece(before, after)]

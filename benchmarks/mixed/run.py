@@ -1,0 +1,137 @@
+"""Plays hunts in worlds drawn at random, in which several things go wrong at once. See benchmarks/README.md."""
+
+import argparse
+import math
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+for library in ("OPENBLAS", "OMP", "MKL"):  # matrices are small; must be set before numpy is imported
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+from worlds import draw
+
+from perfbisect.core.order import Found, Inconclusive, Several, Step, Verdict
+from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.judge import Account, Judgement, account, judge
+from perfbisect.simulate.tally import Chance
+
+CHUNK = 10  # hunts that a process plays in a row
+TOLD = 30.0  # seconds between two words on how far it is
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of one hunt."""
+
+    features: tuple[str, ...]
+    judgement: Judgement
+    named: tuple[float, ...]  # the stated probabilities of all that were named
+    suspects: float  # the probability of the set that an undecided hunt ends with; NaN without one
+    held: bool  # whether that set holds a culprit
+    steps: Account
+    builds: int
+    runs: int
+
+
+def play(seed: int, *, every_change: bool) -> Played:
+    """One hunt."""
+    drawn = draw(seed, every_change=every_change)
+    world = drawn.scenario.world(seed)
+    outcome = hunt(world, drawn.policy, hosts=drawn.hosts)
+    suspects, held = math.nan, False
+    if isinstance(outcome.verdict, Inconclusive) and outcome.verdict.candidates and world.answers:
+        suspects = sum(outcome.verdict.probabilities)
+        held = not world.answers.isdisjoint(outcome.verdict.candidates)
+    return Played(
+        drawn.features,
+        judge(outcome.verdict, world, drawn.policy.min_effect),
+        tuple(step.probability for step in named(outcome.verdict)),
+        suspects,
+        held,
+        account(outcome.verdict, world, drawn.policy.min_effect),
+        outcome.builds,
+        outcome.runs,
+    )
+
+
+def named(verdict: Verdict) -> Sequence[Step]:
+    """The steps of a verdict."""
+    match verdict:
+        case Found(step):
+            return (step,)
+        case Several(steps, improvements):
+            return steps + improvements
+        case _:
+            return ()
+
+
+def rows(hunts: Sequence[Played], *, every_change: bool) -> Iterator[str]:
+    """The table: all hunts, then those of each feature."""
+    head: tuple[str, ...] = ("worlds", "hunts", "named", "right", "95 %", "stated")
+    head += ("missed", "left open", "too small") if every_change else ("sets", "right", "stated", "wrong otherwise")
+    head += ("builds", "runs")
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    yield row("all", hunts, every_change=every_change)
+    for feature in sorted({feature for played in hunts for feature in played.features}):
+        yield row(feature, [played for played in hunts if feature in played.features], every_change=every_change)
+
+
+def row(name: str, hunts: Sequence[Played], *, every_change: bool) -> str:
+    """One line of the table."""
+    steps = sum((played.steps for played in hunts), Account())
+    stated = [probability for played in hunts for probability in played.named]
+    if every_change:
+        right = Chance.of(steps.right, steps.right + steps.wrong)
+        rest = [f"{steps.missed}", f"{steps.unsettled}", f"{steps.unseen}"]
+    else:
+        accused = [played for played in hunts if played.named]
+        right = Chance.of(sum(played.judgement is Judgement.RIGHT for played in accused), len(accused))
+        sets = [played for played in hunts if not math.isnan(played.suspects)]
+        silent = [played for played in hunts if not played.named and played not in sets]
+        wrong = sum(played.judgement is Judgement.WRONG for played in silent)
+        told = [mean(played.held for played in sets), mean(played.suspects for played in sets)]
+        rest = [f"{len(sets)}", *(f"{value:.3f}" for value in told), f"{wrong}"]
+    cells = [name, f"{len(hunts)}", f"{len(stated)}", f"{right.middle:.3f}", f"{right.low:.3f} to {right.high:.3f}"]
+    cells += [f"{mean(stated):.3f}", *rest]
+    cells += [f"{mean(played.builds for played in hunts):.1f}", f"{mean(played.runs for played in hunts):.0f}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def mean(values: Iterable[float]) -> float:
+    """NaN without any."""
+    known = list(values)
+    return sum(known) / len(known) if known else math.nan
+
+
+def watched(hunts: Iterable[Played], total: int) -> Iterator[Played]:
+    """The same, with a word now and then on how far it is."""
+    began = told = time.monotonic()
+    for number, played in enumerate(hunts, 1):
+        yield played
+        if time.monotonic() - told > TOLD:
+            told = time.monotonic()
+            left = (told - began) / number * (total - number) / 60
+            print(f"{number} of {total} hunts, about {left:.0f} minutes left", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Play, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hunts", type=int, default=1000, help="how many, the first seeds first (default: 1000)")
+    parser.add_argument("--all", action="store_true", help="hunts for every change, in ranges of up to 60 commits")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+    asked = parser.parse_args()
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        outcomes = pool.map(partial(play, every_change=asked.all), range(asked.hunts), chunksize=CHUNK)
+        hunts = list(watched(outcomes, asked.hunts))
+    print("\n".join(rows(hunts, every_change=asked.all)))
+
+
+if __name__ == "__main__":
+    main()
