@@ -26,6 +26,7 @@ optional=""
 want() { have "$1" || optional="$optional $2"; }
 want iostat sysstat
 if [ "${1:-}" = tests ]; then
+    [ -x /usr/sbin/sshd ] || optional="$optional openssh-server"
     want tclsh tcl
     want redis-server redis-server
     want db_bench rocksdb-tools

@@ -190,8 +190,7 @@ def test_pieces_that_hold_each_other_do_not_explain_each_other_away(middle: int,
 
 
 def test_the_middle_of_a_piece_is_the_first_that_was_measured_unless_another_is_far_more_central() -> None:
-    piece = _Piece(0, 16)
     for measured, middle in (((), 8), ((7,), 7), ((7, 8), 7), ((9, 7), 9), ((3,), 8)):
         seen = [Reading(v, 5.0, 3.0 + i, i) for i, v in enumerate((0, 16, *measured))]
         known = _Known(Graph.line(16), ALL, arrange(seen, ALL, 16), ())
-        assert _halves(known, part_of(known.graph, 0, 16), piece) == [_Piece(middle, 16), _Piece(0, middle)]
+        assert _halves(known, part_of(known.graph, 0, 16)) == [_Piece(middle, 16), _Piece(0, middle)]

@@ -16,6 +16,8 @@ from perfbisect.recipes.find import load_host
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
+# Whoever runs the tests under nohup has told all that they start to ignore the end of a terminal.
+HEARING = ["env", "--default-signal=HUP"]
 PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
 
 
@@ -28,7 +30,7 @@ def hunt(git: Callable[..., str], tmp_path: Path) -> list[str]:
         git("commit", "-qm", "change")
     repo, history = str(tmp_path / "repo"), str(tmp_path / "history.db")
     asked = ["run", "HEAD~1", "HEAD", "--build", "true", "--run", "sleep 300", "--repo", repo]
-    return [*PROGRAM, *asked, "--plain", "--history", history]
+    return [*HEARING, *PROGRAM, *asked, "--plain", "--history", history]
 
 
 def start(argv: list[str]) -> subprocess.Popen[str]:
@@ -73,7 +75,7 @@ def test_its_end_takes_the_last_words_with_it(hunt: list[str]) -> None:
 
 
 def test_with_nohup_it_goes_on(hunt: list[str]) -> None:
-    process, host = start(["nohup", *hunt]), connect(load_host("local"))
+    process, host = start([*HEARING, "nohup", *hunt[len(HEARING) :]]), connect(load_host("local"))
     try:
         process.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from perfbisect.core import budget
+from perfbisect.core.confirm import tested
 from perfbisect.core.ends import least
-from perfbisect.core.forks import base_of, beyond
+from perfbisect.core.forks import BASE_UNKNOWN, base_of, beyond
 from perfbisect.core.graph import Graph
 from perfbisect.core.largest import largest
 from perfbisect.core.no_culprit import UNBUILDABLE, undecided
@@ -41,6 +42,7 @@ from perfbisect.core.record import Record, arrange
 from perfbisect.core.skips import chance_to_build
 
 LOOKED_AT = 8  # parts of the whole range that are looked at: no smaller one is halved
+STUCK = (UNBUILDABLE, BASE_UNKNOWN)  # reasons why no measurement tells commits apart
 LIKELY = 0.5  # probability of a change from which the commits are told that may have made it
 
 
@@ -64,6 +66,7 @@ class _Known:
     noted: dict[int, Step] = field(default_factory=dict)  # by candidate, those that are too small to be named as well
     stretches: dict[int, float] = field(default_factory=dict)  # changes by the first build after what does not build
     doubts: dict[_Piece, Inconclusive] = field(default_factory=dict)
+    quiet: set[_Piece] = field(default_factory=set)  # small pieces whose ends are alike
     divided: set[_Piece] = field(default_factory=set)  # the pieces whose own pieces are looked at
     detectable: float = 0.0  # the smallest change that would have been seen in all pieces without one
 
@@ -139,30 +142,33 @@ def _settle(known: _Known, part: Part, piece: _Piece, verdict: Verdict) -> list[
     match verdict:
         case Found(step):
             return _note(known, part, _outer_step(part, step))
-        case Inconclusive(reason=reason) if reason != UNBUILDABLE and (held := _held(known, part)):
-            return _sides(part, held)
+        case Inconclusive(reason=reason) if reason not in STUCK and (held := _held(known, part)):
+            return _sides(known, part, held)
         case Inconclusive():
             known.doubts[piece] = replace(verdict, candidates=_outer(part, verdict.candidates))
-            if verdict.reason == UNBUILDABLE:
-                pieces = _around(known, part, piece, verdict.candidates)
+            if verdict.reason in STUCK:
+                pieces = _around(known, part, verdict.candidates)
                 if not pieces:
                     known.stretches[piece.bad] = math.log(verdict.ratio.middle)
             else:
-                pieces = _halves(known, part, piece) or []
+                pieces = _halves(known, part) or []
             known.divided.update([piece] if pieces else [])
             return pieces
         case NotReproduced(ratio, detectable):
-            halves = _halves(known, part, piece)
+            halves = _halves(known, part)
             if halves is None:
                 known.doubts[piece] = Inconclusive((), (), ratio, known.stopped)
             elif not halves:
                 known.detectable = max(known.detectable, detectable)
+                if held := _held(known, part):  # there must be another change that takes it back
+                    return _sides(known, part, held)
+                known.quiet.add(piece)
             return halves or []
         case Several():
             raise AssertionError("the hunt for the largest change names one")
 
 
-def _halves(known: _Known, part: Part, piece: _Piece) -> list[_Piece] | None:
+def _halves(known: _Known, part: Part) -> list[_Piece] | None:
     """The halves of a piece: none if it is a small one already; None if the budget keeps them from being measured."""
     if len(part.graph.candidates) * LOOKED_AT <= len(part.whole.candidates):
         return []
@@ -174,10 +180,10 @@ def _halves(known: _Known, part: Part, piece: _Piece) -> list[_Piece] | None:
     middle = min((v for v in central if record.runs(v)), key=lambda v: int(record.readings(v)[0]), default=central[0])
     if not record.runs(middle) and not known.allows(Measure((Share(middle, 1),), Purpose.SEARCH)):
         return None
-    return [_Piece(middle, piece.bad), _before(part, middle)]
+    return [_Piece(middle, part.bad), _before(known, part, middle)]
 
 
-def _around(known: _Known, part: Part, piece: _Piece, candidates: Sequence[int]) -> list[_Piece]:
+def _around(known: _Known, part: Part, candidates: Sequence[int]) -> list[_Piece]:
     """What lies after the builds that enclose the stretch of the first of ``candidates``, before them, and between them.
 
     The candidates, most probable first, are nodes of the part. Nothing if these builds are its ends.
@@ -193,8 +199,9 @@ def _around(known: _Known, part: Part, piece: _Piece, candidates: Sequence[int])
     before = max(within, key=lambda n: int(below[n].sum()), default=since)
     if (before, after) == (since, last):
         return []
+    first = [] if before == since else [_before(known, part, int(part.nodes[before]))]
     before, after = _outer(part, (before, after))
-    rest = [_Piece(after, piece.bad), _before(part, before), _Piece(before, after)]
+    rest = [_Piece(after, part.bad), *first, _Piece(tested(known.graph, known.record, before), after)]
     return [each for each in rest if each.good != each.bad]
 
 
@@ -220,19 +227,22 @@ def _look(
 def _note(known: _Known, part: Part, step: Step, *, named: bool = False) -> list[_Piece]:
     """Remember a step if it is large enough, or the hunt for the largest change has ``named`` it; the pieces around it.
 
-    In a history with branches the same step may lie in other pieces, too; those that were left in doubt give way.
+    In a history with branches the same step may lie in other pieces, too. Those that were left in doubt give way, and so
+    do those whose ends are alike: there must be another change in them.
     """
     if step.candidate not in known.noted:
         large = abs(math.log(step.ratio.middle)) >= least(known.policy) and not step.ratio.low <= 1 <= step.ratio.high
         if named or large:
             known.steps.append(replace(step, stand_ins=_stand_ins(known.graph, step)))
         known.noted[step.candidate] = step
-    pieces = _sides(part, step)
-    for piece in [one for one, doubt in known.doubts.items() if doubt.reason != UNBUILDABLE]:
+    pieces = _sides(known, part, step)
+    in_doubt = [one for one, doubt in known.doubts.items() if doubt.reason not in STUCK and one not in known.divided]
+    for piece in [*in_doubt, *sorted(known.quiet, key=lambda one: (one.bad, one.good))]:
         other = part_of(known.graph, piece.good, piece.bad)
-        if piece not in known.divided and other.holds(step.candidate):
-            del known.doubts[piece]
-            pieces += _sides(other, step)
+        if other.holds(step.candidate):
+            known.doubts.pop(piece, None)
+            known.quiet.discard(piece)
+            pieces += _sides(known, other, step)
     return pieces
 
 
@@ -241,16 +251,19 @@ def _held(known: _Known, part: Part) -> Step | None:
     return next((step for step in known.noted.values() if part.holds(step.candidate)), None)
 
 
-def _sides(part: Part, step: Step) -> list[_Piece]:
+def _sides(known: _Known, part: Part, step: Step) -> list[_Piece]:
     """What lies after a step of the part, and what lies before it."""
     after = [_Piece(step.candidate, part.bad)] if step.candidate != part.bad else []
-    return after + [_before(part, parent) for parent in step.parents if part.holds(parent)]
+    return after + [_before(known, part, parent) for parent in step.parents if part.holds(parent)]
 
 
-def _before(part: Part, node: int) -> _Piece:
-    """What lies before a node of the part: since its good end, or since a branch began that does not hold that."""
+def _before(known: _Known, part: Part, node: int) -> _Piece:
+    """What lies before a node of the part: since its good end, or since a branch began that does not hold that.
+
+    Where that commit cannot be measured, since the nearest before it that was.
+    """
     base = base_of(part.graph)[part.place[node]]
-    return _Piece(int(part.nodes[base]), node)
+    return _Piece(tested(known.graph, known.record, int(part.nodes[base])), node)
 
 
 def _stand_ins(graph: Graph, step: Step) -> tuple[int, ...]:
@@ -301,7 +314,7 @@ def _unsettled(known: _Known) -> tuple[Unsettled, ...]:
         # with branches the ends of two pieces can lie in each other
         smaller = (one for one in known.doubts if len(parts[one].graph.candidates) < len(part.graph.candidates))
         return any(part.holds(step.candidate) for step in known.steps) or any(
-            part.holds(one.bad) and (one.good == part.good or part.holds(one.good)) for one in smaller
+            part.holds(one.bad) and part.place[one.good] >= 0 for one in smaller
         )
 
     left = [piece for piece in known.doubts if piece not in known.divided or not explained(piece)]

@@ -53,19 +53,21 @@ def beyond(
 ) -> Decision:
     """The next order of ``hunt``, if branches of ``graph`` may have begun with another speed than good.
 
-    Of a ``piece`` of a range (see `every`) nobody has to be told who is suspected: only what it names hangs on branches,
-    however many of their bases were measured for other pieces.
+    In a ``piece`` of a range (see `every`) many bases were measured for the sake of other pieces. What is known of them
+    is used, but none is compared further unless a name or a suspicion hangs on it.
     """
     if not graph.bases:
         return hunt(graph, observations, policy, in_flight)
     record = arrange(observations, policy, graph.size - 1)
     base = _told_apart(graph, record)
-    measured = [each for each in range(1, graph.bases + 1) if base[each] and record.runs(each) and not piece]
+    measured = [each for each in range(1, graph.bases + 1) if base[each] and record.runs(each)]
     unknown = [each for each in range(1, graph.bases + 1) if each in record.skipped]
     compare = partial(
         _compared, observations=observations, record=record, policy=policy, in_flight=in_flight, piece=piece
     )
     compared = {each: compare(each) for each in measured if each not in unknown}
+    if piece:
+        compared = {each: order for each, order in compared.items() if not isinstance(order, Measure)}
     busy = {share.candidate for order in in_flight for share in order.plan}
     while True:
         offsets = {each: ratio for each, order in compared.items() if (ratio := _difference(order))}
@@ -96,6 +98,8 @@ def _told_apart(graph: Graph, record: Record) -> NDArray[np.int64]:
 def base_of(graph: Graph) -> NDArray[np.int64]:
     """For each node, (size,), the newest base that it descends from; 0 where it holds good itself, or knows no base."""
     base = np.zeros(graph.size, np.int64)
+    if not graph.bases:
+        return base
     base[: graph.bases + 1] = np.arange(graph.bases + 1)
     holds_good = np.zeros(graph.size, bool)
     holds_good[0] = True
@@ -211,7 +215,9 @@ def _hung_on(graph: Graph, base: NDArray[np.int64], decision: Decision, record: 
             steps = (*named, *improvements)
         case Measure() if decision.belief.several < DOUBTFUL:
             return []
-        case Inconclusive() | NotReproduced() if piece:
+        case Inconclusive(candidates) if piece:
+            return sorted({int(base[each]) for each in candidates} - {0})
+        case NotReproduced() if piece:
             return []
         case Measure() | Inconclusive() | NotReproduced():
             return sorted({int(base[build]) for build in record.builds} - {0})
