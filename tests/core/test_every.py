@@ -127,6 +127,39 @@ def test_a_stretch_at_the_root_of_another_project_is_told() -> None:
     assert (piece.good, piece.bad, set(piece.known.candidates)) == (0, 11, {8, 9, 10, 11})
 
 
+def test_a_fork_that_does_not_build_is_no_good_end() -> None:
+    #  0 - … - 5 - … - 20 - 31 - … - 40
+    #           \ 21 - … - 30 /
+    graph = Graph.of(
+        [(), *((v,) for v in range(20)), (5,), *((v,) for v in range(21, 30)), (20, 30), *((v,) for v in range(31, 40))]
+    )
+    world = World(graph, {10: -0.2, 25: -0.1}, QUIET, unbuildable=frozenset({5}), seed=1)
+    verdict = hunt(world, ALL).verdict
+    assert isinstance(verdict, Several)
+    assert [step.candidate for step in verdict.steps] == [10, 25]
+    assert not verdict.unsettled
+
+
+def test_a_change_that_another_takes_back_is_found_once_that_one_is() -> None:
+    #  0 - … - 5 - … - 30 - 61 - … - 111    7 takes back what 4 changed, and the branch lacks it
+    #           \ 31 - … - 60 /
+    graph = Graph.of(
+        [
+            (),
+            *((v,) for v in range(30)),
+            (5,),
+            *((v,) for v in range(31, 60)),
+            (30, 60),
+            *((v,) for v in range(61, 111)),
+        ]
+    )
+    habits = Habits(noise=0.005, layout=0.002, outliers=0.0)
+    verdict = hunt(World(graph, {4: -0.06, 7: 0.06, 11: -0.2, 45: -0.05}, habits, seed=1), ALL).verdict
+    assert isinstance(verdict, Several)
+    assert [step.candidate for step in verdict.steps] == [4, 11, 45]
+    assert [step.candidate for step in verdict.improvements] == [7]
+
+
 @pytest.mark.parametrize("budget", [{"max_builds": 9}, {"max_runs": 34}, {"max_minutes": 115.0}], ids=str)
 def test_what_the_budget_left_unsearched_is_told_beside_what_was_found(budget: dict[str, float]) -> None:
     world = World(Graph.line(32), {10: -0.2, 25: -0.1}, QUIET, seed=1)

@@ -1,7 +1,7 @@
 """Every change of a range: the largest first, then those on either side of it, down to the smallest of interest.
 
-Once a change is named, what lies before it and what lies after it are ranges of their own, whose ends have been
-measured. Where the two ends of a range are alike, or no single change explains their difference, the range is
+Once a change is named, what lies before it and what lies after it are ranges of their own, most of whose ends
+have been measured. Where the two ends of a range are alike, or no single change explains their difference, the range is
 halved, so that changes which take each other back are found too; but only so often, as each half costs a build.
 What lies before a stretch that cannot be built, and what lies after it, are such ranges as well. A piece that could not
 be searched to its end is part of the verdict.

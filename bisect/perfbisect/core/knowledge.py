@@ -14,7 +14,7 @@ from perfbisect.core.policy import Policy
 from perfbisect.core.record import Record
 from perfbisect.core.robust import Behaviour, behaviour
 
-ANOTHER = 0.2  # prior of a change in a piece of a range whose largest change is known
+ANOTHER = 0.2  # prior of a change in a piece of a range that was searched for its largest
 UNCHANGED = 0.08  # probability of any change below which there is nothing to find
 
 
@@ -31,11 +31,11 @@ class Knowledge:
     ends: Contrast
     seen: Behaviour
     belief: Belief
-    piece: bool  # of a range whose largest change is known
+    piece: bool  # of a range that was searched for its largest change
 
     @property
     def searching(self) -> bool:
-        """Whether anything between the ends was measured, and not for the sake of another piece."""
+        """Whether anything between the ends was measured; in a piece that may have been for the sake of another one."""
         ends = (0, self.record.name(self.graph.size - 1))
         return not self.piece and any(b not in ends for b in self.record.builds)
 

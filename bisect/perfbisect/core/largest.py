@@ -26,7 +26,7 @@ def largest(
 ) -> Decision:
     """The next order of the hunt over ``graph``; ``in_flight`` are measurements that other hosts are at.
 
-    A ``piece`` is what is left of a range whose largest change is known; nobody says that there is another in it.
+    A ``piece`` is part of a range that was searched for its largest change; nobody says that there is another in it.
     """
     bad = graph.size - 1
     record = arrange(observations, policy, bad)
