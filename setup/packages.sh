@@ -27,6 +27,7 @@ want() { have "$1" || optional="$optional $2"; }
 want iostat sysstat
 if [ "${1:-}" = tests ]; then
     [ -x /usr/sbin/sshd ] || optional="$optional openssh-server"
+    for shell in zsh tcsh fish; do want "$shell" "$shell"; done # of the accounts that ssh enters
     want tclsh tcl
     want redis-server redis-server
     want db_bench rocksdb-tools
