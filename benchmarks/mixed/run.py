@@ -15,9 +15,9 @@ for library in ("OPENBLAS", "OMP", "MKL"):  # matrices are small; must be set be
 
 from worlds import draw
 
-from perfbisect.core.order import Found, Inconclusive, Several, Step, Verdict
+from perfbisect.core.order import Found, Several, Step, Verdict
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.judge import Account, Judgement, account, judge
+from perfbisect.simulate.judge import Account, Judgement, account, judge, suspects
 from perfbisect.simulate.tally import Chance
 
 CHUNK = 10  # hunts that a process plays in a row
@@ -31,7 +31,7 @@ class Played:
     features: tuple[str, ...]
     judgement: Judgement
     named: tuple[float, ...]  # the stated probabilities of all that were named
-    suspects: float  # the probability of the set that an undecided hunt ends with; NaN without one
+    together: float | None  # the probability of the set that an undecided hunt ends with
     held: bool  # whether that set holds a culprit
     steps: Account
     builds: int
@@ -43,16 +43,13 @@ def play(seed: int, *, every_change: bool) -> Played:
     drawn = draw(seed, every_change=every_change)
     world = drawn.scenario.world(seed)
     outcome = hunt(world, drawn.policy, hosts=drawn.hosts)
-    suspects, held = math.nan, False
-    if isinstance(outcome.verdict, Inconclusive) and outcome.verdict.candidates and world.answers:
-        suspects = sum(outcome.verdict.probabilities)
-        held = not world.answers.isdisjoint(outcome.verdict.candidates)
+    chosen, together = suspects(outcome.verdict)
     return Played(
         drawn.features,
         judge(outcome.verdict, world, drawn.policy.min_effect),
         tuple(step.probability for step in named(outcome.verdict)),
-        suspects,
-        held,
+        together if world.answers else None,
+        not world.answers.isdisjoint(chosen),
         account(outcome.verdict, world, drawn.policy.min_effect),
         outcome.builds,
         outcome.runs,
@@ -92,10 +89,10 @@ def row(name: str, hunts: Sequence[Played], *, every_change: bool) -> str:
     else:
         accused = [played for played in hunts if played.named]
         right = Chance.of(sum(played.judgement is Judgement.RIGHT for played in accused), len(accused))
-        sets = [played for played in hunts if not math.isnan(played.suspects)]
+        sets = [played for played in hunts if played.together is not None]
         silent = [played for played in hunts if not played.named and played not in sets]
         wrong = sum(played.judgement is Judgement.WRONG for played in silent)
-        told = [mean(played.held for played in sets), mean(played.suspects for played in sets)]
+        told = [mean(played.held for played in sets), mean(played.together or 0.0 for played in sets)]
         rest = [f"{len(sets)}", *(f"{value:.3f}" for value in told), f"{wrong}"]
     cells = [name, f"{len(hunts)}", f"{len(stated)}", f"{right.middle:.3f}", f"{right.low:.3f} to {right.high:.3f}"]
     cells += [f"{mean(stated):.3f}", *rest]

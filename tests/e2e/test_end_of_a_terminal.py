@@ -30,13 +30,13 @@ def hunt(git: Callable[..., str], tmp_path: Path) -> list[str]:
         git("commit", "-qm", "change")
     repo, history = str(tmp_path / "repo"), str(tmp_path / "history.db")
     asked = ["run", "HEAD~1", "HEAD", "--build", "true", "--run", "sleep 300", "--repo", repo]
-    return [*HEARING, *PROGRAM, *asked, "--plain", "--history", history]
+    return [*PROGRAM, *asked, "--plain", "--history", history]
 
 
 def start(argv: list[str]) -> subprocess.Popen[str]:
     """The program, in its first run."""
     process = subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+        [*HEARING, "PYTHONUNBUFFERED=1", *argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     host = connect(load_host("local"))
     while not [job for job in jobs.running(host) if job.name == "run"]:
@@ -62,7 +62,7 @@ def test_its_end_is_a_clean_interruption(hunt: list[str]) -> None:
 def test_its_end_takes_the_last_words_with_it(hunt: list[str]) -> None:
     """What is then written to a real one is an error."""
     ours, theirs = os.openpty()
-    argv = ["setsid", "--ctty", *(word for word in hunt if word != "--plain")]
+    argv = [*HEARING, "setsid", "--ctty", *(word for word in hunt if word != "--plain")]
     process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     host = connect(load_host("local"))
@@ -75,7 +75,7 @@ def test_its_end_takes_the_last_words_with_it(hunt: list[str]) -> None:
 
 
 def test_with_nohup_it_goes_on(hunt: list[str]) -> None:
-    process, host = start([*HEARING, "nohup", *hunt[len(HEARING) :]]), connect(load_host("local"))
+    process, host = start(["nohup", *hunt]), connect(load_host("local"))
     try:
         process.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):

@@ -11,6 +11,7 @@ import pytest
 
 import sample_hunt as sample
 from perfbisect.core.belief import prior_belief
+from perfbisect.core.codec import over_numbers
 from perfbisect.core.event import (
     BuildProgress,
     CandidateSkipped,
@@ -83,17 +84,9 @@ def uncounted() -> Iterator[tuple[float, Event]]:
         yield at, replace(event, facts=poorer(event.facts)) if isinstance(event, RunFinished) else event
 
 
-def rounded(value: object) -> object:
-    """The same with ten digits: the last ones differ from processor to processor."""
-    match value:
-        case float():
-            return float(f"{value:.10g}")
-        case dict():
-            return {key: rounded(each) for key, each in value.items()}
-        case list() | tuple():
-            return [rounded(each) for each in value]
-        case _:
-            return value
+def rounded(number: float) -> float:
+    """To ten digits: the last ones differ from processor to processor."""
+    return float(f"{number:.10g}")
 
 
 def pinned(name: str, text: str) -> None:
@@ -117,10 +110,8 @@ def test_found() -> None:
     pinned("found.txt", terminal.render(story))
     pinned("found-80.txt", terminal.render(story, 80))
     pinned("found.md", markdown.render(story))
-    pinned(
-        "found.json",
-        msgspec.json.format(msgspec.json.encode(rounded(msgspec.to_builtins(story))), indent=2).decode() + "\n",
-    )
+    told_json = msgspec.json.encode(over_numbers(msgspec.to_builtins(story), rounded))
+    pinned("found.json", msgspec.json.format(told_json, indent=2).decode() + "\n")
 
 
 def test_no_line_of_a_table_is_wider_than_the_terminal() -> None:

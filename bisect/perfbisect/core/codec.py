@@ -9,7 +9,7 @@ infinity, so the largest number stands for it; estimates (orders and beliefs) ge
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 import msgspec
@@ -21,6 +21,7 @@ from perfbisect.core.runlength import packed, unpacked
 
 EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Order)}
+LARGEST = sys.float_info.max  # stands for infinity
 
 
 def encode(event: Event) -> dict[str, Any]:
@@ -101,27 +102,24 @@ def full(body: dict[str, Any]) -> Belief:
     )
 
 
-def bounded(value: Any) -> Any:
-    """``value`` with the largest number in place of infinity."""
+def over_numbers(value: Any, change: Callable[[float], float]) -> Any:
+    """``value``, as it would be in JSON, with ``change`` made to every float in it."""
     match value:
-        case float() if math.isinf(value):
-            return math.copysign(sys.float_info.max, value)
+        case float():
+            return change(value)
         case dict():
-            return {key: bounded(part) for key, part in value.items()}
+            return {key: over_numbers(part, change) for key, part in value.items()}
         case list() | tuple():
-            return [bounded(part) for part in value]
+            return [over_numbers(part, change) for part in value]
         case _:
             return value
+
+
+def bounded(value: Any) -> Any:
+    """``value`` with the largest number in place of infinity."""
+    return over_numbers(value, lambda number: math.copysign(LARGEST, number) if math.isinf(number) else number)
 
 
 def unbounded(value: Any) -> Any:
     """``value`` with infinity in place of the largest number."""
-    match value:
-        case float() if abs(value) == sys.float_info.max:
-            return math.copysign(math.inf, value)
-        case dict():
-            return {key: unbounded(part) for key, part in value.items()}
-        case list():
-            return [unbounded(part) for part in value]
-        case _:
-            return value
+    return over_numbers(value, lambda number: math.copysign(math.inf, number) if abs(number) == LARGEST else number)
