@@ -5,7 +5,7 @@ import random
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
-from perfbisect.core.event import (
+from perfbisect.core.domain.events import (
     BuildFinished,
     BuildStarted,
     CandidateSkipped,
@@ -15,13 +15,13 @@ from perfbisect.core.event import (
     RunFinished,
     RunStarted,
 )
-from perfbisect.core.graph import Graph
-from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
-from perfbisect.core.order import Measure
-from perfbisect.core.policy import Policy
-from perfbisect.core.schedule import interleave
-from perfbisect.core.settings import Settings
-from perfbisect.hunt import Log, Quest
+from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.interleaving import interleave
+from perfbisect.core.domain.orders import Measure
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.settings import Settings
+from perfbisect.hunt.loop import Log, SearchProblem
 from perfbisect.store.history import History
 
 HOST = HostFacts("local", "cpu", 2, 1024, "6.1", "gcc 12")
@@ -67,8 +67,8 @@ def commits(count: int) -> tuple[str, ...]:
     return tuple(f"{number:040x}" for number in range(count))
 
 
-def quest(names: tuple[str, ...], metric: str = "qps") -> Quest:
-    return Quest(Graph.line(len(names) - 1), names, Policy(), metric)
+def quest(names: tuple[str, ...], metric: str = "qps") -> SearchProblem:
+    return SearchProblem(Graph.line(len(names) - 1), names, Policy(), metric)
 
 
 def settings() -> Settings:

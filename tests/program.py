@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
 LIMIT = 300  # seconds; far beyond what is needed
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfbisect.core.event import (
+from perfbisect.core.domain.events import (
     BuildFinished,
     BuildProgress,
     BuildStarted,
@@ -24,9 +24,9 @@ from perfbisect.core.event import (
     RunStarted,
     Warned,
 )
-from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
-from perfbisect.core.order import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step
-from perfbisect.core.settings import Settings
+from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step
+from perfbisect.core.domain.settings import Settings
 from perfbisect.store.history import History
 
 BEGAN = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC

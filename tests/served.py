@@ -1,9 +1,9 @@
 """What tests of servers ask of a lab."""
 
-from perfbisect.core.event import CandidateSkipped, LabEvent, RunFinished, Warned
-from perfbisect.core.measurement import RunFacts, SkipFacts
-from perfbisect.core.order import Measure, Purpose, Share
-from perfbisect.lab.lab import HostLab
+from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, Warned
+from perfbisect.core.domain.facts import RunFacts, SkipFacts
+from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.lab.host_lab import HostLab
 
 
 def measure(lab: HostLab, *shares: Share) -> list[LabEvent]:

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from perfbisect.core.event import LabEvent, RunFinished
-from perfbisect.core.measurement import RunFacts
-from perfbisect.core.order import Measure, Purpose, Share
-from perfbisect.lab.lab import HostLab
+from perfbisect.core.domain.events import LabEvent, RunFinished
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.workload import Option, Workload
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from perfbisect.cli import VERBS, bisect
+from perfbisect.cli.main import VERBS, bisect
 
 ROOT = Path(__file__).parents[1]
 

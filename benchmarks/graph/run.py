@@ -14,11 +14,11 @@ for library in ("OPENBLAS", "OMP", "MKL"):
 
 import numpy as np
 
-from perfbisect.core.graph import Graph
-from perfbisect.core.observation import Built, Observation, Reading
-from perfbisect.core.order import Measure
-from perfbisect.core.policy import Policy
-from perfbisect.core.search import decide
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.observations import Built, Observation, Reading
+from perfbisect.core.domain.orders import Measure
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.search.decide import decide
 from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.habits import Habits
 from perfbisect.simulate.world import World

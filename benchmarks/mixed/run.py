@@ -15,7 +15,7 @@ for library in ("OPENBLAS", "OMP", "MKL"):  # matrices are small; must be set be
 
 from worlds import draw
 
-from perfbisect.core.order import Found, Several, Step, Verdict
+from perfbisect.core.domain.orders import Found, Several, Step, Verdict
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import Account, Judgement, account, judge, suspects
 from perfbisect.simulate.tally import Chance

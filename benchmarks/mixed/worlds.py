@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from perfbisect.core.graph import Graph
-from perfbisect.core.policy import Policy
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.policy import Policy
 from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, older_branches, two_roots
 from perfbisect.simulate.habits import Habits
 from perfbisect.simulate.scenario import Scenario

@@ -11,8 +11,8 @@ from statistics import median
 
 from credit import along_the_trunk
 
-from perfbisect.core.order import Verdict
-from perfbisect.core.policy import Policy
+from perfbisect.core.domain.orders import Verdict
+from perfbisect.core.domain.policy import Policy
 from perfbisect.simulate.git_bisect import blame, timed, undecided
 from perfbisect.simulate.graphs import trunk
 from perfbisect.simulate.rules import Rule

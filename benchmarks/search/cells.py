@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
-from perfbisect.core.graph import Graph
-from perfbisect.core.policy import Direction, Policy
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, older_branches, two_roots
 from perfbisect.simulate.habits import Habits
 from perfbisect.simulate.scenario import Odd, Place, Scenario

@@ -3,9 +3,9 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from perfbisect.core.order import Verdict
-from perfbisect.core.policy import Policy
-from perfbisect.core.reach import Reach, reach_of
+from perfbisect.core.domain.orders import Verdict
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.ancestry import Reach, reach_of
 from perfbisect.simulate.graphs import trunk
 from perfbisect.simulate.rules import Rule
 from perfbisect.simulate.world import World

@@ -17,8 +17,8 @@ import numpy as np
 from credit import along_the_trunk
 from numpy.typing import NDArray
 
-from perfbisect.core.order import NotReproduced, Verdict
-from perfbisect.core.policy import Policy
+from perfbisect.core.domain.orders import NotReproduced, Verdict
+from perfbisect.core.domain.policy import Policy
 from perfbisect.simulate.git_bisect import UNKNOWN, blame, undecided
 from perfbisect.simulate.graphs import trunk
 from perfbisect.simulate.rules import Rule

@@ -9,8 +9,8 @@ triple counts for more than half of the limit, so that no outlier decides alone.
 import math
 from statistics import median, stdev
 
-from perfbisect.core.order import NotReproduced, Verdict
-from perfbisect.core.policy import Policy
+from perfbisect.core.domain.orders import NotReproduced, Verdict
+from perfbisect.core.domain.policy import Policy
 from perfbisect.simulate.git_bisect import UNKNOWN, halve
 from perfbisect.simulate.world import World
 

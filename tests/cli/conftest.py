@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli import main
+from perfbisect.cli.main import main
 
 Told = tuple[int, str, str]  # exit status, standard output, standard error
 Invoke = Callable[..., Told]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.session import Scene
-from perfbisect.cli.settle import settle
-from perfbisect.core.settings import Settings
+from perfbisect.core.domain.settings import Settings
 from perfbisect.host.connect import connect
 from perfbisect.host.lock import hold
+from perfbisect.hunt.resolve import settle
+from perfbisect.hunt.setup import HuntSetup
 from perfbisect.recipes.find import load_host
 
 pytestmark = pytest.mark.tools  # starts git, and looks for everything a hunt needs
@@ -230,7 +230,7 @@ def test_a_suspicion_that_meets_no_commit_is_said(repo: Path) -> None:
         good="v1.0", bad="v1.2", repository=str(repo), builder="demo", workload="update-index", host="local",
         suspects={"storage/innodb/**": 4.0, "file.c": 2.0},
     )  # fmt: skip
-    said = [warning.text for warning in Scene.set_up(settle(asked)).warnings if "suspect" in warning.text]
+    said = [warning.text for warning in HuntSetup.set_up(settle(asked)).warnings if "suspect" in warning.text]
     assert said == ["No commit of the range touches storage/innodb/**, which you suspect"]
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import sample_hunt as sample
-from perfbisect.cli import main
-from perfbisect.core.event import BuildFinished
+from perfbisect.cli.main import main
+from perfbisect.core.domain.events import BuildFinished
 from perfbisect.host import jobs
 from perfbisect.host.connect import connect
 from perfbisect.host.lock import hold

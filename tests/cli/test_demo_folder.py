@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfbisect.cli import session
 from perfbisect.demo.history import Answer
 from perfbisect.errors import UsageError
+from perfbisect.hunt import setup
 
 Invoke = Callable[..., tuple[int, str, str]]
 
@@ -39,7 +39,7 @@ def test_an_earlier_demo_is_written_anew(
     def begin(*_: object, **__: object) -> None:
         raise UsageError("far enough")
 
-    monkeypatch.setattr(session.Scene, "set_up", begin)
+    monkeypatch.setattr(setup.HuntSetup, "set_up", begin)
     folder = tmp_path if where == "given" else seal / ".cache" / "perfbisect" / "demo" / "seed-1"
     (folder / "repository").mkdir(parents=True)
     (folder / "repository" / "old").touch()

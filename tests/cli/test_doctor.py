@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli import main
+from perfbisect.cli.main import main
 from perfbisect.host.connect import connect
 from perfbisect.host.lock import hold
 from perfbisect.recipes.find import load_host

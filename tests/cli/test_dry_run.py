@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from perfbisect.cli.run import run
+from perfbisect.cli.commands.run import run
 from perfbisect.errors import EnvironmentFailure, RecipeError
 
 pytestmark = pytest.mark.tools

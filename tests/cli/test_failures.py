@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect import cli
+from perfbisect.cli import main
 from program import PROGRAM
 
 Invoke = Callable[..., tuple[int, str, str]]
@@ -44,7 +44,7 @@ def test_a_bug_is_written_down(
     invoke: Invoke, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
 ) -> None:
     """In the state folder, or where temporary files are."""
-    monkeypatch.setattr(cli.bisect, "main", fail)
+    monkeypatch.setattr(main.bisect, "main", fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     if broken:
         (seal / ".local").touch()
@@ -59,11 +59,11 @@ def test_a_bug_is_told_where_it_cannot_be_written_down(
     seal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bisect", "\udcff"])
-    monkeypatch.setattr(cli.bisect, "main", fail)
+    monkeypatch.setattr(main.bisect, "main", fail)
     monkeypatch.setattr("tempfile.tempdir", "/dev/null")
     (seal / ".local").touch()
     with pytest.raises(SystemExit) as leave:
-        cli.main()
+        main.main()
     assert leave.value.code == 70
     assert "ZeroDivisionError: of ours" in capsys.readouterr().err
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import sample_hunt as sample
-from perfbisect.cli import main
+from perfbisect.cli.main import main
 from perfbisect.store.history import History
 
 pytestmark = pytest.mark.tools  # starts the program again and again
 
-PROGRAM = "from perfbisect.cli import main; main()"
+PROGRAM = "from perfbisect.cli.main import main; main()"
 Told = tuple[int, str, str]  # exit status, standard output, standard error
 
 

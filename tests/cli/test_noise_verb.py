@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import postgres
-from perfbisect.core.settings import Settings
+from perfbisect.core.domain.settings import Settings
 from perfbisect.demo.history import write_history
 from perfbisect.store.history import History
 from program import bisect, bisect_until

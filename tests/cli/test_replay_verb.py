@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli import main
-from perfbisect.core.event import BuildFinished, Decided, HuntStarted, RunFinished
-from perfbisect.core.graph import Graph
-from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts
-from perfbisect.core.observe import observations
-from perfbisect.core.order import Measure
-from perfbisect.core.policy import Policy
-from perfbisect.core.schedule import interleave
-from perfbisect.core.search import decide
-from perfbisect.core.settings import Settings
+from perfbisect.cli.main import main
+from perfbisect.core.domain.events import BuildFinished, Decided, HuntStarted, RunFinished
+from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.interleaving import interleave
+from perfbisect.core.domain.orders import Measure
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.settings import Settings
+from perfbisect.core.inference.from_log import observations
+from perfbisect.core.search.decide import decide
 from perfbisect.store.history import History
 
 pytestmark = pytest.mark.tools

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli import session
-from perfbisect.hunt import Told
+from perfbisect.hunt import setup
+from perfbisect.hunt.loop import Told
 
 pytestmark = pytest.mark.tools
 
@@ -80,7 +80,7 @@ def test_commands_that_are_told_name_the_history(
         yield
 
     with monkeypatch.context() as patch:
-        patch.setattr(session, "events", interrupted)
+        patch.setattr(setup, "events", interrupted)
         status, _, said = invoke("resume", *option)
     assert status == 130
     assert "go on with: bisect resume 1 --history 'of mine.db'\n" in said

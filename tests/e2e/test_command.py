@@ -15,7 +15,7 @@ from machine import Machine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
 COMMITS, CULPRIT, BROKEN, FAILING = 16, 10, 6, 12
 BENCH = r"""
 #include <stdio.h>

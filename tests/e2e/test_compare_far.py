@@ -12,7 +12,7 @@ from perfbisect.demo.history import write_history
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
 MAKE = "git -C {repo} checkout -q {tag} && make -s -f {repo}/Makefile install PREFIX={prefix} CC=gcc CFLAGS=-O2"
 
 

@@ -12,14 +12,14 @@ from shutil import which
 import pytest
 
 from perfbisect.host.packages import how_to_install
-from perfbisect.lab.needs import own_packages
+from perfbisect.lab.build.requirements import own_packages
 from perfbisect.recipes.find import load_builder
 from perfbisect.recipes.lineage import build_of
 from source_package import Absent, unpack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.dbms, pytest.mark.tools]
 
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
 PACKAGE = "postgresql-15"
 COMMITS, CULPRIT = 20, 12
 EXECUTOR = "src/backend/executor/execMain.c"

@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
 LIMIT = 900  # seconds; far beyond what a hunt takes
 
 

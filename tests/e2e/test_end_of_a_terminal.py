@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
 # Whoever runs the tests under nohup has told all that they start to ignore the end of a terminal.
 HEARING = ["env", "--default-signal=HUP"]
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from machine import Machine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
 LIMIT = 300  # seconds; far beyond what a hunt takes
 
 

@@ -9,7 +9,7 @@ from generators import finish
 from machine import Machine
 from perfbisect.host.connect import connect
 from perfbisect.host.ssh import SshHost
-from perfbisect.lab import source
+from perfbisect.lab.build import checkout
 from perfbisect.recipes.find import load_host
 
 pytestmark = pytest.mark.tools
@@ -29,14 +29,14 @@ def test_odd_names(machine: Machine, git: Callable[..., str], tmp_path: Path) ->
     sha = git("rev-parse", "HEAD")
     host = connect(load_host("far"))
     assert isinstance(host, SshHost)
-    sent, bare = finish(source.mirror(host, repo, "odd", [sha]))
+    sent, bare = finish(checkout.mirror(host, repo, "odd", [sha]))
     assert sent[-1][0] == sent[-1][1] > len(ODD)
     place = host.root / "work" / "odd" / "source"
-    source.checkout(host, bare, sha, place, ["left out/**", *(f"left out/{name}" for name in ODD)])
+    checkout.checkout(host, bare, sha, place, ["left out/**", *(f"left out/{name}" for name in ODD)])
     found = host.run(["find", str(place), "-type", "f", "-printf", "%P\\0"]).stdout.split("\0")
     assert set(found) == {*ODD, ""}
-    assert source.present(host, bare, sha, [*ODD, "hit"]) == set(ODD)
-    assert len(source.filtered_tree(host, bare, sha, ODD)) == 64
+    assert checkout.present(host, bare, sha, [*ODD, "hit"]) == set(ODD)
+    assert len(checkout.filtered_tree(host, bare, sha, ODD)) == 64
     assert machine.inside(f"find {machine.folder} -name hit") == ""
     assert not list(tmp_path.rglob("hit"))
     host.link.close()

@@ -14,7 +14,7 @@ import pytest
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
 HOME = os.environ.get("HOME", "")  # where cargo keeps its configuration; the tests' own home is empty
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
 RELEASES = {"3.41.2": "0.26.0", "3.44.0": "0.27.0", "3.45.0": "0.28.0"}  # of SQLite → of the crate libsqlite3-sys
 
 

@@ -14,7 +14,7 @@ from machine import PROJECT, Machine, why_not
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
 LIMIT = 900  # seconds; far beyond what a hunt takes
 COMPILES = "echo 'int x;' | gcc -x c -c -o /dev/null - && echo yes"
 

@@ -7,11 +7,11 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from machine import PROJECT, Machine, why_not
-from perfbisect.core.event import Commit
+from perfbisect.core.domain.events import Commit
 from perfbisect.host.connect import connect
 from perfbisect.host.local import LocalHost
 from perfbisect.host.ssh import SshHost
-from perfbisect.lab.lab import HostLab
+from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Option
 from small import BUILDER, HERE, Open, workload

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from perfbisect.core.event import CandidateSkipped, Warned
-from perfbisect.core.order import Share
+from perfbisect.core.domain.events import CandidateSkipped, Warned
+from perfbisect.core.domain.orders import Share
 from perfbisect.errors import DataDamaged, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.recipes.builder import Dataset, When

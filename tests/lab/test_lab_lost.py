@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from perfbisect.core.event import (
+from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
     LabEvent,
@@ -23,14 +23,15 @@ from perfbisect.core.event import (
     RunStarted,
     Warned,
 )
-from perfbisect.core.measurement import RunFacts
-from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import JobLost
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Result
-from perfbisect.lab import build, visit
-from perfbisect.lab.lab import LOSSES
+from perfbisect.lab.build import pipeline
+from perfbisect.lab.host_lab import LOSSES
+from perfbisect.lab.measure import visit
 from small import BROKEN, BUILDER, FAST, SLOW, Open, finished, measure
 
 pytestmark = pytest.mark.tools
@@ -139,12 +140,12 @@ def test_builds_are_lost_with_the_host_that_makes_them(
 ) -> None:
     """Whether that one stayed up tells if a commit gets itself killed, whatever became of the other."""
 
-    def lose(*_: object) -> Generator[build.Progress, None, build.Built]:
+    def lose(*_: object) -> Generator[pipeline.Progress, None, pipeline.Built]:
         raise JobLost("job build is gone")
         yield
 
     (tmp_path / "maker").mkdir()
-    monkeypatch.setattr(build, "build", lose)
+    monkeypatch.setattr(pipeline, "build", lose)
     lab = open_lab()
     lab.host, lab.maker = host, LocalHost("maker", PurePosixPath(tmp_path, "maker"))
     if restarted == "maker":

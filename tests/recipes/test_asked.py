@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.core.settings import Quick, Settings
+from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.asked import load_asked, words
 

@@ -9,7 +9,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from perfbisect.cli import bisect
+from perfbisect.cli.main import bisect
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.find import choose_workloads
 

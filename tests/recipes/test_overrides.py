@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import UsageError
-from perfbisect.lab import dataset
+from perfbisect.lab.workload import dataset
 from perfbisect.recipes.builder import Build, Builder, Server
 from perfbisect.recipes.overrides import overridden, typed
 from perfbisect.recipes.workload import Workload

@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 import sample_hunt as sample
-from perfbisect.core.measurement import SkipFacts
-from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, Work
+from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.trials import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, Work
 from perfbisect.report.comparison import as_object, header, lines
 
 TABLE = """\

@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 import sample_hunt as sample
-from perfbisect.core.belief import prior_belief
-from perfbisect.core.codec import over_numbers
-from perfbisect.core.event import (
+from perfbisect.core.domain.codec import over_numbers
+from perfbisect.core.domain.events import (
     BuildProgress,
     CandidateSkipped,
     Commit,
@@ -23,9 +22,9 @@ from perfbisect.core.event import (
     RunStarted,
     Warned,
 )
-from perfbisect.core.graph import Graph
-from perfbisect.core.measurement import RunFacts
-from perfbisect.core.order import (
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.orders import (
     Decision,
     Found,
     Inconclusive,
@@ -39,9 +38,10 @@ from perfbisect.core.order import (
     Unsettled,
     Verdict,
 )
+from perfbisect.core.inference.belief import prior_belief
 from perfbisect.report import markdown, terminal
 from perfbisect.report.command import go_on_with, made_by
-from perfbisect.report.ledger import Ledger
+from perfbisect.report.hunt_log import HuntLog
 from perfbisect.report.story import Story, read_story, tell
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import Entry, History
@@ -58,7 +58,7 @@ def told(events: Iterable[tuple[float, Event]], state: str = "found") -> Story:
         None, None, None, 6, 16,
     )  # fmt: skip
     commands = made_by(sample.SETTINGS, default_place()), go_on_with(1, default_place())
-    return tell(listed, sample.SETTINGS, Ledger.of(entries, [sample.BEGAN]), sample.CANDIDATES, *commands)
+    return tell(listed, sample.SETTINGS, HuntLog.of(entries, [sample.BEGAN]), sample.CANDIDATES, *commands)
 
 
 def ended(verdict: Verdict) -> Iterator[tuple[float, Event]]:

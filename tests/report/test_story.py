@@ -7,12 +7,12 @@ import pytest
 from click.testing import CliRunner
 
 import sample_hunt as sample
-from perfbisect.cli.run import run as run_command
-from perfbisect.core.counters import higher_is_better
-from perfbisect.core.event import BuildFinished, BuildStarted, RunFinished
-from perfbisect.core.order import Interval
-from perfbisect.core.policy import Direction, Policy
-from perfbisect.core.settings import Quick, Settings
+from perfbisect.cli.commands.run import run as run_command
+from perfbisect.core.domain.events import BuildFinished, BuildStarted, RunFinished
+from perfbisect.core.domain.metrics import higher_is_better
+from perfbisect.core.domain.orders import Interval
+from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.report.command import go_on_with, made_by
 from perfbisect.report.story import State, read_story, state
 from perfbisect.report.table import columns_of, cut, table
@@ -118,7 +118,7 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
         asked.append(replace(settings, policy=replace(settings.policy, direction=direction or worse)))
         raise SystemExit
 
-    monkeypatch.setattr("perfbisect.cli.settle.settle", stop)
+    monkeypatch.setattr("perfbisect.hunt.resolve.settle", stop)
     hunts = (ASKED, sample.SETTINGS, COMMAND, replace(COMMAND, builder="b", quick=Quick("./x", cost="$.a['b c']")))
     for settings in hunts:
         words = shlex.split(made_by(settings, tmp_path / "h.db"))

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.core.event import Commit
+from perfbisect.core.domain.events import Commit
 from perfbisect.repository.describe import Change, describe, describe_all, touched
 from perfbisect.repository.resolve import open_repository
 

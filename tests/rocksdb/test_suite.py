@@ -83,7 +83,7 @@ def test_every_workload_runs(tmp_path: Path, seal: Path) -> None:
 
 def compared(*words: str) -> Any:
     """What a short comparison tells."""
-    program = [sys.executable, "-c", "from perfbisect.cli import main; main()", "compare", *words]
+    program = [sys.executable, "-c", "from perfbisect.cli.main import main; main()", "compare", *words]
     short = ["--builder", "rocksdb", "--visits", "1", "--runs", "1", "--set", "num=5000", "--json"]
     done = subprocess.run([*program, *short], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -6,10 +6,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from perfbisect.core.event import Commit
+from perfbisect.core.domain.events import Commit
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.lab import HostLab
+from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.find import load_builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload

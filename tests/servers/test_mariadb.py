@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.core.order import Share
+from perfbisect.core.domain.orders import Share
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.lab import HostLab
+from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.workload import Workload
 from served import measure, runs, warnings
 

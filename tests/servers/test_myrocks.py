@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from perfbisect.cli.run import run
+from perfbisect.cli.commands.run import run
 
 pytestmark = pytest.mark.tools
 

@@ -16,14 +16,15 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from perfbisect.core.event import LabEvent, RunProgress, RunStarted
-from perfbisect.core.measurement import RunFacts
-from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.core.domain.events import LabEvent, RunProgress, RunStarted
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab import server, visit
-from perfbisect.lab.lab import HostLab
+from perfbisect.lab.host_lab import HostLab
+from perfbisect.lab.measure import visit
+from perfbisect.lab.server import service
 from perfbisect.recipes.workload import Workload
 from postgres import BIN, needs_postgres
 from served import measure, runs, skipped, warnings
@@ -248,8 +249,8 @@ def test_a_server_that_was_left_behind_is_ended(
                     os.kill(os.getpid(), signal.SIGKILL)
         os._exit(1)
     assert os.waitpid(killed, 0)[1] == signal.SIGKILL
-    (left,) = [job for job in jobs.running(host) if job.name == server.NAME]
-    postmaster = server.processes(host, left)[0]
+    (left,) = [job for job in jobs.running(host) if job.name == service.NAME]
+    postmaster = service.processes(host, left)[0]
     if leader:
         os.kill(left.pid, signal.SIGKILL)
         assert left not in jobs.running(host)

@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfbisect.core.graph import Graph
-from perfbisect.core.observation import Built, Observation, Reading, Skipped
-from perfbisect.core.order import Decision, Measure
-from perfbisect.core.policy import Policy
-from perfbisect.core.search import decide
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
+from perfbisect.core.domain.orders import Decision, Measure
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.search.decide import decide
 from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.habits import Habits
 from perfbisect.simulate.hunt import hunt

@@ -10,9 +10,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from perfbisect.core.graph import Graph
-from perfbisect.core.order import Found, Inconclusive, NotReproduced
-from perfbisect.core.policy import Policy
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced
+from perfbisect.core.domain.policy import Policy
 from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.habits import Habits
 from perfbisect.simulate.judge import Judgement, judge

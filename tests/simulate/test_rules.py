@@ -8,10 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfbisect.core.graph import Graph
-from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Unsettled, Verdict
-from perfbisect.core.policy import Policy
-from perfbisect.core.reach import Reach
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.orders import (
+    Found,
+    Inconclusive,
+    Interval,
+    NotReproduced,
+    Several,
+    Step,
+    Unsettled,
+    Verdict,
+)
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.ancestry import Reach
 from perfbisect.simulate import git_bisect as module
 from perfbisect.simulate.git_bisect import git_bisect
 from perfbisect.simulate.graphs import criss_cross, merging, octopus, two_roots

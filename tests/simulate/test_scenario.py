@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from perfbisect.core.graph import Graph
-from perfbisect.core.reach import Reach
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.inference.ancestry import Reach
 from perfbisect.simulate.chance import Purpose, generator
 from perfbisect.simulate.changes import CHANGES
 from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, trunk, two_roots

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli import main
-from perfbisect.cli.simulate import STEPS
+from perfbisect.cli.commands.simulate import STEPS
+from perfbisect.cli.main import main
 from perfbisect.simulate.changes import CHANGES
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts

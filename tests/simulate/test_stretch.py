@@ -1,8 +1,8 @@
 """A stretch of a history with merges that does not build."""
 
-from perfbisect.core.order import Inconclusive
-from perfbisect.core.policy import Policy
-from perfbisect.core.reach import reach_of
+from perfbisect.core.domain.orders import Inconclusive
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.ancestry import reach_of
 from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import Judgement, judge

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from perfbisect.core.graph import Graph
-from perfbisect.core.observation import Built, Reading, Skipped
-from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.observations import Built, Reading, Skipped
+from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.simulate.chance import Purpose as Draw
 from perfbisect.simulate.chance import generator
 from perfbisect.simulate.course import DAY, Course, Drift

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import sample_hunt as sample
-from perfbisect.core.event import BuildFinished, CandidateSkipped, RunFinished
-from perfbisect.core.noise import LEAST
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
+from perfbisect.core.stats.variance_components import LEAST
 from perfbisect.store.experience import Costs
 from perfbisect.store.history import History
 

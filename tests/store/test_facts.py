@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 import sample_hunt as sample
-from perfbisect.core.event import BuildFinished, CandidateSkipped, HuntEnded, RunFinished
-from perfbisect.core.measurement import RunFacts
-from perfbisect.core.order import Inconclusive, Interval, Several, Step, Unsettled
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, HuntEnded, RunFinished
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.orders import Inconclusive, Interval, Several, Step, Unsettled
 from perfbisect.store.history import History
 
 

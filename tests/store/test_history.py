@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sample_hunt as sample
-from perfbisect.core.event import (
+from perfbisect.core.domain.events import (
     BuildFinished,
     BuildProgress,
     BuildStarted,
@@ -28,8 +28,8 @@ from perfbisect.core.event import (
     RunProgress,
     Warned,
 )
-from perfbisect.core.measurement import BuildFacts, RunFacts, SkipFacts
-from perfbisect.core.order import (
+from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.orders import (
     Belief,
     Decision,
     Found,
@@ -42,7 +42,7 @@ from perfbisect.core.order import (
     Share,
     Step,
 )
-from perfbisect.core.policy import Direction, Policy
+from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.errors import UsageError
 from perfbisect.store.codec import decode, encode
 from perfbisect.store.history import History
@@ -224,7 +224,7 @@ WRITE = """
 import sys, itertools
 from pathlib import Path
 import sample_hunt as sample
-from perfbisect.core.event import RunFinished
+from perfbisect.core.domain.events import RunFinished
 from perfbisect.store.codec import decode, encode
 from perfbisect.store.history import History
 

@@ -8,9 +8,9 @@ import pytest
 import sqlite_utils
 
 import sample_hunt as sample
-from perfbisect.core.codec import builtins, dumps
-from perfbisect.core.measurement import SkipFacts
-from perfbisect.core.trial import Asked, Kind, Subject, TrialRun, TrialSkip, Work
+from perfbisect.core.domain.codec import builtins, dumps
+from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.trials import Asked, Kind, Subject, TrialRun, TrialSkip, Work
 from perfbisect.store.connection import VERSION, open_writer
 from perfbisect.store.history import History
 from perfbisect.store.migrations import migrate, migrations

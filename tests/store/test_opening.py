@@ -14,7 +14,7 @@ import pytest
 import sqlite_utils
 
 import sample_hunt as sample
-from perfbisect.core.event import Warned
+from perfbisect.core.domain.events import Warned
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.store import connection
 from perfbisect.store.history import History

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 import sample_hunt as sample
-from perfbisect.core.event import BuildFinished, HuntEnded, RunFinished
-from perfbisect.core.measurement import RunFacts, SkipFacts
-from perfbisect.core.noise import noise_in
-from perfbisect.core.order import Interval, NotReproduced
-from perfbisect.core.settings import Settings
-from perfbisect.core.trial import Asked, Kind, Subject, TrialRun, TrialSkip, Work
+from perfbisect.core.domain.events import BuildFinished, HuntEnded, RunFinished
+from perfbisect.core.domain.facts import RunFacts, SkipFacts
+from perfbisect.core.domain.orders import Interval, NotReproduced
+from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.trials import Asked, Kind, Subject, TrialRun, TrialSkip, Work
+from perfbisect.core.stats.variance_components import noise_in
 from perfbisect.errors import UsageError
 from perfbisect.store.history import History
 

@@ -13,13 +13,13 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from perfbisect.core.event import CandidateSkipped, Commit, RunFinished
-from perfbisect.core.order import Measure, Purpose, Share
+from perfbisect.core.domain.events import CandidateSkipped, Commit, RunFinished
+from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab import sysbench
-from perfbisect.lab.lab import HostLab
-from perfbisect.lab.sysbench import Outcome
+from perfbisect.lab.host_lab import HostLab
+from perfbisect.lab.workload import sysbench
+from perfbisect.lab.workload.sysbench import Outcome
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
 from perfbisect.recipes.find import load_workload
 from perfbisect.recipes.inventory import HostEntry

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfbisect.lab.scripts import SYSBENCH_DRIVERS, measured, preparing, with_modules
+from perfbisect.lab.workload.lua import SYSBENCH_DRIVERS, measured, preparing, with_modules
 from perfbisect.recipes.suites import for_each_driver, read_suite
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfbisect.core.event import Event
+from perfbisect.core.domain.events import Event
 from perfbisect.ui.sample import Story
 from perfbisect.ui.state import View, update
 

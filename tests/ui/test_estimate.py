@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from perfbisect.core.order import Belief, Interval
+from perfbisect.core.domain.orders import Belief, Interval
 from perfbisect.ui.estimate import CONFIRMING, RUNS_PER_BIT, Pace, bits, remaining, within
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfbisect.core.event import BuildStarted, Commit, Decided, Event, HuntEnded
-from perfbisect.core.order import (
+from perfbisect.core.domain.events import BuildStarted, Commit, Decided, Event, HuntEnded
+from perfbisect.core.domain.orders import (
     Belief,
     Decision,
     Inconclusive,

@@ -8,8 +8,17 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from perfbisect.core.event import BuildStarted, Commit, Decided, Event, RunFinished, RunProgress, Warned
-from perfbisect.core.order import Inconclusive, Interval, Measure, NotReproduced, Purpose, Several, Step, Verdict
+from perfbisect.core.domain.events import BuildStarted, Commit, Decided, Event, RunFinished, RunProgress, Warned
+from perfbisect.core.domain.orders import (
+    Inconclusive,
+    Interval,
+    Measure,
+    NotReproduced,
+    Purpose,
+    Several,
+    Step,
+    Verdict,
+)
 from perfbisect.ui.glyphs import ASCII, UNICODE, Glyphs
 from perfbisect.ui.live import LiveScreen, render
 from perfbisect.ui.sample import Story

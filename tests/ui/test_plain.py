@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.core.event import BuildProgress, Decided, Event, RunFinished, RunProgress, RunStarted
-from perfbisect.core.order import Measure
+from perfbisect.core.domain.events import BuildProgress, Decided, Event, RunFinished, RunProgress, RunStarted
+from perfbisect.core.domain.orders import Measure
 from perfbisect.ui.plain import PlainLines, lines
 from perfbisect.ui.state import View
 

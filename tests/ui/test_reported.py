@@ -4,9 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.core.event import BuildFinished, BuildStarted, Commit, Event, HuntStarted, RunFinished, RunStarted
-from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts
-from perfbisect.core.order import Purpose
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    BuildStarted,
+    Commit,
+    Event,
+    HuntStarted,
+    RunFinished,
+    RunStarted,
+)
+from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts
+from perfbisect.core.domain.orders import Purpose
 from perfbisect.ui.plain import lines
 from perfbisect.ui.screen import lines as screen
 from perfbisect.ui.state import View, update

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.core.event import BuildProgress, BuildStarted, Event, HuntStarted, LabEvent, RunProgress, Warned
-from perfbisect.core.observation import Reading
-from perfbisect.core.rqps import relative
+from perfbisect.core.domain.events import BuildProgress, BuildStarted, Event, HuntStarted, LabEvent, RunProgress, Warned
+from perfbisect.core.domain.observations import Reading
+from perfbisect.core.stats.relative_speed import relative
+from perfbisect.ui.classification import Classification, side
 from perfbisect.ui.live import render
 from perfbisect.ui.plain import lines
 from perfbisect.ui.screen import lines as drawn
-from perfbisect.ui.side import Side, side
 from perfbisect.ui.state import View, recalled, update
 
 Told = list[tuple[float, Event]]
@@ -51,7 +51,7 @@ def test_each_host_has_two_lines(two: Told) -> None:
             shown = [line.plain for line in drawn(view, 100, 40, at)]
             named = [line for line in shown if line.startswith((" local  ", " b      "))]
             assert len(named) == 2
-            assert side(view, event.candidate) is Side.NOW
+            assert side(view, event.candidate) is Classification.NOW
             assert render(view, 60, 20, at)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfbisect.core.event import (
+from perfbisect.core.domain.events import (
     BuildFinished,
     BuildProgress,
     BuildStarted,
@@ -20,9 +20,19 @@ from perfbisect.core.event import (
     RunStarted,
     Warned,
 )
-from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
-from perfbisect.core.order import Belief, Decision, Found, Interval, Measure, NotReproduced, Purpose, Share, Step
-from perfbisect.ui.side import Side, side
+from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.orders import (
+    Belief,
+    Decision,
+    Found,
+    Interval,
+    Measure,
+    NotReproduced,
+    Purpose,
+    Share,
+    Step,
+)
+from perfbisect.ui.classification import Classification, side
 from perfbisect.ui.state import Building, Running, View, minutes_left, recalled, update
 
 HOST = HostFacts("local", "", 2, 1024, "", "")
@@ -76,12 +86,12 @@ def test_update_leaves_the_old_view_alone() -> None:
 def test_a_build_from_start_to_end() -> None:
     view = after(STARTED, building(1), BuildProgress(1, 30, 120, "compile"))
     assert view.now == Building(1, 1001.0, 30, 120, "compile")
-    assert side(view, 1) is Side.NOW
+    assert side(view, 1) is Classification.NOW
     view = after(built(1), view=view)
     row = view.rows[1]
     assert (row.builds, row.build_seconds, row.hit_rate, row.commit.subject) == (1, 5.0, 0.75, "Subject")
     assert isinstance(view.now, Building) and view.now.finished
-    assert side(view, 1) is Side.BUILT
+    assert side(view, 1) is Classification.BUILT
 
 
 def test_a_build_used_again_costs_nothing() -> None:
@@ -104,13 +114,18 @@ def test_ratios_and_sides_follow_the_runs() -> None:
     found = view.ratio(2)
     assert found is not None and found.low < 0.702 < found.high
     assert view.ratio(0) is None
-    assert [side(view, candidate) for candidate in range(4)] == [Side.GOOD, Side.GOOD, Side.BAD, Side.BAD]
+    assert [side(view, candidate) for candidate in range(4)] == [
+        Classification.GOOD,
+        Classification.GOOD,
+        Classification.BAD,
+        Classification.BAD,
+    ]
 
 
 def test_a_candidate_between_the_levels_is_unclear() -> None:
     view = measured((0, 1000.0), (1, 837.0), (3, 700.0))
     view = replace(view, ratios={1: Interval(0.75, 0.837, 0.93), 3: Interval(0.69, 0.7, 0.71)})
-    assert side(view, 1) is Side.UNCLEAR
+    assert side(view, 1) is Classification.UNCLEAR
 
 
 def test_the_search_decides_the_sides_and_the_verdict_names_the_culprit() -> None:
@@ -119,32 +134,37 @@ def test_the_search_decides_the_sides_and_the_verdict_names_the_culprit() -> Non
         np.array([0, 0.01, 0.98, 0.01]), 0.99, 0.1, Interval(0.6, 0.7, 0.8), slow=np.array([0, 0.01, 0.99, 1])
     )
     view = replace(view, belief=belief, now=None)
-    assert [side(view, candidate) for candidate in range(4)] == [Side.GOOD, Side.GOOD, Side.BAD, Side.BAD]
+    assert [side(view, candidate) for candidate in range(4)] == [
+        Classification.GOOD,
+        Classification.GOOD,
+        Classification.BAD,
+        Classification.BAD,
+    ]
     found = Found(Step(2, 0.98, Interval(0.6, 0.7, 0.8), (1,)))
-    assert side(replace(view, verdict=found), 2) is Side.CULPRIT
+    assert side(replace(view, verdict=found), 2) is Classification.CULPRIT
     doubtful = replace(view, belief=replace(belief, slow=np.array([0, 0.5, 0.7, 1])))
-    assert [side(doubtful, candidate) for candidate in (1, 2)] == [Side.UNCLEAR, Side.UNCLEAR]
+    assert [side(doubtful, candidate) for candidate in (1, 2)] == [Classification.UNCLEAR, Classification.UNCLEAR]
     alike = replace(view, belief=replace(belief, change=0.6))
-    assert side(alike, 1) is Side.UNCLEAR
+    assert side(alike, 1) is Classification.UNCLEAR
 
 
 def test_a_rise_is_read_the_other_way() -> None:
     view = measured((0, 1000.0), (1, 1005.0), (2, 1300.0), (3, 1310.0))
-    assert (side(view, 1), side(view, 2)) == (Side.GOOD, Side.BAD)
+    assert (side(view, 1), side(view, 2)) == (Classification.GOOD, Classification.BAD)
 
 
 def test_an_equal_binary_shares_what_was_measured() -> None:
     view = measured((0, 1000.0), (2, 700.0), (3, 702.0))
     view = after(building(1), built(1, same_as=2), view=view)
     assert view.ratio(1) == view.ratio(2) is not None
-    assert side(replace(view, now=None), 1) is Side.BAD
+    assert side(replace(view, now=None), 1) is Classification.BAD
 
 
 def test_a_skip_keeps_its_reason_and_its_cost() -> None:
     skip = CandidateSkipped(2, SkipFacts(SHAS[2], "compile", "no\x1b[31m such\nfield", "log", 4.0))
     view = after(STARTED, building(2), skip)
     assert view.now is None
-    assert side(view, 2) is Side.SKIPPED
+    assert side(view, 2) is Classification.SKIPPED
     assert view.rows[2].skipped == "compile: no [31m such field"
     assert view.rows[2].build_seconds == 4.0
 

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from perfbisect.core.order import Interval
-from perfbisect.core.words import advised, count, printable
+from perfbisect.core.domain.orders import Interval
 from perfbisect.ui.words import clock, ends, of_day, rate, rough, spent
+from perfbisect.wording.text import advised, count, printable
 
 
 @pytest.mark.parametrize(

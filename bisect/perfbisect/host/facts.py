@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Generic, TypeVar
 
-from perfbisect.core.measurement import HostFacts
+from perfbisect.core.domain.facts import HostFacts
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.protocol import Host
 

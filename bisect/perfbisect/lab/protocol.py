@@ -3,8 +3,8 @@
 from collections.abc import Generator
 from typing import Protocol
 
-from perfbisect.core.event import LabEvent
-from perfbisect.core.order import Measure
+from perfbisect.core.domain.events import LabEvent
+from perfbisect.core.domain.orders import Measure
 
 
 class Lab(Protocol):

@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 
 import msgspec
 
-from perfbisect.core.settings import TIMING, Quick, Settings
+from perfbisect.core.domain.settings import TIMING, Quick, Settings
 from perfbisect.errors import UsageError
 from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, COMMAND_PLACEHOLDERS, Builder
 from perfbisect.recipes.find import load_builder, load_workload

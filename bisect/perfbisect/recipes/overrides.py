@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from perfbisect.core.settings import TIMING
+from perfbisect.core.domain.settings import TIMING
 from perfbisect.errors import UsageError
 from perfbisect.recipes.find import full_name
 from perfbisect.recipes.nearest import hint, listed

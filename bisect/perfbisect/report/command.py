@@ -3,9 +3,9 @@
 import shlex
 from pathlib import Path
 
-from perfbisect.core.counters import higher_is_better
-from perfbisect.core.policy import Direction, Policy
-from perfbisect.core.settings import TIMING, Settings
+from perfbisect.core.domain.metrics import higher_is_better
+from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.settings import TIMING, Settings
 from perfbisect.store.connection import default_place
 
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from perfbisect.core.compare import Compared, Ratio, Summary, compared, silent, summaries, tone
-from perfbisect.core.trial import Subject, Trial
-from perfbisect.core.verdict import title
-from perfbisect.core.words import count, printable
+from perfbisect.core.domain.trials import Subject, Trial
+from perfbisect.core.stats.paired_comparison import Compared, Ratio, Summary, compared, silent, summaries, tone
 from perfbisect.report.table import GAP, aligned, columns_of
 from perfbisect.report.words import MISSING, figure, moment
+from perfbisect.wording.text import count, printable
+from perfbisect.wording.verdicts import title
 
 Paint = Callable[[str, str], str]  # text, "worse" or "better" or "" → text in that colour
 Cell = tuple[str, str]  # text, and "worse" or "better" or ""

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from perfbisect.core.verdict import title
-from perfbisect.core.words import advised, chance
 from perfbisect.report import cells
 from perfbisect.report.story import Story
 from perfbisect.report.terminal import extent, machines, so_far, spent
 from perfbisect.report.words import moment
+from perfbisect.wording.text import advised, chance
+from perfbisect.wording.verdicts import title
 
 SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 

@@ -5,12 +5,12 @@ from statistics import median
 
 import msgspec
 
-from perfbisect.core.advice import advice, rows, sentences
-from perfbisect.core.noise import Noise
-from perfbisect.core.trial import Trial
-from perfbisect.core.words import count
+from perfbisect.core.domain.trials import Trial
+from perfbisect.core.stats.sampling_plan import advice, rows, sentences
+from perfbisect.core.stats.variance_components import Noise
 from perfbisect.report.table import table
 from perfbisect.report.words import MISSING, lasted
+from perfbisect.wording.text import count
 
 
 def as_object(trial: Trial, found: Noise | None) -> str:

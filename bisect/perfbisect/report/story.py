@@ -5,20 +5,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from perfbisect.core.counters import COMPARED, Cause, classify, quotient, typical
-from perfbisect.core.event import Commit
-from perfbisect.core.measurement import HostFacts
-from perfbisect.core.observation import Reading
-from perfbisect.core.observe import observations
-from perfbisect.core.order import Belief, Effect, Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
-from perfbisect.core.rqps import relative
-from perfbisect.core.settings import Settings
-from perfbisect.core.verdict import REASONS, sentences
-from perfbisect.core.words import printable
+from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.facts import HostFacts
+from perfbisect.core.domain.metrics import COMPARED, Cause, classify, quotient, typical
+from perfbisect.core.domain.observations import Reading
+from perfbisect.core.domain.orders import (
+    Belief,
+    Effect,
+    Found,
+    Inconclusive,
+    Interval,
+    NotReproduced,
+    Several,
+    Step,
+    Verdict,
+)
+from perfbisect.core.domain.settings import Settings
+from perfbisect.core.inference.from_log import observations
+from perfbisect.core.stats.relative_speed import relative
 from perfbisect.report.command import go_on_with, made_by
-from perfbisect.report.ledger import Describe, Ledger, bare
+from perfbisect.report.hunt_log import Describe, HuntLog, bare
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
+from perfbisect.wording.text import printable
+from perfbisect.wording.verdicts import REASONS, sentences
 
 SURE = 0.95  # a candidate is said to be on one side from here
 
@@ -136,13 +146,13 @@ def read_story(history: History, hunt: int, describe: Describe = bare) -> Story:
     """
     listed = history.listed(hunt)
     settings = history.settings(hunt)
-    ledger = Ledger.of(history.events(hunt), history.sessions(hunt), describe)
+    ledger = HuntLog.of(history.events(hunt), history.sessions(hunt), describe)
     return tell(listed, settings, ledger, history.candidates(hunt), made_by(settings, history.path),
                 go_on_with(hunt, history.path))  # fmt: skip
 
 
 def tell(
-    listed: Listed, settings: Settings, ledger: Ledger, span: Sequence[str], again: str = "", go_on: str = ""
+    listed: Listed, settings: Settings, ledger: HuntLog, span: Sequence[str], again: str = "", go_on: str = ""
 ) -> Story:
     """The story of a hunt on the range ``span`` (commit of each node)."""
     verdict = ledger.verdict
@@ -185,7 +195,7 @@ def steps_of(verdict: Verdict | None) -> tuple[Step, ...]:
             return ()
 
 
-def ratios_to(base: str, ledger: Ledger, settings: Settings, began: float) -> dict[str, Interval]:
+def ratios_to(base: str, ledger: HuntLog, settings: Settings, began: float) -> dict[str, Interval]:
     """The ratio of each measured commit to the base, equal binaries taken together."""
     shas = list(dict.fromkeys(event.facts.commit for _, event in ledger.logged))
     node = {sha: shas.index(ledger.twin(sha) or sha) for sha in shas}
@@ -197,7 +207,7 @@ def ratios_to(base: str, ledger: Ledger, settings: Settings, began: float) -> di
     return ratios | {sha: Interval(1.0, 1.0, 1.0) for sha in shas if node[sha] == node[base] and sha != base}
 
 
-def case(step: Step, ledger: Ledger, span: Sequence[str]) -> Case:
+def case(step: Step, ledger: HuntLog, span: Sequence[str]) -> Case:
     """A step with what the counters of both sides say."""
     culprit, parents = span[step.candidate], [span[parent] for parent in step.parents]
     before, after = ledger.runs_like(*parents), ledger.runs_like(culprit)
@@ -218,7 +228,7 @@ def case(step: Step, ledger: Ledger, span: Sequence[str]) -> Case:
     )
 
 
-def suspects(ledger: Ledger, belief: Belief | None, span: Sequence[str], most: int = 10) -> Iterator[Suspect]:
+def suspects(ledger: HuntLog, belief: Belief | None, span: Sequence[str], most: int = 10) -> Iterator[Suspect]:
     """Who may be the culprit while nobody is named."""
     match ledger.verdict:
         case Inconclusive(nodes, probabilities):
@@ -232,7 +242,7 @@ def suspects(ledger: Ledger, belief: Belief | None, span: Sequence[str], most: i
         yield Suspect(ledger.commit(span[node]), probability)
 
 
-def left_open(ledger: Ledger, span: Sequence[str]) -> Iterator[LeftOpen]:
+def left_open(ledger: HuntLog, span: Sequence[str]) -> Iterator[LeftOpen]:
     """The pieces that a hunt for every change could not search to their ends."""
     for one in ledger.verdict.unsettled if isinstance(ledger.verdict, Several) else ():
         pairs = zip(one.known.candidates, one.known.probabilities, strict=True)
@@ -246,7 +256,7 @@ def left_open(ledger: Ledger, span: Sequence[str]) -> Iterator[LeftOpen]:
 
 
 def candidates(
-    ledger: Ledger, span: Sequence[str], ratios: Mapping[str, Interval], culprits: set[str], effect: Interval | None
+    ledger: HuntLog, span: Sequence[str], ratios: Mapping[str, Interval], culprits: set[str], effect: Interval | None
 ) -> Iterator[Candidate]:
     """Everything that was built, skipped or measured, oldest first; what is not in the range comes before it."""
     place = {sha: node for node, sha in enumerate(span)}
@@ -280,7 +290,7 @@ def candidates(
         )
 
 
-def believed_slow(ledger: Ledger, span: Sequence[str]) -> dict[str, float]:
+def believed_slow(ledger: HuntLog, span: Sequence[str]) -> dict[str, float]:
     """For each commit the probability that it is slow, where the record says so and the ends are known to differ."""
     belief = ledger.belief
     if belief is None or len(belief.slow) != len(span):
@@ -320,7 +330,7 @@ def state(
     return State.GOOD if far < 0.5 else State.BAD if near > 0.5 else State.MEASURED
 
 
-def costs(ledger: Ledger) -> Costs:
+def costs(ledger: HuntLog) -> Costs:
     """What was spent."""
     made = [build for builds in ledger.builds.values() for build in builds if not build.reused]
     hits, misses = sum(build.cache_hits for build in made), sum(build.cache_misses for build in made)

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from textwrap import wrap
 
-from perfbisect.core.verdict import title
-from perfbisect.core.words import chance, count, printable
 from perfbisect.report import cells
 from perfbisect.report.story import Case, Story
 from perfbisect.report.table import cut, table
 from perfbisect.report.words import ends, lasted, moment, share
+from perfbisect.wording.text import chance, count, printable
+from perfbisect.wording.verdicts import title
 
 UNLIMITED = 10**9
 

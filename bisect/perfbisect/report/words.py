@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfbisect.core.order import Interval
+    from perfbisect.core.domain.orders import Interval
 
 MISSING = "–"
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from perfbisect.core.event import Commit
+from perfbisect.core.domain.events import Commit
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.repository.command import git
 

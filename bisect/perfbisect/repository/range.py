@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from perfbisect.core.graph import Graph
+from perfbisect.core.domain.graph import Graph
 from perfbisect.errors import UsageError
 from perfbisect.repository.command import git
 

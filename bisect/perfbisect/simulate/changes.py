@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from perfbisect.core.graph import Graph
+from perfbisect.core.domain.graph import Graph
 
 Steps = dict[int, float]  # change of the log metric by candidate
 Rng = np.random.Generator

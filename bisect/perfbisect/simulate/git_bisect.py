@@ -13,9 +13,9 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.order import Found, Inconclusive, Interval, Step, Verdict
-from perfbisect.core.policy import Policy
-from perfbisect.core.reach import Reach, reach_of
+from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Step, Verdict
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.ancestry import Reach, reach_of
 from perfbisect.simulate.chance import Purpose, generator
 from perfbisect.simulate.rules import Rule
 from perfbisect.simulate.world import World

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from perfbisect.core.graph import Graph
+from perfbisect.core.domain.graph import Graph
 from perfbisect.simulate.chance import Purpose, generator
 
 Rows = list[tuple[int, ...]]  # the parents of each candidate, oldest first

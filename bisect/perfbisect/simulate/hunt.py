@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from perfbisect.core.observation import Observation
-from perfbisect.core.order import Belief, Found, Measure, Verdict
-from perfbisect.core.policy import Policy
-from perfbisect.core.search import decide
+from perfbisect.core.domain.observations import Observation
+from perfbisect.core.domain.orders import Belief, Found, Measure, Verdict
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.search.decide import decide
 from perfbisect.simulate.world import World
 
 

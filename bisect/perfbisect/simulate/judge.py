@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from perfbisect.core.order import Found, Inconclusive, NotReproduced, Several, Unsettled, Verdict
-from perfbisect.core.policy import Policy
-from perfbisect.core.reach import reach_of
+from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced, Several, Unsettled, Verdict
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.ancestry import reach_of
 from perfbisect.simulate.world import World
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from perfbisect.core.order import Verdict
-from perfbisect.core.policy import Policy
+from perfbisect.core.domain.orders import Verdict
+from perfbisect.core.domain.policy import Policy
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import account, favourite, is_named, judge, suspects
 from perfbisect.simulate.scenario import Scenario

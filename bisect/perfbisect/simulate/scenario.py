@@ -6,8 +6,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from perfbisect.core.graph import Graph
-from perfbisect.core.reach import reach_of
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.inference.ancestry import reach_of
 from perfbisect.simulate.chance import Purpose, generator
 from perfbisect.simulate.changes import CHANGES
 from perfbisect.simulate.graphs import trunk

@@ -12,12 +12,12 @@ from itertools import groupby
 
 import numpy as np
 
-from perfbisect.core.forks import base_of
-from perfbisect.core.graph import Graph
-from perfbisect.core.observation import Built, Observation, Reading, Skipped
-from perfbisect.core.order import Measure
-from perfbisect.core.reach import reach_of
-from perfbisect.core.schedule import interleave
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.interleaving import interleave
+from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
+from perfbisect.core.domain.orders import Measure
+from perfbisect.core.inference.ancestry import reach_of
+from perfbisect.core.search.older_branches import base_of
 from perfbisect.simulate.chance import Purpose, generator
 from perfbisect.simulate.course import Course
 from perfbisect.simulate.habits import Habits

@@ -6,8 +6,8 @@ Nothing is decided from a stored belief: resume asks the search again.
 import json
 from dataclasses import replace
 
-from perfbisect.core import codec
-from perfbisect.core.event import BuildProgress, Event, HuntStarted, RunProgress, RunStarted
+from perfbisect.core.domain import codec
+from perfbisect.core.domain.events import BuildProgress, Event, HuntStarted, RunProgress, RunStarted
 
 PASSING = (BuildProgress, RunStarted, RunProgress)
 """Events that are only for views that look on; they are not kept."""

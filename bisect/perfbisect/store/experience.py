@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from perfbisect.core.counters import value
-from perfbisect.core.event import RunFinished
-from perfbisect.core.measurement import SkipFacts
-from perfbisect.core.noise import at_least
-from perfbisect.core.settings import Settings
+from perfbisect.core.domain.events import RunFinished
+from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.metrics import value
+from perfbisect.core.domain.settings import Settings
+from perfbisect.core.stats.variance_components import at_least
 from perfbisect.store.codec import decode
 from perfbisect.store.trials import trial_noise
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import sqlite_utils
 
-from perfbisect.core.codec import dumps
-from perfbisect.core.event import (
+from perfbisect.core.domain.codec import dumps
+from perfbisect.core.domain.events import (
     BuildFinished,
     BuildStarted,
     CandidateSkipped,
@@ -18,8 +18,8 @@ from perfbisect.core.event import (
     HuntStarted,
     RunFinished,
 )
-from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
-from perfbisect.core.order import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
 
 Row = dict[str, Any]
 AT_A_HOST = (BuildStarted, BuildFinished, CandidateSkipped, RunFinished)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfbisect.core.settings import Settings
+from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
 from perfbisect.process import here
 from perfbisect.store.connection import default_place, explained, open_reader, open_writer
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     import sqlite_utils
 
-    from perfbisect.core.event import Commit, Event, HuntStarted
-    from perfbisect.core.measurement import HostFacts, SkipFacts
-    from perfbisect.core.noise import Noise
-    from perfbisect.core.observe import Logged
-    from perfbisect.core.trial import Asked, Trial, TrialRun, TrialSkip
+    from perfbisect.core.domain.events import Commit, Event, HuntStarted
+    from perfbisect.core.domain.facts import HostFacts, SkipFacts
+    from perfbisect.core.domain.trials import Asked, Trial, TrialRun, TrialSkip
+    from perfbisect.core.inference.from_log import Logged
+    from perfbisect.core.stats.variance_components import Noise
     from perfbisect.store.experience import Costs
 
 
@@ -176,7 +176,7 @@ class History:
 
     def begin_trial(self, asked: "Asked", host: "HostFacts", commits: "Sequence[Commit]", at: float) -> "Trial":
         """Enter a new trial; ``commits`` is what people know of those among its builds."""
-        from perfbisect.core.trial import Trial
+        from perfbisect.core.domain.trials import Trial
         from perfbisect.store.trials import enter_trial
 
         with self.transaction() as db:
@@ -251,7 +251,7 @@ class History:
 
     def log(self, hunt: int) -> "list[tuple[float, Logged]]":
         """What the search decides from, with its times: builds, skips and runs exactly as they were appended."""
-        from perfbisect.core.event import BuildFinished, CandidateSkipped, RunFinished
+        from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
 
         facts = (BuildFinished, CandidateSkipped, RunFinished)
         return [(entry.at, entry.event) for entry in self.events(hunt) if isinstance(entry.event, facts)]

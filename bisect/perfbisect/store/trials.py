@@ -8,12 +8,12 @@ from dataclasses import replace
 import msgspec
 import sqlite_utils
 
-from perfbisect.core.codec import builtins, dumps
-from perfbisect.core.event import Commit
-from perfbisect.core.measurement import HostFacts, RunFacts, SkipFacts
-from perfbisect.core.noise import ENOUGH, Noise, noise_in
-from perfbisect.core.settings import Settings
-from perfbisect.core.trial import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, Work
+from perfbisect.core.domain.codec import builtins, dumps
+from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.trials import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, Work
+from perfbisect.core.stats.variance_components import ENOUGH, Noise, noise_in
 from perfbisect.process import here
 from perfbisect.store.facts import clean, host_row, insert
 from perfbisect.store.listing import trial_state

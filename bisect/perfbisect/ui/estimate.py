@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfbisect.core.order import Belief
+from perfbisect.core.domain.orders import Belief
 
 RUNS_PER_BIT = 4.0  # first guess: one build and this many runs halve the range
 CONFIRMING = 6.0  # runs that prove a culprit against its parent

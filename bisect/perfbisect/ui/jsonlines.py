@@ -1,6 +1,6 @@
 """Each event as one JSON object on a line of its own, for programs; and back.
 
-Every object has ``event`` (the name of a class of ``perfbisect.core.event``) and ``at`` (seconds since the epoch);
+Every object has ``event`` (the name of a class of ``perfbisect.core.domain.events``) and ``at`` (seconds since the epoch);
 beside them stand the fields of that class under their own names. Where a field can be of several kinds, its object
 says which in ``kind``: ``order`` and ``verdict`` are Measure, Found, Several, NotReproduced or Inconclusive.
 
@@ -17,8 +17,8 @@ import json
 from collections.abc import Iterable
 from typing import TextIO
 
-from perfbisect.core import codec
-from perfbisect.core.event import Event
+from perfbisect.core.domain import codec
+from perfbisect.core.domain.events import Event
 from perfbisect.ui.stream import put
 
 

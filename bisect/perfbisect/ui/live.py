@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from rich.console import Console, Group
 from rich.live import Live
 
-from perfbisect.core.event import Event
+from perfbisect.core.domain.events import Event
 from perfbisect.ui.glyphs import UNICODE, Glyphs, glyphs_for
 from perfbisect.ui.screen import lines
 from perfbisect.ui.state import TOLD_BY, View, recalled, update

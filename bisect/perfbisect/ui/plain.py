@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
-from perfbisect.core.counters import shown, unit
-from perfbisect.core.event import (
+from perfbisect.core.domain.events import (
     BuildFinished,
     BuildStarted,
     CandidateSkipped,
@@ -16,13 +15,14 @@ from perfbisect.core.event import (
     RunFinished,
     Warned,
 )
-from perfbisect.core.order import Decision, Measure
-from perfbisect.core.verdict import listed, sentences
-from perfbisect.core.words import advised, chance, count, printable
+from perfbisect.core.domain.metrics import shown, unit
+from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.ui.glyphs import writable
 from perfbisect.ui.state import TOLD_BY, Running, View, recalled, update
 from perfbisect.ui.stream import put
 from perfbisect.ui.words import PURPOSES, ends, of_day, rate, spent
+from perfbisect.wording.text import advised, chance, count, printable
+from perfbisect.wording.verdicts import listed, sentences
 
 
 def lines(view: View, event: Event, at: float) -> Iterator[str]:

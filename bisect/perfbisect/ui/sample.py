@@ -12,7 +12,7 @@ from datetime import date, timedelta
 
 import numpy as np
 
-from perfbisect.core.event import (
+from perfbisect.core.domain.events import (
     BuildFinished,
     BuildProgress,
     BuildStarted,
@@ -27,9 +27,9 @@ from perfbisect.core.event import (
     RunStarted,
     Warned,
 )
-from perfbisect.core.measurement import BuildFacts, HostFacts, RunFacts, SkipFacts
-from perfbisect.core.order import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step
-from perfbisect.core.schedule import interleave
+from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.interleaving import interleave
+from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step
 from perfbisect.ui.jsonlines import JsonLines
 from perfbisect.ui.live import LiveScreen
 from perfbisect.ui.plain import PlainLines

@@ -8,15 +8,15 @@ import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
-from perfbisect.core.counters import unit
-from perfbisect.core.verdict import sentences
-from perfbisect.core.words import advised, chance, count, printable
+from perfbisect.core.domain.metrics import unit
 from perfbisect.ui.estimate import within
 from perfbisect.ui.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
 from perfbisect.ui.state import Building, Running, View, minutes_left
 from perfbisect.ui.strip import strip
 from perfbisect.ui.table import table
 from perfbisect.ui.words import PURPOSES, clock, ends, rate, rough, spent
+from perfbisect.wording.text import advised, chance, count, printable
+from perfbisect.wording.verdicts import sentences
 
 ENOUGH = 7  # lines of the table that matter more than empty lines and warnings
 WARNINGS = 5

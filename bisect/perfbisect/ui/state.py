@@ -6,8 +6,7 @@ from statistics import median
 
 import numpy as np
 
-from perfbisect.core.counters import shown
-from perfbisect.core.event import (
+from perfbisect.core.domain.events import (
     BuildFinished,
     BuildProgress,
     BuildStarted,
@@ -23,14 +22,15 @@ from perfbisect.core.event import (
     RunStarted,
     Warned,
 )
-from perfbisect.core.observation import Reading
-from perfbisect.core.observe import Logged, observations
-from perfbisect.core.order import Belief, Interval, Measure, NotReproduced, Purpose, Verdict
-from perfbisect.core.rqps import relative
-from perfbisect.core.verdict import title
-from perfbisect.core.words import printable
+from perfbisect.core.domain.metrics import shown
+from perfbisect.core.domain.observations import Reading
+from perfbisect.core.domain.orders import Belief, Interval, Measure, NotReproduced, Purpose, Verdict
+from perfbisect.core.inference.from_log import Logged, observations
+from perfbisect.core.stats.relative_speed import relative
 from perfbisect.ui.estimate import Pace, bits, remaining
 from perfbisect.ui.words import about
+from perfbisect.wording.text import printable
+from perfbisect.wording.verdicts import title
 
 TOLD_BY = "bisect show {}".format  # in the history that is usual
 

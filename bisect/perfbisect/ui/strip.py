@@ -4,30 +4,30 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from perfbisect.core.words import printable
+from perfbisect.ui.classification import Classification, side
 from perfbisect.ui.glyphs import Glyphs
-from perfbisect.ui.side import Side, side
 from perfbisect.ui.state import View
+from perfbisect.wording.text import printable
 
 STYLES = {
-    Side.GOOD: "green",
-    Side.BAD: "red",
-    Side.CULPRIT: "bold red",
-    Side.UNCLEAR: "yellow",
-    Side.SKIPPED: "yellow",
-    Side.NOW: "bold cyan",
-    Side.BUILT: "default",
+    Classification.GOOD: "green",
+    Classification.BAD: "red",
+    Classification.CULPRIT: "bold red",
+    Classification.UNCLEAR: "yellow",
+    Classification.SKIPPED: "yellow",
+    Classification.NOW: "bold cyan",
+    Classification.BUILT: "default",
 }
 RANK = (
-    Side.BUILT,
-    Side.SKIPPED,
-    Side.UNCLEAR,
-    Side.GOOD,
-    Side.BAD,
-    Side.CULPRIT,
-    Side.NOW,
+    Classification.BUILT,
+    Classification.SKIPPED,
+    Classification.UNCLEAR,
+    Classification.GOOD,
+    Classification.BAD,
+    Classification.CULPRIT,
+    Classification.NOW,
 )  # where one column holds several
-LEGEND = (Side.GOOD, Side.BAD, Side.UNCLEAR, Side.SKIPPED, Side.NOW)
+LEGEND = (Classification.GOOD, Classification.BAD, Classification.UNCLEAR, Classification.SKIPPED, Classification.NOW)
 WIDEST = 3  # columns for one candidate
 NEGLIGIBLE = 0.0005
 
@@ -67,7 +67,7 @@ def blocks(share: NDArray[np.float64], columns: int, each: int, glyphs: Glyphs) 
 
 def marks(view: View, size: int, columns: int, glyphs: Glyphs) -> Text:
     """The axis with a sign where something was tested."""
-    found: dict[int, Side] = {}
+    found: dict[int, Classification] = {}
     half = (columns // size - 1) // 2 if columns >= size else 0
     for candidate in view.rows:
         what = side(view, candidate)
@@ -81,20 +81,20 @@ def marks(view: View, size: int, columns: int, glyphs: Glyphs) -> Text:
     return line
 
 
-def sign(what: Side | None, glyphs: Glyphs) -> str:
+def sign(what: Classification | None, glyphs: Glyphs) -> str:
     """The sign of a side on the axis."""
     match what:
-        case Side.GOOD:
+        case Classification.GOOD:
             return glyphs.good
-        case Side.BAD | Side.CULPRIT:
+        case Classification.BAD | Classification.CULPRIT:
             return glyphs.bad
-        case Side.UNCLEAR:
+        case Classification.UNCLEAR:
             return glyphs.unclear
-        case Side.SKIPPED:
+        case Classification.SKIPPED:
             return glyphs.skipped
-        case Side.NOW:
+        case Classification.NOW:
             return glyphs.now
-        case Side.BUILT | None:
+        case Classification.BUILT | None:
             return glyphs.line
 
 

@@ -7,13 +7,13 @@ from statistics import median
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from perfbisect.core.counters import unit
-from perfbisect.core.words import chance
+from perfbisect.core.domain.metrics import unit
+from perfbisect.ui.classification import Classification, seen, side
 from perfbisect.ui.glyphs import Glyphs
-from perfbisect.ui.side import Side, seen, side
 from perfbisect.ui.state import Building, Row, View
 from perfbisect.ui.strip import STYLES
 from perfbisect.ui.words import ends, rate, spent
+from perfbisect.wording.text import chance
 
 GAP = 2
 SUBJECT_MOST = 44
@@ -62,7 +62,7 @@ def chance_cell(view: View, candidate: int, row: Row) -> str:
 
 def state_cell(view: View, candidate: int, row: Row) -> str:
     """What it is, or what is being done with it."""
-    if side(view, candidate) is Side.NOW:
+    if side(view, candidate) is Classification.NOW:
         return "building" if isinstance(view.at(candidate), Building) else "measuring"
     if row.same_as is not None:
         return f"{seen(view, candidate).value}, same as {view.commit(row.same_as).short}"
@@ -136,7 +136,7 @@ def most_telling(view: View, rows: int) -> list[int]:
     def telling(candidate: int) -> tuple[bool, bool, bool, int]:
         ended = candidate in (0, last)
         skipped = bool(view.rows[candidate].skipped)
-        return side(view, candidate) is not Side.NOW, not ended, skipped, abs(candidate - leader)
+        return side(view, candidate) is not Classification.NOW, not ended, skipped, abs(candidate - leader)
 
     return sorted(sorted(view.rows, key=telling)[:rows])
 

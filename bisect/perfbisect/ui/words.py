@@ -2,9 +2,9 @@
 
 from datetime import datetime
 
-from perfbisect.core.event import Commit
-from perfbisect.core.order import Interval, Purpose
-from perfbisect.core.words import printable
+from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.orders import Interval, Purpose
+from perfbisect.wording.text import printable
 
 PURPOSES = {Purpose.ENDS: "the ends", Purpose.SEARCH: "search", Purpose.CONFIRM: "confirmation"}
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from perfbisect.core.counters import METRICS, REPORTED
+from perfbisect.core.domain.metrics import METRICS, REPORTED
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.programs import missing
-from perfbisect.lab import perf
 from perfbisect.lab.checks.finding import Finding, Level, Look
+from perfbisect.lab.measure import perf
 
 OF_THE_DEVICE = frozenset({"r/o", "rKB/o", "wKB/o"})  # metrics that iostat counts
 

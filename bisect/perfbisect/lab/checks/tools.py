@@ -7,8 +7,8 @@ from perfbisect.host.conditions import DRIVERS
 from perfbisect.host.facts import COMPILER, ONLINE, TOOLS, cpu_numbers
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.programs import missing
+from perfbisect.lab.build.requirements import NEEDED, compilers, lacking_for, own_packages
 from perfbisect.lab.checks.finding import Finding, Level, Look, Task
-from perfbisect.lab.needs import NEEDED, compilers, lacking_for, own_packages
 from perfbisect.recipes.lineage import variant_of
 
 TO_MEASURE = ("timeout", "setsid", "flock", "ps", "awk", "base64", "tar")

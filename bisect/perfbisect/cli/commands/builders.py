@@ -1,0 +1,28 @@
+"""`bisect builders`: the recipes that there are."""
+
+from pathlib import Path
+
+import click
+
+from perfbisect.cli.options.common import FOLDER, say, table
+from perfbisect.cli.options.completion import builder_name
+
+
+@click.command(
+    epilog="\b\nExamples:\n  bisect builders\n  bisect builders --show demo\n  bisect builders --builders ~/my-builders"
+)
+@click.option("--show", metavar="NAME", shell_complete=builder_name, help="Print one recipe, fully resolved, as TOML.")
+@click.option("--builders", type=FOLDER, help="Folder with builders of your own.")
+def builders(show: str | None, builders: Path | None) -> None:
+    """List the recipes: systems that can be built or, prebuilt, compared."""
+    from perfbisect.recipes.find import load_builder, load_builders
+    from perfbisect.recipes.render import to_toml
+
+    if show:
+        builder = load_builder(show, builders or "")
+        say("".join(f"# {folder}\n" for folder in (builder.folder, *builder.inherited)))
+        say(to_toml(builder))
+        return
+    prebuilt = "  (prebuilt binaries only)"
+    known = load_builders(builders or "")
+    table([(each.name, each.driver, each.summary + ("" if each.build else prebuilt)) for each in known])

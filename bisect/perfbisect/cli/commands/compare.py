@@ -1,0 +1,93 @@
+"""`bisect compare`: how fast are several builds, relative to the first?"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfbisect.cli.options.common import painter, say
+from perfbisect.cli.options.completion import host_name, workload_names
+from perfbisect.cli.options.measurement import BUILDER, asked_rounds, asked_what, settings_of
+from perfbisect.cli.options.wait import patience
+
+EPILOG = """\b
+Examples:
+  bisect compare 3.41.0 3.42.0 HEAD --builder my-sqlite --workload update-index
+  bisect compare 8.0.28 8.0.29 --builder my-mysql --workload point,write --host spare
+  bisect compare 15=/usr/lib/postgresql/15 17=/usr/lib/postgresql/17 -b postgres -w scan
+  bisect compare old=kv-1.2.tar.xz v1.3 --builder kv --workload get --visits 8
+
+\b
+A BUILD is a release as the builder's tags spell it, any git revision, or NAME=PATH for
+binaries that are there already: a folder on the host, or a tarball on this machine.
+Ctrl-C keeps what was measured, and the same command goes on with it; `bisect history`
+lists it, `bisect show` tells it again with its counters.
+
+\b
+Exit status: 0 all was measured, 2 something could not be, 3 usage or configuration error,
+4 environment failure, 130 interrupted.
+"""
+
+INCOMPLETE = 2
+
+
+@click.command(epilog=EPILOG)
+@click.argument("builds", nargs=-1, required=True, metavar="BUILD...")
+@click.option(
+    "--workload",
+    "-w",
+    required=True,
+    metavar="NAME,…",
+    shell_complete=workload_names,
+    help="What to run: workloads, groups or suites.",
+)
+@BUILDER
+@asked_what
+@click.option("--host", default="local", show_default=True, metavar="NAME", shell_complete=host_name, help="Where.")
+@asked_rounds(5, 2, "Rounds: visits of each build.")
+def compare(
+    builds: tuple[str, ...],
+    workload: str,
+    host: str,
+    visits: int,
+    runs: int,
+    as_json: bool,
+    wait: bool,
+    history: Path | None,
+    **options: Any,
+) -> int:
+    """Measure each BUILD, and say how fast it is relative to the first.
+
+    All builds take turns, so that drift of the machine cancels. Ratios and their 95 % intervals come from rounds in
+    which both sides were measured.
+    """
+    from dataclasses import replace
+
+    from perfbisect.core.domain.trials import Kind
+    from perfbisect.core.stats.paired_comparison import whole
+    from perfbisect.errors import INTERRUPTED
+    from perfbisect.hunt.resolve import builder_of, metric_of
+    from perfbisect.hunt.trials.builds import read_subjects
+    from perfbisect.hunt.trials.runner import perform
+    from perfbisect.hunt.trials.setup import Plan
+    from perfbisect.hunt.trials.view import open_progress
+    from perfbisect.recipes.find import choose_workloads
+    from perfbisect.report.command import show
+    from perfbisect.report.comparison import as_object, lines
+
+    settings = settings_of(options, good=builds[0], bad=builds[-1], workload="", host=host)
+    builder = builder_of(settings)
+    chosen = choose_workloads(workload, builder.driver, settings.workloads_path)
+    if not chosen:
+        raise click.UsageError("--workload names nothing.")
+    settings, subjects = read_subjects(builds, settings, builder)
+    settings = replace(settings, workload=next(iter(chosen)), metric=metric_of(settings.metric, [*chosen.values()]))
+    plan = Plan.make(Kind.COMPARE, settings, subjects, chosen, visits, runs, patience(wait))
+    trial, complete = perform(plan, history, open_progress(settings.metric, quiet=as_json))
+    say(as_object(trial) if as_json else "\n".join(lines(trial, painter())))
+    if not complete:
+        click.echo(f"Interrupted. What was measured is kept as {trial.name}; the same command goes on.", err=True)
+        return INTERRUPTED
+    if not as_json:
+        click.echo(f"Counters per operation: {show(trial.name, history)}", err=True)
+    return 0 if whole(trial) else INCOMPLETE

@@ -1,0 +1,117 @@
+"""`bisect demo`: hunt a planted slowdown in a small storage engine, start to finish."""
+
+import os
+import shutil
+from pathlib import Path
+
+import click
+
+from perfbisect.cli.options.common import history_option
+from perfbisect.cli.options.completion import host_name
+from perfbisect.cli.options.param_types import Percent
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.settings import Settings
+from perfbisect.hunt.view import open_view, view_options
+
+EPILOG = """\b
+Examples:
+  bisect demo
+  bisect demo --seed 7
+  bisect demo --seed 7 --drop 8%   a drop of your choice
+  bisect demo --host dell32        on a machine of hosts.toml
+
+\b
+Exit status: 0 only if the commit named is the one that was planted.
+"""
+
+WRONG = 1
+
+
+@click.command(epilog=EPILOG)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Which history is written.")
+@click.option("--drop", type=Percent(), help="Size of the planted drop. Default: 25% to 60%, by the seed.")
+@click.option(
+    "--host", "host", multiple=True, default=("local",), metavar="NAME", show_default="local", shell_complete=host_name,
+    help="Where. Repeatable: several hosts share the work.",
+)  # fmt: skip
+@click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Where the history is written.")
+@view_options
+@history_option
+def demo(
+    seed: int,
+    drop: float | None,
+    host: tuple[str, ...],
+    hosts: Path | None,
+    folder: Path | None,
+    history: Path | None,
+    as_json: bool,
+    plain: bool,
+) -> int:
+    """Write a small storage engine with 60 commits of history, and hunt the commit that slowed update-index.
+
+    The answer is written to a file beside the repository that the hunt does not read, and compared at the end.
+    """
+    import msgspec
+
+    from perfbisect.core.domain.orders import Found
+    from perfbisect.demo.history import write_history
+    from perfbisect.hunt.resolve import settle
+    from perfbisect.hunt.setup import HuntSetup, follow_anew
+    from perfbisect.wording.verdicts import exit_status
+
+    place = folder or cache_folder() / f"seed-{seed}"
+    repository, answer_file = place / "repository", place / "answer.json"
+    if folder is None or ours(answer_file):
+        shutil.rmtree(repository, ignore_errors=True)
+    place.mkdir(parents=True, exist_ok=True)
+    answer_file.write_bytes(msgspec.json.encode(write_history(repository, seed, drop=drop)))
+
+    settings = settle(
+        Settings(
+            good="v1.0",
+            bad="v1.1",
+            repository=str(repository.absolute()),
+            builder="demo",
+            workload="update-index",
+            host=host[0],
+            further_hosts=host[1:],
+            policy=Policy(build_cost=1.0),
+            hosts_path=str(hosts.absolute()) if hosts else "",
+        )
+    )
+    scene = HuntSetup.set_up(settings)
+    verdict = follow_anew(scene, history, open_view(history, as_json=as_json, plain=plain))
+    planted = msgspec.json.decode(answer_file.read_bytes())["commit"]
+    if not isinstance(verdict, Found):
+        click.echo(f"The hunt named no commit; planted was {planted[:10]} ({answer_file}).", err=True)
+        return exit_status(verdict)
+    named = scene.span.candidates[verdict.step.candidate]
+    if named != planted:
+        click.echo(f"Wrong: named {named[:10]}, planted was {planted[:10]} ({answer_file}).", err=True)
+        return WRONG
+    click.echo(f"Right: {planted[:10]} is the commit that was planted ({answer_file}).", err=True)
+    return 0
+
+
+def ours(answer_file: Path) -> bool:
+    """Whether the repository beside it is an earlier demo's. Raises UsageError for a file that is no answer of ours."""
+    import msgspec
+
+    from perfbisect.demo.history import Answer
+    from perfbisect.errors import UsageError
+
+    if not answer_file.exists():
+        return False
+    try:
+        msgspec.json.decode(answer_file.read_bytes(), type=Answer)
+    except msgspec.DecodeError:
+        raise UsageError(
+            f"{answer_file} was not written by `bisect demo`.", "Choose a folder that does not exist yet."
+        ) from None
+    return True
+
+
+def cache_folder() -> Path:
+    """Where demo histories are written when no folder is given."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perfbisect" / "demo"

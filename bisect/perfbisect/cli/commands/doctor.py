@@ -1,0 +1,123 @@
+"""`bisect doctor`: is a host fit to measure on, and what would make it fitter?"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from perfbisect.cli.options.common import say
+from perfbisect.cli.options.completion import builder_name, host_name, workload_name
+
+if TYPE_CHECKING:
+    from perfbisect.core.domain.facts import HostFacts
+    from perfbisect.lab.checks.finding import Finding
+    from perfbisect.recipes.workload import Workload
+
+EPILOG = """\b
+Examples:
+  bisect doctor
+  bisect doctor spare --builder sqlite-amalgamation --workload update-index
+  bisect doctor spare --json | jq '.findings[] | select(.level != "ok")'
+
+\b
+Before each hunt the same checks run; then only refusals and warnings are told.
+Exit status: 0 fit, 4 something makes measurements meaningless or impossible.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("host", default="local", shell_complete=host_name)
+@click.option("--builder", "-b", metavar="NAME", shell_complete=builder_name, help="Can it be built there?")
+@click.option("--workload", "-w", metavar="NAME", shell_complete=workload_name, help="Can it be run there?")
+@click.option("--variant", metavar="NAME", default="", help="Compiler settings of the builder.")
+@click.option("--metric", default="qps", show_default=True, metavar="NAME", help="Can it be counted there?")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--builders", type=click.Path(path_type=Path), help="Folder with builders of your own.")
+@click.option("--workloads", type=click.Path(path_type=Path), help="Folder with workloads of your own.")
+@click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
+def doctor(
+    host: str,
+    builder: str | None,
+    workload: str | None,
+    variant: str,
+    metric: str,
+    as_json: bool,
+    builders: Path | None,
+    workloads: Path | None,
+    hosts: Path | None,
+) -> int:
+    """Look at HOST (default: local): what is missing, what makes it noisy, and the command that mends each."""
+    from perfbisect.core.domain.metrics import check_metric
+    from perfbisect.errors import ENVIRONMENT, EnvironmentFailure
+    from perfbisect.host.connect import connect
+    from perfbisect.host.facts import read_fingerprint
+    from perfbisect.lab.checks.finding import Finding, Level, Task
+    from perfbisect.lab.checks.preflight import findings, look_at
+    from perfbisect.recipes.find import load_builder, load_host, load_workload
+
+    if workload and not builder:
+        raise click.UsageError("A workload is run on a system: give its --builder, too.")
+    check_metric(metric)
+    recipe = load_builder(builder, builders or "") if builder else None
+    chosen: tuple[Workload, ...] | None = None
+    if recipe and workload:
+        chosen = (load_workload(workload, recipe.driver, workloads or ""),)
+    elif recipe and only_commands(recipe.driver, workloads):
+        chosen = ()
+    entry = load_host(host, hosts or "")
+    facts: HostFacts | None = None
+    found: list[Finding] = []
+    try:
+        there = connect(entry)
+        look = look_at(Task(there, entry, metric, recipe, variant, chosen))
+        facts = read_fingerprint(there, look.answers)
+        found.extend(findings(look))
+    except EnvironmentFailure as failure:
+        found.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
+    say(as_object(facts, found) if as_json else "\n".join(lines(host, facts, found)))
+    return ENVIRONMENT if any(finding.level is Level.REFUSED for finding in found) else 0
+
+
+def only_commands(driver: str, workloads: "Path | None") -> bool:
+    """Whether sysbench drives no workload of a driver, as far as that is known: not where a suite cannot be read."""
+    from perfbisect.errors import RecipeError
+    from perfbisect.recipes.find import load_workloads
+
+    try:
+        return all(each.command for each in load_workloads(workloads or "") if each.driver == driver)
+    except RecipeError:
+        return False
+
+
+def as_object(facts: "HostFacts | None", found: Sequence["Finding"]) -> str:
+    """Everything as JSON."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode({"host": facts, "findings": found}), indent=2).decode()
+
+
+def lines(name: str, facts: "HostFacts | None", found: Sequence["Finding"]) -> Iterator[str]:
+    """The host, each finding with what mends it below, and what it comes to."""
+    from perfbisect.lab.checks.finding import Level
+    from perfbisect.wording.text import count, printable
+
+    if facts:
+        size = f"{count(facts.cores, 'core')}, {facts.memory_mib / 1024:.0f} GiB"
+        yield printable(f"{name}: {facts.cpu}, {size}, kernel {facts.kernel}")
+        yield ""
+    wide = max(len(finding.topic) for finding in found)
+    for finding in found:
+        yield f"  {finding.level:8} {finding.topic:{wide}}  {printable(finding.text)}"
+        if finding.advice:
+            yield f"  {'':8} {'':{wide}}  {printable(finding.advice)}"
+    tally = {level: sum(finding.level is level for finding in found) for level in Level}
+    words = ", ".join(
+        [
+            f"{tally[Level.REFUSED]} refused",
+            count(tally[Level.WARNING], "warning"),
+            count(tally[Level.NOTE], "note"),
+        ]
+    )
+    yield ""
+    yield f"{name} is {'not fit to measure on' if tally[Level.REFUSED] else 'fit to measure on'}: {words}."

@@ -1,0 +1,133 @@
+"""`bisect gc`: free what is oldest of what can be made anew."""
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from perfbisect.cli.options.common import history_option, say
+from perfbisect.cli.options.completion import host_name
+from perfbisect.cli.options.param_types import Bytes
+from perfbisect.cli.options.wait import patience, wait_option
+
+if TYPE_CHECKING:
+    from perfbisect.lab.upkeep.storage import Item
+
+EPILOG = """\b
+Examples:
+  bisect gc --dry-run
+  bisect gc spare --keep 20G
+  bisect gc --keep 0
+
+\b
+Goes by last use, oldest first, over builds, datasets, jobs and logs below the host's root. Kept is what hunts without
+a verdict need that were active in the last 30 days. The compiler cache bounds itself: ccache_size in hosts.toml.
+"""
+
+ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps what it needs
+
+
+@click.command(epilog=EPILOG)
+@click.argument("host", default="local", shell_complete=host_name)
+@click.option("--keep", type=Bytes(), help="Leave so much: 20G, 500M, 0. Default: `keep` of the host in hosts.toml.")
+@click.option("--dry-run", is_flag=True, help="Only list what would go.")
+@click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@wait_option
+@history_option
+def gc(
+    host: str, keep: int | None, dry_run: bool, hosts: Path | None, as_json: bool, wait: bool, history: Path | None
+) -> int:
+    """Free old builds and datasets of HOST (default: local) until no more than --keep is left of them."""
+    from contextlib import nullcontext
+
+    from perfbisect.host import jobs
+    from perfbisect.host.connect import connect
+    from perfbisect.host.lock import hold
+    from perfbisect.lab.upkeep import storage
+    from perfbisect.recipes.find import load_host, load_hosts
+    from perfbisect.recipes.inventory import in_bytes
+
+    entry = load_host(host, hosts or "")
+    limit = in_bytes(entry.keep) if keep is None else keep
+    there = connect(entry)
+    # Nobody measures there meanwhile, so nothing is taken away that is being used.
+    with nullcontext() if dry_run else hold(there, "a clean-up", patience(wait)):
+        found = storage.items(there)
+        # What a hunt has built here for another host is known to the history by that one's name.
+        users = {entry.name, *(each.name for each in load_hosts(hosts or "") if each.built_elsewhere == entry.name)}
+        left = [job.id for job in (*jobs.running(there), *jobs.orphaned(there))]
+        pinned = pins(users, history) | {*left, *(item.name for item in found if left and item.kind in storage.IN_USE)}
+        gone = storage.expendable(found, limit, pinned)
+        if not dry_run:
+            storage.remove(there, gone)
+    say(as_object(gone, found, dry_run) if as_json else "\n".join(lines(host, gone, found, limit, pinned, dry_run)))
+    return 0
+
+
+def pins(hosts: Collection[str], path: Path | None) -> frozenset[str]:
+    """Keys of what unfinished hunts on these hosts need; none where there is no history yet.
+
+    Raises UsageError for a history that is asked for and not there.
+    """
+    from perfbisect.errors import UsageError
+    from perfbisect.store.connection import default_place
+    from perfbisect.store.history import History
+
+    if path in (None, default_place()) and not default_place().exists():
+        return frozenset()
+    if path and not path.exists():
+        raise UsageError(
+            f"There is no history {path} to tell what has to stay.", "Name it as `bisect run` did, or leave it out."
+        )
+    with closing(History.open(path)) as opened:
+        return frozenset().union(*(opened.pinned(host, time.time() - ACTIVE) for host in hosts))
+
+
+def as_object(gone: "Sequence[Item]", found: "Sequence[Item]", dry_run: bool) -> str:
+    """What went, or would go, as JSON."""
+    import msgspec
+
+    left = sum(item.size for item in found) - sum(item.size for item in gone)
+    said = {"removed": not dry_run, "items": gone, "bytes": sum(item.size for item in gone), "left": left}
+    return msgspec.json.format(msgspec.json.encode(said), indent=2).decode()
+
+
+def lines(
+    host: str, gone: "Sequence[Item]", found: "Sequence[Item]", limit: int, pinned: frozenset[str], dry_run: bool
+) -> Iterator[str]:
+    """What went, or would go; the kinds of which there are many in one line each."""
+    from perfbisect.report.table import table
+    from perfbisect.report.words import moment
+
+    head = ("last used", "size", "what")
+    many = ("jobs", "logs")
+    rows = [(moment(item.used), size(item.size), item.path) for item in gone if item.kind not in many]
+    for kind in many:
+        if some := [item for item in gone if item.kind == kind]:
+            until = max(item.used for item in some)
+            rows.append((moment(until), size(sum(item.size for item in some)), f"{len(some):,} in {kind}"))
+    if rows:
+        yield from table(head, rows, right=("size",))
+        yield ""
+    freed = sum(item.size for item in gone)
+    left = sum(item.size for item in found) - freed
+    verb = "would be" if dry_run else "were" if gone else "had to be"
+    yield f"{size(freed) if gone else 'Nothing'} {verb} freed on host {host}; {size(left)} {'stay' if dry_run else 'are left'}."
+    if left > limit:
+        kept = sum(item.size for item in found if item.name in pinned)
+        yield (
+            f"That is more than {size(limit)}: {size(kept)} belong to hunts without a verdict (see `bisect history`) or to"
+            " running jobs."
+        )
+
+
+def size(number: int) -> str:
+    """Bytes as people say them."""
+    for unit, one in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= one:
+            return f"{number / one:.1f} {unit}"
+    return f"{number} B"

@@ -1,0 +1,102 @@
+"""`bisect history`: list the hunts so far."""
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from perfbisect.cli.options.common import history_option, output_width, say
+from perfbisect.store.history import History
+from perfbisect.store.listing import Listed, ListedTrial
+
+EPILOG = """\b
+Examples:
+  bisect history
+  bisect history --json | jq '.[] | select(.state == "found")'
+
+\b
+Comparisons (c3) and A/As (n4) are listed with them. `bisect show ID` tells one. The history is one SQLite file: `bisect query`, sqlite-utils and Datasette read it.
+"""
+
+DISPENSABLE = (
+    "runs",
+    "builds",
+    "host",
+    "sure",
+    "builder",
+    "range",
+    "when",
+)  # columns that a narrow terminal goes without
+HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "sure", "state")
+
+
+@click.command(epilog=EPILOG)
+@click.option("--json", "as_json", is_flag=True, help="A JSON array; `kind` is hunt, compare or noise.")
+@history_option
+def history(history: Path | None, as_json: bool) -> None:
+    """List the hunts, comparisons and A/As so far, oldest first."""
+    with closing(History.open(history, read_only=True)) as opened:
+        done: list[Listed | ListedTrial] = [*opened.hunts(), *opened.trials()]
+    done.sort(key=lambda one: one.started)
+    say(json.dumps([{"kind": "hunt"} | asdict(one) for one in done], indent=2) if as_json else listing(done))
+
+
+def listing(done: Sequence[Listed | ListedTrial]) -> str:
+    """The table of what was done."""
+    from perfbisect.report.table import table
+    from perfbisect.wording.text import printable
+
+    if not done:
+        return "There are no hunts yet. Begin one with `bisect run`."
+    lines = table(
+        HEAD,
+        [row(one) if isinstance(one, Listed) else trial_row(one) for one in done],
+        right=("id", "builds", "runs", "sure"),
+        width=output_width(),
+        drop=DISPENSABLE,
+    )
+    return "\n".join([*lines, *(f"{one.id} failed: {printable(one.failure)}" for one in done if one.failure)])
+
+
+def row(hunt: Listed) -> tuple[str, ...]:
+    """One line of the table."""
+    from perfbisect.report.words import MISSING, moment
+    from perfbisect.wording.text import chance, printable
+
+    return (
+        str(hunt.id),
+        moment(hunt.started),
+        printable(hunt.builder),
+        printable(hunt.workload),
+        printable(hunt.host),
+        printable(f"{hunt.good}..{hunt.bad}"),
+        str(hunt.builds),
+        str(hunt.runs),
+        hunt.culprit[:10] if hunt.culprit else MISSING,
+        MISSING if hunt.probability is None else chance(hunt.probability),
+        hunt.state,
+    )
+
+
+def trial_row(trial: ListedTrial) -> tuple[str, ...]:
+    """One line of the table, for builds that were measured without a search."""
+    from perfbisect.report.words import MISSING, moment
+    from perfbisect.wording.text import count, printable
+
+    first, *others = trial.workloads
+    return (
+        trial.id,
+        moment(trial.started),
+        printable(trial.builder),
+        printable(first) if not others else count(len(trial.workloads), "workload"),
+        printable(trial.host),
+        printable(" ".join(trial.builds)),
+        str(len(trial.builds)),
+        str(trial.runs),
+        MISSING,
+        MISSING,
+        trial.state if trial.state != "done" else {"compare": "compared", "noise": "A/A"}[trial.kind],
+    )

@@ -1,0 +1,80 @@
+"""`bisect replay`: decide a past hunt again from its log, without touching a host."""
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfbisect.cli.options.common import history_option, say
+from perfbisect.cli.options.param_types import Minutes, Percent
+from perfbisect.core.domain.policy import CAP
+
+EPILOG = """\b
+Examples:
+  bisect replay                       the latest hunt, by its own rules
+  bisect replay 12 --confidence 80%   would less certainty have cost fewer runs?
+  bisect replay 12 --max-runs 40      what would have been said after 40 runs?
+
+\b
+Exit status: as that of a hunt with this verdict; 2 where the log ends before one.
+"""
+
+UNDECIDED = 2
+
+
+@click.command(epilog=EPILOG)
+@click.argument("hunt", type=int, required=False)
+@click.option("--confidence", type=Percent(CAP), help="Name a culprit when this sure.")
+@click.option("--min-effect", type=Percent(), help="Smallest change of interest.")
+@click.option("--max-builds", type=click.IntRange(min=1), help="Stop after so many builds.")
+@click.option("--max-runs", type=click.IntRange(min=1), help="Stop after so many timed runs.")
+@click.option("--max-time", "max_minutes", type=Minutes(), help="Stop after so much time: 90s, 45m, 2h.")
+@history_option
+def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
+    """Decide HUNT (default: the latest) again from its log, by its own rules or by others.
+
+    Each line is one decision: what the search believed after so many runs. The runs are those that were made, so
+    the replay of other rules ends where they would have asked for runs that were not.
+    """
+    from perfbisect.core.domain.orders import Measure, Purpose
+    from perfbisect.errors import UsageError
+    from perfbisect.hunt.loop import SearchProblem
+    from perfbisect.hunt.loop import replay as decisions
+    from perfbisect.hunt.setup import span_of
+    from perfbisect.recipes.asked import asked_builder
+    from perfbisect.repository.describe import describe
+    from perfbisect.repository.resolve import open_repository
+    from perfbisect.store.history import History
+    from perfbisect.wording.text import chance
+    from perfbisect.wording.verdicts import exit_status, sentences
+
+    with closing(History.open(history, read_only=True)) as store:
+        number = store.latest() if hunt is None else hunt
+        settings, began = store.settings(number), store.began(number)
+        told = [(entry.at, entry.event) for entry in store.events(number)]
+        candidates = store.candidates(number)
+    span, _ = span_of(settings, asked_builder(settings))
+    if span.candidates != candidates:
+        raise UsageError(f"The range of hunt {number} in {settings.repository} is not what it was.")
+    policy = replace(settings.policy, **{name: value for name, value in rules.items() if value is not None})
+    hosts = settings.hosts if settings.further_hosts else ()
+    repository = open_repository(Path(settings.repository))
+    for runs, decision in decisions(SearchProblem(span.graph, candidates, policy, settings.metric, hosts), told, began):
+        if isinstance(decision.order, Measure):
+            leader = int(decision.belief.culprit.argmax())
+            likely = chance(float(decision.belief.culprit[leader]))
+            ends = decision.order.purpose is Purpose.ENDS
+            say(
+                f"{runs:5} runs  {'the ends are compared' if ends else f'{candidates[leader][:10]} leads with {likely}'}"
+            )
+        else:
+            say(f"{runs:5} runs  verdict")
+            for sentence in sentences(
+                decision.order, lambda node: describe(repository, candidates[node]), settings.metric
+            ):
+                say(sentence)
+            return exit_status(decision.order)
+    say("The log ends here; these rules would go on.")
+    return UNDECIDED

@@ -1,0 +1,28 @@
+"""`bisect resume`: go on with an interrupted hunt."""
+
+from pathlib import Path
+
+import click
+
+from perfbisect.cli.options.common import history_option
+from perfbisect.cli.options.wait import patience, wait_option
+from perfbisect.hunt.view import open_view, view_options
+
+EPILOG = """\b
+Examples:
+  bisect resume        the latest hunt
+  bisect resume 12
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("hunt", type=int, required=False)
+@wait_option
+@view_options
+@history_option
+def resume(hunt: int | None, history: Path | None, as_json: bool, plain: bool, wait: bool) -> int:
+    """Go on with HUNT (default: the latest) where it was interrupted or has failed, without repeating finished work."""
+    from perfbisect.hunt.setup import go_on
+    from perfbisect.wording.verdicts import exit_status
+
+    return exit_status(go_on(hunt, history, open_view(history, as_json=as_json, plain=plain), patience(wait)))

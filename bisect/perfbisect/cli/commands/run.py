@@ -1,0 +1,152 @@
+"""`bisect run`: hunt the commit that changed the speed between two revisions."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfbisect.cli.options.common import history_option, say
+from perfbisect.cli.options.completion import builder_name, host_name, workload_name
+from perfbisect.cli.options.measurement import asked_how, asked_what, settings_of
+from perfbisect.cli.options.param_types import Minutes, Percent, Suspect
+from perfbisect.cli.options.wait import patience, wait_option
+from perfbisect.core.domain.policy import CAP, Direction, Policy
+from perfbisect.core.domain.settings import Quick
+from perfbisect.hunt.view import open_view, view_options
+
+EPILOG = """\b
+Examples:
+  bisect run 3.41.0 3.42.0 --builder my-sqlite --workload update-index
+  bisect run REL_16_0 REL_17_0 --builder my-postgres --workload scan --repo ~/src/postgres
+  bisect run v1.0 HEAD --builder my-kv --workload range --metric p95 --direction rise
+  bisect run 3.41.0 3.42.0 --builder my-sqlite --workload scan --max-time 2h --json
+  bisect run 8.0.28 8.0.29 --builder my-mysql --workload scan --host c8-1 --host c8-2
+  bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
+
+\b
+GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git revision.
+--build and --run stand in for --builder and --workload: any repository, any command. What is
+measured is what --rate or --cost finds in its output, by a pattern with one group or a path
+into JSON ($.result.ops), and otherwise how long it takes.
+A hunt that was interrupted goes on with `bisect resume`.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("good")
+@click.argument("bad")
+@click.option("--builder", "-b", default="", metavar="NAME", shell_complete=builder_name, help="System to build.")
+@click.option("--workload", "-w", default="", metavar="NAME", shell_complete=workload_name, help="What to run.")
+@click.option("--build", metavar="COMMAND", multiple=True, help="Or: build like this, in the checkout. Repeatable.")
+@click.option("--run", "command", metavar="COMMAND", help="Or: run this, in the same place.")
+@click.option("--rate", default="", metavar="PATTERN", help="Where its output tells a number: more is better.")
+@click.option("--cost", default="", metavar="PATTERN", help="Where its output tells a number: less is better.")
+@click.option("--operations", default="", metavar="PATTERN", help="… how many operations it has done. Default: one.")
+@asked_what
+@click.option(
+    "--host", "host", multiple=True, default=("local",), metavar="NAME", show_default="local", shell_complete=host_name,
+    help="Where. Repeatable: several hosts share the work.",
+)  # fmt: skip
+@click.option(
+    "--direction",
+    type=click.Choice([d.value for d in Direction]),
+    help="Which change is hunted, from good to bad. Default: the one that makes the metric worse.",
+)
+@click.option(
+    "--confidence", type=Percent(CAP), default=0.95, show_default="95%", help="Name a culprit when this sure."
+)
+@click.option("--min-effect", type=Percent(), default=0.02, show_default="2%", help="Smallest change of interest.")
+@click.option("--all", "all_steps", is_flag=True, help="Then find every other change of that size, too.")
+@click.option(
+    "--suspect", type=Suspect(), multiple=True, help="Commits that touch PATH are so much likelier. Repeatable."
+)
+@click.option("--max-builds", type=click.IntRange(min=1), help="Stop with the best answer after so many builds.")
+@click.option("--max-runs", type=click.IntRange(min=1), help="… after so many timed runs.")
+@click.option("--max-time", type=Minutes(), help="… after so much time: 90s, 45m, 2h.")
+@click.option("--dry-run", is_flag=True, help="Print every command for both ends, and run none.")
+@click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
+@click.option("--retry-failed", is_flag=True, help="Try commits again that failed to build in earlier hunts.")
+@asked_how
+@wait_option
+@view_options
+@history_option
+def run(
+    good: str,
+    bad: str,
+    workload: str,
+    host: tuple[str, ...],
+    build: tuple[str, ...],
+    command: str | None,
+    rate: str,
+    cost: str,
+    operations: str,
+    direction: str | None,
+    first_parent: bool,
+    retry_failed: bool,
+    history: Path | None,
+    as_json: bool,
+    plain: bool,
+    wait: bool,
+    **options: Any,
+) -> int:
+    """Hunt the commit that changed the speed between GOOD and BAD."""
+    from perfbisect.hunt.resolve import settle
+    from perfbisect.hunt.setup import HuntSetup, follow_anew
+    from perfbisect.recipes.asked import RECIPE
+    from perfbisect.wording.verdicts import exit_status
+
+    if options["builder"] == RECIPE and command is not None:  # which by itself would be the same for all repositories
+        options["builder"] = ""
+    builder = options["builder"]
+    told = {"--build": build, "--rate": rate, "--cost": cost, "--operations": operations}
+    check_choice(builder, workload, command, [option for option, value in told.items() if value])
+    quick = None if command is None else Quick(command, None if builder else build, rate, cost, operations)
+    policy = Policy(
+        confidence=options["confidence"],
+        min_effect=options["min_effect"],
+        max_builds=options["max_builds"] or 0,
+        max_runs=options["max_runs"] or 0,
+        max_minutes=options["max_time"] or 0.0,
+        all_steps=options["all_steps"],
+    )
+    settings = settle(
+        settings_of(
+            options,
+            good=good,
+            bad=bad,
+            workload=workload,
+            host=host[0],
+            further_hosts=host[1:],
+            first_parent=first_parent,
+            retry_failed=retry_failed,
+            suspects=dict(options["suspect"]),
+            policy=policy,
+            quick=quick,
+        ),
+        Direction(direction) if direction else None,
+        to_build=not options["dry_run"],
+    )
+    if options["dry_run"]:
+        from perfbisect.hunt.dry_run import lines
+
+        say("\n".join(lines(settings)))
+        return 0
+    waiting = patience(wait)
+    verdict = follow_anew(
+        HuntSetup.set_up(settings, waiting), history, open_view(history, as_json=as_json, plain=plain), waiting
+    )
+    return exit_status(verdict)
+
+
+def check_choice(builder: str, workload: str, command: str | None, told: Sequence[str]) -> None:
+    """Raise UsageError unless it is said once what is built and what is run; ``told`` are options given beside --run."""
+    if command is None and told:
+        raise click.UsageError(f"{told[0]} goes with a command of your own: give that with --run.")
+    if command is None and not (builder and workload):
+        lacking = "--workload" if builder else "--builder"
+        raise click.UsageError(f"{lacking} is missing. Or measure a command of your own, with --build and --run.")
+    if command is not None and workload:
+        raise click.UsageError("--workload and --run both say what is run: give one of them.")
+    if builder and "--build" in told:
+        raise click.UsageError("--builder and --build both say what is built: give one of them.")

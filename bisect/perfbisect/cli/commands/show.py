@@ -1,0 +1,110 @@
+"""`bisect show`: describe one hunt, one comparison or one A/A."""
+
+import re
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from perfbisect.cli.options.common import history_option, output_width, painter, say
+from perfbisect.store.history import History
+
+if TYPE_CHECKING:
+    from perfbisect.core.domain.events import Commit
+    from perfbisect.core.domain.trials import Trial
+
+EPILOG = """\b
+Examples:
+  bisect show              the latest hunt
+  bisect show 12
+  bisect show 12 --markdown > issue.md
+  bisect show 12 --json | jq .cases
+  bisect show c3           a comparison, its counters included
+  bisect show n4           an A/A
+"""
+
+
+class Which(click.ParamType[int | str]):
+    """The id of a hunt (12), a comparison (c3) or an A/A (n4)."""
+
+    name = "ID"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """A number for a hunt, text for what is none."""
+        text = str(value)
+        if not re.fullmatch(r"[cn]?\d{1,15}", text):
+            self.fail(f"{text!r} is no id; write 12 for a hunt, c3 for a comparison, n4 for an A/A.", param, ctx)
+        return int(text) if text.isdecimal() else text
+
+
+@click.command(epilog=EPILOG)
+@click.argument("hunt", type=Which(), required=False)
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+@click.option("--markdown", is_flag=True, help="The same as Markdown, for an issue.")
+@history_option
+def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: bool) -> None:
+    """Describe HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs. Or a comparison, or an A/A."""
+    if as_json and markdown:
+        raise click.UsageError("Choose one of --json and --markdown.")
+    if isinstance(hunt, str):
+        with closing(History.open(history, read_only=True)) as opened:
+            trial = opened.trial(hunt)
+        text = trial_text(trial, as_json=as_json)
+        say(f"```\n{text}\n```" if markdown else text)
+        return
+    from perfbisect.report.story import read_story
+
+    with closing(History.open(history, read_only=True)) as opened:
+        hunt = opened.latest() if hunt is None else hunt
+        story = read_story(opened, hunt, Describer(Path(opened.settings(hunt).repository)))
+    if as_json:
+        import msgspec
+
+        say(msgspec.json.format(msgspec.json.encode(story), indent=2).decode())
+    elif markdown:
+        from perfbisect.report.markdown import render as as_markdown
+
+        say(as_markdown(story))
+    else:
+        from perfbisect.report.terminal import render
+
+        say(render(story, output_width()))
+
+
+def trial_text(trial: "Trial", *, as_json: bool) -> str:
+    """A comparison or an A/A, told as when it was made."""
+    from perfbisect.core.domain.trials import Kind
+    from perfbisect.core.stats.sampling_plan import noise_of_trial
+    from perfbisect.report import comparison, noise
+
+    if trial.asked.kind is Kind.COMPARE:
+        if as_json:
+            return comparison.as_object(trial)
+        return "\n".join([*comparison.header(trial), *comparison.lines(trial, painter(), counters=True)])
+    found = noise_of_trial(trial)
+    if as_json:
+        return noise.as_object(trial, found)
+    if found is None:
+        return f"{trial.name}: {trial.failure or 'too few runs to tell how they vary.'}"
+    return "\n".join(noise.lines(trial, found))
+
+
+class Describer:
+    """Describes commits from the repository of a hunt, while it is still there; opened only when it is asked."""
+
+    def __init__(self, repository: Path) -> None:
+        self.repository = repository
+
+    def __call__(self, sha: str) -> "Commit":
+        """The commit with that full hash; its hash alone when the repository does not say more."""
+        from perfbisect.errors import PerfBisectError
+        from perfbisect.report.hunt_log import bare
+        from perfbisect.repository.describe import describe
+        from perfbisect.repository.resolve import open_repository
+
+        try:
+            with closing(open_repository(self.repository)) as repository:
+                return describe(repository, sha)
+        except (PerfBisectError, KeyError):
+            return bare(sha)

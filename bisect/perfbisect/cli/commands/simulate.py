@@ -1,0 +1,256 @@
+"""`bisect simulate`: hunt in simulated worlds, to plan before machine time is spent."""
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perfbisect.cli.options.common import say
+from perfbisect.cli.options.completion import builder_name
+from perfbisect.cli.options.param_types import Minutes, Percent
+from perfbisect.core.domain.policy import CAP
+from perfbisect.errors import UsageError
+
+if TYPE_CHECKING:
+    from perfbisect.core.domain.graph import Graph
+    from perfbisect.simulate.rules import Rule
+    from perfbisect.simulate.tally import Trial
+
+EPILOG = """\b
+Examples:
+  bisect simulate --commits 2000 --effect 5% --noise 2%
+  bisect simulate 8.0.28 8.0.29 --builder my-mysql --effect 10% --build-cost 15m --run-time 2m
+  bisect simulate v1.0 v1.1 --repo ~/src/engine --drift 2% --steps smaller --hunts 200
+  bisect simulate --effect 3% --noise 3% --max-time 12h
+  bisect simulate --effect 5% --noise 3% --policy git-bisect --repeats 5
+  bisect simulate --effect 10% --steps before-and-after --all
+
+\b
+--steps: one (the culprit alone), nothing, improvement (bad is faster), smaller (three lesser changes beside it),
+large (a second drop of 70 %), cancelling, before-and-after, adjacent, reverted, sloping, slope (no culprit).
+"""
+
+STEPS = (
+    "one", "nothing", "improvement", "smaller", "large", "cancelling", "before-and-after", "adjacent", "reverted",
+    "sloping", "slope",
+)  # fmt: skip
+
+
+OURS = ("hosts", "confidence", "min_effect", "noise_known", "max_builds", "max_runs", "max_time", "all_steps")
+GIT_BISECTS = ("repeats",)
+
+
+class Cost(click.ParamType[tuple[float, str]]):
+    """A bare number of runs, or a length of time."""
+
+    name = "COST"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, str]:
+        """A number, and "runs" or "minutes"."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            runs = float(str(value))
+        except ValueError:
+            return Minutes().convert(value, param, ctx), "minutes"
+        if not 0 <= runs < math.inf:
+            self.fail(f"{value!r} is neither a number of runs nor a length of time; write 10, or 15m.", param, ctx)
+        return runs, "runs"
+
+
+@click.command(epilog=EPILOG)
+@click.argument("good", required=False)
+@click.argument("bad", required=False)
+@click.option("--commits", type=click.IntRange(1, 1_000_000), help="Length of the range. Default: 1000.")
+@click.option("--merges", is_flag=True, help="A history with side branches instead of a line.")
+@click.option("--repo", type=click.Path(path_type=Path), help="Take the range GOOD..BAD of this local clone.")
+@click.option("--builder", "-b", metavar="NAME", shell_complete=builder_name, help="… and leave out what it ignores.")
+@click.option("--first-parent", is_flag=True, help="… and follow only the first parent of merges.")
+@click.option("--effect", type=Percent(), default=0.05, show_default="5%", help="The drop that is hunted.")
+@click.option("--noise", type=Percent(), default=0.01, show_default="1%", help="Standard deviation of a run.")
+@click.option("--noise-known", is_flag=True, help="The host is known from earlier hunts.")
+@click.option(
+    "--layout", type=Percent(none=True), default=0.005, show_default="0.5%", help="… of a build, by chance of layout."
+)
+@click.option("--drift", type=Percent(none=True), default=0.0, show_default="0%", help="… of the host, over two hours.")
+@click.option(
+    "--outliers", type=Percent(none=True), default=0.02, show_default="2%", help="Share of runs that go wrong."
+)
+@click.option("--steps", type=click.Choice(STEPS), default="one", show_default=True, metavar="KIND", help="See below.")
+@click.option(
+    "--failing", type=Percent(none=True), default=0.0, show_default="0%", help="Share of commits that do not build."
+)
+@click.option("--build-cost", type=Cost(), default="10", show_default=True, help="A build: runs (10) or time (15m).")
+@click.option(
+    "--cached", type=Percent(whole=True), default=1.0, show_default="100%", help="Its share beside a build that exists."
+)
+@click.option("--run-time", type=Minutes(), default=1.0, show_default="1m", help="A run, with its warm-up.")
+@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that measure at once.")
+@click.option(
+    "--confidence", type=Percent(CAP), default=0.95, show_default="95%", help="Name a culprit when this sure."
+)
+@click.option("--min-effect", type=Percent(), default=0.02, show_default="2%", help="Smallest change of interest.")
+@click.option("--all", "all_steps", is_flag=True, help="Hunt every change of that size, not only the largest.")
+@click.option("--max-builds", type=click.IntRange(min=1), help="Stop with the best answer after so many builds.")
+@click.option("--max-runs", type=click.IntRange(min=1), help="… after so many timed runs.")
+@click.option("--max-time", type=Minutes(), help="… after so much time: 90s, 45m, 2h.")
+@click.option(
+    "--policy", type=click.Choice(["ours", "git-bisect"]), default="ours", show_default=True, help="Who hunts."
+)
+@click.option(
+    "--repeats", type=click.IntRange(min=1), default=3, show_default=True, help="Runs a commit of git-bisect."
+)
+@click.option("--hunts", type=click.IntRange(min=1), default=50, show_default=True, help="How many are simulated.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the first one.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -> None:
+    """Tell what a hunt would cost, and how often it would be right.
+
+    Simulates hunts for a drop of a given size, in a history of --commits commits or in the range GOOD..BAD of a real
+    repository, on a host with given habits.
+    """
+    from perfbisect.core.domain.policy import Policy
+    from perfbisect.core.search.older_branches import base_of
+    from perfbisect.simulate.habits import Habits
+    from perfbisect.simulate.scenario import Scenario
+    from perfbisect.simulate.summary import summary
+    from perfbisect.simulate.tally import Tally
+
+    check_applies(options["policy"])
+    graph = chosen_graph(good, bad, options)
+    run_seconds = 60 * options["run_time"]
+    cost, unit = options["build_cost"]
+    build_seconds = cost * (run_seconds if unit == "runs" else 60)
+    scenario = Scenario(
+        graph,
+        effect=options["effect"],
+        changes=options["steps"],
+        failing=options["failing"],
+        habits=Habits(
+            noise=options["noise"],
+            layout=options["layout"],
+            drift=options["drift"],
+            outliers=options["outliers"],
+            run_seconds=run_seconds,
+            build_seconds=build_seconds,
+            cached_share=options["cached"],
+        ),
+    )
+    policy = Policy(
+        confidence=options["confidence"],
+        min_effect=options["min_effect"],
+        max_builds=options["max_builds"] or 0,
+        max_runs=options["max_runs"] or 0,
+        max_minutes=options["max_time"] or 0.0,
+        build_cost=build_seconds / run_seconds,
+        noise=options["noise"] if options["noise_known"] else None,
+        all_steps=options["all_steps"],
+    )
+    tally = Tally.of(
+        attempts(scenario, policy, chosen_rule(options), range(options["seed"], options["seed"] + options["hunts"]))
+    )
+    if as_json:
+        say(as_object(tally, graph, options))
+        return
+    merges = int((graph.first[1:] - graph.first[:-1] > 1).sum())
+    among = f", {merges:,} of them merges" if merges else ""
+    older = int((base_of(graph)[graph.candidates.start :] > 0).sum()) if graph.bases else 0
+    among += f", {older:,} on branches older than good" if older else ""
+    say(f"{len(graph.candidates):,} candidates{among}; {tally.hunts:,} hunts")
+    for line in summary(tally):
+        say(line)
+
+
+def check_applies(policy: str) -> None:
+    """Raises UsageError for an option that was given and that this policy knows nothing of."""
+    from click.core import ParameterSource
+
+    context = click.get_current_context()
+    other, names = ("ours", OURS) if policy == "git-bisect" else ("git-bisect", GIT_BISECTS)
+    for option in context.command.params:
+        if option.name in names and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            raise UsageError(
+                f"{option.opts[0]} is nothing to --policy {policy}.", f"Leave it out, or use --policy {other}."
+            )
+
+
+def chosen_graph(good: str | None, bad: str | None, options: dict[str, Any]) -> "Graph":
+    """Of a real repository, or made up."""
+    from perfbisect.core.domain.graph import Graph
+    from perfbisect.simulate.graphs import merging
+
+    if good is None:
+        if options["repo"] or options["builder"] or options["first_parent"]:
+            raise UsageError("Which range of the repository?", "Give two revisions: bisect simulate GOOD BAD --repo …")
+        commits = options["commits"] or 1000
+        return merging(commits) if options["merges"] else Graph.line(commits)
+    if bad is None:
+        raise UsageError(f"One revision, '{good}', is no range.", "Give two: bisect simulate GOOD BAD --repo FOLDER")
+    if options["commits"] or options["merges"]:
+        raise UsageError("A range of a repository has its own commits.", "Leave out --commits and --merges.")
+    return real_graph(good, bad, options["builder"], options["repo"], options["first_parent"])
+
+
+def real_graph(good: str, bad: str, name: str | None, repo: Path | None, first_parent: bool) -> "Graph":
+    """The range of a repository, as `bisect run` sees it."""
+    from perfbisect.hunt.resolve import say as tell
+    from perfbisect.recipes.find import load_builder
+    from perfbisect.repository.clone import cached_clone
+    from perfbisect.repository.range import read_range
+    from perfbisect.repository.resolve import open_repository, resolve
+
+    builder = load_builder(name) if name else None
+    if repo is None:
+        if builder is None:
+            raise UsageError("In which repository?", "Give --repo FOLDER, or --builder NAME.")
+        repo = cached_clone(builder, (good, bad), tell)
+    git = open_repository(repo)
+    tags: Sequence[str] = builder.release_tags if builder else ()
+    ends = resolve(git, good, tags), resolve(git, bad, tags)
+    return read_range(git, *ends, builder.ignore if builder else (), first_parent=first_parent).graph
+
+
+def chosen_rule(options: dict[str, Any]) -> "Rule":
+    """Who hunts."""
+    from functools import partial
+
+    from perfbisect.simulate.git_bisect import git_bisect
+    from perfbisect.simulate.rules import ours
+
+    return (
+        git_bisect(options["repeats"]) if options["policy"] == "git-bisect" else partial(ours, hosts=options["hosts"])
+    )
+
+
+def attempts(scenario: Any, policy: Any, rule: "Rule", seeds: range) -> list["Trial"]:
+    """One hunt for each seed, with a progress bar where a person watches."""
+    from rich.console import Console
+    from rich.progress import track
+
+    from perfbisect.simulate.rules import attempt
+
+    console = Console(stderr=True)
+    watched = track(seeds, "Hunting", console=console, transient=True, disable=not sys.stderr.isatty())
+    return [attempt(scenario, seed, rule, policy) for seed in watched]
+
+
+def as_object(tally: Any, graph: "Graph", options: dict[str, Any]) -> str:
+    """The question and the answer; what is not a number becomes null."""
+    from dataclasses import asdict
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(each) for key, each in value.items()}
+        if isinstance(value, float) and math.isnan(value):
+            return None
+        return value if isinstance(value, str | int | float | None) else str(value)
+
+    asked = {key: value for key, value in options.items() if value is not None}
+    asked["build_cost"] = " ".join(map(str, options["build_cost"]))
+    return json.dumps(
+        plain({"candidates": len(graph.candidates), "options": asked} | asdict(tally)), ensure_ascii=False
+    )

@@ -1,0 +1,189 @@
+"""The command line: arguments → settings → hunt → exit status. The only place that prints and exits.
+
+Each verb is a module that is imported only when the verb is used, so that `bisect --help` and shell completion
+answer at once; the help texts of the list therefore stand here.
+"""
+
+import importlib
+import os
+import signal
+import stat
+import sys
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from perfbisect import __version__
+from perfbisect.errors import BUG, INTERRUPTED, USAGE, PerfBisectError, in_words
+
+VERBS: Mapping[str, str] = {
+    "run": "Hunt the commit that changed the speed between two revisions.",
+    "resume": "Go on with an interrupted hunt.",
+    "replay": "Decide a past hunt again from its log, by other rules.",
+    "compare": "Measure several builds, and say how fast they are relative to the first.",
+    "history": "List the hunts and comparisons so far.",
+    "show": "Describe one hunt: verdict, proof, candidates, counters; or one comparison.",
+    "query": "Ask the history in SQL.",
+    "builders": "List the recipes: systems that can be built or, prebuilt, compared.",
+    "workloads": "List the microbenchmarks.",
+    "hosts": "List the machines of hosts.toml.",
+    "doctor": "Check whether a host is fit to measure on, and what would mend it.",
+    "noise": "Measure a build against itself: how small a change can be seen on a host?",
+    "gc": "Free old builds and datasets of a host.",
+    "simulate": "Tell what a hunt would cost, and how often it would be right.",
+    "demo": "Hunt a planted slowdown in a small storage engine, start to finish.",
+}
+
+
+class Verbs(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All verbs, in the order in which people meet them."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return the command of one verb."""
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"perfbisect.cli.commands.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with the nearest verb named for a mistyped one."""
+        if args and not args[0].startswith("-") and args[0] not in VERBS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], VERBS, 1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise click.UsageError(f"There is no command '{args[0]}'.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of verbs, without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+EPILOG = """\b
+Examples:
+  bisect demo
+  bisect run 3.41.0 3.42.0 --builder my-sqlite --workload update-index
+  bisect resume
+  bisect show
+  bisect compare 8.0.28 8.0.29 --builder my-mysql --workload point,write
+  bisect query 'select * from culprits'
+
+\b
+Exit status: 0 culprit named, 1 nothing to find, 2 inconclusive, 3 usage or
+configuration error, 4 environment failure, 70 a bug of ours, 130 interrupted
+(resumable).
+
+\b
+Tab completion: eval "$(_BISECT_COMPLETE=bash_source bisect)"   (or zsh_source, fish_source)
+"""
+
+
+@click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="bisect")
+def bisect() -> None:
+    """Find the commit that made a database slower.
+
+    Give it a fast revision and a slow one. It builds candidates with ccache, measures them with a targeted
+    microbenchmark, and names the commit with a stated probability and the proof against its parent.
+    """
+
+
+def interrupt(number: int, _frame: FrameType | None) -> None:
+    """A polite kill, or the end of the terminal, is handled as Ctrl-C: stop cleanly, resumable."""
+    if number == signal.SIGHUP:  # the shell says it again, which must not interrupt the clean stop
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        leave_terminal()
+    raise KeyboardInterrupt
+
+
+def leave_terminal() -> None:
+    """Let what is still said go nowhere: writing to a terminal that has ended fails, in the midst of the clean stop."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        with suppress(OSError):  # one that is closed
+            if stat.S_ISCHR(os.fstat(stream).st_mode):  # isatty says no when the terminal has ended
+                os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
+def main() -> None:
+    """Entry point of the `bisect` program: runs a verb and turns every failure into a sentence and a status."""
+    signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGHUP, interrupt)
+    # Matrices here are small: more threads only spin, and take the processors that are being measured.
+    for library in ("OPENBLAS", "OMP", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    try:
+        status = bisect.main(prog_name="bisect", standalone_mode=False)
+    except click.exceptions.Exit as leave:
+        status = leave.exit_code
+    except click.ClickException as mistake:
+        mistake.show()
+        status = USAGE
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        status = INTERRUPTED
+    except (PerfBisectError, OSError) as trouble:  # the latter: a folder that cannot be written
+        failure = in_words(trouble)
+        click.echo(f"Error: {failure}", err=True)
+        if failure.advice:
+            click.echo(failure.advice, err=True)
+        status = failure.exit_status
+    except Exception:  # noqa: BLE001  # the one place that catches what should not happen
+        click.echo(f"Error: this is a bug of perfbisect; please report it with {keep_traceback()}", err=True)
+        status = BUG
+    finally:
+        flush()
+    sys.exit(status or 0)
+
+
+def flush() -> None:
+    """Write what is buffered. Where that cannot be done, Python does not try it again at the end, to fail anew."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def keep_traceback() -> str:
+    """Write the traceback being handled to a file, in the user's state folder if possible, and return its path.
+
+    Where no file can be written, it is the traceback itself that is returned.
+    """
+    told = f"perfbisect {__version__}\n{' '.join(sys.argv)}\n{traceback.format_exc()}"
+    told = told.encode(errors="backslashreplace").decode()  # arguments need not be text
+    for make in (_in_state_folder, _in_temporary_folder):
+        with suppress(OSError, RuntimeError):  # the latter where nobody knows of a home
+            path = make()
+            path.write_text(told, encoding="utf-8")
+            return str(path)
+    return f"this:\n{told}"
+
+
+def _in_state_folder() -> Path:
+    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "perfbisect"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / "error.log"
+
+
+def _in_temporary_folder() -> Path:
+    import tempfile  # slow to load
+
+    descriptor, path = tempfile.mkstemp(prefix="perfbisect-", suffix=".log")
+    os.close(descriptor)
+    return Path(path)

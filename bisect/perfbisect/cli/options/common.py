@@ -1,0 +1,60 @@
+"""What several verbs share: the history they work on, and how they write to standard output."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfbisect.ui.stream import put
+
+FOLDER = click.Path(path_type=Path)
+
+
+def history_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--history FILE``, given to the command as ``history: Path | None`` (None: the default place)."""
+    return click.option(
+        "--history",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="History to use. Default: perfbisect/history.db in the user's state folder.",
+    )(command)
+
+
+def output_width() -> int | None:
+    """Columns that a line of standard output may take; None (no limit) where it does not go to a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def painter() -> Callable[[str, str], str]:
+    """Colours a text that is "worse" or "better" ("" is neither), where a terminal shows colours."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return lambda text, _: text
+    return lambda text, tone: click.style(text, fg={"worse": "red", "better": "green"}[tone]) if tone else text
+
+
+def say(text: str) -> None:
+    """Write ``text`` to standard output; signs that its encoding does not have become "?".
+
+    Ends the program, with status 0, when nobody reads any more. Raises EnvironmentFailure when it cannot be written.
+    """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        put(text, sys.stdout)
+    except BrokenPipeError:  # the reader has enough (`| head`)
+        raise click.exceptions.Exit(0) from None
+
+
+def table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows in aligned columns."""
+    if not rows:
+        click.echo("none", err=True)
+        return
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,63 @@
+"""Shell completion of the names of builders, workloads and hosts."""
+
+from collections.abc import Iterable
+
+import click
+
+
+def complete(names: Iterable[str], incomplete: str) -> list[str]:
+    """The names that begin with what has been typed."""
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def builder_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion of a builder's name."""
+    from perfbisect.errors import RecipeError
+    from perfbisect.recipes.find import load_builders
+
+    try:
+        return complete((builder.name for builder in load_builders(ctx.params.get("builders") or "")), incomplete)
+    except RecipeError:  # a shell has no place to say what is wrong
+        return []
+
+
+def workload_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion of a workload's name, for the builder chosen before it if there is one."""
+    from perfbisect.errors import RecipeError
+    from perfbisect.recipes.find import full_name, load_builder, load_workloads
+
+    try:
+        workloads = load_workloads(ctx.params.get("workloads") or "")
+        if builder := ctx.params.get("builder"):
+            driver = load_builder(builder, ctx.params.get("builders") or "").driver
+            workloads = [workload for workload in workloads if workload.driver == driver]
+    except RecipeError:
+        return []
+    short = complete({workload.name for workload in workloads}, incomplete)
+    return short or complete(set(map(full_name, workloads)), incomplete)
+
+
+def workload_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion of the last of several workloads or groups, separated by commas."""
+    from perfbisect.errors import RecipeError
+    from perfbisect.recipes.find import load_workloads
+
+    begun, _, last = incomplete.rpartition(",")
+    before = f"{begun}," if begun else ""
+    try:
+        groups = {workload.group for workload in load_workloads(ctx.params.get("workloads") or "")}
+    except RecipeError:
+        return []
+    names = {*workload_name(ctx, param, last), *complete(groups, last)}
+    return [f"{before}{name}" for name in sorted(names)]
+
+
+def host_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion of a host's name."""
+    from perfbisect.errors import RecipeError
+    from perfbisect.recipes.find import load_hosts
+
+    try:
+        return complete((host.name for host in load_hosts(ctx.params.get("hosts") or "")), incomplete)
+    except RecipeError:
+        return []

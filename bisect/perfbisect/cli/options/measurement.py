@@ -1,0 +1,98 @@
+"""What `run`, `noise` and `compare` are asked alike: which system, how it is built and measured, and where recipes are."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfbisect.cli.options.common import history_option
+from perfbisect.cli.options.completion import builder_name
+from perfbisect.cli.options.param_types import Option
+from perfbisect.cli.options.wait import wait_option
+from perfbisect.core.domain.settings import TIMING, Settings
+
+PATH = click.Path(path_type=Path)
+
+BUILDER = click.option(
+    "--builder", "-b", required=True, metavar="NAME", shell_complete=builder_name, help="System to build."
+)
+WHAT = (
+    click.option(
+        "--repo", type=PATH,
+        help="Local clone. Default: the recipe's URL, cloned once; without a recipe, where you are.",
+    ),
+    click.option("--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`."),
+    click.option(
+        "--metric", default="", show_default="qps, or what a command tells", metavar="NAME",
+        help="qps, p95, cpu/o, instructions/o, …",
+    ),
+)  # fmt: skip
+HOW = (
+    click.option("--time", type=click.IntRange(min=1), help="Seconds of each timed run."),
+    click.option("--warmup", type=click.FloatRange(min=0), help="Seconds of warm-up before each run."),
+    click.option("--threads", type=click.IntRange(min=1), help="Client threads."),
+    click.option("--set", "changes", type=Option(), multiple=True, help="One of the workload's args. Repeatable."),
+    click.option("--builders", type=PATH, help="Folder with builders of your own."),
+    click.option("--workloads", type=PATH, help="Folder with workloads of your own."),
+    click.option("--hosts", type=PATH, help="hosts.toml to use."),
+)
+
+
+def asked_rounds(visits: int, runs: int, of: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add what `noise` and `compare` are asked alike: how many rounds of what ``of`` says, and all options of `asked_how`."""
+    one = click.IntRange(min=1)
+    return lambda command: added(
+        command,
+        (
+            click.option("--visits", type=one, default=visits, show_default=True, help=of),
+            click.option("--runs", type=one, default=runs, show_default=True, help="Timed runs in each visit."),
+            *HOW,
+            click.option("--json", "as_json", is_flag=True, help="One JSON object at the end."),
+            wait_option,
+            history_option,
+        ),
+    )
+
+
+def asked_what(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what is measured; ``settings_of`` reads them."""
+    return added(command, WHAT)
+
+
+def asked_how(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how, and with which recipes; ``settings_of`` reads them."""
+    return added(command, HOW)
+
+
+def added(command: Callable[..., Any], options: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
+    """The command with these options, in their order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def overrides(options: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
+    """What the options change of a workload; in one order, whatever the order they are given in."""
+    return {name: options[name] for name in TIMING if options[name] is not None} | dict(
+        sorted(dict(options["changes"]).items())
+    )
+
+
+def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
+    """The settings that the options of both kinds say, with what is a verb's ``own``."""
+
+    def folder(name: str) -> str:
+        return str(options[name].absolute()) if options[name] else ""
+
+    return Settings(
+        repository=folder("repo"),
+        builder=options["builder"],
+        variant=options["variant"],
+        metric=options["metric"],
+        overrides=overrides(options),
+        builders_path=folder("builders"),
+        workloads_path=folder("workloads"),
+        hosts_path=folder("hosts"),
+        **own,
+    )

@@ -1,0 +1,102 @@
+"""Kinds of values that options take: lengths of time and shares."""
+
+import click
+
+from perfbisect.core.domain.settings import TIMING
+
+
+class Minutes(click.ParamType[float]):
+    """A length of time such as 90s, 45m or 2h; a bare number means minutes."""
+
+    name = "TIME"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Minutes as a number."""
+        if isinstance(value, float):
+            return value
+        text = str(value)
+        unit = {"s": 1 / 60, "m": 1.0, "h": 60.0}.get(text[-1:], 0.0)
+        try:
+            minutes = float(text[:-1]) * unit if unit else float(text)
+        except ValueError:
+            self.fail(f"{text!r} is not a length of time; write 90s, 45m or 2h.", param, ctx)
+        if not 0 < minutes < float("inf"):
+            self.fail(f"{text!r} is not a positive length of time.", param, ctx)
+        return minutes
+
+
+class Bytes(click.ParamType[int]):
+    """A size such as 20G, 500M or 0, as in hosts.toml."""
+
+    name = "SIZE"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes."""
+        from perfbisect.recipes.inventory import in_bytes
+
+        if isinstance(value, int):
+            return value
+        try:
+            return in_bytes(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is not a size; write 20G or 500M.", param, ctx)
+
+
+class Suspect(click.ParamType[tuple[str, float]]):
+    """A path and the weight of the commits that touch it: storage/innobase=4."""
+
+    name = "PATH=WEIGHT"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        """The path and the weight."""
+        if isinstance(value, tuple):
+            return value
+        path, _, text = str(value).rpartition("=")
+        try:
+            weight = float(text)
+        except ValueError:
+            weight = 0.0
+        if not path or not 0 < weight < float("inf"):
+            self.fail(f"{value!r} is not a path and a weight above 0; write storage/innobase=4.", param, ctx)
+        return path, weight
+
+
+class Option(click.ParamType[tuple[str, str]]):
+    """An option of a workload and its value: table-size=1000000."""
+
+    name = "NAME=VALUE"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """The name and the value, both as written."""
+        if isinstance(value, tuple):
+            return value
+        name, sign, text = str(value).partition("=")
+        if not name or not sign:
+            self.fail(f"{value!r} is not an option with its value; write table-size=1000000.", param, ctx)
+        if name in TIMING:
+            self.fail(f"{name} has an option of its own: --{name} {text}.", param, ctx)
+        return name, text
+
+
+class Percent(click.ParamType[float]):
+    """A share such as 2% or 0.02, of at most ``most``; ``none`` and ``whole`` say whether it may be 0, or all."""
+
+    name = "SHARE"
+
+    def __init__(self, most: float = 1.0, *, none: bool = False, whole: bool = False) -> None:
+        self.most, self.none, self.whole = most, none, whole
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The share as a fraction."""
+        if isinstance(value, float):
+            return value
+        text = str(value)
+        try:
+            share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        except ValueError:
+            self.fail(f"{text!r} is not a share; write 2% or 0.02.", param, ctx)
+        if not (0 < share < 1 or (self.none and share == 0) or (self.whole and share == 1)):
+            self.fail(f"{text!r} is not between 0 and 1 (0% and 100%).", param, ctx)
+        if share > self.most:
+            self.fail(f"{text!r} is more than {self.most:.1%}, and no model is surer than that.", param, ctx)
+        return share

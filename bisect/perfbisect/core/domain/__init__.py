@@ -1,0 +1,1 @@
+"""The facts and values of the field that everything else speaks in."""

@@ -1,0 +1,140 @@
+"""Events as plain values, which JSON can hold, and back: for the history and for programs that look on.
+
+An event becomes its fields under their own names. Where a field can be of several kinds, its value says which in
+``kind``. The belief in a Decided, two probabilities for every candidate, is kept in four digits and as runs of equal
+values, ``[[how many, probability], …]``: one about 100,000 commits then takes a few kilobytes. JSON has no word for
+infinity, so the largest number stands for it; estimates (orders and beliefs) get it back.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.domain.events import Decided, Event, HuntEnded
+from perfbisect.core.domain.orders import Belief, Decision, Interval, Measure, Order
+
+EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
+ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Order)}
+LARGEST = sys.float_info.max  # stands for infinity
+
+
+def encode(event: Event) -> dict[str, Any]:
+    """The fields of an event as plain values."""
+    match event:
+        case Decided(Decision(order, belief), in_flight):
+            others = {"in_flight": builtins(in_flight)} if in_flight else {}
+            return {"order": tagged(order), "belief": short(belief), **others}
+        case HuntEnded(verdict):
+            return {"verdict": tagged(verdict)}
+        case _:
+            fields: dict[str, Any] = builtins(event)
+            return fields
+
+
+def decode(kind: str, body: dict[str, Any]) -> Event:
+    """The event of that kind with these fields. Raises ValueError where there is no such event."""
+    match kind:
+        case "Decided":
+            body = unbounded(body)
+            decision = Decision(untagged(body["order"]), full(body["belief"]))
+            return Decided(decision, msgspec.convert(body.get("in_flight", ()), tuple[Measure, ...]))
+        case "HuntEnded":
+            match untagged(unbounded(body["verdict"])):
+                case Measure():
+                    raise ValueError("a measurement is not a verdict")
+                case verdict:
+                    return HuntEnded(verdict)
+        case _ if kind in EVENTS:
+            return msgspec.convert(body, EVENTS[kind])
+        case _:
+            raise ValueError(f"there is no event {kind!r}")
+
+
+def dumps(value: object) -> str:
+    """JSON in ASCII, on one line. Raises ValueError for NaN, which no fact may be."""
+    return json.dumps(bounded(value), allow_nan=False, separators=(",", ":"))
+
+
+def builtins(value: object) -> Any:
+    """Dictionaries, lists and plain numbers; numpy's numbers, which the search may leave in its answers, included."""
+    return msgspec.to_builtins(value, enc_hook=lambda odd: odd.item())
+
+
+def tagged(order: Order) -> dict[str, Any]:
+    """An order or a verdict with the name of its kind."""
+    return {"kind": type(order).__name__, **builtins(order)}
+
+
+def untagged(body: dict[str, Any]) -> Order:
+    """The order or verdict of the kind that ``body`` names."""
+    return msgspec.convert({key: value for key, value in body.items() if key != "kind"}, ORDERS[body["kind"]])
+
+
+def short(belief: Belief) -> dict[str, Any]:
+    """A belief as plain values."""
+    return {
+        "culprit": packed(float(f"{probability:.4g}") for probability in belief.culprit.tolist()),
+        "change": float(belief.change),
+        "noise": float(belief.noise),
+        "effect": builtins(belief.effect),
+        "warnings": list(belief.warnings),
+        "slow": packed(np.round(belief.slow, 4).tolist()),
+        "several": round(float(belief.several), 4),
+    }
+
+
+def full(body: dict[str, Any]) -> Belief:
+    """The belief again, to four digits; what older records lack is empty."""
+    return Belief(
+        culprit=unpacked(body["culprit"]),
+        change=body["change"],
+        noise=body["noise"],
+        effect=msgspec.convert(body["effect"], Interval),
+        warnings=tuple(body["warnings"]),
+        slow=unpacked(body.get("slow", ())),
+        several=body.get("several", 0.0),
+    )
+
+
+def over_numbers(value: Any, change: Callable[[float], float]) -> Any:
+    """``value``, as it would be in JSON, with ``change`` made to every float in it."""
+    match value:
+        case float():
+            return change(value)
+        case dict():
+            return {key: over_numbers(part, change) for key, part in value.items()}
+        case list() | tuple():
+            return [over_numbers(part, change) for part in value]
+        case _:
+            return value
+
+
+def bounded(value: Any) -> Any:
+    """``value`` with the largest number in place of infinity."""
+    return over_numbers(value, lambda number: math.copysign(LARGEST, number) if math.isinf(number) else number)
+
+
+def unbounded(value: Any) -> Any:
+    """``value`` with infinity in place of the largest number."""
+    return over_numbers(value, lambda number: math.copysign(math.inf, number) if abs(number) == LARGEST else number)
+
+
+def packed(values: Iterable[float]) -> list[list[float]]:
+    """``[[how many, value], …]``; round the values first, so that nearly equal ones share a run.
+
+    >>> packed([0.0, 0.0, 0.2])
+    [[2, 0.0], [1, 0.2]]
+    """
+    return [[len(list(run)), value] for value, run in groupby(values)]
+
+
+def unpacked(runs: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    """The row again, shape (sum of counts,)."""
+    return np.repeat([float(value) for _, value in runs], [int(count) for count, _ in runs])

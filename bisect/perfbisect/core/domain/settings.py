@@ -1,0 +1,55 @@
+"""One hunt as it was asked for: enough to begin it, and to go on with it after an interruption."""
+
+from dataclasses import dataclass, field
+
+from perfbisect.core.domain.policy import Policy
+
+TIMING = ("time", "warmup", "threads")  # of the overrides; the others are args of the workload
+
+
+@dataclass(frozen=True, slots=True)
+class Quick:
+    """A command in place of recipes, every text as it stood on the command line."""
+
+    run: str
+    build: tuple[str, ...] | None = None  # commands; None: there is a builder for that
+    rate: str = ""  # where its output tells a number of which more is better: a pattern, or a path in JSON
+    cost: str = ""  # … of which less is better
+    operations: str = ""  # … how many operations it has done
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The arguments of `bisect run`. What may be empty as given is filled in before the hunt begins."""
+
+    good: str  # as written
+    bad: str
+    repository: str  # absolute path of the local repository
+    builder: str
+    workload: str
+    host: str  # the first
+    variant: str = ""
+    good_commit: str = ""  # full hash
+    bad_commit: str = ""
+    metric: str = "qps"
+    first_parent: bool = False
+    overrides: dict[str, str | int | float | bool] = field(
+        default_factory=dict
+    )  # of the workload: its TIMING and its args
+    suspects: dict[str, float] = field(default_factory=dict)  # path → weight of the commits that touch it
+    policy: Policy = field(default_factory=Policy)
+    builders_path: str = ""  # --builders
+    workloads_path: str = ""  # --workloads
+    hosts_path: str = ""  # --hosts
+    further_hosts: tuple[str, ...] = ()
+    quick: Quick | None = (
+        None  # then the name of the workload is made up, and so is that of the builder if none is given
+    )
+    told: str = ""  # a hash of all that runs are told, as it was when the hunt began; empty: nobody has kept it
+    made: str = ""  # the same of what the recipe says of builds
+    retry_failed: bool = False  # what failed to build in earlier hunts is tried again
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All hosts that the hunt measures on, in the order of their numbers."""
+        return (self.host, *self.further_hosts)

@@ -1,0 +1,124 @@
+"""What is measured without a search: one build against itself (`bisect noise`), or several against the first of them
+(`bisect compare`).
+
+A trial is made of rounds. In each, every build is visited once for every workload, in an order that turns round from
+one round to the next, so that what changes slowly on the machine is on neither side.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
+
+
+class Kind(StrEnum):
+    """What a trial is for."""
+
+    NOISE = "noise"
+    COMPARE = "compare"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One build that is measured."""
+
+    name: str  # a revision as written, or the name given to prebuilt binaries
+    commit: str = ""  # full hash; empty for prebuilt binaries
+    path: str = ""  # of prebuilt binaries: a folder on the host, or a tarball
+    key: str = ""  # of the build; empty when it is not there
+    binary: str = ""  # hash of what is measured of it
+    version: str = ""  # that prebuilt binaries tell
+    trouble: str = ""  # why it is not there
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One workload, as it is run."""
+
+    name: str
+    group: str
+    warmup: float  # seconds
+    time: float
+    told: str = ""  # a hash of all that it is, its files included
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A trial as it was asked for; the first subject is the base."""
+
+    kind: Kind
+    builder: str
+    variant: str
+    host: str
+    metric: str
+    overrides: Mapping[str, str | int | float | bool]  # of the workloads
+    subjects: tuple[Subject, ...]
+    works: tuple[Work, ...]
+    rounds: int
+    runs: int  # in each visit
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRun:
+    """One run of a trial. Numbers are places in what was asked for."""
+
+    round: int  # never shared by two sessions, between which the machine may have changed
+    work: int
+    subject: int
+    at: float  # when it ended, in seconds since the epoch
+    cost: float  # seconds since the run before, or since its visit was ordered
+    facts: RunFacts
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSkip:
+    """A build that has failed in a workload, in which it is not tried again."""
+
+    work: int
+    subject: int
+    at: float
+    facts: SkipFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A trial and what it has measured so far; ``runs`` and ``skips`` grow."""
+
+    id: int
+    asked: Asked
+    host: HostFacts
+    started: float  # seconds since the epoch
+    state: str = "running"  # or "interrupted", "failed", "done"
+    runs: list[TrialRun] = field(default_factory=list)
+    skips: list[TrialSkip] = field(default_factory=list)
+    failure: str = ""  # why it could not go on
+
+    @property
+    def name(self) -> str:
+        """What people call it: c3, n4."""
+        return f"{self.asked.kind[0]}{self.id}"
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Workload and build of each visit of a round, without what has failed; where the base has, there is nothing."""
+        failed = {(skip.work, skip.subject) for skip in self.skips}
+        return [
+            (work, number)
+            for work in range(len(self.asked.works))
+            for number, subject in enumerate(self.asked.subjects)
+            if not subject.trouble and not failed & {(work, number), (work, 0)}
+        ]
+
+    def rounds_to_do(self) -> range:
+        """The numbers of the rounds that are still to be made, where incomplete ones count for nothing."""
+        pairs, runs = self.pairs(), Counter((run.round, run.work, run.subject) for run in self.runs)
+        made = {run.round for run in self.runs}
+        whole = sum(all(runs[number, *pair] >= self.asked.runs for pair in pairs) for number in made)
+        first = max(made, default=-1) + 1
+        return range(first, first + self.asked.rounds - whole)
+
+
+def order(subjects: Sequence[int], turn: int) -> Iterator[int]:
+    """The order in which subjects are visited: there in one turn, back in the next, as in A B C, C B A."""
+    return iter(subjects) if turn % 2 == 0 else reversed(subjects)

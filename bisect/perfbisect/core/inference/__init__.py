@@ -1,0 +1,1 @@
+"""From the log of a hunt to the probability of every candidate."""

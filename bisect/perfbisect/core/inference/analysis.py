@@ -1,0 +1,63 @@
+"""Everything that follows from the readings at one moment of a hunt."""
+
+from dataclasses import dataclass
+
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.orders import Belief
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference import endpoints
+from perfbisect.core.inference.belief import believed
+from perfbisect.core.inference.dataset import Record
+from perfbisect.core.inference.endpoints import Contrast
+from perfbisect.core.inference.hypotheses import Classes
+from perfbisect.core.inference.outliers import Behaviour, behaviour
+from perfbisect.core.inference.posterior import CHANGE, Posterior, infer
+from perfbisect.core.inference.state_space import Levels, estimate
+
+ANOTHER = 0.2  # prior of a change in a piece of a range that was searched for its largest
+UNCHANGED = 0.08  # probability of any change below which there is nothing to find
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Knowledge:
+    """Everything that follows from the readings, at one moment of the hunt over ``graph`` under ``policy``."""
+
+    graph: Graph
+    policy: Policy
+    record: Record
+    levels: Levels
+    groups: Classes
+    posterior: Posterior
+    ends: Contrast
+    seen: Behaviour
+    belief: Belief
+    piece: bool  # of a range that was searched for its largest change
+
+    @property
+    def searching(self) -> bool:
+        """Whether anything between the ends was measured; in a piece that may have been for the sake of another one."""
+        ends = (0, self.record.name(self.graph.size - 1))
+        return not self.piece and any(b not in ends for b in self.record.builds)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is nothing to find, as far as these readings tell."""
+        hopeless_ends = endpoints.nothing(self.ends, self.policy, self.searching)
+        return hopeless_ends or (self.ends.runs >= 3 and self.posterior.change < UNCHANGED)
+
+    @property
+    def differ(self) -> bool:
+        """Whether the ends differ clearly enough to search."""
+        return endpoints.differ(self.ends, self.searching)
+
+
+def know(graph: Graph, policy: Policy, record: Record, groups: Classes, *, piece: bool = False) -> Knowledge:
+    """What follows from the readings of ``record``, in which both ends have some."""
+    bad = record.name(graph.size - 1)
+    seen = behaviour(record, 0, bad)
+    levels = estimate(record, seen.weight, policy.noise)
+    ends = endpoints.contrast(levels, record.builds.index(0), record.builds.index(bad))
+    drop = max(ends.drop, endpoints.least(policy))
+    posterior = infer(levels, groups, drop, ends.error, change=ANOTHER if piece else CHANGE)
+    belief = believed(groups, posterior, record, ends, levels, seen)
+    return Knowledge(graph, policy, record, levels, groups, posterior, ends, seen, belief, piece)

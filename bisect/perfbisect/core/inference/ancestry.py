@@ -1,0 +1,188 @@
+"""Who descends from whom, for a range of any size.
+
+A maximal chain (each commit the only child of its only parent) behaves like one node: the whole of it
+lies below everything that comes after it. So the history is contracted to *segments*, and only their
+relation is stored: for each segment the set of segments strictly below it, as bits. A straight history
+is a single segment and every question about it is a prefix sum.
+
+With too many segments for the square of bits, only the columns of segments that still carry weight are
+kept; while even those are too many, the first-parent line from the bad end (the trunk) is answered
+exactly and the rest is left open (NaN): a side branch is entered once its merge is in question.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.domain.graph import Graph
+
+DENSE = 4096  # segments up to which the square of bits is kept
+REMEMBERED = 64  # ancestor sets kept
+NEGLIGIBLE = 1e-6  # weight of a segment that no choice depends on
+
+
+class Reach:
+    """Ancestor sets and ancestor sums of one graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.size = graph.size
+        head = _heads(graph)
+        heads = np.flatnonzero(head == np.arange(graph.size))
+        self.segment = np.searchsorted(heads, head)  # (size,)
+        self.segments = len(heads)
+        self._order = np.argsort(self.segment, kind="stable")  # commits by segment, oldest first within
+        self._start = np.searchsorted(self.segment[self._order], np.arange(self.segments))
+        self._below = [sorted({int(self.segment[p]) for p in graph.parents_of(h)}) for h in heads.tolist()]
+        self._first = [int(self.segment[graph.parents[graph.first[h]]]) if below else -1
+                       for h, below in zip(heads.tolist(), self._below, strict=True)]  # fmt: skip
+        self._ancestors: OrderedDict[int, NDArray[np.bool_]] = OrderedDict()
+        self._bits = self._ancestry(np.arange(self.segments)) if self.segments <= DENSE else None
+        self._owner = None if self._bits is not None else self._owners()
+        self._columns = np.empty(0, np.int64)  # the segments that ``_partial`` knows of
+        self._partial = np.empty((self.segments, 0), np.uint8)
+
+    def ancestors(self, node: int) -> NDArray[np.bool_]:
+        """Mask over candidates, shape (size,): ``node`` and everything it descends from."""
+        known = self._ancestors.get(node)
+        if known is None:
+            known = self._sweep(node)
+            known.setflags(write=False)
+            self._ancestors[node] = known
+            if len(self._ancestors) > REMEMBERED:
+                self._ancestors.popitem(last=False)
+        else:
+            self._ancestors.move_to_end(node)
+        return known
+
+    def sums(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+        """For every candidate the weight of itself and its ancestors, shape (size,); NaN where left open."""
+        if self.segments == 1:
+            return np.cumsum(weight)
+        running = np.cumsum(weight[self._order])
+        base = np.concatenate(([0.0], running))[self._start]
+        total = np.diff(np.append(base, running[-1]))
+        out = np.empty(self.size)
+        within = self.segment[self._order]
+        out[self._order] = running - base[within] + self._strictly_below(total)[within]
+        return out
+
+    @cached_property
+    def height(self) -> NDArray[np.int64]:
+        """Commits on the longest way down from each candidate, shape (size,); on a line its number."""
+        length = np.diff(np.append(self._start, self.size))
+        top: list[int] = []  # of the last commit of each segment; those below come first
+        for own, below in zip(length.tolist(), self._below, strict=True):
+            top.append(max((top[lower] for lower in below), default=-1) + own)
+        height = np.empty(self.size, np.int64)
+        height[self._order] = np.repeat(np.array(top) + 1 - self._start - length, length) + np.arange(self.size)
+        return height
+
+    def cut(self, marked: Iterable[int]) -> tuple[NDArray[np.int64], list[list[int]]]:
+        """The history in pieces: segments, with each of ``marked`` a piece of its own.
+
+        Returns the piece of each candidate, shape (size,), and for each piece those right below it. Lower ones come first.
+        """
+        place = np.flatnonzero(np.isin(self._order, list(marked)))
+        first = np.unique(np.concatenate((self._start, place, place + 1)))
+        first = first[first < self.size]
+        piece = np.empty(self.size, np.int64)
+        piece[self._order] = np.repeat(np.arange(len(first)), np.diff(np.append(first, self.size)))
+        lowest = np.searchsorted(first, self._start)
+        highest = np.append(lowest[1:], len(first)) - 1
+        below = [[i - 1] for i in range(len(first))]
+        for own, lower in zip(lowest.tolist(), self._below, strict=True):
+            below[own] = highest[lower].tolist()
+        return piece, below
+
+    def _strictly_below(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
+        """For every segment the weight of the segments strictly below it."""
+        if self._bits is not None:
+            return _times(self._bits, total)
+        alive = np.flatnonzero(total > NEGLIGIBLE * total.sum())
+        if len(alive) * self.segments <= DENSE**2:
+            if len(self._columns) > 2 * len(alive) or not np.isin(alive, self._columns).all():
+                self._columns, self._partial = alive, self._ancestry(alive)
+            return _times(self._partial, total[self._columns])
+        assert self._owner is not None
+        trunk, owner = self._owner
+        out = np.full(self.segments, np.nan)
+        out[trunk] = np.cumsum(np.bincount(owner[owner >= 0], total[owner >= 0], len(trunk))) - total[trunk]
+        return out
+
+    def _sweep(self, node: int) -> NDArray[np.bool_]:
+        own = int(self.segment[node])
+        seen = np.zeros(self.segments, bool)
+        stack = list(self._below[own])
+        while stack:
+            segment = stack.pop()
+            if not seen[segment]:
+                seen[segment] = True
+                stack.extend(self._below[segment])
+        mask = seen[self.segment]
+        here = self._order[self._start[own] :]
+        here = here[: np.searchsorted(self.segment[here], own, side="right")]
+        mask[here[here <= node]] = True
+        return mask
+
+    def _ancestry(self, columns: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Packed bits, a row for each segment: which of ``columns`` lie strictly below it."""
+        place = {int(segment): i for i, segment in enumerate(columns)}
+        bits = np.zeros((self.segments, (len(columns) + 7) // 8), np.uint8)
+        for segment, below in enumerate(self._below):
+            row = bits[segment]
+            for lower in below:
+                row |= bits[lower]
+                if (i := place.get(lower)) is not None:
+                    row[i >> 3] |= 128 >> (i & 7)
+        return bits
+
+    def _owners(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The trunk's segments, oldest first, and for each segment the first of them that contains it (-1: none)."""
+        trunk = [int(self.segment[-1])]
+        while (lower := self._first[trunk[-1]]) >= 0:
+            trunk.append(lower)
+        trunk.reverse()
+        owner = np.full(self.segments, -1)
+        for rank, top in enumerate(trunk):
+            stack = [top]
+            while stack:
+                segment = stack.pop()
+                if owner[segment] < 0:
+                    owner[segment] = rank
+                    stack.extend(self._below[segment])
+        return np.array(trunk), owner
+
+
+@lru_cache(maxsize=4)
+def reach_of(graph: Graph) -> Reach:
+    """The reach of ``graph``; kept between decisions, since the graph of a hunt does not change."""
+    return Reach(graph)
+
+
+def _heads(graph: Graph) -> NDArray[np.int64]:
+    """For every commit the first commit of its segment, by pointer doubling."""
+    count = np.diff(graph.first)
+    children = np.bincount(graph.parents, minlength=graph.size)
+    head = np.arange(graph.size)
+    single = np.flatnonzero(count == 1)
+    parent = graph.parents[graph.first[single]]
+    linked = children[parent] == 1
+    head[single[linked]] = parent[linked]
+    while True:
+        further = head[head]
+        if np.array_equal(further, head):
+            return head
+        head = further
+
+
+def _times(bits: NDArray[np.uint8], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Packed 0/1 matrix times a vector, in blocks that fit the cache."""
+    block = max(1, 2**22 // max(len(weight), 1))
+    parts = [
+        np.unpackbits(bits[i : i + block], axis=1, count=len(weight)).astype(np.float32) @ weight.astype(np.float32)
+        for i in range(0, len(bits), block)
+    ]
+    return np.concatenate(parts).astype(np.float64)

@@ -1,0 +1,227 @@
+"""The measurement with the most expected information for its cost.
+
+Options are every build measured before, the ends included, and for the likeliest classes the unbuilt
+candidates that would split them best; each with some number of runs and of reference runs beside them
+that hold the drift. The score is bits / (build cost^0.7 + runs): with the full cost of a build, a rule
+that looks one step ahead buys too many cheap repeats.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.dataset import Record
+from perfbisect.core.inference.hypotheses import Classes
+from perfbisect.core.inference.posterior import Posterior
+from perfbisect.core.inference.state_space import Levels, Present
+from perfbisect.core.search import mutual_information
+from perfbisect.core.search.build_cost import price
+from perfbisect.core.search.build_failures import chance_to_build
+from perfbisect.core.search.predictive import Prediction, predict
+from perfbisect.core.search.split_candidates import splits
+
+Array = NDArray[np.float64]
+
+RUNS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
+REFERENCES = (0.0, 0.5, 1.0)  # reference runs for each run
+BUILD_EXPONENT = 0.7
+GOOD_ENOUGH = 0.93  # repeats: the largest batch whose score is this near to the best
+FAIR, SMALL = 0.85, 0.04  # the same for batches that are but a small share of the runs so far
+SURE = 0.05  # a reference is a build whose label is this certain
+ENOUGH_BITS = 0.3  # entropy that an answer of 95 % has left
+POINTLESS = 0.01  # of the score of the first step: nothing is left to learn
+PATIENCE = 9.0  # times what a usual search for such a change costs
+LEAST = 0.2  # of it, however little speaks for a change
+SPENT = 4.5  # times what a usual search for the whole difference between the ends costs, and no more is spent
+SEEN = 1.0  # s.d. of a run: smaller changes get no more patience than one of this size
+FIXED = 25.0  # runs that any hunt costs: the ends and the proof
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A measurement and the bits it is expected to bring for each run that it costs."""
+
+    order: Measure
+    rate: float
+
+
+def choose(
+    record: Record, levels: Levels, classes: Classes, posterior: Posterior, policy: Policy,
+    *, may_build: bool, host: int = 0, busy: Collection[int] = (),
+) -> Choice | None:  # fmt: skip
+    """The best measurement on ``host``, or None if there is none; ``busy`` candidates are left to others."""
+    chance = chance_to_build(classes.reach, record.skipped, (*record.builds, *record.built, *record.same))
+    measured = [b for b in record.builds if b not in record.skipped]
+    new = splits(record, classes, posterior, chance, busy, may_build=may_build)
+    candidates = [v for v in (*measured, *new) if v not in busy]
+    if not candidates:
+        return None
+    rows = [record.builds.index(v) if v in record.builds else -1 for v in candidates]
+    seen = predict(levels, classes, posterior, candidates, rows)
+    made = record.made(host)
+    new_build = np.array([v not in made for v in candidates])
+    references = _references(record, classes, posterior, rows, made)
+    drift = _Drift.of(record, levels, posterior, host)
+    likely = np.array([1.0 if row >= 0 else chance[v] for v, row in zip(candidates, rows, strict=True)])
+    besides_new = np.array([sum(record.builds[row] not in made for row in pair) for pair in references])
+    first = np.where(new_build, price(record, policy, candidates, likely, host), 0.0)
+    gaps = first * record.run_seconds / 60
+    cost = np.column_stack((first**BUILD_EXPONENT, besides_new * record.build_runs(policy) ** BUILD_EXPONENT))
+    score = _scores(seen, cost, likely, drift, gaps, _weights(references, len(record.builds)))
+    option, k = divmod(int(score.argmax()), score.shape[1])
+    best = float(score[option, k])
+    runs, besides = _batches()
+    if rows[option] >= 0:
+        small = runs + besides <= SMALL * len(record.value)
+        near = score[option] >= np.where(small, FAIR, GOOD_ENOUGH) * best
+        k = int(np.where(near, 100 * runs - besides, -1).argmax())
+    n, beside = int(runs[k]), int(besides[k])
+    if rows[option] < 0 and n > 2:  # of a new build half of the runs, then look again
+        n, beside = (n + 1) // 2, (beside + 1) // 2
+    shares = [Share(candidates[option], n), *_shared(record, references[option], beside)]
+    return Choice(Measure(tuple(shares), Purpose.SEARCH), best)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drift:
+    """Of one host, as far as it matters to the next visit; variances in s²."""
+
+    present: Present
+    host: int
+    law: int
+    size: float
+    memory: float  # minutes
+    pace: float  # minutes
+
+    @classmethod
+    def of(cls, record: Record, levels: Levels, posterior: Posterior, host: int) -> "_Drift":
+        law = posterior.fit.law
+        expected = float(levels.probability @ levels.drift**2)
+        memory = levels.memory[law] if levels.drift[law] > 0 else levels.memory[int(levels.drift.argmax())]
+        size = max(float(levels.drift[law] ** 2), expected)
+        return cls(levels.present, host, law, size, float(memory), record.run_seconds / 60)
+
+    def after(self, gap: float, runs: NDArray[np.int64], references: NDArray[np.int64]) -> tuple[Array, Array]:
+        """What is known of the drift in a visit ``gap`` minutes after the last reading: see Present.at, (M,).
+
+        And its variance in the mean of ``runs`` and ``references`` readings, (B,).
+        """
+        kept = float(np.exp(-(gap + self.pace) / self.memory))
+        of_levels, error = self.present.at(self.host, self.law, kept)
+        span = (runs + references) * self.pace / self.memory
+        averaged = np.where(span > 1e-3, 2 * (span - 1 + np.exp(-span)) / np.maximum(span, 1e-3) ** 2, 1.0)
+        return of_levels, np.maximum(error + self.size * (1 - kept**2) * averaged, 1e-9)
+
+
+def _batches() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All pairs (runs, reference runs), flattened."""
+    runs = np.repeat(RUNS, len(REFERENCES))
+    beside = np.ceil(RUNS[:, None] * np.array(REFERENCES)[None]).astype(np.int64).ravel()
+    return runs, beside
+
+
+def _scores(seen: Prediction, cost: Array, likely: Array, drift: _Drift, gaps: Array, references: Array) -> Array:
+    """Bits for each run spent, (options, batches); ``references`` (options, M) are the weights of builds in their mean.
+
+    ``cost`` (options, 2) in runs is that of what has to be built first: the candidate, and its references.
+    The host's speed is known from the readings before and from the references, each by its precision.
+    """
+    runs, beside = _batches()
+    known = {gap: drift.after(gap, runs, beside) for gap in np.unique(gaps).tolist()}
+    before = np.array([known[gap][0] for gap in gaps.tolist()])  # (O, M)
+    error = np.array([known[gap][1] for gap in gaps.tolist()])  # (O, B)
+    trust = np.where(references.sum(axis=1, keepdims=True) > 0, beside / (beside + 1 / error), 0.0)  # in the references
+    read = seen.against(references, before, trust)
+    noise = 1 / runs + error * (1 - trust)
+    square = read.between / (read.above * (1 - read.above)) / (read.within + noise)
+    gain = mutual_information.bits(read.above, square) * likely[:, None]
+    builds = cost[:, :1] + cost[:, 1:] * (beside > 0)
+    result: Array = gain / (builds + runs + beside)
+    return result
+
+
+def hopeless(
+    choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float, drop: float,
+    *, may_build: bool, asked: float,
+) -> bool:  # fmt: skip
+    """Whether to give up: what was spent and what is still to be expected are out of all proportion.
+
+    ``drop`` is the difference between the ends, in log units; ``asked`` the probability of an answer.
+
+    A step that promises next to nothing is not worth taking. And where the bits that are missing, at the price of the
+    best next ones, would make the hunt several times dearer than a usual search for a change of this size, something
+    is in the way that more runs do not mend: levels that no single culprit explains, or a change that was overrated.
+    If all that is left is to repeat builds, hope is shorter; and so it is while it is open whether anything changed.
+    And where no build is allowed any more, repeats can only tell classes apart: once one of several members is as sure
+    as an answer has to be, they are in vain.
+    """
+    repeats = choice.order.plan[0].candidate in record.builds
+    between = posterior.culprit if repeats and not may_build else classes.spread(posterior.culprit)
+    top = int(posterior.culprit.argmax())
+    if repeats and not may_build and classes.members[top] > 1 and posterior.culprit[top] >= asked:
+        return True
+    favoured = _ideal(-float(posterior.culprit @ posterior.fit.drop), posterior, build_cost)
+    if choice.rate < POINTLESS * favoured:
+        return True
+    missing = max(_entropy(between) - ENOUGH_BITS, ENOUGH_BITS)
+    bits = _entropy(classes.weight) * (
+        1 + posterior.drifting / 2
+    )  # on a host that drifts, runs need others beside them
+    usual, foreseen = bits / favoured, bits / _ideal(drop, posterior, build_cost)
+    spent = len(record.value) + len(record.built) * build_cost**BUILD_EXPONENT
+    through_failures = record.skipped and not repeats  # such a step promises little only because it may not build
+    patience = PATIENCE * float(np.clip(posterior.change, LEAST, 1.0))
+    if not through_failures and (
+        spent + missing / choice.rate > patience * (usual + FIXED) or spent > SPENT * (foreseen + FIXED)
+    ):
+        return True
+    return bool(repeats and choice.rate * 2 * (usual + spent) < min(missing, 1.0))
+
+
+def _entropy(probability: Array) -> float:
+    """In bits."""
+    p = probability[probability > 0]
+    return float(-(p * np.log2(p)).sum())
+
+
+def _ideal(drop: float, posterior: Posterior, build_cost: float) -> float:
+    """The score of the first step of a search for this drop (log units) on a steady host."""
+    square = max(drop / posterior.fit.s, SEEN) ** 2 / (2 * posterior.fit.layout + 1 / RUNS)
+    gain = mutual_information.bits(np.full(len(RUNS), 0.5), square)
+    return max(float((gain / (build_cost**BUILD_EXPONENT + RUNS)).max()), 1e-9)
+
+
+def _references(
+    record: Record, classes: Classes, posterior: Posterior, rows: Sequence[int], made: Collection[int]
+) -> list[list[int]]:
+    """For the candidate of each row of readings (-1: none yet) the rows of the builds to compare it with.
+
+    These are the tightest builds whose label is certain, which the proof will need too; of those that the host has not
+    ``made`` none, as long as there are others on that side.
+    """
+    slow = classes.slow @ posterior.culprit
+    runs = np.bincount(record.build, minlength=len(slow))
+    usable = [i for i, b in enumerate(record.builds) if b not in record.skipped]
+    here = {i for i in usable if record.builds[i] in made}
+    fast_ones = sorted((i for i in usable if slow[i] < SURE), key=lambda i: (i not in here, -slow[i]))
+    slow_ones = sorted((i for i in usable if slow[i] > 1 - SURE), key=lambda i: (i not in here, slow[i]))
+    pairs = ([i for side in (fast_ones, slow_ones) for i in [j for j in side[:2] if j != row][:1]] for row in rows)
+    return [sorted(pair, key=lambda i: runs[i]) for pair in pairs]  # the one known less well gets the odd run
+
+
+def _shared(record: Record, references: list[int], runs: int) -> list[Share]:
+    """``runs`` divided among the references."""
+    counts = [(runs + 1) // 2, runs // 2] if len(references) == 2 else [runs]
+    return [Share(record.builds[row], n) for row, n in zip(references, counts, strict=False) if n]
+
+
+def _weights(references: list[list[int]], builds: int) -> Array:
+    """Of the builds in the mean of each option's references, (O, M)."""
+    weights = np.zeros((len(references), builds))
+    for weight, pair in zip(weights, references, strict=True):
+        weight[pair] = 1 / max(len(pair), 1)
+    return weights

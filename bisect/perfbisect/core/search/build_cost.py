@@ -1,0 +1,46 @@
+"""What it will cost to build a candidate, from what this hunt's builds took.
+
+A compiler cache makes a build the cheaper, the nearer one is that is there. How much is learnt: a power of the
+distance in candidates, fitted to the builds so far, from the common median towards what they show as they become
+more. Builds that fail have a price of their own.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.dataset import Record
+
+Array = NDArray[np.float64]
+
+PRIOR = 4.0  # weight of "distance does not matter", in squares of the logarithm of the distance
+
+
+def price(record: Record, policy: Policy, candidates: Sequence[int], chance: Array, host: int = 0) -> Array:
+    """The expected cost in runs of an attempt on ``host`` to build ``candidates`` that build with these chances."""
+    usual = record.build_runs(policy)
+    works = usual * _share(record, candidates, host)
+    failed = [attempt.seconds for attempt in record.attempts if not attempt.works]
+    if not failed:
+        return works
+    return works + (1 - chance) * (float(np.median(failed)) / record.run_seconds - works)
+
+
+def _share(record: Record, candidates: Sequence[int], host: int) -> Array:
+    """Of the usual cost of a build that works, by the distance to the nearest that is there."""
+    seen = [attempt for attempt in record.attempts if attempt.works][record.builders :]
+    made = record.made(host)
+    if not seen or not made:
+        return np.ones(len(candidates))
+    usual = seen[record.builders :] or seen
+    seconds = np.log([attempt.seconds for attempt in seen])
+    seconds -= np.log(np.median([attempt.seconds for attempt in usual]))
+    middle = float(np.median(np.log([max(attempt.distance, 1) for attempt in usual])))
+    far = np.log([max(attempt.distance, 1) for attempt in seen]) - middle
+    power = float(np.clip(far @ seconds / (far @ far + PRIOR), 0.0, 1.0))
+    there = np.array(list(made))
+    distance = np.abs(np.array(candidates)[:, None] - there).min(axis=1)
+    share: Array = np.exp(power * (np.log(np.maximum(distance, 1)) - middle))
+    return share

@@ -1,0 +1,176 @@
+"""How likely a candidate is to build, given the candidates that did not.
+
+Failures come in stretches: a commit breaks the build, a later one mends it. So what descends from a failure
+or leads up to one, with no success between the two, is believed to fail too, less with distance, where the
+distance that matters is the extent of the failures seen so far and the room that is left up to the nearest
+success. Steps away from a failure therefore double, edges are halved, and a stretch costs a logarithmic number
+of attempts. Between two failures of one stretch the belief fades with every further failure, so that the
+attempts end.
+
+A failure on another branch may be due to what was never merged here, so it speaks only against the commit where
+the two branches parted; and what is believed of that one is believed of what descends from it, less with distance.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.inference.ancestry import Reach
+
+Array = NDArray[np.float64]
+
+FADING = 0.6  # of the belief that something between two failures builds, with each further failure around it
+PARTED = 0.88  # the same of the belief that a branch mended what was broken where it left: it says little of others
+
+
+class _Sides(NamedTuple):
+    """What speaks against a piece of the history."""
+
+    from_low: bool  # whether failures reach it from below
+    from_high: bool
+    low: float  # height of the nearest of them, or else of the nearest success
+    high: float
+    extent: float  # how far from the failures others are expected
+    fading: float  # factor for the number of failures
+
+
+class _Doubt(NamedTuple):
+    """What is believed of a commit where branches part, and so of what descends from it."""
+
+    chance: float  # to build
+    height: int
+    piece: int  # that it is the last commit of
+    extent: float
+    fading: float
+
+    def at(self, height: NDArray[np.int64]) -> Array:
+        """The chance of descendants: it builds, or one of them mended it."""
+        far = height - self.height
+        return self.chance + (1 - self.chance) * self.fading * far / (far + self.extent)
+
+
+NO_DOUBT = _Doubt(1.0, 0, 0, 1.0, 1.0)
+
+
+def chance_to_build(reach: Reach, skipped: Iterable[int], built: Iterable[int]) -> Array:
+    """Probability for each candidate, shape (size,): 0 for skipped ones, 1 where nothing speaks against it."""
+    failed = set(skipped)
+    if not failed:
+        return np.ones(reach.size)
+    tried = sorted(failed | set(built))
+    piece, below = reach.cut(tried)
+    before, after = _kin(piece[tried].tolist(), below)
+    seen = _Tried.of(reach, tried, failed, [(before[i], after[i]) for i in piece[tried].tolist()])
+    kin = list(zip(before, after, strict=True))
+    known = {pair: seen.around(*pair) for pair in set(kin)}
+    from_low, from_high, low, high, extent, fading = np.array([known[pair] for pair in kin])[piece].T
+    to_low, to_high = reach.height - low, high - reach.height
+    room = np.minimum(extent, np.where(from_low == from_high, np.inf, np.where(from_low, to_high, to_low)))
+    chance = np.ones(reach.size)
+    np.divide(to_low, to_low + room, out=chance, where=from_low > 0)
+    np.divide(chance * np.where(from_high, to_high, 1.0), to_high + room, out=chance, where=from_high > 0)
+    chance *= fading
+    chance[tried] = 1.0
+    chance[list(failed)] = 0.0
+    if reach.segments > 1:
+        _inherit(chance, seen, reach, piece, below, kin)
+    return chance
+
+
+def _kin(tried: list[int], below: list[list[int]]) -> tuple[list[int], list[int]]:
+    """For each piece those of the tried ones below it, and above it, as bits in the order of ``tried``."""
+    own = [0] * len(below)
+    for i, piece in enumerate(tried):
+        own[piece] = 1 << i
+    before, after = [0] * len(below), [0] * len(below)
+    for piece, lower in enumerate(below):
+        for i in lower:
+            before[piece] |= before[i] | own[i]
+    for piece in range(len(below) - 1, -1, -1):
+        for i in below[piece]:
+            after[i] |= after[piece] | own[piece]
+    return before, after
+
+
+def _inherit(
+    chance: Array, seen: "_Tried", reach: Reach, piece: NDArray[np.int64], below: list[list[int]],
+    kin: list[tuple[int, int]],
+) -> None:  # fmt: skip
+    """Lower the chance of what descends from where a failing branch left, unless a success between shows it mended."""
+    last = np.zeros(len(below), np.int64)
+    last[piece] = np.arange(reach.size)  # the last of each piece, since later ones overwrite it
+    height, likely = reach.height[last].tolist(), chance[last].tolist()
+    tried = dict(zip(piece[seen.candidates].tolist(), range(len(seen.candidates)), strict=True))
+    above, spread = {}, {}
+    for pair in set(kin):
+        under, over = seen.failing(*pair)
+        above[pair], spread[pair] = over, seen.spread(under | over)
+    doubts: list[_Doubt | None] = []
+    for own, lower in enumerate(below):
+        if own in tried:
+            doubts.append(None)
+            continue
+        before, after = kin[own]
+        found = [doubt for i in lower if (doubt := doubts[i])]
+        for i in lower:
+            if i not in tried and above[kin[i]] & ~after:
+                found.append(_Doubt(likely[i], height[i], i, *spread[kin[i]]))
+        mended = before & ~seen.failed
+        doubt = min((doubt for doubt in found if not kin[doubt.piece][1] & mended), default=None)
+        if doubt:
+            likely[own] = min(likely[own], float(doubt.at(np.array(height[own]))))
+        doubts.append(doubt)
+    rows = np.array([doubt or NO_DOUBT for doubt in doubts])[piece].T
+    np.minimum(chance, _Doubt(*rows).at(reach.height), out=chance)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """The candidates that were tried; sets of them are bits."""
+
+    candidates: list[int]
+    height: list[int]
+    failed: int
+    before: list[int]  # the ancestors of each
+    after: list[int]  # the descendants of each
+
+    @classmethod
+    def of(cls, reach: Reach, tried: list[int], failed: set[int], kin: list[tuple[int, int]]) -> "_Tried":
+        """``kin`` are the ancestors and descendants of each."""
+        bits = sum(1 << i for i, v in enumerate(tried) if v in failed)
+        return cls(tried, reach.height[tried].tolist(), bits, [b for b, _ in kin], [a for _, a in kin])
+
+    def failing(self, before: int, after: int) -> tuple[int, int]:
+        """The failed ones of these ancestors and descendants with no success between."""
+        low, high = before & ~self.failed, after & ~self.failed
+        return (
+            sum(1 << i for i in _members(before & self.failed) if not self.after[i] & low),
+            sum(1 << i for i in _members(after & self.failed) if not self.before[i] & high),
+        )
+
+    def spread(self, failures: int) -> tuple[float, float]:
+        """How far from a commit with these relatives others fail, and the factor for their number."""
+        heights = [self.height[i] for i in _members(failures)] or [0]
+        return 1 + (max(heights) - min(heights)) / 2, PARTED ** max(len(heights) - 2, 0)
+
+    def around(self, before: int, after: int) -> _Sides:
+        """What speaks against candidates with these ancestors and descendants."""
+        failing = self.failing(before, after)
+        under, over = ([self.height[i] for i in _members(side)] for side in failing)
+        built_before, built_after = before & ~self.failed, after & ~self.failed
+        fine_low = max((self.height[i] for i in _members(built_before)), default=-np.inf)
+        fine_high = min((self.height[i] for i in _members(built_after)), default=np.inf)
+        if over and min(over) > fine_high:
+            over = []
+        low, high = max(under, default=fine_low), min(over, default=fine_high)
+        if under and over:
+            return _Sides(True, True, low, high, 1 + (high - low) / 2, FADING ** max(len(under) + len(over) - 2, 0))
+        seen = under or over or [0]
+        return _Sides(bool(under), bool(over), low, high, 1 + (max(seen) - min(seen)) / 2, 1.0)
+
+
+def _members(bits: int) -> list[int]:
+    return [i for i in range(bits.bit_length()) if bits >> i & 1]

@@ -1,0 +1,136 @@
+"""Proof of the culprit: fresh runs of it and of every parent, taking turns.
+
+The search drifts towards builds whose first readings happened to deviate, and on a host with phases a
+build may simply have been measured in a bad one. So a culprit is named only after runs that were made when
+both it and the parent had been looked at already, and that have a run of the other side next to them in
+time. They enter the posterior like all others; if they speak against the culprit, the search goes on.
+
+The proof is about two builds. That they might differ by code placement alone is weighed in the posterior.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.inference.ancestry import reach_of
+from perfbisect.core.inference.dataset import Record
+from perfbisect.core.inference.endpoints import Contrast
+from perfbisect.core.inference.posterior import Posterior
+from perfbisect.core.inference.state_space import Levels
+
+LEAST = 3  # fresh runs of each side; one more on a host that drifts, one less where they leave no question
+PLAIN = 3.5  # standard errors that leave none
+MOST = 40  # fresh runs of each side after which the proof is given up
+DRIFT_LIKELY = 0.75  # probability from which a host is taken to drift
+PROVEN = 2.2  # standard errors between culprit and parent
+
+
+Readings = NDArray[np.int64]  # positions in the record
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairwiseProof:
+    """The fresh runs of the culprit and of one parent."""
+
+    parent: int
+    slow: NDArray[np.float64]  # readings of the culprit
+    fast: NDArray[np.float64]  # and of the parent
+    contrast: Contrast | None  # None while one side has no fresh run
+
+    @property
+    def runs(self) -> int:
+        """Fresh runs of the side that has fewer."""
+        return min(len(self.slow), len(self.fast))
+
+    def plain(self, least: int) -> bool:
+        """Whether ``least`` fresh runs of each side are enough, so far apart are they."""
+        return self.runs >= least and self.contrast is not None and self.contrast.clear >= PLAIN
+
+    @property
+    def proven(self) -> bool:
+        """Whether the fresh runs alone set the culprit apart."""
+        return self.contrast is not None and self.contrast.clear >= PROVEN
+
+
+def opponents(graph: Graph, record: Record, culprit: int) -> tuple[int, ...]:
+    """What the culprit is compared with: its parents, or the good end if it has none.
+
+    For a parent that cannot be measured its nearest tested ancestor stands in.
+    """
+    parents = graph.parents_of(culprit) or (0,)
+    return tuple(dict.fromkeys(tested(graph, record, parent) for parent in parents))
+
+
+def tested(graph: Graph, record: Record, candidate: int) -> int:
+    """The candidate itself, or the nearest tested one among its ancestors if it cannot be measured."""
+    if candidate not in record.skipped:
+        return candidate
+    below = reach_of(graph).ancestors(candidate)
+    return max((b for b in record.builds if b not in record.skipped and below[b]), default=0)
+
+
+def duels(record: Record, levels: Levels, culprit: int, parents: Sequence[int]) -> tuple[PairwiseProof, ...]:
+    """The proof so far against each of ``parents``."""
+    return tuple(_duel(record, levels, culprit, parent, len(parents) + 1) for parent in parents)
+
+
+def confirmation(
+    record: Record, posterior: Posterior, noise: float, culprit: int, proof: Sequence[PairwiseProof]
+) -> Measure | None:
+    """The runs still missing for the proof, or None once it stands or cannot be had; ``noise`` is that of a run."""
+    enough = LEAST + (posterior.drifting > DRIFT_LIKELY)
+    drop = -float(posterior.culprit @ posterior.fit.drop)
+    at_first = enough - 1 if drop > PLAIN * noise else enough  # two against two have an error of one run's noise
+    wanted = {}
+    for duel in proof:
+        if duel.runs >= MOST:
+            return None
+        if duel.runs < enough and not duel.plain(enough - 1):
+            wanted[duel.parent] = max(at_first - duel.runs, 1)
+        elif not duel.proven:
+            wanted[duel.parent] = min(duel.runs, 8)
+    if not wanted:
+        return None
+    shares = [(culprit, max(wanted.values())), *wanted.items()]
+    # the first run of a build only introduces it
+    return Measure(tuple(Share(v, runs + (record.runs(v) == 0)) for v, runs in shares), Purpose.CONFIRM)
+
+
+def _duel(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> PairwiseProof:
+    """Fresh runs of both sides; the pair counts if its runs are within ``reach`` readings of each other on one host."""
+    slow, fast = record.readings(culprit), record.readings(parent)
+    if len(slow) and len(fast):
+        start = max(slow[0], fast[0])
+        slow, fast = slow[slow > start], fast[fast > start]
+        slow, fast = slow[record.near(slow, fast, reach)], fast[record.near(fast, slow, reach)]
+    if not len(slow) or not len(fast):
+        return PairwiseProof(parent, record.value[slow[:0]], record.value[fast[:0]], None)
+    low, high = _on_one_host(record, slow, fast)
+    variance = levels.noise**2 * (1 / len(low) + 1 / len(high))
+    freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
+    runs = min(len(low), len(high))
+    contrast = Contrast(_centre(high) - _centre(low), float(np.sqrt(variance)), freedom, runs, levels.noise)
+    return PairwiseProof(parent, low, high, contrast)
+
+
+def _on_one_host(record: Record, slow: Readings, fast: Readings) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The values of both sides as if the first host had measured all: hosts that both sides share may differ in speed."""
+    low, high = record.value[slow], record.value[fast]
+    hosts = np.unique(record.host[slow])
+    middle = {h: (low[record.host[slow] == h].mean() + high[record.host[fast] == h].mean()) / 2 for h in hosts}
+    for host in hosts[1:]:
+        low[record.host[slow] == host] -= middle[host] - middle[hosts[0]]
+        high[record.host[fast] == host] -= middle[host] - middle[hosts[0]]
+    return low, high
+
+
+def _centre(values: NDArray[np.float64]) -> float:
+    """Mean without the extremes, where there are enough values to have some."""
+    if len(values) < 5:
+        return float(np.median(values))
+    cut = max(1, len(values) // 8)
+    return float(np.sort(values)[cut:-cut].mean())

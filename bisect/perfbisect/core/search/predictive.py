@@ -1,0 +1,125 @@
+"""What the model expects of a measurement not yet made, for every class of culprits.
+
+Two numbers decide how much a measurement tells: how far apart the classes' predictions lie, and how
+uncertain each of them is. What is read is the level of a build less what is known of the host's drift, from
+references beside it and from the readings before: so both are asked of combinations of levels.
+The predictions are those of the most probable cell of the model, conditional
+on what each build has shown already: a build well known to be fast predicts the same under all classes
+and so promises nothing, however open the question whether it is "bad" may look.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.inference.hypotheses import Classes
+from perfbisect.core.inference.posterior import Posterior
+from perfbisect.core.inference.state_space import Levels
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Separation:
+    """Of what a measurement reads, in s.d. and variances of one run; all of one shape."""
+
+    above: Array  # probability that it is above the mean of all predictions
+    between: Array  # variance between the classes' predictions
+    within: Array  # variance given the class, no run noise and no drift
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """Of the levels of O candidates and of the M builds, in log units and units of s².
+
+    The first index of an array of O + M runs over the candidates, then over the builds.
+    """
+
+    candidates: int
+    mean: Array  # (O + M, C), up to a constant: with the culprit on the fast side of a candidate within its class
+    jump: Array  # (O, C) what is added with the culprit on the slow side, 0 if the class lies on one side
+    slow_side: Array  # (O, C) probability of that
+    fast_side: Array  # (O, C)
+    left: Array  # (O + M, C) of a step at each class once the readings are known: its size is uncertain
+    step: Array  # (C,) that uncertainty, times the probability of the class
+    covariance: Array  # (O + M, O + M), the classes' steps given
+    s: float
+
+    def against(self, one: Array, other: Array, trust: Array) -> Separation:
+        """Of a reading of each candidate less a combination of the builds' levels: shapes (O, B).
+
+        Combination b of candidate o is  ``trust[o, b]`` · ``one[o]`` + (1 - ``trust[o, b]``) · ``other[o]``,  where
+        ``one`` and ``other`` (O, M) weigh the builds. All but ``above`` are polynomials in that trust, so that
+        nothing of the size O · B · M is needed.
+        """
+        o = self.candidates
+        turn = one - other
+        mean, mean_turn = (
+            self.mean[:o] - other @ self.mean[o:],
+            turn @ self.mean[o:],
+        )  # (O, C): mean - trust · mean_turn
+        left, left_turn = self.left[:o] - other @ self.left[o:], turn @ self.left[o:]
+        own, cross, builds = self.covariance[:o, :o], self.covariance[:o, o:], self.covariance[o:, o:]
+        variance = _quadratic(
+            np.diagonal(own) - 2 * (other * cross).sum(axis=1) + ((other @ builds) * other).sum(axis=1),
+            (turn * cross).sum(axis=1) - ((other @ builds) * turn).sum(axis=1),
+            ((turn @ builds) * turn).sum(axis=1),
+            trust,
+        )
+        steps = _quadratic(left**2 @ self.step, (left * left_turn) @ self.step, left_turn**2 @ self.step, trust)
+
+        weight = np.concatenate((self.fast_side, self.slow_side), axis=1)  # (O, 2 C)
+        level, level_turn = np.concatenate((mean, mean + self.jump), axis=1), np.tile(mean_turn, 2)
+        level = level - (weight * level).sum(axis=1, keepdims=True)
+        level_turn = level_turn - (weight * level_turn).sum(axis=1, keepdims=True)
+        between = _quadratic(
+            (weight * level**2).sum(axis=1), (weight * level * level_turn).sum(axis=1), (weight * level_turn**2).sum(axis=1), trust
+        )  # fmt: skip
+        higher = level[:, None] > trust[:, :, None] * level_turn[:, None]
+        above = (higher @ weight[:, :, None])[:, :, 0]
+        return Separation(
+            np.clip(above, 1e-9, 1 - 1e-9),
+            np.maximum(between, 0.0) / self.s**2,
+            np.maximum(variance, 1e-9) + np.maximum(steps, 0.0),
+        )
+
+
+def _quadratic(constant: Array, linear: Array, square: Array, trust: Array) -> Array:
+    """(constant - 2 linear · t + square · t²) of each row for all t of ``trust`` (O, B)."""
+    return constant[:, None] - 2 * linear[:, None] * trust + square[:, None] * trust**2
+
+
+def predict(
+    levels: Levels, classes: Classes, posterior: Posterior, candidates: Sequence[int], builds: Sequence[int]
+) -> Prediction:
+    """Predict ``candidates``; ``builds`` gives for each the row of its readings so far, -1 if there are none."""
+    fit, pi = posterior.fit, posterior.culprit
+    slow = classes.slow.astype(np.float64)
+    shares = [slow[b] if b >= 0 else classes.share(v) for v, b in zip(candidates, builds, strict=True)]
+    share = np.concatenate((np.array(shares, np.float64).reshape(len(shares), -1), slow))  # (O + M, C)
+    row = np.array([*builds, *range(len(slow))])
+    splits = (share > 0) & (share < 1)
+    label = np.where(splits, 0.0, share)
+    alike = (row[:, None] == row[None]) & (row >= 0) | np.eye(len(row), dtype=bool)
+
+    walk = fit.walk * (share * classes.prior) @ share.T
+    np.fill_diagonal(walk, fit.walk * share @ classes.prior)
+    layout = fit.layout + np.where(row >= 0, fit.odd[row], 0.0)
+    prior = fit.base + walk + layout * alike  # (O + M, O + M)
+    cross = prior[:, len(candidates) :]  # with the builds' levels
+    y = levels.mean[fit.law] - fit.centre
+    solved = np.linalg.solve(fit.covariance, np.column_stack((y, slow, cross.T)))
+    solved_y, solved_z, solved_c = solved[:, 0], solved[:, 1 : 1 + slow.shape[1]], solved[:, 1 + slow.shape[1] :]
+
+    left = label - cross @ solved_z
+    decoy_left = np.where(splits, share, label) - cross @ solved_z
+    mean = (cross @ solved_y)[:, None] + fit.drop * left + fit.decoy * decoy_left[:, fit.decoy_class]
+    options = slice(len(candidates))
+    slow_side = np.where(splits, share, 0.0)[options] * pi
+    return Prediction(
+        candidates=len(candidates), mean=mean, jump=np.where(splits, fit.drop, 0.0)[options], slow_side=slow_side,
+        fast_side=pi - slow_side, left=left, step=pi / np.maximum(fit.drop_precision, 1e-9),
+        covariance=prior - cross @ solved_c, s=fit.s,
+    )  # fmt: skip

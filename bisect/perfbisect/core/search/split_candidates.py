@@ -1,0 +1,70 @@
+"""Which candidates are worth building next: those that would split what is believed most evenly.
+
+A candidate splits the range into its ancestors and the rest. The best split of the whole belief is the
+median of the posterior; the likeliest classes are looked at one by one besides, each for the point nearest
+that median and for its own middle. What may not build counts for less, and what other hosts are measuring
+cuts the range beforehand, so that no two hosts ask the same question.
+"""
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.inference.dataset import Record
+from perfbisect.core.inference.hypotheses import Classes
+from perfbisect.core.inference.posterior import Posterior
+
+Array = NDArray[np.float64]
+
+EXPLORED = 4  # classes that are looked at
+
+
+def splits(
+    record: Record, classes: Classes, posterior: Posterior, chance: Array, busy: Collection[int], *, may_build: bool
+) -> list[int]:
+    """Candidates without readings that would split the likeliest classes, best first for each."""
+    open_ = chance > 0
+    open_[list(record.builds)] = False
+    open_[[*record.same, *busy]] = False
+    parts = _parts(classes, busy)
+    if not may_build:
+        built = np.zeros_like(open_)
+        built[list(record.built)] = True
+        open_ &= built
+    if not open_.any():
+        return []
+    found: list[int] = []
+
+    def take(weight: Array, among: NDArray[np.bool_] | None = None) -> None:
+        split = np.zeros(len(weight))
+        for part in parts:  # what each answer to the questions in flight would leave
+            mass = float(weight[part].sum())
+            if mass > 0:
+                below = classes.reach.sums(np.where(part, weight, 0.0))
+                split += below * (mass - below) / mass
+        promise = np.where(open_ if among is None else open_ & among, split * chance, -1.0)
+        promise[np.isnan(promise)] = -1.0
+        best = int(promise.argmax())
+        if promise[best] > 1e-9 and best not in found:
+            found.append(best)
+
+    overall = classes.spread(posterior.culprit)
+    take(overall)
+    likely = np.argsort(-np.where(classes.members > 1, posterior.culprit, -1.0), kind="stable")[:EXPLORED]
+    for index in likely:
+        if classes.members[index] < 2 or posterior.culprit[index] < 1e-4:
+            continue
+        members = classes.of == index
+        take(overall, members)
+        take(np.where(members, classes.weight / classes.prior[index], 0.0))
+    return found
+
+
+def _parts(classes: Classes, busy: Collection[int]) -> list[NDArray[np.bool_]]:
+    """The range cut by the candidates that other hosts are measuring."""
+    parts = [np.ones(len(classes.of), bool)]
+    for candidate in sorted(busy):
+        below = classes.reach.ancestors(candidate)
+        parts = [cut for part in parts for cut in (part & below, part & ~below) if cut.any()]
+    return parts

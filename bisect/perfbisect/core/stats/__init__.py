@@ -1,0 +1,1 @@
+"""Distributions, variance components and ratios of paired measurements."""

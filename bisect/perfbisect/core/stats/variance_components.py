@@ -1,0 +1,210 @@
+"""How much runs of one and the same build vary, and what that allows to see.
+
+Runs are nested in visits: a visit starts the server on a fresh copy of its data, and what it drew there (addresses,
+the order of its pages) all of its runs share. With v visits of r runs, values x[i][j] being logarithms,
+
+    mean square within    MSW = Σᵢⱼ (x[i][j] - x̄[i])² / (N - v)          estimates σw²
+    mean square between   MSB = Σᵢ rᵢ (x̄[i] - x̄)² / (v - 1)              estimates σw² + r₀ σb²,
+                          r₀  = (N - Σᵢ rᵢ²/N) / (v - 1)                  which is r where all visits have r runs
+
+so σb² = (MSB - MSW) / r₀, or 0: the analysis of variance for one random effect (Searle, Casella and McCulloch, Variance
+Components, 1992, chapter 3). The interval of σb² + σw² is that of Graybill and Wang for sums of mean squares (Confidence
+intervals on nonnegative linear combinations of variances, JASA 75, 1980). How often to repeat at which level follows
+from the costs as Kalibera and Jones have it (Rigorous benchmarking in reasonable time, ISMM 2013).
+
+An embedded library is opened anew for every run. Its "visits" are then only rounds, one after another, and what differs
+between them is drift of the machine, which a hunt cancels by taking turns: it is no part of the noise of a run.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.metrics import value
+from perfbisect.core.stats.distributions import t_quantile
+
+ENOUGH = 6  # runs of an A/A without which older hunts know better
+WILD = 6.0  # s.d. from the median of its visit from which on a run is an accident
+Z_LOW, Z_HIGH = -1.959964, 1.959964  # of a 95 % interval
+# Of chi-square with 1 to 6 degrees of freedom.
+FEW_LOW = (0.000982, 0.050636, 0.215795, 0.484419, 0.831212, 1.237344)  # 2.5 %
+FEW_HIGH = (5.023886, 7.377759, 9.348404, 11.143287, 12.832502, 14.449375)  # 97.5 %
+Z_POWER = 0.841621  # 80 %
+LEAST = 0.001  # s.d. of a run that is believed at least
+STEP = 0.018  # between neighbouring values of a percentile in sysbench's histogram
+MOST = 50  # repetitions that are advised, where nothing else speaks against more
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One run of an A/A."""
+
+    visit: int
+    value: float  # natural logarithm of the metric
+    sampling: float | None = None  # variance of ``value`` that its seconds explain if they are independent
+    seconds: float = 1.0  # of its window
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Variation of one build; s.d. are of logarithms, so 0.01 is 1 %."""
+
+    visits: int
+    runs: int
+    wild: int  # runs left out as accidents
+    shared: bool  # the runs of a visit share a start of a server
+    between: float | None  # s.d. between visits; None when one visit, or one run in each, cannot tell
+    within: float | None  # s.d. between the runs of a visit
+    run: float  # s.d. of one run as a hunt meets it
+    low: float  # 95 % interval of ``run``
+    high: float
+    freedom: float  # degrees of freedom of ``run``
+    second: float | None  # s.d. of one second within a run; None when samples do not tell
+
+
+def noise_in(runs: Sequence[tuple[int, RunFacts]], metric: str) -> Noise | None:
+    """The noise of a metric in the runs of an A/A, each with the number of its visit; None where nothing tells."""
+    timed = []
+    for visit, run in runs:
+        measured = value(run, metric)
+        if measured is not None and measured > 0:
+            timed.append(Timed(visit, math.log(measured), _sampling(run, metric), run.seconds))
+    shared = len({run.visit for _, run in runs}) < len(runs)
+    return noise_of(timed, shared)
+
+
+def noise_of(runs: Sequence[Timed], shared: bool) -> Noise | None:
+    """The noise in the runs of an A/A; None where they are too few to vary (two runs at least)."""
+    if len(runs) < 2:
+        return None
+    tame = _tame(runs)
+    level = np.array([run.value for run in tame])
+    _, group = np.unique([run.visit for run in tame], return_inverse=True)
+    size = np.bincount(group).astype(np.float64)
+    mean = np.bincount(group, level) / size
+    n, v = len(level), len(size)
+    inside = float(((level - mean[group]) ** 2).sum())
+    outside = float((size * (mean - level.mean()) ** 2).sum())
+    msw = inside / (n - v) if n > v else None
+    msb = outside / (v - 1) if v > 1 else None
+    second = _second(tame)
+    if msw is None or msb is None:
+        square, few = (msb, v - 1) if msb is not None else (msw or 0.0, n - v)
+        low, high = (math.sqrt(square * factor) for factor in _factors(few))
+        within = None if msw is None else math.sqrt(msw)
+        return Noise(v, n, len(runs) - n, shared, None, within, math.sqrt(square), low, high, few, second)
+    even = (n - float((size**2).sum()) / n) / (v - 1)
+    between = max(0.0, msb - msw) / even
+    weights = (1 / even, 1 - 1 / even) if shared else (0.0, 1.0)
+    squares, freedoms = (msb, msw), (v - 1, n - v)
+    total = (between if shared else 0.0) + msw
+    low, high = _interval([w * s for w, s in zip(weights, squares, strict=True)], freedoms)
+    low, high = min(low, total), max(high, total)
+    spread = sum((w * s) ** 2 / f for w, s, f in zip(weights, squares, freedoms, strict=True))
+    freedom = total**2 / spread if spread else float(n - 1)
+    return Noise(
+        v, n, len(runs) - n, shared, math.sqrt(between), math.sqrt(msw), math.sqrt(total), math.sqrt(low),
+        math.sqrt(high), freedom, second,
+    )  # fmt: skip
+
+
+def at_least(noise: float, metric: str) -> float:
+    """The s.d. of a run with which a hunt may begin: no metric is as exact as a quiet afternoon makes it look."""
+    return max(noise, STEP / math.sqrt(12) if metric in ("p95", "p99") else LEAST)
+
+
+def smallest_drop(noise: Noise, visits: int, runs: float) -> float:
+    """The smallest drop that ``visits`` of ``runs`` runs each on either side show at 95 % in four cases of five.
+
+    As a fraction. The noise is as well known as the A/A has made it, and a little better by the runs themselves.
+    """
+    within = noise.within if noise.within is not None else noise.run
+    between = (noise.between or 0.0) if noise.shared else 0.0
+    error = math.sqrt(2 * (between**2 / visits + within**2 / (visits * runs)))
+    freedom = noise.freedom + 2 * (visits - 1)
+    return 1 - math.exp(-(t_quantile(Z_HIGH, freedom) + t_quantile(Z_POWER, freedom)) * error)
+
+
+def repeats(cost: float, cost_above: float, variance: float, variance_above: float) -> int:
+    """How often to repeat within one unit of the level above, for the least error at a given total cost.
+
+    ``cost`` is that of one repetition, ``cost_above`` what a new unit above costs besides; the variances are each
+    level's own.
+    """
+    if variance_above <= 0:
+        return MOST
+    return max(1, min(MOST, math.ceil(math.sqrt(cost_above / cost * variance / variance_above))))
+
+
+def best_runs(noise: Noise, run_cost: float, visit_cost: float) -> int:
+    """Runs in each visit; costs in seconds, of a run and of opening a visit."""
+    if not noise.shared or noise.between is None or noise.within is None:
+        return 1
+    return repeats(run_cost, visit_cost, noise.within**2, noise.between**2)
+
+
+def best_seconds(noise: Noise, seconds: float, run_cost: float) -> int | None:
+    """Seconds of a run, where it is ``seconds`` now and costs ``run_cost`` in all; None when nothing tells."""
+    if noise.second is None:
+        return None
+    whole = noise.run if noise.within is None else noise.within  # what differs between visits no longer run averages
+    return repeats(1.0, max(run_cost - seconds, 0.0), noise.second**2, whole**2 - noise.second**2 / seconds)
+
+
+def _sampling(run: RunFacts, metric: str) -> float | None:
+    """Variance of the logarithm of a run's QPS that its report intervals explain, if they are independent."""
+    if metric != "qps" or len(run.samples) < 3 or min(run.samples) <= 0:
+        return None
+    seconds = np.array(run.samples)
+    return float(seconds.var(ddof=1) / seconds.mean() ** 2 / len(seconds))
+
+
+def _tame(runs: Sequence[Timed]) -> list[Timed]:
+    """The runs without accidents."""
+    visits: dict[int, list[float]] = {}
+    for run in runs:
+        visits.setdefault(run.visit, []).append(run.value)
+    centre = {visit: float(np.median(values)) for visit, values in visits.items()}
+    away = np.abs([run.value - centre[run.visit] for run in runs])
+    telling = np.sort(away)[len(visits) :]  # in each visit one run is the median itself, or about
+    if len(telling) < 5:
+        return list(runs)
+    limit = WILD * 1.4826 * float(np.median(telling))
+    if not limit:  # a percentile comes in steps, and most runs are on the same: another step is no accident
+        return list(runs)
+    return [run for run, far in zip(runs, away, strict=True) if far <= limit]
+
+
+def _second(runs: Sequence[Timed]) -> float | None:
+    """S.d. of one second."""
+    told = [run.sampling * run.seconds for run in runs if run.sampling is not None]
+    return math.sqrt(float(np.mean(told))) if told else None
+
+
+def _factors(freedom: float) -> tuple[float, float]:
+    """By what a mean square is multiplied for the ends of its 95 % interval."""
+    return freedom / _chi_square(Z_HIGH, freedom), freedom / _chi_square(Z_LOW, freedom)
+
+
+def _interval(parts: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of what ``parts``, mean squares times their weights, sum up to."""
+    total = sum(parts)
+    ends = [_factors(freedom) for freedom in freedoms]
+    down = math.sqrt(sum(((1 - low) * part) ** 2 for part, (low, _) in zip(parts, ends, strict=True)))
+    up = math.sqrt(sum(((high - 1) * part) ** 2 for part, (_, high) in zip(parts, ends, strict=True)))
+    return max(0.0, total - down), total + up
+
+
+def _chi_square(z: float, freedom: float) -> float:
+    """The quantile of chi-square where the normal's is ``z``, one of the two ends of a 95 % interval.
+
+    Few degrees of freedom from tables, more by Wilson and Hilferty's formula (2 % low at worst).
+    """
+    table = FEW_LOW if z < 0 else FEW_HIGH
+    if freedom <= len(table):
+        return float(np.interp(freedom, np.arange(1, len(table) + 1), table))
+    share = 2 / (9 * freedom)
+    return float(freedom * (1 - share + z * math.sqrt(share)) ** 3)

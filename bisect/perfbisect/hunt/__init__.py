@@ -1,0 +1,1 @@
+"""The application: set up a hunt or a trial, lock hosts, run the loop."""

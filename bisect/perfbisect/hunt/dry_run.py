@@ -1,0 +1,41 @@
+"""`bisect run --dry-run`: every command, for both ends."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from perfbisect.core.domain.settings import Settings
+from perfbisect.host.connect import connect
+from perfbisect.lab.dry_run import Part, Subject, rehearse
+from perfbisect.recipes.asked import load_asked
+from perfbisect.recipes.find import load_host
+
+
+def lines(settings: Settings) -> Iterator[str]:
+    """What would be run at the bad end, and where that is different at the good end."""
+    bad = parts_of(settings, settings.bad_commit)
+    yield f"# {settings.bad}, {settings.bad_commit}"
+    yield from text(bad)
+    good = [part for part in parts_of(settings, settings.good_commit) if part not in bad]
+    yield ""
+    if not good:
+        yield f"# {settings.good}, {settings.good_commit}: the same"
+        return
+    yield f"# {settings.good}, {settings.good_commit}: the same but for"
+    yield from text(good)
+
+
+def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:
+    """The commands for one commit, on the first host."""
+    builder, workload = load_asked(settings)
+    entry = load_host(settings.host, settings.hosts_path)
+    makes = load_host(entry.built_elsewhere, settings.hosts_path) if entry.built_elsewhere else None
+    where = connect(entry), entry, connect(makes) if makes else None, makes
+    return rehearse(Subject(*where, builder, settings.variant, workload, Path(settings.repository), commit))
+
+
+def text(parts: Sequence[Part]) -> Iterator[str]:
+    """Parts as a script that explains itself."""
+    for part in parts:
+        yield ""
+        yield f"# {part.title}"
+        yield from part.lines

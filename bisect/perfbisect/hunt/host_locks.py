@@ -1,0 +1,39 @@
+"""The hosts of a session are its own from its beginning to its end, and are left as they were found."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from perfbisect.errors import PerfBisectError
+from perfbisect.host.lock import Held, Waiting, hold
+from perfbisect.host.protocol import Host
+from perfbisect.lab.workload import dataset
+
+if TYPE_CHECKING:
+    from perfbisect.hunt.setup import HuntSetup
+
+
+@contextmanager
+def hold_all(scene: "HuntSetup", waiting: Waiting | None, purpose: str = "") -> Iterator[dict[str, Held]]:
+    """Hold the locks of all hosts, for a hunt or another ``purpose``.
+
+    They are taken in the order of their names, so that no two hunts wait for each other. The last visit's copy of the
+    data goes before they are given back; but not after a failure, whose cause it may show.
+    """
+    hosts = {site.maker.name: site.maker for site in scene.sites if site.maker}
+    hosts |= {site.host.name: site.host for site in scene.sites}
+    with ExitStack() as stack:
+        purpose = purpose or scene.purpose
+        held = {name: stack.enter_context(hold(host, purpose, waiting)) for name, host in sorted(hosts.items())}
+        for site in scene.sites:
+            stack.push(partial(clear, site.host, held[site.host.name]))
+        yield held
+
+
+def clear(host: Host, held: Held, failure: type[BaseException] | None, *_: object) -> None:
+    """Remove what the last visit of a session has left, if that has come to its end or was interrupted."""
+    if not held.lost and (failure is None or not issubclass(failure, Exception)):
+        with suppress(PerfBisectError):  # out of reach: `bisect gc` will find it
+            held.confirm()  # after a long sleep the visit may be another's
+            dataset.remove_visit(host)

@@ -1,0 +1,54 @@
+"""Good is not an ancestor of bad: may their merge base stand in for it?"""
+
+import math
+from collections.abc import Generator
+from dataclasses import replace
+
+from perfbisect.core.domain.events import HuntEnded, HuntStarted, Warned
+from perfbisect.core.domain.orders import UNKNOWN, Found, Inconclusive, NotReproduced
+from perfbisect.core.domain.policy import Direction
+from perfbisect.core.domain.settings import Settings
+from perfbisect.errors import UsageError
+from perfbisect.hunt.loop import LabFor, Log, SearchProblem, Told, check_base
+from perfbisect.report.command import made_by
+from perfbisect.wording.verdicts import REASONS, ratio, title
+
+
+def stands_in(
+    quest: SearchProblem, started: HuntStarted, settings: Settings, log: Log, lab_for: LabFor
+) -> Generator[Told, None, bool]:
+    """Show that the merge base is as fast as good; true when it is. Where nothing is shown the hunt has ended.
+
+    Raises UsageError when it is not: then a change lies on good's own side of the fork.
+    """
+    base, good = quest.commits[0][:10], settings.good_commit[:10]
+    verdict = yield from check_base(quest, started, settings.good_commit, log, lab_for)
+    own_side = made_by(replace(settings, good=base), log.history.path)
+    match verdict:
+        case NotReproduced():
+            yield log.append(Warned(f"The merge base {base} is as fast as good and stands in for it."))
+            return True
+        case Found(step):
+            direction = Direction.RISE if step.ratio.middle > 1 else Direction.DROP
+            policy = replace(settings.policy, direction=direction)
+            between = replace(settings, good=base, bad=settings.good, policy=policy)
+            raise UsageError(
+                f"The merge base {base} does not have the speed of good {good}, so it cannot stand in for it:"
+                f" {title(quest.metric)} of good is {ratio(step.ratio)} of that of the merge base.",
+                f"To hunt the change between them: {made_by(between, log.history.path)}\n"
+                f"To hunt one on bad's own side of the fork: {own_side}",
+            )
+        case Inconclusive(reason=reason):
+            known = f"{title(quest.metric)} of good is {ratio(verdict.ratio)} of that of the merge base, and "
+            told = (
+                f"the merge base {base} is not shown to be as fast as good {good}: "
+                f"{known if math.isfinite(verdict.ratio.high) else ''}{REASONS.get(reason, reason)}"
+            )
+            yield log.append(started)  # the range is what was to be hunted, no more what was compared
+            yield log.append(
+                Warned("bad was not measured: the merge base comes first", f"To hunt without good: {own_side}")
+            )
+            yield log.append(HuntEnded(Inconclusive((), (), UNKNOWN, told)))
+            return False
+        case _:
+            raise AssertionError(f"one step was hunted, and {verdict} was found")

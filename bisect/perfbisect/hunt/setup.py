@@ -1,0 +1,381 @@
+"""From the settings of a hunt to its verdict: opens what a hunt needs, runs it under a view, closes everything."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+import click
+import msgspec
+
+from perfbisect.core.domain.events import BuildFinished, HuntEnded, HuntStarted, LabEvent, RunFinished, Warned
+from perfbisect.core.domain.facts import HostFacts
+from perfbisect.core.domain.orders import Verdict
+from perfbisect.core.domain.settings import Settings
+from perfbisect.core.inference.prior import suspected
+from perfbisect.errors import INTERRUPTED, PerfBisectError, UsageError, in_words
+from perfbisect.host.connect import connect
+from perfbisect.host.facts import read_fingerprint
+from perfbisect.host.fair_lock import FairLock
+from perfbisect.host.lock import Held, Waiting, wait
+from perfbisect.host.protocol import Host
+from perfbisect.host.ssh import SshHost
+from perfbisect.host.stoppable import StoppableHost
+from perfbisect.hunt.host_locks import hold_all
+from perfbisect.hunt.loop import Log, SearchProblem, Told, hunt
+from perfbisect.hunt.merge_base import stands_in
+from perfbisect.hunt.prior_hunts import experienced, failures_before
+from perfbisect.hunt.view import View
+from perfbisect.hunt.workers import Crew, Member, Tell, Threads
+from perfbisect.lab.build import store
+from perfbisect.lab.checks.finding import Task
+from perfbisect.lab.checks.preflight import look_at, warnings
+from perfbisect.lab.guarded_lab import Watched, changed
+from perfbisect.lab.host_lab import HostLab
+from perfbisect.lab.protocol import Lab
+from perfbisect.lab.upkeep import storage
+from perfbisect.lab.workload.fingerprint import fingerprint
+from perfbisect.recipes.asked import asked_builder, check_fit, load_asked
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.find import load_host
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.lineage import variant_of
+from perfbisect.recipes.workload import Workload
+from perfbisect.report.command import go_on_with
+from perfbisect.repository.describe import describe
+from perfbisect.repository.range import Range, read_range
+from perfbisect.repository.resolve import is_dirty, open_repository
+from perfbisect.repository.touched import touched
+from perfbisect.store.history import History
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedHost:
+    """One host of a hunt, looked at."""
+
+    entry: HostEntry
+    host: Host
+    facts: HostFacts
+    warnings: tuple[Warned, ...]
+    maker_entry: HostEntry | None  # of the host where builds are made, if that is another
+    maker: Host | None
+
+    @classmethod
+    def visit(
+        cls, name: str, settings: Settings, builder: Builder, workloads: tuple[Workload, ...], waiting: Waiting | None
+    ) -> "PreparedHost":
+        """Look at the host of that name. Raises the error of whatever is wrong there."""
+        entry = load_host(name, settings.hosts_path)
+        host = connect(entry)
+        if waiting:
+            wait(host, waiting)
+        look = look_at(Task(host, entry, settings.metric, builder, settings.variant, workloads))
+        makes = load_host(entry.built_elsewhere, settings.hosts_path) if entry.built_elsewhere else None
+        maker = connect(makes) if makes else None
+        if maker:
+            machines = [each.run(["uname", "-m"]).stdout.strip() for each in (host, maker)]
+            if machines[0] != machines[1]:
+                raise UsageError(
+                    f"Host {name} is {machines[0]} and its build_host {maker.name} is {machines[1]}: what is built there"
+                    " does not run here.",
+                    "Choose a build_host of the same architecture in hosts.toml.",
+                )
+        return cls(entry, host, read_fingerprint(host, look.answers), warnings(look), makes, maker)
+
+
+@dataclass(frozen=True, slots=True)
+class HuntSetup:
+    """Everything a hunt stands on, loaded and checked."""
+
+    settings: Settings
+    builder: Builder
+    workload: Workload
+    sites: tuple[PreparedHost, ...]
+    span: Range
+    warnings: tuple[Warned, ...]
+
+    @classmethod
+    def set_up(
+        cls,
+        settings: Settings,
+        waiting: Waiting | None = None,
+        span: Range | None = None,
+        workloads: tuple[Workload, ...] = (),
+    ) -> "HuntSetup":
+        """Load the recipes, read the range and look at the hosts. Raises the error of whatever is wrong.
+
+        With ``waiting`` a host is first looked at when nobody else measures there. ``span`` is given where no range
+        is to be read, ``workloads`` where there are several.
+        """
+        if workloads:
+            builder = asked_builder(settings)
+            check_fit(builder, workloads, settings)
+        else:
+            builder, workload = load_asked(settings)
+            workloads = (workload,)
+        settings = replace(settings, policy=replace(settings.policy, kinds=kinds_of(settings)))
+        # Where nothing is built the host need not be able to.
+        needed = builder if settings.repository else msgspec.structs.replace(builder, build=None)
+        idle: tuple[str, ...] = ()
+        if span is None:
+            span, idle = span_of(settings, builder)
+        sites = tuple(PreparedHost.visit(name, settings, needed, workloads, waiting) for name in settings.hosts)
+        warned = tuple(warning for site in sites for warning in site.warnings)
+        own = (path for path in idle if path not in (builder.suspects | workloads[0].suspects))
+        warned += tuple(Warned(f"No commit of the range touches {path}, which you suspect") for path in own)
+        if settings.repository and is_dirty(open_repository(Path(settings.repository))):
+            unseen = Warned(
+                f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first."
+            )
+            warned = (unseen, *warned)
+        return cls(settings, builder, workloads[0], sites, span, warned)
+
+    @property
+    def host(self) -> Host:
+        """The first host."""
+        return self.sites[0].host
+
+    @property
+    def facts(self) -> HostFacts:
+        """Of the first host."""
+        return self.sites[0].facts
+
+    @property
+    def purpose(self) -> str:
+        """What others are told who find the host busy."""
+        asked = self.settings
+        return f"a hunt for {asked.builder} {asked.workload}, {asked.good}..{asked.bad},"
+
+    def method(self, workload: Workload) -> str:
+        """A hash of all that a run of the workload is told."""
+        return fingerprint(self.builder, workload, [site.entry for site in self.sites])
+
+    def made(self) -> str:
+        """A hash of all that the recipe says of builds."""
+        return store.fingerprint(self.builder, variant_of(self.builder, self.settings.variant))
+
+    def lab(self, commits: tuple[str, ...], known: Mapping[str, str], site: PreparedHost | None = None) -> HostLab:
+        """A lab that measures these commits at a site (None: the first); ``known`` is the build key of each that was
+        built there before.
+        """
+        site = site or self.sites[0]
+        repository = cache(lambda: open_repository(Path(self.settings.repository)))
+        return HostLab(
+            host=site.host,
+            entry=site.entry,
+            maker=site.maker,
+            maker_entry=site.maker_entry,
+            builder=self.builder,
+            variant=self.settings.variant,
+            workload=self.workload,
+            repository=Path(self.settings.repository),
+            commits=commits,
+            describe=lambda commit: describe(repository(), commit),
+            known=known,
+            ends={
+                self.span.candidates[0]: "the merge base",  # unless it is good itself
+                self.span.candidates[-1]: "the bad end",
+                self.settings.good_commit: "the good end",
+            },
+        )
+
+    def started(self, hunt_id: int, resumed: bool) -> HuntStarted:
+        """The first event of a session."""
+        return HuntStarted(
+            hunt=hunt_id,
+            builder=self.settings.builder,
+            workload=self.settings.workload,
+            host=self.facts,
+            good=self.settings.good,
+            bad=self.settings.bad,
+            commits=self.span.commits,
+            candidates=self.span.candidates,
+            merges=self.span.merges,
+            resumed=resumed,
+            metric=self.settings.metric,
+            further=tuple(site.facts for site in self.sites[1:]),
+            kinds=self.settings.policy.kinds,
+            bases=self.span.graph.bases,
+        )
+
+
+def span_of(settings: Settings, builder: Builder) -> tuple[Range, tuple[str, ...]]:
+    """The range of a hunt, read from its repository; and the suspected paths that no commit of it touches."""
+    repository = open_repository(Path(settings.repository))
+    ends, first_parent = (settings.good_commit, settings.bad_commit), settings.first_parent
+    span = read_range(repository, *ends, builder.ignore, first_parent=first_parent)
+    found = touched(repository, *ends, settings.suspects, first_parent=first_parent)
+    suspicious = replace(span, graph=suspected(span.graph, span.candidates, found, settings.suspects))
+    return suspicious, tuple(path for path in settings.suspects if not found[path])
+
+
+def kinds_of(settings: Settings) -> tuple[str, ...]:
+    """The class of each host, by its own name if the inventory tells none; empty for a single host.
+
+    Raises UsageError for a host that is named twice, and when all changes are asked for on hosts of several classes.
+    """
+    names = settings.hosts
+    if len(names) < 2:
+        return ()
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"Host {twice[0]} is named twice.", "Name each host once.")
+    kinds = tuple(load_host(name, settings.hosts_path).kind or name for name in names)
+    if settings.policy.all_steps and len(set(kinds)) > 1:
+        raise UsageError(
+            f"All changes (--all) can be hunted on hosts of one class only; these are of {len(set(kinds))}:"
+            f" {', '.join(dict.fromkeys(kinds))}.",
+            "Hunt without --all, or on one host; or, if they are alike, give them one `class` in hosts.toml.",
+        )
+    return kinds
+
+
+def follow_anew(scene: HuntSetup, path: Path | None, view: View, waiting: Waiting | None = None) -> Verdict:
+    """Begin a hunt in the history at ``path`` and follow it to its verdict."""
+    with hold_all(scene, waiting) as held, closing(History.open(path)) as history:
+        warned = (*scene.warnings, *room_for(history, scene))
+        settings = replace(experienced(history, scene.settings), told=scene.method(scene.workload), made=scene.made())
+        scene = replace(scene, settings=settings, warnings=warned)
+        hunt_id = history.begin(scene.settings, scene.facts, scene.started(0, False), time.time())
+        return follow(history, hunt_id, scene, view, held, resumed=False)
+
+
+def room_for(history: History, scene: HuntSetup) -> tuple[Warned, ...]:
+    """Is there room for the builds and the data of the hunt, as far as earlier ones tell?"""
+    expected = storage.expected_builds(len(scene.span.candidates), scene.settings.policy.max_builds)
+    return tuple(
+        warning
+        for site in scene.sites
+        for warning in storage.too_little(
+            site.host, *history.kept(replace(scene.settings, host=site.host.name)), expected
+        )
+    )
+
+
+def go_on(hunt_id: int | None, path: Path | None, view: View, waiting: Waiting | None = None) -> Verdict:
+    """Go on with a hunt (None: the latest) of the history at ``path`` where its log ends."""
+    with closing(History.open(path)) as history:
+        hunt_id = history.latest() if hunt_id is None else hunt_id
+        scene = HuntSetup.set_up(history.settings(hunt_id), waiting)
+        if scene.span.candidates != history.candidates(hunt_id):
+            raise UsageError(
+                f"Hunt {hunt_id} cannot go on: its range in {scene.settings.repository} is not what it was.",
+                "Its recipe's ignore list or the repository has changed; begin a new hunt with: bisect run",
+            )
+        if scene.settings.told not in ("", scene.method(scene.workload)):
+            raise UsageError(
+                f"Hunt {hunt_id} cannot go on: its runs would be made in another way than before, so those of then and"
+                " of now cannot be compared.",
+                f"Workload {scene.workload.suite}/{scene.workload.name} or its files, what the recipe of"
+                f" {scene.builder.name} says of sysbench and perf, or the processors and the memory in hosts.toml have"
+                " changed: undo that, or begin a new hunt with: bisect run",
+            )
+        if scene.settings.made != (made := scene.made()):  # nothing was built, or the lab refuses to go on
+            history.remake(hunt_id, made)
+        with hold_all(scene, waiting) as held:
+            return follow(history, hunt_id, scene, view, held, resumed=True)
+
+
+def follow(
+    history: History, hunt_id: int, scene: HuntSetup, view: View, held: Mapping[str, Held], *, resumed: bool
+) -> Verdict:
+    """Hunt, showing every event, until there is a verdict. An interruption or a failure says how to go on."""
+    verdict: Verdict | None = None
+
+    def tell(event: LabEvent) -> None:
+        if threading.current_thread() is threading.main_thread():  # the history belongs to it
+            view.show(event, log.append(event)[0])
+
+    log = Log(history, hunt_id)
+    again = go_on_with(hunt_id, history.path)
+    if len(scene.sites) == 1:
+        hear((scene.host, scene.sites[0].maker), tell)
+    with closing(view):
+        try:
+            if resumed:
+                view.recall((entry.at, entry.event) for entry in history.events(hunt_id))
+            with closing(events(log, scene, held, resumed)) as told:
+                for at, event in told:
+                    view.show(event, at)
+                    verdict = event.verdict if isinstance(event, HuntEnded) else verdict
+        except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or nobody reads any more
+            view.close()
+            click.echo(f"Interrupted. What was measured is kept; go on with: {again}", err=True)
+            raise SystemExit(INTERRUPTED) from None
+        except (PerfBisectError, OSError) as trouble:
+            failure = in_words(trouble)
+            with suppress(PerfBisectError):  # of the history itself
+                history.fail(hunt_id, str(failure), time.time())
+            own = "\nIts commands are kept, too: with others, begin a new hunt." if scene.settings.quick else ""
+            failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: {again}{own}".strip()
+            raise failure from failure.__cause__
+    assert verdict is not None, "a hunt ends with a verdict"
+    return verdict
+
+
+def hear(hosts: Sequence[Host | None], tell: Tell) -> None:
+    """Let ``tell`` hear what the ways to hosts have to say: that one is lost and waited for."""
+
+    def said(sentence: str) -> None:
+        with suppress(KeyboardInterrupt):  # nobody listens any more
+            tell(Warned(sentence))
+
+    for each in hosts:
+        if isinstance(each, SshHost):
+            each.link.tell = said
+
+
+def events(log: Log, scene: HuntSetup, held: Mapping[str, Held], resumed: bool) -> Generator[Told]:
+    """Everything that happens in one session of a hunt, the warnings before it included."""
+    settings = scene.settings
+    hosts = settings.hosts if len(scene.sites) > 1 else ()
+    quest = SearchProblem(scene.span.graph, scene.span.candidates, settings.policy, settings.metric, hosts)
+    started = scene.started(log.hunt, resumed)
+    known: dict[str, dict[str, str]] = {name: {} for name in settings.hosts}
+    loaded: dict[str, dict[str, str]] = {name: {} for name in settings.hosts}
+    for _, event in log.entries:
+        if isinstance(event, BuildFinished):
+            known[event.host or settings.host][event.facts.commit] = event.facts.key
+        elif isinstance(event, RunFinished):
+            loaded[event.host or settings.host][event.facts.commit] = event.facts.dataset
+    begun = [entry.event for entry in log.history.events(log.hunt) if isinstance(entry.event, HuntStarted)]
+    first = {facts.name: facts for event in reversed(begun) for facts in event.hosts}  # at the very start
+
+    quiet: dict[str, FairLock] = defaultdict(FairLock)  # of each host: one thing at a time
+
+    def watched(site: PreparedHost, commits: tuple[str, ...]) -> Watched:
+        lab = scene.lab(commits, known[site.host.name], site)
+        then = first.get(site.host.name, site.facts)
+        lab.loaded, lab.memory, lab.cores = loaded[site.host.name], then.memory_mib, then.cores
+        lab.quiet = quiet[site.host.name]
+        if site.maker:
+            lab.quiet_maker = quiet[site.maker.name]
+        return Watched(lab, site.host, held[site.host.name], site.facts)
+
+    def member(site: PreparedHost, commits: tuple[str, ...]) -> Member:
+        stop = threading.Event()
+        maker = StoppableHost(site.maker, stop) if site.maker else None
+        lab = watched(replace(site, host=StoppableHost(site.host, stop), maker=maker), commits)
+        return Member(site.host.name, lab, stop, partial(hear, (site.host, site.maker)))
+
+    def lab(commits: tuple[str, ...]) -> Lab | Crew:
+        if len(scene.sites) == 1:
+            return watched(scene.sites[0], commits)
+        return Threads(tuple(member(site, commits) for site in scene.sites))
+
+    before = {facts.name: facts for event in begun for facts in event.hosts}
+    for warning in scene.warnings:
+        yield log.append(warning)
+    for site in scene.sites:
+        if site.facts.name in before:
+            for warning in changed(site.host.name, before[site.facts.name], site.facts):
+                yield log.append(warning)
+    # Once bad is built the merge base was shown to stand in for good; what it is measured since is not to undo that.
+    bad_is_known = any(event.facts.commit == quest.commits[-1] for _, event in log.entries)
+    if not (scene.span.good_is_ancestor or bad_is_known or (yield from stands_in(quest, started, settings, log, lab))):
+        return
+    failed = () if resumed or settings.retry_failed else failures_before(log.history, settings, log.began)
+    yield from hunt(quest, started, log, lab, failed)

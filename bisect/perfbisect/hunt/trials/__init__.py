@@ -1,0 +1,1 @@
+"""Builds measured in rounds, without a search: `bisect noise` and `bisect compare`."""

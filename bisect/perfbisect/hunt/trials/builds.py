@@ -1,0 +1,57 @@
+"""The builds that `bisect compare` is given: revisions, and prebuilt binaries as NAME=PATH."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.trials import Subject
+from perfbisect.errors import UsageError
+from perfbisect.hunt.resolve import with_commits
+from perfbisect.lab.build.prebuilt import UNPACKERS, is_tarball
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.find import load_host
+
+FORM = "Write NAME=PATH: a folder in which it is installed on the host, or a tarball on this machine."
+
+
+def read_subjects(words: Sequence[str], settings: Settings, builder: Builder) -> tuple[Settings, list[Subject]]:
+    """What is to be compared, and the settings with what it takes to build those that are revisions.
+
+    Raises UsageError for fewer than two, for a name that is given twice, and for what does not exist.
+    """
+    here = load_host(settings.host, settings.hosts_path).address == "local"
+    subjects = [named(word, settings.host, here=here) for word in words]
+    names = [subject.name for subject in subjects]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"{twice} is given twice.", "Give each build a name of its own: NAME=PATH for binaries.")
+    if len(subjects) < 2:
+        raise UsageError(
+            "A comparison takes at least two builds; the first is the base.",
+            "How much one build varies against itself is told by: bisect noise",
+        )
+    revisions = [subject.name for subject in subjects if not subject.path]
+    if not revisions:
+        return replace(settings, repository="", variant=""), subjects
+    settings, commits = with_commits(settings, builder, revisions)
+    commit_of = dict(zip(revisions, commits, strict=True))
+    return settings, [replace(each, commit=commit_of.get(each.name, "")) for each in subjects]
+
+
+def named(word: str, host: str, *, here: bool) -> Subject:
+    """One build; ``here`` says whether the host is this machine."""
+    name, is_path, path = word.partition("=")
+    if not is_path:
+        return Subject(word)
+    if not name or not path:
+        raise UsageError(f"'{word}' lacks its {'path' if name else 'name'}.", FORM)
+    if here or is_tarball(path):
+        local = Path(path).expanduser().absolute()
+        if not (local.is_file() if is_tarball(path) else local.is_dir()):
+            what = "file" if is_tarball(path) else "folder"
+            advice = FORM if is_tarball(path) else f"{FORM} Tarballs end in {', '.join(UNPACKERS)}."
+            raise UsageError(f"There is no {what} {local} for {name}.", advice)
+        return Subject(name, path=str(local))
+    if not PurePosixPath(path).is_absolute():
+        raise UsageError(f"The folder {path} of {name} is on host {host}, but its path does not begin with /.", FORM)
+    return Subject(name, path=path)

@@ -1,0 +1,70 @@
+"""What a trial stands on: recipes, workloads and a host that was looked at."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.trials import Asked, Kind, Subject, Work
+from perfbisect.host.lock import Waiting
+from perfbisect.hunt.setup import HuntSetup
+from perfbisect.recipes.overrides import overridden, typed
+from perfbisect.recipes.workload import Workload
+from perfbisect.repository.describe import describe
+from perfbisect.repository.range import Range
+from perfbisect.repository.resolve import open_repository
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that a trial stands on, loaded and looked at; nothing is built yet."""
+
+    asked: Asked
+    scene: HuntSetup
+    workloads: tuple[Workload, ...]
+    waiting: Waiting | None
+
+    @classmethod
+    def make(
+        cls,
+        kind: Kind,
+        settings: Settings,
+        subjects: Sequence[Subject],
+        workloads: Mapping[str, Workload],
+        rounds: int,
+        runs: int,
+        waiting: Waiting | None,
+    ) -> "Plan":
+        """Look at the host, as before a hunt; ``workloads`` are as their suites have them."""
+        names = tuple(subject.commit or subject.name for subject in subjects)
+        alone = Range(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
+        run = tuple(overridden(each, settings.overrides) for each in workloads.values())
+        scene = HuntSetup.set_up(settings, waiting, alone, run)
+        works = tuple(
+            Work(name, each.group, each.warmup, each.time, scene.method(each))
+            for name, each in zip(workloads, run, strict=True)
+        )
+        changed = typed(next(iter(workloads.values())), settings.overrides)
+        asked = Asked(
+            kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects), works,
+            rounds, runs,
+        )  # fmt: skip
+        return cls(asked, scene, run, waiting)
+
+    @property
+    def purpose(self) -> str:
+        """What others are told who find the host busy."""
+        names = ", ".join(subject.name for subject in self.asked.subjects)
+        what = "an A/A" if self.asked.kind is Kind.NOISE else "a comparison"
+        return f"{what} of {self.asked.builder}, {names},"
+
+    def commits(self) -> list[Commit]:
+        """What people know of the commits that are measured."""
+        found = [subject.commit for subject in self.asked.subjects if subject.commit]
+        if not found:
+            return []
+        with closing(open_repository(Path(self.scene.settings.repository))) as repository:
+            return [describe(repository, commit) for commit in dict.fromkeys(found)]

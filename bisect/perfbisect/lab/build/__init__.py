@@ -1,0 +1,1 @@
+"""From a commit to an installed build on a host."""

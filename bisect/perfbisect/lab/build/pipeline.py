@@ -1,0 +1,284 @@
+"""From a commit to an installed system, with ccache.
+
+Everything happens at fixed paths below ``root/work/BUILDER``: ``source``, an empty ``build``, and ``prefix``, where it
+is installed before it moves to its place among the finished builds. All builds see the same paths and the same
+environment, so that only the commit makes a difference. Configure, compile and install are one job on the host.
+"""
+
+import re
+import shlex
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.errors import BuildFailed, EnvironmentFailure
+from perfbisect.host import facts, jobs
+from perfbisect.host.conditions import SYSTEM
+from perfbisect.host.outcome import TIMED_OUT, no_space
+from perfbisect.host.programs import absent
+from perfbisect.host.protocol import Host
+from perfbisect.lab.build import ccache, checkout, store
+from perfbisect.lab.build.binary_hash import hash_artifacts
+from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, STAGE, Output
+from perfbisect.lab.build.requirements import NEEDED, lacking_for, own_packages
+from perfbisect.lab.build.toolchain import Toolchain, toolchain
+from perfbisect.lab.upload import recipe
+from perfbisect.recipes.builder import Builder, Variant
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.lineage import build_of, variant_of
+from perfbisect.recipes.placeholders import fill, fill_text
+from perfbisect.recipes.versions import version_text
+from perfbisect.recipes.when import TreeFacts, applied
+
+PREFIX = "build-"  # of the names of builds' jobs
+# Prints the steps that the last build took.
+_STEPS = 'cat "$1/steps" 2>/dev/null || :'
+_EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf build prefix ccache.log && mkdir build && cat steps 2>/dev/null || :'
+_REMEMBER = 'printf "%s" "$2" >"$1/steps" && cat "$1/ccache.log" 2>/dev/null || :'
+_SAVE_LOG = 'mkdir -p "${2%/*}" && cp -- "$1" "$2"'
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Steps done of steps known in one stage of a build; ``total`` 0 when unknown."""
+
+    stage: str  # "checkout", "configure", "compile", "install"
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A commit that is built: what that cost, and the recipe as it is for this commit."""
+
+    facts: BuildFacts
+    builder: Builder  # its conditions applied
+    version: str  # of the system, "" when the recipe cannot tell
+    prefix: PurePosixPath | None = None  # where it is installed, if that is not among our finished builds
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a commit is built."""
+
+    builder: Builder  # its conditions applied
+    version: str  # of the system, "" when the recipe cannot tell
+    commands: tuple[tuple[str, list[str]], ...]  # stage, argv
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """One builder's place on one host."""
+
+    host: Host
+    entry: HostEntry
+    builder: Builder
+    name: str  # of the variant
+    variant: Variant  # before the recipe's conditions
+    tools: Toolchain
+    bare: PurePosixPath  # the repository on the host: ``lab.source.mirror``
+
+    @property
+    def work(self) -> PurePosixPath:
+        """The folder of the fixed paths."""
+        return self.host.root / "work" / self.builder.place
+
+
+def workshop(host: Host, entry: HostEntry, builder: Builder, variant: str, bare: PurePosixPath) -> Workshop:
+    """What builds of a variant ("" is the recipe's own choice) need on a host.
+
+    Raises EnvironmentFailure, naming the packages to install, when the host lacks a program.
+    """
+    name = variant or builder.variant
+    settings = variant_of(builder, name)
+    how = build_of(builder)
+    if lacks := lacking_for(host, [*NEEDED], how, settings):
+        system = facts.ask(host, SYSTEM) or ""
+        raise absent(lacks, host.name, system, own_packages(how))
+    ccache.share(host, entry.ccache_remote)
+    return Workshop(host, entry, builder, name, settings, toolchain(host, settings), bare)
+
+
+def key_of(shop: Workshop, sha: str) -> str:
+    """The key of the build of a commit, whether there is one or not."""
+    return _key(shop, sha, present(shop, sha))
+
+
+def end_all(host: Host, *, but: str = "") -> jobs.Job | None:
+    """End the builds that run, but for the one whose job has that name; that one is returned if it runs."""
+    spared = None
+    for job in jobs.running(host):
+        if but and job.name == but:
+            spared = job
+        elif job.name.startswith(PREFIX):
+            jobs.kill(host, job)
+    return spared
+
+
+def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
+    """Build commit ``sha``, or find it built. Yields progress; what was built is the return value.
+
+    A build of it that still runs, because whoever began it was killed, is followed to its end. Closing the generator
+    ends the build and leaves nothing running. Raises BuildFailed when the commit does not configure, compile or
+    install, JobLost when the host was restarted meanwhile, EnvironmentFailure when something else is the host's fault.
+    """
+    began = time.monotonic()
+    paths = present(shop, sha)
+    key = _key(shop, sha, paths)
+    if found := store.find(shop.host, key, sha):
+        return Built(found.facts, _resolved(shop, paths, found.version), found.version)
+    yield Progress("checkout")
+    job = end_all(shop.host, but=_job_name(shop, key))
+    if job is None:
+        checkout.checkout(shop.host, shop.bare, sha, shop.work / "source", shop.builder.ignore)
+    plan = plan_for(shop, sha, paths)
+    how = build_of(plan.builder)
+    steps = shop.host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(shop.work)], timeout=600).stdout
+    output = Output(expected=int(steps) if steps.isdecimal() else 0)
+    job = job or jobs.start(
+        shop.host,
+        ["sh", "-c", _script(plan.commands)],
+        name=_job_name(shop, key),
+        cwd=shop.work / "build",
+        env=plan.env,
+        timeout=how.timeout,
+        merged=True,
+    )
+    status = yield from _follow(shop.host, job, output)
+    if status:
+        raise _failure(shop, sha, key, job, output, status, how.timeout)
+    try:
+        binary = hash_artifacts(shop.host, shop.work / "prefix", how.artifacts) if how.artifacts else key
+    except FileNotFoundError as absent:
+        output.error, output.stage = f"it did not install {absent}", INSTALL
+        raise _failure(shop, sha, key, job, output, 0, how.timeout) from None
+    hits, misses = ccache.count(
+        shop.host.run(["sh", "-c", _REMEMBER, "remember", str(shop.work), str(output.steps)]).stdout
+    )
+    built = BuildFacts(sha, key, binary, time.monotonic() - began, hits, misses, reused=False, log="")
+    built = store.keep(shop.host, built, plan.version, shop.work / "prefix", job.folder / "stdout")
+    jobs.remove(shop.host, job)
+    return Built(built, plan.builder, plan.version)
+
+
+def plan_for(shop: Workshop, sha: str, paths: frozenset[str]) -> Plan:
+    """How commit ``sha``, which is checked out, is built; ``paths`` as ``present`` has them.
+
+    Without commands where the recipe has no [build], which only a rehearsal comes to see.
+    """
+    version = _version(shop, sha)
+    resolved = _resolved(shop, paths, version)
+    values = _values(shop, resolved, sha, version)
+    if resolved.build is None:
+        return Plan(resolved, version, (), {})
+    how = resolved.build
+    stages = ((CONFIGURE, how.configure), (COMPILE, how.compile), (INSTALL, how.install))
+    commands = tuple((stage, fill(command, values)) for stage, commands in stages for command in commands)
+    return Plan(resolved, version, commands, _environment(shop, resolved, values))
+
+
+def _key(shop: Workshop, sha: str, paths: frozenset[str]) -> str:
+    tree = checkout.filtered_tree(shop.host, shop.bare, sha, shop.builder.ignore)
+    return store.key_of(shop.builder, shop.variant, shop.tools, tree, paths, sha)
+
+
+def _job_name(shop: Workshop, key: str) -> str:
+    """What the job of a build is called, so that it is known again."""
+    return f"{PREFIX}{shop.builder.name}-{key}"
+
+
+def _follow(host: Host, job: jobs.Job, output: Output) -> Generator[Progress, None, int]:
+    lines = jobs.wait(host, job)
+    try:
+        while True:
+            if output.read(next(lines)):
+                yield Progress(output.stage, output.done, output.total)
+    except StopIteration as end:
+        status: int = end.value
+        return status
+    finally:
+        lines.close()
+
+
+def present(shop: Workshop, sha: str) -> frozenset[str]:
+    """Those of the paths that the recipe's conditions ask for which the tree has."""
+    asked = {path for block in shop.builder.when for path in (block.file, block.missing) if path}
+    return checkout.present(shop.host, shop.bare, sha, asked)
+
+
+def _version(shop: Workshop, sha: str) -> str:
+    """What the recipe's version command says of the checkout; "" when it fails, or there is none."""
+    if not shop.builder.version:
+        return ""
+    checkout = shop.work / "source"
+    values = {"source": str(checkout), "recipe": str(recipe.place(shop.host, shop.builder)), "commit": sha}
+    said = shop.host.run(fill(shop.builder.version, values), cwd=checkout, check=False)
+    return version_text(said.stdout) if said.ok else ""
+
+
+def _resolved(shop: Workshop, paths: frozenset[str], version: str) -> Builder:
+    """The recipe as it is for a tree of that version which has those of the paths asked for."""
+    return applied(shop.builder, TreeFacts(version, paths.__contains__, shop.tools.name, shop.tools.version))
+
+
+def _values(shop: Workshop, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
+    """The placeholders of a build."""
+    variant = variant_of(resolved, shop.name)
+    return {
+        "source": str(shop.work / "source"),
+        "recipe": str(recipe.place(shop.host, shop.builder)),
+        "commit": sha,
+        "version": version,
+        "build": str(shop.work / "build"),
+        "prefix": str(shop.work / "prefix"),
+        "cc": f"ccache {variant.cc}",
+        "cxx": f"ccache {variant.cxx}",
+        "cflags": variant.cflags,
+        "ldflags": variant.ldflags,
+        "jobs": shop.entry.jobs or facts.ask(shop.host, facts.CORES) or 1,
+    }
+
+
+def _script(commands: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """One shell script that runs every command of a build until one fails, saying which stage it is in."""
+    lines = []
+    for stage, command in commands:
+        words = shlex.join(command)
+        lines += [f"printf '%s\\n' {shlex.quote(f'{STAGE}{stage}: {words}')}", f"{words} || exit"]
+    return "\n".join(lines)
+
+
+def _environment(shop: Workshop, builder: Builder, values: dict[str, str | int]) -> dict[str, str]:
+    cache = ccache.environment(shop.host.root, shop.work, shop.entry.ccache_size)
+    fixed = {
+        "TZ": "UTC",
+        "SOURCE_DATE_EPOCH": "315532800",  # 1980: the first year that every archive format can hold
+        "ZERO_AR_DATE": "1",
+        "GIT_CEILING_DIRECTORIES": str(shop.work),  # a repository around our root is not the one being built
+    }
+    return cache | fixed | {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
+
+
+def _failure(
+    shop: Workshop, sha: str, key: str, job: jobs.Job, output: Output, status: int, limit: float
+) -> BuildFailed | EnvironmentFailure:
+    """What a failed build means, its log saved."""
+    host = shop.host
+    log = host.root / "logs" / f"{shop.builder.name}-{sha[:10]}-{key[:10]}.log"
+    if output.host_trouble.startswith("no space") or facts.is_full(host):
+        return no_space(host.name, f"the build of {sha[:10]} stopped at: {output.why()}")
+    host.run(["sh", "-c", _SAVE_LOG, "save", str(job.folder / "stdout"), str(log)])
+    jobs.remove(host, job)
+    if output.host_trouble:
+        return EnvironmentFailure(
+            f"the build of {sha[:10]} stopped on host {host.name}: {output.host_trouble}",
+            f"Fewer jobs at once, with `jobs` in hosts.toml, need less memory. See {log}.",
+        )
+    # ccache makes paths relative to the build folder
+    reason = re.sub(rf"(?:{re.escape(str(shop.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", output.why())
+    if status in (TIMED_OUT, 128 + 9):
+        reason = f"not done after {limit:g} s"
+    return BuildFailed(f"{sha[:10]} does not {output.stage}: {reason}", stage=output.stage, log=str(log))

@@ -1,0 +1,180 @@
+"""Binaries that somebody else has built: a folder on the host, or a tarball on this machine.
+
+A folder is used where it is, through the same path as every build, and never written. A tarball travels to the host
+once and is kept among the finished builds, so that ``bisect gc`` knows it.
+"""
+
+import hashlib
+import re
+import time
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+import msgspec
+
+from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure, UsageError
+from perfbisect.host.facts import is_full
+from perfbisect.host.outcome import no_space
+from perfbisect.host.programs import require
+from perfbisect.host.protocol import Host
+from perfbisect.lab.build import store
+from perfbisect.lab.build.binary_hash import hash_artifacts
+from perfbisect.lab.build.pipeline import Built
+from perfbisect.lab.upload import recipe
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.placeholders import fill
+from perfbisect.recipes.versions import version_text
+from perfbisect.recipes.when import TreeFacts, applied
+
+UNPACKERS = {
+    ".tar": (), ".tar.gz": ("gzip",), ".tgz": ("gzip",), ".tar.bz2": ("bzip2",), ".tar.xz": ("xz",), ".tar.zst": ("zstd",),
+}  # fmt: skip
+"""Endings of tarballs, and the program that each needs on the host."""
+
+LONG = 3600.0  # seconds: reading everything of a large system
+ATTEMPTS = 3  # at sending a tarball during which a connection broke off
+
+_ADVICE = "Give the folder in which it is installed, with its bin or lib, or a tarball of that."
+
+# Names, contents and links of everything below $1; times, owners and modes tell nothing.
+_FINGERPRINT = """\
+cd -- "$1" || exit
+{ find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum -- && find . -type l -printf '%p %l\\n' | LC_ALL=C sort
+} | sha256sum
+"""
+_READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir -p "$1.part/prefix"'
+# A single folder at the top is the release's own name and is left out, unless it is one that installed systems have.
+_UNPACKED = """\
+cd -- "$1.part" 2>/dev/null || { [ -d "$1" ]; exit; }
+[ ! -d inner ] || { rm -rf prefix && mv -T inner prefix; } || exit
+set -- "$1" "$2" prefix/* prefix/.[!.]*
+if [ $# = 4 ] && [ -d "$3" ] && [ ! -e "$4" ]; then
+    case ${3#prefix/} in
+        bin | sbin | lib | lib64 | libexec) ;;
+        *) mv -T -- "$3" inner && rmdir prefix && mv -T inner prefix || exit;;
+    esac
+fi
+printf '%s\n' "$2" >log && find . -type f -exec sync -- {} + && rm -rf "$1" && mv -T -- "$1.part" "$1"
+"""
+
+
+def is_tarball(path: str) -> bool:
+    """Whether a path ends as tarballs do."""
+    return path.endswith(tuple(UNPACKERS))
+
+
+def take(host: Host, builder: Builder, name: str, path: str) -> Built:
+    """The system in the folder of the host or the tarball of this machine at ``path``, by the ``name`` people gave it.
+
+    Of the recipe's conditions those on the version hold or not by what the installed system tells; those on a tree or
+    a compiler never hold. Raises UsageError when there is no such system, EnvironmentFailure when the host cannot
+    unpack it.
+    """
+    began = time.monotonic()
+    tarball = _unpack(host, path) if is_tarball(path) else ""
+    prefix = store.prefix(host, tarball) if tarball else _folder(host, path)
+    contents = _fingerprint(host, prefix)
+    version = _version(host, builder, path, prefix)
+    known = _resolved(builder, version)
+    try:
+        artifacts = known.build.artifacts if known.build else []
+        binary = hash_artifacts(host, prefix, artifacts) if artifacts else contents
+        if known.library and not host.run(["test", "-f", str(prefix / known.library)], check=False).ok:
+            raise FileNotFoundError(known.library)
+    except FileNotFoundError as absent:
+        raise UsageError(f"{path} is no installed {builder.name}: it has no {absent}.", _ADVICE) from absent
+    facts = BuildFacts(name, tarball or contents, binary, time.monotonic() - began, 0, 0, reused=True, log="")
+    return Built(facts, known, version, None if tarball else prefix)
+
+
+def _resolved(builder: Builder, version: str) -> Builder:
+    """The recipe for an installed system of that version."""
+    told = [block for block in builder.when if not (block.file or block.missing)]
+    return applied(msgspec.structs.replace(builder, when=told), TreeFacts(version, lambda _: False, "", ""))
+
+
+def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> str:
+    """What the installed system says that it is; "" where the recipe does not ask."""
+    if not builder.installed_version:
+        return ""
+    values = {"prefix": str(prefix), "recipe": str(recipe.place(host, builder))}
+    try:
+        said = host.run(fill(builder.installed_version, values)).stdout
+    except ConnectionLost:
+        raise
+    except EnvironmentFailure as failure:
+        raise UsageError(f"{path} is no installed {builder.name}: {failure}", _ADVICE) from failure
+    # programs begin with their own path, which may hold a number
+    if version := version_text(re.sub(r"(?<!\S)/\S*", "", said)):
+        return version
+    raise UsageError(f"{path} does not tell its version: it said {said.strip()[:80]!r}.", _ADVICE)
+
+
+def _folder(host: Host, path: str) -> PurePosixPath:
+    """Where a folder of the host really is: what links lead to it may change meanwhile."""
+    found = host.run(["readlink", "-f", "--", path], check=False).stdout.removesuffix("\n")
+    if not found or not host.run(["test", "-d", found], check=False).ok:
+        raise UsageError(f"There is no folder {path} on host {host.name}.", _ADVICE)
+    return PurePosixPath(found)
+
+
+def _fingerprint(host: Host, folder: PurePosixPath) -> str:
+    """A hash of what a folder holds: equal for equal names, contents and links."""
+    told = host.run(["sh", "-c", _FINGERPRINT, "fingerprint", str(folder)], timeout=LONG)
+    if told.stderr:
+        raise EnvironmentFailure(f"{folder} on host {host.name} cannot be read: {told.stderr.splitlines()[0]}")
+    return told.stdout[:32]
+
+
+def _unpack(host: Host, path: str) -> str:
+    """The key of a tarball, which is there among the builds of the host when this returns."""
+    try:
+        with Path(path).open("rb") as file:
+            key = hashlib.file_digest(file, "sha256").hexdigest()[:32]
+            place = store.folder(host, key)
+            if host.run(["test", "-d", str(place)], check=False).ok:
+                return key
+            for left in reversed(range(ATTEMPTS)):
+                try:
+                    _send(host, file, path, place)
+                    break
+                except ConnectionLost:
+                    if not left:
+                        raise
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.", _ADVICE) from error
+    host.run(["sh", "-c", _UNPACKED, "unpacked", str(place), path], timeout=LONG)
+    return key
+
+
+def _send(host: Host, file: BinaryIO, path: str, place: PurePosixPath) -> None:
+    """Stream a tarball to where the host unpacks it."""
+    programs = next(programs for ending, programs in UNPACKERS.items() if path.endswith(ending))
+    require(host, programs)
+    host.run(["sh", "-c", _READY, "ready", str(place)], timeout=600)
+    through = [f"--use-compress-program={program}" for program in programs]
+    unpack = [
+        "tar",
+        "-x",
+        *through,
+        "--no-same-owner",
+        "--no-same-permissions",
+        "-f",
+        "-",
+        "-C",
+        f"{place}.part/prefix",
+    ]
+    file.seek(0)
+    try:
+        with host.stream(unpack) as target:
+            while chunk := file.read(1 << 16):
+                try:
+                    target.sendall(chunk)
+                except OSError:  # tar has ended, and says why
+                    break
+    except CommandFailed as failure:
+        if is_full(host):
+            raise no_space(host.name, f"{path} is not unpacked") from failure
+        said = failure.output.strip().splitlines()
+        raise UsageError(f"{path} is damaged, or no tarball: {said[0] if said else failure}.") from failure

@@ -1,0 +1,127 @@
+"""The finished builds of a host: ``root/builds/KEY/`` with ``prefix/``, ``log`` and ``build.json``.
+
+A build appears there in one rename, facts and all, so that a folder of that name is always a whole build.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+import msgspec
+
+from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.host.protocol import Host
+from perfbisect.lab.build.toolchain import Toolchain
+from perfbisect.lab.upload.recipe import archive
+from perfbisect.recipes.builder import Builder, Variant
+from perfbisect.recipes.lineage import build_of
+
+_LAYOUT = "2"  # part of every key: raise it when what a build folder holds changes its meaning
+
+# Cut short anywhere and run again, it goes on. What was installed is written to the disk first, so that a build which
+# is there is whole even after a power failure.
+_KEEP = """\
+set -e
+mkdir -p "${1%/*}"
+if [ -d "$2" ]; then
+    rm -rf "$1.part"; mkdir "$1.part"
+    cp -- "$3" "$1.part/log"
+    cat >"$1.part/build.json"
+    find "$2" "$1.part" -type f -exec sync -- {} +
+    mv -T -- "$2" "$1.part/prefix"
+fi
+[ ! -d "$1.part" ] || { rm -rf "$1"; mv -T -- "$1.part" "$1"; }
+"""
+# The time of a build's folder, $3 if it is ours, is that of its last use.
+_POINT = 'mkdir -p "${2%/*}" && rm -rf "$2" && ln -s -- "$1" "$2" && { [ -z "$3" ] || touch -c -- "$3"; }'
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What is remembered of a build. The recipe is not: its parts that do not concern the build may change meanwhile."""
+
+    facts: BuildFacts
+    version: str  # of the system, as the recipe's version command told it
+
+
+def key_of(builder: Builder, variant: Variant, tools: Toolchain, tree: str, present: Collection[str], sha: str) -> str:
+    """The key of a build: everything that can change it, and nothing else.
+
+    What the recipe's conditions make of it follows from the tree, the toolchain and those of the paths asked for that
+    are ``present``, in the tree or among what is ignored; so these and the conditions stand for it.
+    """
+    recipe = _recipe(builder, variant)
+    return _hash(recipe | {
+        "tree": tree,
+        "present": sorted(present),
+        "toolchain": tools.identity,
+        "commit": sha if "{commit}" in recipe["commands"] else "",
+    })[:32]  # fmt: skip
+
+
+def fingerprint(builder: Builder, variant: Variant) -> str:
+    """A hash of all that a recipe says of how commits are built."""
+    return _hash(_recipe(builder, variant))[:16]
+
+
+def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
+    build = msgspec.structs.replace(build_of(builder), needs=[], packages={})
+    commands = json.dumps(msgspec.to_builtins(build)) + json.dumps(msgspec.to_builtins(builder.when))
+    told = {
+        "layout": _LAYOUT,
+        "commands": commands,
+        "version": builder.version,
+        "variant": [variant.cc, variant.cxx, variant.cflags, variant.ldflags],
+        "files": hashlib.sha256(archive(builder)).hexdigest() if "{recipe}" in commands else "",
+    }
+    return told | {"home": builder.home} if builder.home else told  # built where it is measured, it may remember that
+
+
+def _hash(parts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def folder(host: Host, key: str) -> PurePosixPath:
+    """Where the build with that key is, or would be."""
+    return host.root / "builds" / key
+
+
+def prefix(host: Host, key: str) -> PurePosixPath:
+    """Where the build with that key is installed."""
+    return folder(host, key) / "prefix"
+
+
+def find(host: Host, key: str, sha: str) -> Kept | None:
+    """A finished build, told for commit ``sha``; None when there is none, or it cannot be read: it is made anew."""
+    found = host.run(["cat", str(folder(host, key) / "build.json")], check=False)
+    if not found.ok:
+        return None
+    try:
+        kept = msgspec.json.decode(found.stdout, type=Kept)
+    except msgspec.DecodeError:
+        return None
+    facts = replace(kept.facts, commit=sha, seconds=0.0, cache_hits=0, cache_misses=0, reused=True)
+    return Kept(facts, kept.version)
+
+
+def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:
+    """Move what was installed to its place for good, with its log and facts; returns the facts, the log's place set."""
+    place = folder(host, facts.key)
+    facts = replace(facts, log=str(place / "log"))
+    stdin = msgspec.json.encode(Kept(facts, version)).decode()
+    host.run(["sh", "-c", _KEEP, "keep", str(place), str(installed), str(log)], stdin=stdin, timeout=600)
+    return facts
+
+
+def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
+    """Make ``root/work/BUILDER/prefix`` lead to a finished build, or to what is installed ``elsewhere``; return that path.
+
+    It is where the build was installed, so paths that it remembers are right again; and it is the same, and as long,
+    for every build that is measured.
+    """
+    fixed = host.root / "work" / builder / "prefix"
+    installed, ours = (elsewhere, "") if elsewhere else (prefix(host, key), str(folder(host, key)))
+    host.run(["sh", "-c", _POINT, "point", str(installed), str(fixed), ours])
+    return fixed

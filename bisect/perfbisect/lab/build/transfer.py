@@ -1,0 +1,56 @@
+"""A finished build, brought from the host that made it to the one that measures it: a tar stream through us."""
+
+from contextlib import suppress
+
+from perfbisect.errors import ConnectionLost, EnvironmentFailure
+from perfbisect.host.protocol import Host
+from perfbisect.lab.build import store
+
+ATTEMPTS = 3  # at a stream during which a connection broke off
+
+_READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir "$1.part"'
+_DONE = '[ ! -d "$1.part" ] || { find "$1.part" -type f -exec sync -- {} + && rm -rf "$1" && mv -T -- "$1.part" "$1"; }'
+
+
+def ship(maker: Host, builder: str, key: str, host: Host) -> None:
+    """Bring the build with that key to ``host``, if it is not there.
+
+    Raises EnvironmentFailure when the build remembers where it was installed, and that is another place on ``host``.
+    """
+    place, there = store.folder(maker, key), store.folder(host, key)
+    if host.run(["test", "-f", str(there / "build.json")], check=False).ok:
+        return
+    if maker.root != host.root:
+        _refuse_rooted(maker, builder, key, host)
+    for left in reversed(range(ATTEMPTS)):
+        maker.run(["test", "-d", str(place)])  # which also waits for a host that is gone, as the next one does
+        host.run(["sh", "-c", _READY, "ready", str(there)], timeout=600)
+        try:
+            _stream(maker, ["tar", "-cf", "-", "-C", str(place), "."], host, ["tar", "-xf", "-", "-C", f"{there}.part"])
+            break
+        except ConnectionLost:
+            if not left:
+                raise
+    host.run(["sh", "-c", _DONE, "done", str(there)], timeout=600)
+
+
+def _stream(maker: Host, pack: list[str], host: Host, unpack: list[str]) -> None:
+    """What ``pack`` writes goes to ``unpack``.
+
+    Each says itself how it ended: first the one that packs, for the other would take a stream that broke off for a
+    damaged one; but only the other, when it is that which has ended early.
+    """
+    with host.stream(unpack) as target, suppress(ConnectionError), maker.stream(pack) as source:
+        while chunk := source.recv(1 << 16):
+            target.sendall(chunk)
+
+
+def _refuse_rooted(maker: Host, builder: str, key: str, host: Host) -> None:
+    fixed = str(maker.root / "work" / builder / "prefix")
+    found = maker.run(["grep", "-rlF", "-m1", "-e", fixed, str(store.prefix(maker, key))], check=False, timeout=600)
+    if found.ok:
+        raise EnvironmentFailure(
+            f"builds of {builder} remember that they were installed below {maker.root} on host {maker.name}, and the root"
+            f" folder of host {host.name} is {host.root}",
+            f"Give both hosts the same `root` in hosts.toml, or let {host.name} build by itself.",
+        )

@@ -1,0 +1,86 @@
+"""Is the machine ours alone, and does it agree with us about the time?"""
+
+import time
+from collections.abc import Iterator
+
+from perfbisect.host import jobs, lock
+from perfbisect.host.conditions import CLOCK_SOURCE, PORTS, SYNCHRONISED, TIME
+from perfbisect.host.facts import CORES, LOAD, ask
+from perfbisect.lab.checks.finding import Finding, Level, Look
+from perfbisect.lab.server.service import FIRST_PORT
+
+BUSY = 0.5  # load average for each core above which measurements suffer
+ASTRAY = 2.0  # seconds between its clock and ours from which on times in reports mislead
+QUICK = frozenset({"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "stp", "tod", "timebase"})
+OURS = range(FIRST_PORT, FIRST_PORT + 10)  # where servers of hunts listen
+
+
+def load(look: Look) -> Iterator[Finding]:
+    """Does anything else work there?"""
+    average, cores = look.answers.get(LOAD), look.answers.get(CORES)
+    if average is None or not cores:
+        return
+    if average > BUSY * cores:
+        yield Finding(
+            Level.WARNING,
+            "load",
+            f"host {look.name} is busy: its load average is {average:.1f} on {cores} cores",
+            "Find out with `top` what runs there, and stop it.",
+        )
+    else:
+        yield Finding(Level.OK, "load", f"the load average is {average:.1f} on {cores} cores")
+
+
+def others(look: Look) -> Iterator[Finding]:
+    """Who measures there now, and what an earlier hunt may have left running."""
+    host = look.task.host
+    if owner := lock.holder(host):
+        yield Finding(
+            Level.WARNING,
+            "lock",
+            f"host {look.name} is taken: {owner} is measuring there",
+            "Wait for it with --wait, or stop it.",
+        )
+        return
+    yield Finding(Level.OK, "lock", "nobody is measuring there")
+    if left := (*jobs.running(host), *jobs.orphaned(host)):
+        yield Finding(
+            Level.NOTE,
+            "jobs",
+            f"an earlier hunt left {len(left)} of its jobs running on host {look.name}: {left[0].id}"
+            + (", …" if len(left) > 1 else ""),
+            "The next hunt there ends them.",
+        )
+    if taken := sorted((look.answers.get(PORTS) or frozenset()) & frozenset(OURS)):
+        yield Finding(
+            Level.NOTE,
+            "ports",
+            f"something listens on port {taken[0]} of host {look.name}, where servers of hunts do: one may be left over",
+            f"sudo ss -ltnp 'sport = :{taken[0]}' names it; hunts take the next free port.",
+        )
+
+
+def clock(look: Look) -> Iterator[Finding]:
+    """Is reading the clock quick, and is it right?"""
+    source = look.answers.get(CLOCK_SOURCE)
+    if source and source not in QUICK:
+        yield Finding(
+            Level.WARNING,
+            "clock",
+            f"host {look.name} reads the time from {source}, which is slow: every operation that is timed pays for it",
+            "Its kernel log says why not from tsc: sudo dmesg | grep -i clocksource",
+        )
+    before = time.time()
+    there = ask(look.task.host, TIME)
+    after = time.time()
+    if there is not None and not before - ASTRAY < there < after + ASTRAY:
+        away = there - (before + after) / 2
+        yield Finding(
+            Level.WARNING,
+            "clock",
+            f"the clock of host {look.name} is {abs(away):.0f} s {'ahead of' if away > 0 else 'behind'} ours",
+            "sudo timedatectl set-ntp true",
+        )
+    elif look.answers.get(SYNCHRONISED) is False:
+        text = f"the clock of host {look.name} follows no time server, and may be set in the middle of a hunt"
+        yield Finding(Level.NOTE, "clock", text, "sudo timedatectl set-ntp true")

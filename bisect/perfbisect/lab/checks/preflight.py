@@ -1,0 +1,63 @@
+"""The look at a host: whole for `bisect doctor`; before a hunt, of the same, what stands in its way.
+
+What cannot work is refused, what may spoil the result is a warning with advice.
+"""
+
+from collections.abc import Iterator
+
+from perfbisect.core.domain.events import Warned
+from perfbisect.host import conditions, facts
+from perfbisect.host.facts import Fact, ask_all, fingerprint_facts
+from perfbisect.lab.checks.contention import clock, load, others
+from perfbisect.lab.checks.counters import counters, device
+from perfbisect.lab.checks.finding import Finding, Level, Look, Task
+from perfbisect.lab.checks.processor import clock_speed, layout, sharing
+from perfbisect.lab.checks.space import space, swap
+from perfbisect.lab.checks.tools import check_pinning, drivers, tools
+from perfbisect.lab.workload import lua, sysbench
+from perfbisect.recipes.workload import Workload
+
+CHECKS = (tools, drivers, space, counters, device, load, others, clock_speed, sharing, layout, swap, clock)
+"""The most serious first."""
+
+ASKED: tuple[Fact[object], ...] = (
+    facts.ONLINE, facts.LOAD, conditions.SYSTEM, conditions.SWAP, conditions.STEAL, conditions.THROTTLED,
+    conditions.TURBO_SWITCH, conditions.CLOCK_SOURCE, conditions.SYNCHRONISED, conditions.PORTS, conditions.DRIVERS,
+)  # fmt: skip
+
+
+def look_at(task: Task) -> Look:
+    """Ask the host everything that takes no more than a glance."""
+    host = task.host
+    answers = ask_all(host, (*fingerprint_facts(host), *ASKED, facts.free(host.root), conditions.reflinks(host)))
+    return Look(task, answers, answers.get(conditions.SYSTEM) or "")
+
+
+def findings(look: Look) -> Iterator[Finding]:
+    """Everything there is to say of the host.
+
+    Raises UsageError for a workload that sysbench cannot run, and for settings in hosts.toml that do not fit the host.
+    """
+    for workload in look.task.workloads or ():
+        check_workload(workload)
+    check_pinning(look)
+    for check in CHECKS:
+        yield from check(look)
+
+
+def check_workload(workload: Workload) -> None:
+    """Raise UsageError for a workload that sysbench cannot run; of a command nobody can tell beforehand."""
+    if not workload.command:
+        sysbench.command(workload, lua.measured(workload))
+        lua.preparing(workload)
+
+
+def warnings(look: Look) -> tuple[Warned, ...]:
+    """What is told before a hunt. Raises EnvironmentFailure for the first thing that makes it meaningless."""
+    told = []
+    for finding in findings(look):
+        if finding.level is Level.REFUSED:
+            raise finding.failure()
+        if finding.level is Level.WARNING:
+            told.append(Warned(finding.text, finding.advice))
+    return tuple(told)

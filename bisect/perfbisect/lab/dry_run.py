@@ -1,0 +1,188 @@
+"""What a hunt would run for a commit, told command by command; nothing of it is run.
+
+Everything is put together by those who would run it. Of the hosts themselves only little is asked: memory, cores and
+compiler, what perf can count, who we are there and which port is free. What would be copied there, the checkout and
+small files, goes to a scratch folder of this machine, whose name then gives way to that of the host's root folder.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host import jobs
+from perfbisect.host.facts import CORES, MEMORY_MIB, ask
+from perfbisect.host.local import LocalHost
+from perfbisect.host.protocol import Host
+from perfbisect.lab.build import checkout, pipeline
+from perfbisect.lab.build.toolchain import Toolchain, toolchain
+from perfbisect.lab.measure import perf, visit
+from perfbisect.lab.progress import Steps
+from perfbisect.lab.server import config
+from perfbisect.lab.server.installation import System
+from perfbisect.lab.server.service import Service, disguise, driver_options, site
+from perfbisect.lab.upload import recipe
+from perfbisect.lab.workload import command, dataset, lua, sysbench
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.lineage import variant_of
+from perfbisect.recipes.placeholders import Values, fill
+from perfbisect.recipes.workload import Workload
+
+PID = 2**31 - 1  # stands for the processes of a server
+BESIDE = "&  # ends when it is told to stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Commands that are run one after the other."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is asked: a commit, and how it would be built and measured."""
+
+    host: Host
+    entry: HostEntry
+    maker: Host | None  # where builds are made, if not there
+    maker_entry: HostEntry | None
+    builder: Builder
+    variant: str
+    workload: Workload
+    repository: Path
+    commit: str
+
+
+def rehearse(subject: Subject) -> tuple[Part, ...]:
+    """The commands of the build, of loading data, of a visit and of a run."""
+    with TemporaryDirectory(prefix="perfbisect-") as folder:
+        scratch = LocalHost(subject.host.name, PurePosixPath(folder))
+        plan = _plan(subject, scratch)
+        made, measured = tuple(_build(subject, plan)), tuple(_measurement(subject, scratch, plan))
+    maker = subject.maker or subject.host
+    parts = *_there(made, folder, str(maker.root)), *_there(measured, folder, str(subject.host.root))
+    return tuple(part for part in parts if part.lines)
+
+
+def _there(parts: Iterable[Part], folder: str, root: str) -> Iterator[Part]:
+    """The parts with the paths that they have on a host."""
+    for part in parts:
+        yield Part(part.title.replace(folder, root), tuple(line.replace(folder, root) for line in part.lines))
+
+
+def _plan(subject: Subject, scratch: LocalHost) -> tuple[pipeline.Plan, PurePosixPath]:
+    """How the commit is built, and the folder of that."""
+    builder, commit = subject.builder, subject.commit
+    host, entry = subject.maker or subject.host, subject.maker_entry or subject.entry
+    making = Steps(checkout.mirror(scratch, subject.repository, builder.place, [commit]))
+    for _ in making:
+        pass
+    bare = making.result
+    name = subject.variant or builder.variant
+    variant = variant_of(builder, name)
+    try:
+        tools = toolchain(host, variant)
+    except EnvironmentFailure:  # `bisect doctor` tells what is missing
+        tools = Toolchain("", "", "")
+    entry = msgspec.structs.replace(entry, jobs=entry.jobs or ask(host, CORES) or 1)
+    shop = pipeline.Workshop(scratch, entry, builder, name, variant, tools, bare)
+    checkout.checkout(scratch, bare, commit, shop.work / "source", builder.ignore)
+    return pipeline.plan_for(shop, commit, pipeline.present(shop, commit)), shop.work
+
+
+def _build(subject: Subject, planned: tuple[pipeline.Plan, PurePosixPath]) -> Iterator[Part]:
+    plan, work = planned
+    where = (
+        f" on host {subject.maker.name}, which sends the result to host {subject.host.name}" if subject.maker else ""
+    )
+    if plan.builder.build is None:
+        left_out = (
+            f"# left out: the recipe of {plan.builder.name} has no [build]; a hunt needs one that extends it by that"
+        )
+        yield Part(f"build, in {work / 'build'}{where}", (left_out,))
+        return
+    yield Part("environment of the build", tuple(f"{name}={shlex.quote(value)}" for name, value in plan.env.items()))
+    yield Part(f"build, in {work / 'build'}{where}", tuple(shlex.join(argv) for _, argv in plan.commands))
+
+
+def _measurement(subject: Subject, scratch: LocalHost, planned: tuple[pipeline.Plan, PurePosixPath]) -> Iterator[Part]:
+    host, entry, workload = subject.host, subject.entry, subject.workload
+    plan, work = planned
+    cores = ask(host, CORES) or 1
+    prefix = work / "prefix"
+    values: Values = {
+        "recipe": str(recipe.place(scratch, subject.builder)), "commit": subject.commit, "version": plan.version,
+        "prefix": str(prefix), "jobs": entry.jobs or cores,
+        **config.sizes(entry, ask(host, MEMORY_MIB) or 0, cores),
+    }  # fmt: skip
+    system = System(subject.commit, "", prefix, plan.builder, values)
+    folder = dataset.visit_folder(host)
+    service = None
+    if server := plan.builder.server:
+        service = Service(
+            host, server, {**values, **site(host, folder)}, folder, disguise(host, server), entry.server_cpus
+        )
+        written = config.configuration(plan.builder, service.values)
+        yield Part(f"configuration of the server, {service.values['config']}", tuple(written.splitlines()))
+    if asked := plan.builder.dataset.format_command:
+        lines = _steps(service, [asked]) if service else [shlex.join(dataset.format_argv(system, folder))]
+        yield Part("the format of its data: builds that print the same share what was loaded once", tuple(lines))
+    placed = lua.place(scratch, workload)
+    yield Part("loading the data", tuple(_loading(system, workload, placed, folder, service)))
+    bench = visit.RunContext(host, entry, workload, placed, perf.counts(host), False, False)
+    timed = visit.timed(visit.Visit(bench, system, 0, folder, "", service), [PID] if service else [])
+    line = _told(timed.argv, timed.env, timed.cpus).replace(f"-p {PID}", "-p SERVER")
+    yield Part(f"a visit, on a copy of that, in {timed.cwd}", tuple(_served(service, line)))
+
+
+def _loading(
+    system: System, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service | None
+) -> Iterator[str]:
+    filled = command.values(system, workload, placed, folder, service)
+    load = [shlex.join(fill(argv, filled)) for argv in workload.prepare_commands]
+    options = driver_options(system.builder, service)
+    env = lua.environment(workload, placed, folder / "data", system.library)
+    if script := lua.preparing(workload):
+        there = lua.on_host(placed, workload, script)
+        load.append(_told(sysbench.prepare_command(workload, there, options), env))
+    if service is None:
+        yield from load
+        return
+    check = []
+    if workload.check:
+        there = lua.on_host(placed, workload, lua.checking(workload))
+        check.append(_told(sysbench.check_command(there, options), env))
+    yield from _steps(service, service.recipe.initialise)
+    create, settle = (_steps(service, argvs) for argvs in (service.recipe.create, service.recipe.settle))
+    yield from _served(replace(service, cpus=""), *create, *load, *settle, *check)
+
+
+def _served(service: Service | None, *lines: str) -> Iterator[str]:
+    """What is run while the server is up, and before and after that."""
+    if service is None:
+        yield from lines
+        return
+    [ready] = _steps(service, [service.recipe.ready])
+    yield f"{_told(service.argv(service.recipe.start), service.env, service.cpus)} {BESIDE}"
+    yield f"until {ready}; do sleep 0.1; done"
+    yield from lines
+    yield from _steps(service, [service.recipe.stop]) if service.recipe.stop else ["kill -s TERM SERVER"]
+
+
+def _steps(service: Service, argvs: Iterable[Sequence[str]]) -> list[str]:
+    """Commands of the server's recipe."""
+    return [_told(service.argv(argv), service.env) for argv in argvs]
+
+
+def _told(argv: Sequence[str], env: Mapping[str, str], cpus: str = "") -> str:
+    """A command with the variables and the processors that it is given."""
+    return " ".join(
+        [*(f"{name}={shlex.quote(value)}" for name, value in env.items()), shlex.join([*jobs.pinned(cpus), *argv])]
+    )

@@ -1,0 +1,79 @@
+"""A lab whose host is looked at between measurements: is it as it was, is there room, is it still ours?"""
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from perfbisect.core.domain.events import LabEvent, Warned
+from perfbisect.core.domain.facts import HostFacts
+from perfbisect.core.domain.host_changes import differences
+from perfbisect.core.domain.orders import Measure
+from perfbisect.host.conditions import THROTTLED
+from perfbisect.host.facts import CORES, KERNEL, SETTINGS, Fact, ask_all, free
+from perfbisect.host.lock import Held
+from perfbisect.host.outcome import no_space
+from perfbisect.host.protocol import Host
+from perfbisect.lab.checks.space import GIB, LITTLE, TOO_LITTLE
+from perfbisect.lab.protocol import Lab
+
+# What can change without anybody noticing. All are files of the kernel: asking takes milliseconds.
+PASSING: tuple[Fact[object], ...] = (CORES, KERNEL, THROTTLED)
+SET = {name: SETTINGS[name] for name in ("governor", "turbo", "smt", "aslr", "huge pages")}
+
+
+def changed(host: str, before: HostFacts, after: HostFacts) -> tuple[Warned, ...]:
+    """What to say when a host is not what it was earlier in the hunt."""
+    found = differences(before, after)
+    advice = "Runs from before and after that may differ for this reason alone: set it back, or begin a new hunt."
+    return (Warned(f"host {host} has changed during this hunt: {', '.join(found)}", advice),) if found else ()
+
+
+@dataclass
+class Watched:
+    """Measures with ``lab``, and says what has changed on its host since it was last looked at."""
+
+    lab: Lab
+    host: Host
+    held: Held
+    facts: HostFacts  # as of the last look
+    throttled: int | None = None
+    told: set[str] = field(default_factory=set)
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        """Look, then measure. Raises EnvironmentFailure when the disk is full, or the host is not ours any more: what
+        happened there then counts for nothing.
+        """
+        self.held.confirm()
+        yield from self.look()
+        with closing(self.lab.measure(order)) as events:
+            for event in events:
+                self.held.confirm()
+                yield event
+
+    def look(self) -> Iterator[Warned]:
+        """What is new. Raises EnvironmentFailure when there is no room for another build."""
+        room = free(self.host.root)
+        answers = ask_all(self.host, (*PASSING, *SET.values(), room))
+        settings = {name: value for name, fact in SET.items() if (value := answers.get(fact))}
+        now = replace(
+            self.facts,
+            cores=answers.get(CORES) or self.facts.cores,
+            kernel=answers.get(KERNEL) or self.facts.kernel,
+            settings={**self.facts.settings, **settings},
+        )
+        yield from changed(self.host.name, self.facts, now)
+        throttled = answers.get(THROTTLED)
+        if throttled is not None and self.throttled is not None and throttled > self.throttled:
+            yield Warned(
+                f"the cores of host {self.host.name} were slowed down by heat {throttled - self.throttled:,} times since "
+                "the last measurement",
+                "Mend its cooling, or lower its clock.",
+            )
+        self.facts, self.throttled = now, throttled
+        left = answers.get(room)
+        if left is not None and left < TOO_LITTLE:
+            raise no_space(self.host.name, f"{left >> 20} MiB are left below {self.host.root}")
+        if left is not None and left < LITTLE and "room" not in self.told:
+            self.told.add("room")
+            advice = f"Free some with `bisect gc {self.host.name}` before the hunt has to stop."
+            yield Warned(f"only {left / GIB:.1f} GiB are left below {self.host.root} on host {self.host.name}", advice)

@@ -1,0 +1,1 @@
+"""One visit: start, warm up, run, count, stop."""

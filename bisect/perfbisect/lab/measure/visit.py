@@ -1,0 +1,201 @@
+"""Visits and runs: a fresh copy of the data, the server if there is one, sysbench under perf, and what they tell."""
+
+import errno
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from perfbisect.core.domain.events import RunProgress
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.errors import EnvironmentFailure, PerfBisectError, RunFailed
+from perfbisect.host import jobs
+from perfbisect.host.jobs import Job
+from perfbisect.host.outcome import no_space
+from perfbisect.host.protocol import Host
+from perfbisect.lab.measure import perf, vmstat
+from perfbisect.lab.server import service
+from perfbisect.lab.server.installation import System
+from perfbisect.lab.server.service import Service, driver_options
+from perfbisect.lab.workload import command, dataset, lua, sysbench
+from perfbisect.lab.workload.result import Ended, Outcome
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.workload import Workload
+
+NAME = "run"  # of the job
+LONGEST = 3600.0  # seconds of a command, beyond what it is told to take
+ATTEMPTS = 5  # to attach perf to a server whose processes come and go
+
+_COLLECT = """for file do [ ! -e "$file" ] || cat "$file"; printf '\\f'; done"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What all runs of a hunt on one host have in common."""
+
+    host: Host
+    entry: HostEntry
+    workload: Workload
+    scripts: PurePosixPath  # where its scripts are on the host
+    perf: bool  # can count
+    vmstat: bool  # is there
+    iostat: bool  # is there, and has a device to watch
+
+    @property
+    def planned(self) -> float:
+        """Seconds that a run takes, warm-up included; 0 for a command, of which nobody knows."""
+        return 0.0 if self.workload.command else self.workload.warmup + self.workload.time
+
+    @property
+    def limit(self) -> float:
+        """Seconds after which a run that has not ended is killed."""
+        told = 5 * (self.workload.warmup + self.workload.time)
+        return self.workload.timeout or told + (LONGEST if self.workload.command else 60)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One start of a system on a fresh copy of the data."""
+
+    bench: RunContext
+    system: System
+    candidate: int
+    folder: PurePosixPath
+    dataset: str
+    service: Service | None = None
+    server: Job | None = None
+
+
+@contextmanager
+def begin(bench: RunContext, system: System, candidate: int, dataset_key: str) -> Iterator[Visit]:
+    """A visit, its server started and at the end stopped.
+
+    Raises RunFailed when the server does not live that long, DataDamaged when the copied data is not what was loaded.
+    """
+    host, folder = bench.host, dataset.visit_folder(bench.host)
+    dataset.copy(host, dataset_key, folder, service.owner(host, system.builder.server))
+    served = service.service_in(host, system, folder, bench.entry.server_cpus)
+    if served is None:
+        yield Visit(bench, system, candidate, folder, dataset_key)
+        return
+    with service.serve(served) as job:
+        yield Visit(bench, system, candidate, folder, dataset_key, served, job)
+
+
+def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
+    """One timed run: yields each report interval, returns the facts. Raises RunFailed."""
+    for _ in range(ATTEMPTS):
+        if (found := (yield from attempt(visit))) is not None:
+            return found
+    raise EnvironmentFailure(
+        f"perf could not attach to the server on host {visit.bench.host.name} in {ATTEMPTS} attempts: its processes come"
+        " and go too fast"
+    )
+
+
+def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
+    """A timed run as ``run`` has it; None if a process of the server ended before perf could attach to it."""
+    bench = visit.bench
+    program = command if bench.workload.command else sysbench
+    job = start(visit)
+    lines = []
+    # A poll takes a few milliseconds of the machine that runs the workload: few of them. sysbench reports each second.
+    for line in jobs.wait(bench.host, job, every=min(5.0, max(1.0, bench.planned / 20))):
+        lines.append(line)
+        if program is sysbench and (interval := sysbench.progress(line, bench.workload.operation)):
+            yield RunProgress(visit.candidate, *interval)
+    if program is command:  # what it left running would disturb the next run, or answer to it
+        jobs.kill(bench.host, job, grace=1)
+    reports = [str(visit.folder / name) for name in (command.CLOCK, "began", "counters", "vmstat", "iostat")]
+    paths = [str(job.folder / "status"), *reports, str(job.folder / "stderr")]  # which may hold anything: the last
+    found = bench.host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.removesuffix("\f")
+    status, clock, began, counters, of_vmstat, of_iostat, stderr = found.split("\f", len(paths) - 1)
+    ended = Ended(lines, stderr.splitlines(), int(status), bench.limit, clock)
+    if perf.missed(ended.said):
+        jobs.remove(bench.host, job)
+        return None
+    try:
+        outcome = program.outcome(ended, bench.workload)
+    except ValueError as error:
+        raise failure(visit, job, ended.said, str(error)) from error
+    measured = facts(visit, job, outcome, began, counters, of_vmstat, of_iostat)
+    jobs.remove(bench.host, job)
+    return measured
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What a timed run starts, vmstat and iostat left out."""
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: PurePosixPath
+    cpus: str  # a taskset list; "" for all
+
+
+def start(visit: Visit) -> Job:
+    """Start sysbench or the workload's command, counted by perf, with vmstat and iostat beside it."""
+    bench, served = visit.bench, visit.service
+    run = timed(visit, service.pids(served, visit.server) if bench.perf and served and visit.server else ())
+    device = bench.entry.device if bench.iostat else ""
+    argv = vmstat.beside(run.argv, visit.folder, vmstat=bench.vmstat, device=device)
+    return jobs.start(bench.host, argv, name=NAME, timeout=bench.limit, cwd=run.cwd, env=run.env, cpus=run.cpus)
+
+
+def timed(visit: Visit, counted: Sequence[int]) -> Timed:
+    """What is started; perf counts the processes ``counted``, or the run itself if there are none."""
+    bench, folder, served, workload = visit.bench, visit.folder, visit.service, visit.bench.workload
+    env: dict[str, str] = {}
+    cwd = folder
+    if workload.command:
+        argv = command.timed(workload, command.values(visit.system, workload, bench.scripts, folder, served), folder)
+        cwd = visit.system.prefix
+    else:
+        script = lua.on_host(bench.scripts, workload, lua.measured(workload))
+        argv = sysbench.command(workload, script, driver_options(visit.system.builder, served))
+        env = lua.environment(workload, bench.scripts, folder / "data", visit.system.library)
+    if bench.perf:
+        argv = perf.wrap(argv, folder, counted, whole=bool(workload.command))
+        env |= {} if workload.command else lua.perf_environment(folder)
+    cpus = bench.entry.client_cpus if served else bench.entry.client_cpus or bench.entry.server_cpus
+    return Timed(argv, env, cwd, cpus)
+
+
+def facts(
+    visit: Visit, job: Job, outcome: Outcome, began: str, counters: str, vmstat_report: str, iostat_report: str
+) -> RunFacts:
+    """Everything about a run that ended well; ``began`` is when the reports did, in seconds since the epoch."""
+    opened = outcome.opened or float(began) + visit.bench.workload.warmup
+    window = opened - float(began), opened - float(began) + outcome.seconds
+    rows = vmstat.parse_vmstat(vmstat_report.splitlines()), vmstat.parse_iostat(iostat_report.splitlines())
+    return RunFacts(
+        commit=visit.system.commit,
+        build_key=visit.system.key,
+        visit=(visit.server or job).id,
+        host=visit.bench.host.name,
+        started=opened,
+        seconds=outcome.seconds,
+        operations=outcome.operations,
+        latency=outcome.latency,
+        samples=outcome.samples,
+        counters=perf.parse(counters),
+        system={name: mean for table in rows for name, mean in vmstat.means(table, *window).items()},
+        dataset=visit.dataset,
+        reported=outcome.reported,
+    )
+
+
+def failure(visit: Visit, job: Job, said: Sequence[str], reason: str) -> PerfBisectError:
+    """Why a run gave no result: the machine's fault, the server's, or the workload's. Its output becomes one log."""
+    visit.bench.host.run(["sh", "-c", 'cat "$1/stderr" >>"$1/stdout"', "join", str(job.folder)], check=False)
+    if full := next((line for line in said if os.strerror(errno.ENOSPC) in line), None):
+        return no_space(visit.bench.host.name, full.strip())
+    # sysbench notices a crash before the server's last process has ended.
+    if (
+        visit.server
+        and visit.service
+        and jobs.status(visit.bench.host, visit.server, patience=service.PATIENCE) is not None
+    ):
+        return service.failure(visit.service, visit.server, f"the server ended during the run ({reason})", "run")
+    return RunFailed(reason, stage="run", log=str(job.folder / "stdout"))

@@ -1,0 +1,1 @@
+"""A database server: its configuration, start and stop."""

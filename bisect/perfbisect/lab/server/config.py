@@ -1,0 +1,55 @@
+"""What a server is told: its sizes, from those of the host, and its configuration file.
+
+The sizes depend on nothing but the host as it was when the hunt began: not on the data, whose size is known only once
+a server has loaded it, and is never quite the same for two builds. So both ends and everything between them run with
+the same settings.
+"""
+
+import hashlib
+import re
+
+from perfbisect.host.facts import cpu_numbers
+from perfbisect.lab.upload import recipe
+from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder, Setting
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.lineage import config_template
+from perfbisect.recipes.placeholders import Values, fill_text
+
+GRAIN = 256  # MiB: a new kernel, which takes a little more or less for itself, is no other machine
+CACHE = 0.7  # of the memory; the rest is for the server's other needs, the client, and the system's own cache
+
+
+def sizes(entry: HostEntry, memory: int, cores: int) -> dict[str, int]:
+    """The placeholders for the size of a host with so many MiB and cores, as far as servers may use them."""
+    usable = max(GRAIN, (entry.memory or memory) // GRAIN * GRAIN)
+    return {
+        "memory": usable,
+        "cache": int(usable * CACHE),
+        "cores": len(cpu_numbers(entry.server_cpus)) if entry.server_cpus else cores,
+    }
+
+
+def configuration(builder: Builder, values: Values) -> str:
+    """The builder's configuration file, filled in; "" when it has none. Raises RecipeError."""
+    if builder.server is None:
+        return ""
+    lines = [f"{name} = {fill_text(_written(value), values)}" for name, value in builder.server.settings.items()]
+    return fill_text(config_template(builder), {**values, "settings": "\n".join(lines)})
+
+
+def identity(builder: Builder, values: Values) -> str:
+    """All that a builder's server is told, but for the paths: where this is the same, so are the settings."""
+    server = builder.server
+    if server is None:
+        return ""
+    told = repr((
+        server.initialise, server.start, server.create, server.settle, sorted(server.env.items()),
+        sorted(server.settings.items()), config_template(builder),
+    ))  # fmt: skip
+    used = sorted(word for word in SIZE_PLACEHOLDERS if re.search(rf"\{{{word}\}}", told))
+    scripts = hashlib.sha256(recipe.archive(builder)).hexdigest() if "{recipe}" in told else ""
+    return told + scripts + repr([(word, values[word]) for word in used])
+
+
+def _written(value: Setting) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

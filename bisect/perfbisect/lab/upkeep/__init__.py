@@ -1,0 +1,1 @@
+"""Disk space, and what an interrupted session left behind."""

@@ -1,0 +1,42 @@
+"""What sessions before this one have left on a host: it is ended, or removed when there is enough of it."""
+
+from collections.abc import Iterator
+
+from perfbisect.core.domain.events import Warned
+from perfbisect.host import jobs
+from perfbisect.host.protocol import Host
+from perfbisect.lab.build.pipeline import PREFIX
+from perfbisect.lab.measure import visit
+from perfbisect.lab.server import service
+from perfbisect.wording.verdicts import listed
+
+KEPT = 100  # logs of failed builds, and as many jobs that failed or were interrupted
+
+_LOGS = """\
+[ ! -d "$1/logs" ] || { cd "$1/logs" && ls -1t | tail -n +"$(($2 + 1))" | tr '\\n' '\\0' | xargs -0 -r rm -f --; }
+"""
+
+
+_CALLED = {visit.NAME: "a load", service.NAME: "a server", "prepare": "the loading of data"}
+
+
+def tidy(host: Host) -> Iterator[Warned]:
+    """End what a session that was killed has left running, but for builds, of which one may be wanted next, and say so;
+    remove old jobs, old logs of failed builds, and temporary files of compilers that were killed.
+    """
+    running = jobs.running(host)
+    builds = [job for job in running if job.name.startswith(PREFIX)]
+    ended = [*jobs.orphaned(host), *(job for job in running if job not in builds)]
+    for job in ended:
+        jobs.kill(host, job, grace=5)
+    if ended:
+        many, were = ("a job", "was") if len(ended) == 1 else (f"{len(ended)} jobs", "were")
+        what = listed(sorted(_CALLED.get(job.name, job.name) for job in ended))
+        have = "has" if len(ended) == 1 else "have"
+        yield Warned(
+            f"{many} of an earlier session on host {host.name}, {what}, {were} still running and {have} been ended"
+        )
+    jobs.prune(host, KEPT)
+    host.run(["sh", "-c", _LOGS, "logs", str(host.root), str(KEPT)], timeout=600)
+    if not builds:  # whose compilers have files there
+        host.run(["rm", "-rf", "--", str(host.root / "tmp")], timeout=600)

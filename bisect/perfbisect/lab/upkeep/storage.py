@@ -1,0 +1,122 @@
+"""What below a host's root can be made anew, what of it is freed, and what a hunt will need.
+
+The time of a build's or a dataset's folder is that of its last use.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from perfbisect.core.domain.events import Warned
+from perfbisect.host.facts import free_bytes
+from perfbisect.host.protocol import Host
+from perfbisect.lab.checks.space import GIB, LITTLE
+
+KINDS = ("builds", "datasets", "jobs", "logs", "work")  # folders whose entries can go one by one
+VISIT = "visit"  # a folder that goes as a whole: the copy of the data that a session which was killed has left
+IN_USE = ("work", VISIT)  # by builds and servers that still run, whoever has left them
+LONG = 3600.0  # seconds: counting or removing millions of files
+
+# For every entry: KiB, time of its last change or use, path. Then the same for what is not freed.
+_SIZES = """\
+cd -- "$1" || exit 1; shift
+{ for kind do [ ! -d "$kind" ] || find "$kind" -mindepth 1 -maxdepth 1 -print0; done; [ ! -d visit ] || printf 'visit\\0'; } |
+    { du -sk --time --time-style=+%s --files0-from=- 2>/dev/null || true; }  # a job's folder may go meanwhile
+"""
+_OF_THESE = 'cd -- "$1" && shift && du -sk --time --time-style=+%s -- "$@" 2>/dev/null || true'
+_REMOVE = 'cd -- "$1" && shift && rm -rf -- "$@"'
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One build, dataset, job folder or log; a builder's checkout and build tree; the last visit's copy of the data."""
+
+    path: str  # below the root: builds/KEY
+    size: int  # bytes on disk
+    used: float  # seconds since the epoch, on the host's clock
+
+    @property
+    def kind(self) -> str:
+        """The folder that it is in."""
+        return self.path.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """Its own name: a build's or a dataset's key, a job's id."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def left(self) -> bool:
+        """Whether it is of no use to anybody: of a build or a visit that was cut short."""
+        return self.path == VISIT or self.name.endswith(".part")
+
+
+def items(host: Host) -> tuple[Item, ...]:
+    """Everything that can be freed."""
+    listed = host.run(["sh", "-c", _SIZES, "sizes", str(host.root), *KINDS], timeout=LONG).stdout
+    return tuple(read_items(listed))
+
+
+def read_items(du: str) -> Iterable[Item]:
+    """The lines of ``du -k --time``."""
+    for line in du.splitlines():
+        size, used, path = line.split("\t", 2)
+        yield Item(path, int(size) * 1024, float(used))
+
+
+def expendable(found: Iterable[Item], limit: int, pinned: Collection[str]) -> list[Item]:
+    """What has to go, longest unused first, so that no more than ``limit`` bytes stay; ``pinned`` names stay.
+
+    What a killed session left behind, the last step of a build or the copy of a visit, goes in any case; where builds
+    are made, only after all else: without that the next build checks everything out anew.
+    """
+    known = sorted(found, key=lambda item: (not item.left, item.kind == "work", item.used, item.path))
+    total = sum(item.size for item in known)
+    going = []
+    for item in known:
+        if item.name in pinned or (total <= limit and not item.left):
+            continue
+        going.append(item)
+        total -= item.size
+    return going
+
+
+def remove(host: Host, gone: Sequence[Item]) -> None:
+    """Remove items. Nobody may measure on the host meanwhile."""
+    for some in range(0, len(gone), 200):
+        paths = [f"./{item.path}" for item in gone[some : some + 200]]
+        host.run(["sh", "-c", _REMOVE, "remove", str(host.root), *paths], timeout=LONG)
+
+
+def expected_builds(candidates: int, most: int) -> int:
+    """How many builds a hunt will keep: halvings, the two ends, and some neighbours; ``most`` 0 is no limit."""
+    expected = math.ceil(math.log2(max(candidates, 2))) + 4
+    return min(expected, candidates, most or expected)
+
+
+def too_little(host: Host, builds: Collection[str], datasets: Collection[str], expected: int) -> tuple[Warned, ...]:
+    """A warning when earlier ``builds`` and ``datasets`` (keys) let expect that the disk will be full.
+
+    As many builds as ``expected`` are counted and one copy of the data. Nothing is said where nothing is known.
+    """
+    free = free_bytes(host)
+    if free is None or not builds:
+        return ()
+    wanted = [*(f"builds/{key}" for key in builds), *(f"datasets/{key}" for key in datasets)]
+    said = host.run(["sh", "-c", _OF_THESE, "sizes", str(host.root), *wanted], timeout=LONG).stdout
+    known = list(read_items(said))
+    sizes = [item.size for item in known if item.kind == "builds"]
+    if not sizes:
+        return ()
+    data = max((item.size for item in known if item.kind == "datasets"), default=0)
+    needed = expected * int(median(sizes)) + data
+    if needed + LITTLE / 5 < free:
+        return ()
+    return (
+        Warned(
+            f"this hunt may need {needed / GIB:.1f} GiB on host {host.name} ({expected} builds of "
+            f"{median(sizes) / GIB:.2f} GiB), and {free / GIB:.1f} GiB are free",
+            f"Free some with `bisect gc {host.name} --keep SIZE`, or stop earlier with --max-builds.",
+        ),
+    )

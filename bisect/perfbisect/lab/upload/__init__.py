@@ -1,0 +1,1 @@
+"""Files of the controller, brought to a host."""

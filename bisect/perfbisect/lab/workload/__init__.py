@@ -1,0 +1,1 @@
+"""What is run against a build, and the data it runs on."""

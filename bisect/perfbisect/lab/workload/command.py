@@ -1,0 +1,95 @@
+"""A workload that is a command: how it is run and timed, and what its output says."""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from perfbisect.lab.server.installation import System
+from perfbisect.lab.server.service import Service
+from perfbisect.lab.upload import files, recipe
+from perfbisect.lab.workload import lua
+from perfbisect.lab.workload.result import Ended, Outcome, killed
+from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
+from perfbisect.recipes.placeholders import Values, fill
+from perfbisect.recipes.reading import read
+from perfbisect.recipes.workload import Workload
+
+CLOCK = "clock"  # the file below the visit's folder that tells begin, status and end
+
+# Ends with 0, so that the status of the job tells of the job alone: a command's own 124 is not that of our time limit.
+# Only what may come from outside is passed on, as those who wait for the job know what to make of it.
+_TIMED = """\
+clock=$1; shift
+began=$(date +%s.%N)
+"$@"
+status=$?
+printf '%s %s %s\\n' "$began" "$status" "$(date +%s.%N)" >"$clock"
+case $status in 129|130|137|143) exit "$status";; esac
+"""
+
+
+def values(
+    system: System, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service | None
+) -> Values:
+    """All placeholders of its commands; ``placed`` is where its files are, ``folder`` is that of the visit."""
+    of_system: Values = service.values if service else {**system.values, "data": str(folder / "data")}
+    own: Values = {"threads": workload.threads, "time": f"{workload.time:g}", "warmup": f"{workload.warmup:g}"}
+    return {**of_system, **own, **_args(workload), "suite": str(placed / lua.SUITE)}
+
+
+def told_to_prepare(builder: Builder, workload: Workload, filled: Values) -> list[str]:
+    """Everything that can change what its commands prepare, but for the build; ``filled`` are placeholders of the host.
+
+    What they do not use leaves no trace.
+    """
+    commands = repr(workload.prepare_commands)
+    own = {"threads": workload.threads, "time": workload.time, "warmup": workload.warmup, **_args(workload)}
+    used = {key: value for key, value in own.items() if f"{{{key}}}" in commands}
+    used |= {word: filled[word] for word in sorted(SIZE_PLACEHOLDERS | {"jobs"}) if f"{{{word}}}" in commands}
+    beside = hashlib.sha256(files.archive(lua.to_send(workload))).hexdigest() if "{suite}" in commands else ""
+    of_recipe = [hashlib.sha256(recipe.archive(builder)).hexdigest()] if "{recipe}" in commands else []
+    return [commands, repr(used), beside, *of_recipe]
+
+
+def _args(workload: Workload) -> dict[str, str]:
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in workload.args.items()
+    }
+
+
+def timed(workload: Workload, filled: Values, folder: PurePosixPath) -> list[str]:
+    """The argv of a timed run; ``folder`` is that of the visit."""
+    return ["sh", "-c", _TIMED, "timed", str(folder / CLOCK), *fill(workload.command, filled)]
+
+
+def outcome(ended: Ended, workload: Workload) -> Outcome:
+    """What a run comes to: the seconds of the whole command, and what it told if the workload says where.
+
+    Raises ValueError, with a sentence, when the command failed, or did not tell.
+    """
+    if ended.status in (124, 137):
+        raise ValueError(f"it did not end in {ended.limit:.0f} s and was killed")
+    if signal := killed(ended.status):
+        raise ValueError(signal)
+    clock = ended.clock.split()
+    if ended.status or len(clock) != 3:
+        raise ValueError(f"it could not be run: {last(ended.said)}")
+    status = int(clock[1])
+    if status:
+        raise ValueError(f"{killed(status) or f'it ended with status {status}'}: {last(ended.said)}")
+    began, seconds = float(clock[0]), float(clock[2]) - float(clock[0])
+    if seconds <= 0:
+        raise ValueError("the host's clock was set back while it ran")
+    where = workload.rate or workload.cost
+    reported = read(where, ended.stdout, ended.stderr) if where else None
+    operations = round(read(workload.operations, ended.stdout, ended.stderr)) if workload.operations else 1
+    if not operations:
+        raise ValueError("it did less than one operation")
+    return Outcome(began, seconds, operations, {"avg": 1000 * seconds / operations}, reported=reported)
+
+
+def last(lines: Sequence[str]) -> str:
+    """The last line that says something; our shell, which says that there is no such program, keeps itself out of it."""
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return re.sub(r"^timed: (line )?\d+: ", "", said)

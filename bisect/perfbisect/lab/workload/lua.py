@@ -1,0 +1,153 @@
+"""Which Lua scripts a workload runs, where they are on a host, and the environment variables that they read."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from perfbisect.errors import RecipeError
+from perfbisect.host.protocol import Host
+from perfbisect.lab.upload import files
+from perfbisect.recipes import suites
+from perfbisect.recipes.places import recipe_folders
+from perfbisect.recipes.strict import read_text
+from perfbisect.recipes.workload import Workload
+
+SHARED = "perfbisect.lua"
+PLAIN_SQL = "sql.lua"
+SUITE, _SHARED = "suite", "shared"  # folders on a host; a script from elsewhere lies beside them
+REQUIRE = re.compile(r"""\brequire\s*\(?\s*["']([\w.]+)["']""")
+SYSBENCH_DRIVERS = ("mysql", "pgsql")
+
+
+def measured(workload: Workload) -> Path:
+    """The script of a timed run. Raises RecipeError when it is not there."""
+    return _own(workload, workload.script) if workload.script else _plain_sql(workload)
+
+
+def preparing(workload: Workload) -> Path | None:
+    """The script that makes the dataset; None for a workload that needs none. Raises RecipeError as above."""
+    if workload.prepare_script:
+        return _own(workload, workload.prepare_script)
+    return _plain_sql(workload) if workload.prepare else None
+
+
+def checking(workload: Workload) -> Path:
+    """The script that asks what a workload's check asks. Raises RecipeError when there is none for its driver."""
+    return _plain_sql(workload)
+
+
+def place(host: Host, workload: Workload) -> PurePosixPath:
+    """The folder on the host with the workload's scripts, everything else in its suite's folder, and what they require."""
+    return files.place(host, "scripts", to_send(workload))
+
+
+def on_host(folder: PurePosixPath, workload: Workload, script: Path) -> PurePosixPath:
+    """Where a script of the workload is, ``folder`` being where they were placed."""
+    suite = Path(workload.folder)
+    return folder / (SUITE / script.relative_to(suite) if script.is_relative_to(suite) else script.name)
+
+
+def environment(
+    workload: Workload, folder: PurePosixPath, data: PurePosixPath, library: PurePosixPath | None
+) -> dict[str, str]:
+    """What a script of ours, placed in ``folder``, expects to find; ``library`` is None for a server."""
+    given = {
+        "LUA_PATH": f"{folder}/{SUITE}/?.lua;{folder}/{_SHARED}/?.lua;;",  # ;; : and sysbench's own
+        "PERFBISECT_DATA": str(data),
+        "PERFBISECT_LIBRARY": str(library or ""),
+        "PERFBISECT_WARMUP": f"{workload.warmup:g}",
+        "PERFBISECT_PREPARE": workload.prepare,
+        "PERFBISECT_CHECK": workload.check,
+        "PERFBISECT_SETUP": workload.setup,
+        "PERFBISECT_STATEMENT": workload.statement,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def perf_environment(folder: PurePosixPath) -> Mapping[str, str]:
+    """Where the script finds the FIFOs of a perf that waits for it."""
+    return {"PERFBISECT_CONTROL": str(folder / "control"), "PERFBISECT_ACK": str(folder / "ack")}
+
+
+def with_modules(workload: Workload, script: Path) -> list[Path]:
+    """A script and every module of ours that it requires, directly or through others, in the order of discovery.
+
+    Raises RecipeError when one cannot be read.
+    """
+    return [script, *_required(workload, script).values()]
+
+
+def _required(workload: Workload, script: Path) -> dict[str, Path]:
+    """The modules of ours that a script requires: path below a folder of modules → file."""
+    found: dict[str, Path] = {}
+    unread = [script]
+    for file in unread:  # grows as it goes
+        for module in REQUIRE.findall(read_text(file)):
+            name = f"{module.replace('.', '/')}.lua"
+            places = (folder / name for folder in _module_folders(workload))
+            known = next((place for place in places if place.is_file()), None)
+            if known is not None and known not in unread:
+                unread.append(known)
+                found[name] = known
+    return found
+
+
+def to_send(workload: Workload) -> dict[str, Path]:
+    """Name on the host → file here."""
+    if not workload.folder:  # a command that came with no suite
+        return {}
+    suite = Path(workload.folder)
+    sent = {f"{SUITE}/{path.relative_to(suite).as_posix()}": path for path in suite.rglob("*") if path.is_file()}
+    if workload.command:
+        return sent
+    for script in _run_by_sysbench(workload):
+        sent[str(on_host(PurePosixPath(), workload, script))] = script
+        sent |= {f"{_SHARED}/{name}": file for name, file in _required(workload, script).items()}
+    return sent
+
+
+def read_by_runs(workload: Workload) -> dict[str, Path]:
+    """Name → file of what decides what its loading and its runs do.
+
+    A command may read anything beside its suite, if it is told where that is; a script only what it requires.
+    """
+    if workload.command:
+        told = "{suite}" in repr([workload.command, workload.prepare_commands])
+        return {name: file for name, file in to_send(workload).items() if told and name != f"{SUITE}/{suites.FILE}"}
+    read = dict.fromkeys(file for script in _run_by_sysbench(workload) for file in with_modules(workload, script))
+    return {str(number): file for number, file in enumerate(read)}
+
+
+def _run_by_sysbench(workload: Workload) -> list[Path]:
+    """The scripts of its runs, of its loading and of its check. Raises RecipeError when one is not there."""
+    check = checking(workload) if workload.check else None
+    return [script for script in (measured(workload), preparing(workload), check) if script]
+
+
+def _module_folders(workload: Workload) -> list[Path]:
+    """Where Lua looks for modules of ours, in this order."""
+    shared = [folder for folder in recipe_folders("workloads") if (folder / SHARED).is_file()][:1]
+    suite = Path(workload.folder)
+    return list(dict.fromkeys([suite, suite.parent, *shared]))
+
+
+def _own(workload: Workload, name: str) -> Path:
+    script = Path(workload.folder, name)
+    if not script.is_file():
+        raise RecipeError(f"Workload {workload.suite}/{workload.name} names a script that is not there: {script}.")
+    return script
+
+
+def _plain_sql(workload: Workload) -> Path:
+    """The script that runs plain SQL: of the suite, of the driver, or the one for all that sysbench has a driver for."""
+    folders = recipe_folders("workloads")
+    places = [Path(workload.folder), *(folder / workload.driver for folder in folders)]
+    if workload.driver in SYSBENCH_DRIVERS:
+        places += folders
+    for place in places:
+        if (place / PLAIN_SQL).is_file():
+            return place / PLAIN_SQL
+    raise RecipeError(
+        f"Workload {workload.suite}/{workload.name} is plain SQL, but no {PLAIN_SQL} runs it with {workload.driver}.",
+        f"Give it a script, or write {workload.driver}/{PLAIN_SQL} in the folder of your workloads.",
+    )

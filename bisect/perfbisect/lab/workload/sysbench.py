@@ -1,0 +1,147 @@
+"""sysbench: the command line of a workload, and what its output says. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+
+from perfbisect.errors import UsageError
+from perfbisect.lab.workload.result import Ended, Outcome, killed
+from perfbisect.recipes.workload import Option, Workload
+
+# Fixed for all runs, so that every run draws the same random numbers; a workload may say otherwise in its args.
+FIXED: Mapping[str, Option] = {
+    "events": 0,
+    "report-interval": 1,
+    "percentile": 95,
+    "histogram": True,
+    "rand-type": "uniform",
+    "rand-seed": 1,
+}
+
+ANSWER = "perfbisect answer: "
+
+_NUMBER = r"([\d.]+)"
+_PROGRESS = re.compile(rf"\[ {_NUMBER}s \] thds: \d+ (?:eps: {_NUMBER}|tps: {_NUMBER} qps: {_NUMBER})")
+_WINDOW = re.compile(rf"perfbisect window: {_NUMBER} {_NUMBER}")
+_BUCKET = re.compile(rf"\s*{_NUMBER} \|\**\s+(\d+)")
+_TOTAL = re.compile(rf"\s+([\w ]+?)(?: \(\w+\))?:\s+{_NUMBER}s?\b")
+
+
+def command(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
+    """The argv of a timed run; ``options`` are those of a server's driver. Raises UsageError for a broken second."""
+    if workload.time < 1 or workload.time != int(workload.time):
+        raise UsageError(
+            f"Workload {workload.name} has time = {workload.time:g}, but sysbench counts whole seconds.",
+            "Give a whole number of at least 1.",
+        )
+    chosen = {"threads": workload.threads, "time": int(workload.time), **FIXED, **(options or {}), **workload.args}
+    return ["sysbench", str(script), *_flags(chosen), "run"]
+
+
+def prepare_command(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
+    """The argv that makes the dataset."""
+    chosen = {"rand-type": "uniform", "rand-seed": 1, **(options or {}), **workload.prepare_args}
+    return ["sysbench", str(script), *_flags(chosen), "prepare"]
+
+
+def check_command(script: PurePath, options: Mapping[str, Option]) -> list[str]:
+    """The argv that asks what a workload's check asks; each row of the answers follows ANSWER."""
+    return ["sysbench", str(script), *_flags(options), "check"]
+
+
+def _flags(options: Mapping[str, Option]) -> list[str]:
+    text = {True: "on", False: "off"}
+    return [f"--{name}={text[value] if isinstance(value, bool) else value}" for name, value in options.items()]
+
+
+def progress(line: str, operation: str) -> tuple[float, float] | None:
+    """Second and operations per second of a line that reports one interval; None for any other line."""
+    match = _PROGRESS.match(line)
+    if not match:
+        return None
+    second, events, transactions, queries = match.groups()
+    return float(second), float(events or (queries if operation == "query" else transactions))
+
+
+def outcome(ended: Ended, workload: Workload) -> Outcome:
+    """What a run comes to. Raises ValueError, with a sentence, when it failed."""
+    if wrong := complaint("\n".join(ended.said), ended.status, ended.limit):
+        raise ValueError(wrong)
+    return parse(ended.stdout, workload.operation)
+
+
+def parse(lines: Iterable[str], operation: str) -> Outcome:
+    """What a finished run printed; ``operation`` is "event" or "query".
+
+    The window that the shared Lua module prints is preferred to sysbench's total time, which also holds what happens
+    before and after. Raises ValueError, with a sentence, when the totals are missing or nothing was counted.
+    """
+    samples: list[float] = []
+    buckets: list[tuple[float, int]] = []
+    totals: dict[str, float] = {}
+    window: tuple[float, float] | None = None
+    for line in lines:
+        if interval := progress(line, operation):
+            samples.append(interval[1])
+        elif match := _WINDOW.match(line):
+            window = float(match[1]), float(match[2])
+        elif match := _BUCKET.match(line):
+            buckets.append((float(match[1]), int(match[2])))
+        elif match := _TOTAL.match(line):
+            totals.setdefault(match[1], float(match[2]))
+    events = int(totals.get("total number of events", 0))
+    seconds = window[1] if window else totals.get("total time", totals.get("time elapsed"))
+    if seconds is None or "total number of events" not in totals:
+        raise ValueError("sysbench ended without its statistics")
+    if operation == "query" and "queries" not in totals:
+        raise ValueError("sysbench counted no queries: this workload's operation should be an event")
+    operations = int(totals["queries"]) if operation == "query" else events
+    if not operations or not seconds:
+        raise ValueError("not one operation was finished in the measured time")
+    if len(samples) == round(seconds) - 1:  # sysbench often ends before it reports the last interval
+        samples.append(max(0.0, (operations - sum(samples)) / (seconds - len(samples))))
+    return Outcome(
+        window[0] if window else None, seconds, operations, _latency(totals, buckets, events), tuple(samples)
+    )
+
+
+def _latency(totals: Mapping[str, float], buckets: list[tuple[float, int]], events: int) -> dict[str, float | None]:
+    """Milliseconds of an event. The average comes from the sum, and percentiles from the histogram: more digits."""
+    spent = totals.get("sum")
+    return {
+        "min": totals.get("min"),
+        "avg": spent / events if spent is not None and events else totals.get("avg"),
+        "p95": _percentile(buckets, 0.95) or totals.get("95th percentile"),
+        "p99": _percentile(buckets, 0.99),
+        "max": totals.get("max"),
+    }
+
+
+def _percentile(buckets: list[tuple[float, int]], share: float) -> float | None:
+    wanted, seen = share * sum(count for _, count in buckets), 0
+    for value, count in buckets:
+        seen += count
+        if seen >= wanted:
+            return value
+    return None
+
+
+def complaint(output: str, status: int, limit: float) -> str:
+    """Why a run that ended with ``status`` failed: sysbench's first complaint, or how it died; "" when all is well.
+
+    ``limit`` is how many seconds it was given.
+    """
+    for line in output.splitlines():
+        _, found, text = line.partition("FATAL: ")
+        if found:
+            return text.strip()
+        if line.startswith("sysbench: "):  # perf ends with 0 when the command that it started crashes, and tells how
+            return f"sysbench crashed: {line.removeprefix('sysbench: ')}"
+    if status in (124, 137):
+        return f"it did not end in {limit:.0f} s and was killed"
+    if signal := killed(status):
+        return signal
+    if status == 0:
+        return ""
+    said = [line.strip() for line in output.splitlines() if "rror" in line]
+    return said[0] if said else f"sysbench ended with status {status}"

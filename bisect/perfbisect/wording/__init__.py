@@ -1,0 +1,1 @@
+"""Every sentence, number and table that people read."""

@@ -1,0 +1,258 @@
+"""A verdict in words, and as an exit status. Every view and report tells it with these sentences."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.orders import (
+    Effect,
+    Found,
+    Inconclusive,
+    Interval,
+    NotReproduced,
+    Several,
+    Step,
+    Unsettled,
+    Verdict,
+)
+from perfbisect.wording.text import chance, percent
+
+CommitOf = Callable[[int], Commit]
+
+LISTED = 10  # candidates of an inconclusive hunt that are listed before the rest is summed up
+LIKELY = 0.5  # probability of more than one change from which a culprit is spoken of with an "if"
+
+REASONS = {
+    "unbuildable": "the commits between them do not build or run",
+    "not confirmed": "runs side by side did not confirm the commit that the search pointed to",
+    "too noisy": "not enough runs could tell",
+    "by chance": "the ends may differ by chance; if they do not, the culprit is known",
+    "layout tie": "neighbouring builds differ no more than a change of code layout would make them differ",
+    "base not measured": "it hangs on a branch that began before good, and whether that was as fast as good is not known",
+    "not in bad": "what sets good apart is not part of bad, which began at a commit that differs from good as much",
+}
+
+
+HELP = {
+    "too noisy": "What would help: longer runs (--time), a quieter host, or a metric that varies less (instructions/o).",
+    "not confirmed": "What would help: longer runs (--time) or a quieter host.",
+    "by chance": "What would help: longer runs (--time), or another variant, in which chance lays the code out anew.",
+    "layout tie": "What would help: another compiler or variant, which lays the code out anew; runs do not.",
+    "unbuildable": "What would help: a recipe under which these commits build. Where the host was at fault: --retry-failed.",
+    "base not measured": "What would help: a recipe under which the commit that the branch began at builds, or a larger budget.",
+    "not in bad": "To find what makes the difference, hunt between the commit that bad is built on and good.",
+}
+
+
+def exit_status(verdict: Verdict) -> int:
+    """0 a culprit is named, 1 there is nothing to find on this host, 2 something of the range could not be settled."""
+    match verdict:
+        case Found():
+            return 0
+        case Several(steps, _, unsettled):
+            return 2 if unsettled else 0 if steps else 1
+        case NotReproduced():
+            return 1
+        case Inconclusive():
+            return 2
+
+
+def sentences(verdict: Verdict, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+    """What the verdict says, one sentence or list entry an element; entries of lists begin with two spaces.
+
+    ``commit_of`` gives the commit of a candidate, ``metric`` is the name of what was measured ("qps", "cpu/o", …).
+    """
+    match verdict:
+        case Found(step):
+            return found(step, commit_of, metric)
+        case Several():
+            return several(verdict, commit_of, metric)
+        case NotReproduced():
+            return not_reproduced(verdict, commit_of, metric)
+        case Inconclusive():
+            return inconclusive(verdict, commit_of, metric)
+
+
+def found(step: Step, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+    """The culprit, what it did, and what it was compared with."""
+    return (
+        f"The culprit is {told(commit_of(step.candidate))}: {chance(step.probability)} sure.",
+        f"{title(metric)} after it is {ratio(step.ratio)} of what it was before it: {change(step.ratio.middle)}.",
+        *elsewhere(step.effects),
+        proof(step, commit_of),
+        *prior(step),
+    )
+
+
+def elsewhere(effects: Sequence[Effect]) -> tuple[str, ...]:
+    """What the change comes to on each class of hosts, if they are of several."""
+    return tuple(
+        f"  On {effect.kind}: {ratio(effect.ratio)}, {change(effect.ratio.middle)}{', bad against good' * effect.ends}."
+        for effect in effects
+    )
+
+
+def prior(step: Step) -> tuple[str, ...]:
+    """With which weight it began, if that was not an ordinary one."""
+    if step.prior == 1.0:
+        return ()
+    return (f"Prior: by the paths it touches it began {step.prior:g} times as likely as an ordinary commit.",)
+
+
+def several(verdict: Several, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+    """Every change, oldest first; improvements apart; what is left open."""
+    steps, improvements, unsettled = verdict.steps, verdict.improvements, verdict.unsettled
+    many = f"{len(steps)} changes" if len(steps) != 1 else "One change"
+    apart = "One improvement" if len(improvements) == 1 else f"{len(improvements)} improvements"
+    lines = [f"{many} of {title(metric)} in the range, oldest first:"] if steps else []
+    if not steps:
+        lines.append(f"No change of {title(metric)} for the worse was found in the range.")
+    lines += entries(steps, commit_of)
+    if improvements:
+        lines += [f"{apart} besides, for which nobody is to blame:", *entries(improvements, commit_of)]
+    if unsettled:
+        pieces, end = ("One piece", "its end") if len(unsettled) == 1 else (f"{len(unsettled)} pieces", "their ends")
+        lines.append(f"{pieces} of the range could not be searched to {end}, and may hold more:")
+        lines += [line for one in unsettled for line in left_open(one, commit_of)]
+    if verdict.detectable:
+        lines.append(f"In the rest of it a change of {percent(verdict.detectable)} or more would have been seen.")
+    reasons = dict.fromkeys(one.known.reason for one in unsettled)
+    return (*lines, *(HELP[reason] for reason in reasons if reason in HELP))
+
+
+def left_open(one: Unsettled, commit_of: CommitOf) -> list[str]:
+    """What is known of a piece that could not be searched to its end: a line, and one for each suspect."""
+    known = one.known
+    if not math.isfinite(known.ratio.high):
+        ends = "not measured"
+    elif known.ratio.low <= 1 <= known.ratio.high:
+        ends = f"no change shown, {ratio(known.ratio)}"
+    else:
+        ends = f"{change(known.ratio.middle)}, {ratio(known.ratio)}"
+    piece = f"  after {commit_of(one.good).short}, up to {commit_of(one.bad).short}: {ends};"
+    if not known.candidates:
+        return [f"{piece} {REASONS.get(known.reason, known.reason)}."]
+    one_of = "this commit" if len(known.candidates) == 1 else f"one of these {len(known.candidates)}"
+    sure = f"if it is one change, {one_of}, {chance(sum(known.probabilities))} sure"
+    return [
+        f"{piece} {REASONS.get(known.reason, known.reason)}; {sure}:",
+        *(f"  {line}" for line in listing(known, commit_of)),
+    ]
+
+
+def listing(known: Inconclusive, commit_of: CommitOf) -> list[str]:
+    """The suspects of a set, a line each; the least probable ones of many together."""
+    pairs = list(zip(known.candidates, known.probabilities, strict=True))
+    lines = [f"  {chance(p):>6}  {told(commit_of(candidate))}" for candidate, p in pairs[:LISTED]]
+    if rest := pairs[LISTED:]:
+        lines.append(f"  {chance(sum(p for _, p in rest)):>6}  the {len(rest)} others together")
+    return lines
+
+
+def entries(steps: Sequence[Step], commit_of: CommitOf) -> list[str]:
+    """One line for each step."""
+    return [
+        f"  {told(commit_of(step.candidate))}: {change(step.ratio.middle)}, {ratio(step.ratio)},"
+        f" {chance(step.probability)} sure."
+        for step in steps
+    ]
+
+
+def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+    """That the ends are alike, how alike, and what to try; or that they differ in another way than was hunted."""
+    if verdict.ratio.low == verdict.ratio.high:  # nothing was measured
+        return (
+            "Not reproduced: good and bad are the same binary, or differ in nothing that the recipe builds.",
+            "To hunt what changed between them, use a recipe or a variant that builds it.",
+        )
+    ends = f"{title(metric)} of bad is {ratio(verdict.ratio)} of that of good"
+    if not verdict.ratio.low <= 1 <= verdict.ratio.high:
+        return (
+            f"Not reproduced: {ends}, {change(verdict.ratio.middle)}.",
+            "That is no change of the direction and size that were hunted (--direction, --min-effect), or no more than",
+            "code placement alone may make two builds differ.",
+            "If good and bad were swapped, put the older revision first; to hunt this change, use --direction any.",
+        )
+    return (
+        f"Not reproduced: on this host the two ends are not shown to differ in {title(metric)}.",
+        f"{ends}.",
+        *elsewhere(verdict.effects),
+        f"A change of {percent(verdict.detectable)} or more would have been seen.",
+        "To see smaller ones, use longer runs; or try another host, or another metric.",
+        f"If good is slow already, the change is older: bisect run OLDER {commit_of(0).short}, with a fast OLDER.",
+    )
+
+
+def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+    """The set that holds the culprit, and why it could not be made smaller."""
+    reason = REASONS.get(verdict.reason, verdict.reason)
+    size = len(verdict.candidates)
+    many = "this commit" if size == 1 else f"one of these {size} commits"
+    sure = f"{many}, {chance(sum(verdict.probabilities))} sure:"
+    who = [f"The culprit is {sure}"]
+    if verdict.several > LIKELY:
+        who = [
+            "More than one commit seems to be to blame.",
+            f"If one alone is to blame, it is {sure}",
+        ]
+    known = math.isfinite(verdict.ratio.high)
+    ends = f"{title(metric)} of bad is {ratio(verdict.ratio)} of that of good: {change(verdict.ratio.middle)}."
+    return (
+        f"Inconclusive: {reason}.",
+        ends if known else "How bad compares with good is not known.",
+        *elsewhere(verdict.effects),
+        *(who if size else ["No commit can be named."]),
+        *listing(verdict, commit_of),
+        *([HELP[verdict.reason]] if verdict.reason in HELP else []),
+    )
+
+
+def proof(step: Step, commit_of: CommitOf) -> str:
+    """What the culprit was compared with."""
+    if not step.parents:
+        return "None of its parents could be measured, so it is not proven against them."
+    real = [commit_of(parent).short for parent in step.parents if parent not in step.stand_ins]
+    others = [commit_of(parent).short for parent in step.parents if parent in step.stand_ins]
+    against = []
+    if real:
+        against.append(f"{listed(real)}, {'its parent' if len(real) == 1 else 'its parents'}")
+    if others:
+        who = "its nearest tested ancestor" if len(others) == 1 else "its nearest tested ancestors"
+        against.append(f"{listed(others)}, {who} in place of {'a parent' if real else 'parents'} without a measurement")
+    return f"Proven against {', and '.join(against)}, with runs taken in turns."
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def told(commit: Commit) -> str:
+    """A commit in a sentence: hash, day and subject, as far as they are known."""
+    about = ", ".join(part for part in (commit.date, f"“{commit.title}”" if commit.subject else "") if part)
+    return f"{commit.short} ({about})" if about else commit.short
+
+
+def title(metric: str) -> str:
+    """The metric as it is written in a sentence."""
+    return "QPS" if metric == "qps" else metric
+
+
+def ratio(interval: Interval) -> str:
+    """A ratio with its interval: 0.712 (0.698 to 0.726); a tiny one in three digits of its own."""
+    middle, low, high = (
+        f"{value:.3f}" if value >= 0.0995 else f"{value:.3g}"
+        for value in (interval.middle, interval.low, interval.high)
+    )
+    return f"{middle} ({low} to {high})"
+
+
+def change(middle: float) -> str:
+    """A ratio as people say it: a drop of 29 %, a drop to 1/1,600, a rise to 12 times."""
+    if abs(middle - 1) < 0.0005:
+        return "no change"
+    if 0 < middle < 0.1:
+        return f"a drop to 1/{1 / middle:,.0f}"
+    if middle >= 10:
+        return f"a rise to {middle:,.0f} times"
+    return f"{'a drop' if middle < 1 else 'a rise'} of {percent(abs(middle - 1))}"

@@ -1,0 +1,126 @@
+"""The filter that whitens readings, against the dense covariance it stands for."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from perfbisect.core.domain.observations import Built, Observation, Reading
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.dataset import arrange
+from perfbisect.core.inference.state_space import DRIFTS, HOST_OFFSET, VISITS, estimate
+
+
+def readings(seed: int, count: int = 24, hosts: int = 1) -> list[Observation]:
+    rng = np.random.default_rng(seed)
+    at = np.cumsum(rng.uniform(0.5, 4, count))
+    return [
+        Reading(int(rng.integers(0, 3)) * 5, float(rng.normal()), float(t), i, int(rng.integers(0, hosts)))
+        for i, t in enumerate(at)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_levels_are_generalised_least_squares(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfbisect.core.inference.state_space.KEPT", 0.0)
+    record = arrange(readings(seed), Policy(), 10)
+    levels = estimate(record, np.ones(len(record.value)))
+    x = (record.build[:, None] == np.arange(3)).astype(float)
+    for law, (size, memory, _) in enumerate(DRIFTS):
+        gap = np.abs(record.at[:, None] - record.at[None])
+        dense = np.eye(len(gap)) + size**2 * np.exp(-gap / (memory * levels.pace))
+        weight = np.linalg.inv(dense)
+        covariance = np.linalg.inv(x.T @ weight @ x)
+        assert np.allclose(levels.covariance[law], covariance)
+        assert np.allclose(levels.mean[law], covariance @ x.T @ weight @ record.value)
+        difference = record.value - x @ levels.mean[law]
+        assert levels.residual[law] - levels.residual[0] == pytest.approx(
+            difference @ weight @ difference - ((record.value - x @ levels.mean[0]) ** 2).sum()
+        )
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_runs_of_one_visit_share_its_effect(hosts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts measure at once, visits of one to three runs each; within a visit the drift stands still."""
+    monkeypatch.setattr("perfbisect.core.inference.state_space.KEPT", 0.0)
+    rng = np.random.default_rng(hosts)
+    seen: list[Observation] = []
+    for host in range(hosts):
+        for start in range(12):
+            build = int(rng.integers(0, 3)) * 5
+            seen += [Reading(build, float(rng.normal()), 4.0 * start + run + 0.3 * host, 100 * host + start, host)
+                     for run in range(int(rng.integers(1, 4)))]  # fmt: skip
+    seen.sort(key=lambda reading: reading.at)  # type: ignore[union-attr]
+    record = arrange(seen, Policy(), 10)
+    levels = estimate(record, np.ones(len(seen)))
+    assert levels.pace == 1.0
+    x = (record.build[:, None] == np.arange(3)).astype(float)
+    shared = record.visit[:, None] == record.visit[None]
+    middle = shared @ record.at / shared.sum(axis=1)
+    same = record.host[:, None] == record.host[None]
+    offset = HOST_OFFSET**2 * (same & (record.host > 0)[:, None])
+    for law, ((size, memory, _), (visit, _)) in enumerate(product(DRIFTS, VISITS)):
+        gap = np.abs(middle[:, None] - middle[None]) / memory
+        dense = np.eye(len(gap)) + size**2 * np.exp(-gap) * same + offset + visit**2 * shared
+        weight = np.linalg.inv(dense)
+        covariance = np.linalg.inv(x.T @ weight @ x)
+        assert np.allclose(levels.covariance[law], covariance)
+        assert np.allclose(levels.mean[law], covariance @ x.T @ weight @ record.value)
+
+
+def test_probabilities_sum_to_one_and_drift_is_noticed() -> None:
+    rng = np.random.default_rng(1)
+    slow = np.sin(np.arange(80) / 12) * 0.05
+    seen = [Reading(i % 2 * 10, slow[i] + rng.normal() * 0.005, float(i), i) for i in range(80)]
+    levels = estimate(arrange(seen, Policy(), 10), np.ones(80))
+    assert levels.probability.sum() == pytest.approx(1)
+    assert levels.probability @ (levels.drift > 0) > 0.99
+    assert np.sqrt(levels.variance.min()) < 0.012  # the noise that is left once the drift is known
+
+
+def test_hosts_may_differ_by_a_constant() -> None:
+    rng = np.random.default_rng(2)
+    seen = [
+        Reading(build, 0.3 * host - 0.1 * (build > 0) + rng.normal() * 0.002, float(i), i, host)
+        for i, (host, build) in enumerate([(0, 0), (1, 10), (1, 0), (0, 10)] * 6)
+    ]
+    levels = estimate(arrange(seen, Policy(), 10), np.ones(len(seen)))
+    assert levels.probability @ (levels.mean[:, 0] - levels.mean[:, 1]) == pytest.approx(0.1, abs=0.01)
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+@pytest.mark.parametrize("kept", [1.0, 0.4])
+def test_what_is_known_of_a_host_given_the_levels(hosts: int, kept: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drift after the last reading, plus the host's offset, against conditioning by the dense covariance."""
+    monkeypatch.setattr("perfbisect.core.inference.state_space.KEPT", 0.0)
+    record = arrange(readings(7, hosts=hosts), Policy(), 10)
+    levels = estimate(record, np.ones(len(record.value)))
+    x = (record.build[:, None] == np.arange(3)).astype(float)
+    for law, (size, memory, _) in enumerate(DRIFTS):
+        same = record.host[:, None] == record.host[None]
+        gap = np.abs(record.at[:, None] - record.at[None]) / (memory * levels.pace)
+        offset = HOST_OFFSET**2 * (same & (record.host > 0)[:, None])
+        dense = np.eye(len(gap)) + size**2 * np.exp(-gap) * same + offset
+        for host in range(hosts):
+            mine = record.host == host
+            since = (record.at[mine].max() - record.at) / (memory * levels.pace)
+            cross = mine * (size**2 * kept * np.exp(-since) + HOST_OFFSET**2 * (host > 0))
+            weight = np.linalg.solve(dense, cross)
+            of_levels, error = levels.present.at(host, law, kept)
+            assert np.allclose(of_levels, weight @ x, atol=1e-6)
+            total = kept**2 * size**2 + HOST_OFFSET**2 * (host > 0)
+            assert error == pytest.approx(total - weight @ cross, abs=1e-5)
+
+
+def test_of_a_host_without_readings_nothing_is_known() -> None:
+    levels = estimate(arrange(readings(3), Policy(), 10), np.ones(24))
+    of_levels, error = levels.present.at(5, 0, 1.0)
+    assert not of_levels.any()
+    assert error == HOST_OFFSET**2
+
+
+def test_equal_binaries_share_their_readings() -> None:
+    record = arrange([Built(3, 9.0), Built(7, 9.0, same_as=3), Reading(7, 0.1, 1.0, 1), Reading(3, 0.2, 2.0, 2)],
+                     Policy(), 10)  # fmt: skip
+    assert record.builds == (3,)
+    assert record.runs(7) == record.runs(3) == 2

@@ -1,0 +1,229 @@
+"""Every change of a range, not only the largest."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.observations import Built, Reading, Skipped
+from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Several
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.dataset import arrange
+from perfbisect.core.search.all_changes import _halves, _Known, _Piece, _unsettled
+from perfbisect.core.search.decide import decide
+from perfbisect.core.search.subrange import part_of
+from perfbisect.simulate.graphs import merging, two_roots
+from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.judge import Account, account, judge
+from perfbisect.simulate.world import Habits, World
+from perfbisect.wording.verdicts import exit_status
+
+pytestmark = pytest.mark.calibration  # simulates whole hunts
+
+QUIET = Habits(noise=0.003, layout=0.001, outliers=0.0)
+ALL = Policy(all_steps=True)
+
+
+@pytest.mark.parametrize(
+    ("steps", "improvements"),
+    [({5: -0.2, 11: -0.1}, {}), ({3: -0.15}, {13: 0.15}), ({}, {9: 0.1})],
+    ids=["two drops", "they cancel out", "only an improvement"],
+)
+def test_every_change_is_found(steps: dict[int, float], improvements: dict[int, float]) -> None:
+    outcome = hunt(World(Graph.line(16), steps | improvements, QUIET, seed=1), ALL)
+    assert isinstance(outcome.verdict, Several)
+    for found, true in ((outcome.verdict.steps, steps), (outcome.verdict.improvements, improvements)):
+        assert [step.candidate for step in found] == sorted(true)
+        assert np.allclose([np.log(step.ratio.middle) for step in found], [true[v] for v in sorted(true)], atol=0.02)
+    assert outcome.belief.culprit.shape == (17,)
+
+
+def test_nothing_is_found_where_there_is_nothing() -> None:
+    outcome = hunt(World(Graph.line(16), {}, QUIET, seed=1), ALL)
+    assert isinstance(outcome.verdict, NotReproduced)
+    assert outcome.builds <= 9  # the ends and the borders of eighths
+
+
+def test_changes_on_both_sides_of_a_merge() -> None:
+    #  0 - 1 - 2 - 3 - 8 - 9
+    #   \ 4 - 5 - 6 - 7 /
+    graph = Graph.of([(), (0,), (1,), (2,), (0,), (4,), (5,), (6,), (3, 7), (8,)])
+    outcome = hunt(World(graph, {2: -0.2, 6: -0.1}, QUIET, seed=2), ALL)
+    assert isinstance(outcome.verdict, Several)
+    assert [step.candidate for step in outcome.verdict.steps] == [2, 6]
+
+
+def test_a_part_sees_its_own_and_corrects_for_what_a_branch_lacks() -> None:
+    #  0 - 1 - 2 - 5    with 2 as the good end, 3 and 4 lack what 1 and 2 changed
+    #   \ 3 - 4 /
+    part = part_of(Graph.of([(), (0,), (1,), (0,), (3,), (2, 4)]), 2, 5)
+    assert part.nodes.tolist() == [2, 0, 3, 4, 5]
+    assert part.graph.bases == 1  # where the branch began
+    assert [part.graph.parents_of(v) for v in range(5)] == [(), (), (1,), (2,), (0, 3)]
+    seen = [
+        Built(1, 9.0),
+        Built(4, 9.0, same_as=1),
+        Skipped(3, "why"),
+        Reading(1, 0.5, 1.0, 1),
+        Reading(2, 0.2, 2.0, 2),
+    ]
+    assert list(part.told(seen, {1: -0.3})) == [
+        Built(3, 9.0), Skipped(2, "why"), Reading(3, 0.5, 1.0, 1), Reading(0, 0.2, 2.0, 2),
+    ]  # fmt: skip
+    assert list(part.told([Reading(4, 0.5, 1.0, 1)], {1: -0.3, 3: -1.0})) == [Reading(3, 1.2, 1.0, 1)]
+
+
+def test_a_branch_that_lacks_a_change_not_found_yet_is_not_accused() -> None:
+    graph = merging(40, seed=2137)  # 24 to 26 are a branch from 5, merged by 27
+    steps = {6: -0.0408, 13: 0.0408, 19: -0.0408}
+    outcome = hunt(World(graph, steps, Habits(noise=0.01), seed=2137), ALL)
+    assert isinstance(outcome.verdict, Several)
+    assert [step.candidate for step in outcome.verdict.steps] == [6, 19]
+    assert [step.candidate for step in outcome.verdict.improvements] == [13]
+    assert not outcome.verdict.unsettled
+
+
+def test_builds_that_differ_by_their_layout_alone_are_not_measured_for_ever() -> None:
+    outcome = hunt(World(Graph.line(8), {4: -0.05}, Habits(noise=0.005), seed=1), ALL)
+    assert isinstance(outcome.verdict, Several)
+    assert [step.candidate for step in outcome.verdict.steps] == [4]
+    assert outcome.runs <= 90  # ten for each build
+
+
+STRETCH = frozenset(range(13, 18))
+
+
+@pytest.mark.parametrize("steps", [{5: -0.2, 15: -0.1}, {5: -0.1, 15: -0.2}], ids=["the smaller", "the larger"])
+def test_a_step_in_a_stretch_that_does_not_build_is_told_and_the_other_one_named(steps: dict[int, float]) -> None:
+    outcome = hunt(World(Graph.line(24), steps, QUIET, unbuildable=STRETCH, seed=1), ALL)
+    assert isinstance(outcome.verdict, Several)
+    assert [step.candidate for step in outcome.verdict.steps] == [5]
+    [piece] = outcome.verdict.unsettled
+    assert (piece.good, piece.bad, piece.known.reason) == (12, 18, "unbuildable")
+    assert set(piece.known.candidates) == STRETCH | {18}
+    assert np.isclose(np.log(piece.known.ratio.middle), steps[15], atol=0.02)
+    assert exit_status(outcome.verdict) == 2
+
+
+def test_both_sides_of_a_stretch_on_a_side_branch_are_searched() -> None:
+    #  0 - 1 - 2 - 3 - 10 - 11    3 to 9 are on the side branch, 5 to 7 do not build
+    #   \ 4 - 5 - 6 - 7 - 8 - 9 /
+    graph = Graph.of([(), (0,), (1,), (2,), (0,), (4,), (5,), (6,), (7,), (8,), (3, 9), (10,)])
+    world = World(graph, {2: -0.1, 6: -0.2, 9: -0.07}, QUIET, unbuildable=frozenset({5, 6, 7}), seed=2)
+    outcome = hunt(world, ALL)
+    assert isinstance(outcome.verdict, Several)
+    assert [step.candidate for step in outcome.verdict.steps] == [2, 9]
+    assert [(piece.good, piece.bad) for piece in outcome.verdict.unsettled] == [(4, 8)]
+
+
+def test_a_stretch_at_the_root_of_another_project_is_told() -> None:
+    graph = two_roots(16)  # 8 to 14 do not descend from good, 15 takes them in
+    world = World(graph, {2: -0.1, 9: -0.2}, QUIET, unbuildable=frozenset({8, 9, 10}), seed=1)
+    outcome = hunt(world, ALL)
+    assert isinstance(outcome.verdict, Several)
+    assert [step.candidate for step in outcome.verdict.steps] == [2]
+    [piece] = outcome.verdict.unsettled
+    assert (piece.good, piece.bad, set(piece.known.candidates)) == (0, 11, {8, 9, 10, 11})
+
+
+def test_a_fork_that_does_not_build_is_no_good_end() -> None:
+    #  0 - … - 5 - … - 20 - 31 - … - 40
+    #           \ 21 - … - 30 /
+    graph = Graph.of(
+        [(), *((v,) for v in range(20)), (5,), *((v,) for v in range(21, 30)), (20, 30), *((v,) for v in range(31, 40))]
+    )
+    world = World(graph, {10: -0.2, 25: -0.1}, QUIET, unbuildable=frozenset({5}), seed=1)
+    verdict = hunt(world, ALL).verdict
+    assert isinstance(verdict, Several)
+    assert [step.candidate for step in verdict.steps] == [10, 25]
+    assert not verdict.unsettled
+
+
+def test_a_change_that_another_takes_back_is_found_once_that_one_is() -> None:
+    #  0 - … - 5 - … - 30 - 61 - … - 111    7 takes back what 4 changed, and the branch lacks it
+    #           \ 31 - … - 60 /
+    graph = Graph.of(
+        [
+            (),
+            *((v,) for v in range(30)),
+            (5,),
+            *((v,) for v in range(31, 60)),
+            (30, 60),
+            *((v,) for v in range(61, 111)),
+        ]
+    )
+    habits = Habits(noise=0.005, layout=0.002, outliers=0.0)
+    verdict = hunt(World(graph, {4: -0.06, 7: 0.06, 11: -0.2, 45: -0.05}, habits, seed=1), ALL).verdict
+    assert isinstance(verdict, Several)
+    assert [step.candidate for step in verdict.steps] == [4, 11, 45]
+    assert [step.candidate for step in verdict.improvements] == [7]
+
+
+@pytest.mark.parametrize("budget", [{"max_builds": 9}, {"max_runs": 34}, {"max_minutes": 115.0}], ids=str)
+def test_what_the_budget_left_unsearched_is_told_beside_what_was_found(budget: dict[str, float]) -> None:
+    world = World(Graph.line(32), {10: -0.2, 25: -0.1}, QUIET, seed=1)
+    verdict = hunt(world, replace(ALL, **budget)).verdict  # type: ignore[arg-type]
+    assert isinstance(verdict, Several)
+    assert [step.candidate for step in verdict.steps] == [10]
+    assert any(piece.good < 25 <= piece.bad for piece in verdict.unsettled)
+    assert all("budget" in piece.known.reason for piece in verdict.unsettled)
+    assert exit_status(verdict) == 2
+
+
+def test_ends_that_are_alike_leave_open_what_the_budget_kept_from_being_halved() -> None:
+    verdict = hunt(World(Graph.line(32), {10: -0.2, 25: 0.2}, QUIET, seed=1), replace(ALL, max_builds=2)).verdict
+    assert isinstance(verdict, Several)
+    [piece] = verdict.unsettled
+    assert (piece.good, piece.bad, piece.known.candidates) == (0, 32, ())
+    assert piece.known.ratio.low < 1 < piece.known.ratio.high
+    assert exit_status(verdict) == 2
+
+
+def test_named_steps_are_steps_and_large_ones_are_named_or_lie_in_what_is_left_open() -> None:
+    total, wrong = Account(), 0
+    for seed in range(24):
+        rng = np.random.default_rng(seed)
+        count = int(rng.integers(2, 4))
+        places = rng.choice(np.arange(1, 25), count, replace=False).tolist()
+        sizes = (rng.permutation([0.2, 0.1, 0.06])[:count] * np.where(rng.random(count) < 0.2, 1, -1)).tolist()
+        stretch = frozenset(range(8, 12)) if seed % 3 == 0 else frozenset()
+        world = World(
+            Graph.line(24), dict(zip(places, sizes, strict=True)), Habits(noise=0.005, layout=0.002),
+            unbuildable=stretch, seed=seed,
+        )  # fmt: skip
+        verdict = hunt(world, replace(ALL, max_builds=9 if seed % 3 == 1 else 0)).verdict
+        assert not isinstance(verdict, Inconclusive) or "budget" in verdict.reason or stretch
+        total += account(verdict, world, ALL.min_effect)
+        wrong += judge(verdict, world) == "wrong"
+    assert total.wrong <= 0.05 * (total.right + total.wrong)
+    assert total.missed <= 0.02 * (total.right + total.unsettled)
+    assert total.right >= 30
+    assert wrong <= 2
+
+
+def test_a_step_that_is_named_without_all_is_named_although_it_proves_smaller_than_asked_for() -> None:
+    runs = [Reading(k % 2, 5 - 0.049 * (k % 2) + 0.004 * (-1) ** (k // 2), 3.0 + k, k, 0, 60.0) for k in range(24)]
+    seen = [Built(0, 9.0), Built(1, 9.0), *runs]
+    rules = Policy(min_effect=0.05)
+    alone = decide(Graph.line(1), seen, rules).order
+    assert isinstance(alone, Found) and alone.step.ratio.middle > 0.95
+    assert decide(Graph.line(1), seen, replace(rules, all_steps=True)).order == Several((alone.step,))
+
+
+@pytest.mark.parametrize(("middle", "told"), [(7, [(4, 10)]), (8, [(4, 10), (8, 10)])], ids=["smaller", "equal"])
+def test_pieces_that_hold_each_other_do_not_explain_each_other_away(middle: int, told: list[tuple[int, int]]) -> None:
+    #  0 - 1 - 2 - 3 - 4 - 9 - 10    7 and 8, near the middle of what follows 4, lack 1 to 4
+    #   \ 5 - 6 - 7 - 8 /
+    graph = Graph.of([(), (0,), (1,), (2,), (3,), (0,), (5,), (6,), (7,), (4, 8), (9,)])
+    doubt = Inconclusive((), (), Interval(0.9, 0.95, 0.99), "too noisy")
+    doubts = {_Piece(4, 10): doubt, _Piece(middle, 10): doubt}
+    known = _Known(graph, ALL, arrange([], ALL, 10), (), doubts=doubts, divided=set(doubts))
+    assert [(piece.good, piece.bad) for piece in _unsettled(known)] == told
+
+
+def test_the_middle_of_a_piece_is_the_first_that_was_measured_unless_another_is_far_more_central() -> None:
+    for measured, middle in (((), 8), ((7,), 7), ((7, 8), 7), ((9, 7), 9), ((3,), 8)):
+        seen = [Reading(v, 5.0, 3.0 + i, i) for i, v in enumerate((0, 16, *measured))]
+        known = _Known(Graph.line(16), ALL, arrange(seen, ALL, 16), ())
+        assert _halves(known, part_of(known.graph, 0, 16)) == [_Piece(middle, 16), _Piece(0, middle)]

@@ -1,0 +1,43 @@
+"""What a build is expected to cost."""
+
+import numpy as np
+import pytest
+
+from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.dataset import arrange
+from perfbisect.core.search.build_cost import price
+
+RUN = [Reading(0, 0.0, 1.0, 0, 0, 60.0)]
+WORKS = np.ones(2)
+
+
+def priced(seen: list[Observation], chance: np.ndarray[tuple[int], np.dtype[np.float64]] = WORKS) -> list[float]:
+    """Of one candidate next to a build, and of one far from any."""
+    return price(arrange([*RUN, *seen], Policy(), 1000), Policy(), [501, 875], chance).tolist()
+
+
+def test_builds_that_all_take_as_long_have_one_price() -> None:
+    builds: list[Observation] = [Built(v, 613.7) for v in (0, 1000, 500, 750)]
+    assert priced(builds) == [613.7 / 60] * 2
+    assert priced([*builds, Skipped(600, "fails", 613.7)], np.array([0.3, 0.9])) == [613.7 / 60] * 2
+    assert priced([]) == [Policy().build_cost] * 2
+
+
+def test_near_a_build_it_is_cheaper_where_that_was_seen() -> None:
+    builds: list[Observation] = [Built(v, s) for v, s in ((0, 600.0), (1000, 600.0), (500, 500.0), (750, 250.0))]
+    more: list[Observation] = [Built(v, s) for v, s in ((625, 125.0), (562, 60.0), (531, 30.0))]
+    little, much = priced(builds), priced([*builds, *more])
+    assert little[0] < little[1]
+    assert much[0] < much[1] / 4
+    assert little[1] / little[0] < much[1] / much[0], "one learns it by and by"
+    other_way = [Built(v, s) for v, s in ((0, 60.0), (1000, 60.0), (500, 500.0), (750, 600.0), (625, 700.0))]
+    assert priced([*other_way])[0] == priced([*other_way])[1], "nearness never makes it dearer"
+
+
+def test_failures_have_their_own_price() -> None:
+    builds: list[Observation] = [Built(v, 600.0) for v in (0, 1000, 500)]
+    seen = [*builds, Skipped(600, "fails", 120.0)]
+    assert priced(seen, np.array([1.0, 0.25])) == pytest.approx([10.0, 0.25 * 10 + 0.75 * 2])
+    crash = [*builds, Skipped(500, "crashes", 60.0)]
+    assert priced(crash, np.array([1.0, 0.25])) == [10.0, 10.0], "that was a run"

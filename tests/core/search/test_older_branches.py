@@ -1,0 +1,198 @@
+"""Branches that began before good, and may have been slower or faster than good from the start."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
+from perfbisect.core.domain.orders import (
+    UNKNOWN,
+    Decision,
+    Found,
+    Inconclusive,
+    Interval,
+    Measure,
+    NotReproduced,
+    Several,
+    Step,
+    Unsettled,
+)
+from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.inference.belief import prior_belief
+from perfbisect.core.search.decide import decide
+from perfbisect.core.search.older_branches import BASE_UNKNOWN, NOT_IN_BAD, base_of, beyond
+from perfbisect.core.search.subrange import part_of
+from perfbisect.simulate.graphs import older_branches
+from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.hunt import Outcome, hunt
+from perfbisect.simulate.judge import judge
+from perfbisect.simulate.world import World
+
+QUIET = Habits(noise=0.01, layout=0.002)
+TWO = older_branches(100, 2)
+"""Branches of 25 commits from the bases 1 and 2, which 44 and 86 merge into a trunk."""
+
+FORKED, BRANCH, MERGED, TRUNK, SECOND, AFTER = 3, 20, 44, 35, 60, 90
+
+
+def step(candidate: int) -> Step:
+    return Step(candidate, 0.99, Interval(0.9, 0.95, 0.99), TWO.parents_of(candidate))
+
+
+def hunted(step: int, policy: Policy | None = None, hosts: int = 1, seed: int = 0, **more: object) -> Outcome:
+    """A hunt for a drop of 6 %; the one branch was 5 % slower than good, the other is 4 % faster."""
+    world = World(TWO, {step: -0.06} if step else {}, QUIET, older={1: -0.05, 2: 0.04}, seed=seed, **more)  # type: ignore[arg-type]
+    return hunt(world, policy or Policy(), hosts=hosts)
+
+
+def test_what_a_commit_has_from_before_good() -> None:
+    # good, two bases; 3 and 4 on the older, 5 on good, 6 takes the newer in, 7 a root of its own, 8 merges all
+    graph = Graph.of([(), (), (), (1,), (3,), (0,), (4, 2), (), (5, 6), (7, 4)], bases=2)
+    assert base_of(graph).tolist() == [0, 1, 2, 1, 1, 0, 2, 0, 0, 1]
+    assert graph.weight.tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 1, 1]
+    assert part_of(graph, 5, 8).graph.bases == 2
+
+
+@pytest.mark.parametrize("step", [FORKED, BRANCH, MERGED, TRUNK, SECOND, AFTER])
+def test_the_culprit_is_named_whatever_branches_began_with(step: int) -> None:
+    verdict = hunted(step).verdict
+    assert isinstance(verdict, Found)
+    assert verdict.step.candidate == step
+    assert verdict.step.parents == TWO.parents_of(step)
+
+
+def test_a_branch_that_is_slow_from_the_start_accuses_nobody() -> None:
+    """Bad holds what the branch lacks, so the ends are alike."""
+    assert isinstance(hunted(0).verdict, NotReproduced)
+
+
+def test_what_was_found_out_is_told() -> None:
+    (told,) = {text for text in hunted(BRANCH).belief.warnings if "began at" in text}
+    assert float(told.split(" of good")[0].split()[-1]) == pytest.approx(math.exp(-0.05), abs=0.02)
+
+
+@pytest.mark.parametrize("kinds", [("one", "one"), ("new", "old")])
+def test_on_several_hosts(kinds: tuple[str, str]) -> None:
+    verdict = hunted(BRANCH, Policy(kinds=kinds), hosts=2).verdict
+    assert isinstance(verdict, Found)
+    assert verdict.step.candidate == BRANCH
+
+
+def test_a_rise() -> None:
+    world = World(TWO, {BRANCH: 0.06}, QUIET, older={1: 0.05, 2: -0.04}, seed=1)
+    verdict = hunt(world, Policy(direction=Direction.RISE)).verdict
+    assert isinstance(verdict, Found)
+    assert verdict.step.candidate == BRANCH
+
+
+def test_every_change() -> None:
+    world = World(TWO, {BRANCH: -0.1, AFTER: -0.06}, Habits(noise=0.005, layout=0.002), older={1: -0.05}, seed=2)
+    verdict = hunt(world, Policy(all_steps=True)).verdict
+    assert isinstance(verdict, Several)
+    assert [step.candidate for step in verdict.steps] == [BRANCH, AFTER]
+    assert not verdict.improvements
+
+
+@pytest.mark.parametrize("step", [FORKED, SECOND, 86])
+def test_a_base_that_cannot_be_measured_leaves_its_branch_in_doubt(step: int) -> None:
+    verdict = hunted(step, unbuildable=frozenset({1, 2})).verdict
+    assert isinstance(verdict, Inconclusive)
+    assert verdict.reason == BASE_UNKNOWN
+    assert step in verdict.candidates
+
+
+def test_what_does_not_hang_on_such_a_base_is_named() -> None:
+    verdict = hunted(AFTER, unbuildable=frozenset({1, 2})).verdict
+    assert isinstance(verdict, Found)
+    assert verdict.step.candidate == AFTER
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy(max_runs=20), Policy(max_runs=37), Policy(max_builds=8), Policy(max_builds=12)]
+)
+def test_budgets_hold(policy: Policy) -> None:
+    for seed in range(3):
+        outcome = hunted(BRANCH, policy, seed=seed)
+        assert outcome.runs <= (policy.max_runs or math.inf)
+        assert outcome.builds <= (policy.max_builds or math.inf)
+        assert isinstance(outcome.verdict, Inconclusive | Found)
+
+
+@pytest.mark.parametrize("policy", [Policy(max_runs=40), Policy(max_builds=10), Policy(max_builds=8)])
+def test_budgets_hold_where_bases_do_not_build(policy: Policy) -> None:
+    for seed in range(3):
+        outcome = hunted(BRANCH, policy, seed=seed, unbuildable=frozenset({1, 2}))
+        assert outcome.runs <= (policy.max_runs or math.inf)
+        assert outcome.builds <= (policy.max_builds or math.inf)
+
+
+def test_a_set_at_the_end_of_the_budget_leaves_room_for_what_the_branches_began_with() -> None:
+    held = 0
+    for seed in range(3):
+        for step in (TRUNK, AFTER):
+            world = World(TWO, {step: -0.05}, QUIET, older={1: -0.06, 2: -0.06}, seed=seed)
+            verdict = hunt(world, Policy(max_builds=9)).verdict
+            held += judge(verdict, world) != "wrong"
+    assert held == 6
+
+
+def test_every_change_keeps_what_hangs_on_no_base_when_the_budget_ends() -> None:
+    told = [Several((step(MERGED), step(AFTER)), (), (), 0.01)]
+
+    def stub(graph: Graph, observations: Sequence[Observation], *_: object) -> Decision:
+        lost = {seen.candidate for seen in observations if isinstance(seen, Skipped)}
+        left = (Unsettled(0, MERGED, Inconclusive((), (), UNKNOWN, "unbuildable")),) if FORKED in lost else ()
+        return Decision(replace(told[0], steps=told[0].steps[len(left) :], unsettled=left), prior_belief(TWO))
+
+    ends: list[Observation] = [Built(0, 9.0), Built(102, 9.0), Reading(0, 0.0, 1.0, 0), Reading(102, -0.1, 2.0, 1)]
+    verdict = beyond(stub, TWO, ends, Policy(all_steps=True, max_builds=2), ()).order
+    assert isinstance(verdict, Several)
+    assert [each.candidate for each in verdict.steps] == [AFTER]
+    assert verdict.unsettled
+
+
+def test_one_binary_on_two_branches_rules_nothing_out() -> None:
+    """The trunk's first commit takes back what good has and the branch has not, and so is what the branch began at."""
+    rows = [(), (), (0,), *((v,) for v in range(2, 9)), (1,), (10,), (11,), (9, 12), (13,), (14,)]
+    graph = Graph.of(rows, bases=1)
+    for seed in range(2):
+        verdict = hunt(World(graph, {2: -0.05}, QUIET, older={1: -0.05}, binaries={2: 1}, seed=seed), Policy()).verdict
+        assert isinstance(verdict, Found)
+        assert verdict.step.candidate == 2
+
+
+def test_good_that_is_no_part_of_bad() -> None:
+    """As where what a release branch has was left out when it was merged back."""
+    chain = Graph.of([(), (), (1,), *((v,) for v in range(2, 20))], bases=1)
+    nothing = hunt(World(chain, {}, QUIET, older={1: -0.05}), Policy()).verdict
+    assert isinstance(nothing, Inconclusive)
+    assert (nothing.reason, nothing.candidates) == (NOT_IN_BAD, ())
+    assert isinstance(hunt(World(chain, {}, QUIET, older={1: 0.05}), Policy()).verdict, NotReproduced)
+    found = hunt(World(chain, {9: -0.06}, QUIET, older={1: -0.05}), Policy()).verdict
+    assert isinstance(found, Found)
+    assert found.step.candidate == 9
+
+
+def test_a_base_is_measured_only_where_something_hangs_on_it() -> None:
+    """On a trunk, compared with its parent, nothing does."""
+    outcome = hunt(World(TWO, {TRUNK: -0.3}, Habits(noise=0.005, layout=0.002)), Policy())
+    assert isinstance(outcome.verdict, Found)
+    assert not {1, 2} & {seen.candidate for seen in outcome.observations if isinstance(seen, Built)}
+
+
+def test_a_base_with_the_binary_of_good_needs_no_run() -> None:
+    world = World(TWO, {FORKED: -0.06}, QUIET, binaries={1: 0})
+    outcome = hunt(world, Policy())
+    assert isinstance(outcome.verdict, Found)
+    assert outcome.verdict.step.candidate == FORKED
+
+
+def test_every_step_of_a_hunt_can_be_decided_again() -> None:
+    """The search remembers nothing: what it did at each point follows from what was seen until then."""
+    outcome = hunted(BRANCH)
+    again: list[Decision] = [decide(TWO, outcome.observations[:n], Policy()) for n in (0, len(outcome.observations))]
+    assert isinstance(again[0].order, Measure)
+    assert again[1].order == outcome.verdict

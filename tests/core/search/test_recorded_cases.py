@@ -1,0 +1,137 @@
+"""Four hunts through one commit each that were really made, decided again from what was measured.
+
+A record holds what the search was told on a noisy machine: readings as logarithms of the metric with their minute, and
+what each build cost; docs/hunts.md tells the story. What is asserted is what the whole record leads to, and that
+nothing wrong is named on the way: by which orders the search gets there is its own affair.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.observations import Built, Observation, Reading
+from perfbisect.core.domain.orders import Decision, Found, Inconclusive, Interval, Measure, NotReproduced
+from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.search.decide import decide
+
+RECORDS = Path(__file__).parents[2] / "records"
+RANGE = Graph.line(1)
+GOOD, BAD = range(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One hunt: its rules, what it observed, and after how many observations it was asked what to do."""
+
+    policy: Policy
+    observations: Sequence[Observation]
+    asked_after: Sequence[int]
+
+    @property
+    def measured(self) -> float:
+        """Bad against good by nothing but the mean of all readings."""
+        good, bad = (
+            fmean(one.value for one in self.observations if isinstance(one, Reading) and one.candidate == end)
+            for end in (GOOD, BAD)
+        )
+        return math.exp(bad - good)
+
+    def decision(self, **rules: object) -> Decision:
+        """What the whole record leads to, by its own rules or by others."""
+        return decide(RANGE, self.observations, replace(self.policy, **rules))  # type: ignore[arg-type]
+
+
+def read(name: str) -> Record:
+    """The record of that name."""
+    kept = json.loads((RECORDS / f"{name}.json").read_text())
+    rules = {**kept["policy"], "direction": Direction(kept["policy"]["direction"])}
+    return Record(Policy(**rules), [observation(*each) for each in kept["observations"]], kept["asked_after"])
+
+
+def observation(kind: str, candidate: int, *told: float) -> Observation:
+    """One entry: a build with its seconds, or a run with its value, minute, visit and seconds."""
+    if kind == "built":
+        return Built(candidate, *told)
+    value, at, visit, seconds = told
+    return Reading(candidate, value, at, int(visit), seconds=seconds)
+
+
+def holds(interval: Interval, ratio: float) -> bool:
+    return interval.low <= ratio <= interval.high
+
+
+VERDICTS = {
+    "float-multiplication-1": Found,  # a rise of about 5 % in CPU time, at the edge of what the machine shows:
+    "float-multiplication-2": NotReproduced,  # one hunt found it, the next could not
+    "hash-aggregation": Found,  # a drop by another plan
+    "sorted-groups": NotReproduced,  # the same query and commit, the plan held: nothing there
+}
+BORDERLINE = 1.05  # the ratio of float multiplications, from interleaved pairs measured another day
+CONFIDENCES = (0.8, 0.95)
+
+
+@pytest.fixture(params=VERDICTS)
+def name(request: pytest.FixtureRequest) -> str:
+    """Each record in turn."""
+    return str(request.param)
+
+
+@pytest.mark.parametrize("confidence", CONFIDENCES)
+def test_the_whole_record_leads_to_its_verdict(name: str, confidence: float) -> None:
+    record = read(name)
+    order = record.decision(confidence=confidence).order
+    assert isinstance(order, VERDICTS[name])
+    if isinstance(order, Found):
+        assert (order.step.candidate, order.step.parents) == (BAD, (GOOD,))
+        assert confidence <= order.step.probability < 1
+        assert holds(order.step.ratio, record.measured)
+        assert not holds(order.step.ratio, 1.0)
+    if isinstance(order, NotReproduced):
+        assert holds(order.ratio, record.measured)
+        assert holds(order.ratio, 1.0)
+        assert record.policy.min_effect / 2 < order.detectable < 0.15, "so large a change would have been seen"
+
+
+def test_more_confidence_than_the_record_supports_names_nobody(name: str) -> None:
+    order = read(name).decision(confidence=0.99).order
+    assert isinstance(order, VERDICTS[name] | Measure | Inconclusive), "nobody is named with less"
+
+
+def test_a_borderline_change_is_within_every_interval() -> None:
+    """Whether it could be told from nothing or not, both hunts give the ratio honestly."""
+    found, not_found = (read(f"float-multiplication-{number}").decision().order for number in (1, 2))
+    assert isinstance(found, Found)
+    assert holds(found.step.ratio, BORDERLINE)
+    assert isinstance(not_found, NotReproduced)
+    assert holds(not_found.ratio, BORDERLINE)
+    assert not_found.detectable > BORDERLINE - 1, "so small a change could have been missed, and that is said"
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_nothing_wrong_is_named_on_the_way(name: str, direction: Direction) -> None:
+    """At every moment at which the hunt was asked, whichever way it looks."""
+    record = read(name)
+    for asked in record.asked_after:
+        order = decide(RANGE, record.observations[:asked], replace(record.policy, direction=direction)).order
+        if isinstance(order, Found):
+            assert name != "sorted-groups", "nothing is there"
+            assert (order.step.ratio.middle > 1) == (record.policy.direction is Direction.RISE)
+
+
+def test_a_drop_that_is_called_detectable_is_not_missed() -> None:
+    """The record of nothing, with half as much again put into it, is not called alike."""
+    record = read("sorted-groups")
+    verdict = record.decision().order
+    assert isinstance(verdict, NotReproduced)
+    drop = math.log1p(-1.5 * verdict.detectable)
+    slower = [
+        replace(one, value=one.value + drop) if isinstance(one, Reading) and one.candidate == BAD else one
+        for one in record.observations
+    ]
+    assert isinstance(decide(RANGE, slower, record.policy).order, Measure | Found)

@@ -1,0 +1,114 @@
+"""Several hosts in one hunt: what it may spend, what a build costs where, and what two hosts at once prove."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.observations import Built, Observation, Reading
+from perfbisect.core.domain.orders import Found, Inconclusive, Measure, Purpose, Share
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.dataset import arrange
+from perfbisect.core.inference.state_space import estimate
+from perfbisect.core.search import budget
+from perfbisect.core.search.confirmation import duels
+from perfbisect.core.search.decide import decide
+from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.hunt import Outcome, hunt
+from perfbisect.simulate.world import World
+
+LINE = Graph.line(100)
+
+
+def candidates(outcome: Outcome) -> set[int]:
+    return {seen.candidate for seen in outcome.observations if isinstance(seen, Built)}
+
+
+@pytest.mark.parametrize("kinds", [("one",) * 4, ("new", "old") * 2])
+@pytest.mark.parametrize(("rules", "most"), [(Policy(max_runs=20), 20), (Policy(max_builds=5), 5)])
+def test_hosts_at_once_do_not_overspend(rules: Policy, most: int, kinds: tuple[str, ...]) -> None:
+    for policy in [replace(rules, kinds=kinds), *([replace(rules, all_steps=True)] if kinds[0] == kinds[1] else [])]:
+        outcome = hunt(World(LINE, {30: -0.1, 70: -0.05}, seed=1), policy, hosts=len(kinds))
+        assert (outcome.runs if policy.max_runs else len(candidates(outcome))) <= most
+
+
+def test_what_is_in_flight_counts_until_it_is_told() -> None:
+    ends: list[Observation] = [Built(0, 9.0, host=0), Built(100, 9.0, host=0)]
+    record = arrange([*ends, Reading(0, 0.0, 1.0, 0), Reading(100, -0.1, 2.0, 1)], Policy(), 100)
+    other = Measure((Share(50, 3), Share(0, 2)), Purpose.SEARCH, 1)
+    gone = Measure((), Purpose.SEARCH, 2)
+    asked = Measure((Share(25, 4),), Purpose.SEARCH)
+    assert budget.within(asked, record, Policy(max_runs=9), [other, gone]).plan == (Share(25, 2),)
+    assert not budget.spent(record, Policy(max_runs=8), [other, gone])
+    assert budget.spent(record, Policy(max_runs=7), [other, gone])
+    assert not budget.spent(record, Policy(max_runs=7), [gone])
+    assert budget.builds_allowed(asked, record, Policy(max_builds=4), [other])
+    assert not budget.builds_allowed(asked, record, Policy(max_builds=3), [other])
+    assert budget.builds_allowed(Measure((Share(50, 1),), Purpose.SEARCH), record, Policy(max_builds=3), [other])
+    assert not budget.may_build(record, Policy(max_builds=3), [other])
+
+
+def test_a_culprit_that_stands_is_named_whatever_is_spent() -> None:
+    outcome = hunt(World(LINE, {30: -0.1}, seed=1), Policy())
+    assert isinstance(outcome.verdict, Found)
+    exactly = decide(LINE, outcome.observations, Policy(max_runs=outcome.runs))
+    assert isinstance(exactly.order, Found)
+    assert isinstance(decide(LINE, outcome.observations[:-1], Policy(max_runs=outcome.runs - 1)).order, Inconclusive)
+
+
+def test_builds_of_every_host_tell_what_a_build_costs() -> None:
+    """The first two of each host are made with an empty compiler cache."""
+    cold = [Built(v, 1000.0, host=host) for host in range(3) for v in (0, 100)]
+    seen = [
+        *cold,
+        Built(50, 60.0, host=1),
+        Built(50, 80.0, host=2),
+        Built(50, 99.0, host=2),
+        Reading(0, 0.0, 1.0, 0, 0, 10.0),
+    ]
+    assert arrange(seen, Policy(), 100).build_runs(Policy()) == 7
+
+
+def test_references_are_builds_that_the_host_has() -> None:
+    """Host 1 has the ends alone; the tighter pair around the culprit is on host 0."""
+    world = World(LINE, {30: -0.1}, Habits(noise=0.02, drift=0.05, drift_memory=600, build_seconds=6000.0), seed=3)
+    seen: list[Observation] = []
+    for plan, host in (((0, 4), (100, 4)), 1), (((0, 4), (100, 4), (20, 8), (40, 8)), 0):
+        seen += world.measure(Measure(tuple(Share(*share) for share in plan), Purpose.SEARCH, host))
+    busy = Measure((Share(30, 1),), Purpose.SEARCH, 0)
+    elsewhere = decide(LINE, seen, Policy(), [busy]).order
+    assert isinstance(elsewhere, Measure) and elsewhere.host == 1
+    assert {share.candidate for share in elsewhere.plan[1:]} in ({0, 100}, {0}, {100})
+    here = decide(LINE, seen, Policy(), [Measure((Share(30, 1),), Purpose.SEARCH, 1)]).order
+    assert isinstance(here, Measure) and here.host == 0
+    assert {share.candidate for share in here.plan[1:]} & {20, 40}
+
+
+def at_once(values: dict[tuple[int, int], float], turns: list[list[int]]) -> list[Observation]:
+    """``turns`` of each host, told as they happen; a run is worth what its host and build are."""
+    seen: list[Observation] = []
+    for number in range(max(map(len, turns))):
+        for host, mine in enumerate(turns):
+            if number < len(mine):
+                at = number + 0.1 * host
+                seen.append(Reading(mine[number], values[host, mine[number]], at, len(seen), host))
+    return seen
+
+
+def test_the_runs_of_other_hosts_do_not_stand_between_those_of_a_proof() -> None:
+    values = {(host, build): 0.01 * host - 0.1 * (build == 5) for host in range(4) for build in (0, 4, 5)}
+    record = arrange(at_once(values, [[5, 4] * 4, [0] * 8, [0] * 8, [0] * 8]), Policy(), 5)
+    (duel,) = duels(record, estimate(record, np.ones(len(record.value))), 5, [4])
+    assert (duel.runs, duel.proven) == (3, True)
+
+
+def test_a_faster_host_proves_nothing() -> None:
+    """The one has run more of the culprit, the other more of its parent."""
+    values = {(host, build): math.log(1 + 0.3 * host) for host in range(2) for build in (4, 5)}
+    record = arrange(at_once(values, [[5, 4, 5, 5, 4, 5, 5, 4, 5], [4, 5, 4, 4, 5, 4, 4, 5, 4]]), Policy(), 5)
+    (duel,) = duels(record, estimate(record, np.ones(len(record.value))), 5, [4])
+    assert duel.runs > 4
+    assert duel.contrast is not None
+    assert duel.contrast.drop == pytest.approx(0)

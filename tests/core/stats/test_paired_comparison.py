@@ -1,0 +1,201 @@
+"""Ratios of builds from rounds: what they say, and how often their intervals are right."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+import sample_hunt as sample
+from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.orders import Interval
+from perfbisect.core.domain.trials import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, Work, order
+from perfbisect.core.stats.paired_comparison import Ratio, compared, paired, quantile, silent, summaries, tone, whole
+
+
+def trial(subjects: int = 2, works: tuple[str, ...] = ("scan",), rounds: int = 3, runs: int = 1) -> Trial:
+    """A trial without runs."""
+    names = tuple(Subject(f"v{number}", f"{number:040}", key=f"key-{number}") for number in range(subjects))
+    asked = Asked(
+        Kind.COMPARE, "demo", "o2nofp", "local", "qps", {}, names,
+        tuple(Work(name, name.partition("-")[0], 1.0, 10.0) for name in works), rounds, runs,
+    )  # fmt: skip
+    return Trial(3, asked, sample.HOST, 0.0)
+
+
+def ran(number: int, subject: int, qps: float, work: int = 0) -> TrialRun:
+    """A run of so many QPS."""
+    return TrialRun(number, work, subject, 10.0 * number, 10.0, sample.run(0, 10.0 * number, qps=qps))
+
+
+def test_a_ratio_is_made_of_each_round() -> None:
+    """The machine is half as fast in the second round, and neither build is."""
+    made = trial()
+    for number, (base, other) in enumerate([(1000, 800), (500, 400), (990, 792)]):
+        made.runs.extend([ran(number, 0, base), ran(number, 1, other)])
+    [row] = compared(made, "qps")
+    [ratio] = row.ratios
+    assert ratio is not None
+    assert ratio.interval is not None
+    assert (ratio.ratio, ratio.interval.low, ratio.interval.high) == pytest.approx((0.8, 0.8, 0.8), rel=1e-3)
+    assert ratio.rounds == 3
+    assert ratio.certain
+
+
+def test_only_rounds_that_both_sides_have_count() -> None:
+    made = trial(3)
+    made.runs.extend([ran(0, 0, 1000), ran(0, 1, 900), ran(1, 0, 10), ran(2, 1, 2000)])
+    [row] = compared(made, "qps")
+    assert row.ratios == (Ratio(pytest.approx(0.9), None, 1), None)
+    assert compared(trial(), "qps")[0].ratios == (None,)
+
+
+def test_runs_of_a_visit_are_one_value_of_its_round() -> None:
+    made = trial(runs=2)
+    made.runs.extend([ran(0, 0, 100), ran(0, 0, 400), ran(0, 1, 100), ran(0, 1, 100)])
+    [ratio] = compared(made, "qps")[0].ratios
+    assert ratio is not None
+    assert ratio.ratio == pytest.approx(0.5)
+
+
+def test_what_a_host_does_not_count_is_missing_and_nothing_else() -> None:
+    made = trial()
+    for subject in (0, 1):
+        bare = replace(sample.run(0, 1.0, qps=100.0 + subject), counters={"task-clock": 1000.0})
+        made.runs.append(TrialRun(0, 0, subject, 1.0, 1.0, bare))
+    [row] = compared(made, "instructions/o")
+    assert row.ratios == (None,)
+    assert "instructions/o" not in row.counters
+    base, other = row.counters["qps"]
+    assert (base, other) == (100, pytest.approx(1.01))
+    assert row.counters["cpu/o"][1] == pytest.approx(100 / 101)
+
+
+def test_groups_are_summed_up_where_there_is_something_to_sum_up() -> None:
+    made = trial(works=("point-1", "scan", "point-2", "point-3"))
+    for work, qps in enumerate((900, 500, 1200, 1000)):
+        made.runs.extend([ran(0, 0, 1000, work), ran(0, 1, qps, work)])
+    rows = compared(made, "qps")
+    assert [row.work for row in rows] == ["point-1", "point-2", "point-3", "scan"]
+    [summary] = summaries(rows)
+    assert (summary.group, summary.subject) == ("point", 1)
+    figures = (summary.least, summary.most, summary.average, summary.median)
+    assert figures == pytest.approx((0.9, 1.2, 3.1 / 3, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "interval", "metric", "said"),
+    [
+        (0.90, (0.85, 0.94), "qps", "worse"),
+        (0.90, (0.80, 1.02), "qps", ""),
+        (0.90, None, "qps", ""),
+        (0.96, (0.95, 0.97), "qps", ""),
+        (1.10, (1.05, 1.15), "qps", "better"),
+        (1.10, (1.05, 1.15), "instructions/o", "worse"),
+        (0.90, (0.85, 0.94), "p95", "better"),
+    ],
+)
+def test_only_what_is_large_and_certain_gets_a_colour(
+    ratio: float, interval: tuple[float, float] | None, metric: str, said: str
+) -> None:
+    ends = Interval(interval[0], ratio, interval[1]) if interval else None
+    assert tone(Ratio(ratio, ends, 5), metric) == said
+
+
+def test_the_order_turns_round() -> None:
+    assert [list(order([0, 2, 3], turn)) for turn in range(3)] == [[0, 2, 3], [3, 2, 0], [0, 2, 3]]
+
+
+def test_a_trend_of_the_machine_is_on_neither_side() -> None:
+    """It slows down by 1 % from one visit to the next."""
+    made, visit = trial(), 0
+    for number in range(4):
+        for subject in order([0, 1], number):
+            made.runs.append(ran(number, subject, 1000 * math.exp(-0.01 * visit)))
+            visit += 1
+    [ratio] = compared(made, "qps")[0].ratios
+    assert ratio is not None
+    assert ratio.ratio == pytest.approx(1, rel=1e-4)  # operations are whole numbers
+    assert not ratio.certain
+
+
+def test_incomplete_rounds_are_made_again_under_numbers_of_their_own() -> None:
+    made = trial(rounds=4)
+    assert made.rounds_to_do() == range(4)
+    made.runs.extend([ran(0, 0, 1), ran(0, 1, 1), ran(1, 1, 1)])
+    assert made.rounds_to_do() == range(2, 5)
+    assert not replace(made, asked=replace(made.asked, rounds=1)).rounds_to_do()
+
+
+def skip(work: int, subject: int) -> TrialSkip:
+    """A build that fails in a workload."""
+    return TrialSkip(work, subject, 5.0, SkipFacts(f"{subject:040}", "run", "it crashed", "log", 1.0))
+
+
+def test_what_has_failed_is_not_waited_for() -> None:
+    """The second workload fails with the second build in the second round, and with the base in the third."""
+    made = trial(3, ("scan", "point"), rounds=4)
+    every = [(work, subject) for work in range(2) for subject in range(3)]
+    made.runs.extend(ran(number, subject, 1, work) for number in range(2) for work, subject in every)
+    made.runs.remove(ran(1, 1, 1, 1))
+    assert made.rounds_to_do() == range(2, 5), "nobody knows why it lacks"
+    made.skips.append(skip(1, 1))
+    assert made.rounds_to_do() == range(2, 4)
+    assert made.pairs() == [pair for pair in every if pair != (1, 1)]
+    made.skips.append(skip(1, 0))
+    assert made.pairs() == [(0, 0), (0, 1), (0, 2)]
+    made.runs.append(ran(2, 0, 1))
+    assert made.rounds_to_do() == range(3, 5), "the third was cut short"
+
+
+def test_a_comparison_is_whole_when_there_is_a_ratio_for_everything() -> None:
+    made = trial(works=("scan", "point"))
+    made.runs.extend(ran(0, subject, 100, work) for work in range(2) for subject in range(2))
+    assert whole(made)
+    counted = replace(made, asked=replace(made.asked, metric="instructions/o"))
+    assert whole(counted)
+    bare = replace(made.runs[3], facts=replace(made.runs[3].facts, counters={}))
+    lacking = replace(counted, runs=[*made.runs[:3], bare])
+    assert not whole(lacking)
+    assert silent(lacking) == [(1, 1)]
+    assert not whole(replace(made, skips=[skip(0, 1)])), "even if it has run before"
+    assert not whole(replace(made, runs=made.runs[:3]))
+
+
+@pytest.mark.parametrize("metric", ["rate", "p95", "cost"])
+def test_the_metric_itself_is_among_the_counters(metric: str) -> None:
+    made = trial()
+    made.runs.extend(
+        TrialRun(0, 0, subject, 1.0, 1.0, replace(sample.run(0, 1.0), reported=of, latency={"p95": of}))
+        for subject, of in enumerate((8.0, 4.0))
+    )
+    [row] = compared(made, metric)
+    assert list(row.counters)[:2] == [metric, "qps"]
+    assert row.counters[metric] == (8.0, 0.5)
+
+
+@pytest.mark.parametrize(("freedom", "point"), [(1, 12.706), (2, 4.303), (8, 2.306), (9, 2.262), (30, 2.042)])
+def test_the_points_of_student(freedom: int, point: float) -> None:
+    assert quantile(freedom) == pytest.approx(point, rel=2e-3)
+
+
+@pytest.mark.calibration
+@pytest.mark.parametrize("rounds", [2, 3, 5, 12])
+@pytest.mark.parametrize("drift", [0.0, 0.01])
+def test_95_percent_are_95_percent(rounds: int, drift: float) -> None:
+    """Visits that differ, noisy runs, a machine that wanders between visits, and with ``drift`` warms up."""
+    chance = random.Random(rounds)
+    cases, right, wander = 4000, 0, 0.0
+    for _ in range(cases):
+        true = chance.uniform(-0.3, 0.3)
+        sides: tuple[dict[int, float], dict[int, float]] = ({}, {})
+        for number in range(rounds):
+            for place, side in enumerate(order([0, 1], number)):
+                wander += chance.gauss(0, 0.01)
+                visit = true * side + chance.gauss(0, 0.02) + wander + drift * (2 * number + place)
+                sides[side][number] = visit + sum(chance.gauss(0, 0.03) for _ in range(2)) / 2
+        ratio = paired(*sides)
+        assert ratio is not None
+        assert ratio.interval is not None
+        right += ratio.interval.low <= math.exp(true) <= ratio.interval.high
+    assert right / cases == pytest.approx(0.95, abs=0.012) or (drift and right / cases > 0.95)

@@ -1,0 +1,47 @@
+"""What a hunt begins with, given the history."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sample_hunt as sample
+from perfbisect.core.domain.settings import Settings
+from perfbisect.hunt.prior_hunts import REMEMBERED, experienced, failures_before
+from perfbisect.store.history import History
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[History]:
+    """A history with the sample hunt in it."""
+    with closing(History.open(tmp_path / "history.db")) as opened:
+        sample.write(opened)
+        yield opened
+
+
+def on(*kinds: str) -> Settings:
+    """A hunt on a new host and on the one of the sample hunt, each of the class given."""
+    policy = replace(sample.SETTINGS.policy, kinds=kinds)
+    return replace(sample.SETTINGS, host="new", further_hosts=("local",), policy=policy)
+
+
+def test_a_new_host_knows_what_one_of_its_class_knows(told: History) -> None:
+    before = experienced(told, sample.SETTINGS).policy
+    assert before.build_cost == pytest.approx(7.5 / 12.5)
+    after = experienced(told, on("c8", "c8"))
+    assert (after.policy.build_cost, after.policy.noise) == (before.build_cost, before.noise)
+    assert after.hosts == ("new", "local")
+    [failed] = failures_before(told, on("c8", "c8"), sample.BEGAN + 1000)
+    assert failed.commit == sample.CANDIDATES[4]
+
+
+def test_a_host_of_another_class_teaches_nothing(told: History) -> None:
+    assert experienced(told, on("c8", "arm")) == on("c8", "arm")
+    assert failures_before(told, on("c8", "arm"), sample.BEGAN + 1000) == ()
+
+
+def test_failures_are_forgotten_in_the_end(told: History) -> None:
+    assert failures_before(told, sample.SETTINGS, sample.BEGAN + 1000)
+    assert failures_before(told, sample.SETTINGS, sample.BEGAN + 1000 + REMEMBERED) == ()

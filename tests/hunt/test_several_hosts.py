@@ -1,0 +1,216 @@
+"""The loop with several hosts, driven by labs that compute: who gets which order, what is saved, who may fail."""
+
+import threading
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from computed import ComputedLab, commits, log_of, quest, speeds, started
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    Decided,
+    Event,
+    HuntEnded,
+    LabEvent,
+    RunFinished,
+    RunStarted,
+    Warned,
+)
+from perfbisect.core.domain.orders import Found, Measure, NotReproduced
+from perfbisect.core.domain.policy import Policy
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.hunt.loop import Log, SearchProblem, check_base, hunt, replay
+from perfbisect.hunt.workers import Member, Threads
+from perfbisect.store.history import History
+
+NAMES = commits(30)
+FAILS = EnvironmentFailure("the connection to host b is lost")
+
+
+@dataclass
+class Scripted(ComputedLab):
+    """A computed lab that fails at its n-th order, or waits for ever in its first run."""
+
+    fails_at: int = 0
+    waits: threading.Event | None = None
+    orders: list[Measure] = field(default_factory=list)
+    ended: bool = False
+    thread: int = 0
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        self.orders.append(order)
+        self.thread = threading.get_ident()
+        try:
+            if len(self.orders) == self.fails_at:
+                raise FAILS
+            for event in super().measure(order):
+                yield event
+                if self.waits and isinstance(event, RunStarted):
+                    self.waits.wait()
+                    raise KeyboardInterrupt
+        finally:
+            self.ended = True
+
+
+def lab(**change: object) -> Scripted:
+    return Scripted(NAMES, speeds(NAMES, 17), **change)  # type: ignore[arg-type]
+
+
+def threads(*labs: Scripted) -> Threads:
+    return Threads(
+        tuple(Member(name, lab, lab.waits or threading.Event()) for name, lab in zip("abcd", labs, strict=False))
+    )
+
+
+def asked(*kinds: str, hosts: str = "ab") -> SearchProblem:
+    return replace(quest(NAMES), hosts=tuple(hosts), policy=Policy(kinds=kinds))
+
+
+def told_by(history: History, rules: SearchProblem, crew: Threads, log: Log | None = None) -> Iterator[Event]:
+    for _, event in hunt(rules, started(NAMES), log or log_of(history, NAMES), lambda _: crew):
+        yield event
+
+
+def verdict(told: list[Event]) -> Found:
+    assert isinstance(told[-1], HuntEnded)
+    assert isinstance(told[-1].verdict, Found)
+    return told[-1].verdict
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    history = History.open(tmp_path / "history.db")
+    yield history
+    history.close()
+
+
+def test_two_alike_share_the_work(history: History) -> None:
+    labs = lab(), lab()
+    told = list(told_by(history, asked(), threads(*labs)))
+    assert verdict(told).step.candidate == 17
+    assert verdict(told).step.effects == ()
+    ran = [event.host for event in told if isinstance(event, RunFinished)]
+    assert set(ran) == {"a", "b"}
+    assert all(order.host == number for number, one in enumerate(labs) for order in one.orders)
+    assert len({one.thread for one in labs} | {threading.get_ident()}) == 3
+    searched = [{order.plan[0].candidate for order in one.orders if order.purpose == "search"} for one in labs]
+    assert searched[0] - searched[1]
+    assert searched[1] - searched[0]
+
+
+def test_what_is_told_is_saved_and_the_host_waits_until_then(history: History) -> None:
+    log, busy = log_of(history, NAMES), set[str]()
+    for event in told_by(history, asked(), threads(lab(), lab()), log):
+        if isinstance(event, BuildFinished | RunFinished):
+            assert history.log(log.hunt)[-1][1] == event
+        if isinstance(event, RunStarted):
+            assert event.host not in busy
+            busy.add(event.host)
+        if isinstance(event, RunFinished):
+            busy.remove(event.host)
+
+
+def test_a_replay_takes_the_same_course(history: History) -> None:
+    log = log_of(history, NAMES)
+    rules = asked(hosts="abc")
+    told = list(told_by(history, rules, threads(lab(), lab(), lab()), log))
+    recorded = [event.decision.order for event in told if isinstance(event, Decided)]
+    entries = [(entry.at, entry.event) for entry in history.events(log.hunt)]
+    again = [decision.order for _, decision in replay(rules, entries, log.began)]
+    assert again == recorded
+
+
+@pytest.mark.parametrize("order", [1, 2, 4])
+def test_a_host_that_is_gone_leaves_the_hunt_to_the_others(history: History, order: int) -> None:
+    gone = lab(fails_at=order)
+    told = list(told_by(history, asked(), threads(lab(), gone)))
+    assert verdict(told).step.candidate == 17
+    assert len(gone.orders) == order
+    [warned] = [event for event in told if isinstance(event, Warned)]
+    assert warned.text == f"host b takes no further part: {FAILS}"
+
+
+def test_the_last_host_takes_its_failure_with_it(history: History) -> None:
+    with pytest.raises(EnvironmentFailure, match="is lost"):
+        list(told_by(history, asked(), threads(lab(fails_at=2), lab(fails_at=2))))
+
+
+@pytest.mark.parametrize("cut", [3, 12, 30])
+def test_a_cut_hunt_ends_what_is_under_way_and_goes_on(history: History, cut: int) -> None:
+    log = log_of(history, NAMES)
+    labs = lab(), lab()
+    course = told_by(history, asked(), threads(*labs), log)
+    before = [event for _, event in zip(range(cut), course, strict=False)]
+    course.close()
+    assert all(one.ended for one in labs if one.orders)
+    finished = [event for event in before if isinstance(event, BuildFinished | RunFinished)]
+    again = Log(history, log.hunt)
+    assert [event for _, event in again.entries] == finished
+    assert verdict(list(told_by(history, asked(), threads(*labs), again))).step.candidate == 17
+
+
+def test_a_host_in_the_middle_of_something_is_interrupted(history: History) -> None:
+    """As by Ctrl-C: the stop reaches it where it works, not only where it tells."""
+    stuck = lab(waits=threading.Event())
+    course = told_by(history, asked(), threads(lab(), stuck))
+    for event in course:
+        if isinstance(event, RunStarted) and event.host == "b":
+            break
+    course.close()
+    assert stuck.ended
+
+
+def test_a_culprit_that_stands_waits_for_nobody(history: History) -> None:
+    stuck = lab(waits=threading.Event())
+    told = list(told_by(history, asked(), threads(lab(), stuck)))
+    assert verdict(told).step.candidate == 17
+    assert stuck.ended
+    assert {event.host for event in told if isinstance(event, RunFinished)} == {"a"}
+
+
+class TestClasses:
+    """Hosts on which the change is not of one size."""
+
+    def test_each_has_its_effect_and_all_have_one_culprit(self, history: History) -> None:
+        other = replace(lab(), speed={name: 500 * speed**3 for name, speed in speeds(NAMES, 17).items()})
+        told = list(told_by(history, asked("x86", "arm"), threads(lab(), other)))
+        step = verdict(told).step
+        assert step.candidate == 17
+        x86, arm = step.effects
+        assert (x86.kind, arm.kind) == ("x86", "arm")
+        assert x86.ratio.low < 0.8 < x86.ratio.high
+        assert arm.ratio.low < 0.8**3 < arm.ratio.high
+
+    def test_one_that_does_not_show_it_is_left_alone(self, history: History) -> None:
+        steady = replace(lab(), speed=dict.fromkeys(NAMES, 1.0))
+        told = list(told_by(history, asked("x86", "arm"), threads(steady, lab())))
+        step = verdict(told).step
+        assert step.candidate == 17
+        assert {order.purpose for order in steady.orders} == {"ends"}
+        assert step.effects[0].ends
+        assert step.effects[0].ratio.low < 1 < step.effects[0].ratio.high
+
+    def test_none_that_shows_it(self, history: History) -> None:
+        steady = [replace(lab(), speed=dict.fromkeys(NAMES, 1.0), orders=[]) for _ in "ab"]
+        *_, ended = told_by(history, asked("x86", "arm"), threads(*steady))
+        assert isinstance(ended, HuntEnded)
+        assert isinstance(ended.verdict, NotReproduced)
+        assert [effect.kind for effect in ended.verdict.effects] == ["x86", "arm"]
+
+    def test_the_only_one_that_shows_it_is_gone(self, history: History) -> None:
+        steady = replace(lab(), speed=dict.fromkeys(NAMES, 1.0), orders=[])
+        with pytest.raises(EnvironmentFailure, match="is lost"):
+            list(told_by(history, asked("x86", "arm"), threads(steady, lab(fails_at=3))))
+
+
+def test_the_merge_base_is_checked_on_all(history: History) -> None:
+    good = "f" * 40
+    truth = speeds(NAMES, 17) | {good: 1.0}
+
+    def crew(nodes: tuple[str, ...]) -> Threads:
+        return threads(Scripted(nodes, truth), Scripted(nodes, truth))
+
+    told = [event for _, event in check_base(asked(), started(NAMES), good, log_of(history, NAMES), crew)]
+    assert {event.host for event in told if isinstance(event, RunFinished)} == {"a", "b"}

@@ -1,0 +1,212 @@
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from generators import finish
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host.local import LocalHost
+from perfbisect.host.stoppable import StoppableHost
+from perfbisect.lab.build import checkout
+
+pytestmark = pytest.mark.tools  # many calls of git
+
+Git = Callable[..., str]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> LocalHost:
+    root = tmp_path / "our 'root'"
+    root.mkdir()
+    return LocalHost("here", PurePosixPath(root))
+
+
+@pytest.fixture
+def repo(tmp_path: Path, git: Git) -> Path:
+    return tmp_path / "repo"
+
+
+def write(repo: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        path = repo / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
+def commit(repo: Path, git: Git, files: dict[str, str], *removed: str) -> str:
+    write(repo, files)
+    for name in removed:
+        (repo / name).unlink()
+    git("add", "-A", "-f")
+    git("commit", "-q", "--allow-empty", "-m", "change")
+    return git("rev-parse", "HEAD")
+
+
+def listing(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+
+
+def place(host: LocalHost) -> PurePosixPath:
+    return host.root / "work" / "some name" / "source"
+
+
+def test_a_checkout_is_exact(host: LocalHost, repo: Path, git: Git) -> None:
+    first = commit(repo, git, {"a.c": "1", "dir/b.c": "1", "dir/c.c": "1", ".gitignore": "*.o"})
+    second = commit(repo, git, {"a.c": "2", 'new/é "q"\n.c': "x"}, "dir/b.c")
+    bare, to = finish(checkout.mirror(host, repo, "some name", []))[1], place(host)
+    checkout.checkout(host, bare, first, to, [])
+    here = Path(to)
+    assert listing(here) == {"a.c", "dir/b.c", "dir/c.c", ".gitignore"}
+
+    write(here, {"a.c": "changed by a build", "built.o": "", "dir/made/x": "", "new": ""})
+    (here / "dir/c.c").unlink()
+    checkout.checkout(host, bare, second, to, [])
+    assert listing(here) == {"a.c", "dir/c.c", 'new/é "q"\n.c', ".gitignore"}
+    assert (here / "a.c").read_text() == "2"
+    checkout.checkout(host, bare, first, to, [])
+    assert listing(here) == {"a.c", "dir/b.c", "dir/c.c", ".gitignore"}
+
+
+FILES = [
+    "README.md", "src/a.c", "src/notes.md", "src/deep/notes.md", "doc/a", "doc/deep/b", "tests/a", "tests/lib/b",
+    "test-old/a", "testing.c", ".hidden", ".config/a", "src/doc/a", "odd [x]/a", "odd x/a", "tail ", "tail", "#hash/a",
+    "!bang", "deep/doc/a", "src/test1.c", "src/testlib/a.c", "back\\slash", "star*/a", "starry/a",
+]  # fmt: skip
+
+
+IGNORE = [
+    ["doc/**"], ["*.md"], ["**/*.md"], ["doc"], [".*"], ["src/test*"], ["test*", "tests/**"], ["**/doc/**"],
+    ["odd [[]x]/**"], ["odd \\[x\\]/**"], ["tail "], ["#hash/**"], ["!bang"], ["src/*"], ["src/*", "src/deep/**"],
+    ["t*", "*/test*", "src/testlib/**"], ["star\\*/**"], ["back\\\\slash"], ["nothing/**"], ["**/a"], ["*/deep/**"],
+    ["src/**/notes.md"], ["README.md", "doc/deep"], ["[t-t]ests/**", "*.[ch]"], [],
+]  # fmt: skip
+
+
+def test_ignored_paths_are_absent_and_no_others(host: LocalHost, repo: Path, git: Git) -> None:
+    """The range, the id of a tree and the checkout agree on what is ignored: git's pathspecs say it."""
+    sha = commit(repo, git, dict.fromkeys(FILES, "x"))
+    bare, to = finish(checkout.mirror(host, repo, "n", []))[1], place(host)
+    for ignore in IGNORE:
+        pathspecs = [f":(top,exclude,glob){pattern}" for pattern in ignore]
+        expected = set(git("ls-files", "-z", "--", ":(top)", *pathspecs).strip("\0").split("\0"))
+        checkout.checkout(host, bare, sha, to, ignore)
+        assert listing(Path(to)) == expected, ignore
+
+
+def test_ignored_files_that_a_build_made_do_not_survive(host: LocalHost, repo: Path, git: Git) -> None:
+    first = commit(repo, git, {"a.c": "1", "doc/a": "1"})
+    second = commit(repo, git, {"a.c": "2"})
+    bare, to = finish(checkout.mirror(host, repo, "n", []))[1], place(host)
+    checkout.checkout(host, bare, first, to, ["doc/**"])
+    write(Path(to), {"doc/a": "made", "doc/b": "made"})
+    checkout.checkout(host, bare, second, to, ["doc/**"])
+    assert listing(Path(to)) == {"a.c"}
+    checkout.checkout(host, bare, second, to, [])
+    assert listing(Path(to)) == {"a.c", "doc/a"}
+    checkout.checkout(host, bare, second, to, ["doc/**"])
+    assert listing(Path(to)) == {"a.c"}
+
+
+def test_the_id_of_a_tree_sees_all_but_ignored_paths(host: LocalHost, repo: Path, git: Git) -> None:
+    ignore = ["doc/**", "*.md"]
+    shas = [
+        commit(repo, git, {"a.c": "1", "doc/x": "1"}),
+        commit(repo, git, {"doc/x": "2", "doc/y": "2", "README.md": "2"}),
+        commit(repo, git, {"a.c": "2"}),
+    ]
+    (repo / "a.c").chmod(0o755)
+    shas.append(commit(repo, git, {}))
+    git("mv", "a.c", "b.c")
+    shas.append(commit(repo, git, {}))
+    bare = finish(checkout.mirror(host, repo, "n", []))[1]
+    ids = [checkout.filtered_tree(host, bare, sha, ignore) for sha in shas]
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 4
+    assert checkout.filtered_tree(host, bare, shas[0], []) != checkout.filtered_tree(host, bare, shas[1], [])
+
+
+def test_paths_of_a_tree(host: LocalHost, repo: Path, git: Git) -> None:
+    sha = commit(repo, git, {"a b.c": "1", "dir/x": "1"})
+    bare = finish(checkout.mirror(host, repo, "n", []))[1]
+    assert checkout.present(host, bare, sha, ["a b.c", "dir", "dir/", "dir/x", "dir/y", "a*"]) == {
+        "a b.c", "dir", "dir/", "dir/x",
+    }  # fmt: skip
+    assert checkout.present(host, bare, sha, ["dir/y"]) == checkout.present(host, bare, sha, []) == frozenset()
+
+
+def lose(repo: Path, blob: str) -> None:
+    """Take an object away, as in a snapshot that came without it."""
+    (repo / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+
+
+def test_an_incomplete_repository_serves_for_what_it_has(host: LocalHost, repo: Path, git: Git) -> None:
+    sha = commit(repo, git, {"a.c": "1", "test/big": "not here"})
+    lose(repo, git("rev-parse", "HEAD:test/big"))
+    bare, to = finish(checkout.mirror(host, repo, "n", []))[1], place(host)
+    assert checkout.filtered_tree(host, bare, sha, ["test/**"]) != checkout.filtered_tree(host, bare, sha, [])
+    checkout.checkout(host, bare, sha, to, ["test/**"])
+    assert listing(Path(to)) == {"a.c"}
+    assert checkout.present(host, bare, sha, ["test/big"])
+    with pytest.raises(EnvironmentFailure, match="cannot be checked out") as caught:
+        checkout.checkout(host, bare, sha, to, [])
+    assert "complete" in caught.value.advice
+
+
+def test_an_unknown_commit_is_named(host: LocalHost, repo: Path, git: Git) -> None:
+    commit(repo, git, {"a.c": "1"})
+    with pytest.raises(EnvironmentFailure, match="commit 1234512345 is not in"):
+        checkout.checkout(host, finish(checkout.mirror(host, repo, "n", []))[1], "1234512345" * 4, place(host), [])
+
+
+def test_another_repository_and_a_cut_checkout_do_no_harm(
+    host: LocalHost, repo: Path, git: Git, tmp_path: Path
+) -> None:
+    first = commit(repo, git, {"a.c": "1", "b.c": "1"})
+    to = place(host)
+    checkout.checkout(host, finish(checkout.mirror(host, repo, "n", []))[1], first, to, [])
+    other = tmp_path / "other"
+    subprocess.run(["git", "init", "-q", str(other)], check=True)
+    write(other, {"c.c": "1"})
+    git("add", "-A", cwd=other)
+    git("commit", "-q", "-m", "other", cwd=other)
+    bare = finish(checkout.mirror(host, other, "n", []))[1]
+    Path(bare, "index.lock").touch()
+    checkout.checkout(host, bare, git("rev-parse", "HEAD", cwd=other), to, [])
+    assert listing(Path(to)) == {"c.c"}
+    Path(bare, "index").write_bytes(b"cut")
+    checkout.checkout(host, finish(checkout.mirror(host, repo, "n", []))[1], first, to, [])
+    assert listing(Path(to)) == {"a.c", "b.c"}
+
+
+def test_nobodys_git_configuration_matters(
+    host: LocalHost, repo: Path, git: Git, seal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sha = commit(repo, git, {"a.c": "1\n"})
+    hooks = seal / "hooks"
+    write(hooks, {"post-checkout": f"#!/bin/sh\ntouch {seal}/ran\n"})
+    (hooks / "post-checkout").chmod(0o755)
+    (seal / ".gitconfig").write_text(f"[core]\n\tautocrlf = true\n\thooksPath = {hooks}\n")
+    monkeypatch.setenv("GIT_DIR", "/nonexistent")
+    monkeypatch.setenv("GIT_INDEX_FILE", str(seal / "index"))
+    checkout.checkout(host, finish(checkout.mirror(host, repo, "n", []))[1], sha, place(host), [])
+    assert Path(place(host), "a.c").read_bytes() == b"1\n"
+    assert not (seal / "ran").exists()
+    assert not (seal / "index").exists()
+
+
+def test_a_linked_work_tree_serves(host: LocalHost, repo: Path, git: Git, tmp_path: Path) -> None:
+    sha = commit(repo, git, {"a.c": "1"})
+    git("worktree", "add", "-q", str(tmp_path / "linked"))
+    checkout.checkout(host, finish(checkout.mirror(host, tmp_path / "linked", "n", []))[1], sha, place(host), [])
+    assert listing(Path(place(host))) == {"a.c"}
+
+
+def test_on_this_machine_nothing_is_copied(host: LocalHost, repo: Path, git: Git) -> None:
+    sha = commit(repo, git, {"a.c": "1"})
+    told, bare = finish(checkout.mirror(StoppableHost(host, threading.Event()), repo, "n", [sha]))
+    assert told == []
+    assert not list(Path(bare, "objects").glob("??"))
+    checkout.checkout(host, bare, sha, place(host), [])
+    assert listing(Path(place(host))) == {"a.c"}

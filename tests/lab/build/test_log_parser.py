@@ -1,0 +1,98 @@
+import pytest
+
+from perfbisect.lab.build.ccache import count
+from perfbisect.lab.build.log_parser import Output
+from perfbisect.lab.build.toolchain import read_macros
+
+
+def follow(*lines: str, expected: int = 0) -> Output:
+    output = Output(expected=expected)
+    for line in lines:
+        output.read(line)
+    return output
+
+
+def progress(output: Output) -> tuple[str, int, int]:
+    return output.stage, output.done, output.total
+
+
+def test_ninja_numbers_its_steps() -> None:
+    output = follow("[perfbisect] compile: ninja -j2", "[12/345] Building C object a.o", "ninja: some remark")
+    assert progress(output) == ("compile", 12, 345)
+
+
+def test_make_from_cmake_tells_percents() -> None:
+    assert progress(follow("[perfbisect] compile: make", "[  7%] Building CXX object a.o")) == ("compile", 7, 100)
+
+
+def test_plain_make_is_counted() -> None:
+    lines = ("[perfbisect] compile: make -j2", "ccache gcc -O2 -c -o a.o a.c", "  CC      b.o", "ar rcs lib.a a.o b.o")
+    assert progress(follow(*lines)) == ("compile", 2, 0)
+    assert progress(follow(*lines, expected=7)) == ("compile", 2, 7)
+    assert progress(follow(*lines, expected=1)) == ("compile", 2, 2)
+    assert follow(*lines).steps == 2
+
+
+def test_each_stage_begins_anew() -> None:
+    output = follow(
+        "[perfbisect] compile: make", "gcc -c a.c", "x.c:1: error: no", "[perfbisect] install: make install"
+    )
+    assert progress(output) == ("install", 0, 0)
+    assert output.why() == "it said nothing"
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (["a.c:3:5: warning: w", "a.c:7:1: error: expected ';'", "b.c:1: error: x"], "a.c:7:1: error: expected ';'"),
+        (["a.c:1:10: fatal error: x.h: No such file or directory", "compilation terminated."],
+         "a.c:1:10: fatal error: x.h: No such file or directory"),
+        (["/usr/bin/ld: a.o: in function `main':", "a.c:(.text+0x5): undefined reference to `f'", "collect2: error: ld"],
+         "a.c:(.text+0x5): undefined reference to `f'"),
+        (["CMake Error at CMakeLists.txt:12 (message):", "  Boost is too old", "", "-- Configuring incomplete"],
+         "CMake Error at CMakeLists.txt:12 (message): Boost is too old"),
+        (["make: *** No rule to make target 'x'.  Stop."], "make: *** No rule to make target 'x'.  Stop."),
+        (["/usr/bin/install: cannot create regular file 'x'", "make[1]: *** [Makefile:148: install] Error 1"],
+         "/usr/bin/install: cannot create regular file 'x' | make[1]: *** [Makefile:148: install] Error 1"),
+        (["make: *** [Makefile:3: all] Error 1"], "make: *** [Makefile:3: all] Error 1"),
+        (["FAILED: a.o ", "gcc -c a.c", "a.c:1:1: error: bad"], "a.c:1:1: error: bad"),
+        (["something", "the last word", ""], "the last word"),
+    ],
+)  # fmt: skip
+def test_the_first_error_explains(lines: list[str], reason: str) -> None:
+    output = follow("[perfbisect] compile: make", *lines)
+    assert output.why() == reason
+    assert not output.host_trouble
+
+
+@pytest.mark.parametrize(
+    ("line", "trouble"),
+    [
+        ("a.s: fatal error: write failed: No space left on device", "no space left"),
+        ("g++: fatal error: Killed signal terminated program cc1plus", "out of memory"),
+        ("collect2: fatal error: ld terminated with signal 9 [Killed]", "out of memory"),
+        ("collect2: fatal error: ld terminated with signal 15 [Terminated]", "killed from outside"),
+        ("gcc: fatal error: Terminated signal terminated program cc1", "killed from outside"),
+        ("ccache: error: failed to create /x: Permission denied", "ccache does not work"),
+    ],
+)
+def test_trouble_of_the_host_is_told_apart(line: str, trouble: str) -> None:
+    assert follow(line).host_trouble == f"{trouble}: {line}"
+
+
+def test_cache_statistics() -> None:
+    log = (
+        "# a.c\ncache_miss\ndirect_cache_miss\nlocal_storage_miss\npreprocessed_cache_miss\n"
+        "# cache_miss\ndirect_cache_hit\nlocal_storage_hit\n# b.c\ndirect_cache_miss\npreprocessed_cache_hit\n"
+        "# a.o\ncalled_for_link\n"
+    )
+    assert count(log) == (2, 1)
+    assert count("") == (0, 0)
+
+
+def test_compilers_by_their_macros() -> None:
+    gcc = "#define __GNUC__ 12\n#define __GNUC_MINOR__ 2\n#define __GNUC_PATCHLEVEL__ 0\n"
+    assert read_macros(gcc) == ("gcc", "12.2.0")
+    clang = "#define __clang_major__ 19\n#define __clang_minor__ 1\n#define __clang_patchlevel__ 7\n"
+    assert read_macros("#define __GNUC__ 4\n" + clang) == ("clang", "19.1.7")
+    assert read_macros("#define __TINYC__ 928\n") == ("", "")

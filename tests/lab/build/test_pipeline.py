@@ -1,0 +1,255 @@
+import os
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import msgspec
+import pytest
+
+from generators import finish
+from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.errors import BuildFailed, EnvironmentFailure
+from perfbisect.host import jobs
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.build import checkout, store
+from perfbisect.lab.build.pipeline import Built, Workshop, build, workshop
+from perfbisect.recipes.builder import Build, Builder, Variant, When
+from perfbisect.recipes.inventory import HostEntry
+
+pytestmark = pytest.mark.tools
+
+Git = Callable[..., str]
+
+MAKEFILE = """\
+OBJECTS = $(patsubst $(SOURCE)/%.c,%.o,$(wildcard $(SOURCE)/*.c))
+libtiny.so: $(OBJECTS)
+\t$(CC) $(CFLAGS) -shared -o $@ $^
+%.o: $(SOURCE)/%.c
+\t$(CC) $(CFLAGS) -fPIC -c -o $@ $<
+install: libtiny.so
+\tmkdir -p $(PREFIX)/lib && cp $^ $(PREFIX)/lib
+"""
+FILES = {
+    "Makefile": MAKEFILE,
+    "VERSION": "3.1.4\n",
+    "one.c": "int one(void) { return 1; }\n",
+    "two.c": "const char *two(void) { return __FILE__ __DATE__; }\n",
+    "three.c": "int three(int x) { return x * 3; }\n",
+    "test/big.c": "not C\n",
+}
+MAKE = ["make", "-f", "{source}/Makefile", "SOURCE={source}", "CC={cc}", "CFLAGS={cflags}", "PREFIX={prefix}"]
+RECIPE = Builder(
+    name="tiny",
+    summary="a tiny library",
+    driver="tiny",
+    version=["cat", "{source}/VERSION"],
+    ignore=["test/**"],
+    variants={"o2nofp": Variant(cflags="-O2 -g0"), "debug": Variant(cflags="-O0 -g")},
+    build=Build(compile=[MAKE], install=[[*MAKE, "install"]], artifacts=["lib/libtiny.so"], timeout=60.0),
+)
+
+
+class Place:
+    """A repository, a host and a recipe to build with."""
+
+    def __init__(self, folder: Path, git: Git) -> None:
+        self.repo, self.git = folder / "repo", git
+        self.root = folder / "root"
+        self.root.mkdir()
+        self.host = LocalHost("here", PurePosixPath(self.root))
+        self.recipe = msgspec.structs.replace(RECIPE, folder=str(folder / "recipe"))
+        (folder / "recipe").mkdir()
+
+    def commit(self, **files: str) -> str:
+        for name, content in files.items():
+            self.write(name, content)
+        self.git("add", "-A")
+        self.git("commit", "-q", "--allow-empty", "-m", "change")
+        return self.git("rev-parse", "HEAD")
+
+    def write(self, name: str, content: str) -> None:
+        path = self.repo / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+
+    def shop(self, variant: str = "", **changes: object) -> Workshop:
+        recipe = msgspec.structs.replace(self.recipe, **changes)
+        entry = HostEntry(name="here", jobs=1)
+        return workshop(self.host, entry, recipe, variant, finish(checkout.mirror(self.host, self.repo, "tiny", []))[1])
+
+    def build(self, sha: str, variant: str = "", **changes: object) -> BuildFacts:
+        return self.built(sha, variant, **changes).facts
+
+    def built(self, sha: str, variant: str = "", **changes: object) -> Built:
+        return finish(build(self.shop(variant, **changes), sha))[1]
+
+
+@pytest.fixture
+def place(tmp_path: Path, git: Git) -> Place:
+    made = Place(tmp_path, git)
+    for name, content in FILES.items():
+        made.write(name, content)
+    return made
+
+
+def changed(recipe: Build, **changes: object) -> Build:
+    return msgspec.structs.replace(recipe, **changes)
+
+
+def test_a_later_commit_compiles_only_what_changed(place: Place) -> None:
+    first = place.build(place.commit())
+    told, built = finish(build(place.shop(), place.commit(**{"one.c": "int one(void) { return 11; }\n"})))
+    second = built.facts
+    assert (first.cache_hits, first.cache_misses, first.hit_rate) == (0, 3, 0.0)
+    assert (second.cache_hits, second.cache_misses) == (2, 1)
+    assert first.binary != second.binary
+    assert first.key != second.key
+    assert not second.reused
+    assert [step.stage for step in told] == ["checkout", *["compile"] * 4, "install"]
+    assert (told[4].done, told[4].total) == (3, 3)  # as many as the build before it
+
+    here = Path(store.folder(place.host, second.key))
+    assert (here / "prefix/lib/libtiny.so").is_file()
+    assert "[perfbisect] install: make" in Path(second.log).read_text()
+    assert Path(second.log).parent == here
+    assert not (place.root / "work/tiny/source/test").exists()
+    assert not list((place.root / "jobs").iterdir())
+
+
+def test_equal_code_is_one_build_or_one_binary(place: Place) -> None:
+    first = place.build(place.commit())
+    ignored = place.build(place.commit(**{"test/big.c": "changed"}))
+    assert ignored.reused
+    assert ignored.key == first.key
+    assert ignored.binary == first.binary
+    assert ignored.hit_rate is None
+    comment = place.build(place.commit(**{"one.c": FILES["one.c"] + "// said more clearly\n"}))
+    assert not comment.reused
+    assert comment.key != first.key
+    assert comment.binary == first.binary
+
+
+def test_debug_information_is_not_code(place: Place) -> None:
+    first = place.build(place.commit(), "debug")
+    later = place.build(place.commit(**{"one.c": "\n\n" + FILES["one.c"]}), "debug")
+    assert first.binary == later.binary
+    assert place.build(place.git("rev-parse", "HEAD")).binary != later.binary  # another variant
+
+
+def test_what_does_not_compile_names_the_first_error(place: Place) -> None:
+    sha = place.commit(**{"one.c": "int one(void) { return 1 }\n"})
+    with pytest.raises(BuildFailed, match=rf"^{sha[:10]} does not compile: one\.c:1:25: error: expected") as caught:
+        place.build(sha)
+    assert caught.value.stage == "compile"
+    assert "error: expected" in Path(caught.value.log).read_text()
+    assert not (place.root / "builds").exists()
+    assert place.build(place.commit(**{"one.c": FILES["one.c"]})).binary
+
+
+def test_each_stage_can_fail(place: Place) -> None:
+    sha = place.commit()
+    for stage, command in {"configure": ["false"], "install": ["sh", "-c", "echo no such luck; exit 3"]}.items():
+        with pytest.raises(BuildFailed, match=f"does not {stage}: ") as caught:
+            place.build(sha, build=changed(RECIPE.build, **{stage: [command]}))
+        assert caught.value.stage == stage
+    with pytest.raises(BuildFailed, match="does not install: it did not install lib/absent"):
+        place.build(sha, build=changed(RECIPE.build, artifacts=["lib/absent"]))
+    with pytest.raises(BuildFailed, match=r"does not configure: not done after 0\.2 s"):
+        place.build(sha, build=changed(RECIPE.build, configure=[["sleep", "60"]], timeout=0.2))
+
+
+def test_a_full_disk_is_not_the_commits_fault(place: Place) -> None:
+    full = changed(RECIPE.build, configure=[["sh", "-c", "cat {source}/VERSION >/dev/full"]])
+    with pytest.raises(EnvironmentFailure, match="no space left on host here"):
+        place.build(place.commit(), build=full)
+
+
+def test_missing_programs_are_named_before_anything_starts(place: Place) -> None:
+    with pytest.raises(EnvironmentFailure, match="no-such-a, no-such-b are not installed") as caught:
+        place.shop(build=changed(RECIPE.build, needs=["no-such-a", "make", "no-such-b"]))
+    assert "apt-get install no-such-a no-such-b" in caught.value.advice
+
+
+def test_leaving_a_build_leaves_nothing_running(place: Place) -> None:
+    mark = str(2_000_000 + os.getpid())
+    building = build(place.shop(build=changed(RECIPE.build, configure=[["sleep", mark]])), place.commit())
+    assert [next(building).stage, next(building).stage] == ["checkout", "configure"]
+    building.close()
+    assert jobs.running(place.host) == ()
+    assert not any(mark in path.read_text(errors="replace") for path in Path("/proc").glob("[0-9]*/cmdline"))
+    assert place.build(place.git("rev-parse", "HEAD")).cache_misses == 3
+
+
+def test_builds_do_not_see_each_other_nor_the_commit(place: Place) -> None:
+    """Fresh folders, no repository, a fixed date and no variable of ours."""
+    look = ["sh", "-c", "ls -A . {prefix}; git rev-parse HEAD || echo no repository; date -d @$SOURCE_DATE_EPOCH +%Y"]
+    recipe = changed(RECIPE.build, configure=[look])
+    place.commit()
+    place.build(place.git("rev-parse", "HEAD"))
+    facts = place.build(place.git("rev-parse", "HEAD"), build=recipe)
+    log = Path(facts.log).read_text()
+    assert "no repository\n1980\n" in log
+    assert "\none.o" not in log.partition("[perfbisect] compile")[0]
+
+
+def test_conditions_and_recipe_files(place: Place) -> None:
+    """The version is read from the tree; a file of the recipe is part of the key when the build uses it."""
+    Path(place.recipe.folder, "extra flags").write_text("-DEXTRA=1")
+    show = ["sh", "-c", 'echo "version {version} $(cat {recipe}/extra*) for {commit} $ODD"']
+    change: dict[str, object] = {"build": {"configure": [show]}}
+    block = When(version=">=3", file="test/big.c", compiler="gcc>=4", change=change)
+    environment = changed(RECIPE.build, env={"ODD": "a; 'b' $(id)"})
+    sha = place.commit()
+    first = place.build(sha, when=[block], build=environment)
+    assert f"version 3.1.4 -DEXTRA=1 for {sha} a; 'b' $(id)\n" in Path(first.log).read_text()
+    Path(place.recipe.folder, "extra flags").write_text("-DEXTRA=2")
+    second = place.build(sha, when=[block], build=environment)
+    assert second.key != first.key
+    assert "-DEXTRA=2" in Path(second.log).read_text()
+    assert place.build(sha, when=[When(version=">=4", change=change)]).log != first.log
+
+
+def test_conditions_reach_the_variant_and_outlive_the_build(place: Place) -> None:
+    flags = When(compiler="gcc", change={"variants": {"o2nofp": {"cflags": "-O2 -DBY_CONDITION"}}})
+    moved = When(version=">=3", change={"library": "lib/other.so"})
+    sha = place.commit()
+    first = place.built(sha, when=[flags, moved])
+    assert "-DBY_CONDITION" in Path(first.facts.log).read_text()
+    second = place.built(sha, when=[flags, moved], library="lib/unused.so", server=None)
+    assert second.facts.reused
+    assert (
+        (second.version, second.builder.library) == (first.version, first.builder.library) == ("3.1.4", "lib/other.so")
+    )
+
+
+def test_ignored_files_that_a_condition_asks_for_make_another_build(place: Place) -> None:
+    block = When(file="test/big.c", change={"build": {"env": {"BIG": "1"}}})
+    first = place.build(place.commit(), when=[block])
+    place.git("rm", "-q", "-r", "test")
+    second = place.build(place.commit(), when=[block])
+    assert second.key != first.key
+    assert second.binary == first.binary
+
+
+def test_odd_names_are_only_names(place: Place) -> None:
+    sha = place.commit(**{"odd '$(touch here)`id` \"é;.txt": "x", "-rf": "x", "two.c": FILES["two.c"]})
+    assert place.build(sha).cache_misses == 3
+    assert Path(place.root, "work/tiny/source/-rf").is_file()
+
+
+def test_a_fixed_path_leads_to_the_build_that_is_measured(place: Place) -> None:
+    keys = [place.build(place.commit(**{"one.c": f"int one(void) {{ return {n}; }}\n"})).key for n in (1, 2)]
+    for key in (*keys, keys[0]):
+        fixed = Path(store.put_in_place(place.host, "tiny", key))
+        assert fixed.resolve() == Path(store.prefix(place.host, key))
+        assert (fixed / "lib/libtiny.so").is_file()
+    place.build(place.commit(**{"one.c": "int one(void) { return 3; }\n"}))
+    assert all(Path(store.prefix(place.host, key), "lib/libtiny.so").is_file() for key in keys)
+
+
+def test_a_build_cut_short_is_built_again(place: Place) -> None:
+    sha = place.commit()
+    facts = place.build(sha)
+    Path(store.folder(place.host, facts.key), "build.json").unlink()
+    again = place.build(sha)
+    assert not again.reused
+    assert (again.cache_hits, again.binary) == (3, facts.binary)

@@ -1,0 +1,276 @@
+"""What a hunt is refused, and what it is warned of. Programs are taken away by a PATH that has only some."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+from msgspec.structs import replace
+
+from perfbisect.core.domain.events import Warned
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.build.requirements import NEEDED, compilers
+from perfbisect.lab.checks import preflight, tools
+from perfbisect.lab.checks.counters import events_of
+from perfbisect.lab.checks.finding import Task
+from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.lineage import variant_of
+from perfbisect.recipes.workload import Workload
+
+WORKLOAD = Workload(name="w", suite="s", driver="pgsql", summary="", group="point", statement="select 1")
+HERE = HostEntry(name="here")
+USED = (
+    *NEEDED,
+    *tools.TO_MEASURE,
+    "sysbench",
+    "sh",
+    "env",
+    "df",
+    "cat",
+    "lscpu",
+    "uname",
+    "perf",
+    "vmstat",
+    "gcc",
+    "true",
+    "test",
+    "taskset",
+    "grep",
+    "head",
+    "ls",
+    "mktemp",
+    "cp",
+    "rm",
+    "date",
+)
+
+
+def builder(needs: list[str] | None = None) -> Builder:
+    return Builder(
+        name="b",
+        summary="",
+        driver="d",
+        variants={"o2nofp": Variant()},
+        build=Build(compile=[["make", "CC={cc}"]], install=[], artifacts=["x"], needs=needs or []),
+    )
+
+
+def look(host: LocalHost, recipe: Builder | None = None, metric: str = "qps", **entry: str) -> tuple[Warned, ...]:
+    there = HostEntry(name="here", **entry)  # type: ignore[arg-type]
+    return warned(Task(host, there, metric, recipe or builder(), "", (WORKLOAD,)))
+
+
+def warned(task: Task) -> tuple[Warned, ...]:
+    return preflight.warnings(preflight.look_at(task))
+
+
+def needed(entry: HostEntry, recipe: Builder, variant: str) -> list[str]:
+    nowhere = LocalHost("here", PurePosixPath("nowhere"))
+    task = Task(nowhere, entry, builder=recipe, variant=variant)
+    compiling = compilers(recipe.build, variant_of(recipe, variant)) if recipe.build else []
+    return [*tools.needed(task), *compiling]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> LocalHost:
+    return LocalHost("here", PurePosixPath(tmp_path))
+
+
+@pytest.fixture
+def take_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def only(*gone: str, **replaced: str) -> None:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        for program in set(USED) - set(gone):
+            found = shutil.which(program)
+            if program in replaced:
+                (folder / program).write_text(replaced[program])
+                (folder / program).chmod(0o755)
+            elif found:
+                (folder / program).symlink_to(found)
+        monkeypatch.setenv("PATH", str(folder))
+
+    return only
+
+
+def test_only_the_compilers_that_a_recipe_uses_are_needed() -> None:
+    assert "gcc" in needed(HERE, builder(), "")
+    assert "g++" not in needed(HERE, builder(), "")
+    assert "setpriv" not in needed(HERE, builder(), "")
+
+
+def test_the_compiler_of_the_chosen_variant_is_needed() -> None:
+    recipe = replace(builder(), variants={"o2nofp": Variant(), "other": Variant(cc="clang")})
+    assert "clang" in needed(HERE, recipe, "other")
+    assert "gcc" not in needed(HERE, recipe, "other")
+    assert "clang" not in needed(HERE, recipe, "")
+
+
+def test_what_is_only_run_needs_nothing_to_build() -> None:
+    programs = needed(HERE, replace(builder(), build=None), "")
+    assert "sysbench" in programs
+    assert not {"git", "ccache", "gcc", "ld", "objcopy"} & set(programs)
+
+
+def test_a_compiler_that_is_only_in_the_environment_may_be_absent() -> None:
+    recipe = replace(builder(), build=replace(builder().build, env={"CXX": "{cxx}"}))
+    assert "g++" not in needed(HERE, recipe, "")
+    recipe = replace(builder(), build=replace(builder().build, compile=[["make", "CXX={cxx}"]]))
+    assert "g++" in needed(HERE, recipe, "")
+
+
+def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
+    assert "sysbench" in tools.needed(Task(host, HERE))
+    assert "sysbench" in tools.needed(Task(host, HERE, workloads=(WORKLOAD,)))
+    command = replace(WORKLOAD, statement="", command=["bench"])
+    assert "sysbench" not in tools.needed(Task(host, HERE, workloads=(command,)))
+    assert "sysbench" in tools.needed(Task(host, HERE, workloads=(command, WORKLOAD)))
+    assert "sysbench" not in tools.needed(Task(host, HERE, workloads=())), "there is none for this system"
+
+
+def test_pinning_needs_taskset() -> None:
+    assert "taskset" not in needed(HERE, builder(), "")
+    assert "taskset" in needed(HostEntry(client_cpus="0"), builder(), "")
+
+
+def test_a_server_that_refuses_root_needs_setpriv() -> None:
+    server = Server(initialise=[], start=["x"], ready=["x"], refuses_root=True)
+    recipe = Builder(
+        summary="",
+        driver="d",
+        variants={"o2nofp": Variant()},
+        build=Build(compile=[], install=[], artifacts=[]),
+        server=server,
+    )
+    assert "setpriv" in needed(HERE, recipe, "")
+
+
+def test_metrics_know_their_events() -> None:
+    assert events_of("qps") == ()
+    assert events_of("cpu/o") == ("task-clock",)
+    assert events_of("ipc") == ("instructions", "cycles")
+    assert events_of("branch-misses/o") == ("branch-misses",)
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("program", ["sysbench", "ccache", "bison"])
+def test_a_missing_program_is_named_with_its_package(
+    host: LocalHost, take_away: Callable[..., None], program: str
+) -> None:
+    take_away(program)
+    with pytest.raises(EnvironmentFailure, match=f"{program} is not installed on host here") as caught:
+        look(host, builder(["bison"] if program == "bison" else []))
+    assert f"apt-get install {program}" in caught.value.advice
+
+
+@pytest.mark.tools
+def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> None:
+    needs = ["make", "stdio.h", "no/such.h", "no-such-program"]
+    own = {"no/such.h": Packages(debian="libno-dev", fedora="no-devel")}
+    recipe = replace(builder(), build=replace(builder().build, needs=needs, packages=own))
+    with pytest.raises(EnvironmentFailure, match=r"^no-such-program, no/such\.h are not installed") as caught:
+        look(host, recipe)
+    assert "install no-such-program libno-dev" in caught.value.advice
+
+
+@pytest.mark.tools
+def test_what_a_build_needs_is_not_looked_for_where_it_is_not_built(host: LocalHost) -> None:
+    recipe = builder(["no/such.h"])
+    [finding, *_] = tools.tools(preflight.look_at(Task(host, HostEntry(name="here", build_host="x"), builder=recipe)))
+    assert finding.topic == "builder"
+    assert finding.advice == "Look with: bisect doctor x --builder b"
+
+
+@pytest.mark.tools
+def test_a_host_that_builds_nothing_needs_nothing_to_build_with(
+    host: LocalHost, take_away: Callable[..., None]
+) -> None:
+    take_away(*NEEDED, "gcc")
+    look(host, build_host="x")
+    with pytest.raises(EnvironmentFailure, match=r"git.*not installed on host here"):
+        look(host, build_host="here")
+
+
+@pytest.mark.tools
+def test_a_host_may_be_told_that_it_builds_for_itself(host: LocalHost) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"^no/such\.h is not installed on host here"):
+        look(host, builder(["no/such.h"]), build_host="here")
+
+
+@pytest.mark.tools
+def test_without_perf_qps_can_be_hunted_and_cpu_cannot(host: LocalHost, take_away: Callable[..., None]) -> None:
+    take_away("perf")
+    assert any("perf is not installed" in warning.text for warning in look(host, metric="qps"))
+    with pytest.raises(EnvironmentFailure, match=r"perf is not installed.*cpu/o cannot be measured"):
+        look(host, metric="cpu/o")
+
+
+@pytest.mark.tools
+def test_a_perf_that_is_not_permitted_comes_with_the_setting(host: LocalHost, take_away: Callable[..., None]) -> None:
+    refusing = (
+        "#!/bin/sh\necho 'Error: consider adjusting /proc/sys/kernel/perf_event_paranoid setting' >&2\nexit 255\n"
+    )
+    take_away(perf=refusing)
+    warnings = look(host, metric="qps")
+    assert any(
+        "perf is not permitted" in warning.text and "sysctl kernel.perf_event_paranoid=1" in warning.advice
+        for warning in warnings
+    )
+    with pytest.raises(EnvironmentFailure, match="cpu/o cannot be measured"):
+        look(host, metric="cpu/o")
+
+
+@pytest.mark.tools
+def test_a_machine_without_hardware_counters(host: LocalHost, take_away: Callable[..., None]) -> None:
+    virtual = (Path(__file__).parents[2] / "outputs" / "perf-virtual.csv").read_text()
+    take_away(perf=f"#!/bin/sh\ncat >&2 <<'END'\n{virtual}END\n")
+    warnings = look(host, metric="qps")
+    assert len([warning for warning in warnings if "no hardware counters" in warning.text]) == 1
+    with pytest.raises(EnvironmentFailure, match="does not count instructions, cycles"):
+        look(host, metric="ipc")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"script": "typo.lua"}, r"Workload s/w names a script that is not there: .*typo\.lua"),
+        ({"prepare_script": "typo.lua"}, "not there"),
+        ({"driver": "unheard"}, r"no sql\.lua runs it with unheard"),
+        ({"time": 0.5}, "whole seconds"),
+    ],
+)
+def test_a_workload_that_cannot_run_is_refused_at_once(
+    host: LocalHost, change: dict[str, str | float], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        warned(Task(host, HERE, "qps", builder(), "", (WORKLOAD, replace(WORKLOAD, **change))))
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("key", ["server_cpus", "client_cpus"])
+def test_a_cpu_that_the_host_does_not_have_is_refused(host: LocalHost, key: str) -> None:
+    with pytest.raises(UsageError, match=rf"hosts\.here\.{key}` is \"0,9998-10002:2\".*no CPU 9998"):
+        look(host, **{key: "0,9998-10002:2"})
+    look(host, **{key: "0"})
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize(
+    ("device", "gone", "sentence"),
+    [("no-such", "", "has no block device no-such"), ("/dev/sda", "iostat", "iostat is not installed")],
+)
+def test_a_device_that_cannot_be_watched(
+    host: LocalHost, take_away: Callable[..., None], device: str, gone: str, sentence: str
+) -> None:
+    take_away(gone) if gone else None
+    assert any(sentence in warning.text for warning in look(host, device=device))
+    with pytest.raises(EnvironmentFailure, match=rf"{sentence}.*, so wKB/o cannot be measured"):
+        look(host, device=device, metric="wKB/o")
+
+
+@pytest.mark.tools
+def test_a_metric_of_a_device_needs_one(host: LocalHost) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"no device is chosen.*r/o cannot be measured"):
+        look(host, metric="r/o")

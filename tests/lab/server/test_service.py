@@ -1,0 +1,329 @@
+"""Servers: the pure parts, and visits of a real PostgreSQL, whose "builds" differ in their configuration."""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+
+import pytest
+from msgspec.structs import replace
+
+from perfbisect.core.domain.events import CandidateSkipped, Commit, LabEvent, RunFinished, RunProgress
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.errors import EnvironmentFailure, RunFailed
+from perfbisect.host import jobs
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.host_lab import HostLab
+from perfbisect.lab.server import service
+from perfbisect.lab.server.service import (
+    FIRST_PORT,
+    NOBODY,
+    Service,
+    descendants,
+    disguise,
+    free_port,
+    initialise,
+    last_words,
+    owner,
+    processes,
+    serve,
+    site,
+)
+from perfbisect.recipes.builder import Server, When
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.workload import Workload
+from postgres import BIN, BUILDER, needs_postgres
+from small import finished, measure
+
+FAST, SLOW, WRONG, MORTAL = range(4)
+
+TCP = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:5B0A 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 1
+  sl  local_address                         remote_address                        st tx_queue rx_queue
+   0: 00000000000000000000000001000000:5B0B 00000000000000000000000000000000:0000 0A 00000000:00000000
+"""
+
+
+def test_ports_in_use_are_passed_over() -> None:
+    assert FIRST_PORT == 0x5B0A
+    assert free_port(TCP) == FIRST_PORT + 2
+    assert free_port("") == FIRST_PORT
+
+
+def test_descendants_come_after_their_parents() -> None:
+    table = "    1     0\n   10     1\n   11    10\n   12    11\n   13    11\n   99     1\n    5    13\n"
+    assert descendants(table, 10) == (11, 12, 13, 5)
+    assert descendants(table, 99) == ()
+
+
+def test_the_last_words_of_a_server_are_those_that_tell_why() -> None:
+    assert last_words("one\n\ntwo\nthree\nfour\n") == "two | three | four"
+    assert last_words("LOG: bad line 2\nFATAL: no\n") == "LOG: bad line 2 | FATAL: no"
+    crash = "ready\nmysqld got signal 11 ;\n" + "\n".join(f"please report {n}" for n in range(9))
+    assert last_words(crash) == "mysqld got signal 11 ; | please report 8"
+    assert last_words("") == ""
+
+
+def test_a_socket_that_no_kernel_takes_is_refused() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"too long.*socket"):
+        site(LocalHost("here", PurePosixPath("/")), PurePosixPath("/" + "x" * 100))
+
+
+WORKLOAD = Workload(
+    name="aggregate",
+    suite="plain",
+    folder=str(Path(__file__).parent),
+    driver="pgsql",
+    summary="",
+    group="range-aggregate",
+    prepare="create table t (id int primary key, k int);\ninsert into t select i, i from generate_series(1, 20000) i;\n"
+    "vacuum analyze t;",
+    setup="set jit = off;",
+    statement="select k from t where id = 777",
+    operation="query",
+    warmup=0.1,
+    time=1.0,
+)
+
+
+@pytest.fixture
+def host() -> Iterator[LocalHost]:
+    """A short root, for the sake of the socket, and one that nobody but us may enter."""
+    with tempfile.TemporaryDirectory(prefix="lab") as root:
+        yield LocalHost("here", PurePosixPath(root))
+
+
+@pytest.fixture
+def lab(host: LocalHost, tmp_path: Path, git: Callable[..., str]) -> HostLab:
+    """A server that uses its index, one that may not, one that does not start, one that is for killing; and an end."""
+    hashes = []
+    for text in (
+        "fsync = off\n",
+        "fsync = off\nenable_indexscan = off\nenable_bitmapscan = off\n",
+        "no_such = 1\n",
+        "\n",
+        "fsync = on\n",
+    ):
+        (tmp_path / "repo" / "server.conf").write_text(f"listen_addresses = ''\n{text}")
+        git("add", ".")
+        git("commit", "-q", "-m", "change")
+        hashes.append(git("rev-parse", "HEAD"))
+    return HostLab(
+        host=host,
+        entry=HostEntry(name="here"),
+        builder=BUILDER,
+        variant="",
+        workload=WORKLOAD,
+        repository=tmp_path / "repo",
+        commits=tuple(hashes),
+        describe=lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
+    )
+
+
+@pytest.mark.tools
+def test_commands_of_a_recipe(host: LocalHost) -> None:
+    recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
+    service = Service(host, recipe, {"data": "a b"}, host.root, disguise(host, recipe))
+    both = ["sh", "-c", "echo {data}; echo error >&2"]
+    assert service.do(both, "prepare") == ["a b", "error"]
+    assert service.do(both, "prepare", merged=False) == ["a b"]
+    (who,) = service.do(["id", "-u"], "prepare")
+    assert who != "0"
+    (allowed,) = service.do(["sh", "-c", "test -x . && echo yes"], "prepare")
+    assert allowed == "yes", "access(2) lets it into a folder of ours"
+    assert owner(host, recipe) == ""
+    for merged in (True, False):
+        with pytest.raises(RunFailed, match=r"sh ended with status 3: (out \| )?error") as caught:
+            service.do(["sh", "-c", "echo out; echo error >&2; exit 3"], "prepare", merged=merged)
+        assert "error" in Path(caught.value.log).read_text()
+
+
+@pytest.mark.tools
+def test_a_server_that_nobody_can_reach_says_how_it_was_asked_in_vain(host: LocalHost) -> None:
+    ask = ["sh", "-c", "echo 'no client library' >&2; exit 1"]
+    recipe = Server(initialise=[["init"]], start=["sh", "-c", "echo up; exec sleep 60"], ready=ask, ready_timeout=0.3)
+    service = Service(host, recipe, {"log": "none"}, host.root)
+    sentence = r"not ready after 0.3 s; the last attempt to reach it said: no client library: up"
+    with pytest.raises(RunFailed, match=sentence), serve(service):
+        pass
+
+
+@pytest.mark.tools
+def test_a_server_that_does_not_end_well_says_so(host: LocalHost) -> None:
+    start = ["sh", "-c", "trap 'echo PANIC; exit 3' TERM; echo up; while :; do sleep 0.1; done"]
+    recipe = Server(initialise=[["init"]], start=start, ready=["test", "-e", "{data}"], ready_timeout=5)
+    ready = host.root / "ready"
+    service = Service(host, recipe, {"log": "none", "data": str(ready)}, host.root)
+
+    def come_up() -> None:
+        time.sleep(1)
+        Path(ready).touch()
+
+    with ThreadPoolExecutor(1) as later:
+        later.submit(come_up)
+        with pytest.raises(RunFailed, match=r"ended with status 3 when it was stopped: .*PANIC"), serve(service):
+            pass
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("lacking", ["initialise", "start", "ready", "stop"])
+def test_a_program_that_a_build_lacks_is_its_fault_and_one_that_the_host_lacks_is_not(
+    host: LocalHost, lacking: str
+) -> None:
+    ready = host.root / "ready"
+    commands = {
+        "initialise": ["rm", "-f", str(ready)],
+        "start": ["sh", "-c", f"touch {ready}; exec sleep 60"],
+        "ready": ["test", "-e", str(ready)],
+        "stop": [],
+    }
+
+    def live(program: str) -> None:
+        first, start, ask, stop = (commands | {lacking: [program]}).values()
+        recipe = Server(initialise=[first], start=start, ready=ask, stop=stop, ready_timeout=60, stop_timeout=60)
+        service = Service(host, recipe, {"prefix": "/no/such", "log": "none"}, host.root)
+        initialise(service)
+        with serve(service):
+            pass
+
+    began = time.monotonic()
+    with pytest.raises(RunFailed, match="/no/such/bin/program"):
+        live("{prefix}/bin/program")
+    with pytest.raises(EnvironmentFailure, match="no-such-program is not installed on host here"):
+        live("no-such-program")
+    assert time.monotonic() - began < 30, "nobody waits for a program that is not there"
+    assert not jobs.running(host)
+
+
+@pytest.mark.tools
+def test_a_server_that_does_nothing_about_sigterm_ends_well(host: LocalHost) -> None:
+    ready = host.root / "ready"
+    start = ["sh", "-c", f"touch {ready}; exec sleep 1000"]
+    recipe = Server(initialise=[["init"]], start=start, ready=["test", "-e", str(ready)])
+    service = Service(host, recipe, {"log": "none"}, host.root)
+    with serve(service) as job:
+        assert jobs.status(host, job) is None
+    assert not Path(job.folder).exists(), "nothing of it is kept"
+
+
+@pytest.mark.tools
+def test_all_commands_of_a_server_see_the_same_environment(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOSTADDR", "192.0.2.1")
+    seen = "env | grep -v -e ^_= -e ^PWD= -e ^OLDPWD= -e ^SHLVL= | sort >{data}"
+    recipe = Server(
+        initialise=[["sh", "-c", f"{seen}.initialise"]],
+        start=["sh", "-c", f"trap 'exit 0' TERM; echo $$ >{{data}}; {seen}.start; while :; do sleep 0.1; done"],
+        ready=["sh", "-c", f"{seen}.ready; test -s {{data}}.start"],
+        stop=["sh", "-c", f"{seen}.stop; kill $(cat {{data}})"],
+        env={"HERE": "{data}"},
+    )
+    service = Service(host, recipe, {"log": "none", "data": str(host.root / "env")}, host.root)
+    initialise(service)
+    with serve(service):
+        pass
+    told = {file.suffix: file.read_text() for file in Path(host.root).glob("env.*")}
+    assert set(told) == {".initialise", ".start", ".ready", ".stop"}
+    assert len(set(told.values())) == 1, told
+    assert f"HERE={host.root}/env\nHOME=" in told[".stop"]
+    assert "PGHOSTADDR" not in told[".stop"]
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(os.getuid() != 0, reason="for root only")
+def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(
+    host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "AS_ANOTHER", ("false",))
+    recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
+    as_nobody = Service(host, recipe, {}, host.root, disguise(host, recipe))
+    assert as_nobody.do(["id", "-u"], "prepare") == [owner(host, recipe)] == [NOBODY]
+    assert as_nobody.do(["ls", "."], "prepare") == ["jobs", "tmp"], "in a folder that is root's alone"
+
+
+@needs_postgres
+@pytest.mark.dbms
+def test_visits_of_a_server(lab: HostLab, host: LocalHost) -> None:
+    runs = finished(measure(lab, Share(SLOW, 1), Share(FAST, 3)))
+    assert [candidate for candidate, _ in runs].count(FAST) == 3
+    fast = [run for candidate, run in runs if candidate == FAST]
+    (slow,) = [run for candidate, run in runs if candidate == SLOW]
+    assert len({run.visit for run in fast}) < 3, "neighbouring runs of one build share a visit"
+    assert min(run.qps for run in fast) > 2 * slow.qps
+
+    def work(run: RunFacts) -> float:
+        """Milliseconds of a processor for a query."""
+        clock = run.counters["task-clock"]
+        assert clock is not None
+        return clock / run.operations
+
+    assert work(slow) > 2 * min(map(work, fast)), "perf counts the server, which does the work"
+    assert not jobs.running(host)
+
+
+@needs_postgres
+@pytest.mark.dbms
+def test_conditions_and_the_version_reach_the_server(
+    lab: HostLab, host: LocalHost, tmp_path: Path, git: Callable[..., str]
+) -> None:
+    assert BUILDER.server
+    (tmp_path / "repo" / "VERSION").write_text("version 16.2\n")
+    git("add", ".")
+    git("commit", "-q", "-m", "a version")
+    start = [*BUILDER.server.start[:-1], "config_file={prefix}/server-{version}.conf"]
+    install = [["install", "-D", "-m", "644", "{source}/server.conf", "{prefix}/server-{version}.conf"]]
+    change = {"server": {"start": start}, "build": {"install": install, "artifacts": ["server-16.2.conf"]}}
+    lab.builder = replace(BUILDER, version=["cat", "{source}/VERSION"], when=[When(version=">=16", change=change)])
+    lab.commits = (lab.commits[FAST], git("rev-parse", "HEAD"))
+    runs = finished(measure(lab, Share(1, 1), Share(0, 1)))
+    assert sorted(candidate for candidate, _ in runs) == [0, 1]
+
+
+@needs_postgres
+@pytest.mark.dbms
+def test_a_server_that_does_not_start_is_skipped_with_the_end_of_its_log(lab: HostLab, host: LocalHost) -> None:
+    assert BUILDER.server
+    server = replace(BUILDER.server, stop=[f"{BIN}/pg_ctl", "-D", "{data}", "-m", "fast", "stop"])
+    lab.builder = replace(BUILDER, server=server)
+    measure(lab, Share(FAST, 1))
+    *_, last = measure(lab, Share(WRONG, 1), Share(FAST, 1))
+    assert isinstance(last, CandidateSkipped)
+    assert (last.candidate, last.facts.stage) == (WRONG, "start")
+    assert "no_such" in last.facts.reason
+    assert "no_such" in Path(last.facts.log).read_text()
+    assert "before it was ready" in last.facts.reason
+    assert not jobs.running(host)
+
+
+@needs_postgres
+@pytest.mark.dbms
+@pytest.mark.parametrize("moment", [RunProgress, RunFinished])
+def test_a_server_that_dies_is_skipped(lab: HostLab, host: LocalHost, moment: type[LabEvent]) -> None:
+    lab.workload = replace(WORKLOAD, time=2.0)
+    killed = []
+    for event in lab.measure(Measure((Share(MORTAL, 2),), Purpose.SEARCH)):
+        if isinstance(event, moment):
+            (leader,) = [job for job in jobs.running(host) if "-server-" in job.id]
+            killed = [str(pid) for pid in processes(host, leader)]
+            host.run(["kill", "-s", "SEGV", *killed], check=False)
+    assert len(killed) > 1, "with all its children"
+    assert isinstance(event, CandidateSkipped)
+    assert event.facts.stage == "run"
+    assert "the server" in event.facts.reason
+    assert not jobs.running(host)
+
+
+@needs_postgres
+@pytest.mark.dbms
+def test_a_process_that_ends_before_perf_attaches_fails_no_run(
+    lab: HostLab, host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers have helpers that come and go; the pid of one that is gone is listed for the first two attempts."""
+    pids, gone = service.pids, [2**22 + 1] * 2  # no kernel gives such a pid
+    monkeypatch.setattr(service, "pids", lambda *of: (*pids(*of), *[gone.pop() for _ in gone[:1]]))
+    ((_, run),) = finished(measure(lab, Share(FAST, 1)))
+    assert not gone
+    assert run.counters["task-clock"]

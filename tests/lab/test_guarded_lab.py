@@ -1,0 +1,116 @@
+"""What is noticed of a host between two measurements."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from perfbisect.core.domain.events import LabEvent, RunProgress, Warned
+from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host.facts import Fact, fingerprint, read_line
+from perfbisect.host.local import LocalHost
+from perfbisect.host.lock import Held
+from perfbisect.lab import guarded_lab
+from perfbisect.lab.guarded_lab import Watched
+
+ORDER = Measure((Share(0, 1),), Purpose.SEARCH)
+RAN = RunProgress(0, 1.0, 100.0)
+
+
+class OneRun:
+    """Measures without doing anything."""
+
+    def measure(self, _order: Measure) -> Iterator[LabEvent]:
+        yield RAN
+
+
+class Runs:
+    """Measures for ever."""
+
+    left = False
+
+    def measure(self, _order: Measure) -> Iterator[LabEvent]:
+        try:
+            while True:
+                yield RAN
+        finally:
+            self.left = True
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> LocalHost:
+    return LocalHost("here", PurePosixPath(tmp_path))
+
+
+@pytest.fixture
+def watched(host: LocalHost) -> Watched:
+    return Watched(OneRun(), host, Held(host, "mine"), fingerprint(host))
+
+
+def measure(watched: Watched) -> list[LabEvent]:
+    return list(watched.measure(ORDER))
+
+
+def said(text: str) -> Fact[str]:
+    return Fact(("echo", text), read_line)
+
+
+def df(mib: int) -> Fact[int]:
+    return Fact(("echo", str(mib)), lambda line: int(line) << 20)
+
+
+def test_a_host_as_it_was_is_only_measured(watched: Watched) -> None:
+    assert measure(watched) == [RAN]
+    assert measure(watched) == [RAN]
+
+
+def test_a_changed_setting_is_said_once(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched.facts = replace(watched.facts, settings={**watched.facts.settings, "governor": "performance"})
+    monkeypatch.setitem(guarded_lab.SET, "governor", said("powersave"))
+    warned, ran = measure(watched)
+    assert isinstance(warned, Warned)
+    assert warned.text == ("host here has changed during this hunt: its governor was performance and is powersave")
+    assert ran is RAN
+    assert measure(watched) == [RAN]
+
+
+def test_heat_is_said_when_it_grows(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    for count, told in ((700, 0), (700, 0), (712, 1), (712, 0)):
+        throttled = Fact(("echo", str(count)), int)
+        monkeypatch.setattr(guarded_lab, "THROTTLED", throttled)
+        monkeypatch.setattr(guarded_lab, "PASSING", (throttled,))
+        warnings = [event for event in measure(watched) if isinstance(event, Warned)]
+        assert len(warnings) == told
+        assert all("12 times" in warning.text for warning in warnings)
+
+
+def test_little_room_is_said_once_and_none_stops(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarded_lab, "free", lambda root: df(2000))
+    warned, _ = measure(watched)
+    assert isinstance(warned, Warned)
+    assert "bisect gc here" in warned.advice
+    assert measure(watched) == [RAN]
+    monkeypatch.setattr(guarded_lab, "free", lambda root: df(100))
+    with pytest.raises(EnvironmentFailure, match="no space left on host here: 100 MiB are left") as caught:
+        measure(watched)
+    assert "bisect gc here" in caught.value.advice
+
+
+def test_a_host_that_is_not_ours_any_more_is_left_alone(watched: Watched) -> None:
+    watched.held.lost = True
+    with pytest.raises(EnvironmentFailure, match="somebody else measures there now"):
+        next(iter(watched.measure(ORDER)))
+
+
+def test_nothing_counts_from_the_moment_the_host_is_not_ours_any_more(watched: Watched) -> None:
+    lab = Runs()
+    watched.lab = lab
+    counted = []
+    with pytest.raises(EnvironmentFailure, match="somebody else measures there now"):
+        for event in watched.measure(ORDER):
+            counted.append(event)
+            watched.held.lost = True
+    assert counted == [RAN]
+    assert lab.left, "the lab has tidied up"

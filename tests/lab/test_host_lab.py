@@ -1,0 +1,177 @@
+"""The whole lab on a small library in C: real git, gcc, ccache, sysbench and perf."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    BuildStarted,
+    CandidateSkipped,
+    RunFinished,
+    RunProgress,
+    RunStarted,
+    Warned,
+)
+from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.host import jobs
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.upkeep.leftovers import KEPT
+from perfbisect.recipes.builder import Variant
+from small import BROKEN, BUILDER, CRASHING, FAST, SAME, SLOW, Open, finished, measure
+
+pytestmark = pytest.mark.tools
+
+
+def test_two_builds_take_turns_and_every_run_is_told_in_full(open_lab: Open, host: LocalHost) -> None:
+    lab = open_lab(client_cpus="0")
+    events = measure(lab, Share(SLOW, 2), Share(FAST, 1))
+    assert [type(event) for event in events[:1]] == [BuildStarted]
+    assert [event.number for event in events if isinstance(event, RunStarted)] == [1, 2, 3]
+    runs = finished(events)
+    assert [candidate for candidate, _ in runs] == [SLOW, FAST, SLOW]
+    (_, first), (_, fast), (_, second) = runs
+    assert first.visit != second.visit, "an embedded library starts afresh for each run"
+    assert first.commit == second.commit != fast.commit
+    assert fast.qps / first.qps == pytest.approx(2, rel=0.5)
+    clock = fast.counters["task-clock"]
+    assert clock is not None
+    assert fast.seconds == pytest.approx(1.0, abs=0.05)
+    assert clock <= 1000 * fast.seconds * 1.02, "perf counted the window and no more"
+    assert set(fast.system) >= {"us", "cs"}
+    assert len(fast.samples) == 1
+    assert fast.dataset
+    assert not list(Path(host.root, "jobs").iterdir()), "what ended well is put away"
+    assert not jobs.running(host)
+
+    again = measure(lab, Share(FAST, 1))
+    assert not [event for event in again if isinstance(event, BuildStarted)], "built once"
+    assert len(finished(again)) == 1
+
+
+def test_a_hunt_does_not_go_on_with_other_builds(open_lab: Open) -> None:
+    lab = open_lab()
+    events = measure(lab, Share(FAST, 1))
+    known = {event.facts.commit: event.facts.key for event in events if isinstance(event, BuildFinished)}
+    unchanged, changed = open_lab(), open_lab()
+    unchanged.known = changed.known = known
+    changed.builder = replace(BUILDER, variants={"o2nofp": Variant(cflags="-O1")})
+    assert len(finished(measure(unchanged, Share(FAST, 1)))) == 1
+    with pytest.raises(UsageError, match="built in another way"):
+        measure(changed, Share(SLOW, 1))
+
+
+def test_the_same_binary_is_not_measured_twice(open_lab: Open) -> None:
+    lab = open_lab()
+    measure(lab, Share(FAST, 1))
+    events = measure(lab, Share(SAME, 1), Share(FAST, 1))
+    (built,) = [event for event in events if isinstance(event, BuildFinished)]
+    assert (built.candidate, built.same_as) == (SAME, FAST)
+    assert not finished(events)
+
+
+def test_a_candidate_that_does_not_compile_is_skipped(open_lab: Open) -> None:
+    *_, last = measure(open_lab(), Share(BROKEN, 1), Share(FAST, 1))
+    assert isinstance(last, CandidateSkipped)
+    assert (last.candidate, last.facts.stage) == (BROKEN, "compile")
+    assert "rounds" in last.facts.reason
+
+
+def test_a_candidate_that_crashes_is_skipped_with_its_log(open_lab: Open, host: LocalHost) -> None:
+    lab = open_lab()
+    measure(lab, Share(FAST, 1))  # makes the data
+    *_, last = measure(lab, Share(CRASHING, 1), Share(FAST, 1))
+    assert isinstance(last, CandidateSkipped)
+    assert (last.candidate, last.facts.stage) == (CRASHING, "run")
+    assert "Segmentation fault" in last.facts.reason
+    assert Path(last.facts.log).is_file()
+    assert not jobs.running(host)
+
+
+def test_a_full_disk_is_never_a_candidates_fault(open_lab: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfbisect.lab.host_lab.is_full", lambda host: True)
+    with pytest.raises(EnvironmentFailure, match=r"no space left on host here: \w{10} cannot be measured: .*compile"):
+        measure(open_lab(), Share(BROKEN, 1))
+
+
+def test_nothing_can_be_measured_when_the_good_end_fails(open_lab: Open) -> None:
+    lab = open_lab({"broken": True})
+    lab.ends = {lab.commits[FAST]: "the good end"}
+    with pytest.raises(
+        EnvironmentFailure, match=r"the good end, \w{10}, fails in workload operation: .*broken on purpose"
+    ) as caught:
+        measure(lab, Share(FAST, 1))
+    assert "See " in caught.value.advice
+
+
+def test_an_end_that_does_not_compile_is_told_with_its_first_error_and_its_log(open_lab: Open) -> None:
+    lab = open_lab()
+    lab.commits = (lab.commits[FAST], lab.commits[SLOW], lab.commits[BROKEN])
+    lab.ends = {lab.commits[-1]: "the bad end"}
+    with pytest.raises(
+        EnvironmentFailure, match=r"the bad end, \w{10}, cannot be built: .*not compile: \S+:\d+:.* error: .*rounds"
+    ) as caught:
+        measure(lab, Share(2, 1), Share(0, 1))
+    assert Path(caught.value.advice.removeprefix("See ").removesuffix(".")).is_file()
+
+
+def test_folders_of_jobs_do_not_pile_up(open_lab: Open, host: LocalHost) -> None:
+    lab = open_lab()
+    left = Path(host.root, "jobs")
+    for number in range(KEPT + 20):
+        Path(left, f"20200101-{number:06}-run-abcdef").mkdir(parents=True)
+    Path(host.root, "tmp").mkdir()
+    Path(host.root, "tmp", "of a compiler that was killed").touch()
+    measure(lab, Share(FAST, 1))
+    assert len(list(left.iterdir())) == KEPT
+    assert not list(Path(host.root, "tmp").iterdir())
+
+
+def test_where_builds_are_made_may_be_cleared_away(open_lab: Open, host: LocalHost) -> None:
+    """As a clean-up does it; the repository on the host, with git's index of that checkout, stays."""
+    assert len(finished(measure(open_lab(), Share(FAST, 1)))) == 1
+    shutil.rmtree(Path(host.root, "work"))
+    assert len(finished(measure(open_lab(), Share(SLOW, 1), Share(FAST, 1)))) == 2
+
+
+def test_what_a_killed_session_has_left_running_is_ended_with_a_word(open_lab: Open, host: LocalHost) -> None:
+    for name in ("server", "run"):
+        jobs.start(host, ["sleep", "100"], name=name, timeout=100)
+    events = measure(open_lab(), Share(FAST, 1))
+    assert [event.text for event in events if isinstance(event, Warned)] == [
+        "2 jobs of an earlier session on host here, a load and a server, were still running and have been ended"
+    ]
+    assert not jobs.running(host)
+
+
+def test_a_measurement_that_is_given_up_leaves_nothing_running(open_lab: Open, host: LocalHost) -> None:
+    events = open_lab().measure(Measure((Share(FAST, 1),), Purpose.SEARCH))
+    assert any(isinstance(event, RunStarted) for event in events)
+    events.close()  # type: ignore[attr-defined]
+    assert not jobs.running(host)
+
+
+def test_an_interruption_in_the_middle_of_a_run_leaves_nothing_running(open_lab: Open, host: LocalHost) -> None:
+    lab = open_lab()
+    events = lab.measure(Measure((Share(FAST, 2),), Purpose.SEARCH))
+    assert any(isinstance(event, RunProgress | RunFinished) for event in events)
+    with pytest.raises(KeyboardInterrupt):
+        events.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    assert not jobs.running(host)
+
+
+def test_without_perf_and_vmstat_there_is_still_qps(
+    open_lab: Open, host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for program in {*Path("/bin").iterdir(), *Path("/usr/bin").iterdir()}:
+        if program.name not in ("perf", "vmstat") and not (tmp_path / "bin" / program.name).exists():
+            (tmp_path / "bin" / program.name).symlink_to(program)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    ((_, run),) = finished(measure(open_lab(), Share(FAST, 1)))
+    assert run.qps > 0
+    assert run.counters == {}
+    assert run.system == {}

@@ -1,0 +1,112 @@
+"""What is freed of a host's root, oldest first, and what a hunt is told of the room that it needs."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.build import store
+from perfbisect.lab.upkeep import storage
+from perfbisect.lab.upkeep.storage import Item, expected_builds, expendable, items, remove, too_little
+from perfbisect.lab.workload import dataset
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> LocalHost:
+    return LocalHost("here", PurePosixPath(tmp_path))
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Callable[..., Path]:
+    def entry(path: str, mib: float, days: float) -> Path:
+        folder = tmp_path / path
+        (folder / "inner").mkdir(parents=True)
+        (folder / "inner" / "file").write_bytes(os.urandom(int(mib * MIB)))
+        used = time.time() - 86400 * days
+        for each in (folder / "inner" / "file", folder / "inner", folder):
+            os.utime(each, (used, used))
+        return folder
+
+    return entry
+
+
+def test_oldest_first_until_the_rest_fits() -> None:
+    found = [Item("builds/b", 10, 2.0), Item("builds/a", 10, 1.0), Item("datasets/c", 10, 3.0), Item("jobs/d", 10, 4.0)]
+    assert expendable(found, 40, ()) == []
+    assert [item.name for item in expendable(found, 39, ())] == ["a"]
+    assert [item.name for item in expendable(found, 15, ())] == ["a", "b", "c"]
+    assert [item.name for item in expendable(found, 15, {"a", "c"})] == ["b", "d"]
+    assert [item.name for item in expendable(found, 0, {"a", "c"})] == ["b", "d"]
+
+
+def test_a_build_that_was_cut_short_goes_in_any_case() -> None:
+    found = [Item("builds/a", 10, 1.0), Item("builds/b.part", 10, 9.0)]
+    assert [item.name for item in expendable(found, 100, ())] == ["b.part"]
+
+
+def test_a_visit_that_was_cut_short_goes_in_any_case_and_where_builds_are_made_last() -> None:
+    found = [Item("work/demo", 10, 1.0), Item("builds/a", 10, 9.0), Item("visit", 10, 9.0)]
+    assert [item.path for item in expendable(found, 100, ())] == ["visit"]
+    assert [item.path for item in expendable(found, 10, ())] == ["visit", "builds/a"]
+    assert [item.path for item in expendable(found, 0, ())] == ["visit", "builds/a", "work/demo"]
+    assert [item.path for item in expendable(found, 0, {"visit", "demo"})] == ["builds/a"]
+
+
+@pytest.mark.tools
+def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[..., Path], tmp_path: Path) -> None:
+    assert items(host) == ()
+    put("builds/aaaa", 1, 3)
+    put("datasets/bbbb", 2, 2)
+    put("jobs/20200101-000000-run-abc", 0, 1)
+    put("ccache/x", 5, 9)
+    put("work/demo", 5, 9)
+    put("visit", 3, 0)
+    found = {item.path: item for item in items(host)}
+    assert sorted(found) == ["builds/aaaa", "datasets/bbbb", "jobs/20200101-000000-run-abc", "visit", "work/demo"]
+    assert MIB <= found["builds/aaaa"].size < 1.2 * MIB
+    assert found["builds/aaaa"].used == pytest.approx(time.time() - 3 * 86400, abs=100)
+    remove(host, [found["builds/aaaa"], found["jobs/20200101-000000-run-abc"]])
+    assert sorted(item.path for item in items(host)) == ["datasets/bbbb", "visit", "work/demo"]
+    assert (tmp_path / "ccache" / "x" / "inner" / "file").exists()
+
+
+@pytest.mark.tools
+def test_being_used_counts(host: LocalHost, put: Callable[..., Path]) -> None:
+    """A build that is put in place to be measured, and data that a visit copies, are as young as that."""
+    put("builds/aaaa/prefix", 0, 5)
+    put("datasets/bbbb/data", 0, 5)
+    Path(host.root, "datasets/bbbb/dataset.json").write_text('{"build": "", "files": 1, "bytes": 0, "answers": []}')
+    for folder in ("builds/aaaa", "datasets/bbbb/dataset.json", "datasets/bbbb"):
+        old = time.time() - 5 * 86400
+        os.utime(Path(host.root, folder), (old, old))
+    assert all(item.used < time.time() - 86400 for item in items(host))
+    store.put_in_place(host, "demo", "aaaa")
+    dataset.copy(host, "bbbb", dataset.visit_folder(host))
+    assert all(item.used > time.time() - 100 for item in items(host))
+
+
+def test_expected_builds() -> None:
+    assert [expected_builds(n, 0) for n in (2, 3, 1000)] == [2, 3, 14]
+    assert expected_builds(1000, 5) == 5
+
+
+@pytest.mark.tools
+def test_too_little_room_is_said_before_the_hunt(
+    host: LocalHost, put: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put("builds/aaaa", 1, 1)
+    put("builds/bbbb", 1, 1)
+    put("datasets/cccc", 3, 1)
+    known = {"aaaa", "bbbb", "gone"}, {"cccc"}
+    monkeypatch.setattr(storage, "free_bytes", lambda host: 12 * MIB + (1 << 30))
+    assert too_little(host, *known, 8) == ()
+    [warned] = too_little(host, *known, 20)
+    assert "20 builds" in warned.text
+    assert "bisect gc here" in warned.advice
+    assert too_little(host, set(), {"cccc"}, 20) == ()
+    assert too_little(host, {"gone"}, {"cccc"}, 20) == ()

@@ -1,0 +1,116 @@
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import UsageError
+from perfbisect.lab.workload.sysbench import command, complaint, parse, prepare_command, progress
+from perfbisect.recipes.workload import Option, Workload
+
+OUTPUTS = Path(__file__).parents[2] / "outputs"
+
+
+def workload(
+    time: float = 10.0, args: dict[str, Option] | None = None, prepare_args: dict[str, Option] | None = None
+) -> Workload:
+    return Workload(
+        name="w", summary="", group="point", threads=2, time=time, args=args or {}, prepare_args=prepare_args or {}
+    )
+
+
+def test_every_run_draws_the_same_uniform_numbers() -> None:
+    argv = command(workload(), Path("/s/point.lua"), {"db-driver": "pgsql"})
+    assert argv[:2] == ["sysbench", "/s/point.lua"]
+    assert argv[-1] == "run"
+    assert {"--rand-type=uniform", "--rand-seed=1", "--events=0", "--threads=2", "--time=10"} <= set(argv)
+    assert {"--report-interval=1", "--percentile=95", "--db-driver=pgsql"} <= set(argv)
+
+
+def test_a_workload_has_the_last_word() -> None:
+    argv = command(workload(args={"rand-type": "zipfian", "secondary": True}), Path("x.lua"))
+    assert "--rand-type=zipfian" in argv
+    assert "--rand-type=uniform" not in argv
+    assert "--secondary=on" in argv
+
+
+def test_prepare_has_its_own_arguments() -> None:
+    argv = prepare_command(workload(args={"batch": 5}, prepare_args={"rows": 7}), Path("x.lua"))
+    assert argv[-1] == "prepare"
+    assert "--rows=7" in argv
+    assert "--batch=5" not in argv
+
+
+@pytest.mark.parametrize("time", [0.5, 1.5])
+def test_sysbench_counts_whole_seconds(time: float) -> None:
+    with pytest.raises(UsageError, match=rf"time = {time}.*whole seconds"):
+        command(workload(time=time), Path("x.lua"))
+
+
+def test_progress_of_both_forms() -> None:
+    event = "[ 2s ] thds: 1 eps: 653474.15 lat (ms,95%): 0.00"
+    sql = "[ 3s ] thds: 2 tps: 2037.62 qps: 8152.48 (r/w/o: 1/2/3) lat (ms,95%): 4.33 err/s: 0.00 reconn/s: 0.00"
+    assert progress(event, "event") == (2.0, 653474.15)
+    assert progress(sql, "event") == (3.0, 2037.62)
+    assert progress(sql, "query") == (3.0, 8152.48)
+    assert progress("Threads started!", "event") is None
+
+
+def test_output_of_a_script_of_ours() -> None:
+    outcome = parse((OUTPUTS / "sysbench-event.txt").read_text().splitlines(), "event")
+    assert outcome.opened is not None
+    assert outcome.seconds == pytest.approx(2.0, abs=0.001), "the window, not the total time of 2.0019 s"
+    assert outcome.seconds != 2.0019
+    assert outcome.operations == 1312814
+    first, last = outcome.samples
+    assert first == 665019.52
+    assert last == pytest.approx(1312814 - 665019.52, rel=1e-4), "not reported by sysbench, and inferred"
+    assert outcome.latency["avg"] == pytest.approx(1823.01 / 1312814), "not rounded to 0.00"
+    assert outcome.latency["max"] == 4.90
+    assert outcome.latency["p95"] and outcome.latency["p99"]
+
+
+def test_output_of_a_server_counts_queries_or_events() -> None:
+    lines = (OUTPUTS / "sysbench-sql.txt").read_text().splitlines()
+    events, queries = parse(lines, "event"), parse(lines, "query")
+    assert (events.operations, queries.operations) == (7486, 29944)
+    assert (events.seconds, events.opened) == (3.0158, None)
+    assert events.samples == (2688.27, 2756.04, 2037.62)
+    assert queries.samples == (10757.07, 11023.17, 8152.48)
+    assert events.latency["p95"] == pytest.approx(3.96, abs=0.005), "the histogram agrees with sysbench's percentile"
+    p99 = events.latency["p99"]
+    assert p99 is not None
+    assert 3.96 < p99 < 14.36
+
+
+def test_queries_cannot_be_counted_where_there_are_none() -> None:
+    with pytest.raises(ValueError, match="no queries"):
+        parse((OUTPUTS / "sysbench-event.txt").read_text().splitlines(), "query")
+
+
+def test_a_run_without_totals_is_no_run() -> None:
+    with pytest.raises(ValueError, match="without its statistics"):
+        parse(["[ 1s ] thds: 1 eps: 10.00 lat (ms,95%): 0.00"], "event")
+
+
+def test_a_run_without_operations_is_no_run() -> None:
+    with pytest.raises(ValueError, match="not one operation"):
+        parse(["    total time:          1.0s", "    total number of events:     0"], "event")
+
+
+def test_a_run_that_ended_well_is_not_complained_of() -> None:
+    assert complaint((OUTPUTS / "sysbench-sql.txt").read_text(), 0, 9) == ""
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "sentence"),
+    [
+        ("x\nFATAL: `thread_init' function failed: w.lua:7: no library\nFATAL: more", 1, "`thread_init' function"),
+        ("sysbench: Segmentation fault", 0, "sysbench crashed: Segmentation fault"),
+        ("", 139, "signal 11"),
+        ("", 255, "sysbench ended with status 255"),
+        ("", 124, "did not end in 66 s"),
+        ("(last message repeated)\nerror: no such option", 1, "no such option"),
+        ("", 3, "status 3"),
+    ],
+)
+def test_complaints(output: str, status: int, sentence: str) -> None:
+    assert sentence in complaint(output, status, 66.0)

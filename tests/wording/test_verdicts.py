@@ -1,0 +1,191 @@
+"""What a verdict says and which status it ends with."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.observations import Skipped
+from perfbisect.core.domain.orders import (
+    Found,
+    Inconclusive,
+    Interval,
+    NotReproduced,
+    Several,
+    Step,
+    Unsettled,
+    Verdict,
+)
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.search.single_change import largest
+from perfbisect.wording.text import chance, percent
+from perfbisect.wording.verdicts import REASONS, change, exit_status, ratio, sentences
+
+DROP = Interval(0.698, 0.712, 0.726)
+SAME = Interval(0.991, 0.998, 1.005)
+
+
+def commit_of(candidate: int) -> Commit:
+    return Commit(f"{candidate:02d}" * 20, "2021-10-13", "A. Author", f"Change {candidate}")
+
+
+def tell(verdict: Verdict, metric: str = "qps") -> str:
+    return "\n".join(sentences(verdict, commit_of, metric))
+
+
+def test_found_names_culprit_change_and_proof() -> None:
+    assert sentences(Found(Step(7, 0.974, DROP, (6,))), commit_of, "qps") == (
+        "The culprit is 0707070707 (2021-10-13, “Change 7”): 97 % sure.",
+        "QPS after it is 0.712 (0.698 to 0.726) of what it was before it: a drop of 29 %.",
+        "Proven against 0606060606, its parent, with runs taken in turns.",
+    )
+
+
+def test_found_names_every_parent_or_admits_that_there_is_none() -> None:
+    assert "against 0505050505, 0404040404 and 0303030303, its parents" in tell(Found(Step(7, 0.97, DROP, (5, 4, 3))))
+    assert "not proven against them" in tell(Found(Step(7, 0.97, DROP, ())))
+
+
+def test_found_says_who_stands_in_for_a_parent() -> None:
+    assert "against 0303030303, its nearest tested ancestor in place of" in tell(Found(Step(7, 0.97, DROP, (3,), (3,))))
+    mixed = tell(Found(Step(7, 0.97, DROP, (5, 3), (3,))))
+    assert "against 0505050505, its parent, and 0303030303, its nearest tested ancestor in place of a parent" in mixed
+
+
+def test_a_commit_of_which_only_the_hash_is_known() -> None:
+    said = sentences(Found(Step(7, 0.97, DROP, (6,))), lambda c: Commit("ab" * 20, "", "", ""), "qps")
+    assert said[0] == "The culprit is ababababab: 97 % sure."
+
+
+def test_several_lists_every_change() -> None:
+    rise = Step(3, 0.99, Interval(1.04, 1.05, 1.06), (2,))
+    said = sentences(Several((rise, Step(7, 0.96, DROP, (6,)))), commit_of, "cpu/o")
+    assert said[0] == "2 changes of cpu/o in the range, oldest first:"
+    assert said[1] == "  0303030303 (2021-10-13, “Change 3”): a rise of 5.0 %, 1.050 (1.040 to 1.060), 99.0 % sure."
+    assert len(said) == 3
+
+
+def test_improvements_are_told_apart_and_are_no_culprits() -> None:
+    rise = Step(3, 0.99, Interval(1.04, 1.05, 1.06), (2,))
+    said = sentences(Several((Step(7, 0.96, DROP, (6,)),), (rise,)), commit_of, "qps")
+    assert said[0] == "One change of QPS in the range, oldest first:"
+    assert said[2] == "One improvement besides, for which nobody is to blame:"
+    only = Several((), (rise,))
+    assert sentences(only, commit_of, "qps")[0] == "No change of QPS for the worse was found in the range."
+    assert exit_status(only) == 1
+
+
+def test_not_reproduced_says_what_would_have_been_seen() -> None:
+    said = tell(NotReproduced(SAME, 0.021))
+    assert "0.998 (0.991 to 1.005)" in said
+    assert "A change of 2.1 % or more would have been seen" in said
+    assert "longer runs" in said
+
+
+def test_equal_binaries_are_no_matter_of_longer_runs() -> None:
+    said = tell(NotReproduced(Interval(1.0, 1.0, 1.0), 0.0))
+    assert "good and bad are the same binary" in said
+    assert "longer runs" not in said
+
+
+def test_not_reproduced_offers_the_older_range() -> None:
+    assert "the change is older: bisect run OLDER 0000000000" in tell(NotReproduced(SAME, 0.021))
+
+
+def test_ends_that_differ_the_other_way_are_not_said_to_be_alike() -> None:
+    said = tell(NotReproduced(Interval(1.05, 1.10, 1.15), 0.02))
+    assert "a rise of 10 %" in said and "swapped" in said
+    assert "not shown to differ" not in said
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"), [("cosmic rays", "cosmic rays"), ("the budget of 8 runs is used up", "budget of 8 runs")]
+)
+def test_inconclusive_gives_the_set_and_the_reason(reason: str, words: str) -> None:
+    said = sentences(Inconclusive((5, 6), (0.6, 0.38), DROP, reason), commit_of, "qps")
+    assert words in said[0]
+    assert said[2:] == (
+        "The culprit is one of these 2 commits, 98 % sure:",
+        "    60 %  0505050505 (2021-10-13, “Change 5”)",
+        "    38 %  0606060606 (2021-10-13, “Change 6”)",
+    )
+
+
+def test_ends_that_were_not_both_measured_are_not_compared() -> None:
+    said = tell(Inconclusive((1, 2), (0.5, 0.5), Interval(0.0, 1.0, math.inf), "the bad end cannot be measured"))
+    assert "How bad compares with good is not known." in said and "inf" not in said
+
+
+def test_where_an_end_was_not_measured_nobody_is_suspected() -> None:
+    order = largest(Graph.line(9), [Skipped(9, 5.0)], Policy()).order
+    assert isinstance(order, Inconclusive)
+    assert sentences(order, commit_of, "qps") == (
+        "Inconclusive: the bad end cannot be measured.",
+        "How bad compares with good is not known.",
+        "No commit can be named.",
+    )
+
+
+def test_inconclusive_sums_up_a_long_list() -> None:
+    said = sentences(Inconclusive(tuple(range(1, 41)), (0.025,) * 40, DROP, "budget"), commit_of, "qps")
+    assert len(said) == 3 + 10 + 1
+    assert said[-1] == "    75 %  the 30 others together"
+
+
+def test_exit_status_of_every_verdict() -> None:
+    step = Step(7, 0.97, DROP, (6,))
+    verdicts = [Found(step), Several((step,)), NotReproduced(SAME, 0.02), Inconclusive((), (), SAME, "budget")]
+    assert [exit_status(verdict) for verdict in verdicts] == [0, 0, 1, 2]
+
+
+def test_certainty_is_never_claimed() -> None:
+    assert [chance(p) for p in (0.0, 0.004, 0.5, 0.9899, 0.995, 0.9999, 1.0)] == [
+        "<0.1 %", "0.4 %", "50 %", "99 %", "99.5 %", "99.5 %", "99.5 %",
+    ]  # fmt: skip
+
+
+def test_changes_as_people_say_them() -> None:
+    assert [change(r) for r in (0.712, 1.0, 1.2, 2.0, 0.0006231, 0.099, 12.2)] == [
+        "a drop of 29 %",
+        "no change",
+        "a rise of 20 %",
+        "a rise of 100 %",
+        "a drop to 1/1,605",
+        "a drop to 1/10",
+        "a rise to 12 times",
+    ]
+    assert ratio(Interval(0.000424, 0.000623, 0.105)) == "0.000623 (0.000424 to 0.105)"
+    assert [percent(f) for f in (0.0213, 0.0999, 0.29)] == ["2.1 %", "10 %", "29 %"]
+
+
+def test_what_is_left_open_is_told_beside_the_steps_and_is_no_success() -> None:
+    step = Step(7, 0.96, DROP, (6,))
+    stretch = Unsettled(8, 11, Inconclusive((9, 10, 11), (0.4, 0.3, 0.28), DROP, "unbuildable"))
+    spent = Unsettled(11, 20, Inconclusive((), (), SAME, "the budget of builds is used up"))
+    unknown = Unsettled(20, 30, Inconclusive((), (), Interval(0.0, 1.0, math.inf), "the budget of builds is used up"))
+    verdict = Several((step,), (), (stretch, spent, unknown), 0.034)
+    assert exit_status(verdict) == 2
+    why = f"a drop of 29 %, {ratio(DROP)}; {REASONS['unbuildable']}"
+    assert sentences(verdict, commit_of, "qps")[2:] == (
+        "3 pieces of the range could not be searched to their ends, and may hold more:",
+        f"  after 0808080808, up to 1111111111: {why}; if it is one change, one of these 3, 98 % sure:",
+        "      40 %  0909090909 (2021-10-13, “Change 9”)",
+        "      30 %  1010101010 (2021-10-13, “Change 10”)",
+        "      28 %  1111111111 (2021-10-13, “Change 11”)",
+        "  after 1111111111, up to 2020202020: no change shown, 0.998 (0.991 to 1.005); the budget of builds is used up.",
+        "  after 2020202020, up to 3030303030: not measured; the budget of builds is used up.",
+        "In the rest of it a change of 3.4 % or more would have been seen.",
+        "What would help: a recipe under which these commits build. Where the host was at fault: --retry-failed.",
+    )
+    assert exit_status(Several((), (), (spent,))) == 2
+
+
+def test_a_set_is_told_with_an_if_where_more_than_one_change_is_likely() -> None:
+    one = Inconclusive((5, 6), (0.6, 0.38), DROP, "budget", several=0.2)
+    assert "The culprit is one of these 2 commits, 98 % sure:" in tell(one)
+    more = tell(replace(one, several=0.9))
+    assert "More than one commit seems to be to blame." in more
+    assert "If one alone is to blame, it is one of these 2 commits, 98 % sure:" in more
+    assert "The culprit is" not in more
