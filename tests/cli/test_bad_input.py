@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from perfbisect.core.domain.settings import Settings
-from perfbisect.host.connect import connect
 from perfbisect.host.lock import hold
+from perfbisect.host.registry import connect
 from perfbisect.hunt.resolve import settle
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.recipes.find import load_host

@@ -15,8 +15,8 @@ import sample_hunt as sample
 from perfbisect.cli.main import main
 from perfbisect.core.domain.events import BuildFinished
 from perfbisect.host import jobs
-from perfbisect.host.connect import connect
 from perfbisect.host.lock import hold
+from perfbisect.host.registry import connect
 from perfbisect.recipes.find import load_host
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History

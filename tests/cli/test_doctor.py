@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.main import main
-from perfbisect.host.connect import connect
 from perfbisect.host.lock import hold
+from perfbisect.host.registry import connect
 from perfbisect.recipes.find import load_host
 
 pytestmark = pytest.mark.tools
@@ -91,7 +91,7 @@ def test_a_host_that_cannot_be_used_is_a_finding_too(invoke: Invoke, tmp_path: P
     assert status == 4
     [finding] = json.loads(said)["findings"]
     assert finding["level"] == "refused"
-    assert "cannot be made" in finding["text"]
+    assert "cannot be created" in finding["text"]
 
 
 def test_who_measures_there_is_told(invoke: Invoke) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.host import jobs
-from perfbisect.host.connect import connect
+from perfbisect.host.registry import connect
 from perfbisect.recipes.find import load_host
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]

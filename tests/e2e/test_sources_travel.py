@@ -7,7 +7,7 @@ import pytest
 
 from generators import finish
 from machine import Machine
-from perfbisect.host.connect import connect
+from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
 from perfbisect.lab.build import checkout
 from perfbisect.recipes.find import load_host
@@ -39,4 +39,4 @@ def test_odd_names(machine: Machine, git: Callable[..., str], tmp_path: Path) ->
     assert len(checkout.filtered_tree(host, bare, sha, ODD)) == 64
     assert machine.inside(f"find {machine.folder} -name hit") == ""
     assert not list(tmp_path.rglob("hit"))
-    host.link.close()
+    host.release()

@@ -5,9 +5,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from perfbisect.errors import CommandFailed, EnvironmentFailure
-from perfbisect.host.connect import connect
 from perfbisect.host.local import LocalHost
 from perfbisect.host.programs import missing, require
+from perfbisect.host.registry import connect
 from perfbisect.recipes.inventory import HostEntry
 
 

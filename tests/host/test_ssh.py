@@ -12,9 +12,10 @@ from paramiko import Channel
 
 from machine import PROJECT, Machine, until, why_not
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
-from perfbisect.host import connection, jobs, ssh
-from perfbisect.host.connect import connect
+from perfbisect.host import jobs, ssh, ssh_connection
+from perfbisect.host.events import ConnectionEvent, ConnectionState
 from perfbisect.host.protocol import Host
+from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
 from perfbisect.recipes.inventory import HostEntry
 
@@ -82,7 +83,7 @@ def reach() -> Iterator[Reach]:
 
     yield one
     for host in reached:
-        host.link.close()
+        host.release()
 
 
 @pytest.fixture
@@ -147,15 +148,15 @@ def test_a_shell_that_prints_is_refused_with_what_to_do(make: Make, text: str) -
 
 def test_the_users_settings_say_how_long_to_wait(machine: Machine, reach: Reach) -> None:
     config = machine.keys / "config"
-    assert reach(entry(machine)).link.connect().connect_timeout == connection.PROMPT
+    assert reach(entry(machine)).connection.open().connect_timeout == ssh_connection.PROMPT
     config.write_text("Host *\n  ConnectTimeout 7\n")
-    assert reach(entry(machine)).link.connect().connect_timeout == 7
+    assert reach(entry(machine)).connection.open().connect_timeout == 7
 
 
 def test_the_root_may_be_below_home(machine: Machine, reach: Reach) -> None:
     assert reach(entry(machine, root="~/a/b")).root == PurePosixPath("/", "root", "a", "b")
     assert (machine.folder / "home/a/b").is_dir()
-    with pytest.raises(EnvironmentFailure, match="root folder /proc/x of host far cannot be made"):
+    with pytest.raises(EnvironmentFailure, match="root folder /proc/x of host far cannot be created"):
         connect(entry(machine, root="/proc/x"))
 
 
@@ -213,8 +214,6 @@ def test_the_users_settings_lead_there(make: Make, reach: Reach) -> None:
 
 
 def test_a_command_is_run_again_when_the_connection_was_lost(host: SshHost, machine: Machine) -> None:
-    told: list[str] = []
-    host.link.tell = told.append
     threading.Timer(0.5, machine.kill_sshd).start()
     said = host.run(["sh", "-c", 'echo $$ >>"$1/pids"; sleep 1.5; cat "$1/pids"', "x", str(host.root)]).stdout
     first, second = said.split()
@@ -260,40 +259,54 @@ def test_a_command_never_begins_with_half_of_its_stdin(
     assert Path(machine.root, "read").read_text() == f"{text}end\n"
 
 
-def test_a_restart_is_waited_for_and_told(host: SshHost, machine: Machine) -> None:
-    told: list[str] = []
-    host.link.tell = told.append
+def test_a_restart_is_waited_for_and_reported(host: SshHost, machine: Machine) -> None:
+    events: list[ConnectionEvent] = []
+    unsubscribe = host.subscribe(events.append)
     machine.power_off()
     threading.Timer(1.0, machine.power_on).start()
     assert host.run(["echo", "back"]).stdout == "back\n"
-    assert [text.partition(";")[0].partition(":")[0] for text in told] == [
+    assert [event.state for event in events] == [ConnectionState.RETRYING, ConnectionState.RESTORED]
+    assert [event.text.partition(";")[0].partition(":")[0] for event in events] == [
         "the connection to host far is lost",
-        "host far is back",
+        "the connection to host far is restored",
     ]
+    unsubscribe()
+    machine.power_off()
+    machine.power_on()
+    assert host.run(["true"]).ok
+    assert len(events) == 2
+
+
+def test_a_released_host_is_connected_again_when_it_is_used(host: SshHost) -> None:
+    with host:
+        transport = host.connection.open().transport
+    assert not transport.active
+    assert host.run(["echo", "again"]).stdout == "again\n"
 
 
 def test_patience_ends(host: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "PATIENCE", 0.5)
+    events: list[ConnectionEvent] = []
+    host.subscribe(events.append)
+    monkeypatch.setattr(ssh_connection, "PATIENCE", 0.5)
     machine.power_off()
     with pytest.raises(ConnectionLost, match="connection to host far is lost: host far"):
         host.run(["true"], timeout=0.5)
-    monkeypatch.setattr(connection, "PATIENCE", 1000)
+    assert [event.state for event in events] == [ConnectionState.RETRYING, ConnectionState.LOST]
+    monkeypatch.setattr(ssh_connection, "PATIENCE", 1000)
     with pytest.raises(ConnectionLost):  # and is not had again by what wants to tidy up
         host.run(["true"])
     machine.power_on()
     assert host.run(["true"]).ok
 
 
-def test_an_interrupted_wait_for_a_host_is_not_begun_again(
-    host: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_wait_for_a_host_is_not_begun_again(host: SshHost, machine: Machine) -> None:
     """Ctrl-C once, and what tidies up gets one attempt."""
     machine.power_off()
 
-    def interrupt(_text: str) -> None:
+    def interrupt(_event: ConnectionEvent) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(host.link, "tell", interrupt)
+    host.subscribe(interrupt)
     with pytest.raises(KeyboardInterrupt):
         host.run(["true"])
     with pytest.raises(ConnectionLost):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.host.connect import connect
 from perfbisect.host.lock import hold
+from perfbisect.host.registry import connect
 from perfbisect.hunt.host_locks import clear
 from perfbisect.recipes.find import load_host
 

@@ -8,8 +8,8 @@ import pytest
 
 from machine import PROJECT, Machine, why_not
 from perfbisect.core.domain.events import Commit
-from perfbisect.host.connect import connect
 from perfbisect.host.local import LocalHost
+from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.inventory import HostEntry
@@ -73,6 +73,6 @@ def far(seal: Path) -> Iterator[tuple[SshHost, Machine]]:
         host = connect(HostEntry(name="far", address=machine.address, root=machine.root))
         assert isinstance(host, SshHost)
         yield host, machine
-        host.link.close()
+        host.release()
     finally:
         machine.remove()

@@ -10,25 +10,36 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.host.outcome import judged, no_folder, timed_out
+from perfbisect.host.outcome import judged, no_folder, no_root, timed_out
 from perfbisect.host.programs import absent
-from perfbisect.host.protocol import Result
+from perfbisect.host.protocol import BaseHost, Result
+from perfbisect.recipes.inventory import HostEntry
+
+
+def connect(entry: HostEntry, _destination: str) -> "LocalHost":
+    """This machine, its root folder created; see ``registry.ConnectionModule``."""
+    root = Path(entry.root).expanduser().absolute()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise no_root(entry.name, root, error.strerror or "") from error
+    return LocalHost(entry.name, PurePosixPath(root))
 
 
 @dataclass(frozen=True, slots=True)
-class LocalHost:
+class LocalHost(BaseHost):
     """Commands run as children of this process, each in a session of its own.
 
-    A session of its own means that Ctrl-C in the terminal reaches us and not the command, and that a command
-    which takes too long is killed together with its children.
+    So Ctrl-C in the terminal does not reach the command, and a command that exceeds its time limit is killed together
+    with its children.
     """
 
     name: str
     root: PurePosixPath
 
     @property
-    def here(self) -> bool:
-        """It is the machine that we run on."""
+    def is_local(self) -> bool:
+        """True."""
         return True
 
     def run(
@@ -93,12 +104,12 @@ class LocalHost:
 
 
 def _finish(process: subprocess.Popen[str], argv: tuple[str, ...], stdin: str, timeout: float) -> Result:
-    """Wait for the end of ``process``; whatever interrupts the waiting, nothing of it stays alive."""
+    """Wait for the end of ``process``. On a timeout or an exception its whole process group is killed."""
     try:
         stdout, stderr = process.communicate(stdin, timeout)
     except subprocess.TimeoutExpired:
         _kill_group(process)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # somebody outside the group may hold the pipes
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process outside the group may keep the pipes open
             process.communicate(timeout=1)
         return timed_out(argv, timeout)
     except BaseException:

@@ -92,11 +92,17 @@ class Held:
 
 @contextmanager
 def hold(host: Host, purpose: str, waiting: Waiting | None = None) -> Iterator[Held]:
-    """Hold the host's lock. Jobs that still run there are an earlier owner's.
+    """Acquire the host, and hold its lock. Jobs that still run there are an earlier owner's.
 
     While somebody else has the lock: with ``waiting``, wait for its release, otherwise raise EnvironmentFailure, naming
     the owner.
     """
+    with host, _locked(host, purpose, waiting) as held:
+        yield held
+
+
+@contextmanager
+def _locked(host: Host, purpose: str, waiting: Waiting | None) -> Iterator[Held]:
     mine = _me(purpose)
     age, found = _swap(host, "", mine)
     waited = False

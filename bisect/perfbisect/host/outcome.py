@@ -38,6 +38,14 @@ def no_folder(host: str, folder: object) -> EnvironmentFailure:
     return EnvironmentFailure(f"there is no folder {folder} on host {host}", "It may have been removed; start again.")
 
 
+def no_root(host: str, root: object, why: str) -> EnvironmentFailure:
+    """The error for a root folder that cannot be created."""
+    return EnvironmentFailure(
+        f"the root folder {root} of host {host} cannot be created: {why}",
+        "Choose another `root` for this host in hosts.toml.",
+    )
+
+
 def _failed(host: str, result: Result, timeout: float) -> CommandFailed:
     said = _last_line(result.stderr) or _last_line(result.stdout) or "it said nothing"
     end = f"took more than {timeout:g} s" if result.status == TIMED_OUT else f"ended with status {result.status}"

@@ -5,7 +5,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
+
+from perfbisect.host.events import Listener, Unsubscribe
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +27,11 @@ class Result:
 
 
 class Host(Protocol):
-    """A machine with a root folder of ours; nothing outside ``root`` is written.
+    """A machine on which commands run. They write only below ``root``.
 
-    ``run`` is for short commands. Long ones are jobs (``perfbisect.host.jobs``), which are made of ``run``.
+    ``run`` is for short commands. Long ones are jobs (``perfbisect.host.jobs``), which use nothing but ``run``.
+    A host is a context manager: it is acquired on entry and released on exit. See ``perfbisect.host.lock`` for the right
+    to measure on it.
     """
 
     @property
@@ -35,11 +40,31 @@ class Host(Protocol):
 
     @property
     def root(self) -> PurePosixPath:
-        """The folder on that host under which everything of ours lives."""
+        """The folder on that host that contains everything perfbisect writes there."""
 
     @property
-    def here(self) -> bool:
-        """Whether it is the machine that we run on, whose files we can read ourselves."""
+    def is_local(self) -> bool:
+        """Whether commands see the files of this process."""
+
+    def acquire(self) -> None:
+        """Obtain what commands need: open the connection, or wait for an allocation. Does nothing when acquired.
+
+        Raises EnvironmentFailure when the host cannot be reached.
+        """
+
+    def release(self) -> None:
+        """Give back what ``acquire`` obtained. A later command acquires the host again."""
+
+    def __enter__(self) -> Self:
+        """Acquire the host."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release the host."""
+
+    def subscribe(self, listener: Listener) -> Unsubscribe:
+        """Report connection events to ``listener`` until the returned function is called."""
 
     def run(
         self,
@@ -53,19 +78,46 @@ class Host(Protocol):
     ) -> Result:
         """Run ``argv`` (never through a shell) and wait for it; ``env`` is added to the host's own environment.
 
-        When the connection to the host is lost meanwhile, nobody knows how far the command came: it is ended and run
-        once more. So a command given here must bear to be cut short anywhere and to be run again, and say the same
-        when it has been done already.
+        When the connection is lost meanwhile, the progress of the command is unknown: it is killed and run once more.
+        So every command must be idempotent: killed at any point and run again, it has the same effect and prints the
+        same.
 
         Raises CommandFailed when ``check`` and the status is not 0 (124 when ``timeout`` seconds have passed),
         EnvironmentFailure when the host cannot be reached or the program does not exist.
         """
 
     def stream(self, argv: Sequence[str]) -> AbstractContextManager[socket.socket]:
-        """Run ``argv`` with its stdin and stdout on the socket that is given: for what is too large for ``run``.
+        """Run ``argv`` with its stdin and stdout connected to the socket that is yielded: for data too large for ``run``.
 
         Leaving the context closes the socket and waits for the command. It is not run again.
 
         Raises CommandFailed when the status is not 0, ConnectionLost when the connection is, EnvironmentFailure as
         above.
         """
+
+
+class BaseHost:
+    """The defaults of a host that needs no connection."""
+
+    __slots__ = ()
+
+    def acquire(self) -> None:
+        """Nothing has to be obtained."""
+
+    def release(self) -> None:
+        """Nothing has to be given back."""
+
+    def __enter__(self) -> Self:
+        """Acquire the host."""
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release the host."""
+        self.release()
+
+    def subscribe(self, _listener: Listener) -> Unsubscribe:
+        """There are no events."""
+        return lambda: None

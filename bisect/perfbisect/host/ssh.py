@@ -9,16 +9,18 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from perfbisect.errors import ConnectionLost, EnvironmentFailure
-from perfbisect.host import connection
-from perfbisect.host.connection import Link
-from perfbisect.host.outcome import TIMED_OUT, judged, no_folder, timed_out
+from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
+from perfbisect.host import ssh_connection
+from perfbisect.host.events import Listener, Unsubscribe
+from perfbisect.host.outcome import TIMED_OUT, judged, no_folder, no_root, timed_out
 from perfbisect.host.programs import absent
-from perfbisect.host.protocol import Result
+from perfbisect.host.protocol import BaseHost, Result
+from perfbisect.host.ssh_connection import SshConnection
+from perfbisect.recipes.inventory import HostEntry
 
 if TYPE_CHECKING:
     from paramiko import Channel
@@ -36,18 +38,57 @@ ps -e -o pid= -o sess= -o args= | awk -v mark="$1" '
 """
 
 
+def connect(entry: HostEntry, destination: str) -> "SshHost":
+    """The host at an ssh destination, its root folder created; see ``registry.ConnectionModule``.
+
+    ``~`` in the root is the home of the remote user, where a relative root begins, too.
+    """
+    home, rest = re.fullmatch(r"(~[\w.-]*(?=/|\Z))?(.*)", entry.root, re.DOTALL).groups()  # type: ignore[union-attr]
+    root = f"{home or ''}{shlex.quote(rest) if rest else ''}"
+    script = f"cd && mkdir -p -- {root} && cd -- {root} && pwd"
+    host = SshHost(entry.name, PurePosixPath("/"), SshConnection(entry.name, destination, entry.port))
+    try:
+        printed = host.run(["sh", "-c", script]).stdout
+    except CommandFailed as failure:
+        host.release()
+        lines = failure.output.strip().splitlines() or ["it printed nothing"]
+        raise no_root(entry.name, entry.root, lines[-1]) from failure
+    path = printed.removesuffix("\n")
+    if not path.startswith("/") or "\n" in path:
+        host.release()
+        raise EnvironmentFailure(
+            f"a start-up file of your shell on host {entry.name} prints {path.splitlines()[0]!r}, which mixes with the"
+            " output of commands",
+            "Let it be silent for commands: in ~/.bashrc, for instance, after `[[ $- == *i* ]] || return`. "
+            f"`ssh {destination} true` should print nothing.",
+        )
+    return replace(host, root=PurePosixPath(path))
+
+
 @dataclass(frozen=True, slots=True)
-class SshHost:
+class SshHost(BaseHost):
     """Commands run in channels of one connection, which is opened again when it is lost."""
 
     name: str
     root: PurePosixPath
-    link: Link
+    connection: SshConnection
 
     @property
-    def here(self) -> bool:
-        """To us it is another machine, even if it is not."""
+    def is_local(self) -> bool:
+        """False, even if the address leads to this machine."""
         return False
+
+    def acquire(self) -> None:
+        """Open the connection."""
+        self.connection.open()
+
+    def release(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    def subscribe(self, listener: Listener) -> Unsubscribe:
+        """Report events of the connection; see ``Host.subscribe``."""
+        return self.connection.subscribe(listener)
 
     def run(
         self,
@@ -67,14 +108,16 @@ class SshHost:
         for again in itertools.count(1):
             began = time.monotonic()
             try:
-                status, stdout, stderr = self._exchange(script, data, mark, timeout + GRACE + connection.SILENCE)
+                status, stdout, stderr = self._exchange(script, data, mark, timeout + GRACE + ssh_connection.SILENCE)
                 break
             except ConnectionLost:
                 now = time.monotonic()
-                deadline = deadline or now + timeout + connection.PATIENCE  # also for one that is lost again and again
+                deadline = (
+                    deadline or now + timeout + ssh_connection.PATIENCE
+                )  # also for one that is lost again and again
                 if now > deadline:
                     raise
-                self.link.connect_again(min(deadline, now + connection.PATIENCE))
+                self.connection.reopen(min(deadline, now + ssh_connection.PATIENCE))
                 time.sleep(min(0.1 * again, 5))
                 with contextlib.suppress(ConnectionLost):
                     self._end(mark)
@@ -110,7 +153,7 @@ class SshHost:
                 channel.close()
                 raise
         if status < 0:
-            raise self.link.lost("it closed the channel")
+            raise self.connection.lost("it closed the channel")
         result = Result(tuple(argv), status, "", said)
         self._check_started(result, None)
         judged(self.name, result, 0, True)
@@ -124,11 +167,11 @@ class SshHost:
 
         text = f"{{\n{script}\n}}".encode()
         try:
-            channel = self.link.session()
+            channel = self.connection.session()
             channel.exec_command(f"exec sh -c 'eval \"$(head -c {len(text)})\"' {mark}")
             channel.sendall(text)
         except (SSHException, OSError, EOFError) as error:
-            raise self.link.lost(str(error)) from error
+            raise self.connection.lost(str(error)) from error
         return channel
 
     def _exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, str, str]:
@@ -145,11 +188,11 @@ class SshHost:
                 status = channel.recv_exit_status()
             except OSError as error:  # silence: whoever else waits there is told by this, too
                 channel.get_transport().close()
-                raise self.link.lost(str(error)) from error
+                raise self.connection.lost(str(error)) from error
             finally:
                 channel.close()
         if status < 0:
-            raise self.link.lost("it closed the channel")
+            raise self.connection.lost("it closed the channel")
         return status, stdout.decode(errors="replace"), stderr.decode(errors="replace")
 
     def _end(self, mark: str) -> None:

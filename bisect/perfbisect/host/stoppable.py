@@ -1,4 +1,4 @@
-"""A host whose next command can be kept from beginning: so a thread that works there is told to stop."""
+"""A host whose next command can be cancelled: how a thread that works there is stopped."""
 
 import socket
 import threading
@@ -7,14 +7,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from perfbisect.host.protocol import Host, Result
+from perfbisect.host.events import Listener, Unsubscribe
+from perfbisect.host.protocol import BaseHost, Host, Result
 
 
 @dataclass(frozen=True, slots=True)
-class StoppableHost:
+class StoppableHost(BaseHost):
     """``host``; when ``stop`` is set, the next command raises KeyboardInterrupt instead, as if by Ctrl-C.
 
-    It is raised once, and clears ``stop``: what is done because of it (a job is ended, a server is stopped) goes through.
+    It is raised once, and clears ``stop``, so that the clean-up that follows (ending a job, stopping a server) can run.
     """
 
     host: Host
@@ -27,13 +28,25 @@ class StoppableHost:
 
     @property
     def root(self) -> PurePosixPath:
-        """The folder on that host under which everything of ours lives."""
+        """See ``Host.root``."""
         return self.host.root
 
     @property
-    def here(self) -> bool:
-        """Whether it is the machine that we run on."""
-        return self.host.here
+    def is_local(self) -> bool:
+        """See ``Host.is_local``."""
+        return self.host.is_local
+
+    def acquire(self) -> None:
+        """Acquire the host itself."""
+        self.host.acquire()
+
+    def release(self) -> None:
+        """Release the host itself."""
+        self.host.release()
+
+    def subscribe(self, listener: Listener) -> Unsubscribe:
+        """Subscribe to the host itself."""
+        return self.host.subscribe(listener)
 
     def run(
         self,
@@ -46,15 +59,15 @@ class StoppableHost:
         check: bool = True,
     ) -> Result:
         """Run ``argv`` and wait for it; see ``Host.run``."""
-        self._go_on()
+        self._check_stopped()
         return self.host.run(argv, cwd=cwd, env=env, stdin=stdin, timeout=timeout, check=check)
 
     def stream(self, argv: Sequence[str]) -> AbstractContextManager[socket.socket]:
         """Run ``argv`` with its stdin and stdout on a socket; see ``Host.stream``."""
-        self._go_on()
+        self._check_stopped()
         return self.host.stream(argv)
 
-    def _go_on(self) -> None:
+    def _check_stopped(self) -> None:
         if self.stop.is_set():
             self.stop.clear()
             raise KeyboardInterrupt

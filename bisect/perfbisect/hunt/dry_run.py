@@ -1,10 +1,11 @@
 """`bisect run --dry-run`: every command, for both ends."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from perfbisect.core.domain.settings import Settings
-from perfbisect.host.connect import connect
+from perfbisect.host.registry import connect
 from perfbisect.lab.dry_run import Part, Subject, rehearse
 from perfbisect.recipes.asked import load_asked
 from perfbisect.recipes.find import load_host
@@ -29,8 +30,9 @@ def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:
     builder, workload = load_asked(settings)
     entry = load_host(settings.host, settings.hosts_path)
     makes = load_host(entry.built_elsewhere, settings.hosts_path) if entry.built_elsewhere else None
-    where = connect(entry), entry, connect(makes) if makes else None, makes
-    return rehearse(Subject(*where, builder, settings.variant, workload, Path(settings.repository), commit))
+    with connect(entry) as host, connect(makes) if makes else nullcontext() as maker:
+        where = host, entry, maker, makes
+        return rehearse(Subject(*where, builder, settings.variant, workload, Path(settings.repository), commit))
 
 
 def text(parts: Sequence[Part]) -> Iterator[str]:

@@ -3,8 +3,8 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -18,12 +18,12 @@ from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference.prior import suspected
 from perfbisect.errors import INTERRUPTED, PerfBisectError, UsageError, in_words
-from perfbisect.host.connect import connect
+from perfbisect.host.events import ConnectionEvent, ConnectionState
 from perfbisect.host.facts import read_fingerprint
 from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.lock import Held, Waiting, wait
 from perfbisect.host.protocol import Host
-from perfbisect.host.ssh import SshHost
+from perfbisect.host.registry import connect
 from perfbisect.host.stoppable import StoppableHost
 from perfbisect.hunt.host_locks import hold_all
 from perfbisect.hunt.loop import Log, SearchProblem, Told, hunt
@@ -291,9 +291,8 @@ def follow(
 
     log = Log(history, hunt_id)
     again = go_on_with(hunt_id, history.path)
-    if len(scene.sites) == 1:
-        hear((scene.host, scene.sites[0].maker), tell)
-    with closing(view):
+    alone = len(scene.sites) == 1  # or else the workers subscribe
+    with hear((scene.host, scene.sites[0].maker) if alone else (), tell), closing(view):
         try:
             if resumed:
                 view.recall((entry.at, entry.event) for entry in history.events(hunt_id))
@@ -316,16 +315,20 @@ def follow(
     return verdict
 
 
-def hear(hosts: Sequence[Host | None], tell: Tell) -> None:
-    """Let ``tell`` hear what the ways to hosts have to say: that one is lost and waited for."""
+@contextmanager
+def hear(hosts: Sequence[Host | None], tell: Tell) -> Iterator[None]:
+    """Forward connection events (retrying, restored) to ``tell`` as warnings."""
 
-    def said(sentence: str) -> None:
-        with suppress(KeyboardInterrupt):  # nobody listens any more
-            tell(Warned(sentence))
+    def forward(event: ConnectionEvent) -> None:
+        if event.state is not ConnectionState.LOST:  # that is raised as an error
+            with suppress(KeyboardInterrupt):  # the reader has stopped
+                tell(Warned(event.text))
 
-    for each in hosts:
-        if isinstance(each, SshHost):
-            each.link.tell = said
+    with ExitStack() as subscriptions:
+        for host in hosts:
+            if host:
+                subscriptions.callback(host.subscribe(forward))
+        yield
 
 
 def events(log: Log, scene: HuntSetup, held: Mapping[str, Held], resumed: bool) -> Generator[Told]:

@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from perfbisect.core.domain.events import LabEvent, Warned
@@ -43,7 +43,7 @@ class Member:
     name: str
     lab: Lab
     stop: threading.Event  # set to interrupt whoever works there
-    hear: Callable[[Tell], None] = field(default=lambda _: None)  # let what the way to the host says be told, too
+    hear: Callable[[Tell], AbstractContextManager[object]] = nullcontext  # forwards events of the connection meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,7 @@ class Threads:
 
 def _work(member: Member, order: Measure, tell: Tell, done: Future[None]) -> None:
     try:
-        member.hear(tell)
-        with closing(member.lab.measure(order)) as events:
+        with member.hear(tell), closing(member.lab.measure(order)) as events:
             for event in events:
                 try:
                     tell(marked(event, member.name))

@@ -50,8 +50,8 @@ def doctor(
     """Look at HOST (default: local): what is missing, what makes it noisy, and the command that mends each."""
     from perfbisect.core.domain.metrics import check_metric
     from perfbisect.errors import ENVIRONMENT, EnvironmentFailure
-    from perfbisect.host.connect import connect
     from perfbisect.host.facts import read_fingerprint
+    from perfbisect.host.registry import connect
     from perfbisect.lab.checks.finding import Finding, Level, Task
     from perfbisect.lab.checks.preflight import findings, look_at
     from perfbisect.recipes.find import load_builder, load_host, load_workload
@@ -69,10 +69,10 @@ def doctor(
     facts: HostFacts | None = None
     found: list[Finding] = []
     try:
-        there = connect(entry)
-        look = look_at(Task(there, entry, metric, recipe, variant, chosen))
-        facts = read_fingerprint(there, look.answers)
-        found.extend(findings(look))
+        with connect(entry) as there:
+            look = look_at(Task(there, entry, metric, recipe, variant, chosen))
+            facts = read_fingerprint(there, look.answers)
+            found.extend(findings(look))
     except EnvironmentFailure as failure:
         found.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
     say(as_object(facts, found) if as_json else "\n".join(lines(host, facts, found)))

@@ -45,17 +45,16 @@ def gc(
     from contextlib import nullcontext
 
     from perfbisect.host import jobs
-    from perfbisect.host.connect import connect
     from perfbisect.host.lock import hold
+    from perfbisect.host.registry import connect
     from perfbisect.lab.upkeep import storage
     from perfbisect.recipes.find import load_host, load_hosts
     from perfbisect.recipes.inventory import in_bytes
 
     entry = load_host(host, hosts or "")
     limit = in_bytes(entry.keep) if keep is None else keep
-    there = connect(entry)
-    # Nobody measures there meanwhile, so nothing is taken away that is being used.
-    with nullcontext() if dry_run else hold(there, "a clean-up", patience(wait)):
+    # The lock keeps others from measuring, so nothing is removed that is being used.
+    with connect(entry) as there, nullcontext() if dry_run else hold(there, "a clean-up", patience(wait)):
         found = storage.items(there)
         # What a hunt has built here for another host is known to the history by that one's name.
         users = {entry.name, *(each.name for each in load_hosts(hosts or "") if each.built_elsewhere == entry.name)}

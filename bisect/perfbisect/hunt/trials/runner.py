@@ -1,7 +1,7 @@
 """Trials: builds measured in rounds, without a search; every run is kept as it ends."""
 
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,11 +28,14 @@ def perform(plan: Plan, path: Path | None, progress: Progress) -> tuple[Trial, b
     A comparison that was interrupted goes on when the same builds are asked for again.
     """
     scene = plan.scene
-    with hold_all(scene, plan.waiting, plan.purpose) as held, closing(History.open(path)) as history, closing(progress):
+    with ExitStack() as stack:
+        held = stack.enter_context(hold_all(scene, plan.waiting, plan.purpose))
+        history = stack.enter_context(closing(History.open(path)))
+        stack.enter_context(closing(progress))
         for warned in scene.warnings:
             progress.warn(warned)
         shop = TrialRunner(plan, held[scene.host.name], progress)
-        hear((scene.host, scene.sites[0].maker), shop.hear)
+        stack.enter_context(hear((scene.host, scene.sites[0].maker), shop.hear))
         try:
             asked = replace(plan.asked, subjects=shop.build())
         except EnvironmentFailure as failure:

@@ -63,7 +63,7 @@ def mirror(
     bare = host.root / "git" / f"{name}.git"
     git_dir = _git_dir(repository)
     borrowed = ""
-    if host.here:
+    if host.is_local:
         objects = _git(host, f"--git-dir={git_dir}", "rev-parse", "--git-path", "objects").stdout
         borrowed = _quoted_line(str(Path(objects.removesuffix("\n")).resolve()))
     _scripted(host, _MIRROR, [str(bare), borrowed])

@@ -8,12 +8,11 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure, UsageError
+from perfbisect.host.events import ConnectionEvent, ConnectionState, Listener, Unsubscribe
 
 if TYPE_CHECKING:
     from fabric import Connection
@@ -32,30 +31,38 @@ class HostKeyRefused(EnvironmentFailure):
     """The key of a host is unknown, or is not the one that is known. Trying again does not help."""
 
 
-@dataclass
-class Link:
-    """The way to one host. ``tell`` hears what is being waited for.
+class SshConnection:
+    """One connection to a host. Thread-safe."""
 
-    Safe for use by several threads.
-    """
+    def __init__(self, name: str, address: str, port: int = 0) -> None:
+        """Open nothing yet.
 
-    name: str  # of the host, for people
-    address: str  # what ssh takes: a name, an alias of the user's settings, user@name
-    port: int = 0  # 0: the settings' own
-    tell: Callable[[str], None] = field(default=lambda _: None)
-
-    def __post_init__(self) -> None:
-        """Nothing is opened yet."""
+        ``name`` is the host's, for messages; ``address`` is an ssh destination: a name, an alias of the user's settings,
+        user@name; ``port`` 0 leaves the port to these settings.
+        """
+        self.name = name
+        self.address = address
+        self.port = port
+        self._listeners: list[Listener] = []
         self._connection: Connection | None = None
         self._was_open = False
         self._given_up = False
         self._lock = threading.Lock()
 
+    def subscribe(self, listener: Listener) -> Unsubscribe:
+        """Report that the connection is lost, is being opened again, or is restored; see ``Host.subscribe``."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _report(self, state: ConnectionState, text: str) -> None:
+        for listener in tuple(self._listeners):
+            listener(ConnectionEvent(self.name, state, text))
+
     def session(self) -> "Channel":
-        """A new channel of the connection. Raises ConnectionLost when there is none any more, and see ``connect``."""
+        """A new channel of the connection. Raises ConnectionLost when the connection is lost; see also ``open``."""
         from paramiko import SSHException
 
-        connection = self.connect()
+        connection = self.open()
         try:
             channel: Channel = connection.transport.open_session(timeout=SILENCE)
             return channel
@@ -63,11 +70,11 @@ class Link:
             connection.transport.close()
             raise self.lost(str(error)) from error
 
-    def connect(self) -> "Connection":
-        """The connection, opened if it is not open.
+    def open(self) -> "Connection":
+        """The connection, opened if it is closed.
 
-        Raises EnvironmentFailure with what to do about it when the host cannot be reached or does not let us in:
-        ConnectionLost if it did before, HostKeyRefused when its key is not the known one.
+        Raises EnvironmentFailure with advice when the host cannot be reached or refuses the login: ConnectionLost if it
+        was open before, HostKeyRefused when the host's key is not the known one.
         """
         with self._lock:
             if self._connection is None or not self._connection.is_connected:
@@ -76,7 +83,7 @@ class Link:
                     self._connection = self._opened()
                 except HostKeyRefused:
                     raise
-                except EnvironmentFailure as failure:  # a host that is starting refuses, or lets nobody in yet
+                except EnvironmentFailure as failure:  # a host that is starting refuses connections or logins
                     if not self._was_open:
                         raise
                     lost = f"the connection to host {self.name} is lost: {failure}"
@@ -84,12 +91,11 @@ class Link:
                 self._was_open, self._given_up = True, False
             return self._connection
 
-    def connect_again(self, deadline: float) -> None:
+    def reopen(self, deadline: float) -> None:
         """Open a lost connection again, with growing pauses until ``deadline`` (of ``time.monotonic``).
 
-        Raises ConnectionLost after that, and HostKeyRefused at once. A host that was waited for in vain, or until
-        somebody lost patience, is not waited for again, so that what wants to tidy up there does not take as long once
-        more.
+        Raises ConnectionLost after that, and HostKeyRefused at once. After a timeout or an interruption later calls try
+        only once, so that cleaning up on an unreachable host does not wait again.
         """
         try:
             self._keep_trying(deadline)
@@ -98,26 +104,28 @@ class Link:
             raise
 
     def _keep_trying(self, deadline: float) -> None:
-        pause, told = 0.5, False
+        pause, reported = 0.5, False
         while True:
             try:
-                self.connect()
+                self.open()
             except ConnectionLost as failure:
                 left = deadline - time.monotonic()
                 if left <= 0 or self._given_up:
+                    if reported:
+                        self._report(ConnectionState.LOST, str(failure))
                     raise
-                if not told:
-                    self.tell(f"{failure}; trying again for {left:.0f} s")
-                    told = True
+                if not reported:
+                    self._report(ConnectionState.RETRYING, f"{failure}; trying again for {left:.0f} s")
+                    reported = True
                 time.sleep(min(pause, left))
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
-                if told:
-                    self.tell(f"host {self.name} is back")
+                if reported:
+                    self._report(ConnectionState.RESTORED, f"the connection to host {self.name} is restored")
                 return
 
     def close(self) -> None:
-        """Close the connection. It is opened again when it is used again."""
+        """Close the connection. The next use opens it again."""
         with self._lock:
             self._drop()
 
