@@ -19,7 +19,7 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.search.single_change import largest
+from perfbisect.core.search.decide import decide
 from perfbisect.wording.text import chance, percent
 from perfbisect.wording.verdicts import REASONS, change, exit_status, ratio, sentences
 
@@ -119,7 +119,7 @@ def test_ends_that_were_not_both_measured_are_not_compared() -> None:
 
 
 def test_where_an_end_was_not_measured_nobody_is_suspected() -> None:
-    order = largest(Graph.line(9), [Skipped(9, 5.0)], Policy()).order
+    order = decide(Graph.line(9), [Skipped(9, 5.0)], Policy()).order
     assert isinstance(order, Inconclusive)
     assert sentences(order, commit_of, "qps") == (
         "Inconclusive: the bad end cannot be measured.",

@@ -21,9 +21,10 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation, Reading
-from perfbisect.core.domain.orders import Decision, Found, Measure, Purpose, Verdict
+from perfbisect.core.domain.orders import Decision, Found, Measure, Verdict
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.inference.from_log import Logged, observations, readable
 from perfbisect.core.search.decide import decide
@@ -138,11 +139,11 @@ def together(quest: SearchProblem, log: Log, crew: Crew) -> Iterator[Told]:
     try:
         while True:
             if len(orders) + len(gone) < len(crew.hosts):
-                in_flight = (*orders.values(), *(Measure((), Purpose.SEARCH, host) for host in gone))
-                decision = decide(quest.graph, quest.told(log.entries, log.began), quest.policy, in_flight)
+                fleet = Fleet(tuple(orders.values()), tuple(gone))
+                decision = decide(quest.graph, quest.told(log.entries, log.began), quest.policy, fleet)
                 order = decision.order
-                if isinstance(order, Measure) and order.host not in (*orders, *gone):
-                    yield log.append(Decided(decision, in_flight))
+                if isinstance(order, Measure) and fleet.is_free(order.host):
+                    yield log.append(Decided(decision, fleet))
                     orders[order.host], heard[order.host] = order, OrderResult(quest)
                     futures[order.host] = crew.submit(order.host, order, partial(desk.bring, order.host))
                     futures[order.host].add_done_callback(partial(desk.leave, order.host))
@@ -150,7 +151,7 @@ def together(quest: SearchProblem, log: Log, crew: Crew) -> Iterator[Told]:
                 if not orders and isinstance(order, Measure):
                     raise gone[order.host]
                 if not orders or isinstance(order, Found):
-                    yield log.append(Decided(decision, in_flight))
+                    yield log.append(Decided(decision, fleet))
                     return
             host, event = desk.next()
             while event is not None:
@@ -229,7 +230,7 @@ def replay(quest: SearchProblem, told: Sequence[Told], began: float) -> Iterator
             entries.append((at, event))
         if isinstance(event, Decided):
             seen = quest.told(entries, began)
-            decision = decide(quest.graph, seen, quest.policy, event.in_flight)
+            decision = decide(quest.graph, seen, quest.policy, event.fleet)
             yield sum(isinstance(each, Reading) for each in seen), decision
             if not isinstance(decision.order, Measure):
                 return

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.observations import Observation
 from perfbisect.core.domain.orders import Belief, Found, Measure, Verdict
 from perfbisect.core.domain.policy import Policy
@@ -40,7 +41,7 @@ def hunt(world: World, policy: Policy, most_orders: int = 1000, hosts: int = 1) 
     working: list[_Work] = []
     time, orders = 0.0, 0
     while orders < most_orders:
-        decision = decide(world.graph, seen, policy, [work.order for work in working])
+        decision = decide(world.graph, seen, policy, Fleet(tuple(work.order for work in working)))
         if isinstance(decision.order, Measure):
             order = decision.order
             world.wait(order.host, time)

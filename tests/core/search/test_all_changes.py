@@ -9,10 +9,10 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Reading, Skipped
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Several
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.dataset import arrange
-from perfbisect.core.search.all_changes import _halves, _Known, _Piece, _unsettled
+from perfbisect.core.search.all_changes import _halves, _Progress, _Span, _unsettled
 from perfbisect.core.search.decide import decide
-from perfbisect.core.search.subrange import part_of
+from perfbisect.core.search.situation import Situation
+from perfbisect.core.search.subrange import subrange
 from perfbisect.simulate.graphs import merging, two_roots
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import Account, account, judge
@@ -57,7 +57,7 @@ def test_changes_on_both_sides_of_a_merge() -> None:
 def test_a_part_sees_its_own_and_corrects_for_what_a_branch_lacks() -> None:
     #  0 - 1 - 2 - 5    with 2 as the good end, 3 and 4 lack what 1 and 2 changed
     #   \ 3 - 4 /
-    part = part_of(Graph.of([(), (0,), (1,), (0,), (3,), (2, 4)]), 2, 5)
+    part = subrange(Graph.of([(), (0,), (1,), (0,), (3,), (2, 4)]), 2, 5)
     assert part.nodes.tolist() == [2, 0, 3, 4, 5]
     assert part.graph.bases == 1  # where the branch began
     assert [part.graph.parents_of(v) for v in range(5)] == [(), (), (1,), (2,), (0, 3)]
@@ -68,10 +68,10 @@ def test_a_part_sees_its_own_and_corrects_for_what_a_branch_lacks() -> None:
         Reading(1, 0.5, 1.0, 1),
         Reading(2, 0.2, 2.0, 2),
     ]
-    assert list(part.told(seen, {1: -0.3})) == [
+    assert list(part.observations(seen, {1: -0.3})) == [
         Built(3, 9.0), Skipped(2, "why"), Reading(3, 0.5, 1.0, 1), Reading(0, 0.2, 2.0, 2),
     ]  # fmt: skip
-    assert list(part.told([Reading(4, 0.5, 1.0, 1)], {1: -0.3, 3: -1.0})) == [Reading(3, 1.2, 1.0, 1)]
+    assert list(part.observations([Reading(4, 0.5, 1.0, 1)], {1: -0.3, 3: -1.0})) == [Reading(3, 1.2, 1.0, 1)]
 
 
 def test_a_branch_that_lacks_a_change_not_found_yet_is_not_accused() -> None:
@@ -217,13 +217,13 @@ def test_pieces_that_hold_each_other_do_not_explain_each_other_away(middle: int,
     #   \ 5 - 6 - 7 - 8 /
     graph = Graph.of([(), (0,), (1,), (2,), (3,), (0,), (5,), (6,), (7,), (4, 8), (9,)])
     doubt = Inconclusive((), (), Interval(0.9, 0.95, 0.99), "too noisy")
-    doubts = {_Piece(4, 10): doubt, _Piece(middle, 10): doubt}
-    known = _Known(graph, ALL, arrange([], ALL, 10), (), doubts=doubts, divided=set(doubts))
-    assert [(piece.good, piece.bad) for piece in _unsettled(known)] == told
+    doubts = {_Span(4, 10): doubt, _Span(middle, 10): doubt}
+    progress = _Progress(Situation(graph, [], ALL), doubts=doubts, divided=set(doubts))
+    assert [(piece.good, piece.bad) for piece in _unsettled(progress)] == told
 
 
 def test_the_middle_of_a_piece_is_the_first_that_was_measured_unless_another_is_far_more_central() -> None:
     for measured, middle in (((), 8), ((7,), 7), ((7, 8), 7), ((9, 7), 9), ((3,), 8)):
         seen = [Reading(v, 5.0, 3.0 + i, i) for i, v in enumerate((0, 16, *measured))]
-        known = _Known(Graph.line(16), ALL, arrange(seen, ALL, 16), ())
-        assert _halves(known, part_of(known.graph, 0, 16)) == [_Piece(middle, 16), _Piece(0, middle)]
+        now = Situation(Graph.line(16), seen, ALL)
+        assert _halves(_Progress(now), subrange(now.graph, 0, 16)) == [_Span(middle, 16), _Span(0, middle)]

@@ -2,11 +2,12 @@
 
 import pytest
 
+from perfbisect.core.domain.fleet import ALL_FREE
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.dataset import arrange
-from perfbisect.core.search.budget import builds_allowed, may_build
+from perfbisect.core.search.budget import Budget
 
 BAD = 50
 REMEMBERED: list[Observation] = [Skipped(candidate, "did not build") for candidate in range(10, 22)]
@@ -28,10 +29,10 @@ def asked(*candidates: int) -> Measure:
 )  # fmt: skip
 def test_what_failed_in_an_earlier_hunt_costs_none_of_the_builds(more: list[Observation], left: int) -> None:
     policy = Policy(max_builds=4)
-    record = arrange([*REMEMBERED, *ENDS, *more], policy, BAD)
-    assert may_build(record, policy, [])
-    assert builds_allowed(asked(0, *range(40, 40 + left)), record, policy, [])
-    assert not builds_allowed(asked(0, *range(40, 41 + left)), record, policy, [])
+    budget = Budget(arrange([*REMEMBERED, *ENDS, *more], policy, BAD), policy, ALL_FREE)
+    assert budget.may_build
+    assert budget.builds_allowed(asked(0, *range(40, 40 + left)))
+    assert not budget.builds_allowed(asked(0, *range(40, 41 + left)))
 
 
 def test_what_took_no_time_says_nothing_of_what_a_build_costs() -> None:

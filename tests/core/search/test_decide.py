@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure
@@ -154,7 +155,7 @@ def test_two_speeds_are_noticed() -> None:
     assert not any("two speeds" in text for text in warnings(0.0))
 
 
-def test_a_candidate_in_flight_is_left_to_its_host() -> None:
+def test_a_candidate_that_another_host_measures_is_left_to_it() -> None:
     world = World(Graph.line(200), {90: -0.2}, Habits(noise=0.005), seed=3)
     seen: list[Observation] = []
     first = decide(world.graph, seen, POLICY).order
@@ -162,7 +163,7 @@ def test_a_candidate_in_flight_is_left_to_its_host() -> None:
     seen += world.measure(first)
     one = decide(world.graph, seen, POLICY).order
     assert isinstance(one, Measure)
-    other = decide(world.graph, seen, POLICY, in_flight=(one,)).order
+    other = decide(world.graph, seen, POLICY, Fleet((one,))).order
     assert isinstance(other, Measure)
     assert other.plan[0].candidate != one.plan[0].candidate
     assert other.host != one.host
@@ -192,6 +193,6 @@ def test_changes_that_were_taken_back_rule_nothing_out() -> None:
 def test_every_order_names_a_free_host() -> None:
     first = decide(Graph.line(9), [], POLICY).order
     assert isinstance(first, Measure)
-    second = decide(Graph.line(9), [], POLICY, in_flight=(first,)).order
+    second = decide(Graph.line(9), [], POLICY, Fleet((first,))).order
     assert isinstance(second, Measure)
     assert (first.host, second.host) == (0, 1)

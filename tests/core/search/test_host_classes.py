@@ -7,20 +7,22 @@ import pytest
 
 from perfbisect.core.domain.events import BuildFinished
 from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading
-from perfbisect.core.domain.orders import Found, Measure, NotReproduced, Purpose
+from perfbisect.core.domain.orders import Found, Measure, NotReproduced
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.dataset import arrange
 from perfbisect.core.inference.from_log import observations
 from perfbisect.core.search.decide import decide
-from perfbisect.core.search.host_classes import across
-from perfbisect.core.search.single_change import largest
+from perfbisect.core.search.host_classes import across_host_classes
+from perfbisect.core.search.single_change import single_change
+from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.world import Habits, World
 
 GRAPH = Graph.line(40)
 TWO = Policy(kinds=("x86", "arm"))
-GONE = Measure((), Purpose.SEARCH, 1)
+GONE = Fleet(gone=(1,))
 
 
 def readings(drops: dict[int, float], builds: tuple[int, ...], runs: int = 4, seed: int = 1) -> list[Observation]:
@@ -38,7 +40,7 @@ def readings(drops: dict[int, float], builds: tuple[int, ...], runs: int = 4, se
 @pytest.mark.parametrize("builds", [(0,), (0, 40), (0, 20, 40), (0, 24, 25, 40)])
 def test_one_class_is_as_without_classes(kinds: tuple[str, ...], builds: tuple[int, ...]) -> None:
     seen = readings({0: 0.1, 1: 0.1}, builds)
-    plain, named = largest(GRAPH, seen, Policy()), decide(GRAPH, seen, Policy(kinds=kinds))
+    plain, named = single_change(Situation(GRAPH, seen, Policy())), decide(GRAPH, seen, Policy(kinds=kinds))
     assert repr(plain.order) == repr(named.order)
     assert (plain.belief.culprit == named.belief.culprit).all()
     assert plain.belief.change == named.belief.change
@@ -47,7 +49,10 @@ def test_one_class_is_as_without_classes(kinds: tuple[str, ...], builds: tuple[i
 def test_one_class_goes_through_the_same_arithmetic() -> None:
     """Of two classes of which one has measured nothing, the other's answer is its own."""
     seen = readings({0: 0.1}, (0, 20, 30, 40))
-    alone, apart = largest(GRAPH, seen, Policy()), across(GRAPH, seen, TWO, [replace(GONE)])
+    alone, apart = (
+        single_change(Situation(GRAPH, seen, Policy())),
+        across_host_classes(Situation(GRAPH, seen, TWO, GONE)),
+    )
     assert np.allclose(alone.belief.culprit, apart.belief.culprit)
     assert alone.belief.change == pytest.approx(apart.belief.change, abs=0.01)
 
@@ -63,17 +68,16 @@ def test_two_classes_know_more_than_one() -> None:
 
 def test_a_class_without_the_change_says_nothing() -> None:
     one, steady = readings({0: 0.1}, (0, 20, 30, 40)), readings({1: 0.0}, (0, 40), runs=20)
-    together = decide(GRAPH, [*one, *steady], TWO, [Measure((), Purpose.SEARCH, 1)])
-    assert np.allclose(together.belief.culprit, largest(GRAPH, one, Policy()).belief.culprit)
+    together = decide(GRAPH, [*one, *steady], TWO, GONE)
+    assert np.allclose(together.belief.culprit, single_change(Situation(GRAPH, one, Policy())).belief.culprit)
 
 
 def test_no_order_for_a_host_that_shows_nothing() -> None:
     one, steady = readings({0: 0.1}, (0, 40)), readings({1: 0.0}, (0, 40), runs=20)
-    busy = Measure((), Purpose.SEARCH, 0)
     order = decide(GRAPH, [*one, *steady], TWO).order
     assert isinstance(order, Measure)
     assert order.host == 0
-    waiting = decide(GRAPH, [*one, *steady], TWO, [replace(busy, plan=order.plan)]).order
+    waiting = decide(GRAPH, [*one, *steady], TWO, Fleet((order,))).order
     assert isinstance(waiting, Measure)
     assert waiting.host == 0  # which is busy: there is nothing to do for the other
 
@@ -102,7 +106,7 @@ def test_whole_hunts(seed: int) -> None:
         order = decide(GRAPH, seen, TWO).order
         if not isinstance(order, Measure):
             break
-        other = decide(GRAPH, seen, TWO, [order]).order
+        other = decide(GRAPH, seen, TWO, Fleet((order,))).order
         for one in (order, other):
             if isinstance(one, Measure):
                 made = worlds[one.host].measure(replace(one, host=0))

@@ -1,7 +1,6 @@
 """Branches that began before good, and may have been slower or faster than good from the start."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -23,8 +22,9 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.inference.belief import prior_belief
 from perfbisect.core.search.decide import decide
-from perfbisect.core.search.older_branches import BASE_UNKNOWN, NOT_IN_BAD, base_of, beyond
-from perfbisect.core.search.subrange import part_of
+from perfbisect.core.search.older_branches import BASE_UNKNOWN, NOT_IN_BAD, branch_points, with_older_branches
+from perfbisect.core.search.situation import Situation
+from perfbisect.core.search.subrange import subrange
 from perfbisect.simulate.graphs import older_branches
 from perfbisect.simulate.habits import Habits
 from perfbisect.simulate.hunt import Outcome, hunt
@@ -51,9 +51,9 @@ def hunted(step: int, policy: Policy | None = None, hosts: int = 1, seed: int = 
 def test_what_a_commit_has_from_before_good() -> None:
     # good, two bases; 3 and 4 on the older, 5 on good, 6 takes the newer in, 7 a root of its own, 8 merges all
     graph = Graph.of([(), (), (), (1,), (3,), (0,), (4, 2), (), (5, 6), (7, 4)], bases=2)
-    assert base_of(graph).tolist() == [0, 1, 2, 1, 1, 0, 2, 0, 0, 1]
+    assert branch_points(graph).tolist() == [0, 1, 2, 1, 1, 0, 2, 0, 0, 1]
     assert graph.weight.tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 1, 1]
-    assert part_of(graph, 5, 8).graph.bases == 2
+    assert subrange(graph, 5, 8).graph.bases == 2
 
 
 @pytest.mark.parametrize("step", [FORKED, BRANCH, MERGED, TRUNK, SECOND, AFTER])
@@ -142,13 +142,13 @@ def test_a_set_at_the_end_of_the_budget_leaves_room_for_what_the_branches_began_
 def test_every_change_keeps_what_hangs_on_no_base_when_the_budget_ends() -> None:
     told = [Several((step(MERGED), step(AFTER)), (), (), 0.01)]
 
-    def stub(graph: Graph, observations: Sequence[Observation], *_: object) -> Decision:
-        lost = {seen.candidate for seen in observations if isinstance(seen, Skipped)}
+    def stub(now: Situation) -> Decision:
+        lost = {seen.candidate for seen in now.observations if isinstance(seen, Skipped)}
         left = (Unsettled(0, MERGED, Inconclusive((), (), UNKNOWN, "unbuildable")),) if FORKED in lost else ()
         return Decision(replace(told[0], steps=told[0].steps[len(left) :], unsettled=left), prior_belief(TWO))
 
     ends: list[Observation] = [Built(0, 9.0), Built(102, 9.0), Reading(0, 0.0, 1.0, 0), Reading(102, -0.1, 2.0, 1)]
-    verdict = beyond(stub, TWO, ends, Policy(all_steps=True, max_builds=2), ()).order
+    verdict = with_older_branches(stub, Situation(TWO, ends, Policy(all_steps=True, max_builds=2))).order
     assert isinstance(verdict, Several)
     assert [each.candidate for each in verdict.steps] == [AFTER]
     assert verdict.unsettled

@@ -6,14 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, Purpose, Share
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.dataset import arrange
 from perfbisect.core.inference.state_space import estimate
-from perfbisect.core.search import budget
-from perfbisect.core.search.confirmation import duels
+from perfbisect.core.search.budget import Budget
+from perfbisect.core.search.confirmation import pairwise_proofs
 from perfbisect.core.search.decide import decide
 from perfbisect.simulate.habits import Habits
 from perfbisect.simulate.hunt import Outcome, hunt
@@ -34,20 +35,21 @@ def test_hosts_at_once_do_not_overspend(rules: Policy, most: int, kinds: tuple[s
         assert (outcome.runs if policy.max_runs else len(candidates(outcome))) <= most
 
 
-def test_what_is_in_flight_counts_until_it_is_told() -> None:
+def test_orders_of_other_hosts_are_charged_in_advance() -> None:
     ends: list[Observation] = [Built(0, 9.0, host=0), Built(100, 9.0, host=0)]
     record = arrange([*ends, Reading(0, 0.0, 1.0, 0), Reading(100, -0.1, 2.0, 1)], Policy(), 100)
     other = Measure((Share(50, 3), Share(0, 2)), Purpose.SEARCH, 1)
-    gone = Measure((), Purpose.SEARCH, 2)
+    fleet, lost = Fleet((other,), (2,)), Fleet(gone=(2,))
     asked = Measure((Share(25, 4),), Purpose.SEARCH)
-    assert budget.within(asked, record, Policy(max_runs=9), [other, gone]).plan == (Share(25, 2),)
-    assert not budget.spent(record, Policy(max_runs=8), [other, gone])
-    assert budget.spent(record, Policy(max_runs=7), [other, gone])
-    assert not budget.spent(record, Policy(max_runs=7), [gone])
-    assert budget.builds_allowed(asked, record, Policy(max_builds=4), [other])
-    assert not budget.builds_allowed(asked, record, Policy(max_builds=3), [other])
-    assert budget.builds_allowed(Measure((Share(50, 1),), Purpose.SEARCH), record, Policy(max_builds=3), [other])
-    assert not budget.may_build(record, Policy(max_builds=3), [other])
+    assert Budget(record, Policy(max_runs=9), fleet).within(asked).plan == (Share(25, 2),)
+    assert not Budget(record, Policy(max_runs=8), fleet).spent
+    assert Budget(record, Policy(max_runs=7), fleet).spent
+    assert not Budget(record, Policy(max_runs=7), lost).spent
+    assert Budget(record, Policy(max_builds=4), fleet).builds_allowed(asked)
+    three = Budget(record, Policy(max_builds=3), fleet)
+    assert not three.builds_allowed(asked)
+    assert three.builds_allowed(Measure((Share(50, 1),), Purpose.SEARCH))
+    assert not three.may_build
 
 
 def test_a_culprit_that_stands_is_named_whatever_is_spent() -> None:
@@ -78,10 +80,10 @@ def test_references_are_builds_that_the_host_has() -> None:
     for plan, host in (((0, 4), (100, 4)), 1), (((0, 4), (100, 4), (20, 8), (40, 8)), 0):
         seen += world.measure(Measure(tuple(Share(*share) for share in plan), Purpose.SEARCH, host))
     busy = Measure((Share(30, 1),), Purpose.SEARCH, 0)
-    elsewhere = decide(LINE, seen, Policy(), [busy]).order
+    elsewhere = decide(LINE, seen, Policy(), Fleet((busy,))).order
     assert isinstance(elsewhere, Measure) and elsewhere.host == 1
     assert {share.candidate for share in elsewhere.plan[1:]} in ({0, 100}, {0}, {100})
-    here = decide(LINE, seen, Policy(), [Measure((Share(30, 1),), Purpose.SEARCH, 1)]).order
+    here = decide(LINE, seen, Policy(), Fleet((replace(busy, host=1),))).order
     assert isinstance(here, Measure) and here.host == 0
     assert {share.candidate for share in here.plan[1:]} & {20, 40}
 
@@ -100,15 +102,15 @@ def at_once(values: dict[tuple[int, int], float], turns: list[list[int]]) -> lis
 def test_the_runs_of_other_hosts_do_not_stand_between_those_of_a_proof() -> None:
     values = {(host, build): 0.01 * host - 0.1 * (build == 5) for host in range(4) for build in (0, 4, 5)}
     record = arrange(at_once(values, [[5, 4] * 4, [0] * 8, [0] * 8, [0] * 8]), Policy(), 5)
-    (duel,) = duels(record, estimate(record, np.ones(len(record.value))), 5, [4])
-    assert (duel.runs, duel.proven) == (3, True)
+    (proof,) = pairwise_proofs(record, estimate(record, np.ones(len(record.value))), 5, [4])
+    assert (proof.runs, proof.proven) == (3, True)
 
 
 def test_a_faster_host_proves_nothing() -> None:
     """The one has run more of the culprit, the other more of its parent."""
     values = {(host, build): math.log(1 + 0.3 * host) for host in range(2) for build in (4, 5)}
     record = arrange(at_once(values, [[5, 4, 5, 5, 4, 5, 5, 4, 5], [4, 5, 4, 4, 5, 4, 4, 5, 4]]), Policy(), 5)
-    (duel,) = duels(record, estimate(record, np.ones(len(record.value))), 5, [4])
-    assert duel.runs > 4
-    assert duel.contrast is not None
-    assert duel.contrast.drop == pytest.approx(0)
+    (proof,) = pairwise_proofs(record, estimate(record, np.ones(len(record.value))), 5, [4])
+    assert proof.runs > 4
+    assert proof.contrast is not None
+    assert proof.contrast.drop == pytest.approx(0)

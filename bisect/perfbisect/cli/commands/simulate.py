@@ -114,7 +114,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     repository, on a host with given habits.
     """
     from perfbisect.core.domain.policy import Policy
-    from perfbisect.core.search.older_branches import base_of
+    from perfbisect.core.search.older_branches import branch_points
     from perfbisect.simulate.habits import Habits
     from perfbisect.simulate.scenario import Scenario
     from perfbisect.simulate.summary import summary
@@ -158,7 +158,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
         return
     merges = int((graph.first[1:] - graph.first[:-1] > 1).sum())
     among = f", {merges:,} of them merges" if merges else ""
-    older = int((base_of(graph)[graph.candidates.start :] > 0).sum()) if graph.bases else 0
+    older = int((branch_points(graph)[graph.candidates.start :] > 0).sum()) if graph.bases else 0
     among += f", {older:,} on branches older than good" if older else ""
     say(f"{len(graph.candidates):,} candidates{among}; {tally.hunts:,} hunts")
     for line in summary(tally):

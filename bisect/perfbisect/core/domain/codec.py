@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.events import Decided, Event, HuntEnded
-from perfbisect.core.domain.orders import Belief, Decision, Interval, Measure, Order
+from perfbisect.core.domain.fleet import Fleet
+from perfbisect.core.domain.orders import Belief, Decision, Interval, Measure, Order, Purpose
 
 EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Order)}
@@ -28,9 +29,8 @@ LARGEST = sys.float_info.max  # stands for infinity
 def encode(event: Event) -> dict[str, Any]:
     """The fields of an event as plain values."""
     match event:
-        case Decided(Decision(order, belief), in_flight):
-            others = {"in_flight": builtins(in_flight)} if in_flight else {}
-            return {"order": tagged(order), "belief": short(belief), **others}
+        case Decided(Decision(order, belief), fleet):
+            return {"order": tagged(order), "belief": short(belief), **in_flight(fleet)}
         case HuntEnded(verdict):
             return {"verdict": tagged(verdict)}
         case _:
@@ -44,7 +44,7 @@ def decode(kind: str, body: dict[str, Any]) -> Event:
         case "Decided":
             body = unbounded(body)
             decision = Decision(untagged(body["order"]), full(body["belief"]))
-            return Decided(decision, msgspec.convert(body.get("in_flight", ()), tuple[Measure, ...]))
+            return Decided(decision, fleet_of(msgspec.convert(body.get("in_flight", ()), tuple[Measure, ...])))
         case "HuntEnded":
             match untagged(unbounded(body["verdict"])):
                 case Measure():
@@ -65,6 +65,23 @@ def dumps(value: object) -> str:
 def builtins(value: object) -> Any:
     """Dictionaries, lists and plain numbers; numpy's numbers, which the search may leave in its answers, included."""
     return msgspec.to_builtins(value, enc_hook=lambda odd: odd.item())
+
+
+def in_flight(fleet: Fleet) -> dict[str, Any]:
+    """The stored form of a fleet: the present orders, and one without runs for each host that is lost."""
+    orders = (*fleet.busy, *(Measure((), Purpose.SEARCH, host) for host in fleet.gone))
+    return {"in_flight": builtins(orders)} if orders else {}
+
+
+def fleet_of(orders: Iterable[Measure]) -> Fleet:
+    """The fleet again."""
+    busy, gone = [], []
+    for order in orders:
+        if order.plan:
+            busy.append(order)
+        else:
+            gone.append(order.host)
+    return Fleet(tuple(busy), tuple(gone))
 
 
 def tagged(order: Order) -> dict[str, Any]:

@@ -6,7 +6,8 @@ What a host does says which: ``host`` is its name, empty in what was written bef
 from dataclasses import dataclass
 
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
-from perfbisect.core.domain.orders import Decision, Measure, Purpose, Verdict
+from perfbisect.core.domain.fleet import ALL_FREE, Fleet
+from perfbisect.core.domain.orders import Decision, Purpose, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,10 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The search has looked at everything so far."""
+    """The search has decided, from everything that was observed so far."""
 
     decision: Decision
-    in_flight: tuple[Measure, ...] = ()  # what other hosts were at
+    fleet: Fleet = ALL_FREE  # as it was at that moment
 
 
 @dataclass(frozen=True, slots=True)

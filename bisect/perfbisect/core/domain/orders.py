@@ -1,7 +1,8 @@
 """What the search wants next: a measurement, or the end of the hunt."""
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -34,6 +35,11 @@ class Measure:
     plan: tuple[Share, ...]
     purpose: Purpose
     host: int = 0
+
+    def renumbered(self, place: Mapping[int, int]) -> "Measure":
+        """The order under other numbers of the candidates, without those that are not in ``place``."""
+        shares = (replace(share, candidate=place[share.candidate]) for share in self.plan if share.candidate in place)
+        return replace(self, plan=tuple(shares))
 
 
 @dataclass(frozen=True, slots=True)

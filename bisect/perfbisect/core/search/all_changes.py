@@ -1,19 +1,15 @@
 """Every change of a range: the largest first, then those on either side of it, down to the smallest of interest.
 
-Once a change is named, what lies before it and what lies after it are ranges of their own, most of whose ends
-have been measured. Where the two ends of a range are alike, or no single change explains their difference, the range is
-halved, so that changes which take each other back are found too; but only so often, as each half costs a build.
-What lies before a stretch that cannot be built, and what lies after it, are such ranges as well. A piece that could not
-be searched to its end is part of the verdict.
+Once a change is named, what lies before it and what lies after it are subranges, most of whose ends have been measured.
+Where the two ends of a subrange are alike, or no single change explains their difference, it is halved, so that changes
+which cancel each other are found too; but only down to eighths of the range, as each half costs a build. What lies before
+and after commits that cannot be built are subranges as well. The verdict names the subranges that could not be settled.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
-from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Observation
 from perfbisect.core.domain.orders import (
     UNKNOWN,
     Belief,
@@ -29,293 +25,269 @@ from perfbisect.core.domain.orders import (
     Unsettled,
     Verdict,
 )
-from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.policy import Direction
 from perfbisect.core.inference.ancestry import reach_of
-from perfbisect.core.inference.dataset import Record, arrange
 from perfbisect.core.inference.endpoints import least
-from perfbisect.core.search import budget
+from perfbisect.core.search.budget import NO_BUILDS
 from perfbisect.core.search.build_failures import chance_to_build
 from perfbisect.core.search.confirmation import tested
-from perfbisect.core.search.older_branches import BASE_UNKNOWN, base_of, beyond
-from perfbisect.core.search.single_change import largest
+from perfbisect.core.search.older_branches import BASE_UNKNOWN, branch_points, with_older_branches
+from perfbisect.core.search.single_change import single_change
+from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.stopping import UNBUILDABLE, undecided
-from perfbisect.core.search.subrange import Part, part_of
+from perfbisect.core.search.subrange import Subrange, subrange
 
-LOOKED_AT = 8  # parts of the whole range that are looked at: no smaller one is halved
-STUCK = (UNBUILDABLE, BASE_UNKNOWN)  # reasons why no measurement tells commits apart
-LIKELY = 0.5  # probability of a change from which the commits are told that may have made it
+SMALLEST = 8  # a subrange of fewer candidates than the range has by this factor is not halved
+STUCK = (UNBUILDABLE, BASE_UNKNOWN)  # reasons that no measurement can remove
+LIKELY = 0.5  # probability of a change from which the verdict lists the commits that may have made it
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """A part of the range that is still to be looked at."""
+class _Span:
+    """The ends of a subrange."""
 
     good: int
     bad: int
 
 
 @dataclass(slots=True)
-class _Known:
-    """What the hunt knows when it has looked at some pieces."""
+class _Progress:
+    """The results of the subranges that were searched."""
 
-    graph: Graph
-    policy: Policy
-    record: Record
-    in_flight: Sequence[Measure]
+    now: Situation
     steps: list[Step] = field(default_factory=list)
-    noted: dict[int, Step] = field(default_factory=dict)  # by candidate, those that are too small to be named as well
+    noted: dict[int, Step] = field(default_factory=dict)  # by candidate, also those that are too small to be named
     stretches: dict[int, float] = field(default_factory=dict)  # changes by the first build after what does not build
-    doubts: dict[_Piece, Inconclusive] = field(default_factory=dict)
-    quiet: set[_Piece] = field(default_factory=set)  # small pieces whose ends are alike
-    divided: set[_Piece] = field(default_factory=set)  # the pieces whose own pieces are looked at
-    detectable: float = 0.0  # the smallest change that would have been seen in all pieces without one
+    doubts: dict[_Span, Inconclusive] = field(default_factory=dict)
+    quiet: set[_Span] = field(default_factory=set)  # those that are not halved and whose ends are alike
+    divided: set[_Span] = field(default_factory=set)  # those of which smaller ones are searched
+    detectable: float = 0.0  # the smallest change that would have been seen in all those without one
 
     @property
     def stopped(self) -> str:
-        """Why no more may be measured; at least not what needs a build."""
-        return budget.spent(self.record, self.policy, self.in_flight) or budget.NO_BUILDS
+        """The budget that is used up; that of builds where only orders without a build are allowed."""
+        return self.now.budget.spent or NO_BUILDS
 
     @property
     def changes(self) -> dict[int, float]:
-        """All that is known of the log metric, by candidate."""
+        """All known changes of the log metric, by candidate."""
         return self.stretches | {candidate: math.log(step.ratio.middle) for candidate, step in self.noted.items()}
 
-    def ended(self, decision: Decision) -> bool:
-        """Whether it is the budget that ended a search."""
-        return budget.ended(decision.order, self.record, self.policy, self.in_flight)
-
-    def allows(self, order: Measure) -> bool:
-        """Whether the budget has room for an order."""
-        return budget.allows(order, self.record, self.policy, self.in_flight)
+    def subrange(self, span: _Span) -> Subrange:
+        """The subrange with these ends."""
+        return subrange(self.now.graph, span.good, span.bad)
 
 
-def every(
-    graph: Graph, observations: Sequence[Observation], policy: Policy, in_flight: Sequence[Measure] = ()
-) -> Decision:
-    """The next order of a hunt for every change."""
-    known = _Known(graph, policy, arrange(observations, policy, graph.size - 1), in_flight)
-    whole = _whole(known, observations)
-    if isinstance(whole.order, Measure) or _final(known, whole):
+def all_changes(now: Situation) -> Decision:
+    """The next order, or the verdict."""
+    progress, budget = _Progress(now), now.budget
+    whole = _whole(now)
+    if isinstance(whole.order, Measure) or _final(now, whole):
         return whole
-    inner = replace(policy.unlimited(), direction=Direction.ANY, noise=whole.belief.noise)
-    waiting = [_Piece(0, graph.size - 1)]
-    looked_at: set[_Piece] = set()
+    inner = replace(now, policy=replace(now.policy.unlimited(), direction=Direction.ANY, noise=whole.belief.noise))
+    waiting = [_Span(0, now.bad)]
+    searched: set[_Span] = set()
     while waiting:
-        piece = waiting.pop()
-        if piece in looked_at:
+        span = waiting.pop()
+        if span in searched:
             continue
-        part = part_of(graph, piece.good, piece.bad)
-        if not looked_at and isinstance(whole.order, Found):
-            waiting += _note(known, part, whole.order.step, named=True)
+        part = progress.subrange(span)
+        if not searched and isinstance(whole.order, Found):
+            waiting += _note(progress, part, whole.order.step, named=True)
         else:
-            decision = _look(part, observations, known.changes, inner, in_flight)
+            decision = with_older_branches(single_change, part.situation(inner, progress.changes))
             if isinstance(decision.order, Measure):
-                order = part.outer(decision.order)
-                if known.allows(order):
-                    belief = _seen_from_outside(part, decision.belief, whole)
-                    return Decision(budget.within(order, known.record, policy, in_flight), belief)
-                known.doubts[piece] = _broken_off(known, part, decision.belief)
+                order = part.outer_order(decision.order)
+                if budget.allows(order):
+                    return Decision(budget.within(order), _outer_belief(part, decision.belief, whole))
+                progress.doubts[span] = _broken_off(progress, part, decision.belief)
             else:
-                waiting += _settle(known, part, piece, decision.order)
-        looked_at.add(piece)
-    return Decision(_verdict(known, whole), whole.belief)
+                waiting += _settle(progress, part, span, decision.order)
+        searched.add(span)
+    return Decision(_verdict(progress, whole), whole.belief)
 
 
-def _whole(known: _Known, observations: Sequence[Observation]) -> Decision:
-    """The hunt for the largest change; what it had come to before the budget was spent stands."""
-    whole = largest(known.graph, observations, known.policy, known.in_flight)
-    if known.ended(whole):
-        before = largest(known.graph, observations, known.policy.unlimited(), known.in_flight)
+def _whole(now: Situation) -> Decision:
+    """The hunt for the largest change, and its verdict although the budget was spent afterwards."""
+    whole = single_change(now)
+    if now.budget.ended(whole.order):
+        before = single_change(replace(now, policy=now.policy.unlimited()))
         return whole if isinstance(before.order, Measure) else before
     return whole
 
 
-def _final(known: _Known, whole: Decision) -> bool:
-    """Whether there is nothing in the range that could be looked at more closely."""
+def _final(now: Situation, whole: Decision) -> bool:
+    """Whether the range holds nothing more to search."""
     if isinstance(whole.order, NotReproduced):
         return whole.order.detectable == 0.0  # equal binaries, or nothing between the ends
-    return known.ended(whole) or not known.record.skipped.isdisjoint((0, known.graph.size - 1))
+    return now.budget.ended(whole.order) or not now.record.skipped.isdisjoint((0, now.bad))
 
 
-def _settle(known: _Known, part: Part, piece: _Piece, verdict: Verdict) -> list[_Piece]:
-    """Take note of what was found in a piece; the pieces of it that are to be looked at."""
+def _settle(progress: _Progress, part: Subrange, span: _Span, verdict: Verdict) -> list[_Span]:
+    """Note the verdict on a subrange; returns the smaller subranges that are to be searched."""
     match verdict:
         case Found(step):
-            return _note(known, part, _outer_step(part, step))
-        case Inconclusive(reason=reason) if reason not in STUCK and (held := _held(known, part)):
-            return _sides(known, part, held)
+            return _note(progress, part, _outer_step(part, step))
+        case Inconclusive(reason=reason) if reason not in STUCK and (held := _known_step(progress, part)):
+            return _sides(progress, part, held)
         case Inconclusive():
-            known.doubts[piece] = replace(verdict, candidates=_outer(part, verdict.candidates))
+            progress.doubts[span] = replace(verdict, candidates=part.outer(verdict.candidates))
             if verdict.reason in STUCK:
-                pieces = _around(known, part, verdict.candidates)
-                if not pieces:
-                    known.stretches[piece.bad] = math.log(verdict.ratio.middle)
+                spans = _around(progress, part, verdict.candidates)
+                if not spans:
+                    progress.stretches[span.bad] = math.log(verdict.ratio.middle)
             else:
-                pieces = _halves(known, part) or []
-            known.divided.update([piece] if pieces else [])
-            return pieces
+                spans = _halves(progress, part) or []
+            progress.divided.update([span] if spans else [])
+            return spans
         case NotReproduced(ratio, detectable):
-            halves = _halves(known, part)
+            halves = _halves(progress, part)
             if halves is None:
-                known.doubts[piece] = Inconclusive((), (), ratio, known.stopped)
+                progress.doubts[span] = Inconclusive((), (), ratio, progress.stopped)
             elif not halves:
-                known.detectable = max(known.detectable, detectable)
-                if held := _held(known, part):  # there must be another change that takes it back
-                    return _sides(known, part, held)
-                known.quiet.add(piece)
+                progress.detectable = max(progress.detectable, detectable)
+                if held := _known_step(progress, part):  # another change must cancel it
+                    return _sides(progress, part, held)
+                progress.quiet.add(span)
             return halves or []
         case Several():
             raise AssertionError("the hunt for the largest change names one")
 
 
-def _halves(known: _Known, part: Part) -> list[_Piece] | None:
-    """The halves of a piece: none if it is a small one already; None if the budget keeps them from being measured."""
-    if len(part.graph.candidates) * LOOKED_AT <= len(part.whole.candidates):
+def _halves(progress: _Progress, part: Subrange) -> list[_Span] | None:
+    """The halves of a subrange: none if it is small already, None if the budget does not allow to measure its middle."""
+    if len(part.graph.candidates) * SMALLEST <= len(part.whole.candidates):
         return []
-    record = known.record
-    central = part.middles(chance_to_build(reach_of(known.graph), record.skipped, {*record.built, *record.builds}))
+    now, record = progress.now, progress.now.record
+    central = part.middles(chance_to_build(reach_of(now.graph), record.skipped, {*record.built, *record.builds}))
     if not central:
         return []
-    # the first that was measured: what builds changes with every attempt nearby, but the halves are to stay the same
+    # the one that was measured first: the chances to build change with every attempt, but the halves must stay the same
     middle = min((v for v in central if record.runs(v)), key=lambda v: int(record.readings(v)[0]), default=central[0])
-    if not record.runs(middle) and not known.allows(Measure((Share(middle, 1),), Purpose.SEARCH)):
+    if not record.runs(middle) and not now.budget.allows(Measure((Share(middle, 1),), Purpose.SEARCH)):
         return None
-    return [_Piece(middle, part.bad), _before(known, part, middle)]
+    return [_Span(middle, part.bad), _before(progress, part, middle)]
 
 
-def _around(known: _Known, part: Part, candidates: Sequence[int]) -> list[_Piece]:
-    """What lies after the builds that enclose the stretch of the first of ``candidates``, before them, and between them.
+def _around(progress: _Progress, part: Subrange, candidates: Sequence[int]) -> list[_Span]:
+    """The subranges after the builds that enclose commits which cannot be built, before these builds, and between them.
 
-    The candidates, most probable first, are nodes of the part. Nothing if these builds are its ends.
+    The commits are those around the first of ``candidates``, which are nodes of the subrange, most probable first.
+    Empty if the builds are the subrange's ends.
     """
-    reach = reach_of(part.graph)
+    now, record, reach = progress.now, progress.now.record, reach_of(part.graph)
     last = part.graph.size - 1
-    built = [b for b in known.record.builds if b not in known.record.skipped and part.holds(b)]
+    built = [b for b in record.builds if b not in record.skipped and b in part]
     below = {node: reach.ancestors(node) for node in {0, last, *part.place[built].tolist()}}
     suspected = [c for c in candidates if all(mask[c] == mask[candidates[0]] for mask in below.values())]
     after = min((n for n in below if below[n][suspected].all()), key=lambda n: int(below[n].sum()))
-    since = int(base_of(part.graph)[after])  # where its branch began, if that does not hold the good end
+    since = int(branch_points(part.graph)[after])  # its branch point, if its branch lacks the good end
     within = [n for n in below if n and below[after][n] and not below[n][suspected].any()]
     before = max(within, key=lambda n: int(below[n].sum()), default=since)
     if (before, after) == (since, last):
         return []
-    first = [] if before == since else [_before(known, part, int(part.nodes[before]))]
-    before, after = _outer(part, (before, after))
-    rest = [_Piece(after, part.bad), *first, _Piece(tested(known.graph, known.record, before), after)]
+    first = [] if before == since else [_before(progress, part, int(part.nodes[before]))]
+    before, after = part.outer((before, after))
+    rest = [_Span(after, part.bad), *first, _Span(tested(now.graph, record, before), after)]
     return [each for each in rest if each.good != each.bad]
 
 
-def _broken_off(known: _Known, part: Part, belief: Belief) -> Inconclusive:
-    """What is known of a part that needs more than the budget has left."""
-    if not known.record.runs(part.good) or not known.record.runs(part.bad):
-        return Inconclusive((), (), UNKNOWN, known.stopped)
+def _broken_off(progress: _Progress, part: Subrange, belief: Belief) -> Inconclusive:
+    """What is known of a subrange whose next order the budget does not allow."""
+    record = progress.now.record
+    if not record.runs(part.good) or not record.runs(part.bad):
+        return Inconclusive((), (), UNKNOWN, progress.stopped)
     if belief.change < LIKELY:
-        return Inconclusive((), (), belief.effect, known.stopped)
-    verdict = undecided(belief, known.policy, known.stopped)
-    return replace(verdict, candidates=_outer(part, verdict.candidates))
+        return Inconclusive((), (), belief.effect, progress.stopped)
+    verdict = undecided(belief, progress.now.policy, progress.stopped)
+    return replace(verdict, candidates=part.outer(verdict.candidates))
 
 
-def _look(
-    part: Part, observations: Sequence[Observation], changes: Mapping[int, float], policy: Policy,
-    in_flight: Sequence[Measure],
-) -> Decision:  # fmt: skip
-    told = list(part.told(observations, changes))
-    busy = [part.inner(order) for order in in_flight]
-    return beyond(partial(largest, piece=True), part.graph, told, policy, busy, piece=True)
+def _note(progress: _Progress, part: Subrange, step: Step, *, named: bool = False) -> list[_Span]:
+    """Note a step, if it is large enough or was ``named`` as the largest change; returns the subranges around it.
 
-
-def _note(known: _Known, part: Part, step: Step, *, named: bool = False) -> list[_Piece]:
-    """Remember a step if it is large enough, or the hunt for the largest change has ``named`` it; the pieces around it.
-
-    In a history with branches the same step may lie in other pieces, too. Those that were left in doubt give way, and so
-    do those whose ends are alike: there must be another change in them.
+    In a history with branches other subranges may contain the step, too. Those in doubt are divided at it, and so are
+    those whose ends are alike, as another change must cancel it there.
     """
-    if step.candidate not in known.noted:
-        large = abs(math.log(step.ratio.middle)) >= least(known.policy) and not step.ratio.low <= 1 <= step.ratio.high
-        if named or large:
-            known.steps.append(replace(step, stand_ins=_stand_ins(known.graph, step)))
-        known.noted[step.candidate] = step
-    pieces = _sides(known, part, step)
-    in_doubt = [one for one, doubt in known.doubts.items() if doubt.reason not in STUCK and one not in known.divided]
-    for piece in [*in_doubt, *sorted(known.quiet, key=lambda one: (one.bad, one.good))]:
-        other = part_of(known.graph, piece.good, piece.bad)
-        if other.holds(step.candidate):
-            known.doubts.pop(piece, None)
-            known.quiet.discard(piece)
-            pieces += _sides(known, other, step)
-    return pieces
+    if step.candidate not in progress.noted:
+        large = abs(math.log(step.ratio.middle)) >= least(progress.now.policy)
+        if named or (large and not step.ratio.low <= 1 <= step.ratio.high):
+            parents = progress.now.graph.parents_of(step.candidate)
+            progress.steps.append(replace(step, stand_ins=tuple(p for p in step.parents if p not in parents)))
+        progress.noted[step.candidate] = step
+    spans = _sides(progress, part, step)
+    doubts, divided = progress.doubts, progress.divided
+    in_doubt = [one for one, doubt in doubts.items() if doubt.reason not in STUCK and one not in divided]
+    for span in [*in_doubt, *sorted(progress.quiet, key=lambda one: (one.bad, one.good))]:
+        other = progress.subrange(span)
+        if step.candidate in other:
+            doubts.pop(span, None)
+            progress.quiet.discard(span)
+            spans += _sides(progress, other, step)
+    return spans
 
 
-def _held(known: _Known, part: Part) -> Step | None:
-    """A step of the part that was found in another piece."""
-    return next((step for step in known.noted.values() if part.holds(step.candidate)), None)
+def _known_step(progress: _Progress, part: Subrange) -> Step | None:
+    """A step of the subrange that was found in another one."""
+    return next((step for step in progress.noted.values() if step.candidate in part), None)
 
 
-def _sides(known: _Known, part: Part, step: Step) -> list[_Piece]:
-    """What lies after a step of the part, and what lies before it."""
-    after = [_Piece(step.candidate, part.bad)] if step.candidate != part.bad else []
-    return after + [_before(known, part, parent) for parent in step.parents if part.holds(parent)]
+def _sides(progress: _Progress, part: Subrange, step: Step) -> list[_Span]:
+    """The subranges after a step, and before each of its parents."""
+    after = [_Span(step.candidate, part.bad)] if step.candidate != part.bad else []
+    return after + [_before(progress, part, parent) for parent in step.parents if parent in part]
 
 
-def _before(known: _Known, part: Part, node: int) -> _Piece:
-    """What lies before a node of the part: since its good end, or since a branch began that does not hold that.
+def _before(progress: _Progress, part: Subrange, node: int) -> _Span:
+    """The subrange up to ``node``, from the good end or from the branch point of a branch that lacks the good end.
 
-    Where that commit cannot be measured, since the nearest before it that was.
+    Where that one cannot be measured, from its nearest tested ancestor.
     """
-    base = base_of(part.graph)[part.place[node]]
-    return _Piece(tested(known.graph, known.record, int(part.nodes[base])), node)
+    start = int(part.nodes[branch_points(part.graph)[part.place[node]]])
+    return _Span(tested(progress.now.graph, progress.now.record, start), node)
 
 
-def _stand_ins(graph: Graph, step: Step) -> tuple[int, ...]:
-    return tuple(parent for parent in step.parents if parent not in graph.parents_of(step.candidate))
+def _outer_step(part: Subrange, step: Step) -> Step:
+    """A step of the subrange in candidates of the whole."""
+    return replace(step, candidate=int(part.nodes[step.candidate]), parents=part.outer(step.parents))
 
 
-def _outer(part: Part, nodes: Sequence[int]) -> tuple[int, ...]:
-    """Nodes of the part in candidates of the whole."""
-    return tuple(int(part.nodes[node]) for node in nodes)
-
-
-def _outer_step(part: Part, step: Step) -> Step:
-    """A step of the part in candidates of the whole."""
-    return replace(step, candidate=int(part.nodes[step.candidate]), parents=_outer(part, step.parents))
-
-
-def _seen_from_outside(part: Part, belief: Belief, whole: Decision) -> Belief:
-    """Who is suspected at present; all else is told of the whole range."""
+def _outer_belief(part: Subrange, belief: Belief, whole: Decision) -> Belief:
+    """The suspects of the subrange that is searched; all else is of the whole range."""
     culprit = whole.belief.culprit * 0
     culprit[part.nodes[1:]] = belief.culprit[1:]
     return replace(whole.belief, culprit=culprit)
 
 
-def _verdict(known: _Known, whole: Decision) -> Verdict:
-    """Every step that was found and every piece left open; or what is known of the whole range, if there is neither."""
-    unsettled = _unsettled(known)
-    all_of_it = [(0, known.graph.size - 1)]
+def _verdict(progress: _Progress, whole: Decision) -> Verdict:
+    """Every step that was found and every unsettled subrange; the verdict on the whole range if there is neither."""
+    now = progress.now
+    unsettled = _unsettled(progress)
+    all_of_it = [(0, now.bad)]
     alone = isinstance(whole.order, Inconclusive) and [(one.good, one.bad) for one in unsettled] == all_of_it
-    if not known.steps and (alone or not unsettled):
+    if not progress.steps and (alone or not unsettled):
         assert not isinstance(whole.order, Measure | Found | Several)
         return whole.order
-    steps = sorted(known.steps, key=lambda step: step.candidate)
-    if known.policy.direction is Direction.ANY:
-        return Several(tuple(steps), (), unsettled, known.detectable)
-    worse = -1.0 if known.policy.direction is Direction.DROP else 1.0
+    steps = sorted(progress.steps, key=lambda step: step.candidate)
+    if now.policy.direction is Direction.ANY:
+        return Several(tuple(steps), (), unsettled, progress.detectable)
+    worse = -1.0 if now.policy.direction is Direction.DROP else 1.0
     hunted = tuple(step for step in steps if worse * math.log(step.ratio.middle) > 0)
     others = tuple(step for step in steps if step not in hunted)
-    return Several(hunted, others, unsettled, known.detectable)
+    return Several(hunted, others, unsettled, progress.detectable)
 
 
-def _unsettled(known: _Known) -> tuple[Unsettled, ...]:
-    """The pieces in doubt, without those that were divided and have a step, or a smaller piece in doubt, to show for it."""
+def _unsettled(progress: _Progress) -> tuple[Unsettled, ...]:
+    """The subranges in doubt, without those that were divided and contain a named step or a smaller one in doubt."""
+    parts = {span: progress.subrange(span) for span in progress.doubts}
 
-    parts = {piece: part_of(known.graph, piece.good, piece.bad) for piece in known.doubts}
-
-    def explained(piece: _Piece) -> bool:
-        part = parts[piece]
-        # with branches the ends of two pieces can lie in each other
-        smaller = (one for one in known.doubts if len(parts[one].graph.candidates) < len(part.graph.candidates))
-        return any(part.holds(step.candidate) for step in known.steps) or any(
-            part.holds(one.bad) and part.place[one.good] >= 0 for one in smaller
+    def explained(span: _Span) -> bool:
+        part = parts[span]
+        # in a history with branches, of two subranges each can contain the ends of the other
+        smaller = (one for one in progress.doubts if len(parts[one].graph.candidates) < len(part.graph.candidates))
+        return any(step.candidate in part for step in progress.steps) or any(
+            one.bad in part and part.place[one.good] >= 0 for one in smaller
         )
 
-    left = [piece for piece in known.doubts if piece not in known.divided or not explained(piece)]
-    return tuple(Unsettled(p.good, p.bad, known.doubts[p]) for p in sorted(left, key=lambda p: (p.bad, p.good)))
+    left = [span for span in progress.doubts if span not in progress.divided or not explained(span)]
+    return tuple(Unsettled(p.good, p.bad, progress.doubts[p]) for p in sorted(left, key=lambda p: (p.bad, p.good)))

@@ -73,26 +73,26 @@ def tested(graph: Graph, record: Record, candidate: int) -> int:
     return max((b for b in record.builds if b not in record.skipped and below[b]), default=0)
 
 
-def duels(record: Record, levels: Levels, culprit: int, parents: Sequence[int]) -> tuple[PairwiseProof, ...]:
+def pairwise_proofs(record: Record, levels: Levels, culprit: int, parents: Sequence[int]) -> tuple[PairwiseProof, ...]:
     """The proof so far against each of ``parents``."""
-    return tuple(_duel(record, levels, culprit, parent, len(parents) + 1) for parent in parents)
+    return tuple(_pairwise_proof(record, levels, culprit, parent, len(parents) + 1) for parent in parents)
 
 
 def confirmation(
-    record: Record, posterior: Posterior, noise: float, culprit: int, proof: Sequence[PairwiseProof]
+    record: Record, posterior: Posterior, noise: float, culprit: int, proofs: Sequence[PairwiseProof]
 ) -> Measure | None:
     """The runs still missing for the proof, or None once it stands or cannot be had; ``noise`` is that of a run."""
     enough = LEAST + (posterior.drifting > DRIFT_LIKELY)
     drop = -float(posterior.culprit @ posterior.fit.drop)
     at_first = enough - 1 if drop > PLAIN * noise else enough  # two against two have an error of one run's noise
     wanted = {}
-    for duel in proof:
-        if duel.runs >= MOST:
+    for proof in proofs:
+        if proof.runs >= MOST:
             return None
-        if duel.runs < enough and not duel.plain(enough - 1):
-            wanted[duel.parent] = max(at_first - duel.runs, 1)
-        elif not duel.proven:
-            wanted[duel.parent] = min(duel.runs, 8)
+        if proof.runs < enough and not proof.plain(enough - 1):
+            wanted[proof.parent] = max(at_first - proof.runs, 1)
+        elif not proof.proven:
+            wanted[proof.parent] = min(proof.runs, 8)
     if not wanted:
         return None
     shares = [(culprit, max(wanted.values())), *wanted.items()]
@@ -100,7 +100,7 @@ def confirmation(
     return Measure(tuple(Share(v, runs + (record.runs(v) == 0)) for v, runs in shares), Purpose.CONFIRM)
 
 
-def _duel(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> PairwiseProof:
+def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> PairwiseProof:
     """Fresh runs of both sides; the pair counts if its runs are within ``reach`` readings of each other on one host."""
     slow, fast = record.readings(culprit), record.readings(parent)
     if len(slow) and len(fast):

@@ -1,27 +1,31 @@
 """decide: what to do next, given everything seen so far.
 
-The search is a pure function of its arguments. It remembers nothing, so a hunt that is resumed, replayed
-or simulated takes the same course as the one that was watched.
+The search is a pure function of its arguments. It keeps no state, so a hunt that is resumed, replayed or simulated takes
+the same course as the first time.
 """
 
 from collections.abc import Sequence
 
+from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation
-from perfbisect.core.domain.orders import Decision, Measure
+from perfbisect.core.domain.orders import Decision
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.search.all_changes import every
-from perfbisect.core.search.host_classes import across
-from perfbisect.core.search.older_branches import beyond
-from perfbisect.core.search.single_change import largest
+from perfbisect.core.search.all_changes import all_changes
+from perfbisect.core.search.host_classes import across_host_classes
+from perfbisect.core.search.older_branches import with_older_branches
+from perfbisect.core.search.single_change import single_change
+from perfbisect.core.search.situation import Situation
 
 
-def decide(
-    graph: Graph, observations: Sequence[Observation], policy: Policy, in_flight: Sequence[Measure] = ()
-) -> Decision:
-    """The next order of the hunt over ``graph``; ``in_flight`` are measurements that other hosts are at.
+def decide(graph: Graph, observations: Sequence[Observation], policy: Policy, fleet: Fleet = ALL_FREE) -> Decision:
+    """The next order of the hunt over ``graph``, for a free host of ``fleet``; or its verdict.
 
-    One in flight with an empty plan keeps a host out of the hunt. An order for a host that is busy is for later.
+    An order for a busy host means that there is nothing to do for the free ones.
     """
-    hunt = across if len(set(policy.kinds)) > 1 else every if policy.all_steps else largest
-    return beyond(hunt, graph, observations, policy, in_flight)
+    hunt = single_change
+    if len(set(policy.kinds)) > 1:
+        hunt = across_host_classes
+    elif policy.all_steps:
+        hunt = all_changes
+    return with_older_branches(hunt, Situation(graph, observations, policy, fleet))

@@ -1,14 +1,13 @@
-"""The hunt for one change on hosts of several classes: it is the same commit everywhere, and as large as it likes.
+"""The hunt for one change on hosts of several classes: the same commit everywhere, with an effect of its own on each.
 
-The readings of each class of hosts are a record of their own, with its own noise, drift, layout and size of the change:
-only the culprit is common. So each class is asked how likely its readings are for every culprit, and the answers are
-multiplied, with one prior:
+The readings of each host class are a record of their own, with its own noise, drift, layout and size of the change; only
+the culprit is common. So the likelihoods of a culprit in the classes are multiplied, with one prior:
 
     P(K | all)  ∝  P(K) · Π over the classes  P(readings of the class | K)
 
-A class on which the ends do not differ says nothing of where the change is, and is left out. What to do next on a host
-is decided from what its own class shows of levels and drift, and from what all together know of the culprit; a proof on
-one class is enough.
+A class on which the ends do not differ does not show where the change is, and is left out. The next order for a host
+depends on the levels and the drift of its own class, and on the common probabilities of a culprit; a proof on one class
+is enough.
 """
 
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Observation, Reading
+from perfbisect.core.domain.observations import Reading
 from perfbisect.core.domain.orders import (
     Belief,
     Decision,
@@ -31,98 +30,81 @@ from perfbisect.core.domain.orders import (
     Step,
     Verdict,
 )
-from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference import endpoints
 from perfbisect.core.inference.analysis import Knowledge, know
 from perfbisect.core.inference.belief import believed, prior_belief
-from perfbisect.core.inference.dataset import Record, arrange
 from perfbisect.core.inference.hypotheses import Classes, classes
 from perfbisect.core.inference.posterior import Posterior
-from perfbisect.core.search import budget
-from perfbisect.core.search.confirmation import duels
-from perfbisect.core.search.next_action import pursue
+from perfbisect.core.search.confirmation import pairwise_proofs
+from perfbisect.core.search.next_action import next_action
+from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.stopping import nothing_found, nothing_known, pointless, undecided
 
-NEVER = 1e-300  # probability of a culprit that a class rules out
+NEVER = 1e-300  # probability of a culprit that a host class rules out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Class:
-    """The hosts of one class and what their readings tell."""
+class _HostClass:
+    """The hosts of one class, and what follows from their readings."""
 
-    kind: str
-    hosts: tuple[int, ...]  # those that are still there
-    free: tuple[int, ...]  # of them
-    record: Record
+    name: str
+    hosts: tuple[int, ...]  # those that are not lost
+    free: tuple[int, ...]  # those of ``hosts`` that are not busy
+    now: Situation  # the readings are those of the class alone
     known: Knowledge | None  # None until both ends were measured
 
     @property
     def takes_part(self) -> bool:
-        """Whether its readings speak of the culprit."""
+        """Whether its readings show a change, and so can show where it is."""
         return self.known is not None and not self.known.nothing and self.known.differ
 
 
-def across(
-    graph: Graph, observations: Sequence[Observation], policy: Policy, in_flight: Sequence[Measure] = ()
-) -> Decision:
-    """The next order; one for a host that is busy means that there is nothing to do for those that are free.
-
-    An order in flight with an empty plan stands for a host that is gone.
-    """
-    bad = graph.size - 1
-    whole = arrange(observations, policy, bad)
-    if verdict := pointless(graph, whole, bad):
+def across_host_classes(now: Situation) -> Decision:
+    """The next order, or the verdict. An order for a busy host means that there is nothing to do for the free ones."""
+    graph, policy, budget = now.graph, now.policy, now.budget
+    if verdict := pointless(graph, now.record):
         return Decision(verdict, prior_belief(graph))
-    groups = classes(graph, whole)
-    each = _together([_class(kind, graph, observations, policy, whole, groups, in_flight) for kind in kinds(policy)])
+    groups = classes(graph, now.record)
+    each = _together([_host_class(name, now, groups) for name in dict.fromkeys(policy.kinds)])
     belief = _belief(graph, each)
-    lost = [one.kind for one in each if one.takes_part and not one.hosts]
+    lost = [one.name for one in each if one.takes_part and not one.hosts]
     if not lost and not any(one.hosts and not (one.known and one.known.nothing) for one in each):
-        return Decision(_nothing_found(graph, each), belief)
-    asked = [(one, _order(one, graph, policy, in_flight)) for one in each if one.hosts]
-    for _, order in asked:
+        return Decision(_nothing_found(each), belief)
+    orders = [(one, _order(one)) for one in each if one.hosts]
+    for _, order in orders:
         if isinstance(order, Found):
             return Decision(_with_effects(order, each), belief)
-    if spent := budget.spent(whole, policy, in_flight):
+    if spent := budget.spent:
         stopped = undecided(belief, policy, spent) if _main(each) else nothing_known(spent)
         return Decision(_with_effects(stopped, each), belief)
-    measures = [(one, order) for one, order in asked if isinstance(order, Measure)]
+    measures = [(one, order) for one, order in orders if isinstance(order, Measure)]
     if measures:
         one, order = min(measures, key=lambda pair: (not pair[0].free, pair[0].free or pair[0].hosts))
-        placed = replace(order, host=(one.free or one.hosts)[0])
-        return Decision(budget.within(placed, whole, policy, in_flight), belief)
-    ended = [order for _, order in asked if isinstance(order, Inconclusive)]
-    if lost and not ended:  # for them nothing can be done, and without them nothing can be found
-        placed = replace(endpoints.first_look(bad, whole.build_runs(policy)), host=policy.kinds.index(lost[0]))
-        return Decision(placed, belief)
-    return Decision(_with_effects(ended[0], each) if ended else _nothing_found(graph, each), belief)
+        return Decision(budget.within(replace(order, host=(one.free or one.hosts)[0])), belief)
+    ended = [order for _, order in orders if isinstance(order, Inconclusive)]
+    if lost and not ended:  # the change shows on no other class: an order for a lost host, so that the loop fails
+        look = endpoints.first_look(now.bad, now.build_runs)
+        return Decision(replace(look, host=policy.kinds.index(lost[0])), belief)
+    return Decision(_with_effects(ended[0], each) if ended else _nothing_found(each), belief)
 
 
-def kinds(policy: Policy) -> tuple[str, ...]:
-    """The classes of hosts, in the order of their first hosts."""
-    return tuple(dict.fromkeys(policy.kinds))
+def _host_class(name: str, now: Situation, groups: Classes) -> _HostClass:
+    """The host class ``name``; ``groups`` are the classes of candidates by the builds of all hosts."""
+    policy = now.policy
+    members = [host for host, its in enumerate(policy.kinds) if its == name]
+    hosts = tuple(host for host in members if host not in now.fleet.gone)
+    free = tuple(host for host in hosts if now.fleet.is_free(host))
+    readings = [seen for seen in now.observations if not isinstance(seen, Reading) or seen.host in members]
+    own = replace(now, observations=readings, policy=policy if 0 in members else replace(policy, noise=None))
+    record, known = own.record, None
+    if min(record.runs(0), record.runs(now.bad)) > 0:
+        rows = [now.record.builds.index(build) for build in record.builds]
+        known = know(now.graph, own.policy, record, replace(groups, slow=groups.slow[rows]))
+    return _HostClass(name, hosts, free, own, known)
 
 
-def _class(
-    kind: str, graph: Graph, observations: Sequence[Observation], policy: Policy, whole: Record, groups: Classes,
-    in_flight: Sequence[Measure],
-) -> _Class:  # fmt: skip
-    busy = {order.host for order in in_flight}
-    gone = {order.host for order in in_flight if not order.plan}
-    members = [host for host, its in enumerate(policy.kinds) if its == kind]
-    hosts = tuple(host for host in members if host not in gone)
-    own = [seen for seen in observations if not isinstance(seen, Reading) or seen.host in members]
-    record = arrange(own, policy, graph.size - 1)
-    known = None
-    if min(record.runs(0), record.runs(graph.size - 1)) > 0:
-        rows = [whole.builds.index(build) for build in record.builds]
-        rules = policy if 0 in members else replace(policy, noise=None)
-        known = know(graph, rules, record, replace(groups, slow=groups.slow[rows]))
-    return _Class(kind, hosts, tuple(host for host in hosts if host not in busy), record, known)
-
-
-def _together(each: list[_Class]) -> list[_Class]:
-    """The classes, those that take part with what all of them know of the culprit."""
+def _together(each: list[_HostClass]) -> list[_HostClass]:
+    """The host classes, where those that take part have the common probabilities of a culprit."""
     parts = [one.known for one in each if one.known and one.takes_part]
     if not parts:
         return each
@@ -131,7 +113,7 @@ def _together(each: list[_Class]) -> list[_Class]:
     total = np.log(prior) + np.sum(likelihood, axis=0)
     top = float(total.max())
     share = np.exp(total - top)
-    # The odds of a change multiply as well, but for what the classes agree or disagree about its place.
+    # The odds of a change are multiplied too, corrected for how well the classes agree about its place.
     alone = np.clip([known.posterior.change for known in parts], 1e-12, 1 - 1e-12)
     odds = float((np.log(alone) - np.log1p(-alone)).sum())
     odds += top + float(np.log(share.sum()))
@@ -139,7 +121,7 @@ def _together(each: list[_Class]) -> list[_Class]:
     joint = share / share.sum()
     several = max(known.posterior.several for known in parts)
 
-    def shared(one: _Class) -> _Class:
+    def shared(one: _HostClass) -> _HostClass:
         if not (one.known and one.takes_part):
             return one
         known = one.known
@@ -153,40 +135,40 @@ def _believed(known: Knowledge, posterior: Posterior) -> Belief:
     return believed(known.groups, posterior, known.record, known.ends, known.levels, known.seen)
 
 
-def _order(one: _Class, graph: Graph, policy: Policy, in_flight: Sequence[Measure]) -> Order:
-    """What is best done on the hosts of one class."""
-    known, bad = one.known, graph.size - 1
+def _order(one: _HostClass) -> Order:
+    """The best order for a host of one class, or the verdict of that class."""
+    known, now = one.known, one.now
     if known is None:
-        return endpoints.first_look(bad, one.record.build_runs(policy))
+        return endpoints.first_look(now.bad, now.build_runs)
     if known.nothing:
         return nothing_found(known.record, known.ends)
     if not known.differ:
-        return endpoints.further_look(known.ends, bad)
-    return pursue(known, (one.free or one.hosts)[0], in_flight)
+        return endpoints.further_look(known.ends, now.bad)
+    return next_action(known, now, (one.free or one.hosts)[0])
 
 
-def _main(each: Sequence[_Class]) -> Knowledge | None:
-    """The class that speaks for all: the first that takes part, or else the first of which anything is known."""
+def _main(each: Sequence[_HostClass]) -> Knowledge | None:
+    """The first host class that takes part, or else the first of which both ends were measured."""
     return next((one.known for one in sorted(each, key=lambda one: not one.takes_part) if one.known), None)
 
 
-def _belief(graph: Graph, each: Sequence[_Class]) -> Belief:
+def _belief(graph: Graph, each: Sequence[_HostClass]) -> Belief:
     main = _main(each)
     if main is None:
         return prior_belief(graph)
-    noticed = [f"{one.kind}: {text}" for one in each if one.known for text in one.known.belief.warnings]
+    noticed = [f"{one.name}: {text}" for one in each if one.known for text in one.known.belief.warnings]
     return replace(main.belief, warnings=tuple(noticed))
 
 
-def _nothing_found(graph: Graph, each: Sequence[_Class]) -> Verdict:
+def _nothing_found(each: Sequence[_HostClass]) -> Verdict:
     main = _main(each)
     if main is None:
         return nothing_known("no host is left")
     return _with_effects(nothing_found(main.record, main.ends), each)
 
 
-def _with_effects(verdict: Verdict, each: Sequence[_Class]) -> Verdict:
-    """The verdict with what the change comes to on each class of hosts."""
+def _with_effects(verdict: Verdict, each: Sequence[_HostClass]) -> Verdict:
+    """The verdict with the effect of the change on each host class."""
     match verdict:
         case Found(step):
             return Found(replace(step, effects=_effects(each, step)))
@@ -196,15 +178,15 @@ def _with_effects(verdict: Verdict, each: Sequence[_Class]) -> Verdict:
             return verdict
 
 
-def _effects(each: Sequence[_Class], step: Step | None = None) -> tuple[Effect, ...]:
-    """Of ``step`` where it was compared with its parents, of the whole range elsewhere."""
+def _effects(each: Sequence[_HostClass], step: Step | None = None) -> tuple[Effect, ...]:
+    """The effect of ``step`` where it was compared with its parents, that of the whole range elsewhere."""
     found = []
     for one in each:
         if (known := one.known) is None:
             continue
-        proof = duels(known.record, known.levels, step.candidate, step.parents) if step else ()
-        compared = [duel.contrast for duel in proof if duel.contrast]
-        own = bool(compared) and len(compared) == len(proof)
+        proofs = pairwise_proofs(known.record, known.levels, step.candidate, step.parents) if step else ()
+        compared = [proof.contrast for proof in proofs if proof.contrast]
+        own = bool(compared) and len(compared) == len(proofs)
         contrast = min(compared, key=lambda contrast: contrast.drop) if own else known.ends
-        found.append(Effect(one.kind, contrast.ratio(known.record.sign), not own))
+        found.append(Effect(one.name, contrast.ratio(known.record.sign), not own))
     return tuple(found)

@@ -1,53 +1,52 @@
 """The ends differ: confirm what is nearly certain, otherwise learn more, otherwise say what is known."""
 
-from collections.abc import Sequence
-
-from perfbisect.core.domain.orders import Found, Measure, Order, Step
+from perfbisect.core.domain.orders import Found, Order, Step
 from perfbisect.core.domain.policy import CAP
 from perfbisect.core.inference import endpoints
 from perfbisect.core.inference.analysis import Knowledge
 from perfbisect.core.inference.credible_set import Answer, best_answer
-from perfbisect.core.search import budget
 from perfbisect.core.search.acquisition import choose, hopeless
-from perfbisect.core.search.confirmation import confirmation, duels, opponents
+from perfbisect.core.search.budget import NO_BUILDS, Budget
+from perfbisect.core.search.confirmation import confirmation, opponents, pairwise_proofs
+from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.stopping import BY_CHANCE, UNBUILDABLE, nothing_found, undecided
 
 DOUBTFUL = 0.5  # probability of any change below which a search that is stuck has found nothing
 SPLIT = 0.05  # builds whose side is less certain than this are what the search is stuck at
 
 
-def pursue(known: Knowledge, host: int, in_flight: Sequence[Measure]) -> Order:
-    """The order for ``host``; the candidates that ``in_flight`` measurements ask about are left to them."""
-    busy = {share.candidate for order in in_flight for share in order.plan[:1]}
+def next_action(known: Knowledge, now: Situation, host: int) -> Order:
+    """The order for ``host``; the candidates of interest of other hosts' orders are left to them."""
+    busy = now.fleet.subjects
     policy, record, groups, posterior = known.policy, known.record, known.groups, known.posterior
     answer = best_answer(groups, posterior, record)
     asked = min(policy.confidence, CAP)
     if posterior.change > asked:  # otherwise it is not the place that is in doubt
         asked = min(asked / posterior.change, CAP)
-    if answer.probability >= asked and (order := _conclude(known, answer, in_flight)) is not None:
+    if answer.probability >= asked and (order := _conclude(known, answer, now.budget)) is not None:
         return order
     cost = record.build_runs(policy)
-    may_build = budget.may_build(record, policy, in_flight)
+    may_build = now.budget.may_build
     choice = choose(record, known.levels, groups, posterior, policy, may_build=may_build, host=host, busy=busy)
     if choice is None or hopeless(
         choice, groups, posterior, record, cost, known.ends.drop, may_build=may_build, asked=asked
     ):
         reason = BY_CHANCE if answer.probability >= asked else _why_stuck(known, may_build=may_build)
-        return _give_up(known, reason, in_flight)
+        return _give_up(known, reason, now.budget)
     return choice.order
 
 
-def _give_up(known: Knowledge, reason: str, in_flight: Sequence[Measure]) -> Order:
+def _give_up(known: Knowledge, reason: str, budget: Budget) -> Order:
     """What can be said although nothing promises more."""
     answer = best_answer(known.groups, known.posterior, known.record, stuck=True)
     if reason == UNBUILDABLE and answer.probability >= min(known.policy.confidence, CAP):
-        return _conclude(known, answer, in_flight) or undecided(known.belief, known.policy, BY_CHANCE)
+        return _conclude(known, answer, budget) or undecided(known.belief, known.policy, BY_CHANCE)
     if known.posterior.change < DOUBTFUL and known.ends.runs >= 3:
         return nothing_found(known.record, known.ends)
     return undecided(known.belief, known.policy, reason)
 
 
-def _conclude(known: Knowledge, answer: Answer, in_flight: Sequence[Measure]) -> Order | None:
+def _conclude(known: Knowledge, answer: Answer, budget: Budget) -> Order | None:
     """The proof of a culprit, or the verdict once it stands.
 
     None if it stands, but whether anything changed at all is still open, and the ends can tell no more of it.
@@ -56,21 +55,21 @@ def _conclude(known: Knowledge, answer: Answer, in_flight: Sequence[Measure]) ->
     if answer.slow in record.skipped:
         return undecided(belief, policy, UNBUILDABLE)
     parents = opponents(graph, record, answer.slow) if answer.certain else (answer.fast,)
-    proof = duels(record, known.levels, answer.slow, parents)
-    if (more := confirmation(record, posterior, known.levels.noise, answer.slow, proof)) is not None:
-        if not budget.builds_allowed(more, record, policy, in_flight):
-            return undecided(belief, policy, budget.NO_BUILDS)
+    proofs = pairwise_proofs(record, known.levels, answer.slow, parents)
+    if (more := confirmation(record, posterior, known.levels.noise, answer.slow, proofs)) is not None:
+        if not budget.builds_allowed(more):
+            return undecided(belief, policy, NO_BUILDS)
         return more
     if not answer.certain:
         return undecided(belief, policy, UNBUILDABLE)
-    if not all(duel.proven for duel in proof):
+    if not all(proof.proven for proof in proofs):
         return undecided(belief, policy, "not confirmed")
     stated = min(answer.probability * posterior.change, CAP)
     if stated < min(policy.confidence, CAP):
         if endpoints.settled(known.ends):
             return None
         return endpoints.further_look(known.ends, graph.size - 1)
-    weakest = min((duel.contrast for duel in proof if duel.contrast), key=lambda contrast: contrast.drop)
+    weakest = min((proof.contrast for proof in proofs if proof.contrast), key=lambda contrast: contrast.drop)
     prior = float(graph.weight[answer.slow])
     stand_ins = tuple(p for p in parents if p not in graph.parents_of(answer.slow))
     return Found(Step(answer.slow, stated, weakest.ratio(record.sign), parents, stand_ins, prior))
@@ -80,7 +79,7 @@ def _why_stuck(known: Knowledge, *, may_build: bool) -> str:
     """Why no measurement promises anything."""
     record, groups, posterior = known.record, known.groups, known.posterior
     if not may_build:
-        return budget.NO_BUILDS
+        return NO_BUILDS
     top = groups.of_class(int(posterior.culprit.argmax()))
     if len(top) > 1 and record.skipped.intersection(top.tolist()):
         return UNBUILDABLE

@@ -1,14 +1,14 @@
-"""Branches that began before good: their commits lack what good has since, and may be slower or faster for that alone.
+"""Branches that began before good: they lack what good has since, and may be slower or faster than good for that alone.
 
-As long as nothing hangs on it, such a branch is taken to have begun with the speed of good, as most have. Before a verdict
-that hangs on it, and as soon as the branch's base is measured anyway, base and good are compared like two ends of a range.
-If they differ, the readings of the branch are corrected by the difference, and the hunt goes on.
+By default a branch is assumed to start as fast as good, as most do; its branch point is measured only when a verdict
+depends on it. As soon as a branch point has readings, it is compared with good like the two ends of a range. If they
+differ, the readings of the branch are corrected by the difference, and the hunt goes on.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,122 +25,108 @@ from perfbisect.core.domain.orders import (
     Order,
     Purpose,
     Several,
-    Share,
     Step,
 )
 from perfbisect.core.domain.policy import Direction, Policy
-from perfbisect.core.inference.dataset import Record, arrange
-from perfbisect.core.search import budget
-from perfbisect.core.search.single_change import largest
+from perfbisect.core.inference.dataset import Record
+from perfbisect.core.search.budget import NO_BUILDS
+from perfbisect.core.search.single_change import single_change
+from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.stopping import undecided
 
-Hunt = Callable[[Graph, Sequence[Observation], Policy, Sequence[Measure]], Decision]
+Hunt = Callable[[Situation], Decision]
 
-DOUBTFUL = 0.6  # probability of more than one change from which branches are looked into
+DOUBTFUL = 0.6  # probability of more than one change from which branch points are measured
 NEAR = 4  # runs of a host between two that can be compared
 BASE_UNKNOWN = "base not measured"
 NOT_IN_BAD = "not in bad"
 
 
-def beyond(
-    hunt: Hunt,
-    graph: Graph,
-    observations: Sequence[Observation],
-    policy: Policy,
-    in_flight: Sequence[Measure],
-    *,
-    piece: bool = False,
-) -> Decision:
-    """The next order of ``hunt``, if branches of ``graph`` may have begun with another speed than good.
+def with_older_branches(hunt: Hunt, now: Situation) -> Decision:
+    """The next order of ``hunt``, where branches may have started with another speed than good.
 
-    In a ``piece`` of a range (see `every`) many bases were measured for the sake of other pieces. What is known of them
-    is used, but none is compared further unless a name or a suspicion hangs on it.
+    In a subrange many branch points were measured for the sake of other subranges. The comparisons that ended are used,
+    but none is continued unless a name or a suspicion depends on it.
     """
+    graph, record, budget = now.graph, now.record, now.budget
     if not graph.bases:
-        return hunt(graph, observations, policy, in_flight)
-    record = arrange(observations, policy, graph.size - 1)
-    base = _told_apart(graph, record)
-    measured = [each for each in range(1, graph.bases + 1) if base[each] and record.runs(each)]
-    unknown = [each for each in range(1, graph.bases + 1) if each in record.skipped]
-    compare = partial(
-        _compared, observations=observations, record=record, policy=policy, in_flight=in_flight, piece=piece
-    )
-    compared = {each: compare(each) for each in measured if each not in unknown}
-    if piece:
-        compared = {each: order for each, order in compared.items() if not isinstance(order, Measure)}
-    busy = {share.candidate for order in in_flight for share in order.plan}
+        return hunt(now)
+    start = _starts(graph, record)
+    points = range(1, graph.bases + 1)
+    unknown = [point for point in points if point in record.skipped]
+    measured = [point for point in points if start[point] and record.runs(point) and point not in unknown]
+    compared = {point: _compared(point, now) for point in measured}
+    if now.subrange:
+        compared = {point: order for point, order in compared.items() if not isinstance(order, Measure)}
     while True:
-        offsets = {each: ratio for each, order in compared.items() if (ratio := _difference(order))}
-        decision = hunt(graph, list(_corrected(base, observations, offsets, unknown)), policy, in_flight)
-        hung_on = [each for each in _hung_on(graph, base, decision, record, piece=piece) if each not in unknown]
-        compared |= {each: compare(each) for each in hung_on if each not in compared}
-        for each, order in compared.items():
-            if each in unknown or (each in busy and isinstance(decision.order, Measure)):
-                continue  # nothing can be done, or another host is at it and there is something else to do
-            if isinstance(order, Measure) and budget.allows(order, record, policy, in_flight):
-                return replace(decision, order=budget.within(order, record, policy, in_flight))
-        if any(_difference(order) for each, order in compared.items() if each not in offsets):
+        offsets = {point: ratio for point, order in compared.items() if (ratio := _difference(order))}
+        decision = hunt(replace(now, observations=list(_corrected(start, now.observations, offsets, unknown))))
+        needed = [point for point in _needed(now, start, decision) if point not in unknown]
+        compared |= {point: _compared(point, now) for point in needed if point not in compared}
+        for point, order in compared.items():
+            if point in unknown or (point in now.fleet.candidates and isinstance(decision.order, Measure)):
+                continue  # it cannot be measured, or another host measures it and there is something else to do
+            if isinstance(order, Measure) and budget.allows(order):
+                return replace(decision, order=budget.within(order))
+        if any(_difference(order) for point, order in compared.items() if point not in offsets):
             continue
-        beyond_reach = [each for each in hung_on if isinstance(compared[each], Measure)]
-        if not beyond_reach or isinstance(decision.order, Measure):
-            return _told(_afforded(decision, record, policy, in_flight), base, policy, offsets, unknown)
-        unknown += beyond_reach
+        out_of_reach = [point for point in needed if isinstance(compared[point], Measure)]
+        if not out_of_reach or isinstance(decision.order, Measure):
+            return _explained(_afforded(decision, now), start, now.policy, offsets, unknown)
+        unknown += out_of_reach
 
 
-def _told_apart(graph: Graph, record: Record) -> NDArray[np.int64]:
-    """``base_of`` the graph, less the bases with the binary of good."""
-    base = base_of(graph)
-    same = [each for each in range(1, graph.bases + 1) if record.name(each) == record.name(0)]
-    return np.where(np.isin(base, same), 0, base)
+def _starts(graph: Graph, record: Record) -> NDArray[np.int64]:
+    """``branch_points`` of the graph, without those that have the binary of good."""
+    start = branch_points(graph)
+    same = [point for point in range(1, graph.bases + 1) if record.name(point) == record.name(0)]
+    return np.where(np.isin(start, same), 0, start)
 
 
 @lru_cache(maxsize=4)
-def base_of(graph: Graph) -> NDArray[np.int64]:
-    """For each node, (size,), the newest base that it descends from; 0 where it holds good itself, or knows no base."""
-    base = np.zeros(graph.size, np.int64)
+def branch_points(graph: Graph) -> NDArray[np.int64]:
+    """For each node, (size,), the newest branch point that it descends from; 0 if it descends from good, or from none."""
+    start = np.zeros(graph.size, np.int64)
     if not graph.bases:
-        return base
-    base[: graph.bases + 1] = np.arange(graph.bases + 1)
-    holds_good = np.zeros(graph.size, bool)
-    holds_good[0] = True
+        return start
+    start[: graph.bases + 1] = np.arange(graph.bases + 1)
+    has_good = np.zeros(graph.size, bool)
+    has_good[0] = True
     for node in graph.candidates:
         parents = list(graph.parents_of(node))
         if parents:
-            holds_good[node] = holds_good[parents].any()
-            base[node] = 0 if holds_good[node] else base[parents].max()
-    return base
+            has_good[node] = has_good[parents].any()
+            start[node] = 0 if has_good[node] else start[parents].max()
+    return start
 
 
-def _compared(
-    base: int,
-    observations: Sequence[Observation],
-    record: Record,
-    policy: Policy,
-    in_flight: Sequence[Measure],
-    *,
-    piece: bool,
-) -> Order:
-    """The comparison of good and ``base``: its next order, or how it ended.
+def _compared(point: int, now: Situation) -> Order:
+    """The comparison of good with a branch point: its next order, or how it ended.
 
-    Only runs with some of the other side nearby count: the rest is for other comparisons, at another time of the host.
+    Only runs with some of the other side nearby count: the rest is of other comparisons, at another time of the host.
     """
-    place = {record.name(0): 0, record.name(base): 1}
-    near = _side_by_side(record, record.readings(0), record.readings(base))
-    told: list[Observation] = []
+    record = now.record
+    place = {record.name(0): 0, record.name(point): 1}
+    near = _side_by_side(record, record.readings(0), record.readings(point))
+    observations: list[Observation] = []
     number = -1
-    for seen in observations:
+    for seen in now.observations:
         number += isinstance(seen, Reading)
         node = place.get(record.name(seen.candidate))
         if node is None or (isinstance(seen, Reading) and number not in near):
             continue
-        told.append(
-            replace(seen, candidate=node, same_as=None) if isinstance(seen, Built) else replace(seen, candidate=node)
-        )
-    others = [replace(each, plan=_moved(each.plan, {0: 0, base: 1})) for each in in_flight]
-    rules = replace(policy.unlimited(), direction=Direction.ANY)
-    order = largest(Graph.line(1), told, rules, others, piece=piece).order
+        own = replace(seen, candidate=node)
+        observations.append(replace(own, same_as=None) if isinstance(own, Built) else own)
+    two = replace(
+        now,
+        graph=Graph.line(1),
+        observations=observations,
+        policy=replace(now.policy.unlimited(), direction=Direction.ANY),
+        fleet=now.fleet.renumbered({0: 0, point: 1}),
+    )
+    order = single_change(two).order
     if isinstance(order, Measure):
-        return Measure(_moved(order.plan, {0: 0, 1: base}), Purpose.CONFIRM, order.host)
+        return replace(order.renumbered({0: 0, 1: point}), purpose=Purpose.CONFIRM)
     return order
 
 
@@ -149,12 +135,8 @@ def _side_by_side(record: Record, one: NDArray[np.int64], other: NDArray[np.int6
     return {*one[record.near(one, other, NEAR)].tolist(), *other[record.near(other, one, NEAR)].tolist()}
 
 
-def _moved(plan: Sequence[Share], place: Mapping[int, int]) -> tuple[Share, ...]:
-    return tuple(replace(share, candidate=place[share.candidate]) for share in plan if share.candidate in place)
-
-
 def _difference(order: Order) -> Interval | None:
-    """Base against good, if they are not taken to be equally fast."""
+    """The branch point relative to good, if they are not taken to be equally fast."""
     match order:
         case Found(step):
             return step.ratio
@@ -165,25 +147,25 @@ def _difference(order: Order) -> Interval | None:
 
 
 def _corrected(
-    base: NDArray[np.int64],
+    start: NDArray[np.int64],
     observations: Sequence[Observation],
     offsets: Mapping[int, Interval],
     unknown: Sequence[int],
 ) -> Iterator[Observation]:
-    """The observations as if all branches had begun with the speed of good.
+    """The observations as if all branches had started with the speed of good.
 
-    A branch that began at an ``unknown`` speed cannot be measured: nothing tells which of its builds are slow. And one
-    binary on branches of two bases says nothing of the commits between: it counts as two.
+    A branch that started with an ``unknown`` speed cannot be measured: its builds cannot be classified as slow or fast.
+    And where two branches share a binary, the commits between may still have changed the speed: it counts as two.
     """
-    lost = np.isin(base, unknown)
-    lost[-1] = False  # how bad compares with good was seen
+    lost = np.isin(start, unknown)
+    lost[-1] = False  # bad was compared with good itself
     for node in np.flatnonzero(lost).tolist():
         yield Skipped(node, BASE_UNKNOWN)
     for seen in observations:
-        own = int(base[seen.candidate])
+        own = int(start[seen.candidate])
         if lost[seen.candidate]:
             continue
-        if isinstance(seen, Built) and seen.same_as is not None and base[seen.same_as] != own:
+        if isinstance(seen, Built) and seen.same_as is not None and start[seen.same_as] != own:
             yield replace(seen, same_as=None)
         elif isinstance(seen, Reading) and own in offsets:
             yield replace(seen, value=seen.value - math.log(offsets[own].middle))
@@ -191,21 +173,21 @@ def _corrected(
             yield seen
 
 
-def _afforded(decision: Decision, record: Record, policy: Policy, in_flight: Sequence[Measure]) -> Decision:
-    """The hunt's own order, as far as all that was spent leaves room for it: it was not told of lost branches."""
-    if not isinstance(decision.order, Measure):
+def _afforded(decision: Decision, now: Situation) -> Decision:
+    """The hunt's own order within the budget: the hunt did not see what was spent on lost branches."""
+    order, budget = decision.order, now.budget
+    if not isinstance(order, Measure):
         return decision
-    if budget.allows(decision.order, record, policy, in_flight):
-        return replace(decision, order=budget.within(decision.order, record, policy, in_flight))
-    why = budget.spent(record, policy, in_flight) or budget.NO_BUILDS
-    return replace(decision, order=undecided(decision.belief, policy, why))
+    if budget.allows(order):
+        return replace(decision, order=budget.within(order))
+    return replace(decision, order=undecided(decision.belief, now.policy, budget.spent or NO_BUILDS))
 
 
-def _hung_on(graph: Graph, base: NDArray[np.int64], decision: Decision, record: Record, *, piece: bool) -> list[int]:
-    """The bases without which ``decision`` cannot be believed.
+def _needed(now: Situation, start: NDArray[np.int64], decision: Decision) -> list[int]:
+    """The branch points on which ``decision`` depends.
 
-    A step that was compared with parents of its own branch stands by itself. Where nobody can be named, or one
-    change explains what is seen no more, a branch that did not begin with the speed of good may be why.
+    A step that was compared with parents of its own branch depends on none. Where no commit can be named, or several
+    changes are likely, a branch that did not start with the speed of good may be the reason.
     """
     steps: tuple[Step, ...] = ()
     match decision.order:
@@ -215,35 +197,36 @@ def _hung_on(graph: Graph, base: NDArray[np.int64], decision: Decision, record: 
             steps = (*named, *improvements)
         case Measure() if decision.belief.several < DOUBTFUL:
             return []
-        case Inconclusive(candidates) if piece:
-            return sorted({int(base[each]) for each in candidates} - {0})
-        case NotReproduced() if piece:
+        case Inconclusive(candidates) if now.subrange:
+            return sorted({int(start[candidate]) for candidate in candidates} - {0})
+        case NotReproduced() if now.subrange:
             return []
         case Measure() | Inconclusive() | NotReproduced():
-            return sorted({int(base[build]) for build in record.builds} - {0})
-    hung_on: set[int] = set()
+            return sorted({int(start[build]) for build in now.record.builds} - {0})
+    needed: set[int] = set()
     for step in steps:
-        bases = {int(base[node]) for node in (step.candidate, *step.parents, *graph.parents_of(step.candidate))}
-        hung_on |= bases if len(bases) > 1 else set()
-    return sorted(hung_on - {0})
+        nodes = (step.candidate, *step.parents, *now.graph.parents_of(step.candidate))
+        starts = {int(start[node]) for node in nodes}
+        needed |= starts if len(starts) > 1 else set()
+    return sorted(needed - {0})
 
 
-def _told(
+def _explained(
     decision: Decision,
-    base: NDArray[np.int64],
+    start: NDArray[np.int64],
     policy: Policy,
     offsets: Mapping[int, Interval],
     unknown: Sequence[int],
 ) -> Decision:
-    """The decision with what was found out of branches."""
+    """The decision with what was learnt of branches."""
     noticed = tuple(
         f"a branch that is older than good began at {ratio.middle:.3f} of good; its builds are judged by that"
         for ratio in offsets.values()
     )
     order = decision.order
-    if isinstance(order, NotReproduced) and (ratio := offsets.get(int(base[-1]))) and _hunted(ratio, policy):
+    if isinstance(order, NotReproduced) and (ratio := offsets.get(int(start[-1]))) and _hunted(ratio, policy):
         order = Inconclusive((), (), ratio, NOT_IN_BAD)
-    elif isinstance(order, Inconclusive) and np.isin(base[list(order.candidates)], unknown).any():
+    elif isinstance(order, Inconclusive) and np.isin(start[list(order.candidates)], unknown).any():
         order = replace(order, reason=BASE_UNKNOWN)
     belief = replace(decision.belief, warnings=(*decision.belief.warnings, *noticed))
     return replace(decision, order=order, belief=belief)

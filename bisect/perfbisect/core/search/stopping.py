@@ -12,8 +12,9 @@ UNBUILDABLE = "unbuildable"
 BY_CHANCE = "by chance"
 
 
-def pointless(graph: Graph, record: Record, bad: int) -> Verdict | None:
-    """The verdict where nothing can be measured: an end is impossible to measure, or both are equal."""
+def pointless(graph: Graph, record: Record) -> Verdict | None:
+    """The verdict where a search is pointless: an end cannot be measured, or both have the same binary."""
+    bad = graph.size - 1
     if bad in record.skipped or 0 in record.skipped:
         return nothing_known(f"the {'good' if 0 in record.skipped else 'bad'} end cannot be measured")
     if record.name(bad) == 0 or not (graph.weight[1:] > 0).any():

@@ -1,0 +1,44 @@
+"""All that a decision depends on, in one value: what the rules of the search are given."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from perfbisect.core.domain.fleet import ALL_FREE, Fleet
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.observations import Observation
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.dataset import Record, arrange
+from perfbisect.core.search.budget import Budget
+
+
+@dataclass(frozen=True, eq=False)
+class Situation:
+    """A moment of the hunt over ``graph``."""
+
+    graph: Graph
+    observations: Sequence[Observation]
+    policy: Policy
+    fleet: Fleet = ALL_FREE
+    # part of a range whose largest change is searched for already: another change in it is less likely beforehand
+    subrange: bool = False
+
+    @property
+    def bad(self) -> int:
+        """The node of the bad end."""
+        return self.graph.size - 1
+
+    @cached_property
+    def record(self) -> Record:
+        """The observations, arranged for the model."""
+        return arrange(self.observations, self.policy, self.bad)
+
+    @cached_property
+    def budget(self) -> Budget:
+        """What may still be spent."""
+        return Budget(self.record, self.policy, self.fleet)
+
+    @property
+    def build_runs(self) -> float:
+        """The usual cost of one more build, in runs."""
+        return self.record.build_runs(self.policy)
