@@ -15,8 +15,6 @@ from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.report.command import go_on_with, made_by
 from perfbisect.report.story import State, read_story, state
-from perfbisect.report.table import columns_of, cut, table
-from perfbisect.report.words import figure, lasted
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
 
@@ -137,30 +135,3 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
 def test_commands_name_a_history_only_when_it_is_not_the_usual_one(tmp_path: Path) -> None:
     assert go_on_with(3, default_place()) == "bisect resume 3"
     assert go_on_with(3, tmp_path / "a b.db") == f"bisect resume 3 --history '{tmp_path}/a b.db'"
-
-
-def test_tables_line_up_in_any_script() -> None:
-    lines = table(("name", "n", "rest"), [("数据库", "1", "a"), ("e\u0301", "22", "b")], right=("n",))
-    assert {columns_of(line) for line in lines[1:]} == {6 + 2 + 2 + 2 + 1}
-    assert cut("数据库", 4) == "数…"
-    assert cut("abc", 3) == "abc"
-
-
-def test_a_narrow_table_goes_without_columns_before_it_cuts() -> None:
-    rows = [("a" * 10, "b" * 10, "c" * 30)]
-    assert table(("one", "two", "three"), rows, width=44, drop=("two",))[1] == f"{'a' * 10}  {'b' * 10}  {'c' * 19}…"
-    assert table(("one", "two", "three"), rows, width=36, drop=("two",))[1] == f"{'a' * 10}  {'c' * 23}…"
-    assert table(("one", "two", "three"), rows, drop=("two",))[1] == f"{'a' * 10}  {'b' * 10}  {'c' * 30}"
-
-
-def test_words() -> None:
-    assert [lasted(seconds) for seconds in (0.44, 9.96, 59.6, 61, 3600, 12_345)] == [
-        "0.4 s", "10 s", "1 min", "1 min 1 s", "1 h", "3 h 26 min",
-    ]  # fmt: skip
-    assert [figure(value) for value in (None, 280_000.4, 48.0, 0.6052, 0.0)] == [
-        "–",
-        "280,000",
-        "48.0",
-        "0.605",
-        "0.00",
-    ]

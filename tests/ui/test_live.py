@@ -19,10 +19,10 @@ from perfbisect.core.domain.orders import (
     Step,
     Verdict,
 )
-from perfbisect.ui.glyphs import ASCII, UNICODE, Glyphs
 from perfbisect.ui.live import LiveScreen, render
 from perfbisect.ui.sample import Story
 from perfbisect.ui.state import View, update
+from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs
 
 Told = list[tuple[float, Event]]
 
@@ -61,11 +61,11 @@ CONFIRMING = """\
  ▅▅▅▅▅                                                 23,788 QPS · 4 of 6 s
 
  commit      subject                rQPS  95 % interval   build  runs  culprit  state
- 686780cab0  Keep free pages in …  1.000  base            2.0 s     9           good
+ 686780cab0  Keep free pages in…   1.000  baseline        2.0 s     9           good
  eee6ea72b1  Split keys with the…                         2.0 s                 skipped
  79286232ac  Count free pages in…  0.989  0.970–1.008     2.0 s     2           good
  bad65bb71f  Cache the cursor be…  1.005  0.985–1.025     2.0 s     2           good
- 333c20c9bf  Move free pages in …  1.005  0.985–1.025     4.0 s     2           good
+ 333c20c9bf  Move free pages in…   1.005  0.985–1.025     4.0 s     2           good
  f33af3259d  Remove rows that an…  1.001  0.981–1.022     2.0 s     2           good
  1d8d92bf57  Split the latch of …  0.583  0.572–0.594     3.0 s     2     97 %  measuring
  c9a9de989a  Remove keys with th…  0.585  0.574–0.597     4.0 s     2           bad

@@ -41,7 +41,7 @@ def test_every_line_has_a_time_and_a_word(log: str) -> None:
         r"built     28dca7b380  9\.0 s, ccache 0 %",
         r"skipped   eee6ea72b1  compile: src/index\.c:212",
         r"ran       28dca7b380 +\d\d,\d{3} QPS  rQPS 0\.5\d\d \(0\.5\d\d–0\.\d{3}\)  run \d of 6, the ends",
-        r"ran       686780cab0 +\d\d,\d{3} QPS  base +run \d of 6, the ends",
+        r"ran       686780cab0 +\d\d,\d{3} QPS  baseline +run \d of 6, the ends",
         r"decided   whether the ends differ is open; next, for the ends: 28dca7b380 x3, 686780cab0 x3",
         r"decided   1d8d92bf57 leads with 97 %; next, for confirmation: 1d8d92bf57 x3",
         r"verdict   The culprit is 1d8d92bf57 \(",

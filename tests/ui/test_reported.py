@@ -46,7 +46,7 @@ def told(metric: str) -> tuple[View, list[Event]]:
 def test_what_is_hunted_is_shown(metric: str, shown: str, relative: str) -> None:
     view, events = told(metric)
     [line] = lines(view, events[-1], 1010.0)
-    assert f"  {shown}  base" in line
+    assert f"  {shown}  baseline" in line
     drawn = "\n".join(line.plain for line in screen(view, 120, None, 1010.0))
     amount, unit = shown.split()
     assert f"{shown} · " in drawn

@@ -11,7 +11,9 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
 from perfbisect.hunt.loop import LabFor, Log, SearchProblem, Told, check_base
 from perfbisect.report.command import made_by
-from perfbisect.wording.verdicts import REASONS, ratio, title
+from perfbisect.wording.quantities import ratio
+from perfbisect.wording.text import metric_title
+from perfbisect.wording.verdicts import REASONS
 
 
 def stands_in(
@@ -34,12 +36,12 @@ def stands_in(
             between = replace(settings, good=base, bad=settings.good, policy=policy)
             raise UsageError(
                 f"The merge base {base} does not have the speed of good {good}, so it cannot stand in for it:"
-                f" {title(quest.metric)} of good is {ratio(step.ratio)} of that of the merge base.",
+                f" {metric_title(quest.metric)} of good is {ratio(step.ratio)} of that of the merge base.",
                 f"To hunt the change between them: {made_by(between, log.history.path)}\n"
                 f"To hunt one on bad's own side of the fork: {own_side}",
             )
         case Inconclusive(reason=reason):
-            known = f"{title(quest.metric)} of good is {ratio(verdict.ratio)} of that of the merge base, and "
+            known = f"{metric_title(quest.metric)} of good is {ratio(verdict.ratio)} of that of the merge base, and "
             told = (
                 f"the merge base {base} is not shown to be as fast as good {good}: "
                 f"{known if math.isfinite(verdict.ratio.high) else ''}{REASONS.get(reason, reason)}"

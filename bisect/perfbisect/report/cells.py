@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from perfbisect.report.story import Candidate, Case, State, Story
-from perfbisect.report.words import MISSING, ends, figure, lasted, share
+from perfbisect.wording.quantities import MISSING, between, duration, figure, share
+from perfbisect.wording.text import metric_title
 
 Row = tuple[str, ...]
 
@@ -34,7 +35,7 @@ def not_counted(case: Case) -> str:
 
 def relative_name(story: Story) -> str:
     """The name of the ratio to the base: rQPS, rp95, …"""
-    return "rQPS" if story.settings.metric == "qps" else f"r{story.settings.metric}"
+    return f"r{metric_title(story.settings.metric)}"
 
 
 def candidates_head(story: Story) -> Row:
@@ -49,7 +50,7 @@ def candidates(story: Story) -> list[Row]:
             each.commit.short,
             each.commit.date or MISSING,
             "1.000" if each.state is State.BASE else MISSING if each.ratio is None else f"{each.ratio.middle:.3f}",
-            ends(each.ratio),
+            between(each.ratio),
             str(each.runs) if each.runs else MISSING,
             build(each),
             share(each.hit_rate),
@@ -65,7 +66,7 @@ def build(each: Candidate) -> str:
     if not each.builds:
         return "kept" if each.reused else MISSING
     times = f"{each.builds}× " if each.builds > 1 else ""
-    return f"{times}{lasted(each.build_seconds)}"
+    return f"{times}{duration(each.build_seconds)}"
 
 
 def remarks(story: Story) -> Iterator[str]:

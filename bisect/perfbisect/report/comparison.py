@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
+from rich.cells import cell_len
 
 from perfbisect.core.domain.trials import Subject, Trial
 from perfbisect.core.stats.paired_comparison import Compared, Ratio, Summary, compared, silent, summaries, tone
-from perfbisect.report.table import GAP, aligned, columns_of
-from perfbisect.report.words import MISSING, figure, moment
-from perfbisect.wording.text import count, printable
-from perfbisect.wording.verdicts import title
+from perfbisect.wording.quantities import MISSING, between, count, figure, moment
+from perfbisect.wording.table import GAP, aligned
+from perfbisect.wording.text import metric_title, printable
 
 Paint = Callable[[str, str], str]  # text, "worse" or "better" or "" → text in that colour
 Cell = tuple[str, str]  # text, and "worse" or "better" or ""
@@ -60,7 +60,7 @@ def lines(trial: Trial, paint: Paint = plain, *, counters: bool = False) -> Iter
     asked = trial.asked
     rows = compared(trial, asked.metric)
     columns = [f"col-{number}" for number in range(1, len(asked.subjects))]
-    what = "Throughput" if asked.metric == "qps" else title(asked.metric)
+    what = "Throughput" if asked.metric == "qps" else metric_title(asked.metric)
     yield f"{what} relative to: {named(asked.subjects[0])}"
     yield from (f"{column} : {named(subject)}" for column, subject in zip(columns, asked.subjects[1:], strict=True))
     yield ""
@@ -68,7 +68,7 @@ def lines(trial: Trial, paint: Paint = plain, *, counters: bool = False) -> Iter
     yield ""
     rounds = max((ratio.rounds for row in rows for ratio in row.ratios if ratio), default=0)
     yield f"95 % intervals, from {count(rounds, 'round')} of {count(asked.runs, 'run')} each"
-    yield from grid(columns, by_group(rows, between))
+    yield from grid(columns, by_group(rows, lambda ratio: (between(ratio.interval), "")))
     if found := summaries(rows):
         yield ""
         parts = ((each, (each.least, each.most, each.average, each.median)) for each in found)
@@ -112,11 +112,6 @@ def by_group(rows: Sequence[Compared], cell: Callable[[Ratio], Cell]) -> Iterato
         yield [cell(ratio) if ratio else (MISSING, "") for ratio in row.ratios], row.work
 
 
-def between(ratio: Ratio) -> Cell:
-    """The ends of an interval."""
-    return (f"{ratio.interval.low:.3f}–{ratio.interval.high:.3f}" if ratio.interval else MISSING), ""
-
-
 def label(summary: Summary, columns: Sequence[str]) -> str:
     """A group, and where there are several builds which one."""
     return f"{summary.group}, {columns[summary.subject - 1]}" if len(columns) > 1 else summary.group
@@ -141,9 +136,7 @@ def same(subjects: Sequence[Subject]) -> list[list[str]]:
 def grid(head: Sequence[str], rows: Iterable[Row], paint: Paint = plain) -> Iterator[str]:
     """Numbers that end together, and behind them what they are of."""
     body = list(rows)
-    wide = [
-        max(map(columns_of, (title, *(row[place][0] for row, _ in body if row)))) for place, title in enumerate(head)
-    ]
+    wide = [max(map(cell_len, (title, *(row[place][0] for row, _ in body if row)))) for place, title in enumerate(head)]
     yield GAP.join(aligned(title, width, right=True) for title, width in zip(head, wide, strict=True))
     for row, name in body:
         cells = (paint(aligned(text, width, right=True), said) for (text, said), width in zip(row, wide, strict=False))

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from perfbisect.report import cells
 from perfbisect.report.story import Story
 from perfbisect.report.terminal import extent, machines, so_far, spent
-from perfbisect.report.words import moment
-from perfbisect.wording.text import advised, chance
-from perfbisect.wording.verdicts import title
+from perfbisect.wording.quantities import chance, moment
+from perfbisect.wording.text import advised, metric_title
 
 SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 
@@ -28,7 +27,7 @@ def summary(story: Story) -> Iterator[str]:
         yield f"- {escape(sentence.strip())}" if sentence.startswith("  ") else f"{escape(sentence)}  "
     yield ""
     yield f"- range: {extent(story)}"
-    yield f"- workload: {escape(settings.workload)}, metric {escape(title(settings.metric))}"
+    yield f"- workload: {escape(settings.workload)}, metric {escape(metric_title(settings.metric))}"
     if settings.quick:
         yield f"- command: {escape(settings.quick.run)}"
     yield f"- builder: {escape(settings.builder)}, {escape(settings.variant)}"

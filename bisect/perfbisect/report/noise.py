@@ -8,9 +8,8 @@ import msgspec
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.sampling_plan import advice, rows, sentences
 from perfbisect.core.stats.variance_components import Noise
-from perfbisect.report.table import table
-from perfbisect.report.words import MISSING, lasted
-from perfbisect.wording.text import count
+from perfbisect.wording.quantities import MISSING, count, duration, percent
+from perfbisect.wording.table import table
 
 
 def as_object(trial: Trial, found: Noise | None) -> str:
@@ -48,13 +47,7 @@ def lines(trial: Trial, found: Noise) -> Iterator[str]:
     yield ""
     yield "Smallest drop that is seen (95 % sure, in 4 cases of 5)"
     head = ("runs per side", "visits", "time", "drop")
-    body = [(str(row.runs), str(row.visits), lasted(row.seconds), percent(row.drop)) for row in rows(trial, found)]
+    body = [(str(row.runs), str(row.visits), duration(row.seconds), percent(row.drop)) for row in rows(trial, found)]
     yield from (f"  {line}" for line in table(head, body, right=head))
     yield ""
     yield from sentences(trial, found)
-
-
-def percent(fraction: float) -> str:
-    """A fraction in two digits: 0.43 %, 2.1 %, 15 %."""
-    share = 100 * fraction
-    return f"{share:.2f} %" if share < 1 else f"{share:.1f} %" if share < 10 else f"{share:.0f} %"

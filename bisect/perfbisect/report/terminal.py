@@ -5,10 +5,9 @@ from textwrap import wrap
 
 from perfbisect.report import cells
 from perfbisect.report.story import Case, Story
-from perfbisect.report.table import cut, table
-from perfbisect.report.words import ends, lasted, moment, share
-from perfbisect.wording.text import chance, count, printable
-from perfbisect.wording.verdicts import title
+from perfbisect.wording.quantities import chance, count, duration, moment, ratio, share
+from perfbisect.wording.table import cut, table
+from perfbisect.wording.text import metric_title, printable
 
 UNLIMITED = 10**9
 
@@ -28,7 +27,7 @@ def header(story: Story) -> Iterator[str]:
     yield f"  range     {settings.good}..{settings.bad} of {settings.repository}: {extent(story)}"
     yield f"  builder   {settings.builder}, {settings.variant}"
     changed = "".join(f", {name} {value}" for name, value in settings.overrides.items())
-    yield f"  workload  {settings.workload}{changed}; metric {title(settings.metric)}"
+    yield f"  workload  {settings.workload}{changed}; metric {metric_title(settings.metric)}"
     if settings.quick:
         yield f"  command   {printable(settings.quick.run)}"
     for number, machine in enumerate(machines(story)):
@@ -67,8 +66,8 @@ def so_far(story: Story) -> Iterator[str]:
     if story.hunt.failure:
         yield printable(f"Its last session has failed: {story.hunt.failure}")
     if story.effect is not None:
-        metric = title(story.settings.metric)
-        yield f"{metric} of bad is {story.effect.middle:.3f} ({ends(story.effect)}) of that of good."
+        metric = metric_title(story.settings.metric)
+        yield f"{metric} of bad is {ratio(story.effect)} of that of good."
 
 
 def because(case: Case) -> Iterator[str]:
@@ -126,8 +125,8 @@ def spent(story: Story) -> str:
     costs = story.costs
     cache = "" if costs.hit_rate is None else f" (ccache {share(costs.hit_rate)})"
     return (
-        f"{count(costs.builds, 'build')} in {lasted(costs.build_seconds)}{cache}, "
-        f"{count(costs.runs, 'run')} in {lasted(costs.run_seconds)}; {lasted(costs.seconds)} in all"
+        f"{count(costs.builds, 'build')} in {duration(costs.build_seconds)}{cache}, "
+        f"{count(costs.runs, 'run')} in {duration(costs.run_seconds)}; {duration(costs.seconds)} in all"
     )
 
 

@@ -10,9 +10,9 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from perfbisect.core.domain.events import Event
-from perfbisect.ui.glyphs import UNICODE, Glyphs, glyphs_for
 from perfbisect.ui.screen import lines
 from perfbisect.ui.state import TOLD_BY, View, recalled, update
+from perfbisect.wording.glyphs import UNICODE, Glyphs, glyphs_for
 
 PER_SECOND = 1  # pictures: enough for a clock; each costs some milliseconds, and measurements must not feel them
 

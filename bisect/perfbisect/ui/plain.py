@@ -17,19 +17,19 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.metrics import shown, unit
 from perfbisect.core.domain.orders import Decision, Measure
-from perfbisect.ui.glyphs import writable
 from perfbisect.ui.state import TOLD_BY, Running, View, recalled, update
 from perfbisect.ui.stream import put
-from perfbisect.ui.words import PURPOSES, ends, of_day, rate, spent
-from perfbisect.wording.text import advised, chance, count, printable
-from perfbisect.wording.verdicts import listed, sentences
+from perfbisect.wording.glyphs import writable
+from perfbisect.wording.quantities import chance, count, duration, figure, ratio, share, time_of_day
+from perfbisect.wording.text import advised, listed, printable
+from perfbisect.wording.verdicts import PURPOSES, sentences
 
 
 def lines(view: View, event: Event, at: float) -> Iterator[str]:
     """The lines that tell ``event``; ``view`` already knows of it."""
     told = list(texts(view, event))
     for place, text in enumerate(told):
-        yield f"{of_day(at)}  {text}" if place == 0 else f"{'':8}  {text}"
+        yield f"{time_of_day(at)}  {text}" if place == 0 else f"{'':8}  {text}"
 
 
 def texts(view: View, event: Event) -> Iterator[str]:
@@ -89,9 +89,9 @@ def about(commit: Commit) -> str:
 def built(view: View, event: BuildFinished) -> str:
     """What a build took, and what came of it."""
     facts = event.facts
-    said = ["an earlier build is used again" if facts.reused else spent(facts.seconds)]
+    said = ["an earlier build is used again" if facts.reused else duration(facts.seconds)]
     if facts.hit_rate is not None and not facts.reused:
-        said.append(f"ccache {facts.hit_rate * 100:.0f} %")
+        said.append(f"ccache {share(facts.hit_rate)}")
     if event.same_as is not None:
         said.append(f"same binary as {view.commit(event.same_as).short}")
     return ", ".join(said)
@@ -100,10 +100,10 @@ def built(view: View, event: BuildFinished) -> str:
 def ran(view: View, event: RunFinished) -> str:
     """The rate of a run, how its build now compares with the base, and which run it was."""
     found = view.ratio(event.candidate)
-    seen = f"{rate(shown(event.facts, view.metric)):>10} {unit(view.metric)}"
-    said = [seen, f"{view.relative} {found.middle:.3f} ({ends(found)})" if found else ""]
+    seen = f"{figure(shown(event.facts, view.metric)):>10} {unit(view.metric)}"
+    said = [seen, f"{view.relative} {ratio(found)}" if found else ""]
     if view.build(event.candidate) == 0:
-        said[1] = "base"
+        said[1] = "baseline"
     if isinstance(view.now, Running):
         said.append(f"run {view.now.number} of {view.now.of}, {PURPOSES[view.now.purpose]}")
     return "  ".join((said[0], f"{said[1]:24}", *said[2:])).rstrip()

@@ -10,13 +10,13 @@ from rich.text import Text
 
 from perfbisect.core.domain.metrics import unit
 from perfbisect.ui.estimate import within
-from perfbisect.ui.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
 from perfbisect.ui.state import Building, Running, View, minutes_left
 from perfbisect.ui.strip import strip
 from perfbisect.ui.table import table
-from perfbisect.ui.words import PURPOSES, clock, ends, rate, rough, spent
-from perfbisect.wording.text import advised, chance, count, printable
-from perfbisect.wording.verdicts import sentences
+from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
+from perfbisect.wording.quantities import chance, clock, count, duration, estimate, figure, percent, ratio, share
+from perfbisect.wording.text import advised, printable
+from perfbisect.wording.verdicts import PURPOSES, sentences
 
 ENOUGH = 7  # lines of the table that matter more than empty lines and warnings
 WARNINGS = 5
@@ -41,7 +41,7 @@ def lines(view: View, width: int, height: int | None, now: float, glyphs: Glyphs
         Section(warnings(view, room, whole=height is None), 3),
     ]
     rows, airy = share_out(around, len(view.rows) + 1, height)
-    around.insert(3, Section(table(view, room, rows - 1, glyphs) if rows > 1 else [], 5))
+    around.insert(3, Section(table(view, room, rows - 1) if rows > 1 else [], 5))
     drawn: list[Text] = []
     for section in around:
         drawn += [Text()] if airy and drawn and section.lines else []
@@ -81,7 +81,7 @@ def header(view: View, room: int, now: float, glyphs: Glyphs) -> list[Text]:
     time = [f"{clock(until - (view.began or until))} elapsed"]
     left = minutes_left(view, now)
     if view.verdict is None:
-        time.append(f"{rough(left)} left" if left is not None else "estimating")
+        time.append(f"{estimate(left)} left" if left is not None else "estimating")
     asked = f"{printable(hunt.good)} {glyphs.arrow} {printable(hunt.bad)}"
     size = [count(hunt.commits, "commit"), count(hunt.choices, "candidate")]
     size += [count(hunt.merges, "merge")] if hunt.merges else []
@@ -149,8 +149,8 @@ def build_line(view: View, build: Building, room: int, now: float, glyphs: Glyph
     """How far the build is."""
     row = view.rows.get(build.candidate)
     if build.finished and row is not None:
-        said = ["an earlier build is used again"] if row.reused else [f"in {spent(row.build_seconds)}"]
-        said += [f"ccache {row.hit_rate * 100:.0f} %"] if row.hit_rate is not None else []
+        said = ["an earlier build is used again"] if row.reused else [f"in {duration(row.build_seconds)}"]
+        said += [f"ccache {share(row.hit_rate)}"] if row.hit_rate is not None else []
         fraction = 1.0
     else:
         steps = f"{build.done:,} of {build.total:,}" if build.total else ""
@@ -175,9 +175,9 @@ def run_line(view: View, run: Running, room: int, now: float, glyphs: Glyphs) ->
         passed = run.seconds if run.finished else min(run.seconds, passed)
     row = view.rows.get(run.candidate)
     if run.finished and row is not None and row.shown:
-        said = f"{rate(row.shown[-1])} {unit(view.metric)}"
+        said = f"{figure(row.shown[-1])} {unit(view.metric)}"
     elif run.samples:
-        said = f"{rate(run.samples[-1])} QPS"
+        said = f"{figure(run.samples[-1])} QPS"
     else:
         said = "running" if not run.seconds else "warming up" if passed < run.seconds else "finishing"
     of = f" of {run.seconds:.0f}" if run.seconds else ""
@@ -199,10 +199,10 @@ def belief(view: View, room: int, glyphs: Glyphs) -> list[Text]:
         first = Text.assemble("leading  ", (f"{commit.short}  {chance(share)}", "bold"), "  ", commit.subject)
     said = []
     if np.isfinite(known.effect.high) and view.ratios:
-        said.append(f"bad is {known.effect.middle:.3f} of good ({ends(known.effect)})")
+        said.append(f"bad is {ratio(known.effect)} of good")
     if known.change < 0.95:
         said.append(f"{chance(known.change)} that they differ")
-    said += [f"noise {known.noise * 100:.1f} %", f"95 % within {count(within(known, 0.95), 'candidate')}"]
+    said += [f"noise {percent(known.noise)}", f"95 % within {count(within(known, 0.95), 'candidate')}"]
     second = Text(facts(said, room, glyphs), "dim")
     return [second] if view.verdict else [first, second]
 

@@ -28,9 +28,7 @@ from perfbisect.core.domain.orders import Belief, Interval, Measure, NotReproduc
 from perfbisect.core.inference.from_log import Logged, observations
 from perfbisect.core.stats.relative_speed import relative
 from perfbisect.ui.estimate import Pace, bits, remaining
-from perfbisect.ui.words import about
-from perfbisect.wording.text import printable
-from perfbisect.wording.verdicts import title
+from perfbisect.wording.text import metric_title, printable, printable_commit
 
 TOLD_BY = "bisect show {}".format  # in the history that is usual
 
@@ -126,7 +124,7 @@ class View:
     @property
     def relative(self) -> str:
         """The name of the ratio to the base: rQPS, rcpu/o, …"""
-        return f"r{title(self.metric)}"
+        return f"r{metric_title(self.metric)}"
 
     @property
     def metric(self) -> str:
@@ -199,7 +197,7 @@ def heard(view: View, event: Event, at: float) -> View:
         case Decided(decision):
             return decided(view, decision.belief, decision.order, at)
         case BuildStarted(candidate, commit):
-            row = replace(view.rows.get(candidate) or Row(commit), commit=about(commit))
+            row = replace(view.rows.get(candidate) or Row(commit), commit=printable_commit(commit))
             return with_row(replace(view, now=Building(candidate, at)), candidate, row)
         case BuildProgress(candidate, done, total, stage):
             since = view.now.since if isinstance(view.now, Building) else at

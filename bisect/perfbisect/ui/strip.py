@@ -5,8 +5,8 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 from perfbisect.ui.classification import Classification, side
-from perfbisect.ui.glyphs import Glyphs
 from perfbisect.ui.state import View
+from perfbisect.wording.glyphs import Glyphs
 from perfbisect.wording.text import printable
 
 STYLES = {

@@ -4,18 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.text import Text
 
 from perfbisect.core.domain.metrics import unit
 from perfbisect.ui.classification import Classification, seen, side
-from perfbisect.ui.glyphs import Glyphs
 from perfbisect.ui.state import Building, Row, View
 from perfbisect.ui.strip import STYLES
-from perfbisect.ui.words import ends, rate, spent
-from perfbisect.wording.text import chance
+from perfbisect.wording.quantities import between, chance, clock, duration, figure
+from perfbisect.wording.table import GAP, aligned
 
-GAP = 2
 SUBJECT_MOST = 44
 SUBJECT_FAIR = 18  # further columns that a subject gets before the rate does
 
@@ -42,15 +40,20 @@ def interval_cell(view: View, candidate: int, row: Row) -> str:
     """The 95 % interval of that ratio."""
     found = view.ratio(candidate)
     if found is not None:
-        return ends(found)
-    return "base" if view.build(candidate) == 0 and row.qps else ""
+        return between(found)
+    return "baseline" if view.build(candidate) == 0 and row.qps else ""
 
 
 def build_cell(view: View, candidate: int, row: Row) -> str:
     """What building it took."""
     if row.builds > 1:
-        return f"{row.builds}: {spent(row.build_seconds)}"
-    return "kept" if row.reused else spent(row.build_seconds) if row.build_seconds else ""
+        return f"{row.builds}: {brief(row.build_seconds)}"
+    return "kept" if row.reused else brief(row.build_seconds) if row.build_seconds else ""
+
+
+def brief(seconds: float) -> str:
+    """A length of time in a narrow column: 0.4 s, 12 s, 3:25."""
+    return duration(seconds) if seconds < 59.5 else clock(seconds)
 
 
 def chance_cell(view: View, candidate: int, row: Row) -> str:
@@ -72,7 +75,7 @@ def state_cell(view: View, candidate: int, row: Row) -> str:
 COMMIT = Column("commit", 10, lambda view, candidate, row: row.commit.short)
 DATE = Column("date", 10, lambda view, candidate, row: row.commit.date[:10])
 SUBJECT = Column("subject", 14, lambda view, candidate, row: row.commit.subject)
-RATE = Column("QPS", 9, lambda view, candidate, row: rate(median(row.shown)) if row.shown else "", right=True)
+RATE = Column("QPS", 9, lambda view, candidate, row: figure(median(row.shown)) if row.shown else "", right=True)
 RATIO = Column("rQPS", 5, ratio_cell, right=True)
 INTERVAL = Column("95 % interval", 13, interval_cell)
 BUILD = Column("build", 6, build_cell, right=True)
@@ -84,19 +87,19 @@ SHOWN = (COMMIT, DATE, SUBJECT, RATE, RATIO, INTERVAL, BUILD, RUNS, CHANCE, STAT
 NEEDED = (COMMIT, RATIO, INTERVAL, STATE, RUNS, CHANCE, BUILD, SUBJECT, DATE, RATE)  # what is left out last comes first
 
 
-def table(view: View, width: int, rows: int, glyphs: Glyphs) -> list[Text]:
+def table(view: View, width: int, rows: int) -> list[Text]:
     """A header and at most ``rows`` further lines of at most ``width`` columns."""
     if not view.rows:
         return []
     widths = chosen(width)
-    titles = (cut(title(view, column), size, column.right, glyphs) for column, size in widths.items())
-    lines = [Text((" " * GAP).join(titles).rstrip(), "dim")]
+    titles = (aligned(title(view, column), size, right=column.right) for column, size in widths.items())
+    lines = [Text(GAP.join(titles).rstrip(), "dim")]
     candidates = sorted(view.rows)
     hidden = 0
     if len(candidates) > rows:
         kept = most_telling(view, max(1, rows - 1))
         hidden, candidates = len(candidates) - len(kept), kept
-    lines += [line(view, candidate, widths, glyphs) for candidate in candidates]
+    lines += [line(view, candidate, widths) for candidate in candidates]
     if hidden and rows > 1:
         lines.append(Text(f"and {hidden} more", "dim"))
     return lines
@@ -110,12 +113,12 @@ def title(view: View, column: Column) -> str:
 def chosen(width: int) -> dict[Column, int]:
     """The columns that fit, with their widths; what room is left goes to the subject, then to the state."""
     fitting: list[Column] = []
-    used = -GAP
+    used = -len(GAP)
     for column in NEEDED:
         more = SUBJECT_FAIR if column is RATE else 0
-        if used + GAP + column.width + more <= width or not fitting:
+        if used + len(GAP) + column.width + more <= width or not fitting:
             fitting.append(column)
-            used += GAP + column.width
+            used += len(GAP) + column.width
     spare = max(0, width - used)
     widths = {column: column.width for column in SHOWN if column in fitting}
     if SUBJECT in widths:
@@ -141,25 +144,17 @@ def most_telling(view: View, rows: int) -> list[int]:
     return sorted(sorted(view.rows, key=telling)[:rows])
 
 
-def line(view: View, candidate: int, widths: dict[Column, int], glyphs: Glyphs) -> Text:
+def line(view: View, candidate: int, widths: dict[Column, int]) -> Text:
     """One row."""
     row = view.rows[candidate]
     what = side(view, candidate)
     text = Text()
     for place, (column, size) in enumerate(widths.items()):
         style = STYLES[what] if what is not None and column in (STATE, RATIO) else ""
-        text.append(" " * GAP if place else "")
+        text.append(GAP if place else "")
         cell = column.cell(view, candidate, row)
         if column is STATE and cell_len(cell) > size:
             cell = cell.partition(",")[0]
-        text.append(cut(cell, size, column.right, glyphs), style)
+        text.append(aligned(cell, size, right=column.right), style)
     text.rstrip()
     return text
-
-
-def cut(text: str, width: int, right: bool, glyphs: Glyphs) -> str:
-    """``text`` in exactly ``width`` columns of the terminal."""
-    long = cell_len(text)
-    if long > width:
-        return set_cell_size(text, width - 1) + glyphs.cut
-    return " " * (width - long) + text if right else text + " " * (width - long)

@@ -1,4 +1,4 @@
-"""A verdict in words, and as an exit status. Every view and report tells it with these sentences."""
+"""A verdict as sentences, the same in every view and report, and as an exit status."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,16 +8,19 @@ from perfbisect.core.domain.orders import (
     Effect,
     Found,
     Inconclusive,
-    Interval,
     NotReproduced,
+    Purpose,
     Several,
     Step,
     Unsettled,
     Verdict,
 )
-from perfbisect.wording.text import chance, percent
+from perfbisect.wording.quantities import chance, change, percent, ratio
+from perfbisect.wording.text import cited, listed, metric_title
 
 CommitOf = Callable[[int], Commit]
+
+PURPOSES = {Purpose.ENDS: "the ends", Purpose.SEARCH: "search", Purpose.CONFIRM: "confirmation"}
 
 LISTED = 10  # candidates of an inconclusive hunt that are listed before the rest is summed up
 LIKELY = 0.5  # probability of more than one change from which a culprit is spoken of with an "if"
@@ -76,8 +79,8 @@ def sentences(verdict: Verdict, commit_of: CommitOf, metric: str) -> tuple[str, 
 def found(step: Step, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
     """The culprit, what it did, and what it was compared with."""
     return (
-        f"The culprit is {told(commit_of(step.candidate))}: {chance(step.probability)} sure.",
-        f"{title(metric)} after it is {ratio(step.ratio)} of what it was before it: {change(step.ratio.middle)}.",
+        f"The culprit is {cited(commit_of(step.candidate))}: {chance(step.probability)} sure.",
+        f"{metric_title(metric)} after it is {ratio(step.ratio)} of what it was before it: {change(step.ratio.middle)}.",
         *elsewhere(step.effects),
         proof(step, commit_of),
         *prior(step),
@@ -104,9 +107,9 @@ def several(verdict: Several, commit_of: CommitOf, metric: str) -> tuple[str, ..
     steps, improvements, unsettled = verdict.steps, verdict.improvements, verdict.unsettled
     many = f"{len(steps)} changes" if len(steps) != 1 else "One change"
     apart = "One improvement" if len(improvements) == 1 else f"{len(improvements)} improvements"
-    lines = [f"{many} of {title(metric)} in the range, oldest first:"] if steps else []
+    lines = [f"{many} of {metric_title(metric)} in the range, oldest first:"] if steps else []
     if not steps:
-        lines.append(f"No change of {title(metric)} for the worse was found in the range.")
+        lines.append(f"No change of {metric_title(metric)} for the worse was found in the range.")
     lines += entries(steps, commit_of)
     if improvements:
         lines += [f"{apart} besides, for which nobody is to blame:", *entries(improvements, commit_of)]
@@ -143,7 +146,7 @@ def left_open(one: Unsettled, commit_of: CommitOf) -> list[str]:
 def listing(known: Inconclusive, commit_of: CommitOf) -> list[str]:
     """The suspects of a set, a line each; the least probable ones of many together."""
     pairs = list(zip(known.candidates, known.probabilities, strict=True))
-    lines = [f"  {chance(p):>6}  {told(commit_of(candidate))}" for candidate, p in pairs[:LISTED]]
+    lines = [f"  {chance(p):>6}  {cited(commit_of(candidate))}" for candidate, p in pairs[:LISTED]]
     if rest := pairs[LISTED:]:
         lines.append(f"  {chance(sum(p for _, p in rest)):>6}  the {len(rest)} others together")
     return lines
@@ -152,7 +155,7 @@ def listing(known: Inconclusive, commit_of: CommitOf) -> list[str]:
 def entries(steps: Sequence[Step], commit_of: CommitOf) -> list[str]:
     """One line for each step."""
     return [
-        f"  {told(commit_of(step.candidate))}: {change(step.ratio.middle)}, {ratio(step.ratio)},"
+        f"  {cited(commit_of(step.candidate))}: {change(step.ratio.middle)}, {ratio(step.ratio)},"
         f" {chance(step.probability)} sure."
         for step in steps
     ]
@@ -165,7 +168,7 @@ def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> 
             "Not reproduced: good and bad are the same binary, or differ in nothing that the recipe builds.",
             "To hunt what changed between them, use a recipe or a variant that builds it.",
         )
-    ends = f"{title(metric)} of bad is {ratio(verdict.ratio)} of that of good"
+    ends = f"{metric_title(metric)} of bad is {ratio(verdict.ratio)} of that of good"
     if not verdict.ratio.low <= 1 <= verdict.ratio.high:
         return (
             f"Not reproduced: {ends}, {change(verdict.ratio.middle)}.",
@@ -174,7 +177,7 @@ def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> 
             "If good and bad were swapped, put the older revision first; to hunt this change, use --direction any.",
         )
     return (
-        f"Not reproduced: on this host the two ends are not shown to differ in {title(metric)}.",
+        f"Not reproduced: on this host the two ends are not shown to differ in {metric_title(metric)}.",
         f"{ends}.",
         *elsewhere(verdict.effects),
         f"A change of {percent(verdict.detectable)} or more would have been seen.",
@@ -196,7 +199,7 @@ def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tup
             f"If one alone is to blame, it is {sure}",
         ]
     known = math.isfinite(verdict.ratio.high)
-    ends = f"{title(metric)} of bad is {ratio(verdict.ratio)} of that of good: {change(verdict.ratio.middle)}."
+    ends = f"{metric_title(metric)} of bad is {ratio(verdict.ratio)} of that of good: {change(verdict.ratio.middle)}."
     return (
         f"Inconclusive: {reason}.",
         ends if known else "How bad compares with good is not known.",
@@ -220,39 +223,3 @@ def proof(step: Step, commit_of: CommitOf) -> str:
         who = "its nearest tested ancestor" if len(others) == 1 else "its nearest tested ancestors"
         against.append(f"{listed(others)}, {who} in place of {'a parent' if real else 'parents'} without a measurement")
     return f"Proven against {', and '.join(against)}, with runs taken in turns."
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names in a sentence."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def told(commit: Commit) -> str:
-    """A commit in a sentence: hash, day and subject, as far as they are known."""
-    about = ", ".join(part for part in (commit.date, f"“{commit.title}”" if commit.subject else "") if part)
-    return f"{commit.short} ({about})" if about else commit.short
-
-
-def title(metric: str) -> str:
-    """The metric as it is written in a sentence."""
-    return "QPS" if metric == "qps" else metric
-
-
-def ratio(interval: Interval) -> str:
-    """A ratio with its interval: 0.712 (0.698 to 0.726); a tiny one in three digits of its own."""
-    middle, low, high = (
-        f"{value:.3f}" if value >= 0.0995 else f"{value:.3g}"
-        for value in (interval.middle, interval.low, interval.high)
-    )
-    return f"{middle} ({low} to {high})"
-
-
-def change(middle: float) -> str:
-    """A ratio as people say it: a drop of 29 %, a drop to 1/1,600, a rise to 12 times."""
-    if abs(middle - 1) < 0.0005:
-        return "no change"
-    if 0 < middle < 0.1:
-        return f"a drop to 1/{1 / middle:,.0f}"
-    if middle >= 10:
-        return f"a rise to {middle:,.0f} times"
-    return f"{'a drop' if middle < 1 else 'a rise'} of {percent(abs(middle - 1))}"

@@ -100,7 +100,8 @@ def as_object(facts: "HostFacts | None", found: Sequence["Finding"]) -> str:
 def lines(name: str, facts: "HostFacts | None", found: Sequence["Finding"]) -> Iterator[str]:
     """The host, each finding with what mends it below, and what it comes to."""
     from perfbisect.lab.checks.finding import Level
-    from perfbisect.wording.text import count, printable
+    from perfbisect.wording.quantities import count
+    from perfbisect.wording.text import printable
 
     if facts:
         size = f"{count(facts.cores, 'core')}, {facts.memory_mib / 1024:.0f} GiB"

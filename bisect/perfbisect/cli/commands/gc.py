@@ -99,8 +99,8 @@ def lines(
     host: str, gone: "Sequence[Item]", found: "Sequence[Item]", limit: int, pinned: frozenset[str], dry_run: bool
 ) -> Iterator[str]:
     """What went, or would go; the kinds of which there are many in one line each."""
-    from perfbisect.report.table import table
-    from perfbisect.report.words import moment
+    from perfbisect.wording.quantities import moment
+    from perfbisect.wording.table import table
 
     head = ("last used", "size", "what")
     many = ("jobs", "logs")

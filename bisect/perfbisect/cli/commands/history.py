@@ -46,7 +46,7 @@ def history(history: Path | None, as_json: bool) -> None:
 
 def listing(done: Sequence[Listed | ListedTrial]) -> str:
     """The table of what was done."""
-    from perfbisect.report.table import table
+    from perfbisect.wording.table import table
     from perfbisect.wording.text import printable
 
     if not done:
@@ -63,8 +63,8 @@ def listing(done: Sequence[Listed | ListedTrial]) -> str:
 
 def row(hunt: Listed) -> tuple[str, ...]:
     """One line of the table."""
-    from perfbisect.report.words import MISSING, moment
-    from perfbisect.wording.text import chance, printable
+    from perfbisect.wording.quantities import MISSING, chance, moment
+    from perfbisect.wording.text import printable
 
     return (
         str(hunt.id),
@@ -83,8 +83,8 @@ def row(hunt: Listed) -> tuple[str, ...]:
 
 def trial_row(trial: ListedTrial) -> tuple[str, ...]:
     """One line of the table, for builds that were measured without a search."""
-    from perfbisect.report.words import MISSING, moment
-    from perfbisect.wording.text import count, printable
+    from perfbisect.wording.quantities import MISSING, count, moment
+    from perfbisect.wording.text import printable
 
     first, *others = trial.workloads
     return (

@@ -75,7 +75,7 @@ def csv_lines(answer: Answer) -> Iterator[str]:
 
 def table_lines(answer: Answer) -> Iterator[str]:
     """Columns that line up, numbers on the right."""
-    from perfbisect.report.table import table
+    from perfbisect.wording.table import table
     from perfbisect.wording.text import printable
 
     rows = list(answer.rows)

@@ -47,7 +47,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     from perfbisect.repository.describe import describe
     from perfbisect.repository.resolve import open_repository
     from perfbisect.store.history import History
-    from perfbisect.wording.text import chance
+    from perfbisect.wording.quantities import chance
     from perfbisect.wording.verdicts import exit_status, sentences
 
     with closing(History.open(history, read_only=True)) as store:

@@ -52,9 +52,10 @@ def say(text: str) -> None:
 
 def table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows in aligned columns."""
+    from perfbisect.wording.table import columns
+
     if not rows:
         click.echo("none", err=True)
         return
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for line in columns(rows):
+        say(line)

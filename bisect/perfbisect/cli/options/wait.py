@@ -31,7 +31,7 @@ def patience(wait: bool) -> "Waiting | None":
                 "\r\x1b[K" if sys.stderr.isatty() else "The host is free now.", nl=not sys.stderr.isatty(), err=True
             )
         elif sys.stderr.isatty():
-            from perfbisect.ui.words import clock
+            from perfbisect.wording.quantities import clock
 
             line = f"{clock(time.monotonic() - began)} waiting for {owner}"
             click.echo(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", nl=False, err=True)

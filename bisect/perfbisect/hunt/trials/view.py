@@ -8,7 +8,7 @@ import click
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import UNITS, value
-from perfbisect.ui.words import rate
+from perfbisect.wording.quantities import figure
 from perfbisect.wording.text import advised, printable
 
 
@@ -55,7 +55,9 @@ class Lines:
         self.done += 1
         if not self.quiet:
             found = value(run, self.metric)
-            told = f"{rate(found)} {UNITS.get(self.metric, self.metric)}" if found is not None else f"no {self.metric}"
+            told = (
+                f"{figure(found)} {UNITS.get(self.metric, self.metric)}" if found is not None else f"no {self.metric}"
+            )
             click.echo(f"  run {self.done} of {self.runs}  {told}", err=True)
 
     def warn(self, warned: Warned) -> None:

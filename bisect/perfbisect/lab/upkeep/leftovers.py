@@ -8,7 +8,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.build.pipeline import PREFIX
 from perfbisect.lab.measure import visit
 from perfbisect.lab.server import service
-from perfbisect.wording.verdicts import listed
+from perfbisect.wording.text import listed
 
 KEPT = 100  # logs of failed builds, and as many jobs that failed or were interrupted
 

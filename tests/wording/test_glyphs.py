@@ -5,7 +5,7 @@ from dataclasses import astuple
 import pytest
 from rich.cells import cell_len
 
-from perfbisect.ui.glyphs import ASCII, UNICODE, bar, glyphs_for, sparkline, writable
+from perfbisect.wording.glyphs import ASCII, UNICODE, bar, glyphs_for, sparkline, writable
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_both_sets_have_the_same_shape() -> None:
         assert cell_len(one) == len(one) and (len(one) == len(other) or one == UNICODE.arrow)
 
 
-def test_text_keeps_its_length_when_it_is_made_writable() -> None:
+def test_replaced_signs_keep_the_length() -> None:
     text = "“Füße” · 日本 … ok"
     assert writable(text, "utf-8") == text
     assert writable(text, "ascii") == '"F??e" | ?? ~ ok'

@@ -1,0 +1,111 @@
+"""Quantities as every output writes them. Light to import: `bisect history` must answer at once."""
+
+import math
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from perfbisect.core.domain.policy import CAP
+
+if TYPE_CHECKING:
+    from perfbisect.core.domain.orders import Interval
+
+MISSING = "–"
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun: 1 run, 2,300 runs."""
+    return f"{number:,} {noun if number == 1 else noun + 's'}"
+
+
+def figure(value: float | None) -> str:
+    """A measured value in three digits or more: 12,345, 87.1, 0.442; a dash for None."""
+    if value is None:
+        return MISSING
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:#.3g}".rstrip(".")
+
+
+def percent(fraction: float) -> str:
+    """A fraction as a percentage of two digits: 0.43 %, 2.1 %, 29 %."""
+    return f"{fraction:.{2 if fraction < 0.00995 else 1 if fraction < 0.0995 else 0}%}".replace("%", " %")
+
+
+def share(fraction: float | None) -> str:
+    """A fraction as a whole percentage: 82 %; a dash for None."""
+    return MISSING if fraction is None else f"{100 * fraction:.0f} %"
+
+
+def chance(probability: float) -> str:
+    """A probability as a percentage, never 0 and never above the cap: 97 %, 99.5 %, <0.1 %."""
+    if probability < 0.001:
+        return "<0.1 %"
+    if probability >= 0.99:
+        return f"{math.floor(1000 * min(probability, CAP) + 1e-9) / 10:.1f} %"
+    return f"{100 * probability:.1f} %" if probability < 0.0995 else share(probability)
+
+
+def between(interval: "Interval | None") -> str:
+    """The ends of an interval of ratios: 0.698–0.726; a dash for None."""
+    return MISSING if interval is None else f"{_ratio(interval.low)}–{_ratio(interval.high)}"
+
+
+def ratio(interval: "Interval") -> str:
+    """A ratio with its interval: 0.712 (0.698–0.726)."""
+    return f"{_ratio(interval.middle)} ({between(interval)})"
+
+
+def _ratio(value: float) -> str:
+    """Three decimals, or three digits where that would be too few."""
+    return f"{value:.3f}" if value >= 0.0995 else f"{value:.3g}"
+
+
+def change(ratio: float) -> str:
+    """A ratio in words: a drop of 29 %, a drop to 1/1,600, a rise to 12 times."""
+    if abs(ratio - 1) < 0.0005:
+        return "no change"
+    if 0 < ratio < 0.1:
+        return f"a drop to 1/{1 / ratio:,.0f}"
+    if ratio >= 10:
+        return f"a rise to {ratio:,.0f} times"
+    return f"{'a drop' if ratio < 1 else 'a rise'} of {percent(abs(ratio - 1))}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in a sentence: 0.4 s, 31 s, 12 min 5 s, 3 h 20 min."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def clock(seconds: float) -> str:
+    """A length of time that is still growing, or that a narrow column shows: 0:07, 12:30, 1:02:03."""
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def estimate(minutes: float) -> str:
+    """An estimated length of time, rounded to what is known of it: under a minute, about 4 min, about 1 h 20 min."""
+    if minutes < 0.75:
+        return "under a minute"
+    if minutes < 59.5:
+        step = 1 if minutes < 10 else 5
+        return f"about {round(minutes / step) * step} min"
+    hours, rest = divmod(round(minutes / 10) * 10, 60)
+    return f"about {hours} h {rest} min" if rest and hours < 10 else f"about {round(minutes / 60)} h"
+
+
+def moment(at: float) -> str:
+    """Local day and time of seconds since the epoch: 2023-11-14 22:13."""
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")
+
+
+def time_of_day(at: float) -> str:
+    """Local time of seconds since the epoch: 22:13:20."""
+    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
