@@ -67,12 +67,12 @@ CONFIRMING = """\
  bad65bb71f  Cache the cursor be…  1.005  0.985–1.025     2.0 s     2           good
  333c20c9bf  Move free pages in…   1.005  0.985–1.025     4.0 s     2           good
  f33af3259d  Remove rows that an…  1.001  0.981–1.022     2.0 s     2           good
- 1d8d92bf57  Split the latch of …  0.583  0.572–0.594     3.0 s     2     97 %  measuring
+ 1d8d92bf57  Split the latch of…   0.583  0.572–0.594     3.0 s     2     97 %  measuring
  c9a9de989a  Remove keys with th…  0.585  0.574–0.597     4.0 s     2           bad
- 28dca7b380  Move keys with the …  0.577  0.568–0.587     9.0 s     3           bad
+ 28dca7b380  Move keys with the…   0.577  0.568–0.587     9.0 s     3           bad
 
  leading  1d8d92bf57  97 %  Split the latch of a page and the latch of its parent
- bad is 0.580 of good (0.549–0.611) · noise 1.2 % · 95 % within 1 candidate
+ bad is 0.580 (0.549–0.611) of good · noise 1.2 % · 95 % within 1 candidate
 
  ! The governor is powersave. Run: cpupower frequency-set -g performance
  ! the host drifts; builds are compared only with neighbours in time
