@@ -1,0 +1,89 @@
+"""The documentation agrees with the repository: links, paths, options and the commands of the hooks."""
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from perfbisect.cli.main import VERBS, bisect
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "bisect" / "perfbisect"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+# A file below one of the repository's folders, or below the package: `lab/build/pipeline.py`, `core/search/`.
+TREES = ("bisect", "benchmarks", "builders", "workloads", "tests", "docs", "setup", ".ci")
+ROOMS = tuple(path.name for path in PACKAGE.iterdir() if path.is_dir())
+PATH = re.compile(rf"`((?:{'|'.join(map(re.escape, TREES + ROOMS))})/[\w./-]*|[\w/]+\.py)`")
+DOTTED = re.compile(r"\bperfbisect(?:\.\w+)+")
+
+
+def prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return FENCE.sub("", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """The fragments of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def exists(path: str) -> bool:
+    """A path of the repository or of the package; a word in capitals, as in builders/NAME/, may be any name."""
+    pattern = re.sub(r"[A-Z]{3,}", "*", path.rstrip("/"))
+    return any(True for folder in (ROOT, PACKAGE) for _ in folder.glob(pattern))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_resolve(page: Path) -> None:
+    broken = []
+    for target in LINK.findall(prose(page)):
+        if "://" in target:
+            continue
+        name, _, fragment = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        if not file.exists() or (fragment and fragment not in anchors(file)):
+            broken.append(target)
+    assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_and_modules_exist(page: Path) -> None:
+    text = prose(page)
+    missing = [path for path in PATH.findall(text) if not exists(path)]
+    for name in DOTTED.findall(text):
+        path = "/".join(name.split(".")[1:])
+        if not exists(path) and not exists(f"{path}.py"):
+            missing.append(name)
+    assert not missing
+
+
+def test_a_missing_file_would_be_noticed() -> None:
+    named = PATH.findall(
+        "`core/search/no_such.py` `levels.py` `builders/NAME` `builders/NAME/no.toml` `lab/` `--metric` `v1.0`"
+    )
+    assert named == ["core/search/no_such.py", "levels.py", "builders/NAME", "builders/NAME/no.toml", "lab/"]
+    assert [exists(path) for path in named] == [False, False, True, False, True]
+
+
+def test_options_named_on_the_page_of_commands_exist() -> None:
+    known = {"--help"}
+    for verb in VERBS:
+        command = bisect.get_command(click.Context(bisect), verb)
+        assert command is not None
+        known |= {name for parameter in command.params for name in parameter.opts}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", prose(ROOT / "docs" / "commands.md")))
+    assert named
+    assert named <= known
+
+
+def test_the_hooks_run_what_make_lint_runs() -> None:
+    recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe
+    lint = [shlex.split(line) for line in recipe[1].replace("$(VENV)", ".venv").splitlines()]
+    hooks = re.findall(r"^ +entry: (.+)$", (ROOT / ".pre-commit-config.yaml").read_text(), re.MULTILINE)
+    assert [shlex.split(entry) for entry in hooks] == lint
