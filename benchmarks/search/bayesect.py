@@ -13,7 +13,7 @@ import numpy as np
 from credit import along_the_trunk
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.orders import Found, Inconclusive, Step, Verdict
+from perfbisect.core.domain.orders import Found, Inconclusive, Reason, Step, Verdict
 from perfbisect.core.domain.policy import Policy
 from perfbisect.simulate.git_bisect import UNKNOWN, threshold
 from perfbisect.simulate.graphs import trunk
@@ -47,7 +47,7 @@ def _search(world: World, policy: Policy) -> Verdict:
             enough = int(np.searchsorted(np.cumsum(posterior[order]), 0.9)) + 1
             chosen = order[:enough]
             probabilities = tuple(float(posterior[i]) for i in chosen)
-            return Inconclusive(tuple(line[i] for i in chosen), probabilities, UNKNOWN, "budget")
+            return Inconclusive(tuple(line[i] for i in chosen), probabilities, UNKNOWN, Reason.RUNS_SPENT)
         left = _entropy_left(posterior, slow, fast)
         left[prior == 0] = np.inf  # they cannot be run; the published rule also holds that none of them is the culprit
         tested = int(left.argmin())

@@ -19,7 +19,7 @@ from perfbisect.core.domain.events import (
     RunFinished,
 )
 from perfbisect.core.domain.facts import SkipFacts
-from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Verdict
+from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Reason, Verdict
 from perfbisect.core.domain.policy import Policy
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.loop import Log, SearchProblem, check_base, hunt, replay
@@ -110,7 +110,7 @@ def test_an_end_that_does_not_build_is_told_as_such(history: History) -> None:
     *_, (_, ended) = hunt(quest(names), started(names), log_of(history, names), lambda _: lab)
     assert isinstance(ended, HuntEnded)
     assert isinstance(ended.verdict, Inconclusive)
-    assert "bad end" in ended.verdict.reason
+    assert ended.verdict.reason is Reason.BAD_UNMEASURABLE
 
 
 class Instant(ComputedLab):

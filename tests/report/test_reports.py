@@ -32,6 +32,7 @@ from perfbisect.core.domain.orders import (
     Measure,
     NotReproduced,
     Purpose,
+    Reason,
     Several,
     Share,
     Step,
@@ -126,7 +127,7 @@ def test_interrupted() -> None:
 
 
 def test_inconclusive() -> None:
-    verdict = Inconclusive((8, 7, 9), (0.6, 0.3, 0.06), RATIO, "unbuildable")
+    verdict = Inconclusive((8, 7, 9), (0.6, 0.3, 0.06), RATIO, Reason.UNBUILDABLE)
     story = told(ended(verdict), "inconclusive")
     pinned("inconclusive.txt", terminal.render(story))
     assert [(each.commit.sha, each.probability) for each in story.suspects] == [
@@ -138,7 +139,7 @@ def test_inconclusive() -> None:
 
 def test_commits_that_were_not_built_are_described_by_the_repository(history: History) -> None:
     hunt = sample.begin(history)
-    history.append(hunt, HuntEnded(Inconclusive((3,), (0.9,), RATIO, "budget")), sample.BEGAN)
+    history.append(hunt, HuntEnded(Inconclusive((3,), (0.9,), RATIO, Reason.BUILDS_SPENT)), sample.BEGAN)
     story = read_story(history, hunt, lambda sha: Commit(sha, "2020-01-02", "A. Author", "Known\x1b to git"))
     assert "“Known to git”" in "".join(story.verdict)
     assert story.suspects[0].commit.date == "2020-01-02"
@@ -159,7 +160,7 @@ def test_several() -> None:
 
 
 def test_what_is_left_open_is_in_every_report() -> None:
-    known = Inconclusive((7, 8), (0.6, 0.3), Interval(0.79, 0.8, 0.81), "unbuildable")
+    known = Inconclusive((7, 8), (0.6, 0.3), Interval(0.79, 0.8, 0.81), Reason.UNBUILDABLE)
     steps = (Step(5, 0.96, Interval(0.89, 0.9, 0.91), (0,)),)
     story = told(ended(Several(steps, (), (Unsettled(6, 8, known),))), "unsettled")
     [piece] = story.unsettled

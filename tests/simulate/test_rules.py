@@ -14,6 +14,7 @@ from perfbisect.core.domain.orders import (
     Inconclusive,
     Interval,
     NotReproduced,
+    Reason,
     Several,
     Step,
     Unsettled,
@@ -97,13 +98,13 @@ def found(candidate: int) -> Verdict:
 def every(
     *candidates: int, left: tuple[int, int] | None = None, of: tuple[int, ...] = (), detectable: float = 0.0
 ) -> Several:
-    known = Inconclusive(of, (1.0 / len(of),) * len(of) if of else (), WIDE, "budget")
+    known = Inconclusive(of, (1.0 / len(of),) * len(of) if of else (), WIDE, Reason.BUILDS_SPENT)
     unsettled = (Unsettled(*left, known),) if left else ()
     return Several(tuple(Step(v, 0.97, WIDE, ()) for v in candidates), (), unsettled, detectable)
 
 
 def undecided(*candidates: int) -> Verdict:
-    return Inconclusive(candidates, (), WIDE, "budget")
+    return Inconclusive(candidates, (), WIDE, Reason.BUILDS_SPENT)
 
 
 @pytest.mark.parametrize(("verdict", "judgement"), [
@@ -136,13 +137,13 @@ def test_the_account_of_every_step() -> None:
 def test_the_favourite() -> None:
     assert favourite(every())[0] is None and not is_named(every())
     assert favourite(found(5)) == (5, 0.97)
-    assert favourite(Inconclusive((4, 5), (0.6, 0.3), WIDE, "budget")) == (4, 0.6)
+    assert favourite(Inconclusive((4, 5), (0.6, 0.3), WIDE, Reason.BUILDS_SPENT)) == (4, 0.6)
     assert favourite(undecided(4, 5))[0] is None
     assert favourite(NotReproduced(WIDE, 0.1))[0] is None
 
 
 def test_the_suspects_of_an_undecided_hunt() -> None:
-    assert suspects(Inconclusive((4, 5), (0.6, 0.3), WIDE, "budget")) == ((4, 5), pytest.approx(0.9))
+    assert suspects(Inconclusive((4, 5), (0.6, 0.3), WIDE, Reason.BUILDS_SPENT)) == ((4, 5), pytest.approx(0.9))
     assert suspects(undecided(4, 5)) == suspects(found(4)) == ((), None)
     scenario = Scenario(Graph.line(100), effect=0.05)
     trials = [attempt(scenario, seed, ours, Policy(max_runs=16)) for seed in range(6)]

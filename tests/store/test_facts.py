@@ -7,7 +7,7 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, HuntEnded, RunFinished
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.orders import Inconclusive, Interval, Several, Step, Unsettled
+from perfbisect.core.domain.orders import Inconclusive, Interval, Reason, Several, Step, Unsettled
 from perfbisect.store.history import History
 
 
@@ -30,7 +30,7 @@ def test_several_culprits_oldest_first(told: History) -> None:
 
 def test_a_hunt_that_left_pieces_open_says_so_and_blames_nobody_in_them(told: History) -> None:
     step = Step(2, 0.9, Interval(0.7, 0.8, 0.9), (1,))
-    known = Inconclusive((5, 6), (0.5, 0.4), Interval(0.7, 0.8, 0.9), "unbuildable")
+    known = Inconclusive((5, 6), (0.5, 0.4), Interval(0.7, 0.8, 0.9), Reason.UNBUILDABLE)
     told.append(1, HuntEnded(Several((step,), (), (Unsettled(4, 6, known),))), 9e9)
     assert ask(told, "select reason from verdicts") == [("unbuildable",)]
     assert ask(told, "select culprit from culprits") == [(sample.CANDIDATES[2],)]

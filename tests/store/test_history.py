@@ -38,6 +38,7 @@ from perfbisect.core.domain.orders import (
     Measure,
     NotReproduced,
     Purpose,
+    Reason,
     Several,
     Share,
     Step,
@@ -94,7 +95,7 @@ def test_every_kind_of_event_comes_back(history: History) -> None:
         HuntEnded(Found(step)),
         HuntEnded(Several((step, step))),
         HuntEnded(NotReproduced(step.ratio, 0.02)),
-        HuntEnded(Inconclusive((1, 2), (0.5, 0.4), step.ratio, "budget")),
+        HuntEnded(Inconclusive((1, 2), (0.5, 0.4), step.ratio, Reason.BUILDS_SPENT)),
     ]
     hunt = sample.begin(history)
     for event in told:
@@ -199,7 +200,7 @@ def test_a_hunt_runs_until_it_ends_and_runs_again_when_resumed(history: History)
     hunt = sample.begin(history)
     assert history.listed(hunt).state == "running"
     ratio = Interval(0.9, 1.0, 1.1)
-    history.append(hunt, HuntEnded(Inconclusive((1, 2), (0.5, 0.4), ratio, "budget")), 5.0)
+    history.append(hunt, HuntEnded(Inconclusive((1, 2), (0.5, 0.4), ratio, Reason.BUILDS_SPENT)), 5.0)
     listed = history.listed(hunt)
     assert (listed.state, listed.culprit, listed.probability) == ("inconclusive", sample.CANDIDATES[1], 0.5)
     history.append(hunt, sample.started(resumed=True), 6.0)

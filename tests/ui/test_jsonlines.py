@@ -18,6 +18,7 @@ from perfbisect.core.domain.orders import (
     Measure,
     NotReproduced,
     Purpose,
+    Reason,
     Several,
     Share,
     Step,
@@ -60,9 +61,11 @@ def test_every_event_comes_back(told: Told) -> None:
     "verdict",
     [
         Several((Step(3, 0.97, Interval(0.8, 0.9, 0.95), (2,)),)),
-        Several((), (), (Unsettled(2, 5, Inconclusive((), (), Interval(0.0, 1.0, np.inf), "budget")),), 0.03),
+        Several(
+            (), (), (Unsettled(2, 5, Inconclusive((), (), Interval(0.0, 1.0, np.inf), Reason.BUILDS_SPENT)),), 0.03
+        ),
         NotReproduced(Interval(0.99, 1.0, 1.01), 0.02),
-        Inconclusive((3, 4), (0.5, 0.4), Interval(0.8, 0.9, 0.95), "budget"),
+        Inconclusive((3, 4), (0.5, 0.4), Interval(0.8, 0.9, 0.95), Reason.BUILDS_SPENT),
     ],
 )
 def test_every_verdict_comes_back(verdict: Several | NotReproduced | Inconclusive) -> None:
@@ -139,7 +142,7 @@ def test_any_text_of_a_repository_can_be_written() -> None:
 
 
 def test_what_has_no_bound_comes_back_without_one() -> None:
-    verdict = Inconclusive((), (), Interval(0.0, 1.0, np.inf), "unbuildable")
+    verdict = Inconclusive((), (), Interval(0.0, 1.0, np.inf), Reason.UNBUILDABLE)
     line = encode(HuntEnded(verdict), 1.0)
     assert json.loads(line)["verdict"]["ratio"]["high"] == sys.float_info.max
     assert decode(line) == (HuntEnded(verdict), 1.0)

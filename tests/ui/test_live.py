@@ -15,6 +15,7 @@ from perfbisect.core.domain.orders import (
     Measure,
     NotReproduced,
     Purpose,
+    Reason,
     Several,
     Step,
     Verdict,
@@ -153,7 +154,7 @@ def test_a_small_range_is_drawn_wider() -> None:
     [
         (Several((Step(3, 0.97, Interval(0.8, 0.9, 0.95), (2,)),)), "One change of QPS"),
         (NotReproduced(Interval(0.99, 1.0, 1.01), 0.02), "Not reproduced"),
-        (Inconclusive((3, 4), (0.5, 0.4), Interval(0.8, 0.9, 0.95), "budget"), "one of these 2 commits"),
+        (Inconclusive((3, 4), (0.5, 0.4), Interval(0.8, 0.9, 0.95), Reason.BUILDS_SPENT), "one of these 2 commits"),
     ],
 )
 def test_the_verdict_is_told(views: list[View], verdict: Verdict, words: str) -> None:

@@ -12,7 +12,9 @@ from perfbisect.core.domain.orders import (
     Found,
     Inconclusive,
     Interval,
+    MergeBase,
     NotReproduced,
+    Reason,
     Several,
     Step,
     Unsettled,
@@ -21,7 +23,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.search.decide import decide
 from perfbisect.wording.quantities import ratio
-from perfbisect.wording.verdicts import REASONS, exit_status, sentences
+from perfbisect.wording.verdicts import REASONS, exit_status, sentences, why
 
 DROP = Interval(0.698, 0.712, 0.726)
 SAME = Interval(0.991, 0.998, 1.005)
@@ -96,11 +98,26 @@ def test_ends_that_differ_the_other_way_are_not_said_to_be_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "words"), [("cosmic rays", "cosmic rays"), ("the budget of 8 runs is used up", "budget of 8 runs")]
+    ("reason", "detail", "sentence"),
+    [
+        (Reason.RECORDED, "cosmic rays", "cosmic rays"),
+        (Reason.RUNS_SPENT, 8.0, "the budget of 8 runs is used up"),
+        (Reason.MINUTES_SPENT, 1.5, "the budget of 1.5 minutes is used up"),
+        (
+            Reason.MERGE_BASE,
+            MergeBase("ab", "cd", Inconclusive((), (), SAME, Reason.RUNS_SPENT, detail=9.0)),
+            (
+                "the merge base ab is not shown to be as fast as good cd: QPS of good is 0.998 (0.991–1.005) of that of the"
+                " merge base, and the budget of 9 runs is used up"
+            ),
+        ),
+    ],
 )
-def test_inconclusive_gives_the_set_and_the_reason(reason: str, words: str) -> None:
-    said = sentences(Inconclusive((5, 6), (0.6, 0.38), DROP, reason), commit_of, "qps")
-    assert words in said[0]
+def test_inconclusive_gives_the_set_and_the_reason(
+    reason: Reason, detail: float | MergeBase | str, sentence: str
+) -> None:
+    said = sentences(Inconclusive((5, 6), (0.6, 0.38), DROP, reason, detail=detail), commit_of, "qps")
+    assert said[0] == f"Inconclusive: {sentence}."
     assert said[2:] == (
         "The culprit is one of these 2 commits, 98 % sure:",
         "    60 %  0505050505 (2021-10-13, “Change 5”)",
@@ -108,8 +125,17 @@ def test_inconclusive_gives_the_set_and_the_reason(reason: str, words: str) -> N
     )
 
 
+def test_every_reason_has_a_sentence() -> None:
+    for reason in Reason:
+        detail = {
+            Reason.RECORDED: "text",
+            Reason.MERGE_BASE: MergeBase("ab", "cd", Inconclusive((), (), SAME, Reason.TOO_NOISY)),
+        }
+        assert why(Inconclusive((), (), SAME, reason, detail=detail.get(reason)), "qps")
+
+
 def test_ends_that_were_not_both_measured_are_not_compared() -> None:
-    said = tell(Inconclusive((1, 2), (0.5, 0.5), Interval(0.0, 1.0, math.inf), "the bad end cannot be measured"))
+    said = tell(Inconclusive((1, 2), (0.5, 0.5), Interval(0.0, 1.0, math.inf), Reason.BAD_UNMEASURABLE))
     assert "How bad compares with good is not known." in said and "inf" not in said
 
 
@@ -124,25 +150,30 @@ def test_where_an_end_was_not_measured_nobody_is_suspected() -> None:
 
 
 def test_inconclusive_sums_up_a_long_list() -> None:
-    said = sentences(Inconclusive(tuple(range(1, 41)), (0.025,) * 40, DROP, "budget"), commit_of, "qps")
+    said = sentences(Inconclusive(tuple(range(1, 41)), (0.025,) * 40, DROP, Reason.BUILDS_SPENT), commit_of, "qps")
     assert len(said) == 3 + 10 + 1
     assert said[-1] == "    75 %  the 30 others together"
 
 
 def test_exit_status_of_every_verdict() -> None:
     step = Step(7, 0.97, DROP, (6,))
-    verdicts = [Found(step), Several((step,)), NotReproduced(SAME, 0.02), Inconclusive((), (), SAME, "budget")]
+    verdicts = [
+        Found(step),
+        Several((step,)),
+        NotReproduced(SAME, 0.02),
+        Inconclusive((), (), SAME, Reason.BUILDS_SPENT),
+    ]
     assert [exit_status(verdict) for verdict in verdicts] == [0, 0, 1, 2]
 
 
 def test_what_is_left_open_is_told_beside_the_steps_and_is_no_success() -> None:
     step = Step(7, 0.96, DROP, (6,))
-    stretch = Unsettled(8, 11, Inconclusive((9, 10, 11), (0.4, 0.3, 0.28), DROP, "unbuildable"))
-    spent = Unsettled(11, 20, Inconclusive((), (), SAME, "the budget of builds is used up"))
-    unknown = Unsettled(20, 30, Inconclusive((), (), Interval(0.0, 1.0, math.inf), "the budget of builds is used up"))
+    stretch = Unsettled(8, 11, Inconclusive((9, 10, 11), (0.4, 0.3, 0.28), DROP, Reason.UNBUILDABLE))
+    spent = Unsettled(11, 20, Inconclusive((), (), SAME, Reason.BUILDS_SPENT))
+    unknown = Unsettled(20, 30, Inconclusive((), (), Interval(0.0, 1.0, math.inf), Reason.BUILDS_SPENT))
     verdict = Several((step,), (), (stretch, spent, unknown), 0.034)
     assert exit_status(verdict) == 2
-    why = f"a drop of 29 %, {ratio(DROP)}; {REASONS['unbuildable']}"
+    why = f"a drop of 29 %, {ratio(DROP)}; {REASONS[Reason.UNBUILDABLE]}"
     assert sentences(verdict, commit_of, "qps")[2:] == (
         "3 pieces of the range could not be searched to their ends, and may hold more:",
         f"  after 0808080808, up to 1111111111: {why}; if it is one change, one of these 3, 98 % sure:",
@@ -158,7 +189,7 @@ def test_what_is_left_open_is_told_beside_the_steps_and_is_no_success() -> None:
 
 
 def test_a_set_is_told_with_an_if_where_more_than_one_change_is_likely() -> None:
-    one = Inconclusive((5, 6), (0.6, 0.38), DROP, "budget", several=0.2)
+    one = Inconclusive((5, 6), (0.6, 0.38), DROP, Reason.BUILDS_SPENT, several=0.2)
     assert "The culprit is one of these 2 commits, 98 % sure:" in tell(one)
     more = tell(replace(one, several=0.9))
     assert "More than one commit seems to be to blame." in more

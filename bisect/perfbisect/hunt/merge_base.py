@@ -1,11 +1,10 @@
 """Good is not an ancestor of bad: may their merge base stand in for it?"""
 
-import math
 from collections.abc import Generator
 from dataclasses import replace
 
 from perfbisect.core.domain.events import HuntEnded, HuntStarted, Warned
-from perfbisect.core.domain.orders import UNKNOWN, Found, Inconclusive, NotReproduced
+from perfbisect.core.domain.orders import UNKNOWN, Found, Inconclusive, MergeBase, NotReproduced, Reason
 from perfbisect.core.domain.policy import Direction
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
@@ -13,7 +12,6 @@ from perfbisect.hunt.loop import LabFor, Log, SearchProblem, Told, check_base
 from perfbisect.report.command import made_by
 from perfbisect.wording.quantities import ratio
 from perfbisect.wording.text import metric_title
-from perfbisect.wording.verdicts import REASONS
 
 
 def stands_in(
@@ -40,17 +38,13 @@ def stands_in(
                 f"To hunt the change between them: {made_by(between, log.history.path)}\n"
                 f"To hunt one on bad's own side of the fork: {own_side}",
             )
-        case Inconclusive(reason=reason):
-            known = f"{metric_title(quest.metric)} of good is {ratio(verdict.ratio)} of that of the merge base, and "
-            told = (
-                f"the merge base {base} is not shown to be as fast as good {good}: "
-                f"{known if math.isfinite(verdict.ratio.high) else ''}{REASONS.get(reason, reason)}"
-            )
+        case Inconclusive():
             yield log.append(started)  # the range is what was to be hunted, no more what was compared
             yield log.append(
                 Warned("bad was not measured: the merge base comes first", f"To hunt without good: {own_side}")
             )
-            yield log.append(HuntEnded(Inconclusive((), (), UNKNOWN, told)))
+            compared = MergeBase(base, good, verdict)
+            yield log.append(HuntEnded(Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=compared)))
             return False
         case _:
             raise AssertionError(f"one step was hunted, and {verdict} was found")

@@ -28,7 +28,7 @@ from perfbisect.report.hunt_log import Describe, HuntLog, bare
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
 from perfbisect.wording.text import printable
-from perfbisect.wording.verdicts import REASONS, sentences
+from perfbisect.wording.verdicts import sentences, why
 
 SURE = 0.95  # a candidate is said to be on one side from here
 
@@ -174,7 +174,7 @@ def tell(
         verdict=sentences(verdict, lambda node: ledger.commit(span[node]), settings.metric) if verdict else (),
         cases=cases,
         suspects=tuple(suspects(ledger, belief, span)),
-        unsettled=tuple(left_open(ledger, span)),
+        unsettled=tuple(left_open(ledger, span, settings.metric)),
         effect=effect,
         candidates=tuple(candidates(ledger, span, ratios, blamed, effect)),
         warnings=warnings,
@@ -242,7 +242,7 @@ def suspects(ledger: HuntLog, belief: Belief | None, span: Sequence[str], most: 
         yield Suspect(ledger.commit(span[node]), probability)
 
 
-def left_open(ledger: HuntLog, span: Sequence[str]) -> Iterator[LeftOpen]:
+def left_open(ledger: HuntLog, span: Sequence[str], metric: str) -> Iterator[LeftOpen]:
     """The pieces that a hunt for every change could not search to their ends."""
     for one in ledger.verdict.unsettled if isinstance(ledger.verdict, Several) else ():
         pairs = zip(one.known.candidates, one.known.probabilities, strict=True)
@@ -250,7 +250,7 @@ def left_open(ledger: HuntLog, span: Sequence[str]) -> Iterator[LeftOpen]:
             good=ledger.commit(span[one.good]),
             bad=ledger.commit(span[one.bad]),
             ratio=one.known.ratio if math.isfinite(one.known.ratio.high) else None,
-            reason=REASONS.get(one.known.reason, one.known.reason),
+            reason=why(one.known, metric),
             suspects=tuple(Suspect(ledger.commit(span[node]), probability) for node, probability in pairs),
         )
 

@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Step, Verdict
+from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Reason, Step, Verdict
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.ancestry import Reach, reach_of
 from perfbisect.simulate.chance import Purpose, generator
@@ -43,7 +43,7 @@ def blame(candidate: int) -> Found:
 
 def undecided(candidates: Sequence[int]) -> Inconclusive:
     """A set that could not be made smaller."""
-    return Inconclusive(tuple(candidates), (), UNKNOWN, "unbuildable")
+    return Inconclusive(tuple(candidates), (), UNKNOWN, Reason.UNBUILDABLE)
 
 
 def timed(world: World, candidate: int, runs: int) -> list[float]:

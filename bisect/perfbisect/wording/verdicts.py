@@ -8,8 +8,10 @@ from perfbisect.core.domain.orders import (
     Effect,
     Found,
     Inconclusive,
+    MergeBase,
     NotReproduced,
     Purpose,
+    Reason,
     Several,
     Step,
     Unsettled,
@@ -26,24 +28,37 @@ LISTED = 10  # candidates of an inconclusive hunt that are listed before the res
 LIKELY = 0.5  # probability of more than one change from which a culprit is spoken of with an "if"
 
 REASONS = {
-    "unbuildable": "the commits between them do not build or run",
-    "not confirmed": "runs side by side did not confirm the commit that the search pointed to",
-    "too noisy": "not enough runs could tell",
-    "by chance": "the ends may differ by chance; if they do not, the culprit is known",
-    "layout tie": "neighbouring builds differ no more than a change of code layout would make them differ",
-    "base not measured": "it hangs on a branch that began before good, and whether that was as fast as good is not known",
-    "not in bad": "what sets good apart is not part of bad, which began at a commit that differs from good as much",
+    Reason.UNBUILDABLE: "the commits between them do not build or run",
+    Reason.NOT_CONFIRMED: "runs side by side did not confirm the commit that the search pointed to",
+    Reason.TOO_NOISY: "not enough runs could tell",
+    Reason.BY_CHANCE: "the ends may differ by chance; if they do not, the culprit is known",
+    Reason.LAYOUT_TIE: "neighbouring builds differ no more than a change of code layout would make them differ",
+    Reason.BRANCH_POINT_UNKNOWN: (
+        "it depends on a branch that began before good, and whether that was as fast as good is not known"
+    ),
+    Reason.NOT_IN_BAD: (
+        "bad does not contain the change that separates it from good: it began at a commit that differs from good as much"
+    ),
+    Reason.GOOD_UNMEASURABLE: "the good end cannot be measured",
+    Reason.BAD_UNMEASURABLE: "the bad end cannot be measured",
+    Reason.NO_HOST: "no host is left",
+    Reason.BUILDS_SPENT: "the budget of builds is used up",
+    Reason.RUNS_SPENT: "the budget of runs is used up",
+    Reason.MINUTES_SPENT: "the budget of time is used up",
 }
 
-
 HELP = {
-    "too noisy": "What would help: longer runs (--time), a quieter host, or a metric that varies less (instructions/o).",
-    "not confirmed": "What would help: longer runs (--time) or a quieter host.",
-    "by chance": "What would help: longer runs (--time), or another variant, in which chance lays the code out anew.",
-    "layout tie": "What would help: another compiler or variant, which lays the code out anew; runs do not.",
-    "unbuildable": "What would help: a recipe under which these commits build. Where the host was at fault: --retry-failed.",
-    "base not measured": "What would help: a recipe under which the commit that the branch began at builds, or a larger budget.",
-    "not in bad": "To find what makes the difference, hunt between the commit that bad is built on and good.",
+    Reason.TOO_NOISY: "What would help: longer runs (--time), a quieter host, or a metric that varies less (instructions/o).",
+    Reason.NOT_CONFIRMED: "What would help: longer runs (--time) or a quieter host.",
+    Reason.BY_CHANCE: "What would help: longer runs (--time), or another variant, in which chance lays the code out anew.",
+    Reason.LAYOUT_TIE: "What would help: another compiler or variant, which lays the code out anew; runs do not.",
+    Reason.UNBUILDABLE: (
+        "What would help: a recipe under which these commits build. Where the host was at fault: --retry-failed."
+    ),
+    Reason.BRANCH_POINT_UNKNOWN: (
+        "What would help: a recipe under which the commit that the branch began at builds, or a larger budget."
+    ),
+    Reason.NOT_IN_BAD: "To find what makes the difference, hunt between the commit that bad is built on and good.",
 }
 
 
@@ -116,14 +131,14 @@ def several(verdict: Several, commit_of: CommitOf, metric: str) -> tuple[str, ..
     if unsettled:
         pieces, end = ("One piece", "its end") if len(unsettled) == 1 else (f"{len(unsettled)} pieces", "their ends")
         lines.append(f"{pieces} of the range could not be searched to {end}, and may hold more:")
-        lines += [line for one in unsettled for line in left_open(one, commit_of)]
+        lines += [line for one in unsettled for line in left_open(one, commit_of, metric)]
     if verdict.detectable:
         lines.append(f"In the rest of it a change of {percent(verdict.detectable)} or more would have been seen.")
     reasons = dict.fromkeys(one.known.reason for one in unsettled)
     return (*lines, *(HELP[reason] for reason in reasons if reason in HELP))
 
 
-def left_open(one: Unsettled, commit_of: CommitOf) -> list[str]:
+def left_open(one: Unsettled, commit_of: CommitOf, metric: str) -> list[str]:
     """What is known of a piece that could not be searched to its end: a line, and one for each suspect."""
     known = one.known
     if not math.isfinite(known.ratio.high):
@@ -134,11 +149,11 @@ def left_open(one: Unsettled, commit_of: CommitOf) -> list[str]:
         ends = f"{change(known.ratio.middle)}, {ratio(known.ratio)}"
     piece = f"  after {commit_of(one.good).short}, up to {commit_of(one.bad).short}: {ends};"
     if not known.candidates:
-        return [f"{piece} {REASONS.get(known.reason, known.reason)}."]
+        return [f"{piece} {why(known, metric)}."]
     one_of = "this commit" if len(known.candidates) == 1 else f"one of these {len(known.candidates)}"
     sure = f"if it is one change, {one_of}, {chance(sum(known.probabilities))} sure"
     return [
-        f"{piece} {REASONS.get(known.reason, known.reason)}; {sure}:",
+        f"{piece} {why(known, metric)}; {sure}:",
         *(f"  {line}" for line in listing(known, commit_of)),
     ]
 
@@ -188,7 +203,6 @@ def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> 
 
 def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
     """The set that holds the culprit, and why it could not be made smaller."""
-    reason = REASONS.get(verdict.reason, verdict.reason)
     size = len(verdict.candidates)
     many = "this commit" if size == 1 else f"one of these {size} commits"
     sure = f"{many}, {chance(sum(verdict.probabilities))} sure:"
@@ -201,13 +215,32 @@ def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tup
     known = math.isfinite(verdict.ratio.high)
     ends = f"{metric_title(metric)} of bad is {ratio(verdict.ratio)} of that of good: {change(verdict.ratio.middle)}."
     return (
-        f"Inconclusive: {reason}.",
+        f"Inconclusive: {why(verdict, metric)}.",
         ends if known else "How bad compares with good is not known.",
         *elsewhere(verdict.effects),
         *(who if size else ["No commit can be named."]),
         *listing(verdict, commit_of),
         *([HELP[verdict.reason]] if verdict.reason in HELP else []),
     )
+
+
+def why(verdict: Inconclusive, metric: str) -> str:
+    """Why no culprit is named, as a clause."""
+    match verdict.reason, verdict.detail:
+        case Reason.RUNS_SPENT, float(limit):
+            return f"the budget of {limit:g} runs is used up"
+        case Reason.MINUTES_SPENT, float(limit):
+            return f"the budget of {limit:g} minutes is used up"
+        case Reason.MERGE_BASE, MergeBase(commit, good, known):
+            differ = f"{metric_title(metric)} of good is {ratio(known.ratio)} of that of the merge base, and "
+            return (
+                f"the merge base {commit} is not shown to be as fast as good {good}: "
+                f"{differ if math.isfinite(known.ratio.high) else ''}{why(known, metric)}"
+            )
+        case Reason.RECORDED, str(text):
+            return text
+        case reason, _:
+            return REASONS[reason]
 
 
 def proof(step: Step, commit_of: CommitOf) -> str:

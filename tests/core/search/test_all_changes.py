@@ -7,7 +7,7 @@ import pytest
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Reading, Skipped
-from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Several
+from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Reason, Several
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.search.all_changes import _halves, _Progress, _Span, _unsettled
 from perfbisect.core.search.decide import decide
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.calibration  # simulates whole hunts
 
 QUIET = Habits(noise=0.003, layout=0.001, outliers=0.0)
 ALL = Policy(all_steps=True)
+SPENT = (Reason.RUNS_SPENT, Reason.BUILDS_SPENT, Reason.MINUTES_SPENT)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_a_step_in_a_stretch_that_does_not_build_is_told_and_the_other_one_named
     assert isinstance(outcome.verdict, Several)
     assert [step.candidate for step in outcome.verdict.steps] == [5]
     [piece] = outcome.verdict.unsettled
-    assert (piece.good, piece.bad, piece.known.reason) == (12, 18, "unbuildable")
+    assert (piece.good, piece.bad, piece.known.reason) == (12, 18, Reason.UNBUILDABLE)
     assert set(piece.known.candidates) == STRETCH | {18}
     assert np.isclose(np.log(piece.known.ratio.middle), steps[15], atol=0.02)
     assert exit_status(outcome.verdict) == 2
@@ -167,7 +168,7 @@ def test_what_the_budget_left_unsearched_is_told_beside_what_was_found(budget: d
     assert isinstance(verdict, Several)
     assert [step.candidate for step in verdict.steps] == [10]
     assert any(piece.good < 25 <= piece.bad for piece in verdict.unsettled)
-    assert all("budget" in piece.known.reason for piece in verdict.unsettled)
+    assert all(piece.known.reason in SPENT for piece in verdict.unsettled)
     assert exit_status(verdict) == 2
 
 
@@ -193,7 +194,7 @@ def test_named_steps_are_steps_and_large_ones_are_named_or_lie_in_what_is_left_o
             unbuildable=stretch, seed=seed,
         )  # fmt: skip
         verdict = hunt(world, replace(ALL, max_builds=9 if seed % 3 == 1 else 0)).verdict
-        assert not isinstance(verdict, Inconclusive) or "budget" in verdict.reason or stretch
+        assert not isinstance(verdict, Inconclusive) or verdict.reason in SPENT or stretch
         total += account(verdict, world, ALL.min_effect)
         wrong += judge(verdict, world) == "wrong"
     assert total.wrong <= 0.05 * (total.right + total.wrong)
@@ -216,7 +217,7 @@ def test_pieces_that_hold_each_other_do_not_explain_each_other_away(middle: int,
     #  0 - 1 - 2 - 3 - 4 - 9 - 10    7 and 8, near the middle of what follows 4, lack 1 to 4
     #   \ 5 - 6 - 7 - 8 /
     graph = Graph.of([(), (0,), (1,), (2,), (3,), (0,), (5,), (6,), (7,), (4, 8), (9,)])
-    doubt = Inconclusive((), (), Interval(0.9, 0.95, 0.99), "too noisy")
+    doubt = Inconclusive((), (), Interval(0.9, 0.95, 0.99), Reason.TOO_NOISY)
     doubts = {_Span(4, 10): doubt, _Span(middle, 10): doubt}
     progress = _Progress(Situation(graph, [], ALL), doubts=doubts, divided=set(doubts))
     assert [(piece.good, piece.bad) for piece in _unsettled(progress)] == told

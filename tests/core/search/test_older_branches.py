@@ -15,6 +15,7 @@ from perfbisect.core.domain.orders import (
     Interval,
     Measure,
     NotReproduced,
+    Reason,
     Several,
     Step,
     Unsettled,
@@ -22,7 +23,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.inference.belief import prior_belief
 from perfbisect.core.search.decide import decide
-from perfbisect.core.search.older_branches import BASE_UNKNOWN, NOT_IN_BAD, branch_points, with_older_branches
+from perfbisect.core.search.older_branches import branch_points, with_older_branches
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.subrange import subrange
 from perfbisect.simulate.graphs import older_branches
@@ -100,7 +101,7 @@ def test_every_change() -> None:
 def test_a_base_that_cannot_be_measured_leaves_its_branch_in_doubt(step: int) -> None:
     verdict = hunted(step, unbuildable=frozenset({1, 2})).verdict
     assert isinstance(verdict, Inconclusive)
-    assert verdict.reason == BASE_UNKNOWN
+    assert verdict.reason is Reason.BRANCH_POINT_UNKNOWN
     assert step in verdict.candidates
 
 
@@ -144,7 +145,7 @@ def test_every_change_keeps_what_hangs_on_no_base_when_the_budget_ends() -> None
 
     def stub(now: Situation) -> Decision:
         lost = {seen.candidate for seen in now.observations if isinstance(seen, Skipped)}
-        left = (Unsettled(0, MERGED, Inconclusive((), (), UNKNOWN, "unbuildable")),) if FORKED in lost else ()
+        left = (Unsettled(0, MERGED, Inconclusive((), (), UNKNOWN, Reason.UNBUILDABLE)),) if FORKED in lost else ()
         return Decision(replace(told[0], steps=told[0].steps[len(left) :], unsettled=left), prior_belief(TWO))
 
     ends: list[Observation] = [Built(0, 9.0), Built(102, 9.0), Reading(0, 0.0, 1.0, 0), Reading(102, -0.1, 2.0, 1)]
@@ -169,7 +170,7 @@ def test_good_that_is_no_part_of_bad() -> None:
     chain = Graph.of([(), (), (1,), *((v,) for v in range(2, 20))], bases=1)
     nothing = hunt(World(chain, {}, QUIET, older={1: -0.05}), Policy()).verdict
     assert isinstance(nothing, Inconclusive)
-    assert (nothing.reason, nothing.candidates) == (NOT_IN_BAD, ())
+    assert (nothing.reason, nothing.candidates) == (Reason.NOT_IN_BAD, ())
     assert isinstance(hunt(World(chain, {}, QUIET, older={1: 0.05}), Policy()).verdict, NotReproduced)
     found = hunt(World(chain, {9: -0.06}, QUIET, older={1: -0.05}), Policy()).verdict
     assert isinstance(found, Found)

@@ -3,7 +3,7 @@
 import pytest
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced
+from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced, Reason
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
@@ -79,7 +79,7 @@ def test_a_culprit_in_an_unbuildable_stretch_is_a_range(culprit: int) -> None:
     outcome = hunt(world, Policy())
     assert isinstance(outcome.verdict, Inconclusive)
     assert set(outcome.verdict.candidates) == set(range(31, 45))
-    assert outcome.verdict.reason == "unbuildable"
+    assert outcome.verdict.reason is Reason.UNBUILDABLE
     assert outcome.builds < 22
 
 
@@ -106,7 +106,7 @@ def test_an_unbuildable_parent_is_vouched_for_by_its_other_child() -> None:
 def test_a_budget_ends_with_an_honest_set(policy: Policy) -> None:
     outcome = hunt(World(Graph.line(500), {123: -0.2}, QUIET, seed=5), policy)
     assert isinstance(outcome.verdict, Inconclusive)
-    assert "budget" in outcome.verdict.reason
+    assert outcome.verdict.reason is Reason.BUILDS_SPENT
     assert 123 in outcome.verdict.candidates
     assert sum(outcome.verdict.probabilities) >= 0.9
     assert outcome.runs <= (policy.max_runs or 1000)
@@ -117,13 +117,13 @@ def test_a_budget_ends_with_an_honest_set(policy: Policy) -> None:
 def test_an_end_that_does_not_build(end: int) -> None:
     outcome = hunt(World(Graph.line(30), {7: -0.2}, QUIET, unbuildable=frozenset({end})), Policy())
     assert isinstance(outcome.verdict, Inconclusive)
-    assert "cannot be measured" in outcome.verdict.reason
+    assert outcome.verdict.reason is Reason.BAD_UNMEASURABLE
 
 
 def test_no_runs_are_made_for_what_only_builds_could_tell() -> None:
     quiet = Habits(noise=0.003, layout=0.001, outliers=0.0)
     outcome = hunt(World(Graph.line(64), {20: -0.2, 35: -0.08, 50: -0.1}, quiet, seed=1), Policy(max_builds=7))
     assert isinstance(outcome.verdict, Inconclusive)
-    assert outcome.verdict.reason == "the budget of builds is used up"
+    assert outcome.verdict.reason is Reason.BUILDS_SPENT
     assert set(outcome.verdict.candidates) == {19, 20, 21}
     assert outcome.runs < 40

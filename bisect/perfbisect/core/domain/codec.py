@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.events import Decided, Event, HuntEnded
-from perfbisect.core.domain.fleet import Fleet
-from perfbisect.core.domain.orders import Belief, Decision, Interval, Measure, Order, Purpose
+from perfbisect.core.domain.fleet import ALL_FREE, Fleet
+from perfbisect.core.domain.orders import Belief, Decision, Interval, Measure, Order
+from perfbisect.core.domain.stored import read_fleet, read_verdict, stored_fleet, stored_verdict
 
 EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Order)}
@@ -30,7 +31,8 @@ def encode(event: Event) -> dict[str, Any]:
     """The fields of an event as plain values."""
     match event:
         case Decided(Decision(order, belief), fleet):
-            return {"order": tagged(order), "belief": short(belief), **in_flight(fleet)}
+            others = {"in_flight": stored_fleet(builtins(fleet.busy), fleet.gone)} if fleet != ALL_FREE else {}
+            return {"order": tagged(order), "belief": short(belief), **others}
         case HuntEnded(verdict):
             return {"verdict": tagged(verdict)}
         case _:
@@ -44,7 +46,7 @@ def decode(kind: str, body: dict[str, Any]) -> Event:
         case "Decided":
             body = unbounded(body)
             decision = Decision(untagged(body["order"]), full(body["belief"]))
-            return Decided(decision, fleet_of(msgspec.convert(body.get("in_flight", ()), tuple[Measure, ...])))
+            return Decided(decision, msgspec.convert(read_fleet(body.get("in_flight", [])), Fleet))
         case "HuntEnded":
             match untagged(unbounded(body["verdict"])):
                 case Measure():
@@ -67,31 +69,14 @@ def builtins(value: object) -> Any:
     return msgspec.to_builtins(value, enc_hook=lambda odd: odd.item())
 
 
-def in_flight(fleet: Fleet) -> dict[str, Any]:
-    """The stored form of a fleet: the present orders, and one without runs for each host that is lost."""
-    orders = (*fleet.busy, *(Measure((), Purpose.SEARCH, host) for host in fleet.gone))
-    return {"in_flight": builtins(orders)} if orders else {}
-
-
-def fleet_of(orders: Iterable[Measure]) -> Fleet:
-    """The fleet again."""
-    busy, gone = [], []
-    for order in orders:
-        if order.plan:
-            busy.append(order)
-        else:
-            gone.append(order.host)
-    return Fleet(tuple(busy), tuple(gone))
-
-
 def tagged(order: Order) -> dict[str, Any]:
     """An order or a verdict with the name of its kind."""
-    return {"kind": type(order).__name__, **builtins(order)}
+    return {"kind": type(order).__name__, **stored_verdict(builtins(order))}
 
 
 def untagged(body: dict[str, Any]) -> Order:
     """The order or verdict of the kind that ``body`` names."""
-    return msgspec.convert({key: value for key, value in body.items() if key != "kind"}, ORDERS[body["kind"]])
+    return msgspec.convert(read_verdict(body), ORDERS[body["kind"]])
 
 
 def short(belief: Belief) -> dict[str, Any]:

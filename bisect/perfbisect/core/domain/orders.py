@@ -94,6 +94,26 @@ class NotReproduced:
     effects: tuple[Effect, ...] = ()
 
 
+class Reason(StrEnum):
+    """Why a hunt names no culprit."""
+
+    UNBUILDABLE = "unbuildable"  # the commits between the candidates do not build or run
+    NOT_CONFIRMED = "not confirmed"  # by runs of the culprit and its parents in turns
+    TOO_NOISY = "too noisy"
+    BY_CHANCE = "by chance"  # the ends may differ by chance
+    LAYOUT_TIE = "layout tie"  # neighbours differ no more than by code layout
+    BRANCH_POINT_UNKNOWN = "base not measured"  # whether an older branch started as fast as good is unknown
+    NOT_IN_BAD = "not in bad"  # bad does not contain the change that separates it from good
+    GOOD_UNMEASURABLE = "good not measurable"
+    BAD_UNMEASURABLE = "bad not measurable"
+    NO_HOST = "no host"
+    RUNS_SPENT = "budget of runs"  # detail: the budget
+    BUILDS_SPENT = "budget of builds"
+    MINUTES_SPENT = "budget of minutes"  # detail: the budget
+    MERGE_BASE = "merge base"  # it is not shown to be as fast as good; detail: the comparison
+    RECORDED = "recorded"  # a reason of an earlier version; detail: its text
+
+
 @dataclass(frozen=True, slots=True)
 class Inconclusive:
     """The best honest answer short of a culprit: a set of candidates, most probable first."""
@@ -101,9 +121,19 @@ class Inconclusive:
     candidates: tuple[int, ...]
     probabilities: tuple[float, ...]
     ratio: Interval  # of bad against good
-    reason: str  # "unbuildable", "layout tie", … or in words: one short phrase
+    reason: Reason
     effects: tuple[Effect, ...] = ()
     several: float = 0.0  # probability that there is more than one change; the others presume one
+    detail: "float | MergeBase | str | None" = None  # what it is depends on the reason
+
+
+@dataclass(frozen=True, slots=True)
+class MergeBase:
+    """The comparison of a merge base with good, which is no ancestor of bad; commits as they are shown."""
+
+    commit: str
+    good: str
+    known: Inconclusive  # of the range from the merge base to good
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from perfbisect.core.domain.orders import (
-    UNKNOWN,
     Belief,
     Decision,
     Found,
@@ -19,6 +18,7 @@ from perfbisect.core.domain.orders import (
     Measure,
     NotReproduced,
     Purpose,
+    Reason,
     Several,
     Share,
     Step,
@@ -28,17 +28,16 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.policy import Direction
 from perfbisect.core.inference.ancestry import reach_of
 from perfbisect.core.inference.endpoints import least
-from perfbisect.core.search.budget import NO_BUILDS
 from perfbisect.core.search.build_failures import chance_to_build
 from perfbisect.core.search.confirmation import tested
-from perfbisect.core.search.older_branches import BASE_UNKNOWN, branch_points, with_older_branches
+from perfbisect.core.search.older_branches import branch_points, with_older_branches
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.stopping import UNBUILDABLE, undecided
+from perfbisect.core.search.stopping import no_suspect, undecided
 from perfbisect.core.search.subrange import Subrange, subrange
 
 SMALLEST = 8  # a subrange of fewer candidates than the range has by this factor is not halved
-STUCK = (UNBUILDABLE, BASE_UNKNOWN)  # reasons that no measurement can remove
+STUCK = (Reason.UNBUILDABLE, Reason.BRANCH_POINT_UNKNOWN)  # reasons that no measurement can remove
 LIKELY = 0.5  # probability of a change from which the verdict lists the commits that may have made it
 
 
@@ -64,9 +63,9 @@ class _Progress:
     detectable: float = 0.0  # the smallest change that would have been seen in all those without one
 
     @property
-    def stopped(self) -> str:
+    def stopped(self) -> Reason:
         """The budget that is used up; that of builds where only orders without a build are allowed."""
-        return self.now.budget.spent or NO_BUILDS
+        return self.now.budget.spent or Reason.BUILDS_SPENT
 
     @property
     def changes(self) -> dict[int, float]:
@@ -143,7 +142,7 @@ def _settle(progress: _Progress, part: Subrange, span: _Span, verdict: Verdict) 
         case NotReproduced(ratio, detectable):
             halves = _halves(progress, part)
             if halves is None:
-                progress.doubts[span] = Inconclusive((), (), ratio, progress.stopped)
+                progress.doubts[span] = no_suspect(progress.stopped, progress.now.policy, ratio)
             elif not halves:
                 progress.detectable = max(progress.detectable, detectable)
                 if held := _known_step(progress, part):  # another change must cancel it
@@ -194,12 +193,12 @@ def _around(progress: _Progress, part: Subrange, candidates: Sequence[int]) -> l
 
 def _broken_off(progress: _Progress, part: Subrange, belief: Belief) -> Inconclusive:
     """What is known of a subrange whose next order the budget does not allow."""
-    record = progress.now.record
+    policy, record = progress.now.policy, progress.now.record
     if not record.runs(part.good) or not record.runs(part.bad):
-        return Inconclusive((), (), UNKNOWN, progress.stopped)
+        return no_suspect(progress.stopped, policy)
     if belief.change < LIKELY:
-        return Inconclusive((), (), belief.effect, progress.stopped)
-    verdict = undecided(belief, progress.now.policy, progress.stopped)
+        return no_suspect(progress.stopped, policy, belief.effect)
+    verdict = undecided(belief, policy, progress.stopped)
     return replace(verdict, candidates=part.outer(verdict.candidates))
 
 

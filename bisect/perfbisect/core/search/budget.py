@@ -7,11 +7,9 @@ the runs that have ended count twice until all of it has ended, so a budget is s
 from dataclasses import dataclass, replace
 
 from perfbisect.core.domain.fleet import Fleet
-from perfbisect.core.domain.orders import Inconclusive, Measure, Order, Share
+from perfbisect.core.domain.orders import Inconclusive, Measure, Order, Reason, Share
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.dataset import Record
-
-NO_BUILDS = "the budget of builds is used up"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,13 +21,13 @@ class Budget:
     fleet: Fleet
 
     @property
-    def spent(self) -> str:
-        """The limit of runs or of time that is reached, in words; empty while none is."""
+    def spent(self) -> Reason | None:
+        """The limit of runs or of time that is reached."""
         if self.policy.max_runs and self._runs >= self.policy.max_runs:
-            return f"the budget of {self.policy.max_runs} runs is used up"
+            return Reason.RUNS_SPENT
         if self.policy.max_minutes and self.record.minutes >= self.policy.max_minutes:
-            return f"the budget of {self.policy.max_minutes:g} minutes is used up"
-        return ""
+            return Reason.MINUTES_SPENT
+        return None
 
     @property
     def may_build(self) -> bool:
@@ -38,7 +36,7 @@ class Budget:
 
     def ended(self, order: Order) -> bool:
         """Whether ``order`` is the end of a hunt that would go on if it were allowed to spend more."""
-        return isinstance(order, Inconclusive) and order.reason in (NO_BUILDS, self.spent)
+        return isinstance(order, Inconclusive) and order.reason in (Reason.BUILDS_SPENT, self.spent)
 
     def allows(self, order: Measure) -> bool:
         """Whether ``order`` may be given, if need be with fewer runs (see ``within``)."""

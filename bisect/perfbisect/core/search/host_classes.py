@@ -26,6 +26,7 @@ from perfbisect.core.domain.orders import (
     Measure,
     NotReproduced,
     Order,
+    Reason,
     Several,
     Step,
     Verdict,
@@ -38,7 +39,7 @@ from perfbisect.core.inference.posterior import Posterior
 from perfbisect.core.search.confirmation import pairwise_proofs
 from perfbisect.core.search.next_action import next_action
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.stopping import nothing_found, nothing_known, pointless, undecided
+from perfbisect.core.search.stopping import no_suspect, nothing_found, pointless, undecided
 
 NEVER = 1e-300  # probability of a culprit that a host class rules out
 
@@ -62,7 +63,7 @@ class _HostClass:
 def across_host_classes(now: Situation) -> Decision:
     """The next order, or the verdict. An order for a busy host means that there is nothing to do for the free ones."""
     graph, policy, budget = now.graph, now.policy, now.budget
-    if verdict := pointless(graph, now.record):
+    if verdict := pointless(graph, now.record, policy):
         return Decision(verdict, prior_belief(graph))
     groups = classes(graph, now.record)
     each = _together([_host_class(name, now, groups) for name in dict.fromkeys(policy.kinds)])
@@ -75,7 +76,7 @@ def across_host_classes(now: Situation) -> Decision:
         if isinstance(order, Found):
             return Decision(_with_effects(order, each), belief)
     if spent := budget.spent:
-        stopped = undecided(belief, policy, spent) if _main(each) else nothing_known(spent)
+        stopped = undecided(belief, policy, spent) if _main(each) else no_suspect(spent, policy)
         return Decision(_with_effects(stopped, each), belief)
     measures = [(one, order) for one, order in orders if isinstance(order, Measure)]
     if measures:
@@ -163,7 +164,7 @@ def _belief(graph: Graph, each: Sequence[_HostClass]) -> Belief:
 def _nothing_found(each: Sequence[_HostClass]) -> Verdict:
     main = _main(each)
     if main is None:
-        return nothing_known("no host is left")
+        return no_suspect(Reason.NO_HOST, each[0].now.policy)
     return _with_effects(nothing_found(main.record, main.ends), each)
 
 

@@ -1,15 +1,15 @@
 """The ends differ: confirm what is nearly certain, otherwise learn more, otherwise say what is known."""
 
-from perfbisect.core.domain.orders import Found, Order, Step
+from perfbisect.core.domain.orders import Found, Order, Reason, Step
 from perfbisect.core.domain.policy import CAP
 from perfbisect.core.inference import endpoints
 from perfbisect.core.inference.analysis import Knowledge
 from perfbisect.core.inference.credible_set import Answer, best_answer
 from perfbisect.core.search.acquisition import choose, hopeless
-from perfbisect.core.search.budget import NO_BUILDS, Budget
+from perfbisect.core.search.budget import Budget
 from perfbisect.core.search.confirmation import confirmation, opponents, pairwise_proofs
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.stopping import BY_CHANCE, UNBUILDABLE, nothing_found, undecided
+from perfbisect.core.search.stopping import nothing_found, undecided
 
 DOUBTFUL = 0.5  # probability of any change below which a search that is stuck has found nothing
 SPLIT = 0.05  # builds whose side is less certain than this are what the search is stuck at
@@ -31,16 +31,16 @@ def next_action(known: Knowledge, now: Situation, host: int) -> Order:
     if choice is None or hopeless(
         choice, groups, posterior, record, cost, known.ends.drop, may_build=may_build, asked=asked
     ):
-        reason = BY_CHANCE if answer.probability >= asked else _why_stuck(known, may_build=may_build)
+        reason = Reason.BY_CHANCE if answer.probability >= asked else _why_stuck(known, may_build=may_build)
         return _give_up(known, reason, now.budget)
     return choice.order
 
 
-def _give_up(known: Knowledge, reason: str, budget: Budget) -> Order:
+def _give_up(known: Knowledge, reason: Reason, budget: Budget) -> Order:
     """What can be said although nothing promises more."""
     answer = best_answer(known.groups, known.posterior, known.record, stuck=True)
-    if reason == UNBUILDABLE and answer.probability >= min(known.policy.confidence, CAP):
-        return _conclude(known, answer, budget) or undecided(known.belief, known.policy, BY_CHANCE)
+    if reason is Reason.UNBUILDABLE and answer.probability >= min(known.policy.confidence, CAP):
+        return _conclude(known, answer, budget) or undecided(known.belief, known.policy, Reason.BY_CHANCE)
     if known.posterior.change < DOUBTFUL and known.ends.runs >= 3:
         return nothing_found(known.record, known.ends)
     return undecided(known.belief, known.policy, reason)
@@ -53,17 +53,17 @@ def _conclude(known: Knowledge, answer: Answer, budget: Budget) -> Order | None:
     """
     graph, policy, record, posterior, belief = known.graph, known.policy, known.record, known.posterior, known.belief
     if answer.slow in record.skipped:
-        return undecided(belief, policy, UNBUILDABLE)
+        return undecided(belief, policy, Reason.UNBUILDABLE)
     parents = opponents(graph, record, answer.slow) if answer.certain else (answer.fast,)
     proofs = pairwise_proofs(record, known.levels, answer.slow, parents)
     if (more := confirmation(record, posterior, known.levels.noise, answer.slow, proofs)) is not None:
         if not budget.builds_allowed(more):
-            return undecided(belief, policy, NO_BUILDS)
+            return undecided(belief, policy, Reason.BUILDS_SPENT)
         return more
     if not answer.certain:
-        return undecided(belief, policy, UNBUILDABLE)
+        return undecided(belief, policy, Reason.UNBUILDABLE)
     if not all(proof.proven for proof in proofs):
-        return undecided(belief, policy, "not confirmed")
+        return undecided(belief, policy, Reason.NOT_CONFIRMED)
     stated = min(answer.probability * posterior.change, CAP)
     if stated < min(policy.confidence, CAP):
         if endpoints.settled(known.ends):
@@ -75,15 +75,15 @@ def _conclude(known: Knowledge, answer: Answer, budget: Budget) -> Order | None:
     return Found(Step(answer.slow, stated, weakest.ratio(record.sign), parents, stand_ins, prior))
 
 
-def _why_stuck(known: Knowledge, *, may_build: bool) -> str:
+def _why_stuck(known: Knowledge, *, may_build: bool) -> Reason:
     """Why no measurement promises anything."""
     record, groups, posterior = known.record, known.groups, known.posterior
     if not may_build:
-        return NO_BUILDS
+        return Reason.BUILDS_SPENT
     top = groups.of_class(int(posterior.culprit.argmax()))
     if len(top) > 1 and record.skipped.intersection(top.tolist()):
-        return UNBUILDABLE
+        return Reason.UNBUILDABLE
     likely = [i for i, b in enumerate(record.builds) if SPLIT < float(groups.slow[i] @ posterior.culprit) < 1 - SPLIT]
     fit = posterior.fit
     noisy = any(known.levels.covariance[fit.law, i, i] > fit.layout for i in likely)
-    return "layout tie" if likely and not noisy else "too noisy"
+    return Reason.LAYOUT_TIE if likely and not noisy else Reason.TOO_NOISY

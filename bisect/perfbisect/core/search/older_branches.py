@@ -24,12 +24,12 @@ from perfbisect.core.domain.orders import (
     NotReproduced,
     Order,
     Purpose,
+    Reason,
     Several,
     Step,
 )
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.inference.dataset import Record
-from perfbisect.core.search.budget import NO_BUILDS
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.stopping import undecided
@@ -38,8 +38,6 @@ Hunt = Callable[[Situation], Decision]
 
 DOUBTFUL = 0.6  # probability of more than one change from which branch points are measured
 NEAR = 4  # runs of a host between two that can be compared
-BASE_UNKNOWN = "base not measured"
-NOT_IN_BAD = "not in bad"
 
 
 def with_older_branches(hunt: Hunt, now: Situation) -> Decision:
@@ -160,7 +158,7 @@ def _corrected(
     lost = np.isin(start, unknown)
     lost[-1] = False  # bad was compared with good itself
     for node in np.flatnonzero(lost).tolist():
-        yield Skipped(node, BASE_UNKNOWN)
+        yield Skipped(node, Reason.BRANCH_POINT_UNKNOWN)
     for seen in observations:
         own = int(start[seen.candidate])
         if lost[seen.candidate]:
@@ -180,7 +178,7 @@ def _afforded(decision: Decision, now: Situation) -> Decision:
         return decision
     if budget.allows(order):
         return replace(decision, order=budget.within(order))
-    return replace(decision, order=undecided(decision.belief, now.policy, budget.spent or NO_BUILDS))
+    return replace(decision, order=undecided(decision.belief, now.policy, budget.spent or Reason.BUILDS_SPENT))
 
 
 def _needed(now: Situation, start: NDArray[np.int64], decision: Decision) -> list[int]:
@@ -225,9 +223,9 @@ def _explained(
     )
     order = decision.order
     if isinstance(order, NotReproduced) and (ratio := offsets.get(int(start[-1]))) and _hunted(ratio, policy):
-        order = Inconclusive((), (), ratio, NOT_IN_BAD)
+        order = Inconclusive((), (), ratio, Reason.NOT_IN_BAD)
     elif isinstance(order, Inconclusive) and np.isin(start[list(order.candidates)], unknown).any():
-        order = replace(order, reason=BASE_UNKNOWN)
+        order = replace(order, reason=Reason.BRANCH_POINT_UNKNOWN, detail=None)
     belief = replace(decision.belief, warnings=(*decision.belief.warnings, *noticed))
     return replace(decision, order=order, belief=belief)
 

@@ -9,7 +9,7 @@ from perfbisect.core.inference.belief import prior_belief
 from perfbisect.core.inference.hypotheses import classes
 from perfbisect.core.search.next_action import next_action
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.stopping import nothing_found, nothing_known, pointless, undecided
+from perfbisect.core.search.stopping import no_suspect, nothing_found, pointless, undecided
 
 
 def single_change(now: Situation) -> Decision:
@@ -35,10 +35,10 @@ def single_change(now: Situation) -> Decision:
 def _before_readings(now: Situation) -> Order | None:
     """The order while one of the ends has no reading."""
     record, budget = now.record, now.budget
-    if (verdict := pointless(now.graph, record)) or min(record.runs(0), record.runs(now.bad)) > 0:
+    if (verdict := pointless(now.graph, record, now.policy)) or min(record.runs(0), record.runs(now.bad)) > 0:
         return verdict
     if spent := budget.spent:
-        return nothing_known(spent)
+        return no_suspect(spent, now.policy)
     return budget.within(endpoints.first_look(now.bad, now.build_runs))
 
 

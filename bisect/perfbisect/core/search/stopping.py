@@ -1,37 +1,49 @@
-"""The verdicts that name nobody."""
+"""The verdicts that name no culprit."""
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import UNKNOWN, Belief, Inconclusive, Interval, NotReproduced, Verdict
+from perfbisect.core.domain.orders import UNKNOWN, Belief, Inconclusive, Interval, NotReproduced, Reason, Verdict
 from perfbisect.core.domain.policy import CAP, Policy
 from perfbisect.core.inference import endpoints
 from perfbisect.core.inference.credible_set import credible_set
 from perfbisect.core.inference.dataset import Record
 from perfbisect.core.inference.endpoints import Contrast
 
-UNBUILDABLE = "unbuildable"
-BY_CHANCE = "by chance"
 
-
-def pointless(graph: Graph, record: Record) -> Verdict | None:
+def pointless(graph: Graph, record: Record, policy: Policy) -> Verdict | None:
     """The verdict where a search is pointless: an end cannot be measured, or both have the same binary."""
     bad = graph.size - 1
     if bad in record.skipped or 0 in record.skipped:
-        return nothing_known(f"the {'good' if 0 in record.skipped else 'bad'} end cannot be measured")
+        return no_suspect(Reason.GOOD_UNMEASURABLE if 0 in record.skipped else Reason.BAD_UNMEASURABLE, policy)
     if record.name(bad) == 0 or not (graph.weight[1:] > 0).any():
         return NotReproduced(Interval(1.0, 1.0, 1.0), 0.0)
     return None
 
 
-def undecided(belief: Belief, policy: Policy, reason: str) -> Inconclusive:
+def undecided(belief: Belief, policy: Policy, reason: Reason) -> Inconclusive:
+    """The smallest set of candidates that contains the culprit with the requested confidence."""
     candidates = credible_set(belief.culprit, min(policy.confidence, CAP))
     probabilities = tuple(min(float(belief.culprit[c]) * belief.change, CAP) for c in candidates)
-    return Inconclusive(candidates, probabilities, belief.effect, reason, several=float(belief.several))
+    return Inconclusive(
+        candidates, probabilities, belief.effect, reason, (), float(belief.several), limit(reason, policy)
+    )
 
 
 def nothing_found(record: Record, ends: Contrast) -> NotReproduced:
+    """That the ends do not differ, with the smallest change that would have been seen."""
     return NotReproduced(ends.ratio(record.sign), endpoints.detectable(ends))
 
 
-def nothing_known(reason: str) -> Inconclusive:
-    """Before both ends were measured there is nobody to suspect, and nothing to suspect them of."""
-    return Inconclusive((), (), UNKNOWN, reason)
+def no_suspect(reason: Reason, policy: Policy, ratio: Interval = UNKNOWN) -> Inconclusive:
+    """The verdict where no candidate can be suspected, as before both ends were measured."""
+    return Inconclusive((), (), ratio, reason, detail=limit(reason, policy))
+
+
+def limit(reason: Reason, policy: Policy) -> float | None:
+    """The budget that is used up, if that is the reason."""
+    match reason:
+        case Reason.RUNS_SPENT:
+            return float(policy.max_runs)
+        case Reason.MINUTES_SPENT:
+            return policy.max_minutes
+        case _:
+            return None

@@ -1,0 +1,77 @@
+"""Stored forms that differ from the attributes of a value, so that what earlier versions wrote stays readable.
+
+All functions work on plain values, as JSON has them.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perfbisect.core.domain.orders import Reason
+
+Fields = dict[str, Any]
+
+EARLIER = {  # reasons as sentences, in what was stored before there was a type for them
+    "the budget of builds is used up": Reason.BUILDS_SPENT,
+    "the good end cannot be measured": Reason.GOOD_UNMEASURABLE,
+    "the bad end cannot be measured": Reason.BAD_UNMEASURABLE,
+    "no host is left": Reason.NO_HOST,
+}
+SPENT = re.compile(r"the budget of (\S+) (runs|minutes) is used up")
+
+
+def stored_verdict(fields: Fields) -> Fields:
+    """The stored form of an order: a detail exists only where the reason has one; an old reason is its text."""
+    match fields:
+        case {"detail": detail, **plain}:
+            if detail is None:
+                return plain
+            if plain["reason"] == Reason.RECORDED:
+                return {**plain, "reason": detail}
+            if plain["reason"] == Reason.MERGE_BASE:
+                detail = {**detail, "known": stored_verdict(detail["known"])}
+            return {**plain, "detail": detail}
+        case {"unsettled": unsettled}:
+            return {**fields, "unsettled": [{**one, "known": stored_verdict(one["known"])} for one in unsettled]}
+        case _:
+            return fields
+
+
+def read_verdict(stored: Mapping[str, Any]) -> Fields:
+    """The fields of an order from its stored form."""
+    match stored:
+        case {"detail": {"known": known}}:
+            return {**stored, "detail": {**stored["detail"], "known": read_verdict(known)}}
+        case {"reason": reason} if reason not in list(Reason):
+            return {**stored, **read_reason(reason)}
+        case {"unsettled": unsettled}:
+            return {**stored, "unsettled": [{**one, "known": read_verdict(one["known"])} for one in unsettled]}
+        case _:
+            return dict(stored)
+
+
+def read_reason(sentence: str) -> Fields:
+    """The reason of an earlier version, with its detail.
+
+    >>> read_reason("the budget of 20 runs is used up")
+    {'reason': <Reason.RUNS_SPENT: 'budget of runs'>, 'detail': 20.0}
+    """
+    if sentence in EARLIER:
+        return {"reason": EARLIER[sentence]}
+    if spent := SPENT.fullmatch(sentence):
+        reason = Reason.RUNS_SPENT if spent[2] == "runs" else Reason.MINUTES_SPENT
+        return {"reason": reason, "detail": float(spent[1])}
+    return {"reason": Reason.RECORDED, "detail": sentence}
+
+
+def stored_fleet(busy: Sequence[Fields], gone: Sequence[int]) -> list[Fields]:
+    """Orders in progress; a lost host is an order without runs."""
+    return [*busy, *({"plan": [], "purpose": "search", "host": host} for host in gone)]
+
+
+def read_fleet(orders: Sequence[Fields]) -> Fields:
+    """The fields of a fleet from its stored form."""
+    return {
+        "busy": [order for order in orders if order["plan"]],
+        "gone": [order["host"] for order in orders if not order["plan"]],
+    }
