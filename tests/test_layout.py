@@ -12,17 +12,18 @@ SOURCE = ROOT / "bisect" / "perfbisect"
 # names. See docs/architecture.md.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "folders": set(),
     "process": set(),
     "core.domain": set(),
     "core.stats": {"core.domain"},
     "core.inference": {"core.domain", "core.stats"},
     "core.search": {"core.domain", "core.stats", "core.inference"},
     "wording": {"core"},
-    "recipes": {"core"},
-    "repository": {"core", "recipes"},
+    "recipes": {"core", "folders"},
+    "repository": {"core", "recipes", "folders"},
     "simulate": {"core"},
     "demo": {"core", "repository", "recipes"},
-    "store": {"core", "process"},
+    "store": {"core", "process", "folders"},
     "host": {"core", "recipes", "process"},
     "lab": {"core", "wording", "recipes", "host", "repository"},
     "report": {"core", "wording", "store"},
@@ -30,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "hunt": {"core", "wording", "recipes", "host", "repository", "lab", "store", "report", "ui"},
     "cli": {
         "core", "wording", "recipes", "host", "repository", "lab", "store", "report", "ui", "demo", "hunt", "simulate",
+        "folders",
     },
 }  # fmt: skip
 

@@ -1,13 +1,13 @@
 """Hunts that have been played, kept as lines of JSON so that an interrupted benchmark goes on where it was."""
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 from contest import version
 
+from perfbisect.folders import cache_folder
 from perfbisect.simulate.judge import Judgement
 from perfbisect.simulate.tally import Trial
 
@@ -16,7 +16,7 @@ Played = dict[tuple[str, str], dict[int, Trial]]  # (cell, rule) → seed → hu
 
 def default_folder() -> Path:
     """Outside of the repository."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perfbisect" / "benchmarks" / "search"
+    return cache_folder() / "benchmarks" / "search"
 
 
 def load(folder: Path, rules: Iterable[str]) -> Played:

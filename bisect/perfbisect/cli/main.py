@@ -168,7 +168,7 @@ def keep_traceback() -> str:
     told = f"perfbisect {__version__}\n{' '.join(sys.argv)}\n{traceback.format_exc()}"
     told = told.encode(errors="backslashreplace").decode()  # arguments need not be text
     for make in (_in_state_folder, _in_temporary_folder):
-        with suppress(OSError, RuntimeError):  # the latter where nobody knows of a home
+        with suppress(OSError, PerfBisectError):  # the latter without a home folder
             path = make()
             path.write_text(told, encoding="utf-8")
             return str(path)
@@ -176,7 +176,9 @@ def keep_traceback() -> str:
 
 
 def _in_state_folder() -> Path:
-    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "perfbisect"
+    from perfbisect.folders import state_folder
+
+    folder = state_folder()
     folder.mkdir(parents=True, exist_ok=True)
     return folder / "error.log"
 

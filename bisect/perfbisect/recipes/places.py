@@ -1,18 +1,13 @@
 """Where recipes live: the user's own folders first, then those shipped with the program."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from perfbisect.errors import UsageError
+from perfbisect.folders import config_folder
 
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = (PACKAGE, PACKAGE.parents[1])  # an installed package holds its recipes, a checkout has them beside it
-
-
-def config_folder() -> Path:
-    """The user's configuration folder for this program."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "perfbisect"
 
 
 def recipe_folders(kind: str, given: str | Path = "") -> list[Path]:

@@ -1,7 +1,6 @@
 """The repository of a recipe, cloned once into the user's cache and fetched when something is missing from it."""
 
 import fcntl
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from perfbisect.errors import UsageError
+from perfbisect.folders import cache_folder
 from perfbisect.recipes.builder import Builder
 from perfbisect.repository.command import git, talk
 from perfbisect.repository.resolve import look_up, open_repository, tags_of
@@ -27,7 +27,7 @@ def cached_clone(builder: Builder, revisions: Sequence[str] = (), progress: Prog
     """
     if not builder.repository:
         raise UsageError(f"Builder {builder.name} names no repository.", "Give a local clone: --repo FOLDER")
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perfbisect" / "repositories"
+    folder = cache_folder() / "repositories"
     path = folder / f"{builder.name}.git"
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder / f"{builder.name}.lock"):

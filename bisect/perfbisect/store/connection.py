@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
+from perfbisect.folders import state_folder
 
 APPLICATION = 0x50424953  # marks the file as ours: "PBIS"
 VERSION = 6  # the number of migrations; PRAGMA user_version of a history in its newest form
@@ -20,8 +21,7 @@ WAIT = 30.0  # seconds that a writer waits for another
 
 def default_place() -> Path:
     """The history in the user's state folder."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "perfbisect" / "history.db"
+    return state_folder() / "history.db"
 
 
 def open_reader(path: Path) -> sqlite3.Connection:

@@ -1,6 +1,5 @@
 """`bisect demo`: hunt a planted slowdown in a small storage engine, start to finish."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -56,11 +55,12 @@ def demo(
 
     from perfbisect.core.domain.orders import Found
     from perfbisect.demo.history import write_history
+    from perfbisect.folders import cache_folder
     from perfbisect.hunt.resolve import settle
     from perfbisect.hunt.setup import HuntSetup, follow_anew
     from perfbisect.wording.verdicts import exit_status
 
-    place = folder or cache_folder() / f"seed-{seed}"
+    place = folder or cache_folder() / "demo" / f"seed-{seed}"
     repository, answer_file = place / "repository", place / "answer.json"
     if folder is None or ours(answer_file):
         shutil.rmtree(repository, ignore_errors=True)
@@ -110,8 +110,3 @@ def ours(answer_file: Path) -> bool:
             f"{answer_file} was not written by `bisect demo`.", "Choose a folder that does not exist yet."
         ) from None
     return True
-
-
-def cache_folder() -> Path:
-    """Where demo histories are written when no folder is given."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perfbisect" / "demo"

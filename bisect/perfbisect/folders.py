@@ -1,0 +1,31 @@
+"""The user's folders for configuration, history and cached files: ~/.config, ~/.local/state and ~/.cache, or as XDG_* say."""
+
+from pathlib import Path
+
+from perfbisect.errors import EnvironmentFailure
+
+
+def config_folder() -> Path:
+    """Recipes and hosts.toml of the user. Raises EnvironmentFailure when the home folder is unknown."""
+    return _folder("config")
+
+
+def state_folder() -> Path:
+    """The history, and reports of internal errors. Raises EnvironmentFailure when the home folder is unknown."""
+    return _folder("state")
+
+
+def cache_folder() -> Path:
+    """What can be written again, such as clones. Raises EnvironmentFailure when the home folder is unknown."""
+    return _folder("cache")
+
+
+def _folder(purpose: str) -> Path:
+    from platformdirs import PlatformDirs  # imported when used, so that `bisect --help` answers at once
+
+    try:
+        return Path(getattr(PlatformDirs("perfbisect"), f"user_{purpose}_dir"))
+    except RuntimeError as error:  # neither HOME nor the user database names a home folder
+        raise EnvironmentFailure(
+            "The home folder of this user is unknown.", f"Set HOME or XDG_{purpose.upper()}_HOME."
+        ) from error
