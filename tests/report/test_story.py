@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import sample_hunt as sample
 from perfbisect.cli.commands.run import run as run_command
 from perfbisect.core.domain.events import BuildFinished, BuildStarted, RunFinished
-from perfbisect.core.domain.metrics import higher_is_better
+from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.domain.settings import Quick, Settings
@@ -112,7 +112,7 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
     asked: list[Settings] = []
 
     def stop(settings: Settings, direction: Direction | None, *, to_build: bool) -> None:
-        worse = Direction.DROP if higher_is_better(settings.metric) else Direction.RISE
+        worse = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
         asked.append(replace(settings, policy=replace(settings.policy, direction=direction or worse)))
         raise SystemExit
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from perfbisect.core.domain.metrics import REPORTED, check_metric, higher_is_better
+from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.policy import Direction
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
@@ -49,7 +49,7 @@ def settle(settings: Settings, direction: Direction | None = None, *, to_build: 
 def metric_of(asked: str, workloads: Sequence[Workload]) -> str:
     """The metric asked for, by default what the workloads tell. Raises UsageError for one that one of them does not."""
     if asked:
-        check_metric(asked)
+        find_metric(asked)
     own = {workload.metric: workload.name for workload in workloads}
     if not asked and len(own) > 1:
         told = ", ".join(f"{name} {metric}" for metric, name in own.items())
@@ -58,7 +58,7 @@ def metric_of(asked: str, workloads: Sequence[Workload]) -> str:
         )
     metric = asked or next(iter(own))
     for workload in workloads:
-        if metric in REPORTED and metric != workload.metric:
+        if find_metric(metric).from_output and metric != workload.metric:
             raise UsageError(
                 f"Workload {workload.name} does not tell a {metric}, so it cannot be hunted.",
                 f"Say where its output tells it, with --{metric} or in suite.toml; or hunt another metric.",
@@ -68,7 +68,7 @@ def metric_of(asked: str, workloads: Sequence[Workload]) -> str:
 
 def worse(metric: str) -> Direction:
     """The direction in which a metric gets worse."""
-    return Direction.DROP if higher_is_better(metric) else Direction.RISE
+    return Direction.DROP if find_metric(metric).higher_is_better else Direction.RISE
 
 
 def builder_of(settings: Settings) -> Builder:

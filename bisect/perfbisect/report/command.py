@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from perfbisect.core.domain.metrics import higher_is_better
+from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.domain.settings import TIMING, Settings
 from perfbisect.store.connection import default_place
@@ -12,7 +12,7 @@ from perfbisect.store.connection import default_place
 def made_by(settings: Settings, history: Path) -> str:
     """The `bisect run` that asks for the same; what is as by default is left out."""
     policy, usual = settings.policy, Policy()
-    direction = Direction.DROP if higher_is_better(settings.metric) else Direction.RISE
+    direction = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
     words = [
         "bisect", "run", settings.good, settings.bad,
         *of_recipes(settings), *(word for name in settings.hosts for word in ("--host", name)),

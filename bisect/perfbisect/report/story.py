@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from perfbisect.core.domain.causes import Cause, classify
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import HostFacts
-from perfbisect.core.domain.metrics import COMPARED, Cause, classify, quotient, typical
+from perfbisect.core.domain.metrics import COMPARED, quotient, typical
 from perfbisect.core.domain.observations import Reading
 from perfbisect.core.domain.orders import (
     Belief,

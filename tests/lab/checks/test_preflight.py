@@ -12,7 +12,6 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build.requirements import NEEDED, compilers
 from perfbisect.lab.checks import preflight, tools
-from perfbisect.lab.checks.counters import events_of
 from perfbisect.lab.checks.finding import Task
 from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
 from perfbisect.recipes.inventory import HostEntry
@@ -145,13 +144,6 @@ def test_a_server_that_refuses_root_needs_setpriv() -> None:
         server=server,
     )
     assert "setpriv" in needed(HERE, recipe, "")
-
-
-def test_metrics_know_their_events() -> None:
-    assert events_of("qps") == ()
-    assert events_of("cpu/o") == ("task-clock",)
-    assert events_of("ipc") == ("instructions", "cycles")
-    assert events_of("branch-misses/o") == ("branch-misses",)
 
 
 @pytest.mark.tools

@@ -48,7 +48,7 @@ def doctor(
     hosts: Path | None,
 ) -> int:
     """Look at HOST (default: local): what is missing, what makes it noisy, and the command that mends each."""
-    from perfbisect.core.domain.metrics import check_metric
+    from perfbisect.core.domain.metrics import find_metric
     from perfbisect.errors import ENVIRONMENT, EnvironmentFailure
     from perfbisect.host.facts import read_fingerprint
     from perfbisect.host.registry import connect
@@ -58,7 +58,7 @@ def doctor(
 
     if workload and not builder:
         raise click.UsageError("A workload is run on a system: give its --builder, too.")
-    check_metric(metric)
+    find_metric(metric)
     recipe = load_builder(builder, builders or "") if builder else None
     chosen: tuple[Workload, ...] | None = None
     if recipe and workload:

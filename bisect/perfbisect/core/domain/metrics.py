@@ -1,17 +1,7 @@
-"""Counters per operation, the metrics a hunt can follow, and what they say about why a build is slower.
+"""The metrics that a hunt can follow, each with how it is read from a run."""
 
-The time of an operation is a product, so a slowdown splits exactly into a sum of logarithms:
-
-    time/o  =  instructions/o  ×  cycles/instruction  ×  seconds/cycle  ×  time/CPU time
-               more code          slower memory          slower clock      waiting
-
-The largest term names the cause. It is the reading that engineers make by eye of `perf stat` of two builds.
-"""
-
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from statistics import median
 
 from perfbisect.core.domain.facts import RunFacts
@@ -19,22 +9,29 @@ from perfbisect.errors import UsageError
 
 Reader = Callable[[RunFacts], float | None]
 
-EVENTS = (
-    "instructions", "cycles", "branches", "branch-misses", "cache-references", "cache-misses",
-    "L1-dcache-loads", "L1-dcache-load-misses", "L1-icache-load-misses", "LLC-load-misses",
-    "dTLB-load-misses", "iTLB-load-misses", "page-faults", "cpu-migrations",
-)  # fmt: skip
 
-TELLING = 0.01  # log ratios below this tell nothing: about 1 %
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. A reader returns None where the host could not count it."""
+
+    name: str
+    read: Reader
+    unit: str = ""  # printed after a value; empty: the name
+    higher_is_better: bool = False
+    events: tuple[str, ...] = ()  # perf events without which it cannot be measured
+    from_device: bool = False  # counted by iostat
+    from_output: bool = False  # parsed from the output of the workload's command
+    shown: bool = False  # its value is shown for a run; for other metrics operations per second are shown
+    compared: bool = False  # listed for a culprit beside its parent
 
 
 def quotient(above: float | None, below: float | None) -> float | None:
-    """``above / below``, or None where either is missing or the division means nothing."""
+    """``above / below``, or None where either is missing or ``below`` is zero."""
     return above / below if above is not None and below else None
 
 
 def per_operation(event: str) -> Reader:
-    """Reads a perf counter of the window, divided by the operations in it."""
+    """Reads a perf counter of the measured window, divided by the operations in it."""
     return lambda run: quotient(run.counters.get(event), run.operations)
 
 
@@ -55,211 +52,87 @@ def switches_per_operation(run: RunFacts) -> float | None:
     return rate_per_operation("cs")(run) if own is None else own
 
 
-METRICS: Mapping[str, Reader] = {
-    "qps": lambda run: run.qps,
-    "latency": lambda run: run.latency.get("avg"),
-    "p95": lambda run: run.latency.get("p95"),
-    "p99": lambda run: run.latency.get("p99"),
-    "rate": lambda run: run.reported,
-    "cost": lambda run: run.reported,
-    "cpu/o": cpu_per_operation,
-    "cs/o": switches_per_operation,
-    "ipc": lambda run: quotient(run.counters.get("instructions"), run.counters.get("cycles")),
-    **{f"{event}/o": per_operation(event) for event in EVENTS},
-    "r/o": rate_per_operation("r/s"),
-    "rKB/o": rate_per_operation("rkB/s"),
-    "wKB/o": rate_per_operation("wkB/s"),
-}
-
-REPORTED = ("rate", "cost")
-"""What a command may say of itself: the more the better, or the less."""
-
-UNITS: Mapping[str, str] = {"qps": "QPS", "latency": "ms", "p95": "ms", "p99": "ms"}
-"""What stands behind a number where it is not the name of the metric."""
-
-SHOWN = ("latency", *REPORTED)
-"""The metrics that are shown themselves where others are given as operations per second."""
-
-COMPARED = (
-    "cpu/o", "cs/o", "instructions/o", "cycles/o", "ipc", "branches/o", "branch-misses/o", "cache-misses/o",
-    "L1-dcache-load-misses/o", "dTLB-load-misses/o", "iTLB-load-misses/o", "page-faults/o", "r/o", "rKB/o", "wKB/o",
-)  # fmt: skip
-"""The metrics shown for a culprit beside its parent, in this order."""
+def latency(name: str, column: str, *, shown: bool = False) -> Metric:
+    """A latency in milliseconds: the mean, or a percentile."""
+    return Metric(name, lambda run: run.latency.get(column), unit="ms", shown=shown)
 
 
-def check_metric(name: str) -> None:
-    """Raise UsageError, with the metrics that exist, unless ``name`` is one of them."""
+def event_metric(event: str, *, compared: bool = False) -> Metric:
+    """A perf event per operation."""
+    return Metric(f"{event}/o", per_operation(event), events=(event,), compared=compared)
+
+
+def device_metric(name: str, column: str) -> Metric:
+    """A rate of iostat per operation."""
+    return Metric(name, rate_per_operation(column), from_device=True, compared=True)
+
+
+_METRICS = (
+    Metric("qps", lambda run: run.qps, unit="QPS", higher_is_better=True),
+    latency("latency", "avg", shown=True),
+    latency("p95", "p95"),
+    latency("p99", "p99"),
+    Metric("rate", lambda run: run.reported, higher_is_better=True, from_output=True, shown=True),
+    Metric("cost", lambda run: run.reported, from_output=True, shown=True),
+    Metric("cpu/o", cpu_per_operation, events=("task-clock",), compared=True),
+    Metric("cs/o", switches_per_operation, compared=True),
+    event_metric("instructions", compared=True),
+    event_metric("cycles", compared=True),
+    Metric(
+        "ipc",
+        lambda run: quotient(run.counters.get("instructions"), run.counters.get("cycles")),
+        higher_is_better=True,
+        events=("instructions", "cycles"),
+        compared=True,
+    ),
+    event_metric("branches", compared=True),
+    event_metric("branch-misses", compared=True),
+    event_metric("cache-references"),
+    event_metric("cache-misses", compared=True),
+    event_metric("L1-dcache-loads"),
+    event_metric("L1-dcache-load-misses", compared=True),
+    event_metric("L1-icache-load-misses"),
+    event_metric("LLC-load-misses"),
+    event_metric("dTLB-load-misses", compared=True),
+    event_metric("iTLB-load-misses", compared=True),
+    event_metric("page-faults", compared=True),
+    event_metric("cpu-migrations"),
+    device_metric("r/o", "r/s"),
+    device_metric("rKB/o", "rkB/s"),
+    device_metric("wKB/o", "wkB/s"),
+)
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _METRICS}
+COMPARED = tuple(metric.name for metric in _METRICS if metric.compared)
+
+
+def find_metric(name: str) -> Metric:
+    """The metric of that name. Raises UsageError, with the metrics that exist, if there is none."""
     if name not in METRICS:
         raise UsageError(f"There is no metric {name!r}.", f"Metrics are: {', '.join(METRICS)}.")
-
-
-def higher_is_better(metric: str) -> bool:
-    """True for the metrics of which more is better; of all others less is."""
-    return metric in ("qps", "ipc", "rate")
+    return METRICS[name]
 
 
 def value(run: RunFacts, metric: str) -> float | None:
     """One metric of one run: operations per second, milliseconds, CPU microseconds, or a count per operation.
 
-    None when the host could not count it. Raises UsageError for a metric that does not exist.
+    None where the host could not count it. Raises UsageError for a metric that does not exist.
     """
-    check_metric(metric)
-    return METRICS[metric](run)
+    return find_metric(metric).read(run)
 
 
 def shown(run: RunFacts, metric: str) -> float:
-    """The number that stands for a run on a screen while ``metric`` is hunted."""
-    found = value(run, metric) if metric in SHOWN else None
+    """The number shown for a run while ``metric`` is hunted: its value, or operations per second."""
+    found = value(run, metric) if find_metric(metric).shown else None
     return run.qps if found is None else found
 
 
 def unit(metric: str) -> str:
-    """What stands behind that number."""
-    return UNITS.get(metric, metric) if metric in SHOWN else "QPS"
+    """The unit of the number that ``shown`` returns."""
+    found = find_metric(metric)
+    return found.unit or found.name if found.shown else "QPS"
 
 
 def typical(runs: Sequence[RunFacts], metric: str) -> float | None:
-    """The median of a metric over the runs that have it; None when none has."""
+    """The median of a metric over the runs that have it; None if none has."""
     found = [one for run in runs if (one := value(run, metric)) is not None]
     return median(found) if found else None
-
-
-class Cause(StrEnum):
-    """Why an operation takes longer (or, of an improvement, less long)."""
-
-    INSTRUCTIONS = "instructions"  # code bloat
-    MEMORY = "memory"  # fewer instructions per cycle
-    WAITING = "waiting"  # contention or storage
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """What the counters of two builds say; ``ratios`` are culprit over parent for each metric that both have."""
-
-    cause: Cause
-    sentence: str
-    ratios: Mapping[str, float]
-
-
-def classify(parent_runs: Sequence[RunFacts], culprit_runs: Sequence[RunFacts]) -> Explanation:
-    """Say from the counters why the culprit's operations take longer, or less long, than its parent's."""
-    ratios = dict(compare(parent_runs, culprit_runs))
-    change = {name: math.log(ratio) for name, ratio in ratios.items() if ratio > 0}
-    if any(run.reported is not None and run.operations == 1 for run in (*parent_runs, *culprit_runs)):
-        return Explanation(
-            Cause.UNKNOWN, "The command does not tell how many operations it has done (--operations).", ratios
-        )
-    if "qps" not in change:
-        return Explanation(Cause.UNKNOWN, "There are no runs of both builds to compare.", ratios)
-    parts = split(change)
-    slower = change["qps"] <= 0 if abs(change["qps"]) >= TELLING else sum(parts.values()) >= 0
-    ranked = sorted(parts, key=lambda cause: parts[cause] if slower else -parts[cause], reverse=True)
-    if not ranked or abs(parts[ranked[0]]) < TELLING or (parts[ranked[0]] > 0) != slower:
-        return Explanation(Cause.UNKNOWN, "What was counted does not differ enough between the two to say why.", ratios)
-    cause = ranked[0]
-    sentences = [SENTENCES[cause](ratios)]
-    also = [other for other in ranked[1:] if abs(parts[other]) > abs(parts[cause]) / 3]
-    if also and (parts[also[0]] > 0) == slower and also[0] is not Cause.UNKNOWN:
-        sentences.append(f"In part also: {ALSO[also[0]]}.")
-    return Explanation(cause, " ".join(sentences), ratios)
-
-
-def compare(parent_runs: Sequence[RunFacts], culprit_runs: Sequence[RunFacts]) -> Iterator[tuple[str, float]]:
-    """Each metric that both builds have, with culprit over parent."""
-    for metric in METRICS:
-        before, after = typical(parent_runs, metric), typical(culprit_runs, metric)
-        ratio = quotient(after, before)
-        if ratio is not None:
-            yield metric, ratio
-
-
-def split(change: Mapping[str, float]) -> dict[Cause, float]:
-    """The terms of the slowdown that the counters allow to tell apart, as log ratios; positive means slower.
-
-    Without instruction counts, all of the CPU time is one unknown term.
-    """
-    parts = {}
-    busy = change.get("cpu/o", change.get("cycles/o"))
-    if busy is not None:
-        parts[Cause.WAITING] = -change["qps"] - busy
-    if "instructions/o" in change:
-        parts[Cause.INSTRUCTIONS] = change["instructions/o"]
-    if "ipc" in change:
-        parts[Cause.MEMORY] = -change["ipc"]
-    if busy is not None:
-        known = parts.get(Cause.INSTRUCTIONS, 0.0) + parts.get(Cause.MEMORY, 0.0)
-        parts[Cause.UNKNOWN] = busy - known
-    return parts
-
-
-def times(ratio: float) -> str:
-    """A ratio as people say it."""
-    return f"×{ratio:.2f}"
-
-
-def say_instructions(ratios: Mapping[str, float]) -> str:
-    """More or less code on the path."""
-    ratio = ratios["instructions/o"]
-    what = "more instructions per operation (code bloat)" if ratio > 1 else "fewer instructions per operation"
-    return f"It executes {what}: {times(ratio)}."
-
-
-def say_memory(ratios: Mapping[str, float]) -> str:
-    """Each instruction costs more or fewer cycles."""
-    ratio = ratios["ipc"]
-    what = "fewer instructions per cycle (memory-system bloat)" if ratio < 1 else "more instructions per cycle"
-    misses = {
-        name: found
-        for name in ("L1-dcache-load-misses/o", "cache-misses/o", "dTLB-load-misses/o", "iTLB-load-misses/o",
-                     "branch-misses/o")
-        if (found := ratios.get(name)) is not None and (found > 1.1) == (ratio < 1) and abs(found - 1) > 0.1
-    }  # fmt: skip
-    worst = max(misses, key=lambda name: abs(math.log(misses[name] or 1.0)), default=None)
-    with_it = f", with {worst} {times(misses[worst])}" if worst else ""
-    return f"It executes {what}: {times(ratio)}{with_it}."
-
-
-def say_waiting(ratios: Mapping[str, float]) -> str:
-    """Time passes without CPU time."""
-    longer = ratios["qps"] < 1
-    busy = "CPU time" if "cpu/o" in ratios else "cycles"
-    spent = ratios.get("cpu/o", ratios.get("cycles/o", 1.0))
-    text = f"An operation waits {'longer' if longer else 'less'}: it takes {times(1 / ratios['qps'])} the time"
-    text += f" with {times(spent)} the {busy}"
-    moved = {
-        name: ratio
-        for name in ("cs/o", "r/o", "wKB/o")
-        if (ratio := ratios.get(name)) is not None and abs(ratio - 1) > 0.1 and (ratio > 1) == longer
-    }
-    if not moved:
-        return f"{text}."
-    meaning = "contention" if "cs/o" in moved else "storage"
-    return f"{text}; {', '.join(f'{name} {times(ratio)}' for name, ratio in moved.items())} point to {meaning}."
-
-
-def say_computing(ratios: Mapping[str, float]) -> str:
-    """CPU time moved, and no counter says why."""
-    spent = ratios.get("cpu/o", ratios.get("cycles/o", 1.0))
-    if "instructions/o" in ratios and "ipc" in ratios:
-        return (
-            f"CPU time per operation is {times(spent)}, but not by instructions or cycles: the clock ran differently."
-        )
-    switches = f" (cs/o {times(ratios['cs/o'])})" if "cs/o" in ratios else ""
-    return (
-        f"CPU time per operation is {times(spent)}, so the time goes into computing, not waiting{switches}; this host "
-        "has no instruction counts, so more code and slower memory cannot be told apart."
-    )
-
-
-SENTENCES: Mapping[Cause, Callable[[Mapping[str, float]], str]] = {
-    Cause.INSTRUCTIONS: say_instructions,
-    Cause.MEMORY: say_memory,
-    Cause.WAITING: say_waiting,
-    Cause.UNKNOWN: say_computing,
-}
-ALSO: Mapping[Cause, str] = {
-    Cause.INSTRUCTIONS: "the number of instructions per operation",
-    Cause.MEMORY: "the number of instructions per cycle",
-    Cause.WAITING: "waiting",
-}

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, stdev
 
-from perfbisect.core.domain.metrics import COMPARED, higher_is_better, typical, value
+from perfbisect.core.domain.metrics import COMPARED, find_metric, typical, value
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.trials import Trial, TrialRun
 
@@ -147,4 +147,4 @@ def tone(ratio: Ratio, metric: str) -> str:
     """ "worse" or "better" for a difference that is both large enough and certain; empty for any other."""
     if not ratio.certain or WORSE < round(ratio.ratio, 2) < BETTER:  # as it is shown
         return ""
-    return "better" if (ratio.ratio > 1) == higher_is_better(metric) else "worse"
+    return "better" if (ratio.ratio > 1) == find_metric(metric).higher_is_better else "worse"

@@ -7,7 +7,7 @@ import click
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.metrics import UNITS, value
+from perfbisect.core.domain.metrics import find_metric
 from perfbisect.wording.quantities import figure
 from perfbisect.wording.text import advised, printable
 
@@ -54,11 +54,10 @@ class Lines:
         """A run has ended."""
         self.done += 1
         if not self.quiet:
-            found = value(run, self.metric)
-            told = (
-                f"{figure(found)} {UNITS.get(self.metric, self.metric)}" if found is not None else f"no {self.metric}"
-            )
-            click.echo(f"  run {self.done} of {self.runs}  {told}", err=True)
+            metric = find_metric(self.metric)
+            value = metric.read(run)
+            text = f"no {metric.name}" if value is None else f"{figure(value)} {metric.unit or metric.name}"
+            click.echo(f"  run {self.done} of {self.runs}  {text}", err=True)
 
     def warn(self, warned: Warned) -> None:
         """Something the user should know."""

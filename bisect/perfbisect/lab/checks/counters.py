@@ -2,37 +2,32 @@
 
 from collections.abc import Iterator
 
-from perfbisect.core.domain.metrics import METRICS, REPORTED
+from perfbisect.core.domain.metrics import find_metric
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.programs import missing
 from perfbisect.lab.checks.finding import Finding, Level, Look
 from perfbisect.lab.measure import perf
 
-OF_THE_DEVICE = frozenset({"r/o", "rKB/o", "wKB/o"})  # metrics that iostat counts
-
-# Metrics that need no perf: sysbench or the command knows them, or vmstat and iostat do.
-WITHOUT_PERF = frozenset({"qps", "latency", "p95", "p99", "cs/o", *REPORTED}) | OF_THE_DEVICE
-
 
 def counters(look: Look) -> Iterator[Finding]:
     """What perf and vmstat count on the host."""
-    metric = look.task.metric
+    metric = find_metric(look.task.metric)
     try:
         found = perf.probe(look.task.host)
     except EnvironmentFailure as failure:
-        if metric in WITHOUT_PERF:
+        if not metric.events:
             yield Finding(Level.WARNING, "perf", f"{failure}: the verdict will not say why", failure.advice)
         else:
-            yield Finding(Level.REFUSED, "perf", f"{failure}, so {metric} cannot be measured", failure.advice)
+            yield Finding(Level.REFUSED, "perf", f"{failure}, so {metric.name} cannot be measured", failure.advice)
     else:
         counted = [event for event in perf.EVENTS if found.get(event) is not None]
-        lacking = [event for event in events_of(metric) if event not in counted]
+        lacking = [event for event in metric.events if event not in counted]
         if lacking:
             yield Finding(
                 Level.REFUSED,
                 "perf",
-                f"host {look.name} does not count {', '.join(lacking)}, so {metric} cannot be measured",
+                f"host {look.name} does not count {', '.join(lacking)}, so {metric.name} cannot be measured",
                 "Virtual machines often have no hardware counters: hunt another metric, or on another host.",
             )
         elif "instructions" not in counted:
@@ -50,10 +45,10 @@ def counters(look: Look) -> Iterator[Finding]:
 
 def device(look: Look) -> Iterator[Finding]:
     """Can iostat watch the device that was chosen? A metric of the device is refused without it."""
-    host, metric = look.task.host, look.task.metric
+    host, metric = look.task.host, find_metric(look.task.metric)
     name = look.task.entry.device.removeprefix("/dev/")
     if not name:
-        trouble = f"no device is chosen for host {look.name}" if metric in OF_THE_DEVICE else ""
+        trouble = f"no device is chosen for host {look.name}" if metric.from_device else ""
         advice = 'Name the block device of its data in hosts.toml: device = "nvme0n1".'
     elif missing(host, ["iostat"]):
         trouble, advice = f"iostat is not installed on host {look.name}", how_to_install(["iostat"], look.system)
@@ -62,14 +57,7 @@ def device(look: Look) -> Iterator[Finding]:
         advice = "Mend `device` in hosts.toml; `lsblk` lists them."
     else:
         return
-    if metric in OF_THE_DEVICE:
-        yield Finding(Level.REFUSED, "device", f"{trouble}, so {metric} cannot be measured", advice)
+    if metric.from_device:
+        yield Finding(Level.REFUSED, "device", f"{trouble}, so {metric.name} cannot be measured", advice)
     elif trouble:
         yield Finding(Level.WARNING, "device", f"{trouble}: reads and writes are not counted", advice)
-
-
-def events_of(metric: str) -> tuple[str, ...]:
-    """The perf events that a metric is made of."""
-    if metric in WITHOUT_PERF or metric not in METRICS:
-        return ()
-    return {"ipc": ("instructions", "cycles"), "cpu/o": ("task-clock",)}.get(metric, (metric.removesuffix("/o"),))

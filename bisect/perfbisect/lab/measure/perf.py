@@ -8,14 +8,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from perfbisect.core.domain.metrics import EVENTS as HARDWARE
+from perfbisect.core.domain.metrics import METRICS
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
 
 SOFTWARE = ("task-clock", "context-switches", "cpu-migrations", "page-faults", "minor-faults", "major-faults")
-EVENTS = (*(event for event in HARDWARE if event not in SOFTWARE), *SOFTWARE)
+HARDWARE = dict.fromkeys(event for metric in METRICS.values() for event in metric.events if event not in SOFTWARE)
+EVENTS = (*HARDWARE, *SOFTWARE)
 
 Counters = Mapping[str, float | None]  # totals; task-clock in milliseconds
 
