@@ -3,15 +3,17 @@
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
+from labs import lab_of
 from machine import PROJECT, Machine, why_not
-from perfbisect.core.domain.events import Commit
 from perfbisect.host.local import LocalHost
 from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
 from perfbisect.lab.host_lab import HostLab
+from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Option
 from small import BUILDER, HERE, Open, workload
@@ -47,17 +49,9 @@ def commits(tmp_path: Path, git: Callable[..., str]) -> tuple[str, ...]:
 
 @pytest.fixture
 def open_lab(host: LocalHost, commits: tuple[str, ...], tmp_path: Path) -> Open:
-    def lab(args: dict[str, Option] | None = None, **entry: str) -> HostLab:
-        return HostLab(
-            host=host,
-            entry=HostEntry(name="here", **entry),  # type: ignore[arg-type]
-            builder=BUILDER,
-            variant="",
-            workload=workload(args),
-            repository=tmp_path / "repo",
-            commits=commits,
-            describe=lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
-        )
+    def lab(args: dict[str, Option] | None = None, builder: Builder = BUILDER, **more: Any) -> HostLab:
+        asked = {"host": host, "commits": commits, **more}
+        return lab_of(builder=builder, workload=workload(args), repository=tmp_path / "repo", **asked)
 
     return lab
 

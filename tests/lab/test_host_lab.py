@@ -19,15 +19,17 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
+from perfbisect.lab.host_lab import Earlier
 from perfbisect.lab.upkeep.leftovers import KEPT
 from perfbisect.recipes.builder import Variant
+from perfbisect.recipes.inventory import HostEntry
 from small import BROKEN, BUILDER, CRASHING, FAST, SAME, SLOW, Open, finished, measure
 
 pytestmark = pytest.mark.tools
 
 
 def test_two_builds_take_turns_and_every_run_is_told_in_full(open_lab: Open, host: LocalHost) -> None:
-    lab = open_lab(client_cpus="0")
+    lab = open_lab(entry=HostEntry(name="here", client_cpus="0"))
     events = measure(lab, Share(SLOW, 2), Share(FAST, 1))
     assert [type(event) for event in events[:1]] == [BuildStarted]
     assert [event.number for event in events if isinstance(event, RunStarted)] == [1, 2, 3]
@@ -56,11 +58,10 @@ def test_a_hunt_does_not_go_on_with_other_builds(open_lab: Open) -> None:
     lab = open_lab()
     events = measure(lab, Share(FAST, 1))
     known = {event.facts.commit: event.facts.key for event in events if isinstance(event, BuildFinished)}
-    unchanged, changed = open_lab(), open_lab()
-    unchanged.known = changed.known = known
-    changed.builder = replace(BUILDER, variants={"o2nofp": Variant(cflags="-O1")})
+    unchanged = open_lab(earlier=Earlier(known))
+    changed = open_lab(builder=replace(BUILDER, variants={"o2nofp": Variant(cflags="-O1")}), earlier=Earlier(known))
     assert len(finished(measure(unchanged, Share(FAST, 1)))) == 1
-    with pytest.raises(UsageError, match="built in another way"):
+    with pytest.raises(UsageError, match="built differently"):
         measure(changed, Share(SLOW, 1))
 
 
@@ -92,14 +93,13 @@ def test_a_candidate_that_crashes_is_skipped_with_its_log(open_lab: Open, host: 
 
 
 def test_a_full_disk_is_never_a_candidates_fault(open_lab: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfbisect.lab.host_lab.is_full", lambda host: True)
+    monkeypatch.setattr("perfbisect.lab.retry_policy.is_full", lambda host: True)
     with pytest.raises(EnvironmentFailure, match=r"no space left on host here: \w{10} cannot be measured: .*compile"):
         measure(open_lab(), Share(BROKEN, 1))
 
 
-def test_nothing_can_be_measured_when_the_good_end_fails(open_lab: Open) -> None:
-    lab = open_lab({"broken": True})
-    lab.ends = {lab.commits[FAST]: "the good end"}
+def test_nothing_can_be_measured_when_the_good_end_fails(open_lab: Open, commits: tuple[str, ...]) -> None:
+    lab = open_lab({"broken": True}, ends={commits[FAST]: "the good end"})
     with pytest.raises(
         EnvironmentFailure, match=r"the good end, \w{10}, fails in workload operation: .*broken on purpose"
     ) as caught:
@@ -107,10 +107,11 @@ def test_nothing_can_be_measured_when_the_good_end_fails(open_lab: Open) -> None
     assert "See " in caught.value.advice
 
 
-def test_an_end_that_does_not_compile_is_told_with_its_first_error_and_its_log(open_lab: Open) -> None:
-    lab = open_lab()
-    lab.commits = (lab.commits[FAST], lab.commits[SLOW], lab.commits[BROKEN])
-    lab.ends = {lab.commits[-1]: "the bad end"}
+def test_an_end_that_does_not_compile_is_reported_with_its_first_error_and_its_log(
+    open_lab: Open, commits: tuple[str, ...]
+) -> None:
+    ends = commits[FAST], commits[SLOW], commits[BROKEN]
+    lab = open_lab(commits=ends, ends={ends[-1]: "the bad end"})
     with pytest.raises(
         EnvironmentFailure, match=r"the bad end, \w{10}, cannot be built: .*not compile: \S+:\d+:.* error: .*rounds"
     ) as caught:

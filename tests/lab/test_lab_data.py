@@ -11,6 +11,7 @@ from perfbisect.core.domain.events import CandidateSkipped, Warned
 from perfbisect.core.domain.orders import Share
 from perfbisect.errors import DataDamaged, UsageError
 from perfbisect.host.local import LocalHost
+from perfbisect.lab.host_lab import Earlier
 from perfbisect.recipes.builder import Dataset, When
 from small import BUILDER, FAST, SLOW, Open, finished, measure
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.tools
 
 
 def test_conditions_reach_the_library_that_is_measured_and_its_data(
-    open_lab: Open, tmp_path: Path, git: Callable[..., str]
+    open_lab: Open, commits: tuple[str, ...], tmp_path: Path, git: Callable[..., str]
 ) -> None:
     """The commit's version changes where the library is, and the format of its data."""
     (tmp_path / "repo" / "VERSION").write_text("2.0\n")
@@ -33,9 +34,7 @@ def test_conditions_reach_the_library_that_is_measured_and_its_data(
     }
     conditional = replace(BUILDER, version=["cat", "{source}/VERSION"], when=[When(version=">=2", change=change)])
     for _ in ("built", "found built"):
-        lab = open_lab()
-        lab.commits = (lab.commits[FAST], git("rev-parse", "HEAD"))
-        lab.builder = conditional
+        lab = open_lab(builder=conditional, commits=(commits[FAST], git("rev-parse", "HEAD")))
         runs = dict(finished(measure(lab, Share(1, 1), Share(0, 1))))
         assert runs[1].qps > 2 * runs[0].qps
         assert runs[1].dataset != runs[0].dataset
@@ -44,26 +43,22 @@ def test_conditions_reach_the_library_that_is_measured_and_its_data(
 def test_a_hunt_does_not_go_on_with_other_settings_or_data(open_lab: Open) -> None:
     lab = open_lab()
     ((_, run),) = finished(measure(lab, Share(FAST, 1)))
-    again = open_lab()
-    again.loaded = {run.commit: f"{run.dataset}-12345678"}
+    again = open_lab(earlier=Earlier(datasets={run.commit: f"{run.dataset}-12345678"}))
     assert len(finished(measure(again, Share(FAST, 1)))) == 1, "data of its own is of the same kind"
-    changed = open_lab()
-    changed.loaded = {run.commit: "0123456789abcdef"}
+    changed = open_lab(earlier=Earlier(datasets={run.commit: "0123456789abcdef"}))
     with pytest.raises(UsageError, match="other settings or data than before"):
         measure(changed, Share(FAST, 1))
 
 
 def test_a_build_is_asked_what_format_its_data_has(open_lab: Open) -> None:
-    lab = open_lab()
-    lab.builder = replace(BUILDER, dataset=Dataset(format_command=["sha256sum", "{prefix}/libsmall.so"]))
+    lab = open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=["sha256sum", "{prefix}/libsmall.so"])))
     runs = dict(finished(measure(lab, Share(SLOW, 1), Share(FAST, 1))))
     assert runs[SLOW].dataset != runs[FAST].dataset
 
 
-def test_a_build_that_cannot_tell_its_format_is_skipped(open_lab: Open) -> None:
-    lab = open_lab()
-    script = f"ls {{data}}; [ {{commit}} != {lab.commits[SLOW]} ] || ! echo no format >&2"
-    lab.builder = replace(BUILDER, dataset=Dataset(format_command=["sh", "-c", script]))
+def test_a_build_whose_format_command_fails_is_skipped(open_lab: Open, commits: tuple[str, ...]) -> None:
+    script = f"ls {{data}}; [ {{commit}} != {commits[SLOW]} ] || ! echo no format >&2"
+    lab = open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=["sh", "-c", script])))
     *_, skipped = measure(lab, Share(SLOW, 1))
     assert isinstance(skipped, CandidateSkipped)
     assert skipped.facts.stage == "prepare"
@@ -73,8 +68,7 @@ def test_a_build_that_cannot_tell_its_format_is_skipped(open_lab: Open) -> None:
 
 
 def test_a_build_without_the_program_that_tells_its_format_is_skipped(open_lab: Open) -> None:
-    lab = open_lab()
-    lab.builder = replace(BUILDER, dataset=Dataset(format_command=["{prefix}/bin/tell", "{data}"]))
+    lab = open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=["{prefix}/bin/tell", "{data}"])))
     *_, skipped = measure(lab, Share(SLOW, 1))
     assert isinstance(skipped, CandidateSkipped)
     assert skipped.facts.stage == "prepare"

@@ -30,8 +30,8 @@ from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Result
 from perfbisect.lab.build import pipeline
-from perfbisect.lab.host_lab import LOSSES
 from perfbisect.lab.measure import visit
+from perfbisect.lab.retry_policy import LOSSES
 from small import BROKEN, BUILDER, FAST, SLOW, Open, finished, measure
 
 pytestmark = pytest.mark.tools
@@ -45,7 +45,8 @@ def test_what_a_killed_session_left_running_is_ended(open_lab: Open, host: Local
 
 
 def test_what_a_killed_session_left_where_it_builds_is_ended(open_lab: Open, tmp_path: Path) -> None:
-    (lab := open_lab()).maker = maker = LocalHost("maker", PurePosixPath(tmp_path, "maker"))
+    maker = LocalHost("maker", PurePosixPath(tmp_path, "maker"))
+    lab = open_lab(build_host=maker)
     (tmp_path / "maker").mkdir()
     jobs.start(maker, ["sleep", "100"], name="run", timeout=200)
     orphan = jobs.start(maker, ["sleep", "100"], name="run", timeout=200)
@@ -67,8 +68,7 @@ def test_a_build_of_a_killed_session_is_followed_to_its_end(
     patient = replace(BUILDER.build, compile=[["sh", "-c", wait + BUILDER.build.compile[0][2]]])
 
     def session() -> Iterator[LabEvent]:
-        lab = open_lab()
-        lab.builder = replace(BUILDER, build=patient)
+        lab = open_lab(builder=replace(BUILDER, build=patient))
         return lab.measure(Measure((Share(FAST, 1),), Purpose.SEARCH))
 
     killed = os.fork()
@@ -105,7 +105,7 @@ def test_work_that_was_lost_with_its_host_is_done_again(open_lab: Open, host: Lo
             threading.Timer(0.6, lose_jobs, [host]).start()
     warned = [event for event in events if isinstance(event, Warned)]
     assert len(warned) == 1
-    assert "done again" in warned[0].text
+    assert "repeated" in warned[0].text
     assert len(finished(events)) == 2
     assert not any(isinstance(event, CandidateSkipped) for event in events)
 
@@ -146,17 +146,14 @@ def test_builds_are_lost_with_the_host_that_makes_them(
 
     (tmp_path / "maker").mkdir()
     monkeypatch.setattr(pipeline, "build", lose)
-    lab = open_lab()
-    lab.host, lab.maker = host, LocalHost("maker", PurePosixPath(tmp_path, "maker"))
+    maker = LocalHost("maker", PurePosixPath(tmp_path, "maker"))
     if restarted == "maker":
-        lab.maker = Restarted(lab.maker.name, lab.maker.root)
         with pytest.raises(JobLost):
-            measure(lab, Share(SLOW, 1))
+            measure(open_lab(build_host=Restarted(maker.name, maker.root)), Share(SLOW, 1))
     else:
-        lab.host = Restarted(host.name, host.root)
-        [*_, skipped] = measure(lab, Share(SLOW, 1))
+        [*_, skipped] = measure(open_lab(host=Restarted(host.name, host.root), build_host=maker), Share(SLOW, 1))
         assert isinstance(skipped, CandidateSkipped)
-        assert skipped.facts.log == f"{lab.maker.root}/jobs"
+        assert skipped.facts.log == f"{maker.root}/jobs"
 
 
 def shut_down(host: LocalHost, name: str) -> None:
@@ -171,9 +168,9 @@ def shut_down(host: LocalHost, name: str) -> None:
 
 def test_an_orderly_shutdown_is_held_against_no_commit(open_lab: Open, host: LocalHost, tmp_path: Path) -> None:
     """In a build, and in a run."""
-    lab, begun = open_lab(), tmp_path / "begun"
+    begun = tmp_path / "begun"
     pause = ["sh", "-c", f"if [ ! -e {begun} ]; then touch {begun}; sleep 60; fi"]
-    lab.builder = replace(BUILDER, build=replace(BUILDER.build, compile=[pause, *BUILDER.build.compile]))
+    lab = open_lab(builder=replace(BUILDER, build=replace(BUILDER.build, compile=[pause, *BUILDER.build.compile])))
 
     def strike() -> None:
         while not begun.exists():

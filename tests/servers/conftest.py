@@ -3,15 +3,15 @@
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
-from perfbisect.core.domain.events import Commit
+from labs import lab_of
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.host_lab import HostLab
+from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.recipes.find import load_builder
-from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
 Open = Callable[..., HostLab]
@@ -56,19 +56,10 @@ def commits(tmp_path: Path, git: Callable[..., str]) -> Callable[..., tuple[str,
 
 @pytest.fixture
 def open_lab(host: LocalHost, tmp_path: Path) -> Open:
-    def lab(workload: Workload, hashes: tuple[str, ...], **more: object) -> HostLab:
-        return HostLab(
-            host=host,
-            entry=HostEntry(name="here"),
-            memory=600,  # rounded down
-            cores=3,
-            builder=load_builder("mine", tmp_path / "builders"),
-            variant="",
-            workload=workload,
-            repository=tmp_path / "repo",
-            commits=hashes,
-            describe=lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
-            **more,  # type: ignore[arg-type]
-        )
+    def lab(workload: Workload, hashes: tuple[str, ...], **more: Any) -> HostLab:
+        earlier = Earlier(memory_mib=600, cores=3)  # rounded down
+        asked = {"host": host, "earlier": earlier, **more}
+        builder = load_builder("mine", tmp_path / "builders")
+        return lab_of(builder=builder, workload=workload, repository=tmp_path / "repo", commits=hashes, **asked)
 
     return lab

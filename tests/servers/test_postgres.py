@@ -84,7 +84,7 @@ def test_a_visit_with_the_recipes_settings(
     lab = open_lab(WORKLOAD, commits(PLAIN, SLOW))
     events = measure(lab, Share(0, 2), Share(1, 1))
     speed = {run.commit: run.qps for run in runs(events)}
-    assert speed[lab.commits[0]] > 2 * speed[lab.commits[1]]
+    assert speed[lab.candidates.commits[0]] > 2 * speed[lab.candidates.commits[1]]
     assert len({run.dataset for run in runs(events)}) == 1, "the catalogue's version is the same"
     assert all((run.counters["task-clock"] or 0) > 50 * run.seconds for run in runs(events)), "the backend is counted"
     assert not warnings(events)
@@ -149,7 +149,7 @@ def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(
     hashes = commits(PLAIN, SLOW, "work_mem = 5MB\n")
     measure(open_lab(workload, hashes), Share(0, 1))
 
-    lab = open_lab(workload, hashes, ranged=False)
+    lab = open_lab(workload, hashes, is_range=False)
     why = skipped(measure(lab, Share(1, 1)))
     assert "check with as loaded off on data that it has just loaded itself" in why.reason
     assert "with as loaded on" in why.reason
@@ -175,12 +175,12 @@ def test_a_build_that_refuses_the_data_gets_its_own(
     lab = open_lab(WORKLOAD, commits("# 1\n", "# 2\n", f"# 2\n{PLAIN}", "# 1\n#\n"))
     events = measure(lab, Share(0, 1), Share(1, 1), Share(2, 1), Share(3, 1))
     data = {run.commit: run.dataset for run in runs(events)}
-    old, new, newer, last = (data[commit] for commit in lab.commits)
+    old, new, newer, last = (data[commit] for commit in lab.candidates.commits)
     assert old == last
     assert new.startswith(f"{old}-"), "a key of its own"
     assert newer == new, "which serves all that are like it"
     assert [text.split(" does not start on the data ")[0] for text in warnings(events)] == [
-        lab.commits[1][:10], lab.commits[2][:10],
+        lab.candidates.commits[1][:10], lab.candidates.commits[2][:10],
     ]  # fmt: skip
     assert "database files are incompatible with server" in warnings(events)[0]
 
@@ -226,8 +226,8 @@ def test_nobody_elses_server_is_measured(
         ready = [*SERVER["ready"]]
         ready[3], ready[5] = str(served.parent), served.name.rpartition(".")[2]
         recipe(RECIPE + f"ready = {json.dumps(ready)}\n")
-        second = open_lab(WORKLOAD, lab.commits)
-        second.host = LocalHost("there", PurePosixPath(elsewhere))
+        there = LocalHost("there", PurePosixPath(elsewhere))
+        second = open_lab(WORKLOAD, lab.candidates.commits, host=there)
         with pytest.raises(EnvironmentFailure, match="another server answers on host there"):
             measure(second, Share(0, 1))
     events.close()
@@ -275,8 +275,10 @@ def test_counters_of_the_connections_leave_out_the_rest_of_the_server(
     recipe(RECIPE + f'perf_scope = "{scope}"\n')
     lab = open_lab(replace(WORKLOAD, statement="select pg_sleep(0.01)", time=2.0), commits(PLAIN, SLOW))
     measure(lab, Share(0, 1))
-    assert lab._bench
-    with visit.begin(lab._bench, lab._system(0), 0, lab._data[0]) as opened:
+    parts = lab._parts
+    assert parts
+    system = lab._system(parts, 0)
+    with visit.begin(parts.runner.context, system, 0, parts.data.keys[system.commit]) as opened:
         assert opened.service
         query = "do $$ begin loop end loop; end $$"
         busy = jobs.start(host, [*opened.service.argv(SERVER["ready"])[:-1], query], name="busy", timeout=30)

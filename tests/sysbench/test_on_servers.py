@@ -13,16 +13,15 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from perfbisect.core.domain.events import CandidateSkipped, Commit, RunFinished
+from labs import lab_of
+from perfbisect.core.domain.events import CandidateSkipped, RunFinished
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.workload import sysbench
 from perfbisect.lab.workload.sysbench import Outcome
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
 from perfbisect.recipes.find import load_workload
-from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.overrides import overridden
 from perfbisect.recipes.placeholders import Values, fill, fill_text
 from perfbisect.recipes.suites import read_suite
@@ -370,16 +369,7 @@ def test_a_visit_measures_it(builder: Builder, tmp_path: Path, git: Callable[...
     asked = {"table-size": "2000", "tables": "3", "time": 1, "warmup": 0.2}
     with tempfile.TemporaryDirectory(prefix="lab") as root:
         host = LocalHost("here", PurePosixPath(root))
-        lab = HostLab(
-            host=host,
-            entry=HostEntry(name="here"),
-            builder=builder,
-            variant="",
-            workload=overridden(chosen, asked),
-            repository=tmp_path / "repo",
-            commits=(commit,),
-            describe=lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
-        )
+        lab = lab_of(host, builder, overridden(chosen, asked), tmp_path / "repo", (commit,))
         events = list(lab.measure(Measure((Share(0, 1),), Purpose.SEARCH)))
         (run,) = [event.facts for event in events if isinstance(event, RunFinished)]
         assert not [event for event in events if isinstance(event, CandidateSkipped)]

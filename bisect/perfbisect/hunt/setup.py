@@ -32,10 +32,11 @@ from perfbisect.hunt.prior_hunts import experienced, failures_before
 from perfbisect.hunt.view import View
 from perfbisect.hunt.workers import Crew, Member, Tell, Threads
 from perfbisect.lab.build import store
+from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.checks.finding import Task
 from perfbisect.lab.checks.preflight import look_at, warnings
 from perfbisect.lab.guarded_lab import Watched, changed
-from perfbisect.lab.host_lab import HostLab
+from perfbisect.lab.host_lab import Earlier, HostLab, LabHost
 from perfbisect.lab.protocol import Lab
 from perfbisect.lab.upkeep import storage
 from perfbisect.lab.workload.fingerprint import fingerprint
@@ -158,24 +159,28 @@ class HuntSetup:
         """A hash of all that the recipe says of builds."""
         return store.fingerprint(self.builder, variant_of(self.builder, self.settings.variant))
 
-    def lab(self, commits: tuple[str, ...], known: Mapping[str, str], site: PreparedHost | None = None) -> HostLab:
-        """A lab that measures these commits at a site (None: the first); ``known`` is the build key of each that was
-        built there before.
-        """
-        site = site or self.sites[0]
+    def lab(
+        self,
+        candidates: Candidates,
+        earlier: Earlier,
+        site: PreparedHost,
+        workload: Workload,
+        locks: Mapping[str, FairLock],
+    ) -> HostLab:
+        """A lab that measures these candidates at a site; ``locks`` are those of the hosts, by name."""
+        build_place = None
+        if site.maker and site.maker_entry:
+            build_place = LabHost(site.maker, site.maker_entry, locks[site.maker.name])
+        place = LabHost(site.host, site.entry, locks[site.host.name])
+        return HostLab(place, self.builder, self.settings.variant, workload, candidates, earlier, build_place)
+
+    def candidates(self, commits: tuple[str, ...]) -> Candidates:
+        """Commits of the hunt's repository as the candidates of a lab."""
         repository = cache(lambda: open_repository(Path(self.settings.repository)))
-        return HostLab(
-            host=site.host,
-            entry=site.entry,
-            maker=site.maker,
-            maker_entry=site.maker_entry,
-            builder=self.builder,
-            variant=self.settings.variant,
-            workload=self.workload,
+        return Candidates(
             repository=Path(self.settings.repository),
             commits=commits,
             describe=lambda commit: describe(repository(), commit),
-            known=known,
             ends={
                 self.span.candidates[0]: "the merge base",  # unless it is good itself
                 self.span.candidates[-1]: "the bad end",
@@ -347,15 +352,13 @@ def events(log: Log, scene: HuntSetup, held: Mapping[str, Held], resumed: bool) 
     begun = [entry.event for entry in log.history.events(log.hunt) if isinstance(entry.event, HuntStarted)]
     first = {facts.name: facts for event in reversed(begun) for facts in event.hosts}  # at the very start
 
-    quiet: dict[str, FairLock] = defaultdict(FairLock)  # of each host: one thing at a time
+    locks: dict[str, FairLock] = defaultdict(FairLock)  # of each host: one thing at a time
 
     def watched(site: PreparedHost, commits: tuple[str, ...]) -> Watched:
-        lab = scene.lab(commits, known[site.host.name], site)
-        then = first.get(site.host.name, site.facts)
-        lab.loaded, lab.memory, lab.cores = loaded[site.host.name], then.memory_mib, then.cores
-        lab.quiet = quiet[site.host.name]
-        if site.maker:
-            lab.quiet_maker = quiet[site.maker.name]
+        name = site.host.name
+        then = first.get(name, site.facts)
+        earlier = Earlier(known[name], loaded[name], then.memory_mib, then.cores)
+        lab = scene.lab(scene.candidates(commits), earlier, site, scene.workload, locks)
         return Watched(lab, site.host, held[site.host.name], site.facts)
 
     def member(site: PreparedHost, commits: tuple[str, ...]) -> Member:

@@ -1,5 +1,6 @@
 """Servers: the pure parts, and visits of a real PostgreSQL, whose "builds" differ in their configuration."""
 
+import dataclasses
 import os
 import tempfile
 import time
@@ -10,7 +11,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from perfbisect.core.domain.events import CandidateSkipped, Commit, LabEvent, RunFinished, RunProgress
+from labs import lab_of
+from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, RunProgress
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure, RunFailed
@@ -33,7 +35,6 @@ from perfbisect.lab.server.service import (
     site,
 )
 from perfbisect.recipes.builder import Server, When
-from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 from postgres import BIN, BUILDER, needs_postgres
 from small import finished, measure
@@ -112,16 +113,7 @@ def lab(host: LocalHost, tmp_path: Path, git: Callable[..., str]) -> HostLab:
         git("add", ".")
         git("commit", "-q", "-m", "change")
         hashes.append(git("rev-parse", "HEAD"))
-    return HostLab(
-        host=host,
-        entry=HostEntry(name="here"),
-        builder=BUILDER,
-        variant="",
-        workload=WORKLOAD,
-        repository=tmp_path / "repo",
-        commits=tuple(hashes),
-        describe=lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
-    )
+    return lab_of(host, BUILDER, WORKLOAD, tmp_path / "repo", tuple(hashes))
 
 
 @pytest.mark.tools
@@ -276,8 +268,9 @@ def test_conditions_and_the_version_reach_the_server(
     start = [*BUILDER.server.start[:-1], "config_file={prefix}/server-{version}.conf"]
     install = [["install", "-D", "-m", "644", "{source}/server.conf", "{prefix}/server-{version}.conf"]]
     change = {"server": {"start": start}, "build": {"install": install, "artifacts": ["server-16.2.conf"]}}
-    lab.builder = replace(BUILDER, version=["cat", "{source}/VERSION"], when=[When(version=">=16", change=change)])
-    lab.commits = (lab.commits[FAST], git("rev-parse", "HEAD"))
+    builder = replace(BUILDER, version=["cat", "{source}/VERSION"], when=[When(version=">=16", change=change)])
+    commits = (lab.candidates.commits[FAST], git("rev-parse", "HEAD"))
+    lab = dataclasses.replace(lab, builder=builder, candidates=dataclasses.replace(lab.candidates, commits=commits))
     runs = finished(measure(lab, Share(1, 1), Share(0, 1)))
     assert sorted(candidate for candidate, _ in runs) == [0, 1]
 
@@ -287,7 +280,7 @@ def test_conditions_and_the_version_reach_the_server(
 def test_a_server_that_does_not_start_is_skipped_with_the_end_of_its_log(lab: HostLab, host: LocalHost) -> None:
     assert BUILDER.server
     server = replace(BUILDER.server, stop=[f"{BIN}/pg_ctl", "-D", "{data}", "-m", "fast", "stop"])
-    lab.builder = replace(BUILDER, server=server)
+    lab = dataclasses.replace(lab, builder=replace(BUILDER, server=server))
     measure(lab, Share(FAST, 1))
     *_, last = measure(lab, Share(WRONG, 1), Share(FAST, 1))
     assert isinstance(last, CandidateSkipped)
@@ -302,7 +295,7 @@ def test_a_server_that_does_not_start_is_skipped_with_the_end_of_its_log(lab: Ho
 @pytest.mark.dbms
 @pytest.mark.parametrize("moment", [RunProgress, RunFinished])
 def test_a_server_that_dies_is_skipped(lab: HostLab, host: LocalHost, moment: type[LabEvent]) -> None:
-    lab.workload = replace(WORKLOAD, time=2.0)
+    lab = dataclasses.replace(lab, workload=replace(WORKLOAD, time=2.0))
     killed = []
     for event in lab.measure(Measure((Share(MORTAL, 2),), Purpose.SEARCH)):
         if isinstance(event, moment):

@@ -6,12 +6,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from perfbisect.core.domain.events import CandidateSkipped, Commit, RunFinished
+from labs import lab_of
+from perfbisect.core.domain.events import CandidateSkipped, RunFinished
 from perfbisect.core.domain.metrics import value
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.host_lab import HostLab
-from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 from postgres import AT, BIN, BUILDER, needs_postgres
 
@@ -54,16 +53,7 @@ def test_a_benchmark_of_its_own_measures_a_server(tmp_path: Path, git: Callable[
         time=1.0,
     )
     with tempfile.TemporaryDirectory(prefix="lab") as root:
-        lab = HostLab(
-            host=LocalHost("here", PurePosixPath(root)),
-            entry=HostEntry(name="here"),
-            builder=BUILDER,
-            variant="",
-            workload=workload,
-            repository=tmp_path / "repo",
-            commits=(commit,),
-            describe=lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
-        )
+        lab = lab_of(LocalHost("here", PurePosixPath(root)), BUILDER, workload, tmp_path / "repo", (commit,))
         events = list(lab.measure(Measure((Share(0, 2),), Purpose.ENDS)))
     assert not [event for event in events if isinstance(event, CandidateSkipped)]
     runs = [event.facts for event in events if isinstance(event, RunFinished)]

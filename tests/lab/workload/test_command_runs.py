@@ -1,12 +1,14 @@
 """Commands as workloads in the whole lab: real git, jobs and perf."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import msgspec
 import pytest
 
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Commit, LabEvent, RunFinished, RunStarted
+from labs import lab_of
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, LabEvent, RunFinished, RunStarted
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import value
 from perfbisect.core.domain.orders import Measure, Purpose, Share
@@ -14,7 +16,6 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.asked import quick_builder
-from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
 pytestmark = pytest.mark.tools
@@ -52,29 +53,26 @@ def lab(tmp_path: Path, commits: tuple[str, ...]) -> HostLab:
     (suite / "beside.txt").write_text("beside\n")
     root = tmp_path / "root"
     root.mkdir()
-    return HostLab(
-        host=LocalHost("here", PurePosixPath(root)),
-        entry=HostEntry(name="here"),
-        builder=quick_builder(("sh -c 'pwd >built && echo {jobs} >>built'",), str(tmp_path / "repo")),
-        variant="",
-        workload=Workload(
-            name="bench",
-            suite="suite",
-            folder=str(suite),
-            driver="command",
-            summary="",
-            group="command",
-            command=["env", "SUITE={suite}", "./bench", "{data}", "{threads}"],
-            prepare_commands=[["sh", "-c", "cat {suite}/beside.txt >{data}/loaded; ls bench"]],
-            rate=r"ops/s: (\w+)",
-            operations=r"done: (\d+)",
-            threads=3,
-            timeout=3.0,
-        ),
-        repository=tmp_path / "repo",
-        commits=commits,
-        describe=lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
+    builder = quick_builder(("sh -c 'pwd >built && echo {jobs} >>built'",), str(tmp_path / "repo"))
+    workload = Workload(
+        name="bench",
+        suite="suite",
+        folder=str(suite),
+        driver="command",
+        summary="",
+        group="command",
+        command=["env", "SUITE={suite}", "./bench", "{data}", "{threads}"],
+        prepare_commands=[["sh", "-c", "cat {suite}/beside.txt >{data}/loaded; ls bench"]],
+        rate=r"ops/s: (\w+)",
+        operations=r"done: (\d+)",
+        threads=3,
+        timeout=3.0,
     )
+    return lab_of(LocalHost("here", PurePosixPath(root)), builder, workload, tmp_path / "repo", commits)
+
+
+def with_workload(lab: HostLab, **changes: object) -> HostLab:
+    return replace(lab, workload=msgspec.structs.replace(lab.workload, **changes))
 
 
 def measure(lab: HostLab, *shares: Share) -> list[LabEvent]:
@@ -95,15 +93,15 @@ def test_a_command_is_measured_in_the_place_where_it_was_built(lab: HostLab) -> 
     assert [event.seconds for event in events if isinstance(event, RunStarted)] == [0, 0, 0]
     [built, *_] = (event.facts for event in events if isinstance(event, BuildFinished))
     there = Path(built.log).parent / "prefix" / "built"
-    assert there.read_text().splitlines()[0] == str(lab.host.root / "work" / lab.builder.place / "prefix")
+    assert there.read_text().splitlines()[0] == str(lab.place.host.root / "work" / lab.builder.place / "prefix")
     assert len({run.dataset for run in runs}) == 1
-    [kept] = Path(lab.host.root, "datasets").rglob("loaded")
+    [kept] = Path(lab.place.host.root, "datasets").rglob("loaded")
     assert kept.read_text() == "beside\n"  # each run had a copy of its own
 
 
 def test_what_a_command_leaves_running_is_ended(lab: HostLab, tmp_path: Path) -> None:
     script = """sh -c 'echo $$ >>"$1"; exec sleep 60' child "$1" & echo ops/s: 5, done: 1"""
-    lab.workload = msgspec.structs.replace(lab.workload, command=["sh", "-c", script, "leave", str(tmp_path / "left")])
+    lab = with_workload(lab, command=["sh", "-c", script, "leave", str(tmp_path / "left")])
     assert len(finished(measure(lab, Share(GOOD, 2)))) == 2
     left = [Path("/proc", pid, "stat") for pid in (tmp_path / "left").read_text().split()]
     assert left
@@ -139,12 +137,10 @@ def test_a_commit_that_gives_no_number_is_skipped(lab: HostLab, candidate: int, 
 def test_a_program_of_the_commit_that_loading_lacks_is_the_commits_fault_and_one_of_the_host_the_hosts(
     lab: HostLab,
 ) -> None:
-    usual = lab.workload
-    lab.workload = msgspec.structs.replace(usual, prepare_commands=[["./loader"]])
-    *_, last = measure(lab, Share(SLOW, 1))
+    *_, last = measure(with_workload(lab, prepare_commands=[["./loader"]]), Share(SLOW, 1))
     assert isinstance(last, CandidateSkipped)
     assert last.facts.reason.startswith("the data cannot be made: ./loader ended with status 127: ")
-    lab.workload = msgspec.structs.replace(usual, prepare_commands=[["bench-loader"]])
+    lab = with_workload(lab, prepare_commands=[["bench-loader"]])
     with pytest.raises(EnvironmentFailure, match="bench-loader is not installed on host here"):
         measure(lab, Share(GOOD, 1))
 

@@ -1,6 +1,7 @@
 """Trials: builds measured in rounds, without a search; every run is kept as it ends."""
 
 import time
+from collections import defaultdict
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.domain.trials import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, order
 from perfbisect.core.stats.sampling_plan import noise_of_trial
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError, in_words
+from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.lock import Held
 from perfbisect.hunt.host_locks import hold_all
 from perfbisect.hunt.setup import hear
@@ -18,7 +20,7 @@ from perfbisect.hunt.trials.view import Progress
 from perfbisect.lab.build import prebuilt
 from perfbisect.lab.build.pipeline import Built
 from perfbisect.lab.guarded_lab import Watched
-from perfbisect.lab.host_lab import HostLab
+from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.store.history import History
 
 
@@ -90,7 +92,8 @@ class TrialRunner:
     subjects: list[Subject] = field(default_factory=list)
     labs: dict[int, HostLab] = field(default_factory=dict)  # number of a workload → who measures it
     taken: dict[int, Built] = field(default_factory=dict)  # number of a subject → prebuilt binaries
-    earlier: tuple[TrialRun, ...] = ()  # runs of sessions before this one
+    # Of each workload, the data of each build in earlier sessions, which has to be the same now.
+    datasets: dict[int, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     watched: Watched = field(init=False)  # the lab in use; its host is looked at before each visit
 
     def __post_init__(self) -> None:
@@ -127,14 +130,10 @@ class TrialRunner:
 
     def new_lab(self, work: int) -> HostLab:
         """A lab for one workload."""
-        lab = self.plan.scene.lab(self.plan.scene.span.candidates, {})
-        return replace(
-            lab, workload=self.plan.workloads[work], prebuilt=self.taken, ranged=False, loaded=self.before(work)
-        )
-
-    def before(self, work: int) -> dict[str, str]:
-        """The data of each build in earlier sessions, which has to be the same now."""
-        return {run.facts.commit: run.facts.dataset for run in self.earlier if run.work == work}
+        scene = self.plan.scene
+        candidates = replace(scene.candidates(scene.span.candidates), prebuilt=self.taken, is_range=False)
+        earlier = Earlier(datasets=self.datasets[work])
+        return scene.lab(candidates, earlier, scene.sites[0], self.plan.workloads[work], defaultdict(FairLock))
 
     def lab(self, work: int) -> HostLab:
         """The lab of a workload, with everything that can be built."""
@@ -160,9 +159,8 @@ class TrialRunner:
     def measure(self, trial: Trial, history: History) -> None:
         """Make the rounds that are still to be made; each run is in the history before anything else happens."""
         asked = trial.asked
-        self.earlier = tuple(trial.runs)
-        for work, lab in self.labs.items():
-            lab.loaded = self.before(work)
+        for run in trial.runs:
+            self.datasets[run.work][run.facts.commit] = run.facts.dataset
         rounds = trial.rounds_to_do()
         self.progress.expect(len(rounds) * len(trial.pairs()) * asked.runs)
         for turn, number in enumerate(rounds):

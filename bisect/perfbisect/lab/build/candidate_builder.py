@@ -1,0 +1,95 @@
+"""Builds candidates, and brings the results to the host that measures."""
+
+from collections.abc import Generator, Mapping
+from pathlib import PurePosixPath
+
+from perfbisect.core.domain.events import BuildFinished, BuildProgress, BuildStarted, LabEvent
+from perfbisect.errors import UsageError
+from perfbisect.host.protocol import Host
+from perfbisect.lab.build import checkout, pipeline
+from perfbisect.lab.build.candidates import Candidates
+from perfbisect.lab.build.transfer import ship
+from perfbisect.lab.progress import Steps
+
+
+def send_sources(
+    build_host: Host, name: str, candidates: Candidates, first: int
+) -> Generator[LabEvent, None, tuple[PurePosixPath, bool]]:
+    """Bring the sources to the host that builds, as a part of the build of the candidate ``first``.
+
+    Returns the folder of the repository there, and whether that build has been announced.
+    """
+    announced = False
+    sending = Steps(checkout.mirror(build_host, candidates.repository, name, candidates.tips()))
+    for done, total in sending:
+        if not announced:
+            announced = True
+            yield BuildStarted(first, candidates.describe(candidates.commits[first]))
+        yield BuildProgress(first, done, total, "send")
+    return sending.result, announced
+
+
+def check_known(shop: pipeline.Workshop, candidates: Candidates, known: Mapping[str, str]) -> None:
+    """Raise UsageError when commits would be built differently now; ``known`` is the key of each build so far."""
+    commit = next((commit for commit in candidates.commits if commit in known), None)
+    if commit and pipeline.key_of(shop, commit) != known[commit]:
+        raise UsageError(
+            f"{commit[:10]} would now be built differently than earlier in this hunt, so the runs of then and now cannot"
+            " be compared.",
+            f"The recipe of {shop.builder.name} or the compiler has changed: undo that, or begin a new hunt.",
+        )
+
+
+class CandidateBuilder:
+    """Builds with ``shop``, on its host; ``host`` measures. ``shop`` is None when every candidate is prebuilt."""
+
+    def __init__(self, shop: pipeline.Workshop | None, host: Host, candidates: Candidates, *, announced: bool) -> None:
+        """``announced`` is whether BuildStarted of the first build has been yielded already."""
+        self.built = dict(candidates.prebuilt)  # candidate → its build
+        self.shop = shop
+        self.host = host
+        self.candidates = candidates
+        self._announced = announced
+        self._alone = False  # no build of an earlier session runs on ``host``
+
+    @property
+    def build_host(self) -> Host:
+        """The host that builds."""
+        return self.shop.host if self.shop else self.host
+
+    def announce(self, candidate: int) -> Generator[LabEvent]:
+        """Yield BuildStarted, unless sending the sources did."""
+        if not self._announced:
+            yield BuildStarted(candidate, self.candidates.describe(self.candidates.commits[candidate]))
+        self._announced = False
+
+    def build(self, candidate: int) -> Generator[LabEvent]:
+        """Build a candidate, or find it built. Raises BuildFailed, and JobLost when the host has lost the build."""
+        assert self.shop
+        commit = self.candidates.commits[candidate]
+        building = Steps(pipeline.build(self.shop, commit))
+        try:
+            for step in building:
+                yield BuildProgress(candidate, step.done, step.total, step.stage)
+        finally:
+            building.work.close()
+        built = building.result
+        elsewhere = self.shop.host.name != self.host.name
+        if elsewhere:
+            yield BuildProgress(candidate, 0, 0, "ship")
+            ship(self.shop.host, self.shop.builder.place, built.facts.key, self.host)
+        self._alone = self._alone or not (built.facts.reused or elsewhere)  # a build ends all others first
+        same = self.same_binary(built)
+        self.built[candidate] = built
+        yield BuildFinished(candidate, built.facts, same)
+
+    def same_binary(self, built: pipeline.Built) -> int | None:
+        """Another candidate with the same binary."""
+        binary = built.facts.binary
+        return next((other for other, known in self.built.items() if known.facts.binary == binary), None)
+
+    def end_others(self) -> None:
+        """End builds of earlier sessions on the host that measures."""
+        if not self._alone:
+            pipeline.end_all(self.host)
+            self._alone = True

@@ -1,0 +1,42 @@
+"""A lab for a repository of a test."""
+
+from pathlib import Path
+
+from perfbisect.core.domain.events import Commit
+from perfbisect.host.protocol import Host
+from perfbisect.lab.build.candidates import Candidates
+from perfbisect.lab.host_lab import Earlier, HostLab, LabHost
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.workload import Workload
+
+
+def lab_of(
+    host: Host,
+    builder: Builder,
+    workload: Workload,
+    repository: Path,
+    commits: tuple[str, ...],
+    *,
+    entry: HostEntry | None = None,
+    earlier: Earlier | None = None,
+    ends: dict[str, str] | None = None,
+    is_range: bool = True,
+    build_host: Host | None = None,
+) -> HostLab:
+    candidates = Candidates(
+        repository,
+        commits,
+        lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
+        ends=ends or {},
+        is_range=is_range,
+    )
+    return HostLab(
+        LabHost(host, entry or HostEntry(name=host.name)),
+        builder,
+        "",
+        workload,
+        candidates,
+        earlier or Earlier(),
+        LabHost(build_host, HostEntry(name=build_host.name)) if build_host else None,
+    )
