@@ -88,7 +88,7 @@ def test_commands_that_are_told_name_the_history(
     mended.touch()
     status, out, _ = invoke("resume", *option)
     assert status == 0
-    assert "The whole story: bisect show 1 --history 'of mine.db'\n" in out
+    assert "Full report: bisect show 1 --history 'of mine.db'\n" in out
     status, _, said = invoke("compare", good, bad, *HUNT[:-1], "--visits", "1", "--runs", "1", *option)
     assert status == 0
     assert "bisect show c1 --history 'of mine.db'\n" in said

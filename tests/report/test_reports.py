@@ -40,26 +40,28 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.inference.belief import prior_belief
+from perfbisect.core.inference.hunt_state import fold
 from perfbisect.report import markdown, terminal
 from perfbisect.report.command import go_on_with, made_by
-from perfbisect.report.hunt_log import HuntLog
-from perfbisect.report.story import Story, read_story, tell
+from perfbisect.report.reader import Reader, read_story
+from perfbisect.report.story import Story
 from perfbisect.store.connection import default_place
-from perfbisect.store.history import Entry, History
+from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
 
 RATIO = Interval(0.70, 0.72, 0.74)
 
 
-def told(events: Iterable[tuple[float, Event]], state: str = "found") -> Story:
-    """The story of a hunt with these events, straight from them."""
-    entries = [Entry(number, at, event) for number, (at, event) in enumerate(events)]
+def story_of(events: Iterable[tuple[float, Event]], state: str = "found") -> Story:
+    """The report of a hunt with these events, straight from them."""
+    folded = fold(events, [sample.BEGAN])
+    folded.use_range(sample.CANDIDATES)
     listed = Listed(
         1, sample.BEGAN, "engine", "o2nofp", "update-index", "local", "qps", "1.0", "1.1", 14, 10, 2, state,
         None, None, None, 6, 16,
     )  # fmt: skip
     commands = made_by(sample.SETTINGS, default_place()), go_on_with(1, default_place())
-    return tell(listed, sample.SETTINGS, HuntLog.of(entries, [sample.BEGAN]), sample.CANDIDATES, *commands)
+    return Reader(listed, sample.SETTINGS, folded).story(*commands)
 
 
 def ended(verdict: Verdict) -> Iterator[tuple[float, Event]]:
@@ -75,7 +77,7 @@ def ended(verdict: Verdict) -> Iterator[tuple[float, Event]]:
 
 
 def uncounted() -> Iterator[tuple[float, Event]]:
-    """The sample hunt on a host where perf may only tell CPU time."""
+    """The sample hunt on a host where perf counts only CPU time."""
 
     def poorer(run: RunFacts) -> RunFacts:
         kept = ("task-clock", "context-switches")
@@ -99,36 +101,36 @@ def pinned(name: str, text: str) -> None:
     assert text == path.read_text()
 
 
-def test_a_history_tells_what_the_events_tell(history: History) -> None:
+def test_a_history_and_its_events_give_the_same_report(history: History) -> None:
     story = read_story(history, sample.write(history))
     listed = story.hunt
     assert (listed.state, listed.culprit, listed.probability) == ("found", sample.CANDIDATES[sample.CULPRIT], 0.9731)
-    assert story == replace(told(sample.events()), hunt=listed)
+    assert story == replace(story_of(sample.events()), hunt=listed)
 
 
 def test_found() -> None:
-    story = told(sample.events())
+    story = story_of(sample.events())
     pinned("found.txt", terminal.render(story))
     pinned("found-80.txt", terminal.render(story, 80))
     pinned("found.md", markdown.render(story))
-    told_json = msgspec.json.encode(over_numbers(msgspec.to_builtins(story), rounded))
-    pinned("found.json", msgspec.json.format(told_json, indent=2).decode() + "\n")
+    encoded = msgspec.json.encode(over_numbers(msgspec.to_builtins(story), rounded))
+    pinned("found.json", msgspec.json.format(encoded, indent=2).decode() + "\n")
 
 
 def test_no_line_of_a_table_is_wider_than_the_terminal() -> None:
-    story = told(sample.events())
+    story = story_of(sample.events())
     for width in (60, 80, 100):
         table = terminal.render(story, width).split("Candidates, oldest first")[1].split("\n\n")[0]
         assert max(map(len, table.splitlines())) <= width
 
 
 def test_interrupted() -> None:
-    pinned("interrupted.txt", terminal.render(told(islice(sample.events(), 30), "interrupted")))
+    pinned("interrupted.txt", terminal.render(story_of(islice(sample.events(), 30), "interrupted")))
 
 
 def test_inconclusive() -> None:
     verdict = Inconclusive((8, 7, 9), (0.6, 0.3, 0.06), RATIO, Reason.UNBUILDABLE)
-    story = told(ended(verdict), "inconclusive")
+    story = story_of(ended(verdict), "inconclusive")
     pinned("inconclusive.txt", terminal.render(story))
     assert [(each.commit.sha, each.probability) for each in story.suspects] == [
         (sample.CANDIDATES[8], 0.6),
@@ -148,13 +150,13 @@ def test_commits_that_were_not_built_are_described_by_the_repository(history: Hi
 def test_not_reproduced() -> None:
     pinned(
         "not-reproduced.txt",
-        terminal.render(told(ended(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03)), "not reproduced")),
+        terminal.render(story_of(ended(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03)), "not reproduced")),
     )
 
 
 def test_several() -> None:
     steps = (Step(5, 0.96, Interval(0.89, 0.9, 0.91), (0,)), Step(8, 0.98, Interval(0.79, 0.8, 0.81), (6, 5)))
-    story = told(ended(Several(steps)), "several")
+    story = story_of(ended(Several(steps)), "several")
     pinned("several.txt", terminal.render(story))
     assert [case.commit.sha for case in story.cases] == [sample.CANDIDATES[5], sample.CANDIDATES[8]]
 
@@ -162,7 +164,7 @@ def test_several() -> None:
 def test_what_is_left_open_is_in_every_report() -> None:
     known = Inconclusive((7, 8), (0.6, 0.3), Interval(0.79, 0.8, 0.81), Reason.UNBUILDABLE)
     steps = (Step(5, 0.96, Interval(0.89, 0.9, 0.91), (0,)),)
-    story = told(ended(Several(steps, (), (Unsettled(6, 8, known),))), "unsettled")
+    story = story_of(ended(Several(steps, (), (Unsettled(6, 8, known),))), "unsettled")
     [piece] = story.unsettled
     assert (piece.good.sha, piece.bad.sha) == (sample.CANDIDATES[6], sample.CANDIDATES[8])
     assert [suspect.commit.sha for suspect in piece.suspects] == [sample.CANDIDATES[7], sample.CANDIDATES[8]]
@@ -173,27 +175,27 @@ def test_what_is_left_open_is_in_every_report() -> None:
 
 
 def test_without_instruction_counts() -> None:
-    pinned("uncounted.txt", terminal.render(told(uncounted())))
+    pinned("uncounted.txt", terminal.render(story_of(uncounted())))
 
 
 def test_a_hunt_that_has_not_begun_to_measure() -> None:
-    text = terminal.render(told((), "interrupted"))
+    text = terminal.render(story_of((), "interrupted"))
     assert "There is no verdict yet." in text
     assert "14 commits, 10 candidates, 2 merges" in text
     assert "bisect resume 1" in text
 
 
-def test_ends_that_were_not_measured_tell_of_no_effect_and_no_suspects() -> None:
+def test_ends_that_were_not_measured_show_no_effect_and_no_suspects() -> None:
     order = Measure((Share(0, 2),), Purpose.ENDS)
     prior = Decided(Decision(order, prior_belief(Graph.line(len(sample.CANDIDATES)))))
-    text = terminal.render(told([(sample.BEGAN, prior)], "interrupted"))
+    text = terminal.render(story_of([(sample.BEGAN, prior)], "interrupted"))
     assert "There is no verdict yet." in text
     assert "of that of good" not in text
     assert "Most probable so far" not in text
 
 
 def test_json_is_complete() -> None:
-    story = json.loads(msgspec.json.encode(told(sample.events())))
+    story = json.loads(msgspec.json.encode(story_of(sample.events())))
     assert story["cases"][0]["commit"]["sha"] == sample.CANDIDATES[sample.CULPRIT]
     assert story["cases"][0]["cause"] == "instructions"
     assert {row["state"] for row in story["candidates"]} == {"base", "good", "bad", "culprit", "skipped"}
@@ -216,7 +218,7 @@ def test_foreign_text_cannot_steer_a_terminal_or_break_markdown() -> None:
                 case _:
                     yield at, event
 
-    story = told(spoiled())
+    story = story_of(spoiled())
     for text in (terminal.render(story), markdown.render(story)):
         assert not set(text) & {"\x1b", "\x07", "\u202e"}
         assert "evil" in text

@@ -10,40 +10,13 @@ import sample_hunt as sample
 from perfbisect.cli.commands.run import run as run_command
 from perfbisect.core.domain.events import BuildFinished, BuildStarted, RunFinished
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.domain.settings import Quick, Settings
+from perfbisect.core.inference.classification import Classification
 from perfbisect.report.command import go_on_with, made_by
-from perfbisect.report.story import State, read_story, state
+from perfbisect.report.reader import read_story
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
-
-DROP = Interval(0.70, 0.72, 0.74)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "effect", "expected"),
-    [
-        (Interval(0.97, 0.99, 1.01), DROP, State.GOOD),
-        (Interval(0.70, 0.73, 0.80), DROP, State.BAD),
-        (Interval(0.80, 0.90, 1.00), DROP, State.MEASURED),
-        (Interval(1.30, 1.38, 1.46), Interval(1.35, 1.4, 1.45), State.BAD),
-        (Interval(0.97, 1.01, 1.04), Interval(1.35, 1.4, 1.45), State.GOOD),
-        (Interval(0.70, 0.73, 0.80), Interval(0.9, 1.0, 1.1), State.MEASURED),
-        (Interval(0.70, 0.73, 0.80), None, State.MEASURED),
-        (None, DROP, State.MEASURED),
-    ],
-)
-def test_a_side_is_named_only_when_the_whole_interval_is_on_it(
-    ratio: Interval | None, effect: Interval | None, expected: State
-) -> None:
-    assert state("x", False, True, "base", ratio, set(), effect) is expected
-
-
-@pytest.mark.parametrize(("slow", "expected"), [(0.01, State.GOOD), (0.5, State.MEASURED), (0.99, State.BAD)])
-def test_what_the_search_believed_decides_the_side(slow: float, expected: State) -> None:
-    wide = Interval(0.6, 0.85, 1.1)
-    assert state("x", False, True, "base", wide, set(), DROP, slow) is expected
 
 
 def test_a_binary_equal_to_the_base_is_good_without_a_run(history: History) -> None:
@@ -58,17 +31,15 @@ def test_a_binary_equal_to_the_base_is_good_without_a_run(history: History) -> N
         node, at = (0, 10)[turn % 2], sample.BEGAN + 20 * turn
         history.append(hunt, RunFinished(node, sample.run(node, at, qps=20_000 - 5_000 * (turn % 2))), at + 12)
     rows = {row.node: row for row in read_story(history, hunt).candidates}
-    assert rows[3].state is State.GOOD
+    assert rows[3].state is Classification.GOOD
     assert rows[3].same_as is not None
     assert rows[3].same_as.sha == sample.CANDIDATES[0]
     assert rows[3].runs == 0
-    assert rows[10].state is State.BAD
+    assert rows[10].state is Classification.BAD
     assert rows[0].ratio is None
 
 
 def test_a_build_that_was_kept_costs_nothing(history: History) -> None:
-    from dataclasses import replace
-
     hunt = sample.begin(history)
     history.append(hunt, BuildStarted(0, sample.COMMITS[0]), sample.BEGAN)
     history.append(hunt, BuildFinished(0, replace(sample.build(0), reused=True), None), sample.BEGAN)

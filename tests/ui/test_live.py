@@ -80,6 +80,11 @@ CONFIRMING = """\
 """
 
 
+def with_state(view: View, **changes: object) -> View:
+    """The view with other values in its state."""
+    return replace(view, state=replace(view.state, **changes))  # type: ignore[arg-type]
+
+
 def test_the_picture(told: Told, views: list[View]) -> None:
     view, now = moment(told, views, Purpose.CONFIRM, 4)
     assert "\n".join(picture(view, 90, 30, now)) == CONFIRMING.rstrip("\n")
@@ -88,7 +93,7 @@ def test_the_picture(told: Told, views: list[View]) -> None:
 def test_the_ratio_is_named_after_the_metric(told: Told, views: list[View]) -> None:
     view, now = moment(told, views, Purpose.CONFIRM, 4)
     assert view.hunt is not None
-    drawn = "\n".join(picture(replace(view, hunt=replace(view.hunt, metric="p95")), 90, 30, now))
+    drawn = "\n".join(picture(with_state(view, started=replace(view.hunt, metric="p95")), 90, 30, now))
     assert " rp95 " in drawn
     assert "rQPS" not in drawn
 
@@ -157,13 +162,14 @@ def test_a_small_range_is_drawn_wider() -> None:
         (Inconclusive((3, 4), (0.5, 0.4), Interval(0.8, 0.9, 0.95), Reason.BUILDS_SPENT), "one of these 2 commits"),
     ],
 )
-def test_the_verdict_is_told(views: list[View], verdict: Verdict, words: str) -> None:
-    said = "\n".join(picture(replace(views[-1], verdict=verdict), 100, 40, 2e9))
+def test_the_verdict_is_shown(views: list[View], verdict: Verdict, words: str) -> None:
+    said = "\n".join(picture(with_state(views[-1], verdict=verdict), 100, 40, 2e9))
     assert words in said
     assert "left" not in said and "bisect show 12\n" in f"{said}\n"
-    mine = picture(replace(views[-1], verdict=verdict, told_by="bisect show {} --history mine.db".format), 44, 40, 2e9)
-    begins = mine.index(" The whole story: bisect show 12 --history")
-    assert mine[begins + 1] == " mine.db"
+    mine = replace(with_state(views[-1], verdict=verdict), report="bisect show {} --history mine.db".format)
+    drawn = picture(mine, 40, 40, 2e9)
+    begins = drawn.index(" Full report: bisect show 12 --history")
+    assert drawn[begins + 1] == " mine.db"
 
 
 def test_before_anything_is_known() -> None:
@@ -175,7 +181,7 @@ def test_before_anything_is_known() -> None:
 def test_wide_characters_keep_the_columns(told: Told, views: list[View]) -> None:
     at = told[-1][0]
     commit = Commit(views[-1].commit(37).sha, "2023-01-01", "A", "索引の更新を速くする" * 5)
-    drawn = picture(update(replace(views[-1], verdict=None), BuildStarted(37, commit), at), 100, 40, at)
+    drawn = picture(update(with_state(views[-1], verdict=None), BuildStarted(37, commit), at), 100, 40, at)
     rows = [line for line in drawn if "0.577" in line]
     assert len(rows) == 2 and "索引" in rows[0]
     assert len({cell_len(line[: line.index("0.577")]) for line in rows}) == 1

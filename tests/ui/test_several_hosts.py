@@ -6,8 +6,8 @@ import pytest
 
 from perfbisect.core.domain.events import BuildProgress, BuildStarted, Event, HuntStarted, LabEvent, RunProgress, Warned
 from perfbisect.core.domain.observations import Reading
+from perfbisect.core.inference.classification import Classification
 from perfbisect.core.stats.relative_speed import relative
-from perfbisect.ui.classification import Classification, side
 from perfbisect.ui.live import render
 from perfbisect.ui.plain import lines
 from perfbisect.ui.screen import lines as drawn
@@ -51,7 +51,7 @@ def test_each_host_has_two_lines(two: Told) -> None:
             shown = [line.plain for line in drawn(view, 100, 40, at)]
             named = [line for line in shown if line.startswith((" local  ", " b      "))]
             assert len(named) == 2
-            assert side(view, event.candidate) is Classification.NOW
+            assert view.classification(event.candidate) is Classification.NOW
             assert render(view, 60, 20, at)
 
 
@@ -68,8 +68,8 @@ def test_what_one_host_does_does_not_disturb_the_other(two: Told) -> None:
     view = views(two[: first + 1])[-1]
     other = replace(two[first][1], candidate=9, host="b")  # type: ignore[call-arg]
     after = update(view, other, 1.0)
-    assert after.doing["local"] == view.doing["local"]
-    assert not recalled(after, []).doing
+    assert after.busy["local"] == view.busy["local"]
+    assert not recalled(after, []).busy
 
 
 def test_hosts_of_different_speeds_are_compared_by_their_ratios() -> None:

@@ -1,4 +1,4 @@
-"""The reducer: what views know after a sequence of events."""
+"""What views know after a sequence of events."""
 
 from dataclasses import replace
 
@@ -32,8 +32,9 @@ from perfbisect.core.domain.orders import (
     Share,
     Step,
 )
-from perfbisect.ui.classification import Classification, side
+from perfbisect.core.inference.classification import Classification
 from perfbisect.ui.state import Building, Running, View, minutes_left, recalled, update
+from perfbisect.ui.table import table
 
 HOST = HostFacts("local", "", 2, 1024, "", "")
 SHAS = tuple(f"{n:040x}" for n in range(4))
@@ -48,12 +49,18 @@ def after(*events: Event, view: View | None = None) -> View:
     return view
 
 
+def with_state(view: View, **changes: object) -> View:
+    """The view with other values in its state."""
+    return replace(view, state=replace(view.state, **changes), busy={})  # type: ignore[arg-type]
+
+
 def building(candidate: int, subject: str = "Subject") -> BuildStarted:
     return BuildStarted(candidate, Commit(SHAS[candidate], "2023-01-01", "A", subject))
 
 
 def built(candidate: int, *, reused: bool = False, same_as: int | None = None, seconds: float = 5.0) -> BuildFinished:
-    facts = BuildFacts(SHAS[candidate], "key", f"binary{candidate}", seconds, 3, 1, reused, "")
+    binary = f"binary{candidate if same_as is None else same_as}"
+    facts = BuildFacts(SHAS[candidate], "key", binary, seconds, 3, 1, reused, "")
     return BuildFinished(candidate, facts, same_as)
 
 
@@ -80,23 +87,23 @@ def measured(*rates: tuple[int, float]) -> View:
 def test_update_leaves_the_old_view_alone() -> None:
     before = after(STARTED)
     after(building(1), built(1), view=before)
-    assert before.rows == {} and before.now is None
+    assert before.rows == {} and before.state.tested == {} and before.now is None
 
 
 def test_a_build_from_start_to_end() -> None:
     view = after(STARTED, building(1), BuildProgress(1, 30, 120, "compile"))
     assert view.now == Building(1, 1001.0, 30, 120, "compile")
-    assert side(view, 1) is Classification.NOW
+    assert view.classification(1) is Classification.NOW
     view = after(built(1), view=view)
     row = view.rows[1]
-    assert (row.builds, row.build_seconds, row.hit_rate, row.commit.subject) == (1, 5.0, 0.75, "Subject")
+    assert (len(row.made), row.build_seconds, row.hit_rate, row.commit.subject) == (1, 5.0, 0.75, "Subject")
     assert isinstance(view.now, Building) and view.now.finished
-    assert side(view, 1) is Classification.BUILT
+    assert view.classification(1) is Classification.BUILT
 
 
 def test_a_build_used_again_costs_nothing() -> None:
     row = after(STARTED, building(1), built(1, reused=True)).rows[1]
-    assert (row.builds, row.build_seconds, row.reused) == (0, 0.0, True)
+    assert (row.made, row.build_seconds, row.reused) == ((), 0.0, True)
 
 
 def test_a_run_from_start_to_end() -> None:
@@ -106,7 +113,7 @@ def test_a_run_from_start_to_end() -> None:
     assert (view.now.samples, view.top, view.runs) == ((90.0, 110.0), 110.0, 0)
     view = after(ran(0, 100.0, "a"), view=view)
     assert isinstance(view.now, Running) and view.now.finished
-    assert (view.rows[0].qps, view.runs) == ((100.0,), 1)
+    assert ([run.qps for run in view.rows[0].runs], view.runs) == ([100.0], 1)
 
 
 def test_ratios_and_sides_follow_the_runs() -> None:
@@ -114,8 +121,8 @@ def test_ratios_and_sides_follow_the_runs() -> None:
     found = view.ratio(2)
     assert found is not None and found.low < 0.702 < found.high
     assert view.ratio(0) is None
-    assert [side(view, candidate) for candidate in range(4)] == [
-        Classification.GOOD,
+    assert [view.classification(candidate) for candidate in range(4)] == [
+        Classification.BASELINE,
         Classification.GOOD,
         Classification.BAD,
         Classification.BAD,
@@ -124,8 +131,8 @@ def test_ratios_and_sides_follow_the_runs() -> None:
 
 def test_a_candidate_between_the_levels_is_unclear() -> None:
     view = measured((0, 1000.0), (1, 837.0), (3, 700.0))
-    view = replace(view, ratios={1: Interval(0.75, 0.837, 0.93), 3: Interval(0.69, 0.7, 0.71)})
-    assert side(view, 1) is Classification.UNCLEAR
+    view = replace(view, ratios={SHAS[1]: Interval(0.75, 0.837, 0.93), SHAS[3]: Interval(0.69, 0.7, 0.71)})
+    assert view.classification(1) is Classification.UNCLEAR
 
 
 def test_the_search_decides_the_sides_and_the_verdict_names_the_culprit() -> None:
@@ -133,54 +140,58 @@ def test_the_search_decides_the_sides_and_the_verdict_names_the_culprit() -> Non
     belief = Belief(
         np.array([0, 0.01, 0.98, 0.01]), 0.99, 0.1, Interval(0.6, 0.7, 0.8), slow=np.array([0, 0.01, 0.99, 1])
     )
-    view = replace(view, belief=belief, now=None)
-    assert [side(view, candidate) for candidate in range(4)] == [
-        Classification.GOOD,
+    view = with_state(view, belief=belief)
+    assert [view.classification(candidate) for candidate in range(4)] == [
+        Classification.BASELINE,
         Classification.GOOD,
         Classification.BAD,
         Classification.BAD,
     ]
     found = Found(Step(2, 0.98, Interval(0.6, 0.7, 0.8), (1,)))
-    assert side(replace(view, verdict=found), 2) is Classification.CULPRIT
-    doubtful = replace(view, belief=replace(belief, slow=np.array([0, 0.5, 0.7, 1])))
-    assert [side(doubtful, candidate) for candidate in (1, 2)] == [Classification.UNCLEAR, Classification.UNCLEAR]
-    alike = replace(view, belief=replace(belief, change=0.6))
-    assert side(alike, 1) is Classification.UNCLEAR
+    assert with_state(view, verdict=found).classification(2) is Classification.CULPRIT
+    doubtful = with_state(view, belief=replace(belief, slow=np.array([0, 0.5, 0.7, 1])))
+    assert [doubtful.classification(candidate) for candidate in (1, 2)] == [
+        Classification.UNCLEAR,
+        Classification.UNCLEAR,
+    ]
+    alike = with_state(view, belief=replace(belief, change=0.6))
+    assert alike.classification(1) is Classification.UNCLEAR
 
 
 def test_a_rise_is_read_the_other_way() -> None:
     view = measured((0, 1000.0), (1, 1005.0), (2, 1300.0), (3, 1310.0))
-    assert (side(view, 1), side(view, 2)) == (Classification.GOOD, Classification.BAD)
+    assert (view.classification(1), view.classification(2)) == (Classification.GOOD, Classification.BAD)
 
 
 def test_an_equal_binary_shares_what_was_measured() -> None:
     view = measured((0, 1000.0), (2, 700.0), (3, 702.0))
     view = after(building(1), built(1, same_as=2), view=view)
     assert view.ratio(1) == view.ratio(2) is not None
-    assert side(replace(view, now=None), 1) is Classification.BAD
+    assert view.classification(1) is Classification.BAD
 
 
 def test_a_skip_keeps_its_reason_and_its_cost() -> None:
     skip = CandidateSkipped(2, SkipFacts(SHAS[2], "compile", "no\x1b[31m such\nfield", "log", 4.0))
     view = after(STARTED, building(2), skip)
     assert view.now is None
-    assert side(view, 2) is Classification.SKIPPED
-    assert view.rows[2].skipped == "compile: no [31m such field"
+    assert view.classification(2) is Classification.SKIPPED
+    assert view.rows[2].skip == skip.facts
     assert view.rows[2].build_seconds == 4.0
+    assert any("skipped, compile: no [31m such field" in line.plain for line in table(view, 200, 9))
 
 
 def test_texts_of_a_repository_cannot_steer_the_terminal() -> None:
     view = after(STARTED, building(1, "clear\x1b[2J the\x07 screen\u202e"))
-    assert view.rows[1].commit.subject == "clear [2J the screen"
+    assert view.commit(1).subject == "clear [2J the screen"
 
 
-def test_a_range_that_only_checked_the_merge_base_is_forgotten() -> None:
+def test_of_the_comparison_with_the_merge_base_the_runs_in_the_range_stay() -> None:
     warning = Warned("Something.", "Do something.")
     first = replace(STARTED, candidates=SHAS[:2], commits=1)
     view = after(warning, first, building(1), built(1), ran(1, 100.0, "a"), decided(0.0, 1.0), warning, STARTED)
-    assert view.rows == {} and view.belief is None and view.log == ()
-    assert view.began == 1000.0 and view.warnings == (warning,)
-    assert len(view.node) == 4
+    assert list(view.rows) == [1] and view.state.belief is None and view.now is None
+    assert view.began == 1000.0 and view.state.warnings == {warning.text: warning.advice}
+    assert len(view.state.node) == 4
 
 
 def test_events_before_the_range_is_known_are_harmless() -> None:
@@ -188,12 +199,12 @@ def test_events_before_the_range_is_known_are_harmless() -> None:
     assert view.hunt is None and view.commit(3).short == "candidate "
 
 
-def test_who_leads() -> None:
+def test_the_leader() -> None:
     assert after(STARTED, decided(0.0, 1 / 3, 1 / 3, 1 / 3)).leader is None
     assert after(STARTED, decided(0.0, 0.1, 0.8, 0.1)).leader == (2, 0.8)
 
 
-def test_nobody_leads_while_the_ends_may_be_alike() -> None:
+def test_no_leader_while_the_ends_may_be_alike() -> None:
     """In a range of one commit it is the culprit for certain, if there is one; which is not to say that there is."""
     view = after(STARTED, decided(0.0, 0.1, 0.8, 0.1, purpose=Purpose.ENDS))
     assert view.leader is None
@@ -204,7 +215,7 @@ def test_nobody_leads_while_the_ends_may_be_alike() -> None:
 def test_the_end() -> None:
     verdict = NotReproduced(Interval(0.99, 1.0, 1.01), 0.02)
     view = after(STARTED, building(1), HuntEnded(verdict))
-    assert (view.verdict, view.ended, view.now) == (verdict, 1002.0, None)
+    assert (view.state.verdict, view.ended, view.now) == (verdict, 1002.0, None)
     assert minutes_left(view, 2000.0) is None
 
 
@@ -229,12 +240,8 @@ def test_a_resumed_hunt_recalls_what_was_measured(told: list[tuple[float, Event]
     view = recalled(View(), kept)
     before = views[half - 1]
     assert view.began is None and view.now is None
-    assert {c: (row.commit, row.qps, row.skipped) for c, row in view.rows.items()} == {
-        c: (row.commit, row.qps, row.skipped) for c, row in before.rows.items()
-    }
-    assert {c: r.middle for c, r in view.ratios.items()} == pytest.approx(
-        {c: r.middle for c, r in before.ratios.items()}
-    )
+    assert view.rows == before.rows and view.state.log == before.state.log
+    assert view.ratios == before.ratios
     assert before.hunt is not None
     resumed = update(view, replace(before.hunt, resumed=True), 2e9)
-    assert resumed.rows == view.rows and resumed.began == 2e9
+    assert resumed.rows == view.rows and resumed.began == 2e9 and resumed.state.verdict is None

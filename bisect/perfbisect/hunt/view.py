@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class View(Protocol):
     """Draws the events of a hunt; closing it leaves the terminal as it was."""
 
-    def recall(self, told: Iterable[tuple[float, "Event"]]) -> None:
-        """Take note of what earlier sessions of a resumed hunt saw, before the first event is shown."""
+    def recall(self, events: Iterable[tuple[float, "Event"]]) -> None:
+        """Take the events of earlier sessions of a resumed hunt, before the first event is shown."""
 
     def show(self, event: "Event", at: float) -> None:
         """Draw one event that happened ``at`` seconds since the epoch."""
@@ -36,7 +36,7 @@ def open_view(history: "Path | None", *, as_json: bool, plain: bool) -> View:
     """The view the user asked for, or the one that suits standard output, of a hunt in the history at that path."""
     from perfbisect.report.command import show
 
-    def told_by(hunt: int) -> str:
+    def report(hunt: int) -> str:
         return show(str(hunt), history)
 
     if as_json:
@@ -46,7 +46,7 @@ def open_view(history: "Path | None", *, as_json: bool, plain: bool) -> View:
     if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         from perfbisect.ui.plain import PlainLines
 
-        return PlainLines(sys.stdout, told_by)
+        return PlainLines(sys.stdout, report)
     from perfbisect.ui.live import LiveScreen
 
-    return LiveScreen(told_by=told_by)
+    return LiveScreen(report=report)

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 
-from perfbisect.report.story import Candidate, Case, State, Story
+from perfbisect.core.inference.classification import Classification
+from perfbisect.report.story import Candidate, Case, Story
 from perfbisect.wording.quantities import MISSING, between, duration, figure, share
 from perfbisect.wording.text import metric_title
+from perfbisect.wording.verdicts import classification_name
 
 Row = tuple[str, ...]
 
 UNITS = {"cpu/o": "cpu/o, µs", "ipc": "instructions/cycle"}
-DISPENSABLE: Row = ("ccache", "date", "build", "runs")  # columns of candidates that a narrow terminal goes without
+DISPENSABLE: Row = ("ccache", "date", "build", "runs")  # columns that are left out on a narrow terminal
 COUNTERS: Row = ("counter", "parent", "culprit", "ratio")
 
 
@@ -34,7 +36,7 @@ def not_counted(case: Case) -> str:
 
 
 def relative_name(story: Story) -> str:
-    """The name of the ratio to the base: rQPS, rp95, …"""
+    """The name of the ratio to the baseline: rQPS, rp95, …"""
     return f"r{metric_title(story.settings.metric)}"
 
 
@@ -44,26 +46,32 @@ def candidates_head(story: Story) -> Row:
 
 
 def candidates(story: Story) -> list[Row]:
-    """What time was spent on, oldest first."""
+    """What was built, measured or skipped, oldest first."""
     return [
         (
             each.commit.short,
             each.commit.date or MISSING,
-            "1.000" if each.state is State.BASE else MISSING if each.ratio is None else f"{each.ratio.middle:.3f}",
-            between(each.ratio),
+            *ratio_cells(each),
             str(each.runs) if each.runs else MISSING,
             build(each),
             share(each.hit_rate),
-            each.state.value,
+            classification_name(each.state),
             each.commit.subject,
         )
         for each in story.candidates
     ]
 
 
+def ratio_cells(each: Candidate) -> Row:
+    """The ratio to the good end, and its interval."""
+    if each.state is Classification.BASELINE:
+        return "1.000", "baseline"
+    return MISSING if each.ratio is None else f"{each.ratio.middle:.3f}", between(each.ratio)
+
+
 def build(each: Candidate) -> str:
-    """What building it took."""
-    if not each.builds:
+    """How long its builds took."""
+    if not each.build_seconds:
         return "kept" if each.reused else MISSING
     times = f"{each.builds}× " if each.builds > 1 else ""
     return f"{times}{duration(each.build_seconds)}"

@@ -1,8 +1,8 @@
 """Each event as one JSON object on a line of its own, for programs; and back.
 
 Every object has ``event`` (the name of a class of ``perfbisect.core.domain.events``) and ``at`` (seconds since the epoch);
-beside them stand the fields of that class under their own names. Where a field can be of several kinds, its object
-says which in ``kind``: ``order`` and ``verdict`` are Measure, Found, Several, NotReproduced or Inconclusive.
+the other keys are the fields of that class. Where a field can have several types, its object
+names its type in ``kind``: ``order`` and ``verdict`` are Measure, Found, Several, NotReproduced or Inconclusive.
 
     {"event": "RunFinished", "at": 1.6e9, "candidate": 7, "facts": {"operations": 123, "seconds": 10.0, …}}
     {"event": "Decided", "at": 1.6e9, "order": {"kind": "Measure", …}, "belief": {"culprit": …, "noise": 0.01, …}}
@@ -45,12 +45,12 @@ class JsonLines:
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
 
-    def recall(self, told: Iterable[tuple[float, Event]]) -> None:
-        """What earlier sessions of a resumed hunt saw was written then."""
+    def recall(self, events: Iterable[tuple[float, Event]]) -> None:
+        """The lines of earlier sessions of a resumed hunt were written then."""
 
     def show(self, event: Event, at: float) -> None:
         """Write the line of ``event``, at once."""
         put(encode(event, at), self.stream)
 
     def close(self) -> None:
-        """Nothing is held back, so nothing is left to do."""
+        """Nothing is buffered, so nothing is left to do."""

@@ -11,7 +11,7 @@ from rich.live import Live
 
 from perfbisect.core.domain.events import Event
 from perfbisect.ui.screen import lines
-from perfbisect.ui.state import TOLD_BY, View, recalled, update
+from perfbisect.ui.state import REPORT, View, recalled, update
 from perfbisect.wording.glyphs import UNICODE, Glyphs, glyphs_for
 
 PER_SECOND = 1  # pictures: enough for a clock; each costs some milliseconds, and measurements must not feel them
@@ -25,27 +25,27 @@ def render(view: View, width: int, height: int | None, now: float, glyphs: Glyph
 class LiveScreen:
     """Draws a hunt on a terminal of its own screen; ``close`` prints the last picture on the ordinary one.
 
-    Events only change what is known; drawing happens on rich's own thread, at its own pace. ``told_by`` as in the view.
+    Events only change the view; rich's own thread draws it, at its own pace. ``report`` as in the view.
     """
 
     def __init__(
         self,
         console: Console | None = None,
         now: Callable[[], float] = time.time,
-        told_by: Callable[[int], str] = TOLD_BY,
+        report: Callable[[int], str] = REPORT,
     ) -> None:
         self.console = console or Console(highlight=False)
         self.glyphs = glyphs_for(self.console.encoding)
         self.now = now
-        self.view = View(told_by=told_by)
+        self.view = View(report=report)
         self.live: Live | None = None
 
-    def recall(self, told: Iterable[tuple[float, Event]]) -> None:
-        """Take note of what earlier sessions of a resumed hunt saw, before the first event is shown."""
-        self.view = recalled(self.view, told)
+    def recall(self, events: Iterable[tuple[float, Event]]) -> None:
+        """Take the events of earlier sessions of a resumed hunt, before the first event is shown."""
+        self.view = recalled(self.view, events)
 
     def show(self, event: Event, at: float) -> None:
-        """Take note of one event; the next picture has it."""
+        """Take one event; the next picture includes it."""
         self.view = update(self.view, event, at)
         if self.live is None:
             self.live = Live(

@@ -1,4 +1,4 @@
-"""One line for each event that matters, with the time of day: for logs, pipes and screen readers."""
+"""Events as plain lines with the time of day: for logs, pipes and screen readers."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
@@ -17,7 +17,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.metrics import shown, unit
 from perfbisect.core.domain.orders import Decision, Measure
-from perfbisect.ui.state import TOLD_BY, Running, View, recalled, update
+from perfbisect.ui.state import REPORT, Running, View, recalled, update
 from perfbisect.ui.stream import put
 from perfbisect.wording.glyphs import writable
 from perfbisect.wording.quantities import chance, count, duration, figure, ratio, share, time_of_day
@@ -26,36 +26,35 @@ from perfbisect.wording.verdicts import PURPOSES, sentences
 
 
 def lines(view: View, event: Event, at: float) -> Iterator[str]:
-    """The lines that tell ``event``; ``view`` already knows of it."""
-    told = list(texts(view, event))
-    for place, text in enumerate(told):
+    """The lines of ``event``; ``view`` includes it."""
+    for place, text in enumerate(texts(view, event)):
         yield f"{time_of_day(at)}  {text}" if place == 0 else f"{'':8}  {text}"
 
 
 def texts(view: View, event: Event) -> Iterator[str]:
-    """What is said of an event: a word, the commit, the facts. Progress is not told."""
+    """The text of an event: a word, the commit, the facts. Progress has none."""
     match event:
         case HuntStarted():
             yield f"{'resumed' if event.resumed else 'hunt':9} {hunt(event)}"
         case Warned(text, advice):
             yield f"{'warning':9} {advised(text, advice)}"
         case Decided(Decision(order=Measure() as order)):
-            yield f"{'decided':9} {numbered(view, order.host)}{decided(view, order)}"
+            yield f"{'decided':9} {named(view, view.state.hosts[order.host]) if view.state.hosts else ''}{decided(view, order)}"
         case BuildStarted(commit=commit):
-            yield f"{'building':9} {where(view, event)}{commit.short}  {about(commit)}"
+            yield f"{'building':9} {named(view, event.host)}{commit.short}  {about(commit)}"
         case BuildFinished(candidate):
-            yield f"{'built':9} {where(view, event)}{view.commit(candidate).short}  {built(view, event)}"
+            yield f"{'built':9} {named(view, event.host)}{view.commit(candidate).short}  {built(view, event)}"
         case CandidateSkipped(candidate, facts):
-            yield f"{'skipped':9} {where(view, event)}{view.commit(candidate).short}  {facts.stage}: {printable(facts.reason)}"
+            yield f"{'skipped':9} {named(view, event.host)}{view.commit(candidate).short}  {facts.stage}: {printable(facts.reason)}"
             if facts.log:
                 yield f"{'':9} log: {printable(facts.log)}"
         case RunFinished(candidate):
-            yield f"{'ran':9} {where(view, event)}{view.commit(candidate).short}  {ran(view, event)}"
+            yield f"{'ran':9} {named(view, event.host)}{view.commit(candidate).short}  {ran(view, event)}"
         case HuntEnded(verdict):
             for place, sentence in enumerate(sentences(verdict, view.commit, view.metric)):
                 yield f"{'' if place else 'verdict':9} {sentence}"
-            if view.whole:
-                yield f"{'':9} {view.whole}"
+            if view.report_hint:
+                yield f"{'':9} {view.report_hint}"
         case _:
             return
 
@@ -71,14 +70,9 @@ def hunt(event: HuntStarted) -> str:
     )
 
 
-def where(view: View, event: BuildStarted | BuildFinished | CandidateSkipped | RunFinished) -> str:
-    """The host, where there are several."""
-    return f"{event.host}  " if view.hunt is not None and view.hunt.further else ""
-
-
-def numbered(view: View, host: int) -> str:
-    """The same, for an order."""
-    return f"{view.hunt.hosts[host].name}  " if view.hunt is not None and view.hunt.further else ""
+def named(view: View, host: str) -> str:
+    """The name of a host, where there are several."""
+    return f"{host}  " if view.state.hosts else ""
 
 
 def about(commit: Commit) -> str:
@@ -87,32 +81,32 @@ def about(commit: Commit) -> str:
 
 
 def built(view: View, event: BuildFinished) -> str:
-    """What a build took, and what came of it."""
+    """How long a build took, and with what result."""
     facts = event.facts
-    said = ["an earlier build is used again" if facts.reused else duration(facts.seconds)]
+    parts = ["an earlier build is used again" if facts.reused else duration(facts.seconds)]
     if facts.hit_rate is not None and not facts.reused:
-        said.append(f"ccache {share(facts.hit_rate)}")
-    if event.same_as is not None:
-        said.append(f"same binary as {view.commit(event.same_as).short}")
-    return ", ".join(said)
+        parts.append(f"ccache {share(facts.hit_rate)}")
+    if same := view.state.row(facts.commit).same_as:
+        parts.append(f"same binary as {Commit(same).short}")
+    return ", ".join(parts)
 
 
 def ran(view: View, event: RunFinished) -> str:
-    """The rate of a run, how its build now compares with the base, and which run it was."""
+    """The rate of a run, how its build now compares with the baseline, and which run it was."""
     found = view.ratio(event.candidate)
-    seen = f"{figure(shown(event.facts, view.metric)):>10} {unit(view.metric)}"
-    said = [seen, f"{view.relative} {ratio(found)}" if found else ""]
-    if view.build(event.candidate) == 0:
-        said[1] = "baseline"
-    if isinstance(view.now, Running):
-        said.append(f"run {view.now.number} of {view.now.of}, {PURPOSES[view.now.purpose]}")
-    return "  ".join((said[0], f"{said[1]:24}", *said[2:])).rstrip()
+    measured = f"{figure(shown(event.facts, view.metric)):>10} {unit(view.metric)}"
+    compared = f"{view.ratio_title} {ratio(found)}" if found else ""
+    if view.is_baseline(event.candidate):
+        compared = "baseline"
+    now = view.now
+    which = f"run {now.number} of {now.of}, {PURPOSES[now.purpose]}" if isinstance(now, Running) else ""
+    return f"{measured}  {compared:24}  {which}".rstrip()
 
 
 def decided(view: View, order: Measure) -> str:
     """Who leads, and what is measured next."""
     plan = ", ".join(f"{view.commit(share.candidate).short} x{share.runs}" for share in order.plan)
-    leads = view.nobody_leads
+    leads = view.no_leader
     if view.leader is not None:
         candidate, share = view.leader
         leads = f"{view.commit(candidate).short} leads with {chance(share)}"
@@ -120,21 +114,21 @@ def decided(view: View, order: Measure) -> str:
 
 
 class PlainLines:
-    """Writes the lines of each event to a stream as it happens; ``told_by`` as in the view."""
+    """Writes the lines of each event to a stream as it happens; ``report`` as in the view."""
 
-    def __init__(self, stream: TextIO, told_by: Callable[[int], str] = TOLD_BY) -> None:
+    def __init__(self, stream: TextIO, report: Callable[[int], str] = REPORT) -> None:
         self.stream = stream
-        self.view = View(told_by=told_by)
+        self.view = View(report=report)
 
-    def recall(self, told: Iterable[tuple[float, Event]]) -> None:
-        """Take note of what earlier sessions of a resumed hunt saw; it was written then."""
-        self.view = recalled(self.view, told)
+    def recall(self, events: Iterable[tuple[float, Event]]) -> None:
+        """Take the events of earlier sessions of a resumed hunt; their lines were written then."""
+        self.view = recalled(self.view, events)
 
     def show(self, event: Event, at: float) -> None:
-        """Write what there is to say of ``event``, at once."""
+        """Write the lines of ``event``, at once."""
         self.view = update(self.view, event, at)
         for line in lines(self.view, event, at):
             put(writable(line, self.stream.encoding or "utf-8"), self.stream)
 
     def close(self) -> None:
-        """Nothing is held back, so nothing is left to do."""
+        """Nothing is buffered, so nothing is left to do."""

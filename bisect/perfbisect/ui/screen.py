@@ -8,7 +8,7 @@ import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
-from perfbisect.core.domain.metrics import unit
+from perfbisect.core.domain.metrics import shown, unit
 from perfbisect.ui.estimate import within
 from perfbisect.ui.state import Building, Running, View, minutes_left
 from perfbisect.ui.strip import strip
@@ -36,7 +36,7 @@ def lines(view: View, width: int, height: int | None, now: float, glyphs: Glyphs
     around = [
         Section(header(view, room, now, glyphs), 8),
         Section(strip(view, room, glyphs), 6),
-        Section(verdict(view, room) if view.verdict else under_way(view, room, now, glyphs), 9),
+        Section(verdict(view, room) if view.state.verdict else in_progress(view, room, now, glyphs), 9),
         Section(belief(view, room, glyphs), 7),
         Section(warnings(view, room, whole=height is None), 3),
     ]
@@ -80,13 +80,13 @@ def header(view: View, room: int, now: float, glyphs: Glyphs) -> list[Text]:
     hunt, until = view.hunt, view.ended or now
     time = [f"{clock(until - (view.began or until))} elapsed"]
     left = minutes_left(view, now)
-    if view.verdict is None:
+    if view.state.verdict is None:
         time.append(f"{estimate(left)} left" if left is not None else "estimating")
     asked = f"{printable(hunt.good)} {glyphs.arrow} {printable(hunt.bad)}"
     size = [count(hunt.commits, "commit"), count(hunt.choices, "candidate")]
     size += [count(hunt.merges, "merge")] if hunt.merges else []
-    skipped = sum(bool(row.skipped) for row in view.rows.values())
-    cost = [count(sum(row.builds for row in view.rows.values()), "build"), count(view.runs, "run")]
+    skipped = sum(row.skip is not None for row in view.rows.values())
+    cost = [count(sum(len(row.made) for row in view.rows.values()), "build"), count(view.runs, "run")]
     cost += [f"{skipped} skipped"] if skipped else []
     what = [hunt.builder, hunt.workload, ", ".join(facts.name for facts in hunt.hosts), f"hunt {hunt.hunt}"]
     return [
@@ -113,21 +113,21 @@ def facts(parts: list[str], room: int, glyphs: Glyphs) -> str:
     return line
 
 
-def under_way(view: View, room: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """What runs now: always two lines for each host, so that nothing jumps."""
-    names = [facts.name for facts in view.hunt.hosts] if view.hunt is not None and view.hunt.further else []
+def in_progress(view: View, room: int, now: float, glyphs: Glyphs) -> list[Text]:
+    """What each host is busy with: always two lines for each, so that nothing jumps."""
+    names = view.state.hosts
     if not names:
-        return at_work(view, view.now, room, now, glyphs)
-    shown: list[Text] = []
+        return activity(view, view.now, room, now, glyphs)
+    drawn: list[Text] = []
     wide = max(map(cell_len, names)) + 2
     for name in names:
-        title, line = at_work(view, view.doing.get(name), room - wide, now, glyphs)
-        shown += [Text.assemble(name.ljust(wide), title), Text.assemble(" " * wide, line)]
-    return shown
+        title, line = activity(view, view.busy.get(name), room - wide, now, glyphs)
+        drawn += [Text.assemble(name.ljust(wide), title), Text.assemble(" " * wide, line)]
+    return drawn
 
 
-def at_work(view: View, doing: Building | Running | None, room: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """What a host is at."""
+def activity(view: View, doing: Building | Running | None, room: int, now: float, glyphs: Glyphs) -> list[Text]:
+    """What a host is busy with."""
     match doing:
         case Building() as build:
             return [build_title(view, build), build_line(view, build, room, now, glyphs)]
@@ -148,9 +148,10 @@ def build_title(view: View, build: Building) -> Text:
 def build_line(view: View, build: Building, room: int, now: float, glyphs: Glyphs) -> Text:
     """How far the build is."""
     row = view.rows.get(build.candidate)
-    if build.finished and row is not None:
-        said = ["an earlier build is used again"] if row.reused else [f"in {duration(row.build_seconds)}"]
-        said += [f"ccache {share(row.hit_rate)}"] if row.hit_rate is not None else []
+    if build.finished and row is not None and row.builds:
+        latest = row.builds[-1]
+        said = ["an earlier build is used again"] if latest.reused else [f"in {duration(latest.seconds)}"]
+        said += [f"ccache {share(latest.hit_rate)}"] if latest.hit_rate is not None and not latest.reused else []
         fraction = 1.0
     else:
         steps = f"{build.done:,} of {build.total:,}" if build.total else ""
@@ -174,8 +175,8 @@ def run_line(view: View, run: Running, room: int, now: float, glyphs: Glyphs) ->
     if run.seconds:  # planned
         passed = run.seconds if run.finished else min(run.seconds, passed)
     row = view.rows.get(run.candidate)
-    if run.finished and row is not None and row.shown:
-        said = f"{figure(row.shown[-1])} {unit(view.metric)}"
+    if run.finished and row is not None and row.runs:
+        said = f"{figure(shown(row.runs[-1], view.metric))} {unit(view.metric)}"
     elif run.samples:
         said = f"{figure(run.samples[-1])} QPS"
     else:
@@ -189,10 +190,10 @@ def run_line(view: View, run: Running, room: int, now: float, glyphs: Glyphs) ->
 
 def belief(view: View, room: int, glyphs: Glyphs) -> list[Text]:
     """Who leads and how sure that is, how the ends differ, how noisy runs are."""
-    known = view.belief
+    known = view.state.belief
     if known is None or view.hunt is None:
         return []
-    first = Text(view.nobody_leads)
+    first = Text(view.no_leader)
     if view.leader is not None:
         candidate, share = view.leader
         commit = view.commit(candidate)
@@ -204,25 +205,25 @@ def belief(view: View, room: int, glyphs: Glyphs) -> list[Text]:
         said.append(f"{chance(known.change)} that they differ")
     said += [f"noise {percent(known.noise)}", f"95 % within {count(within(known, 0.95), 'candidate')}"]
     second = Text(facts(said, room, glyphs), "dim")
-    return [second] if view.verdict else [first, second]
+    return [second] if view.state.verdict else [first, second]
 
 
 def warnings(view: View, room: int, whole: bool) -> list[Text]:
     """What should be known of the host; the latest ones if there are many."""
-    texts = [advised(one.text, one.advice) for one in view.warnings]
-    texts += [printable(text) for text in (view.belief.warnings if view.belief is not None else ())]
-    shown = texts if whole else texts[-WARNINGS:]
-    return [Text(line, "yellow") for text in shown for line in folded(f"! {text}", room, "  ", 9 if whole else 2)]
+    texts = [advised(text, advice) for text, advice in view.state.warnings.items()]
+    texts += [printable(text) for text in (view.state.belief.warnings if view.state.belief is not None else ())]
+    texts = texts if whole else texts[-WARNINGS:]
+    return [Text(line, "yellow") for text in texts for line in folded(f"! {text}", room, "  ", 9 if whole else 2)]
 
 
 def verdict(view: View, room: int) -> list[Text]:
     """The verdict in sentences."""
-    if view.verdict is None or view.hunt is None:
+    if view.state.verdict is None or view.hunt is None:
         return []
-    said = sentences(view.verdict, view.commit, view.hunt.metric)
-    told = [(line, place == 0) for place, text in enumerate(said) for line in folded(text, room, indent(text), 9)]
-    more = (Text(line, "dim") for line in folded(view.whole, room, "", 9))
-    return [*(Text(line, "bold" if first else "") for line, first in told), *more]
+    said = sentences(view.state.verdict, view.commit, view.hunt.metric)
+    lines = [(line, place == 0) for place, text in enumerate(said) for line in folded(text, room, indent(text), 9)]
+    hint = (Text(line, "dim") for line in folded(view.report_hint, room, "", 9))
+    return [*(Text(line, "bold" if first else "") for line, first in lines), *hint]
 
 
 def indent(text: str) -> str:

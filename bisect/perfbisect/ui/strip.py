@@ -4,12 +4,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from perfbisect.ui.classification import Classification, side
+from perfbisect.core.inference.classification import Classification
 from perfbisect.ui.state import View
 from perfbisect.wording.glyphs import Glyphs
 from perfbisect.wording.text import printable
+from perfbisect.wording.verdicts import classification_name
 
 STYLES = {
+    Classification.BASELINE: "green",
     Classification.GOOD: "green",
     Classification.BAD: "red",
     Classification.CULPRIT: "bold red",
@@ -23,10 +25,11 @@ RANK = (
     Classification.SKIPPED,
     Classification.UNCLEAR,
     Classification.GOOD,
+    Classification.BASELINE,
     Classification.BAD,
     Classification.CULPRIT,
     Classification.NOW,
-)  # where one column holds several
+)  # where one column has several candidates, the last of these is shown
 LEGEND = (Classification.GOOD, Classification.BAD, Classification.UNCLEAR, Classification.SKIPPED, Classification.NOW)
 WIDEST = 3  # columns for one candidate
 NEGLIGIBLE = 0.0005
@@ -34,12 +37,13 @@ NEGLIGIBLE = 0.0005
 
 def strip(view: View, width: int, glyphs: Glyphs) -> list[Text]:
     """Three lines: probability, tested points, and the names of the ends with the meaning of the signs."""
-    size = len(view.node)
+    size = len(view.state.commits)
     if size == 0:
         return []
     each = max(1, min(WIDEST, width // size))
     columns = min(width, size * each)
-    share = np.zeros(size) if view.belief is None or len(view.belief.culprit) != size else view.belief.culprit
+    belief = view.state.belief
+    share = np.zeros(size) if belief is None or len(belief.culprit) != size else belief.culprit
     return [
         Text(blocks(share, columns, each, glyphs), style="cyan"),
         marks(view, size, columns, glyphs),
@@ -70,7 +74,7 @@ def marks(view: View, size: int, columns: int, glyphs: Glyphs) -> Text:
     found: dict[int, Classification] = {}
     half = (columns // size - 1) // 2 if columns >= size else 0
     for candidate in view.rows:
-        what = side(view, candidate)
+        what = view.classification(candidate)
         place = column(candidate, size, columns) + half
         if what is not None and (place not in found or RANK.index(what) > RANK.index(found[place])):
             found[place] = what
@@ -82,9 +86,9 @@ def marks(view: View, size: int, columns: int, glyphs: Glyphs) -> Text:
 
 
 def sign(what: Classification | None, glyphs: Glyphs) -> str:
-    """The sign of a side on the axis."""
+    """The sign of a classification on the axis."""
     match what:
-        case Classification.GOOD:
+        case Classification.GOOD | Classification.BASELINE:
             return glyphs.good
         case Classification.BAD | Classification.CULPRIT:
             return glyphs.bad
@@ -106,7 +110,7 @@ def names(view: View, columns: int, width: int, glyphs: Glyphs) -> Text:
     legend = Text()
     for what in LEGEND:
         legend.append(f"{sign(what, glyphs)} ", STYLES[what])
-        legend.append(f"{what.value}  ", "dim")
+        legend.append(f"{classification_name(what)}  ", "dim")
     legend.rstrip()
     line = Text(good)
     room = columns - len(good) - len(bad)

@@ -1,4 +1,4 @@
-"""The candidates that something was spent on, oldest first, in as many columns and rows as there is room for."""
+"""The tested candidates, oldest first, in as many columns and rows as there is room for."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,12 +7,16 @@ from statistics import median
 from rich.cells import cell_len
 from rich.text import Text
 
-from perfbisect.core.domain.metrics import unit
-from perfbisect.ui.classification import Classification, seen, side
-from perfbisect.ui.state import Building, Row, View
+from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.metrics import shown, unit
+from perfbisect.core.inference.classification import classify
+from perfbisect.core.inference.hunt_state import Tested
+from perfbisect.ui.state import Building, View
 from perfbisect.ui.strip import STYLES
 from perfbisect.wording.quantities import between, chance, clock, duration, figure
 from perfbisect.wording.table import GAP, aligned
+from perfbisect.wording.text import printable
+from perfbisect.wording.verdicts import classification_name
 
 SUBJECT_MOST = 44
 SUBJECT_FAIR = 18  # further columns that a subject gets before the rate does
@@ -24,31 +28,36 @@ class Column:
 
     title: str
     width: int
-    cell: Callable[[View, int, Row], str]
+    cell: Callable[[View, int, Tested], str]
     right: bool = False
 
 
-def ratio_cell(view: View, candidate: int, row: Row) -> str:
-    """The ratio to the base in three decimals."""
+def ratio_cell(view: View, candidate: int, row: Tested) -> str:
+    """The ratio to the baseline in three decimals."""
     found = view.ratio(candidate)
     if found is not None:
         return f"{found.middle:.3f}"
-    return "1.000" if view.build(candidate) == 0 and row.qps else ""
+    return "1.000" if view.is_baseline(candidate) and row.runs else ""
 
 
-def interval_cell(view: View, candidate: int, row: Row) -> str:
+def interval_cell(view: View, candidate: int, row: Tested) -> str:
     """The 95 % interval of that ratio."""
     found = view.ratio(candidate)
     if found is not None:
         return between(found)
-    return "baseline" if view.build(candidate) == 0 and row.qps else ""
+    return "baseline" if view.is_baseline(candidate) and row.runs else ""
 
 
-def build_cell(view: View, candidate: int, row: Row) -> str:
-    """What building it took."""
-    if row.builds > 1:
-        return f"{row.builds}: {brief(row.build_seconds)}"
+def build_cell(view: View, candidate: int, row: Tested) -> str:
+    """How long its builds took."""
+    if len(row.made) > 1:
+        return f"{len(row.made)}: {brief(row.build_seconds)}"
     return "kept" if row.reused else brief(row.build_seconds) if row.build_seconds else ""
+
+
+def rate_cell(view: View, candidate: int, row: Tested) -> str:
+    """The median of its runs."""
+    return figure(median(shown(run, view.metric) for run in row.runs)) if row.runs else ""
 
 
 def brief(seconds: float) -> str:
@@ -56,30 +65,32 @@ def brief(seconds: float) -> str:
     return duration(seconds) if seconds < 59.5 else clock(seconds)
 
 
-def chance_cell(view: View, candidate: int, row: Row) -> str:
+def chance_cell(view: View, candidate: int, row: Tested) -> str:
     """How probable it is to be the culprit; nothing where that is next to nothing, or the ends may be alike."""
-    culprit = view.belief.culprit if view.belief is not None and view.told_apart else ()
+    belief = view.state.belief
+    culprit = belief.culprit if belief is not None and view.ends_differ else ()
     share = float(culprit[candidate]) if candidate < len(culprit) else 0.0
     return chance(share) if share >= 0.005 else ""
 
 
-def state_cell(view: View, candidate: int, row: Row) -> str:
-    """What it is, or what is being done with it."""
-    if side(view, candidate) is Classification.NOW:
-        return "building" if isinstance(view.at(candidate), Building) else "measuring"
-    if row.same_as is not None:
-        return f"{seen(view, candidate).value}, same as {view.commit(row.same_as).short}"
-    return f"skipped, {row.skipped}" if row.skipped else seen(view, candidate).value
+def state_cell(view: View, candidate: int, row: Tested) -> str:
+    """Its classification, or what is done with it now."""
+    if activity := view.activity(candidate):
+        return "building" if isinstance(activity, Building) else "measuring"
+    if row.skip is not None:
+        return f"skipped, {row.skip.stage}: {printable(row.skip.reason)}"
+    name = classification_name(classify(view.state, view.sha(candidate), view.ratios))
+    return f"{name}, same as {Commit(row.same_as).short}" if row.same_as else name
 
 
 COMMIT = Column("commit", 10, lambda view, candidate, row: row.commit.short)
-DATE = Column("date", 10, lambda view, candidate, row: row.commit.date[:10])
-SUBJECT = Column("subject", 14, lambda view, candidate, row: row.commit.subject)
-RATE = Column("QPS", 9, lambda view, candidate, row: figure(median(row.shown)) if row.shown else "", right=True)
+DATE = Column("date", 10, lambda view, candidate, row: view.commit(candidate).date[:10])
+SUBJECT = Column("subject", 14, lambda view, candidate, row: view.commit(candidate).subject)
+RATE = Column("QPS", 9, rate_cell, right=True)
 RATIO = Column("rQPS", 5, ratio_cell, right=True)
 INTERVAL = Column("95 % interval", 13, interval_cell)
 BUILD = Column("build", 6, build_cell, right=True)
-RUNS = Column("runs", 4, lambda view, candidate, row: str(len(row.qps) or ""), right=True)
+RUNS = Column("runs", 4, lambda view, candidate, row: str(len(row.runs) or ""), right=True)
 CHANCE = Column("culprit", 7, chance_cell, right=True)
 STATE = Column("state", 9, state_cell)
 
@@ -97,7 +108,7 @@ def table(view: View, width: int, rows: int) -> list[Text]:
     candidates = sorted(view.rows)
     hidden = 0
     if len(candidates) > rows:
-        kept = most_telling(view, max(1, rows - 1))
+        kept = most_relevant(view, max(1, rows - 1))
         hidden, candidates = len(candidates) - len(kept), kept
     lines += [line(view, candidate, widths) for candidate in candidates]
     if hidden and rows > 1:
@@ -106,8 +117,8 @@ def table(view: View, width: int, rows: int) -> list[Text]:
 
 
 def title(view: View, column: Column) -> str:
-    """What stands above a column."""
-    return view.relative if column is RATIO else unit(view.metric) if column is RATE else column.title
+    """The title of a column."""
+    return view.ratio_title if column is RATIO else unit(view.metric) if column is RATE else column.title
 
 
 def chosen(width: int) -> dict[Column, int]:
@@ -130,24 +141,22 @@ def chosen(width: int) -> dict[Column, int]:
     return widths
 
 
-def most_telling(view: View, rows: int) -> list[int]:
-    """The rows worth their place: the ends, what is under way, the probable, and those next to the probable."""
-    culprit = view.belief.culprit if view.belief is not None else ()
-    leader = max(range(len(culprit)), key=lambda c: float(culprit[c])) if len(culprit) else 0
-    last = len(view.node) - 1
+def most_relevant(view: View, rows: int) -> list[int]:
+    """The rows to show where there is no room for all: what is in progress, the ends, and those near the leader."""
+    leader = int(view.state.belief.culprit.argmax()) if view.state.belief is not None else 0
+    ends = (0, len(view.state.commits) - 1)
 
-    def telling(candidate: int) -> tuple[bool, bool, bool, int]:
-        ended = candidate in (0, last)
-        skipped = bool(view.rows[candidate].skipped)
-        return side(view, candidate) is not Classification.NOW, not ended, skipped, abs(candidate - leader)
+    def rank(candidate: int) -> tuple[bool, bool, bool, int]:
+        skipped = view.rows[candidate].skip is not None
+        return view.activity(candidate) is None, candidate not in ends, skipped, abs(candidate - leader)
 
-    return sorted(sorted(view.rows, key=telling)[:rows])
+    return sorted(sorted(view.rows, key=rank)[:rows])
 
 
 def line(view: View, candidate: int, widths: dict[Column, int]) -> Text:
     """One row."""
     row = view.rows[candidate]
-    what = side(view, candidate)
+    what = view.classification(candidate)
     text = Text()
     for place, (column, size) in enumerate(widths.items()):
         style = STYLES[what] if what is not None and column in (STATE, RATIO) else ""

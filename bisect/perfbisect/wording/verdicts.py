@@ -17,12 +17,15 @@ from perfbisect.core.domain.orders import (
     Unsettled,
     Verdict,
 )
+from perfbisect.core.inference.classification import Classification
 from perfbisect.wording.quantities import chance, change, percent, ratio
 from perfbisect.wording.text import cited, listed, metric_title
 
 CommitOf = Callable[[int], Commit]
 
 PURPOSES = {Purpose.ENDS: "the ends", Purpose.SEARCH: "search", Purpose.CONFIRM: "confirmation"}
+
+CLASSIFICATIONS = {Classification.BASELINE: "good", Classification.UNCLEAR: "unclear"}
 
 LISTED = 10  # candidates of an inconclusive hunt that are listed before the rest is summed up
 LIKELY = 0.5  # probability of more than one change from which a culprit is spoken of with an "if"
@@ -60,6 +63,11 @@ HELP = {
     ),
     Reason.NOT_IN_BAD: "To find what makes the difference, hunt between the commit that bad is built on and good.",
 }
+
+
+def classification_name(what: Classification) -> str:
+    """The classification of a commit in a table: good, bad, culprit, unclear, …"""
+    return CLASSIFICATIONS.get(what, what.value)
 
 
 def exit_status(verdict: Verdict) -> int:

@@ -53,7 +53,7 @@ def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: 
         text = trial_text(trial, as_json=as_json)
         say(f"```\n{text}\n```" if markdown else text)
         return
-    from perfbisect.report.story import read_story
+    from perfbisect.report.reader import read_story
 
     with closing(History.open(history, read_only=True)) as opened:
         hunt = opened.latest() if hunt is None else hunt
@@ -98,8 +98,8 @@ class Describer:
 
     def __call__(self, sha: str) -> "Commit":
         """The commit with that full hash; its hash alone when the repository does not say more."""
+        from perfbisect.core.domain.events import Commit
         from perfbisect.errors import PerfBisectError
-        from perfbisect.report.hunt_log import bare
         from perfbisect.repository.describe import describe
         from perfbisect.repository.resolve import open_repository
 
@@ -107,4 +107,4 @@ class Describer:
             with closing(open_repository(self.repository)) as repository:
                 return describe(repository, sha)
         except (PerfBisectError, KeyError):
-            return bare(sha)
+            return Commit(sha)

@@ -15,9 +15,9 @@ class Commit:
     """A commit as people know it."""
 
     sha: str
-    date: str  # ISO 8601, committer's day: 2021-10-13
-    author: str
-    subject: str
+    date: str = ""  # ISO 8601, committer's day: 2021-10-13; empty, as the texts, where only the hash is known
+    author: str = ""
+    subject: str = ""
 
     @property
     def short(self) -> str:

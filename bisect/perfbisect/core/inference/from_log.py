@@ -1,4 +1,4 @@
-"""From the log of a hunt to what the search is told.
+"""From the log of a hunt to the observations that the search decides from.
 
 Live, resumed and replayed hunts all go through ``observations``: same log in, same observations out.
 Commits, not node numbers, tie an event to the graph, so that a log can be read against another range.
@@ -8,11 +8,20 @@ import math
 from collections.abc import Mapping, Sequence
 
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
-from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.facts import BuildFacts, RunFacts
 from perfbisect.core.domain.metrics import value
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 
 Logged = BuildFinished | CandidateSkipped | RunFinished
+
+
+class Binaries(dict[tuple[int, str], str]):
+    """The first commit built with each binary on each host (its number; 0 where there is one)."""
+
+    def same_as(self, host: int, build: BuildFacts) -> str | None:
+        """Add a build; the commit that was built with the same binary before, if that is another one."""
+        first = self.setdefault((host, build.binary), build.commit)
+        return None if first == build.commit else first
 
 
 def readable(run: RunFacts, metric: str) -> float | None:
@@ -30,13 +39,13 @@ def observations(
 ) -> list[Observation]:
     """The observations in ``log`` about the commits in ``node`` (full hash → node of the graph).
 
-    ``log`` holds (seconds since the epoch, event) in order, ``began`` is when the hunt did. A run that is not
-    ``readable`` says nothing and is left out. ``hosts`` are the names of the hosts where there are several:
-    builds are there, and binaries are compared, only on the host that made them.
+    ``log`` has (seconds since the epoch, event) in order, ``began`` is when the hunt began. A run that is not
+    ``readable`` is left out. ``hosts`` are the names of the hosts where there are several: a build exists, and
+    binaries are compared, only on the host that made them.
     """
-    told: list[Observation] = []
+    seen: list[Observation] = []
     place = {name: number for number, name in enumerate(hosts)}
-    binaries: dict[tuple[int, str], int] = {}
+    binaries = Binaries()
     visits: dict[tuple[int, str], int] = {}
     for at, event in log:
         candidate = node.get(event.facts.commit)
@@ -45,14 +54,14 @@ def observations(
         host = place.get(event.host, 0)
         match event:
             case BuildFinished(facts=build):
-                first = binaries.setdefault((host, build.binary), candidate)
-                same = None if first == candidate else first
-                told.append(Built(candidate, build.seconds, same, host if len(place) > 1 else None))
+                first = binaries.same_as(host, build)
+                same = None if first is None else node[first]
+                seen.append(Built(candidate, build.seconds, same, host if len(place) > 1 else None))
             case CandidateSkipped(facts=skip):
-                told.append(Skipped(candidate, skip.reason, skip.seconds))
+                seen.append(Skipped(candidate, skip.reason, skip.seconds))
             case RunFinished(facts=run):
                 if (reading := readable(run, metric)) is not None:
                     minutes = (run.started + run.seconds / 2 - began) / 60
                     visit = visits.setdefault((host, run.visit), len(visits))
-                    told.append(Reading(candidate, reading, minutes, visit, host, at - run.started))
-    return told
+                    seen.append(Reading(candidate, reading, minutes, visit, host, at - run.started))
+    return seen

@@ -1,0 +1,222 @@
+"""The state of a hunt, folded once from its events; views and reports read it. Pure.
+
+It is keyed by commit (full hash), not by candidate: a hunt may begin with a range of its own, to compare good with the
+merge base, and what was measured then stays known.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    BuildProgress,
+    BuildStarted,
+    CandidateSkipped,
+    Commit,
+    Decided,
+    Event,
+    HuntEnded,
+    HuntStarted,
+    RunFinished,
+    RunProgress,
+    RunStarted,
+    Warned,
+)
+from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.observations import Reading
+from perfbisect.core.domain.orders import Belief, Interval, Measure, Purpose, Verdict
+from perfbisect.core.inference.from_log import Binaries, Logged, observations
+from perfbisect.core.stats.relative_speed import relative
+
+Transient = BuildProgress | RunStarted | RunProgress  # these are not stored, and change nothing here
+BUILDING = ("configure", "compile", "install")  # stages of a failure that belong to a build
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """A commit that was built, measured or skipped, and what that took."""
+
+    commit: Commit  # its hash alone unless a build of it was announced
+    builds: tuple[BuildFacts, ...] = ()  # in order of time, those that were used again included
+    runs: tuple[RunFacts, ...] = ()
+    skip: SkipFacts | None = None  # the latest failure; None once a run has succeeded after it
+    same_as: str | None = None  # a commit built earlier whose binary is the same
+    failed_seconds: float = 0.0  # spent on builds that failed
+    run_seconds: float = 0.0  # starts and warm-up included
+
+    @property
+    def made(self) -> tuple[BuildFacts, ...]:
+        """The builds that were really made."""
+        return tuple(build for build in self.builds if not build.reused)
+
+    @property
+    def reused(self) -> bool:
+        """Whether the latest build was still there from earlier."""
+        return bool(self.builds) and self.builds[-1].reused
+
+    @property
+    def build_seconds(self) -> float:
+        """Spent on all builds, failed ones included."""
+        return sum(build.seconds for build in self.made) + self.failed_seconds
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of compilations that ccache answered; None when nothing was compiled."""
+        return hit_rate(self.made)
+
+
+@dataclass(slots=True, eq=False)
+class HuntState:
+    """What the events of a hunt have shown so far. ``add`` changes it, ``after`` leaves it as it is."""
+
+    started: HuntStarted | None = None  # the latest
+    commits: tuple[str, ...] = ()  # of the present range, by candidate: the good end first, the bad one last
+    node: dict[str, int] = field(default_factory=dict)  # commit → candidate
+    tested: dict[str, Tested] = field(default_factory=dict)  # by commit, in order of time
+    log: list[tuple[float, Logged]] = field(default_factory=list)  # what observations are made of, with its times
+    warnings: dict[str, str] = field(default_factory=dict)  # text → advice
+    belief: Belief | None = None  # about the present range
+    purpose: Purpose | None = None  # of the latest order
+    verdict: Verdict | None = None  # of the present session
+    elapsed: float = 0.0  # seconds of all sessions
+    binaries: Binaries = field(default_factory=Binaries)
+    last: float | None = None  # when the latest event happened
+    since: dict[str, float] = field(default_factory=dict)  # when each host did its latest work in this session
+
+    def after(self, at: float, event: Event) -> "HuntState":
+        """The state after ``event``, which happened ``at`` seconds since the epoch."""
+        if isinstance(event, Transient):
+            return self
+        copy = replace(
+            self,
+            tested=dict(self.tested),
+            log=list(self.log),
+            warnings=dict(self.warnings),
+            binaries=Binaries(self.binaries),
+            since=dict(self.since),
+        )
+        copy.add(at, event)
+        return copy
+
+    def begin_session(self, at: float) -> None:
+        """A process began to work on the hunt; the time before it is not the hunt's."""
+        self.last, self.since = at, {}
+
+    def add(self, at: float, event: Event) -> None:
+        """Take the next event, which happened ``at`` seconds since the epoch."""
+        if isinstance(event, Transient):
+            return
+        before = at if self.last is None else self.last
+        self.elapsed += max(0.0, at - before)
+        self.last = at
+        match event:
+            case HuntStarted():
+                self._start(event)
+            case Warned(text, advice):
+                self.warnings[text] = advice
+            case Decided(decision):
+                self.belief = decision.belief
+                self.purpose = decision.order.purpose if isinstance(decision.order, Measure) else None
+            case BuildStarted(commit=commit):
+                self.tested[commit.sha] = replace(self.row(commit.sha), commit=commit)
+            case BuildFinished(facts=build):
+                row = self.row(build.commit)
+                same = self.binaries.same_as(self._place(event), build) or row.same_as
+                self._log(at, event, replace(row, builds=(*row.builds, build), same_as=same))
+            case CandidateSkipped(facts=skip):
+                row = self.row(skip.commit)
+                lost = skip.seconds if skip.stage in BUILDING else 0.0
+                self._log(at, event, replace(row, skip=skip, failed_seconds=row.failed_seconds + lost))
+            case RunFinished(facts=run):
+                row = self.row(run.commit)
+                took = max(at - self.since.get(event.host, before), run.seconds)
+                row = replace(row, runs=(*row.runs, run), run_seconds=row.run_seconds + took, skip=None)
+                self._log(at, event, row)
+            case HuntEnded(verdict):
+                self.verdict = verdict
+        if isinstance(event, BuildStarted | BuildFinished | CandidateSkipped | RunFinished) and event.host:
+            self.since[event.host] = at
+
+    def _start(self, event: HuntStarted) -> None:
+        """A session, or another range, begins."""
+        self.started, self.verdict, self.since = event, None, {}
+        self.use_range(event.candidates)
+
+    def use_range(self, commits: tuple[str, ...]) -> None:
+        """Count candidates in this range; beliefs about another one are void. Binaries are compared within a range."""
+        if self.commits == commits:
+            return
+        self.commits, self.node = commits, {commit: candidate for candidate, commit in enumerate(commits)}
+        self.belief, self.purpose, self.binaries = None, None, Binaries()
+        for _, event in self.log:
+            if isinstance(event, BuildFinished) and event.facts.commit in self.node:
+                self.binaries.same_as(self._place(event), event.facts)
+
+    def _place(self, event: Logged) -> int:
+        """The number of an event's host, where there are several."""
+        names = self.hosts
+        return names.index(event.host) if event.host in names else 0
+
+    def _log(self, at: float, event: Logged, row: Tested) -> None:
+        """Keep an event that observations are made of, and the row of its commit."""
+        self.log.append((at, event))
+        self.tested[event.facts.commit] = row
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names of the hosts, where there are several."""
+        return [facts.name for facts in self.started.hosts] if self.started and self.started.further else []
+
+    def row(self, sha: str) -> Tested:
+        """What is known of a commit; nothing but its hash if it was not tested."""
+        return self.tested.get(sha) or Tested(Commit(sha))
+
+    def binary_of(self, sha: str) -> str:
+        """The first commit that was built with the binary of a commit."""
+        return self.row(sha).same_as or sha
+
+    def measured(self, sha: str) -> bool:
+        """Whether a commit, or another one with the same binary, has been measured."""
+        binary = self.binary_of(sha)
+        return any(row.runs and self.binary_of(other) == binary for other, row in self.tested.items())
+
+    def runs_like(self, *shas: str) -> list[RunFacts]:
+        """The runs of these commits and of others with the same binaries, in order of time."""
+        binaries = {self.binary_of(sha) for sha in shas}
+        runs = (run for sha, row in self.tested.items() if self.binary_of(sha) in binaries for run in row.runs)
+        return sorted(runs, key=lambda run: run.started)
+
+
+def fold(events: Iterable[tuple[float, Event]], sessions: Sequence[float] = ()) -> HuntState:
+    """The state after events with their times; ``sessions`` are the times at which processes began to work."""
+    state, begins = HuntState(), [*sessions]
+    for at, event in events:
+        while begins and begins[0] <= at:
+            state.begin_session(begins.pop(0))
+        state.add(at, event)
+    return state
+
+
+def ratios(
+    state: HuntState, baseline: str, metric: str, hosts: Sequence[str] = (), kinds: Sequence[str] = ()
+) -> dict[str, Interval]:
+    """The ratio of the metric of each measured commit to that of ``baseline``, equal binaries taken together.
+
+    ``hosts`` and ``kinds`` are the names and host classes where there are several hosts. The baseline has no entry.
+    """
+    shas = dict.fromkeys(event.facts.commit for _, event in state.log)
+    number = {sha: place for place, sha in enumerate(shas)}
+    node = {sha: number[state.binary_of(sha)] for sha in shas}
+    if baseline not in node:
+        return {}
+    seen = observations(state.log, node, metric, state.log[0][0], hosts)
+    found = relative([one for one in seen if isinstance(one, Reading)], node[baseline], kinds)
+    same = (sha for sha in shas if node[sha] == node[baseline] and sha != baseline)
+    return {sha: found[node[sha]] for sha in shas if node[sha] in found} | dict.fromkeys(same, Interval(1.0, 1.0, 1.0))
+
+
+def hit_rate(builds: Iterable[BuildFacts]) -> float | None:
+    """Share of the compilations of several builds that ccache answered; None when nothing was compiled."""
+    counts = [(build.cache_hits, build.cache_hits + build.cache_misses) for build in builds]
+    hits, total = sum(hits for hits, _ in counts), sum(total for _, total in counts)
+    return hits / total if total else None

@@ -1,0 +1,172 @@
+"""From the history of a hunt to what its report contains."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from perfbisect.core.domain.causes import classify
+from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.metrics import COMPARED, quotient, typical
+from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.core.domain.settings import Settings
+from perfbisect.core.inference import classification
+from perfbisect.core.inference.hunt_state import HuntState, fold, hit_rate, ratios
+from perfbisect.report.command import go_on_with, made_by
+from perfbisect.report.story import Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
+from perfbisect.store.history import History
+from perfbisect.store.listing import Listed
+from perfbisect.wording.text import printable, printable_commit
+from perfbisect.wording.verdicts import sentences, why
+
+MOST = 10  # suspects of an unfinished hunt
+
+Describe = Callable[[str], Commit]  # by full hash
+
+
+def read_story(history: History, hunt: int, describe: Describe = Commit) -> Story:
+    """The report of a hunt; ``describe`` gives commits that its log does not describe.
+
+    Raises UsageError when there is no such hunt.
+    """
+    settings = history.settings(hunt)
+    events = ((entry.at, entry.event) for entry in history.events(hunt))
+    state = fold(events, history.sessions(hunt))
+    state.use_range(history.candidates(hunt))
+    return Reader(history.listed(hunt), settings, state, describe).story(
+        made_by(settings, history.path), go_on_with(hunt, history.path)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Derives the report of one hunt from its state, whose range is that of the hunt."""
+
+    listed: Listed
+    settings: Settings
+    state: HuntState
+    describe: Describe = Commit
+
+    def story(self, again: str = "", go_on: str = "") -> Story:
+        """The report, with the commands that repeat and that resume the hunt."""
+        state, settings, verdict = self.state, self.settings, self.state.verdict
+        hosts = settings.hosts if settings.further_hosts else ()
+        found = ratios(state, state.commits[0], settings.metric, hosts, settings.policy.kinds)
+        ends_measured = state.measured(state.commits[0]) and state.measured(state.commits[-1])
+        belief = state.belief if ends_measured else None  # until then it is only the prior
+        warnings = {printable(text): printable(advice) for text, advice in state.warnings.items()}
+        if state.belief is not None:
+            warnings |= {printable(text): "" for text in state.belief.warnings}
+        return Story(
+            hunt=self.listed,
+            settings=settings,
+            hosts=state.started.hosts if state.started is not None else (),
+            effects=verdict.effects if isinstance(verdict, NotReproduced | Inconclusive) else (),
+            verdict=sentences(verdict, self.candidate, settings.metric) if verdict else (),
+            cases=tuple(map(self.case, steps_of(verdict))),
+            suspects=tuple(self.suspects(searched=belief is not None)),
+            unsettled=tuple(self.left_open()),
+            effect=found.get(state.commits[-1]) or (belief.effect if belief is not None else None),
+            candidates=tuple(self.candidates(found)),
+            warnings=warnings,
+            costs=self.costs(),
+            again=again,
+            go_on=go_on,
+        )
+
+    def commit(self, sha: str) -> Commit:
+        """A commit as far as it is known, with texts that are safe to print."""
+        known = self.state.row(sha).commit
+        return printable_commit(self.describe(sha) if known == Commit(sha) else known)
+
+    def candidate(self, node: int) -> Commit:
+        """The commit of a candidate."""
+        return self.commit(self.state.commits[node])
+
+    def case(self, step: Step) -> Case:
+        """A step with the counters of both its sides."""
+        commits = self.state.commits
+        before = self.state.runs_like(*(commits[parent] for parent in step.parents))
+        after = self.state.runs_like(commits[step.candidate])
+        explained = classify(before, after)
+        counters = []
+        for metric in COMPARED:
+            low, high = typical(before, metric), typical(after, metric)
+            counters.append(Counted(metric, low, high, quotient(high, low)))
+        return Case(
+            commit=self.candidate(step.candidate),
+            parents=tuple(map(self.candidate, step.parents)),
+            probability=step.probability,
+            ratio=step.ratio,
+            effects=step.effects,
+            cause=explained.cause,
+            why=explained.sentence,
+            counters=tuple(counters),
+        )
+
+    def suspects(self, *, searched: bool) -> Iterator[Suspect]:
+        """The commits that may be the culprit, where none is named; none before the search has begun."""
+        pairs: Sequence[tuple[float, int]] = ()
+        if isinstance(verdict := self.state.verdict, Inconclusive):
+            pairs = sorted(zip(verdict.probabilities, verdict.candidates, strict=True), reverse=True)
+        elif verdict is None and searched and self.state.belief is not None:
+            believed = self.state.belief.culprit.tolist()
+            pairs = sorted(((p, node) for node, p in enumerate(believed) if p >= 0.01), reverse=True)[:MOST]
+        for probability, node in pairs:
+            yield Suspect(self.candidate(node), probability)
+
+    def left_open(self) -> Iterator[LeftOpen]:
+        """The subranges whose search did not end, in a hunt for every change."""
+        for one in self.state.verdict.unsettled if isinstance(self.state.verdict, Several) else ():
+            pairs = zip(one.known.candidates, one.known.probabilities, strict=True)
+            yield LeftOpen(
+                good=self.candidate(one.good),
+                bad=self.candidate(one.bad),
+                ratio=one.known.ratio if math.isfinite(one.known.ratio.high) else None,
+                reason=why(one.known, self.settings.metric),
+                suspects=tuple(Suspect(self.candidate(node), probability) for node, probability in pairs),
+            )
+
+    def candidates(self, found: Mapping[str, Interval]) -> Iterator[Candidate]:
+        """Every commit that was tested, oldest first; those outside of the range come before it."""
+        state = self.state
+        for sha in sorted(state.tested, key=lambda sha: state.node.get(sha, -1)):
+            row = state.row(sha)
+            if not (row.builds or row.runs or row.skip):
+                continue
+            yield Candidate(
+                commit=self.commit(sha),
+                node=state.node.get(sha),
+                ratio=found.get(sha),
+                builds=len(row.made),
+                build_seconds=row.build_seconds,
+                hit_rate=row.hit_rate,
+                reused=bool(row.builds) and not row.made,
+                runs=len(row.runs),
+                state=classification.classify(state, sha, found),
+                same_as=self.commit(row.same_as) if row.same_as else None,
+                skipped=printable(f"{row.skip.stage}: {row.skip.reason}") if row.skip else "",
+            )
+
+    def costs(self) -> Costs:
+        """What the hunt has cost."""
+        rows = self.state.tested.values()
+        made = [build for row in rows for build in row.made]
+        return Costs(
+            builds=len(made),
+            build_seconds=sum(row.build_seconds for row in rows),
+            hit_rate=hit_rate(made),
+            runs=sum(len(row.runs) for row in rows),
+            run_seconds=sum(row.run_seconds for row in rows),
+            seconds=self.state.elapsed,
+        )
+
+
+def steps_of(verdict: Verdict | None) -> tuple[Step, ...]:
+    """The changes that a verdict names."""
+    match verdict:
+        case Found(step):
+            return (step,)
+        case Several(steps, improvements):
+            return steps + improvements
+        case NotReproduced() | Inconclusive() | None:
+            return ()
