@@ -14,7 +14,7 @@ import pytest
 from perfbisect.host.packages import how_to_install
 from perfbisect.lab.build.requirements import own_packages
 from perfbisect.recipes.find import load_builder
-from perfbisect.recipes.lineage import build_of
+from perfbisect.recipes.inheritance import build_of
 from source_package import Absent, unpack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.dbms, pytest.mark.tools]

@@ -21,7 +21,7 @@ Write = Callable[[str, str], Path]
 def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No recipes of this machine or of this checkout are in sight."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr("perfbisect.recipes.places.SHIPPED", ())
+    monkeypatch.setattr("perfbisect.recipes.search_path.SHIPPED", ())
     monkeypatch.chdir(tmp_path)
 
 

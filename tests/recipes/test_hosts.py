@@ -37,7 +37,7 @@ def test_an_inventory_given_must_exist() -> None:
 @pytest.mark.parametrize(
     ("entry", "sentence"),
     [
-        ('adress = "x"', r"`hosts.big.adress` is not a key that is known here. Did you mean 'address'"),
+        ('adress = "x"', r"`hosts.big.adress` is an unknown key. Did you mean 'address'"),
         ("jobs = -1", r"`hosts.big.jobs` is the number -1, but must be a whole number, 0 or more"),
         ('memory = "4 GiB"', r"`hosts.big.memory` is \"4 GiB\", but must be a whole number of MiB, 0 or more"),
         ('jobs = "4"', r'`hosts.big.jobs` is "4", but must be a whole number'),
@@ -48,7 +48,7 @@ def test_an_inventory_given_must_exist() -> None:
         ('server_cpus = "0..3"', r"must be a list of CPUs such as"),
         ('ccache_size = "big"', r"must be a size such as"),
         ('class = "c 8"', r"`hosts.big.class` is .*, but must be a name such as"),
-        ('kind = "c8"', r"`hosts.big.kind` is not a key that is known here"),
+        ('kind = "c8"', r"`hosts.big.kind` is an unknown key"),
         ('ccache_remote = "ftp://x"', r"must be an address such as"),
         ('ccache_remote = "http://x|password=$y"', r"must be an address such as"),
         ('ccache_remote = "redis://me:se cret@cache:1"', r'is "redis://…@cache:1", but'),

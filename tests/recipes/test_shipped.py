@@ -9,7 +9,7 @@ import pytest
 
 from perfbisect.recipes import builder, inventory, workload
 from perfbisect.recipes.find import load_builders, load_hosts, load_workloads
-from perfbisect.recipes.strict import Place, convert
+from perfbisect.recipes.strict import Location, convert
 from perfbisect.recipes.suites import read_suite
 from perfbisect.recipes.variants import SHARED
 
@@ -86,7 +86,7 @@ def test_the_examples_of_the_guide_are_valid(tmp_path: Path) -> None:
     blocks = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)
     texts = {block.split("\n")[0].partition("perfbisect/")[2]: block for block in blocks if block[0] == "#"}
     examples = {name: tomllib.loads(text) for name, text in texts.items()}
-    place = Place(Path("guide"))
+    place = Location(Path("guide"))
     assert convert(examples["builders/kv/builder.toml"], builder.Builder, place).driver == "kv"
     assert convert(examples["hosts.toml"], inventory.Inventory, place).hosts["quiet"].server_cpus == "0-5"
     suite = examples["workloads/joins/suite.toml"]

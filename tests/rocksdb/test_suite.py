@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perfbisect.recipes.find import load_workloads
-from perfbisect.recipes.reading import read
+from perfbisect.recipes.output_pattern import find_number
 
 SCRIPT = Path(__file__).parents[2] / "workloads" / "rocksdb" / "db_bench"
 NEW = (
@@ -53,8 +53,8 @@ def test_operations_are_told_by_every_version(tmp_path: Path, line: str, operati
     said = run(tmp_path, f"Read rate: 0 ops/second\n{line}", "", "--duration=10", "--num=11", "--threads=7")[
         1
     ].splitlines()
-    assert read(workload.rate, said, []) == 410340
-    assert read(workload.operations, said, []) == operations
+    assert find_number(workload.rate, said, []) == 410340
+    assert find_number(workload.operations, said, []) == operations
 
 
 def test_a_failure_stays_one(tmp_path: Path) -> None:

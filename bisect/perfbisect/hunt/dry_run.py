@@ -7,8 +7,8 @@ from pathlib import Path
 from perfbisect.core.domain.settings import Settings
 from perfbisect.host.registry import connect
 from perfbisect.lab.dry_run import Part, Subject, rehearse
-from perfbisect.recipes.asked import load_asked
 from perfbisect.recipes.find import load_host
+from perfbisect.recipes.requested import load_requested
 
 
 def lines(settings: Settings) -> Iterator[str]:
@@ -27,7 +27,7 @@ def lines(settings: Settings) -> Iterator[str]:
 
 def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:
     """The commands for one commit, on the first host."""
-    builder, workload = load_asked(settings)
+    builder, workload = load_requested(settings)
     entry = load_host(settings.host, settings.hosts_path)
     makes = load_host(entry.built_elsewhere, settings.hosts_path) if entry.built_elsewhere else None
     with connect(entry) as host, connect(makes) if makes else nullcontext() as maker:

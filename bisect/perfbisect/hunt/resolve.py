@@ -11,11 +11,11 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.policy import Direction
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
-from perfbisect.recipes.asked import load_asked
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_builder
-from perfbisect.recipes.lineage import build_of, variant_of
+from perfbisect.recipes.inheritance import build_of, variant_of
 from perfbisect.recipes.overrides import typed
+from perfbisect.recipes.requested import load_requested
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.clone import cached_clone
 from perfbisect.repository.resolve import open_repository, resolve
@@ -30,7 +30,7 @@ def settle(settings: Settings, direction: Direction | None = None, *, to_build: 
     if settings.quick and settings.quick.build is not None and not settings.repository:
         git = open_repository(Path.cwd())
         settings = replace(settings, repository=str(git.working_tree_dir or git.git_dir))
-    builder, workload = load_asked(settings)
+    builder, workload = load_requested(settings)
     variant_of(builder, settings.variant)
     metric = metric_of(settings.metric, [workload])
     settings = replace(

@@ -40,11 +40,11 @@ from perfbisect.lab.host_lab import Earlier, HostLab, LabHost
 from perfbisect.lab.protocol import Lab
 from perfbisect.lab.upkeep import storage
 from perfbisect.lab.workload.fingerprint import fingerprint
-from perfbisect.recipes.asked import asked_builder, check_fit, load_asked
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_host
+from perfbisect.recipes.inheritance import variant_of
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.lineage import variant_of
+from perfbisect.recipes.requested import check_fit, load_requested, requested_builder
 from perfbisect.recipes.workload import Workload
 from perfbisect.report.command import go_on_with
 from perfbisect.repository.describe import describe
@@ -113,10 +113,10 @@ class HuntSetup:
         is to be read, ``workloads`` where there are several.
         """
         if workloads:
-            builder = asked_builder(settings)
+            builder = requested_builder(settings)
             check_fit(builder, workloads, settings)
         else:
-            builder, workload = load_asked(settings)
+            builder, workload = load_requested(settings)
             workloads = (workload,)
         settings = replace(settings, policy=replace(settings.policy, kinds=kinds_of(settings)))
         # Where nothing is built the host need not be able to.

@@ -28,8 +28,8 @@ from perfbisect.lab.server.service import Service, disguise, driver_options, sit
 from perfbisect.lab.upload import recipe
 from perfbisect.lab.workload import command, dataset, lua, sysbench
 from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.inheritance import variant_of
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.lineage import variant_of
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.workload import Workload
 
@@ -81,7 +81,7 @@ def _plan(subject: Subject, scratch: LocalHost) -> tuple[pipeline.Plan, PurePosi
     """How the commit is built, and the folder of that."""
     builder, commit = subject.builder, subject.commit
     host, entry = subject.maker or subject.host, subject.maker_entry or subject.entry
-    making = Steps(checkout.mirror(scratch, subject.repository, builder.place, [commit]))
+    making = Steps(checkout.mirror(scratch, subject.repository, builder.work_name, [commit]))
     for _ in making:
         pass
     bare = making.result

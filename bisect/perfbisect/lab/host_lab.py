@@ -137,7 +137,7 @@ class HostLab:
         shop, announced = None, False
         if candidates.tips():
             where = self.build_place or self.place
-            bare, announced = yield from send_sources(where.host, self.builder.place, candidates, first)
+            bare, announced = yield from send_sources(where.host, self.builder.work_name, candidates, first)
             shop = pipeline.workshop(where.host, where.entry, self.builder, self.variant, bare)
             check_known(shop, candidates, self.earlier.builds)
         builds = CandidateBuilder(shop, host, candidates, announced=announced)
@@ -231,7 +231,7 @@ class HostLab:
         if built.prefix and owner(host, built.builder.server):
             prefix = built.prefix
         else:
-            prefix = store.put_in_place(host, self.builder.place, built.facts.key, built.prefix)
+            prefix = store.put_in_place(host, self.builder.work_name, built.facts.key, built.prefix)
         sha = self.candidates.sha(candidate)
         values = {**parts.values, "commit": sha, "prefix": str(prefix), "version": built.version}
         return System(self.candidates.commits[candidate], built.facts.key, prefix, built.builder, values)

@@ -1,1 +1,1 @@
-"""Recipes: facts about a database, a workload or a machine, kept as TOML and read by one strict reader."""
+"""Recipes: facts about a database, a workload or a machine, written as TOML and read strictly."""

@@ -1,7 +1,7 @@
-"""The shape of a builder recipe, ``builders/NAME/builder.toml``.
+"""The schema of a builder recipe, ``builders/NAME/builder.toml``.
 
-Commands are argument lists. ``{placeholders}`` are filled by the tool; those allowed are listed in PLACEHOLDERS.
-A shell is used only where the recipe itself names one, as in ``["sh", "-c", "…"]``.
+Commands are argument lists. ``{placeholders}`` are filled in by perfbisect; PLACEHOLDERS lists the allowed ones.
+A shell is used only where the recipe names one, as in ``["sh", "-c", "…"]``.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -10,7 +10,7 @@ import msgspec
 
 Argv = Annotated[list[str], msgspec.Meta(min_length=1, description='a command: ["program", "argument", …]')]
 Variable = Annotated[
-    str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", description="named as an environment variable is")
+    str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", description="a name of an environment variable")
 ]
 Need = Annotated[
     str,
@@ -21,7 +21,7 @@ Need = Annotated[
 Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
 
 Setting = str | int | float | bool
-Weight = Annotated[float, msgspec.Meta(gt=0, description="a number above 0; 1 is an ordinary commit's")]
+Weight = Annotated[float, msgspec.Meta(gt=0, description="a number above 0; an ordinary commit has 1")]
 
 VERSION_PLACEHOLDERS = frozenset({
     "source",  # the checkout, without the recipe's ignored paths
@@ -33,11 +33,11 @@ BUILD_PLACEHOLDERS = VERSION_PLACEHOLDERS | {
     "prefix",  # where install puts the result
     "cc", "cxx", "cflags", "ldflags",  # of the variant
     "jobs",  # parallel jobs on this host
-    "version",  # of the tree being built, "" when the recipe cannot tell
+    "version",  # of the tree being built, "" when the recipe does not define it
 }  # fmt: skip
 SIZE_PLACEHOLDERS = frozenset({
     "memory",  # MiB of the host
-    "cache",  # MiB that a server may take for its own cache of the data
+    "cache",  # MiB that a server may use for its own cache of the data
     "cores",  # that the server may use
 })  # fmt: skip
 SERVER_PLACEHOLDERS = SIZE_PLACEHOLDERS | {
@@ -50,9 +50,9 @@ CONFIG_PLACEHOLDERS = SERVER_PLACEHOLDERS | {"settings"}  # one line "name = val
 COMMAND_PLACEHOLDERS = SIZE_PLACEHOLDERS | {
     "prefix", "recipe", "commit", "version", "jobs",
     "data",  # this visit's copy of the dataset
-    "suite",  # the workload's folder, with all that lies beside its suite.toml
+    "suite",  # the workload's folder, with all files beside its suite.toml
     "threads", "time", "warmup",  # of the workload
-    "socket", "port",  # of the server, if there is one
+    "socket", "port",  # of the server, if the builder has one
 }  # fmt: skip
 PLACEHOLDERS = BUILD_PLACEHOLDERS | CONFIG_PLACEHOLDERS | COMMAND_PLACEHOLDERS
 
@@ -68,10 +68,10 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The packages that bring a thing which a build needs."""
+    """The packages that provide one of a build's needs."""
 
     debian: str = ""  # on Debian and Ubuntu
-    fedora: str = ""  # on Fedora, RHEL and their kin
+    fedora: str = ""  # on Fedora, RHEL and their derivatives
 
 
 class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -80,24 +80,24 @@ class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     configure: list[Argv] = []
     compile: list[Argv]
     install: list[Argv]
-    # Paths below {prefix} whose loadable sections say whether two builds are the same; without any, no two are.
+    # Paths below {prefix}. Builds are equal when the loadable sections of these are; without any, no two builds are equal.
     artifacts: list[str]
     env: dict[Variable, str] = {}
-    # What must be on the host, beyond git and ccache: programs, headers ("openssl/ssl.h"), libraries that pkg-config
-    # knows ("libzstd.pc").
+    # What the host needs, beyond git and ccache: programs, headers ("openssl/ssl.h"), libraries known to pkg-config
+    # ("libzstd.pc").
     needs: list[Need] = []
-    packages: dict[str, Packages] = {}  # of those for which our own table does not tell them
+    packages: dict[str, Packages] = {}  # of the needs that are not in perfbisect's own table
     timeout: Seconds = 7200.0  # for the whole build
 
 
 class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a server is initialised, started, found ready, and stopped. Absent for an embedded library.
+    """How a server is initialised, started, polled and stopped. Absent for an embedded library.
 
     Data is loaded by: initialise, start, create, the workload's own loading, settle, stop. A visit is: start on a copy
-    of that, runs, stop.
+    of that data, runs, stop.
 
-    perf counts the process that ``start`` becomes and all its descendants, those that it starts later included; or of
-    these descendants only the later ones, where each connection has a process of its own.
+    ``perf_scope`` says what perf counts: "server", the process of ``start`` and all its descendants, later ones
+    included; or "connections", only the descendants that are started later, where each connection is a process.
     """
 
     initialise: list[Argv]
@@ -105,8 +105,8 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ready: Argv  # ends with 0 once the server answers
     stop: list[str] = []  # empty: SIGTERM
     create: list[Argv] = []  # after the first start: users, databases
-    settle: list[Argv] = []  # once the data is loaded: whatever would otherwise be done later, at any time
-    config: str = ""  # file of the recipe's folder that is filled in for each start: {config} is where it then is
+    settle: list[Argv] = []  # once the data is loaded: work that the server would otherwise do later, at any time
+    config: str = ""  # file of the recipe's folder, filled in for each start; {config} is the path of the result
     settings: dict[str, Setting] = {}  # lines of that file
     env: dict[Variable, str] = {}
     ready_timeout: Seconds = 60.0
@@ -117,10 +117,10 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What makes loaded data reusable by other builds."""
+    """Which builds can reuse the same loaded data."""
 
     format: str = "1"  # the on-disk format; part of the dataset's key
-    format_command: list[str] = []  # prints what is part of it, too; run with the build, in an empty visit
+    format_command: list[str] = []  # prints another part of the format; run with the build, in an empty visit
 
 
 class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -141,16 +141,16 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     name: str = ""  # the folder's name
     folder: str = ""  # absolute path of the recipe's folder
     inherited: list[str] = []  # folders of the recipes that it extends, nearest first
-    home: str = ""  # what its repository and its work folder on a host are called, if not as the recipe is
+    home: str = ""  # name of its repository and its work folder on a host; "": that of the recipe
     summary: str
     extends: str = ""
     repository: str = ""
     release_tags: list[str] = []  # "version-{version}", "REL_{version:_}" (dots written as _)
-    version: list[str] = []  # prints the version, run in the checkout: ["cat", "VERSION"]
-    installed_version: list[str] = []  # prints that of an installed system: ["{prefix}/bin/postgres", "--version"]
+    version: list[str] = []  # a command that prints the version, run in the checkout: ["cat", "VERSION"]
+    installed_version: list[str] = []  # the same of an installed system: ["{prefix}/bin/postgres", "--version"]
     ignore: list[str] = []  # paths that cannot change the speed, git's glob rules
     suspects: dict[str, Weight] = {}  # path (git's glob rules) → how much likelier a commit that touches it is
-    driver: str  # what workloads talk to: "sqlite", "mysql", "pgsql", …
+    driver: str  # what workloads connect to: "sqlite", "mysql", "pgsql", …
     library: str = ""  # of an embedded system: path below {prefix} that the workload loads
     variant: str = "o2nofp"  # the default one
     variants: dict[str, Variant] = {}
@@ -160,6 +160,6 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     when: list[When] = []
 
     @property
-    def place(self) -> str:
+    def work_name(self) -> str:
         """The name of its repository and of its work folder on a host."""
         return self.home or self.name

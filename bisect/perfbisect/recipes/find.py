@@ -1,4 +1,4 @@
-"""Recipes by name. ``given`` is a folder (or an inventory) of the user's own, which is looked at first."""
+"""Recipes by name. ``given`` is a folder (or an inventory) named by the user; it is searched first."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,13 +7,13 @@ from typing import TypeVar
 import msgspec
 
 from perfbisect.errors import RecipeError
-from perfbisect.recipes import lineage, suites
+from perfbisect.recipes import inheritance, suites
 from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.inheritance import read_builder
 from perfbisect.recipes.inventory import HostEntry, Inventory
-from perfbisect.recipes.lineage import read_builder
-from perfbisect.recipes.nearest import hint, listed
-from perfbisect.recipes.places import inventory_files, recipe_folders
-from perfbisect.recipes.strict import Place, convert, read_table
+from perfbisect.recipes.search_path import inventory_files, recipe_folders
+from perfbisect.recipes.strict import Location, convert, read_table
+from perfbisect.recipes.suggestions import hint, listed
 from perfbisect.recipes.suites import for_each_driver, read_suite
 from perfbisect.recipes.workload import Workload
 
@@ -21,22 +21,22 @@ Thing = TypeVar("Thing")
 
 
 def load_builder(name: str, given: str | Path = "") -> Builder:
-    """The builder of that name. Raises RecipeError when there is none, or when its recipe has a mistake."""
+    """The builder of that name. Raises RecipeError when none exists, or when its recipe has a mistake."""
     folders = recipe_folders("builders", given)
-    files = _recipes(folders, lineage.FILE)
+    files = _recipes(folders, inheritance.FILE)
     return read_builder(_chosen("builder", name, files), folders)
 
 
 def load_builders(given: str | Path = "") -> list[Builder]:
     """All builders, in alphabetical order."""
     folders = recipe_folders("builders", given)
-    return [read_builder(file, folders) for _, file in sorted(_recipes(folders, lineage.FILE).items())]
+    return [read_builder(file, folders) for _, file in sorted(_recipes(folders, inheritance.FILE).items())]
 
 
 def load_workload(name: str, driver: str, given: str | Path = "") -> Workload:
-    """The workload called ``name`` or ``suite/name`` among those that talk to ``driver``.
+    """The workload called ``name`` or ``suite/name`` among those for ``driver``.
 
-    Raises RecipeError when there is none, when several suites have one, or when its suite has a mistake.
+    Raises RecipeError when none exists, when several suites have one, or when its suite has a mistake.
     """
     return _called(name, driver, load_workloads(given))
 
@@ -67,15 +67,15 @@ def load_workloads(given: str | Path = "") -> list[Workload]:
 
 
 def choose_workloads(words: str, driver: str, given: str | Path = "") -> dict[str, Workload]:
-    """The workloads for a driver that ``words`` ask for, each once, by the names that tell them apart: workloads, groups
-    and suites by their names, separated by commas; a workload goes before a group of its name.
+    """The workloads for a driver that ``words`` name, each once, by unambiguous names. ``words`` are names of workloads,
+    groups and suites, separated by commas; a workload precedes a group of the same name.
 
     Raises RecipeError for a word that is neither, and as ``load_workload``.
     """
     everything = load_workloads(given)
     fitting = [workload for workload in everything if workload.driver == driver]
     short = [workload.name for workload in fitting]
-    found: dict[str, tuple[str, Workload]] = {}  # full name → as it is first asked for
+    found: dict[str, tuple[str, Workload]] = {}  # full name → as first requested
     for word in filter(None, map(str.strip, words.split(","))):
         members = [workload for workload in fitting if word in (workload.group, workload.suite)]
         if word not in short and members:
@@ -94,12 +94,12 @@ def choose_workloads(words: str, driver: str, given: str | Path = "") -> dict[st
 
 
 def full_name(workload: Workload) -> str:
-    """The name that no other workload has."""
+    """The unambiguous name of a workload: suite/name."""
     return f"{workload.suite}/{workload.name}"
 
 
 def load_host(name: str, given: str | Path = "") -> HostEntry:
-    """The host of that name. Raises RecipeError when there is none, or when an inventory has a mistake."""
+    """The host of that name. Raises RecipeError when none exists, or when an inventory has a mistake."""
     return _chosen("host", name, {host.name: host for host in load_hosts(given)})
 
 
@@ -107,7 +107,7 @@ def load_hosts(given: str | Path = "") -> list[HostEntry]:
     """All hosts, in the order of the inventories; an entry of an earlier inventory hides later ones of its name."""
     hosts: dict[str, HostEntry] = {}
     for file in inventory_files(given):
-        inventory = convert(read_table(file), Inventory, Place(file))
+        inventory = convert(read_table(file), Inventory, Location(file))
         hosts = {name: msgspec.structs.replace(entry, name=name) for name, entry in inventory.hosts.items()} | hosts
     return list(hosts.values())
 

@@ -1,4 +1,4 @@
-"""The shape of ``hosts.toml``: the machines on which things are built and measured."""
+"""The schema of ``hosts.toml``: the machines that build and measure."""
 
 import re
 from typing import Annotated, ClassVar
@@ -7,7 +7,7 @@ import msgspec
 
 CPUS = r"^(\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*)?\Z"
 
-# Build tools break on spaces in paths, and shells on worse: none of them is let in.
+# Build tools fail on spaces in paths, shells on other characters: a root has none of them.
 Root = Annotated[
     str, msgspec.Meta(pattern=r"^[\w.~/+@-]+\Z", description="a path of letters, digits and any of . ~ / + @ _ -")
 ]
@@ -45,21 +45,23 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     summary: str = ""
     address: Address = "local"  # "local", or what ssh takes: an alias of ~/.ssh/config, a name, user@name
     port: Port = 0  # of its sshd; 0: the one in ~/.ssh/config, or 22
-    root: Root = "~/.cache/perfbisect"  # our folder on that host
+    root: Root = "~/.cache/perfbisect"  # the folder of perfbisect on that host
     jobs: Count = 0  # parallel compile jobs; 0: one for each core
-    memory: MiB = 0  # that servers are given a share of; 0: all that there is
+    memory: MiB = 0  # of which servers get a share; 0: all memory of the host
     server_cpus: Cpus = ""  # a taskset list such as "0-3"; empty: not pinned
     client_cpus: Cpus = ""
     device: Device = ""  # block device that iostat watches; empty: none
     ccache_size: Size = "20G"
-    kind: Kind = msgspec.field(name="class", default="")  # hosts of one class show the same change; "": of its own
-    build_host: str = ""  # the host on which builds for this one are made; "": here
-    ccache_remote: Remote = ""  # a store that several hosts' ccache share
+    kind: Kind = msgspec.field(
+        name="class", default=""
+    )  # hosts of one class show the same change; "": a class of its own
+    build_host: str = ""  # the host that builds for this one; "": this one
+    ccache_remote: Remote = ""  # a cache that the ccaches of several hosts share
     keep: Size = "50G"  # what `bisect gc` leaves of builds, datasets, jobs and logs, together
 
     @property
     def built_elsewhere(self) -> str:
-        """The other host on which builds for this one are made; "": they are made here."""
+        """The other host that builds for this one; "": this one builds itself."""
         return "" if self.build_host == self.name else self.build_host
 
 

@@ -1,4 +1,4 @@
-"""What is changed of a workload for one hunt: how long and with how many threads it runs, and its args."""
+"""What a hunt changes of a workload: its duration, warm-up and threads, and its args."""
 
 from collections.abc import Mapping
 
@@ -7,17 +7,17 @@ import msgspec
 from perfbisect.core.domain.settings import TIMING
 from perfbisect.errors import UsageError
 from perfbisect.recipes.find import full_name
-from perfbisect.recipes.nearest import hint, listed
 from perfbisect.recipes.strict import show
+from perfbisect.recipes.suggestions import hint, listed
 from perfbisect.recipes.workload import Option, Workload
 
 TRUTHS = {"true": True, "on": True, "false": False, "off": False}
 
 
 def typed(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Option]:
-    """The overrides, each arg with a value of the kind that the workload gives it.
+    """The overrides, the value of each arg converted to the type that it has in the workload.
 
-    Raises UsageError for an arg that the workload does not give, or for a value of another kind.
+    Raises UsageError for an arg that the workload does not have, or for a value of another type.
     """
     known = workload.prepare_args | workload.args
     found = dict(overrides)
@@ -34,7 +34,7 @@ def typed(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Opti
 
 
 def overridden(workload: Workload, overrides: Mapping[str, Option]) -> Workload:
-    """The workload with its overrides; an arg that loading and the runs share is changed for both. Raises as above."""
+    """The workload with its overrides; an arg of both loading and runs is changed in both. Raises as ``typed``."""
     found = typed(workload, overrides)
     return msgspec.structs.replace(
         workload,
@@ -49,7 +49,7 @@ def _replaced(args: Mapping[str, Option], overrides: Mapping[str, Option]) -> di
 
 
 def _like(known: Option, name: str, text: str) -> Option:
-    """The value that ``text`` is, of the kind of ``known``."""
+    """``text`` converted to the type of ``known``."""
     try:
         if isinstance(known, bool):
             return TRUTHS[text.lower()]

@@ -1,8 +1,8 @@
-"""``{words}`` in the commands of a recipe, checked when it is loaded and filled when a command is run.
+"""``{placeholders}`` in the commands of a recipe, checked when it is loaded and filled in when a command is run.
 
-``{{`` and ``}}`` stand for literal braces. An argument that is nothing but ``{cflags}`` or ``{ldflags}`` becomes as
-many arguments as it holds words. In the script of ``["sh", "-c", …]``, of ``["bash", "-e", "-o", "pipefail", "-c", …]``
-and of ``["env", "A=b", "sh", "-ec", …]``, values are quoted for that shell, so that no path can be taken for a command.
+``{{`` and ``}}`` are literal braces. An argument that is exactly ``{cflags}`` or ``{ldflags}`` becomes one argument
+for each of its words. In the script of ``["sh", "-c", …]``, of ``["bash", "-e", "-o", "pipefail", "-c", …]``
+and of ``["env", "A=b", "sh", "-ec", …]``, values are quoted for that shell, so that a path is never run as a command.
 """
 
 import re
@@ -17,8 +17,8 @@ from perfbisect.recipes.builder import (
     SERVER_PLACEHOLDERS,
     VERSION_PLACEHOLDERS,
 )
-from perfbisect.recipes.nearest import hint, listed
-from perfbisect.recipes.strict import Place, Table
+from perfbisect.recipes.strict import Location, Table
+from perfbisect.recipes.suggestions import hint, listed
 
 Values = Mapping[str, str | int]
 
@@ -29,7 +29,7 @@ IN_SERVER = ("initialise", "start", "ready", "stop", "create", "settle", "settin
 
 
 def fill(argv: Sequence[str], values: Values) -> list[str]:
-    """The command with its placeholders filled. Raises RecipeError for one that has no value here."""
+    """The command with its placeholders filled in. Raises RecipeError for one without a value."""
     filled: list[str] = []
     scripts = set(_scripts(argv))
     for position, argument in enumerate(argv):
@@ -43,7 +43,7 @@ def fill(argv: Sequence[str], values: Values) -> list[str]:
 
 
 def fill_text(text: str, values: Values) -> str:
-    """The text with its placeholders filled. Raises RecipeError for one that has no value here."""
+    """The text with its placeholders filled in. Raises RecipeError for one without a value."""
 
     def value(match: re.Match[str]) -> str:
         token, word = match[0], match[1]
@@ -57,11 +57,11 @@ def fill_text(text: str, values: Values) -> str:
 
 
 def _scripts(argv: Sequence[str]) -> Iterator[int]:
-    """Where the script of the first shell with one stands: the first word after its options, if a c is among these."""
+    """The position of the script of the first shell that has one: the word after its options, where these include c."""
     for shell, word in enumerate(argv):
         if word.rpartition("/")[2] not in SHELLS:
             continue
-        told, position = False, shell + 1
+        has_script, position = False, shell + 1
         while position < len(argv) and (option := argv[position])[:1] in ("-", "+") and len(option) > 1:
             position += 1
             if option == "--":
@@ -69,9 +69,9 @@ def _scripts(argv: Sequence[str]) -> Iterator[int]:
             if option in ("--rcfile", "--init-file"):
                 position += 1  # which is followed by a file
             elif not option.startswith("--"):
-                told = told or "c" in option
+                has_script = has_script or "c" in option
                 position += option.endswith(("o", "O"))  # which is followed by a name
-        if told and position < len(argv):
+        if has_script and position < len(argv):
             yield position
             return  # what follows are the arguments of the script
 
@@ -81,32 +81,32 @@ def _quoted(word: str, value: str | int) -> str:
     return shlex.join(shlex.split(text)) if word in FLAGS else shlex.quote(text)
 
 
-def check_placeholders(table: Table, place: Place) -> None:
-    """Raise RecipeError for a placeholder, anywhere in a builder's table, that is not known where it stands."""
-    check_texts(table.get("version", []), place.at("version"), VERSION_PLACEHOLDERS)
-    check_texts(table.get("installed_version", []), place.at("installed_version"), INSTALLED_PLACEHOLDERS)
+def check_placeholders(table: Table, location: Location) -> None:
+    """Raise RecipeError for a placeholder in a builder's table that is not allowed where it is used."""
+    check_texts(table.get("version", []), location.at("version"), VERSION_PLACEHOLDERS)
+    check_texts(table.get("installed_version", []), location.at("installed_version"), INSTALLED_PLACEHOLDERS)
     for section, keys, allowed in (
         ("build", ("configure", "compile", "install", "env"), BUILD_PLACEHOLDERS),
         ("server", IN_SERVER, SERVER_PLACEHOLDERS),
         ("dataset", ("format_command",), SERVER_PLACEHOLDERS),
     ):
         for key in keys:
-            check_texts(table.get(section, {}).get(key, []), place.at(section).at(key), allowed)
+            check_texts(table.get(section, {}).get(key, []), location.at(section).at(key), allowed)
 
 
-def check_config(text: str, place: Place) -> None:
-    """Raise RecipeError for a placeholder that is not known in a server's configuration file."""
-    check_texts(text.splitlines(), place, CONFIG_PLACEHOLDERS)
+def check_config(text: str, location: Location) -> None:
+    """Raise RecipeError for an unknown placeholder in a server's configuration file."""
+    check_texts(text.splitlines(), location, CONFIG_PLACEHOLDERS)
 
 
 def placeholders_in(argv: Sequence[str]) -> set[str]:
-    """The words in braces that stand in a command."""
+    """The names of the placeholders in a command."""
     return {match[1] for text in argv for match in TOKEN.finditer(text) if match[1] is not None}
 
 
-def check_texts(value: object, place: Place, allowed: Collection[str]) -> None:
-    """Raise RecipeError for a placeholder, in a text or in any of a list or table, that is not among ``allowed``."""
-    for where, text in _texts(value, place):
+def check_texts(value: object, location: Location, allowed: Collection[str]) -> None:
+    """Raise RecipeError for a placeholder that is not ``allowed``, in a text or in any text of a list or table."""
+    for where, text in _texts(value, location):
         for match in TOKEN.finditer(text):
             if match[0] in ("{{", "}}") or match[1] in allowed:
                 continue
@@ -118,12 +118,12 @@ def check_texts(value: object, place: Place, allowed: Collection[str]) -> None:
             )
 
 
-def _texts(value: object, place: Place) -> Iterator[tuple[Place, str]]:
+def _texts(value: object, location: Location) -> Iterator[tuple[Location, str]]:
     if isinstance(value, str):
-        yield place, value
+        yield location, value
     elif isinstance(value, list):
         for index, entry in enumerate(value):
-            yield from _texts(entry, place.at(index))
+            yield from _texts(entry, location.at(index))
     elif isinstance(value, dict):
         for key, entry in value.items():
-            yield from _texts(entry, place.at(key))
+            yield from _texts(entry, location.at(key))

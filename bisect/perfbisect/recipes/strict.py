@@ -1,8 +1,8 @@
-"""TOML into typed structs, where every mistake names the file, the key, what was found and what is allowed.
+"""TOML to typed structs. An error names the file, the key, what was found and what is allowed.
 
-msgspec checks types too, but stops short of naming the key inside a table of free names (``variants.lto``) and knows
-nothing of partial files, whose missing keys come from elsewhere (``extends``, ``defaults``). So tables are verified
-against the structs' own type hints first, and converted after that.
+msgspec checks types too, but does not name the key inside a table of free names (``variants.lto``), and has no partial
+files, whose missing keys are in other files (``extends``, ``defaults``). So tables are verified against the structs'
+type hints first, and converted by msgspec after that.
 """
 
 import re
@@ -16,30 +16,30 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from perfbisect.errors import RecipeError
-from perfbisect.recipes.nearest import hint
+from perfbisect.recipes.suggestions import hint
 
 Table = dict[str, Any]
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
-PASSWORD = re.compile(r"//.*@")  # and what else stands before the host of an address
+PASSWORD = re.compile(r"//.*@")  # and user names in addresses
 WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list", dict: "a table"}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where in which file a value stands."""
+class Location:
+    """The file and the key of a value."""
 
     file: Path
     keys: str = ""
 
-    def at(self, key: str | int) -> "Place":
-        """The place of one entry of the table or list that stands here."""
+    def at(self, key: str | int) -> "Location":
+        """The location of an entry of the table or list at this location."""
         if isinstance(key, int):
-            return Place(self.file, f"{self.keys}[{key}]")
-        return Place(self.file, f"{self.keys}.{key}" if self.keys else key)
+            return Location(self.file, f"{self.keys}[{key}]")
+        return Location(self.file, f"{self.keys}.{key}" if self.keys else key)
 
     def mistake(self, what: str, advice: str = "") -> RecipeError:
-        """The error for what stands here; ``what`` goes on from the key: "is missing"."""
+        """The error for the value here; ``what`` continues the sentence after the key: "is missing"."""
         subject = f" `{self.keys}`" if self.keys else ""
         return RecipeError(f"{self.file}:{subject} {what}", advice)
 
@@ -62,69 +62,69 @@ def read_text(file: Path) -> str:
         raise RecipeError(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
-def convert(table: Table, shape: type[Shape], place: Place) -> Shape:
-    """The struct that a table describes, verified."""
-    verify(table, shape, place)
+def convert(table: Table, shape: type[Shape], location: Location) -> Shape:
+    """The struct that a table describes. Raises RecipeError for the first mistake."""
+    verify(table, shape, location)
     return msgspec.convert(table, shape)
 
 
-def verify(value: object, kind: Any, place: Place, *, partial: bool = False) -> None:
-    """Raise RecipeError unless ``value`` fits the type ``kind``; keys may be missing from a partial table."""
+def verify(value: object, kind: Any, location: Location, *, partial: bool = False) -> None:
+    """Raise RecipeError unless ``value`` has the type ``kind``; a ``partial`` table may lack required keys."""
     origin, arguments = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        _verify_struct(value, kind, place, partial)
+        _verify_struct(value, kind, location, partial)
     elif origin is Annotated:
         if isinstance(value, list) and get_origin(arguments[0]) is list:
-            verify(value, arguments[0], place)  # a wrong entry is named by itself
-        _verify_leaf(value, kind, place)
+            verify(value, arguments[0], location)  # the error names the wrong entry
+        _verify_leaf(value, kind, location)
     elif origin is dict:
-        for key, entry in _expect(value, dict, place).items():
-            verify(key, arguments[0], place.at(key))
-            verify(entry, arguments[1], place.at(key), partial=partial)
+        for key, entry in _expect(value, dict, location).items():
+            verify(key, arguments[0], location.at(key))
+            verify(entry, arguments[1], location.at(key), partial=partial)
     elif origin is list:
-        for index, entry in enumerate(_expect(value, list, place)):
-            verify(entry, arguments[0], place.at(index), partial=partial)
+        for index, entry in enumerate(_expect(value, list, location)):
+            verify(entry, arguments[0], location.at(index), partial=partial)
     elif origin in (Union, types.UnionType) and types.NoneType in arguments:  # TOML has no null
-        verify(value, arguments[0], place, partial=partial)
+        verify(value, arguments[0], location, partial=partial)
     else:
-        _verify_leaf(value, kind, place)
+        _verify_leaf(value, kind, location)
 
 
-def _verify_struct(value: object, shape: type[msgspec.Struct], place: Place, partial: bool) -> None:
-    table = _expect(value, dict, place)
-    fields = {field.encode_name: field for field in msgspec.structs.fields(shape)}  # `class` is no name in Python
+def _verify_struct(value: object, shape: type[msgspec.Struct], location: Location, partial: bool) -> None:
+    table = _expect(value, dict, location)
+    fields = {field.encode_name: field for field in msgspec.structs.fields(shape)}  # `class` is a keyword of Python
     allowed = set(fields) - getattr(shape, "filled_in", frozenset())
     for key in table:
         if key not in allowed:
-            where = f"[{place.keys}]" if place.keys else "the file"
-            raise place.at(key).mistake(
-                f"is not a key that is known here.{hint(key, allowed)}",
+            where = f"[{location.keys}]" if location.keys else "the file"
+            raise location.at(key).mistake(
+                f"is an unknown key.{hint(key, allowed)}",
                 f"Allowed in {where}: {', '.join(name for name in fields if name in allowed)}.",
             )
     for name, field in fields.items():
         if field.required and not partial and name not in table:
-            raise place.at(name).mistake(f"is missing: it must be {describe(field.type)}.")
+            raise location.at(name).mistake(f"is missing: it must be {describe(field.type)}.")
     hints = get_type_hints(shape, include_extras=True)
     for key, entry in table.items():
-        verify(entry, hints[fields[key].name], place.at(key), partial=partial)
+        verify(entry, hints[fields[key].name], location.at(key), partial=partial)
 
 
-def _verify_leaf(value: object, kind: Any, place: Place) -> None:
+def _verify_leaf(value: object, kind: Any, location: Location) -> None:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         near = hint(value, get_args(kind)) if get_origin(kind) is Literal and isinstance(value, str) else ""
-        raise place.mistake(f"is {show(value)}, but must be {describe(kind)}.{near}") from error
+        raise location.mistake(f"is {show(value)}, but must be {describe(kind)}.{near}") from error
 
 
-def _expect(value: object, kind: type, place: Place) -> Any:
+def _expect(value: object, kind: type, location: Location) -> Any:
     if not isinstance(value, kind):
-        raise place.mistake(f"is {show(value)}, but must be {WORDS[kind]}.")
+        raise location.mistake(f"is {show(value)}, but must be {WORDS[kind]}.")
     return value
 
 
 def describe(kind: Any) -> str:
-    """What a key of this type must be, in words."""
+    """The values that a type allows, for an error."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return arguments[1].description or describe(arguments[0])
@@ -138,7 +138,7 @@ def describe(kind: Any) -> str:
 
 
 def show(value: object) -> str:
-    """A value as the user wrote it, but for passwords, with its type where that is not plain to see."""
+    """A value as the user wrote it, without passwords, and with its type where that is not obvious."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -149,7 +149,7 @@ def show(value: object) -> str:
 
 
 def merged(below: object, above: object) -> Any:
-    """``above`` laid over ``below``: tables key by key at every depth, anything else replaced."""
+    """``above`` merged over ``below``: tables by key at every depth, other values replaced."""
     if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
         return above
     both = {**below, **above}

@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 
 from perfbisect.recipes.builder import COMMAND_PLACEHOLDERS
-from perfbisect.recipes.nearest import hint
+from perfbisect.recipes.output_pattern import check_pattern
 from perfbisect.recipes.placeholders import check_texts
-from perfbisect.recipes.reading import check_reading
-from perfbisect.recipes.strict import Place, convert, merged, read_table, verify
+from perfbisect.recipes.strict import Location, convert, merged, read_table, verify
+from perfbisect.recipes.suggestions import hint
 from perfbisect.recipes.workload import Suite, Workload
 
 FILE = "suite.toml"
@@ -18,19 +18,19 @@ OF_COMMANDS = ("prepare_commands", "rate", "cost", "operations")
 
 
 def read_suite(file: Path) -> Suite:
-    """The suite that a file describes, every workload complete. Raises RecipeError for the first mistake found."""
-    table, place = read_table(file), Place(file)
-    verify(table, Suite, place, partial=True)
+    """The suite of a file, its defaults merged into each workload. Raises RecipeError for the first mistake."""
+    table, location = read_table(file), Location(file)
+    verify(table, Suite, location, partial=True)
     defaults = table.get("defaults", {})
-    verify(defaults, Workload, place.at("defaults"), partial=True)
+    verify(defaults, Workload, location.at("defaults"), partial=True)
     own = table.get("workloads", {})
     table = {**table, "workloads": {name: merged(defaults, workload) for name, workload in own.items()}}
-    suite = convert(table, Suite, place)
+    suite = convert(table, Suite, location)
     if not suite.workloads:
-        raise place.at("workloads").mistake("is empty: a suite has at least one workload.")
+        raise location.at("workloads").mistake("is empty: a suite has at least one workload.")
     folder = file.parent
     for name, workload in suite.workloads.items():
-        _check_workload(workload, place.at("workloads").at(name))
+        _check_workload(workload, location.at("workloads").at(name))
     return msgspec.structs.replace(
         suite,
         name=folder.name,
@@ -44,7 +44,7 @@ def read_suite(file: Path) -> Suite:
 
 
 def for_each_driver(suite: Suite) -> list[Workload]:
-    """The workloads in their order, each once for every driver of the suite."""
+    """The workloads in the order of the file, one for each driver of the suite."""
     return [
         msgspec.structs.replace(workload, driver=driver)
         for workload in suite.workloads.values()
@@ -52,49 +52,54 @@ def for_each_driver(suite: Suite) -> list[Workload]:
     ]
 
 
-def _check_workload(workload: Workload, place: Place) -> None:
-    """What types cannot say."""
-    if "/" in place.keys.rpartition(".")[2]:
-        raise place.mistake("has a / in its name: that separates suite and workload.")
+def _check_workload(workload: Workload, location: Location) -> None:
+    """What types cannot express."""
+    if "/" in location.keys.rpartition(".")[2]:
+        raise location.mistake("has a / in its name; / separates suite and workload.")
     if workload.command:
-        check_command(workload, place)
+        check_command(workload, location)
         return
     for key in OF_COMMANDS:
         if getattr(workload, key):
-            raise place.at(key).mistake("is for workloads with a `command`, which this one does not have.")
+            raise location.at(key).mistake("is for workloads with a `command`, which this one does not have.")
     if bool(workload.script) == bool(workload.statement):
         found = "has both a script and a statement" if workload.script else "has neither a script nor a statement"
-        raise place.mistake(
+        raise location.mistake(
             f"{found}.",
             "Give the Lua file to run as `script`, plain SQL as `statement`, or any program as `command`.",
         )
     if workload.prepare_script and workload.prepare:
-        raise place.mistake("has both prepare_script and prepare.", "Give one of them: a Lua file, or plain SQL.")
-    folder = place.file.parent
+        raise location.mistake("has both prepare_script and prepare.", "Give one of them: a Lua file, or plain SQL.")
+    folder = location.file.parent
     for key in ("script", "prepare_script"):
         script = getattr(workload, key)
         if script and not (folder / script).is_file():
             scripts = [path.name for path in folder.glob("*.lua")]
-            raise place.at(key).mistake(f'is "{script}", but there is no such file in {folder}.{hint(script, scripts)}')
+            raise location.at(key).mistake(f'is "{script}", but {folder} has no such file.{hint(script, scripts)}')
     for key in ("args", "prepare_args"):
         for option in getattr(workload, key):
             if option.startswith("-"):
-                raise place.at(key).mistake(f'has "{option}": write options without the leading dashes.')
+                raise location.at(key).mistake(f'has "{option}": write options without the leading dashes.')
 
 
-def check_command(workload: Workload, place: Place) -> None:
-    """The same of a workload that is a command."""
+def check_command(workload: Workload, location: Location) -> None:
+    """Raise RecipeError for a mistake in a workload that is a command."""
     for key in OF_SYSBENCH:
         if getattr(workload, key):
-            raise place.at(key).mistake("is for sysbench, which has no part in a workload with a `command`.")
+            raise location.at(key).mistake("is for sysbench, which does not run a workload with a `command`.")
     if workload.rate and workload.cost:
-        raise place.mistake("has both a rate and a cost.", "Give the one that is hunted: more is better, or less is.")
+        raise location.mistake(
+            "has both a rate and a cost.",
+            "Give one of them: a rate is better when it is higher, a cost when it is lower.",
+        )
     if taken := COMMAND_PLACEHOLDERS & workload.args.keys():
-        raise place.at("args").mistake(f'has "{min(taken)}", which {{{min(taken)}}} stands for already.')
+        raise location.at("args").mistake(
+            f'has "{min(taken)}", which is a placeholder of every command: {{{min(taken)}}}.'
+        )
     for key in ("command", "prepare_commands"):
-        check_texts(getattr(workload, key), place.at(key), COMMAND_PLACEHOLDERS | workload.args.keys())
+        check_texts(getattr(workload, key), location.at(key), COMMAND_PLACEHOLDERS | workload.args.keys())
     for key in ("rate", "cost", "operations"):
         try:
-            check_reading(getattr(workload, key) or "()")
+            check_pattern(getattr(workload, key) or "()")
         except ValueError as error:
-            raise place.at(key).mistake(f'is "{getattr(workload, key)}", which {error}.', READING) from error
+            raise location.at(key).mistake(f'is "{getattr(workload, key)}", which {error}.', READING) from error

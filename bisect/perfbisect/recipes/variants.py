@@ -1,7 +1,7 @@
-"""The compiler settings that every builder has unless its recipe gives its own.
+"""The compiler settings of every builder whose recipe does not override them.
 
-The default keeps the frame pointer, so that stacks can be sampled cheaply, and leaves out what varies between
-machines: a regression found with it is about the code.
+The default keeps the frame pointer, so that sampling stacks is cheap, and has no flag that depends on the machine, so
+that a regression found with it is one of the code.
 """
 
 SHARED: dict[str, dict[str, str]] = {
@@ -15,7 +15,7 @@ SHARED: dict[str, dict[str, str]] = {
         "ldflags": "-flto=auto",
     },
     "native": {
-        "summary": "as o2nofp, for exactly the CPU of the host that builds",
+        "summary": "as o2nofp, for the CPU of the host that builds",
         "cflags": "-O2 -fno-omit-frame-pointer -march=native",
     },
     "relwithdebinfo": {

@@ -1,4 +1,4 @@
-"""Versions, compared as numbers: 8.0.9 < 8.0.30, 3.8 = 3.8.0. What follows the number (beta1, -MariaDB) is not compared."""
+"""Versions, compared as numbers: 8.0.9 < 8.0.30, 3.8 = 3.8.0. A suffix (beta1, -MariaDB) is ignored."""
 
 import operator
 import re
@@ -18,16 +18,16 @@ CONDITION = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)\s*")
 
 
 def version_text(output: str) -> str:
-    """The version in what a recipe's version command printed; "" when there is none."""
+    """The version in the output of a recipe's version command; "" without one."""
     found = re.search(r"\d[0-9A-Za-z.+~-]*", output)
     return found[0] if found else ""
 
 
 def number(text: str) -> Number:
-    """The leading number of a version, trailing zeros removed. Raises ValueError when there is none."""
+    """The first number of a version, without trailing zeros. Raises ValueError without a number."""
     found = re.search(r"\d+(?:\.\d+)*", text)
     if not found:
-        raise ValueError(f'"{text}" holds no version number')
+        raise ValueError(f'"{text}" has no version number')
     parts = [int(part) for part in found[0].split(".")]
     while parts and parts[-1] == 0:
         parts.pop()
@@ -35,7 +35,7 @@ def number(text: str) -> Number:
 
 
 def parse_conditions(text: str) -> list[tuple[str, Number]]:
-    """The conditions of a rule such as ">=3.8,<3.30". Raises ValueError with what is wrong."""
+    """The conditions of a rule such as ">=3.8,<3.30". Raises ValueError with the reason."""
     conditions = []
     for part in text.split(","):
         found = CONDITION.fullmatch(part)
@@ -46,7 +46,7 @@ def parse_conditions(text: str) -> list[tuple[str, Number]]:
 
 
 def satisfies(version: str, rule: str) -> bool:
-    """Whether a version fulfils every condition of a rule; one that is not known fulfils none."""
+    """True where a version meets every condition of a rule; an unknown version meets none."""
     if not re.search(r"\d", version):
         return False
     return all(OPERATORS[sign](number(version), limit) for sign, limit in parse_conditions(rule))

@@ -1,6 +1,6 @@
-"""The shape of a suite of workloads, ``workloads/SUITE/suite.toml``.
+"""The schema of a suite of workloads, ``workloads/SUITE/suite.toml``.
 
-A workload is a sysbench Lua script with its arguments, or plain SQL, or a command that is no business of sysbench's.
+A workload is a sysbench Lua script with its arguments, plain SQL, or a command that is run without sysbench.
 sysbench runs the first two with these environment variables, which the shared Lua module ``workloads/perfbisect.lua`` reads:
 
 PERFBISECT_LIBRARY  path of the embedded library (absent for a server)
@@ -17,7 +17,7 @@ import msgspec
 
 from perfbisect.recipes.builder import Argv
 
-Weight = Annotated[float, msgspec.Meta(gt=0, description="a number above 0; 1 is an ordinary commit's")]
+Weight = Annotated[float, msgspec.Meta(gt=0, description="a number above 0; an ordinary commit has 1")]
 Drivers = str | Annotated[list[str], msgspec.Meta(min_length=1, description="a list of at least one")]
 Option = str | int | float | bool
 Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
@@ -31,35 +31,35 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     name: str = ""  # its key in the suite
     suite: str = ""
     folder: str = ""  # absolute path of the suite's folder
-    driver: str = ""  # of the suite, which may have several: then there is one such workload for each
+    driver: str = ""  # one of the suite's: a suite with several has one Workload for each
     summary: str
-    group: str  # point, range, range-aggregate, scan, write, …: as in the field's tables
+    group: str  # point, range, range-aggregate, scan, write, …: the section of a table of results
     script: str = ""  # Lua file in the suite's folder
-    args: dict[str, Option] = {}  # sysbench options, without the leading dashes; of a command: placeholders of its own
-    prepare_script: str = ""  # makes the dataset; run with the command "prepare"
+    args: dict[str, Option] = {}  # sysbench options, without the leading dashes; of a command: its own placeholders
+    prepare_script: str = ""  # loads the dataset; run with the command "prepare"
     prepare_args: dict[str, Option] = {}
-    prepare: str = ""  # plain SQL instead of a script: makes the dataset
-    check: str = ""  # plain SQL: once a session a server has to answer as when the data had been loaded
+    prepare: str = ""  # plain SQL instead of a script: loads the dataset
+    check: str = ""  # plain SQL: its result, read once a session, must be that of when the data was loaded
     setup: str = ""  # plain SQL run in each connection before the measured statement
     statement: str = ""  # plain SQL that is measured
     suspects: dict[str, Weight] = {}  # path of the system's source → how much likelier a commit that touches it is
     operation: Literal["event", "query"] = (
-        "event"  # what is counted: "event" (one call of event()) or "query" (as sysbench counts them)
+        "event"  # what counts as one operation: "event" (one call of event()) or "query" (as sysbench counts them)
     )
     threads: Annotated[int, msgspec.Meta(ge=1, description="a whole number of at least 1")] = 1
     warmup: Annotated[float, msgspec.Meta(ge=0, description="a number of seconds, 0 or more")] = 2.0
     time: Seconds = 10.0  # the measured window
-    command: list[str] = []  # what is measured, from its start to its end, in place of a script; run in {prefix}
-    prepare_commands: list[Argv] = []  # make its dataset, below {data}
-    rate: str = ""  # where its output tells a number of which more is better: see perfbisect.recipes.reading
-    cost: str = ""  # … of which less is better
-    operations: str = ""  # … how many operations it has done; otherwise its whole execution counts as one
+    command: list[str] = []  # measured from its start to its end, instead of a script; run in {prefix}
+    prepare_commands: list[Argv] = []  # load its dataset, below {data}
+    rate: str = ""  # pattern of a rate in the output (higher is better): see perfbisect.recipes.output_pattern
+    cost: str = ""  # pattern of a cost in the output (lower is better)
+    operations: str = ""  # pattern of the number of operations in the output; "": the whole execution is one operation
     # Seconds after which a run is killed; 0: five times its length, and an hour for a command, otherwise a minute.
     timeout: Annotated[float, msgspec.Meta(ge=0, description="a number of seconds, 0 or more")] = 0.0
 
     @property
     def metric(self) -> str:
-        """What is hunted with it unless somebody says otherwise."""
+        """The default metric."""
         return "rate" if self.rate else "cost" if self.cost else "latency" if self.command else "qps"
 
 

@@ -14,8 +14,8 @@ from perfbisect.lab.build.requirements import NEEDED, compilers
 from perfbisect.lab.checks import preflight, tools
 from perfbisect.lab.checks.finding import Task
 from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
+from perfbisect.recipes.inheritance import variant_of
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.lineage import variant_of
 from perfbisect.recipes.workload import Workload
 
 WORKLOAD = Workload(name="w", suite="s", driver="pgsql", summary="", group="point", statement="select 1")

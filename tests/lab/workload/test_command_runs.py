@@ -15,7 +15,7 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
-from perfbisect.recipes.asked import quick_builder
+from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Workload
 
 pytestmark = pytest.mark.tools
@@ -93,7 +93,7 @@ def test_a_command_is_measured_in_the_place_where_it_was_built(lab: HostLab) -> 
     assert [event.seconds for event in events if isinstance(event, RunStarted)] == [0, 0, 0]
     [built, *_] = (event.facts for event in events if isinstance(event, BuildFinished))
     there = Path(built.log).parent / "prefix" / "built"
-    assert there.read_text().splitlines()[0] == str(lab.place.host.root / "work" / lab.builder.place / "prefix")
+    assert there.read_text().splitlines()[0] == str(lab.place.host.root / "work" / lab.builder.work_name / "prefix")
     assert len({run.dataset for run in runs}) == 1
     [kept] = Path(lab.place.host.root, "datasets").rglob("loaded")
     assert kept.read_text() == "beside\n"  # each run had a copy of its own
@@ -123,7 +123,7 @@ def test_perf_counts_the_whole_command(lab: HostLab) -> None:
     ("candidate", "reason"),
     [
         (FAILING, "it ended with status 7: threads: 3, ops/s: 1, done: 50"),
-        (SILENT, r"it printed 'nothing' where ops/s: (\w+) finds its number: not a number above 0"),
+        (SILENT, r"it printed 'nothing' where ops/s: (\w+) matches, which is not a number above 0"),
         (HANGING, "it did not end in 3 s and was killed"),
     ],
 )

@@ -43,7 +43,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     from perfbisect.hunt.loop import SearchProblem
     from perfbisect.hunt.loop import replay as decisions
     from perfbisect.hunt.setup import span_of
-    from perfbisect.recipes.asked import asked_builder
+    from perfbisect.recipes.requested import requested_builder
     from perfbisect.repository.describe import describe
     from perfbisect.repository.resolve import open_repository
     from perfbisect.store.history import History
@@ -55,7 +55,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
         settings, began = store.settings(number), store.began(number)
         told = [(entry.at, entry.event) for entry in store.events(number)]
         candidates = store.candidates(number)
-    span, _ = span_of(settings, asked_builder(settings))
+    span, _ = span_of(settings, requested_builder(settings))
     if span.candidates != candidates:
         raise UsageError(f"The range of hunt {number} in {settings.repository} is not what it was.")
     policy = replace(settings.policy, **{name: value for name, value in rules.items() if value is not None})

@@ -93,7 +93,7 @@ def run(
     """Hunt the commit that changed the speed between GOOD and BAD."""
     from perfbisect.hunt.resolve import settle
     from perfbisect.hunt.setup import HuntSetup, follow_anew
-    from perfbisect.recipes.asked import RECIPE
+    from perfbisect.recipes.requested import RECIPE
     from perfbisect.wording.verdicts import exit_status
 
     if options["builder"] == RECIPE and command is not None:  # which by itself would be the same for all repositories

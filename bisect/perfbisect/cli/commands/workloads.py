@@ -44,7 +44,7 @@ def chosen(name: str, workloads: "Iterable[Workload]") -> "list[Workload]":
     """Every workload called ``name``: more than one where systems have a workload in common."""
     from perfbisect.errors import RecipeError
     from perfbisect.recipes.find import full_name
-    from perfbisect.recipes.nearest import hint, listed
+    from perfbisect.recipes.suggestions import hint, listed
 
     known = list(workloads)
     found = [workload for workload in known if name in (workload.name, full_name(workload))]

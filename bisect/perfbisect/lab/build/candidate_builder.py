@@ -77,7 +77,7 @@ class CandidateBuilder:
         elsewhere = self.shop.host.name != self.host.name
         if elsewhere:
             yield BuildProgress(candidate, 0, 0, "ship")
-            ship(self.shop.host, self.shop.builder.place, built.facts.key, self.host)
+            ship(self.shop.host, self.shop.builder.work_name, built.facts.key, self.host)
         self._alone = self._alone or not (built.facts.reused or elsewhere)  # a build ends all others first
         same = self.same_binary(built)
         self.built[candidate] = built

@@ -26,8 +26,8 @@ from perfbisect.lab.build.requirements import NEEDED, lacking_for, own_packages
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.upload import recipe
 from perfbisect.recipes.builder import Builder, Variant
+from perfbisect.recipes.inheritance import build_of, variant_of
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.lineage import build_of, variant_of
 from perfbisect.recipes.placeholders import fill, fill_text
 from perfbisect.recipes.versions import version_text
 from perfbisect.recipes.when import TreeFacts, applied
@@ -84,7 +84,7 @@ class Workshop:
     @property
     def work(self) -> PurePosixPath:
         """The folder of the fixed paths."""
-        return self.host.root / "work" / self.builder.place
+        return self.host.root / "work" / self.builder.work_name
 
 
 def workshop(host: Host, entry: HostEntry, builder: Builder, variant: str, bare: PurePosixPath) -> Workshop:

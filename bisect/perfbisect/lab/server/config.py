@@ -11,8 +11,8 @@ import re
 from perfbisect.host.facts import cpu_numbers
 from perfbisect.lab.upload import recipe
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder, Setting
+from perfbisect.recipes.inheritance import config_template
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.lineage import config_template
 from perfbisect.recipes.placeholders import Values, fill_text
 
 GRAIN = 256  # MiB: a new kernel, which takes a little more or less for itself, is no other machine

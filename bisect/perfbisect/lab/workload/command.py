@@ -11,8 +11,8 @@ from perfbisect.lab.upload import files, recipe
 from perfbisect.lab.workload import lua
 from perfbisect.lab.workload.result import Ended, Outcome, killed
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
+from perfbisect.recipes.output_pattern import find_number
 from perfbisect.recipes.placeholders import Values, fill
-from perfbisect.recipes.reading import read
 from perfbisect.recipes.workload import Workload
 
 CLOCK = "clock"  # the file below the visit's folder that tells begin, status and end
@@ -82,8 +82,8 @@ def outcome(ended: Ended, workload: Workload) -> Outcome:
     if seconds <= 0:
         raise ValueError("the host's clock was set back while it ran")
     where = workload.rate or workload.cost
-    reported = read(where, ended.stdout, ended.stderr) if where else None
-    operations = round(read(workload.operations, ended.stdout, ended.stderr)) if workload.operations else 1
+    reported = find_number(where, ended.stdout, ended.stderr) if where else None
+    operations = round(find_number(workload.operations, ended.stdout, ended.stderr)) if workload.operations else 1
     if not operations:
         raise ValueError("it did less than one operation")
     return Outcome(began, seconds, operations, {"avg": 1000 * seconds / operations}, reported=reported)

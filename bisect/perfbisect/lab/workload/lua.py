@@ -8,7 +8,7 @@ from perfbisect.errors import RecipeError
 from perfbisect.host.protocol import Host
 from perfbisect.lab.upload import files
 from perfbisect.recipes import suites
-from perfbisect.recipes.places import recipe_folders
+from perfbisect.recipes.search_path import recipe_folders
 from perfbisect.recipes.strict import read_text
 from perfbisect.recipes.workload import Workload
 

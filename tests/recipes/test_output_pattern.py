@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.recipes.reading import check_reading, read, steps
+from perfbisect.recipes.output_pattern import check_pattern, find_number, steps
 
 OUTPUT = ["warming up", "ops/s: 100", "ops/s: 1,234,567.5 (total)", "took 1.5e-3 s", "errors: 0", "best nan, worst inf"]
 JSON = [
@@ -25,13 +25,13 @@ JSON = [
     ],
 )
 def test_a_pattern_finds_its_number(pattern: str, number: float) -> None:
-    check_reading(pattern)
-    assert read(pattern, OUTPUT) == number
+    check_pattern(pattern)
+    assert find_number(pattern, OUTPUT) == number
 
 
 def test_stderr_is_looked_at_when_stdout_has_nothing() -> None:
-    assert read(r"n=(\d+)", ["n=1"], ["n=2"]) == 1
-    assert read(r"n=(\d+)", ["n"], ["n=2"]) == 2
+    assert find_number(r"n=(\d+)", ["n=1"], ["n=2"]) == 1
+    assert find_number(r"n=(\d+)", ["n"], ["n=2"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,13 @@ def test_stderr_is_looked_at_when_stdout_has_nothing() -> None:
     ],
 )
 def test_a_path_finds_its_number(path: str, number: float) -> None:
-    check_reading(path)
-    assert read(path, JSON) == number
+    check_pattern(path)
+    assert find_number(path, JSON) == number
 
 
 def test_json_may_be_the_last_line_that_is_some() -> None:
-    assert read("$.n", ["loading", '{"n": 1}', '{"n": 2}', "bye"]) == 2
-    assert read("$", ["3.5"]) == 3.5
+    assert find_number("$.n", ["loading", '{"n": 1}', '{"n": 2}', "bye"]) == 2
+    assert find_number("$", ["3.5"]) == 3.5
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_json_may_be_the_last_line_that_is_some() -> None:
     [
         (r"tps: (\d+)", OUTPUT, r"it printed no metric: nothing in its output matches tps: (\d+)"),
         (r"tps: (\d+)", [], r"it printed no metric: nothing in its output matches tps: (\d+)"),
-        (r"errors: (\d+)", OUTPUT, r"it printed '0' where errors: (\d+) finds its number: not a number above 0"),
+        (r"errors: (\d+)", OUTPUT, r"it printed '0' where errors: (\d+) matches, which is not a number above 0"),
         (r"best (\w+)", OUTPUT, "it printed 'nan' where"),
         (r"worst (\w+)", OUTPUT, "it printed 'inf' where"),
         (r"(took|never)", OUTPUT, "it printed 'took' where"),
         (r"took|(never)", OUTPUT, "it printed '' where"),
         (r"x(.*)", ["x" + "y" * 100], "it printed '" + "y" * 59 + "…' where"),
         (r"x(\S+)", ["x1,23"], "it printed '1,23' where"),
-        ("$.runs[2].ops", JSON, "it printed '-1' where $.runs[2].ops finds its number: not a number above 0"),
+        ("$.runs[2].ops", JSON, "it printed '-1' where $.runs[2].ops matches, which is not a number above 0"),
         ("$.runs[3].ops", JSON, "it printed no metric: its JSON has no $.runs[3].ops, since $.runs is a list of 3"),
         ("$.run", JSON, "it printed no metric: its JSON has no $.run, since $ has only host, ok, none, runs"),
         ("$.runs.ops", JSON, "since $.runs is a list of 3"),
@@ -76,7 +76,7 @@ def test_json_may_be_the_last_line_that_is_some() -> None:
         ("$.host", JSON, "it printed no metric: $.host in its JSON is a table, not a number"),
         ("$.ok", JSON, "it printed no metric: $.ok in its JSON is true, not a number"),
         ("$.none", JSON, "it printed no metric: $.none in its JSON is null, not a number"),
-        ("$.host.name", JSON, "it printed 'a b' where $.host.name finds its number"),
+        ("$.host.name", JSON, "it printed 'a b' where $.host.name matches, which is not a number above 0"),
         ("$.n", ['{"n": NaN}'], "it printed 'nan' where"),
         ("$.n", OUTPUT, "it printed no metric: its output is not JSON"),
         ("$.n", [], "it printed no metric: its output is not JSON"),
@@ -84,20 +84,20 @@ def test_json_may_be_the_last_line_that_is_some() -> None:
 )
 def test_what_is_no_number_above_0_is_told(where: str, lines: list[str], sentence: str) -> None:
     with pytest.raises(ValueError) as caught:
-        read(where, lines)
+        find_number(where, lines)
     assert sentence in str(caught.value)
 
 
 @pytest.mark.parametrize("path", ["$a", "$.", "$..a", "$.a[", "$.a[x]", "$[", "$[1", "$.a b", '$["a]', "$.a."])
 def test_what_is_no_path_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="is not a path into JSON"):
-        check_reading(path)
+        check_pattern(path)
 
 
 @pytest.mark.parametrize("pattern", ["x(", "*", "[", "(?P<a", ""])
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"is not a regular expression|has no groups"):
-        check_reading(pattern)
+        check_pattern(pattern)
 
 
 @given(st.lists(st.text(st.characters(blacklist_characters='"]'), max_size=5) | st.integers(-99, 99), max_size=5))
@@ -108,5 +108,5 @@ def test_any_keys_make_a_path(keys: list[str | int]) -> None:
 
 @given(st.floats(min_value=1e-300, max_value=1e300))
 def test_any_number_above_0_is_read_as_it_was_printed(number: float) -> None:
-    assert read(r"n=(\S+)", [f"n={number!r}"]) == number
-    assert read("$.n", [f'{{"n": {number!r}}}']) == number
+    assert find_number(r"n=(\S+)", [f"n={number!r}"]) == number
+    assert find_number("$.n", [f'{{"n": {number!r}}}']) == number

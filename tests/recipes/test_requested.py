@@ -6,7 +6,7 @@ import pytest
 
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.errors import RecipeError, UsageError
-from perfbisect.recipes.asked import load_asked, words
+from perfbisect.recipes.requested import load_requested, words
 
 QUICK = Quick("./bench --quick", ("./configure 'a b'", "make -j{jobs}"), rate="ops: ([0-9]+)")
 ASKED = Settings("v1", "v2", "/src/my store.git", "", "", "local", quick=QUICK)
@@ -22,7 +22,7 @@ def asked(**changes: object) -> Settings:
 
 
 def test_commands_become_recipes() -> None:
-    builder, workload = load_asked(ASKED)
+    builder, workload = load_requested(ASKED)
     assert builder.build.compile == [
         ["env", "-C", "{prefix}", "./configure", "a b"],
         ["env", "-C", "{prefix}", "make", "-j{jobs}"],
@@ -46,19 +46,19 @@ def test_commands_become_recipes() -> None:
 )
 def test_other_commands_have_other_names(change: dict[str, object], builder: bool, workload: bool) -> None:
     """Names are what remembered noise, costs and failures are looked up by."""
-    before, after = load_asked(ASKED), load_asked(asked(**change))
+    before, after = load_requested(ASKED), load_requested(asked(**change))
     assert (before[0].name == after[0].name, before[1].name == after[1].name) == (builder, workload)
 
 
 def test_another_repository_has_another_builder_and_another_place() -> None:
-    ours, theirs = load_asked(ASKED)[0], load_asked(replace(ASKED, repository="/other/my store.git"))[0]
+    ours, theirs = load_requested(ASKED)[0], load_requested(replace(ASKED, repository="/other/my store.git"))[0]
     assert ours.name != theirs.name
-    assert ours.place != theirs.place
-    assert load_asked(asked(build=("make",)))[0].place == ours.place
+    assert ours.work_name != theirs.work_name
+    assert load_requested(asked(build=("make",)))[0].work_name == ours.work_name
 
 
 def test_a_command_may_be_run_on_what_a_recipe_builds() -> None:
-    builder, workload = load_asked(replace(asked(build=None), builder="demo"))
+    builder, workload = load_requested(replace(asked(build=None), builder="demo"))
     assert (builder.name, workload.driver) == ("demo", "demo")
 
 
@@ -73,7 +73,7 @@ def test_a_command_may_be_run_on_what_a_recipe_builds() -> None:
     ],
 )
 def test_a_workload_is_named_after_its_program(run: str, begins: str) -> None:
-    assert load_asked(asked(run=run))[1].name.startswith(begins)
+    assert load_requested(asked(run=run))[1].name.startswith(begins)
 
 
 @pytest.mark.parametrize(
@@ -97,21 +97,21 @@ def test_a_workload_is_named_after_its_program(run: str, begins: str) -> None:
 )
 def test_a_mistake_is_told(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        load_asked(asked(**change))
+        load_requested(asked(**change))
 
 
 def test_an_option_that_the_command_does_not_take_is_refused() -> None:
     with pytest.raises(UsageError, match=r"--threads would change nothing: .* does not use {threads}"):
-        load_asked(replace(ASKED, overrides={"threads": 4}))
-    changed = load_asked(replace(asked(run="./bench -t {threads}"), overrides={"threads": 4}))[1]
+        load_requested(replace(ASKED, overrides={"threads": 4}))
+    changed = load_requested(replace(asked(run="./bench -t {threads}"), overrides={"threads": 4}))[1]
     assert changed.threads == 4
 
 
 def test_an_arg_that_the_command_does_not_take_is_refused() -> None:
     hunt = Settings("v1", "v2", "/src/rocksdb.git", "rocksdb", "fillseq_disable_wal", "local", overrides={"num": 7})
-    assert load_asked(hunt)[1].args["num"] == 7
+    assert load_requested(hunt)[1].args["num"] == 7
     with pytest.raises(UsageError, match=r"--set seek-nexts would change nothing: .* does not use {seek-nexts}"):
-        load_asked(replace(hunt, overrides={"seek-nexts": 5}))
+        load_requested(replace(hunt, overrides={"seek-nexts": 5}))
 
 
 def test_a_shell_is_used_where_it_is_named_and_nowhere_else() -> None:
@@ -120,6 +120,6 @@ def test_a_shell_is_used_where_it_is_named_and_nowhere_else() -> None:
 
 
 def test_literal_braces_are_written_twice() -> None:
-    assert load_asked(asked(run="awk {{print}}"))[1].command == ["awk", "{{print}}"]
+    assert load_requested(asked(run="awk {{print}}"))[1].command == ["awk", "{{print}}"]
     with pytest.raises(RecipeError):
-        load_asked(asked(run="awk {{print}"))
+        load_requested(asked(run="awk {{print}"))

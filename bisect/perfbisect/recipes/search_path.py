@@ -1,4 +1,4 @@
-"""Where recipes live: the user's own folders first, then those shipped with the program."""
+"""The search path of recipes: the working directory, the user's configuration folder, the recipes of perfbisect."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,13 +7,13 @@ from perfbisect.errors import UsageError
 from perfbisect.folders import config_folder
 
 PACKAGE = Path(__file__).parents[1]
-SHIPPED = (PACKAGE, PACKAGE.parents[1])  # an installed package holds its recipes, a checkout has them beside it
+SHIPPED = (PACKAGE, PACKAGE.parents[1])  # recipes are in the installed package, or at the top of a checkout
 
 
 def recipe_folders(kind: str, given: str | Path = "") -> list[Path]:
-    """The folders that hold recipes of ``kind`` ("builders", "workloads"), the first one having precedence.
+    """The folders with recipes of ``kind`` ("builders", "workloads"); the first has precedence.
 
-    Raises UsageError when the folder ``given`` by the user is not there.
+    Raises UsageError when the folder ``given`` by the user does not exist.
     """
     if given and not Path(given).is_dir():
         raise UsageError(f"There is no folder {given}.", f"--{kind} takes a folder with one folder for each recipe.")
@@ -21,9 +21,9 @@ def recipe_folders(kind: str, given: str | Path = "") -> list[Path]:
 
 
 def inventory_files(given: str | Path = "") -> list[Path]:
-    """The inventories of hosts, the first one having precedence.
+    """The inventories of hosts; the first has precedence.
 
-    Raises UsageError when the file ``given`` by the user is not there.
+    Raises UsageError when the file ``given`` by the user does not exist.
     """
     if given and not Path(given).is_file():
         raise UsageError(f"There is no file {given}.", "--hosts takes a file such as hosts.toml.")
@@ -33,4 +33,4 @@ def inventory_files(given: str | Path = "") -> list[Path]:
 def _existing(name: str, given: str | Path) -> list[Path]:
     places: Sequence[Path] = (Path.cwd() / name, config_folder() / name, *(folder / name for folder in SHIPPED))
     wanted = (Path(given), *places) if given else places
-    return list(dict.fromkeys(place.resolve() for place in wanted if place.exists()))
+    return list(dict.fromkeys(location.resolve() for location in wanted if location.exists()))

@@ -1,4 +1,4 @@
-"""A builder recipe and those that it extends, made one."""
+"""A builder recipe merged with the recipes that it extends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ import msgspec
 
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import Build, Builder, Variant, When
-from perfbisect.recipes.nearest import hint, listed
 from perfbisect.recipes.placeholders import check_config, check_placeholders
-from perfbisect.recipes.strict import Place, Table, convert, merged, read_table, read_text, verify
+from perfbisect.recipes.strict import Location, Table, convert, merged, read_table, read_text, verify
+from perfbisect.recipes.suggestions import hint, listed
 from perfbisect.recipes.variants import SHARED
 from perfbisect.recipes.when import check_conditions
 
@@ -20,7 +20,7 @@ FILE = "builder.toml"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One builder.toml, verified by itself."""
+    """One builder.toml, verified without the recipes that it extends."""
 
     file: Path
     table: Table
@@ -31,20 +31,20 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
 
     Raises RecipeError for the first mistake found, in this file or in one that it extends.
     """
-    sources = _lineage(file, folders)
+    sources = _inheritance(file, folders)
     table: Table = {"variants": SHARED}
     blocks: list[Any] = []
     for source in reversed(sources):
         blocks += source.table.get("when", [])
         table = merged(table, source.table)
-    place = Place(file)
-    builder = convert({**table, "when": blocks}, Builder, place)
-    _check_builder(builder, place)
+    location = Location(file)
+    builder = convert({**table, "when": blocks}, Builder, location)
+    _check_builder(builder, location)
     builder = msgspec.structs.replace(
         builder,
         name=file.parent.name,
         folder=str(file.parent),
-        extends="",  # done
+        extends="",  # merged
         inherited=[str(source.file.parent) for source in sources[1:]],
     )
     _check_changes(sources, table)
@@ -66,22 +66,22 @@ def recipe_files(builder: Builder) -> dict[str, Path]:
 
 
 def config_template(builder: Builder) -> str:
-    """The configuration file of a builder's server as it is in the recipe; "" when it has none.
+    """The configuration file of a builder's server, placeholders not filled in; "" when it has none.
 
-    Raises RecipeError when it is not there, cannot be read, or has a placeholder that is not known.
+    Raises RecipeError when it is missing, cannot be read, or has an unknown placeholder.
     """
     name = builder.server.config if builder.server else ""
     if not name:
         return ""
     files = recipe_files(builder)
     if name not in files:
-        place = Place(Path(builder.folder, FILE), "server.config")
-        raise place.mistake(
-            f'is "{name}", but there is no such file in {builder.folder}.{hint(name, files)}',
+        location = Location(Path(builder.folder, FILE), "server.config")
+        raise location.mistake(
+            f'is "{name}", but {builder.folder} has no such file.{hint(name, files)}',
             "Put it beside the builder.toml.",
         )
     text = read_text(files[name])
-    check_config(text, Place(files[name]))
+    check_config(text, Location(files[name]))
     return text
 
 
@@ -97,7 +97,7 @@ def variant_of(builder: Builder, name: str = "") -> Variant:
 
 
 def build_of(builder: Builder) -> Build:
-    """How a commit is built. Raises RecipeError for a recipe that does not say it."""
+    """How a commit is built. Raises RecipeError for a recipe without a [build]."""
     if builder.build is None:
         raise RecipeError(
             f"Builder {builder.name} cannot build commits: its recipe has no [build].",
@@ -107,39 +107,39 @@ def build_of(builder: Builder) -> Build:
     return builder.build
 
 
-def _lineage(file: Path, folders: Sequence[Path]) -> list[Source]:
-    """The recipe itself, then what it extends, then what that extends, …"""
+def _inheritance(file: Path, folders: Sequence[Path]) -> list[Source]:
+    """The recipe, the recipe that it extends, the one that this extends, …"""
     sources = [_read_source(file)]
     while name := sources[-1].table.get("extends", ""):
         parent = _parent(name, sources[-1].file, folders)
         seen = [source.file for source in sources]
         if parent in seen:
-            circle = " → ".join(str(each) for each in (*seen[seen.index(parent) :], parent))
-            raise Place(sources[-1].file, "extends").mistake(f"goes round in a circle: {circle}.")
+            cycle = " → ".join(str(each) for each in (*seen[seen.index(parent) :], parent))
+            raise Location(sources[-1].file, "extends").mistake(f"is a cycle: {cycle}.")
         sources.append(_read_source(parent))
     return sources
 
 
 def _parent(name: str, child: Path, folders: Sequence[Path]) -> Path:
-    """Where the recipe ``name`` is; a recipe that extends its own name means the one that it hides."""
+    """The file of recipe ``name``; a recipe that extends its own name means the next one on the search path."""
     everything = [file for folder in folders for file in sorted(folder.glob(f"*/{FILE}"))]
     files = [file for file in everything if file.parent.name == name]
     if child.parent.name == name and child in files:
         files = files[files.index(child) + 1 :] or [child]
     if not files:
         known = {file.parent.name for file in everything}
-        raise Place(child, "extends").mistake(
-            f'is "{name}", but there is no such builder.{hint(name, known)}', f"Builders: {listed(known)}."
+        raise Location(child, "extends").mistake(
+            f'is "{name}", but no such builder exists.{hint(name, known)}', f"Builders: {listed(known)}."
         )
     return files[0]
 
 
 def _read_source(file: Path) -> Source:
-    table, place = read_table(file), Place(file)
-    verify(table, Builder, place, partial=True)
-    check_placeholders(table, place)
+    table, location = read_table(file), Location(file)
+    verify(table, Builder, location, partial=True)
+    check_placeholders(table, location)
     for index, block in enumerate(table.get("when", [])):
-        where = place.at("when").at(index)
+        where = location.at("when").at(index)
         check_conditions(msgspec.convert(block, When), where)
         verify(block["change"], Builder, where.at("change"), partial=True)
         check_placeholders(block["change"], where.at("change"))
@@ -147,49 +147,49 @@ def _read_source(file: Path) -> Source:
 
 
 def _check_changes(sources: Sequence[Source], table: Table) -> None:
-    """Every block must leave a whole recipe: one that begins a [server], for example, must give all of it."""
+    """Every block must result in a complete recipe: one that adds a [server], for example, must define all of it."""
     for source in sources:
         for index, block in enumerate(source.table.get("when", [])):
-            place = Place(source.file).at("when").at(index)
-            changed = convert(merged({**table, "when": []}, block["change"]), Builder, place.at("change"))
+            location = Location(source.file).at("when").at(index)
+            changed = convert(merged({**table, "when": []}, block["change"]), Builder, location.at("change"))
             if block.get("version") and not (changed.version or changed.installed_version):
-                raise place.at("version").mistake(
+                raise location.at("version").mistake(
                     "cannot be decided: the recipe does not say how to read the version of a tree.",
                     'Give a command that prints it: version = ["cat", "VERSION"].',
                 )
-            _check_builder(changed, place.at("change"))
+            _check_builder(changed, location.at("change"))
 
 
-def _check_builder(builder: Builder, place: Place) -> None:
-    """What types cannot say."""
+def _check_builder(builder: Builder, location: Location) -> None:
+    """What types cannot express."""
     for key in ("summary", "driver"):
         if not getattr(builder, key).strip():
-            raise place.at(key).mistake("is empty.")
+            raise location.at(key).mistake("is empty.")
     if builder.variant not in builder.variants:
-        raise place.at("variant").mistake(
-            f'is "{builder.variant}", but there is no such variant.{hint(builder.variant, builder.variants)}',
+        raise location.at("variant").mistake(
+            f'is "{builder.variant}", but no such variant exists.{hint(builder.variant, builder.variants)}',
             f"Variants: {listed(builder.variants)}.",
         )
     artifacts = builder.build.artifacts if builder.build else []
     for index, path in enumerate((builder.library, *artifacts)):
         parts = PurePosixPath(path).parts
         if path.startswith("/") or ".." in parts:
-            where = place.at("build").at("artifacts").at(index - 1) if index else place.at("library")
+            where = location.at("build").at("artifacts").at(index - 1) if index else location.at("library")
             raise where.mistake(f'is "{path}", but must be a path below {{prefix}}, without a leading /.')
     for index, pattern in enumerate(builder.release_tags):
         if "{version}" not in pattern and "{version:_}" not in pattern:
             raise (
-                place.at("release_tags")
+                location.at("release_tags")
                 .at(index)
                 .mistake(
-                    f'is "{pattern}", which does not say where the version stands.',
-                    'Write {version}, or {version:_} for one with _ in place of dots: "REL_{version:_}".',
+                    f'is "{pattern}", which has no placeholder for the version.',
+                    'Write {version}, or {version:_} for one with _ instead of dots: "REL_{version:_}".',
                 )
             )
     for index, pattern in enumerate(builder.ignore):
         if not pattern or pattern.startswith(("/", "./", "!", ":")) or pattern.endswith("/"):
             raise (
-                place.at("ignore")
+                location.at("ignore")
                 .at(index)
                 .mistake(
                     f'is "{pattern}", which matches nothing.',

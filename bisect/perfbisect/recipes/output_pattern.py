@@ -1,4 +1,4 @@
-"""A number in what a command printed: found by a regular expression with one group, or by a path into its JSON.
+"""A number in the output of a command: the one group of a regular expression, or a path into JSON.
 
 A path begins with ``$``, which no useful expression does: ``$.results[0].ops``, ``$["ops/s"]``, ``$[-1].seconds``.
 """
@@ -11,11 +11,11 @@ from typing import Any
 
 _STEP = re.compile(r"""\.([^.\[\]"'\s]+)|\[(-?\d+)\]|\["([^"\]]*)"\]|\['([^'\]]*)'\]""")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
-SHORT = 60  # signs of a foreign text in a sentence
+SHORT = 60  # characters of a quoted output in an error
 
 
-def check_reading(where: str) -> None:
-    """Raise ValueError, with what is wrong, for an expression or path that can find nothing."""
+def check_pattern(where: str) -> None:
+    """Raise ValueError, with the reason, for an expression or path that cannot find a number."""
     if where.startswith("$"):
         steps(where)
         return
@@ -27,11 +27,11 @@ def check_reading(where: str) -> None:
         raise ValueError(f"has {groups or 'no'} groups, but must have one, around the number")
 
 
-def read(where: str, stdout: Sequence[str], stderr: Sequence[str] = ()) -> float:
+def find_number(where: str, stdout: Sequence[str], stderr: Sequence[str] = ()) -> float:
     """The number above 0 that ``where`` finds in a command's output.
 
-    An expression is looked for in stdout, and in stderr if it is not there; its last match counts, since totals come at
-    the end. JSON is all of stdout, or else the last line of it that is. Raises ValueError, with a sentence.
+    An expression is searched in stdout, then in stderr; its last match counts, since totals are printed last. JSON is
+    all of stdout, or the last of its lines that is JSON. Raises ValueError with a sentence.
     """
     found = _in_json(where, stdout) if where.startswith("$") else _by_pattern(where, stdout, stderr)
     text = str(found).strip()
@@ -40,22 +40,22 @@ def read(where: str, stdout: Sequence[str], stderr: Sequence[str] = ()) -> float
     except ValueError:
         number = math.nan
     if not (0 < number < math.inf):
-        raise ValueError(f"it printed {_short(text)!r} where {where} finds its number: not a number above 0")
+        raise ValueError(f"it printed {_short(text)!r} where {where} matches, which is not a number above 0")
     return number
 
 
 def steps(path: str) -> list[str | int]:
-    """The keys and places that a path goes through. Raises ValueError for one that is no path."""
+    """The keys and indices of a path. Raises ValueError for an invalid path."""
     taken: list[str | int] = []
     at = 1
     while at < len(path):
         match = _STEP.match(path, at)
         if not match:
             raise ValueError(
-                f'is not a path into JSON: it makes no sense from "{path[at:]}" on; write $.results[0].ops, or $["a key"]'
+                f'is not a path into JSON: "{path[at:]}" is invalid; write $.results[0].ops, or $["a key"]'
             )
-        name, place, double, single = match.groups()
-        taken.append(int(place) if place else next(key for key in (name, double, single) if key is not None))
+        name, location, double, single = match.groups()
+        taken.append(int(location) if location else next(key for key in (name, double, single) if key is not None))
         at = match.end()
     return taken
 

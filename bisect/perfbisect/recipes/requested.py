@@ -1,8 +1,8 @@
-"""The builder and the workload that a hunt was asked for: by their names, or by a command in their place.
+"""The builder and the workload of a hunt: recipes by name, or commands of the command line.
 
-A command needs no file: its builder is the recipe ``command`` with the commands that were given, its workload is the
-command that is run. Their names hold a hash of all that makes them what they are, so that what is remembered of one
-command is never taken for another.
+Commands need no recipe file: their builder is the recipe ``command`` with the commands of --build, their workload is the
+command of --run. The names of both contain a hash of all their options, so that the history of one command is never
+used for another.
 """
 
 import hashlib
@@ -18,22 +18,22 @@ from perfbisect.core.domain.settings import TIMING, Quick, Settings
 from perfbisect.errors import UsageError
 from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, COMMAND_PLACEHOLDERS, Builder
 from perfbisect.recipes.find import load_builder, load_workload
-from perfbisect.recipes.lineage import build_of
+from perfbisect.recipes.inheritance import build_of
 from perfbisect.recipes.overrides import overridden
 from perfbisect.recipes.placeholders import check_texts, placeholders_in
-from perfbisect.recipes.strict import Place
+from perfbisect.recipes.strict import Location
 from perfbisect.recipes.suites import check_command
 from perfbisect.recipes.workload import Workload
 
 RECIPE = "command"
 OF_SERVERS = ("socket", "port")
-LINE = Place(Path("command line"))  # where mistakes in options are said to be
+LINE = Location(Path("command line"))  # the location that errors in options name
 
 
-def load_asked(settings: Settings) -> tuple[Builder, Workload]:
-    """Builder and workload, changed as the settings say. Raises UsageError for what cannot be meant."""
+def load_requested(settings: Settings) -> tuple[Builder, Workload]:
+    """Builder and workload with the overrides of the settings. Raises UsageError for options that contradict each other."""
     quick = settings.quick
-    builder = asked_builder(settings)
+    builder = requested_builder(settings)
     if quick is None:
         workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
     else:
@@ -43,34 +43,34 @@ def load_asked(settings: Settings) -> tuple[Builder, Workload]:
     return builder, changed
 
 
-def asked_builder(settings: Settings) -> Builder:
-    """The builder alone."""
+def requested_builder(settings: Settings) -> Builder:
+    """The builder of the settings: a recipe, or one built from the commands of --build."""
     if settings.quick is None or settings.quick.build is None:
         return load_builder(settings.builder, settings.builders_path)
     return quick_builder(settings.quick.build, settings.repository, settings.builders_path)
 
 
 def quick_builder(commands: tuple[str, ...], repository: str, given: str = "") -> Builder:
-    """A builder for a repository that has no recipe: each command is run in a copy of the checkout, which stays there.
+    """A builder for a repository without a recipe: each command is run in a copy of the checkout, which is kept.
 
     Raises UsageError for a command that cannot be split into words, or that has an unknown placeholder.
     """
-    base = load_builder(RECIPE, given)
-    build = build_of(base)
+    recipe = load_builder(RECIPE, given)
+    build = build_of(recipe)
     argvs = [words("--build", command) for command in commands]
     check_texts(argvs, LINE.at("build"), BUILD_PLACEHOLDERS)
     compile_ = [*build.compile, *(["env", "-C", "{prefix}", *argv] for argv in argvs)]
     name = Path(repository).name.removesuffix(".git") or "repository"
     return msgspec.structs.replace(
-        base,
+        recipe,
         name=_named(name, [repository, *commands]),
-        home=_named(name, [repository]),  # sources travel once, whatever is tried on them
+        home=_named(name, [repository]),  # sources are sent once for all commands
         build=msgspec.structs.replace(build, compile=compile_),
     )
 
 
 def quick_workload(quick: Quick, builder: Builder) -> Workload:
-    """The workload that is a command. Raises UsageError for a mistake in it."""
+    """The workload of the command of --run. Raises UsageError for a mistake in its options."""
     command = words("--run", quick.run)
     check_texts(command, LINE.at("run"), COMMAND_PLACEHOLDERS)
     program = next((word for word in command if PurePath(word).suffix or "/" in word), command[0])
@@ -90,13 +90,13 @@ def quick_workload(quick: Quick, builder: Builder) -> Workload:
 
 
 def words(option: str, text: str) -> list[str]:
-    """A command as a list, split as a shell would. Raises UsageError where that is not possible."""
+    """A command split into words as a shell would. Raises UsageError when it cannot be split or is empty."""
     try:
         found = shlex.split(text)
     except ValueError as error:
         raise UsageError(
             f"{option} {text!r} cannot be split into words: {str(error).lower()}.",
-            "Quote as in a shell; no shell reads it unless you name one: sh -c '…'.",
+            "Quote as in a shell; it is run without a shell unless it names one: sh -c '…'.",
         ) from error
     if not found:
         raise UsageError(f"{option} is empty.", "Give a command: a program and its arguments.")
@@ -104,12 +104,12 @@ def words(option: str, text: str) -> list[str]:
 
 
 def _named(name: str, parts: list[str]) -> str:
-    """A name for people with a hash for everybody else."""
+    """A readable name, made unique by a hash of ``parts``."""
     return f"{re.sub(r'[^A-Za-z0-9._]+', '-', name).strip('-.')[:40]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
 
 
 def check_fit(builder: Builder, workloads: Sequence[Workload], settings: Settings) -> None:
-    """Raise UsageError for options that no command would notice, and for a server that one would look for in vain."""
+    """Raise UsageError for overrides that no command uses, and for a command that uses a server the builder does not have."""
     used = {each.name: placeholders_in(_words(each)) for each in workloads if each.command}
     all_commands = len(used) == len(workloads)
     for key in settings.overrides:
