@@ -181,7 +181,7 @@ def test_a_resumed_hunt_reads_its_log_and_decides(invoke: Invoke, released: Path
     """Its builds are gone and would be made by another compiler: then it stops, and says so, with its log unharmed."""
     status, out, complaint = invoke("resume", "3", "--json")
     assert status == 3, complaint
-    assert "would now be built in another way" in complaint
+    assert "would now be built differently" in complaint
     events = [json.loads(line) for line in out.splitlines()]
     assert [event["resumed"] for event in events if event["event"] == "HuntStarted"][-1] is True
     assert [event["order"]["plan"] for event in events if event["event"] == "Decided"][-1]
