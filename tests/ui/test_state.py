@@ -24,13 +24,11 @@ from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFa
 from perfbisect.core.domain.orders import (
     Belief,
     Decision,
-    Found,
     Interval,
     Measure,
     NotReproduced,
     Purpose,
     Share,
-    Step,
 )
 from perfbisect.core.inference.classification import Classification
 from perfbisect.ui.state import Building, Running, View, minutes_left, recalled, update
@@ -101,11 +99,6 @@ def test_a_build_from_start_to_end() -> None:
     assert view.classification(1) is Classification.BUILT
 
 
-def test_a_build_used_again_costs_nothing() -> None:
-    row = after(STARTED, building(1), built(1, reused=True)).rows[1]
-    assert (row.made, row.build_seconds, row.reused) == ((), 0.0, True)
-
-
 def test_a_run_from_start_to_end() -> None:
     view = after(STARTED, building(0), built(0), RunStarted(0, 2, 4, Purpose.ENDS, 12.0))
     view = after(RunProgress(0, 1.0, 90.0), RunProgress(0, 2.0, 110.0), view=view)
@@ -114,48 +107,6 @@ def test_a_run_from_start_to_end() -> None:
     view = after(ran(0, 100.0, "a"), view=view)
     assert isinstance(view.now, Running) and view.now.finished
     assert ([run.qps for run in view.rows[0].runs], view.runs) == ([100.0], 1)
-
-
-def test_ratios_and_sides_follow_the_runs() -> None:
-    view = measured((0, 1000.0), (1, 995.0), (2, 702.0), (3, 700.0))
-    found = view.ratio(2)
-    assert found is not None and found.low < 0.702 < found.high
-    assert view.ratio(0) is None
-    assert [view.classification(candidate) for candidate in range(4)] == [
-        Classification.BASELINE,
-        Classification.GOOD,
-        Classification.BAD,
-        Classification.BAD,
-    ]
-
-
-def test_a_candidate_between_the_levels_is_unclear() -> None:
-    view = measured((0, 1000.0), (1, 837.0), (3, 700.0))
-    view = replace(view, ratios={SHAS[1]: Interval(0.75, 0.837, 0.93), SHAS[3]: Interval(0.69, 0.7, 0.71)})
-    assert view.classification(1) is Classification.UNCLEAR
-
-
-def test_the_search_decides_the_sides_and_the_verdict_names_the_culprit() -> None:
-    view = measured((0, 1000.0), (1, 840.0), (2, 700.0), (3, 700.0))
-    belief = Belief(
-        np.array([0, 0.01, 0.98, 0.01]), 0.99, 0.1, Interval(0.6, 0.7, 0.8), slow=np.array([0, 0.01, 0.99, 1])
-    )
-    view = with_state(view, belief=belief)
-    assert [view.classification(candidate) for candidate in range(4)] == [
-        Classification.BASELINE,
-        Classification.GOOD,
-        Classification.BAD,
-        Classification.BAD,
-    ]
-    found = Found(Step(2, 0.98, Interval(0.6, 0.7, 0.8), (1,)))
-    assert with_state(view, verdict=found).classification(2) is Classification.CULPRIT
-    doubtful = with_state(view, belief=replace(belief, slow=np.array([0, 0.5, 0.7, 1])))
-    assert [doubtful.classification(candidate) for candidate in (1, 2)] == [
-        Classification.UNCLEAR,
-        Classification.UNCLEAR,
-    ]
-    alike = with_state(view, belief=replace(belief, change=0.6))
-    assert alike.classification(1) is Classification.UNCLEAR
 
 
 def test_a_rise_is_read_the_other_way() -> None:

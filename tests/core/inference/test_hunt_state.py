@@ -1,0 +1,215 @@
+"""What a hunt's state says after a sequence of events."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    BuildStarted,
+    CandidateSkipped,
+    Commit,
+    Decided,
+    Event,
+    HuntEnded,
+    HuntStarted,
+    RunFinished,
+    RunStarted,
+    Warned,
+)
+from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.orders import (
+    Belief,
+    Decision,
+    Found,
+    Interval,
+    Measure,
+    NotReproduced,
+    Purpose,
+    Share,
+    Step,
+)
+from perfbisect.core.inference.classification import Classification, by_interval, classify
+from perfbisect.core.inference.hunt_state import HuntState, fold, ratios
+
+SHAS = tuple(f"{n:040x}" for n in range(4))
+HOST = HostFacts("a", "", 2, 1024, "", "")
+STARTED = HuntStarted(1, "demo", "update-index", HOST, "v1", "v2", 3, SHAS, 0, False)
+SAME = NotReproduced(Interval(0.99, 1.0, 1.01), 0.02)
+
+
+def built(candidate: int, binary: str = "", *, host: str = "a", reused: bool = False) -> BuildFinished:
+    facts = BuildFacts(SHAS[candidate], "key", binary or SHAS[candidate], 5.0, 3, 1, reused, "")
+    return BuildFinished(candidate, facts, None, host)
+
+
+def ran(candidate: int, qps: float = 100.0, started: float = 1000.0) -> RunFinished:
+    visit = f"visit{started}"
+    facts = RunFacts(SHAS[candidate], "key", visit, "a", started, 10.0, round(10 * qps), {}, (qps,), {}, {})
+    return RunFinished(candidate, facts, "a")
+
+
+def skipped(candidate: int, stage: str) -> CandidateSkipped:
+    return CandidateSkipped(candidate, SkipFacts(SHAS[candidate], stage, "no such field", "", 4.0), "a")
+
+
+def decided(slow: tuple[float, ...] = (), change: float = 0.99) -> Decided:
+    belief = Belief(np.full(4, 0.25), change, 0.01, Interval(0.6, 0.7, 0.8), slow=np.array(slow))
+    return Decided(Decision(Measure((Share(1, 1),), Purpose.SEARCH), belief))
+
+
+def after(*events: Event) -> HuntState:
+    """The state after the start of a hunt and these events, one second apart."""
+    return fold(enumerate((STARTED, *events), 1000))
+
+
+def measured(*rates: tuple[int, float]) -> HuntState:
+    """These candidates were built and ran three times in turns, at about these rates."""
+    events: list[tuple[float, Event]] = [(1000.0, STARTED), *((1000.0, built(candidate)) for candidate, _ in rates)]
+    for number, (candidate, qps) in enumerate(rates * 3):
+        at = 1000.0 + 20 * number
+        events.append((at + 12, ran(candidate, qps * (1 + 0.002 * (number % 3)), at)))
+    return fold(events)
+
+
+def test_folding_at_once_and_step_by_step_agree_and_leave_earlier_states_alone() -> None:
+    events: list[Event] = [
+        STARTED,
+        built(0),
+        ran(0),
+        Warned("Slow."),
+        skipped(2, "compile"),
+        decided(),
+        HuntEnded(SAME),
+    ]
+    whole, state = fold(enumerate(events, 1000)), HuntState()
+    for at, event in enumerate(events, 1000):
+        before, tested = state, dict(state.tested)
+        state = state.after(at, event)
+        assert before.tested == tested
+    for name in ("commits", "node", "tested", "log", "warnings", "belief", "verdict", "elapsed", "binaries", "since"):
+        assert getattr(state, name) == getattr(whole, name), name
+    assert state.after(2000.0, RunStarted(0, 1, 2, Purpose.ENDS, 5.0)) is state
+
+
+def test_rows_of_commits() -> None:
+    commit = Commit(SHAS[1], "2023-01-01", "A", "Subject")
+    row = after(BuildStarted(1, commit), built(1), built(1, reused=True), ran(1)).row(SHAS[1])
+    assert (row.commit, len(row.builds), len(row.made), row.reused) == (commit, 2, 1, True)
+    assert (row.build_seconds, row.hit_rate, [run.qps for run in row.runs]) == (5.0, 0.75, [100.0])
+    assert HuntState().row("x").commit == Commit("x")
+
+
+def test_a_failure_is_charged_to_the_build_and_ends_with_a_run() -> None:
+    failed = after(skipped(2, "compile"), built(2), skipped(2, "run"))
+    assert failed.row(SHAS[2]).build_seconds == 5.0 + 4.0
+    assert failed.row(SHAS[2]).skip is not None
+    failed.add(2000.0, ran(2))
+    assert failed.row(SHAS[2]).skip is None
+
+
+def test_a_run_costs_the_time_since_the_host_ended_its_work_before() -> None:
+    state = fold([(0.0, STARTED), (100.0, built(0)), (103.0, decided()), (130.0, ran(0)), (150.0, ran(0))])
+    assert state.row(SHAS[0]).run_seconds == 30.0 + 20.0
+    assert state.elapsed == 150.0
+
+
+def test_the_time_between_two_sessions_is_not_counted() -> None:
+    resumed = replace(STARTED, resumed=True)
+    events = [(10.0, STARTED), (20.0, built(0)), (5000.0, resumed), (5015.0, ran(0))]
+    state = fold(events, [0.0, 4990.0])
+    assert state.elapsed == 20.0 + 25.0
+    assert state.row(SHAS[0]).run_seconds == 15.0
+
+
+def test_equal_binaries_share_their_runs() -> None:
+    state = after(built(2, "x"), built(1, "x"), built(3, "y"), ran(2))
+    assert [state.row(sha).same_as for sha in SHAS] == [None, SHAS[2], None, None]
+    assert len(state.runs_like(SHAS[1])) == len(state.runs_like(SHAS[1], SHAS[2])) == 1
+    assert [state.measured(sha) for sha in SHAS] == [False, True, True, False]
+
+
+def test_binaries_are_compared_on_one_host_only() -> None:
+    both = replace(STARTED, further=(replace(HOST, name="b"),), kinds=("x", "x"))
+    apart = fold([(0.0, both), (1.0, built(1, "x")), (2.0, built(2, "x", host="b"))])
+    assert apart.row(SHAS[2]).same_as is None
+    assert after(built(1, "x"), built(2, "x", host="b")).row(SHAS[2]).same_as == SHAS[1]
+
+
+def test_another_range_voids_beliefs_and_keeps_what_was_measured() -> None:
+    """A hunt may begin with a range of its own, to compare good with the merge base."""
+    state = fold(
+        [(0.0, replace(STARTED, candidates=("good", SHAS[0]))), (1.0, built(0, "x")), (2.0, ran(0)), (3.0, decided())]
+    )
+    state.add(4.0, STARTED)
+    assert state.belief is None and state.purpose is None
+    assert (state.commits, state.node[SHAS[3]]) == (SHAS, 3)
+    state.add(5.0, built(1, "x"))
+    assert state.row(SHAS[1]).same_as == SHAS[0] and state.measured(SHAS[1])
+
+
+def test_ratios_are_those_to_the_baseline() -> None:
+    state = measured((0, 1000.0), (3, 700.0))
+    state.add(2000.0, built(1, SHAS[0]))
+    state.add(2000.0, built(2, SHAS[3]))
+    found = ratios(state, SHAS[0], "qps")
+    assert found[SHAS[3]].low < 0.7 < found[SHAS[3]].high
+    assert found[SHAS[2]] == found[SHAS[3]] and found[SHAS[1]] == Interval(1.0, 1.0, 1.0)
+    assert SHAS[0] not in found
+    assert ratios(state, "never built", "qps") == {}
+
+
+def test_classifications_without_a_belief_follow_the_intervals() -> None:
+    state = measured((0, 1000.0), (1, 995.0), (2, 702.0), (3, 700.0))
+    found = ratios(state, SHAS[0], "qps")
+    expected = [Classification.BASELINE, Classification.GOOD, Classification.BAD, Classification.BAD]
+    assert [classify(state, sha, found) for sha in SHAS] == expected
+
+
+DROP, RISE = Interval(0.70, 0.72, 0.74), Interval(1.35, 1.4, 1.45)
+
+
+@pytest.mark.parametrize(
+    ("own", "bad", "expected"),
+    [
+        (Interval(0.97, 0.99, 1.01), DROP, Classification.GOOD),
+        (Interval(0.70, 0.73, 0.80), DROP, Classification.BAD),
+        (Interval(0.80, 0.90, 1.00), DROP, Classification.UNCLEAR),
+        (Interval(1.30, 1.38, 1.46), RISE, Classification.BAD),
+        (Interval(0.97, 1.01, 1.04), RISE, Classification.GOOD),
+        (Interval(0.70, 0.73, 0.80), Interval(0.9, 1.0, 1.1), Classification.UNCLEAR),
+        (Interval(0.70, 0.73, 0.80), None, Classification.UNCLEAR),
+        (None, DROP, Classification.UNCLEAR),
+    ],
+)
+def test_a_side_needs_the_whole_interval(own: Interval | None, bad: Interval | None, expected: Classification) -> None:
+    assert by_interval(bad, own) is expected
+
+
+@pytest.mark.parametrize(
+    ("belief", "expected"),
+    [
+        (decided((0.0, 0.01, 0.99, 1.0)), [Classification.GOOD, Classification.BAD]),
+        (decided((0.0, 0.5, 0.7, 1.0)), [Classification.UNCLEAR, Classification.UNCLEAR]),
+        (decided((0.0, 0.01, 0.99, 1.0), change=0.6), [Classification.UNCLEAR, Classification.UNCLEAR]),
+    ],
+)
+def test_between_the_ends_the_belief_decides(belief: Decided, expected: list[Classification]) -> None:
+    state = measured((0, 1000.0), (1, 840.0), (2, 700.0), (3, 700.0))
+    state.add(2000.0, belief)
+    assert [classify(state, sha, {}) for sha in SHAS] == [Classification.BASELINE, *expected, Classification.BAD]
+
+
+def test_the_verdict_names_the_culprit_and_without_a_change_there_are_no_sides() -> None:
+    state = measured((0, 1000.0), (1, 840.0), (2, 700.0), (3, 700.0))
+    state.add(2000.0, decided((0.0, 0.01, 0.99, 1.0)))
+    found = state.after(2001.0, HuntEnded(Found(Step(2, 0.98, DROP, (1,)))))
+    assert classify(found, SHAS[2], {}) is Classification.CULPRIT
+    assert classify(state.after(2001.0, HuntEnded(SAME)), SHAS[2], {}) is Classification.UNCLEAR
+
+
+def test_what_was_not_measured_is_built_or_skipped() -> None:
+    state = after(built(0), ran(0), built(1), built(2, SHAS[0]), skipped(3, "start"))
+    expected = [Classification.BASELINE, Classification.BUILT, Classification.GOOD, Classification.SKIPPED]
+    assert [classify(state, sha, {}) for sha in SHAS] == expected
