@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from pinpoint import pinpoint
 from sprt import sprt
 
 import perfbisect
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.simulate.git_bisect import git_bisect
 from perfbisect.simulate.rules import Rule, attempt, ours
 from perfbisect.simulate.tally import Trial
@@ -49,9 +49,9 @@ def takes_part(cell: Cell, name: str) -> bool:
 def play(cell: Cell, name: str, seed: int) -> Trial:
     """One hunt. Only we use several hosts."""
     habits = cell.scenario.habits
-    policy = replace(cell.policy, build_cost=cell.build, noise=habits.noise if name == KNOWN else None)
-    rule = partial(ours, hosts=cell.hosts) if is_ours(name) else RULES[name]
-    return attempt(cell.scenario, seed, rule, policy)
+    prior = PriorKnowledge(cell.build, habits.noise if name == KNOWN else None)
+    rule = partial(ours, hosts=cell.hosts, prior=prior) if is_ours(name) else RULES[name]
+    return attempt(cell.scenario, seed, rule, cell.policy)
 
 
 @cache
@@ -60,7 +60,7 @@ def version(name: str) -> str:
     package, here = Path(perfbisect.__file__).parent, Path(__file__).parent
     files = [*sorted((package / "simulate").glob("*.py")), here / "cells.py", here / "credit.py"]
     if is_ours(name):
-        files += sorted((package / "core").glob("*.py"))
+        files += sorted((package / "core").rglob("*.py"))
     for start, file in (
         ("asv", "asv_find.py"),
         ("git_bayesect", "bayesect.py"),

@@ -21,17 +21,17 @@ def told(tmp_path: Path) -> Iterator[History]:
         yield opened
 
 
-def on(*kinds: str) -> Settings:
+def on(*classes: str) -> Settings:
     """A hunt on a new host and on the one of the sample hunt, each of the class given."""
-    policy = replace(sample.SETTINGS.policy, kinds=kinds)
-    return replace(sample.SETTINGS, host="new", further_hosts=("local",), policy=policy)
+    prior = replace(sample.SETTINGS.prior, host_classes=classes)
+    return replace(sample.SETTINGS, host="new", further_hosts=("local",), prior=prior)
 
 
 def test_a_new_host_knows_what_one_of_its_class_knows(told: History) -> None:
-    before = experienced(told, sample.SETTINGS).policy
+    before = experienced(told, sample.SETTINGS).prior
     assert before.build_cost == pytest.approx(7.5 / 12.5)
     after = experienced(told, on("c8", "c8"))
-    assert (after.policy.build_cost, after.policy.noise) == (before.build_cost, before.noise)
+    assert (after.prior.build_cost, after.prior.noise) == (before.build_cost, before.noise)
     assert after.hosts == ("new", "local")
     [failed] = failures_before(told, on("c8", "c8"), sample.BEGAN + 1000)
     assert failed.commit == sample.CANDIDATES[4]

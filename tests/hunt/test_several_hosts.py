@@ -19,7 +19,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.orders import Found, Measure, NotReproduced
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.loop import Log, SearchProblem, check_base, hunt, replay
 from perfbisect.hunt.workers import Member, Threads
@@ -64,8 +64,8 @@ def threads(*labs: Scripted) -> Threads:
     )
 
 
-def asked(*kinds: str, hosts: str = "ab") -> SearchProblem:
-    return replace(quest(NAMES), hosts=tuple(hosts), policy=Policy(kinds=kinds))
+def asked(*classes: str, hosts: str = "ab") -> SearchProblem:
+    return replace(quest(NAMES), hosts=tuple(hosts), prior=PriorKnowledge(host_classes=classes))
 
 
 def told_by(history: History, rules: SearchProblem, crew: Threads, log: Log | None = None) -> Iterator[Event]:

@@ -44,7 +44,7 @@ from perfbisect.core.inference.hunt_state import fold
 from perfbisect.report import markdown, terminal
 from perfbisect.report.command import go_on_with, made_by
 from perfbisect.report.reader import Reader, read_story
-from perfbisect.report.story import Story
+from perfbisect.report.story import Story, as_object
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
@@ -113,7 +113,7 @@ def test_found() -> None:
     pinned("found.txt", terminal.render(story))
     pinned("found-80.txt", terminal.render(story, 80))
     pinned("found.md", markdown.render(story))
-    encoded = msgspec.json.encode(over_numbers(msgspec.to_builtins(story), rounded))
+    encoded = msgspec.json.encode(over_numbers(as_object(story), rounded))
     pinned("found.json", msgspec.json.format(encoded, indent=2).decode() + "\n")
 
 

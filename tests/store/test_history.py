@@ -44,6 +44,7 @@ from perfbisect.core.domain.orders import (
     Step,
 )
 from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.errors import UsageError
 from perfbisect.store.codec import decode, encode
 from perfbisect.store.history import History
@@ -150,8 +151,11 @@ def test_what_is_no_number_is_refused_and_nothing_is_written(history: History) -
 
 
 def test_settings_come_back(history: History) -> None:
-    policy = Policy(confidence=0.9, direction=Direction.RISE, noise=0.01, max_minutes=1.5)
-    asked = replace(sample.SETTINGS, overrides={"time": 3, "x": True, "y": 0.5, "z": "ä"}, policy=policy, metric="p95")
+    policy = Policy(confidence=0.9, direction=Direction.RISE, max_minutes=1.5)
+    prior = PriorKnowledge(4.5, 0.01, ("small", "large"))
+    asked = replace(
+        sample.SETTINGS, overrides={"time": 3, "x": True, "y": 0.5, "z": "ä"}, policy=policy, prior=prior, metric="p95"
+    )
     assert history.settings(sample.begin(history, asked)) == asked
 
 

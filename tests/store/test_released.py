@@ -22,7 +22,9 @@ import sample_hunt as sample
 from perfbisect.cli.main import main
 from perfbisect.core.domain.events import Decided, HuntEnded
 from perfbisect.core.domain.orders import Found, Several
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.stored import read_settings
 from perfbisect.store.codec import decode, encode
 from perfbisect.store.history import History
 
@@ -109,7 +111,8 @@ def test_every_stored_event_is_read_and_written_in_the_form_it_had(kind: str, bo
 
 
 def test_the_settings_of_a_hunt_are_read_and_written_in_the_form_they_had(history: History) -> None:
-    before = msgspec.convert(RELEASED["settings"], Settings)
+    before = msgspec.convert(read_settings(RELEASED["settings"]), Settings)
+    assert before.prior == PriorKnowledge(4.5, 0.0625, ("small", "large"))
     hunt = sample.begin(history, before)
     assert json.loads(str(history.column(hunt, "settings"))) == RELEASED["settings"]
     assert history.settings(hunt) == before

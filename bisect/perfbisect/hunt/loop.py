@@ -26,6 +26,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import Decision, Found, Measure, Verdict
 from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.core.inference.from_log import Logged, observations, readable
 from perfbisect.core.search.decide import decide
 from perfbisect.errors import EnvironmentFailure
@@ -47,6 +48,7 @@ class SearchProblem:
     policy: Policy
     metric: str
     hosts: tuple[str, ...] = ()  # their names, where there are several
+    prior: PriorKnowledge = NOTHING_KNOWN
 
     def told(self, entries: Sequence[tuple[float, Logged]], began: float) -> list[Observation]:
         """What the search is told of a log."""
@@ -81,7 +83,7 @@ def pursue(quest: SearchProblem, log: Log, lab: Lab | Crew) -> Iterator[Told]:
         yield from together(quest, log, lab)
         return
     while True:
-        decision = decide(quest.graph, quest.told(log.entries, log.began), quest.policy)
+        decision = decide(quest.graph, quest.told(log.entries, log.began), quest.policy, quest.prior)
         yield log.append(Decided(decision))
         if not isinstance(decision.order, Measure):
             return
@@ -140,7 +142,7 @@ def together(quest: SearchProblem, log: Log, crew: Crew) -> Iterator[Told]:
         while True:
             if len(orders) + len(gone) < len(crew.hosts):
                 fleet = Fleet(tuple(orders.values()), tuple(gone))
-                decision = decide(quest.graph, quest.told(log.entries, log.began), quest.policy, fleet)
+                decision = decide(quest.graph, quest.told(log.entries, log.began), quest.policy, quest.prior, fleet)
                 order = decision.order
                 if isinstance(order, Measure) and fleet.is_free(order.host):
                     yield log.append(Decided(decision, fleet))
@@ -230,7 +232,7 @@ def replay(quest: SearchProblem, told: Sequence[Told], began: float) -> Iterator
             entries.append((at, event))
         if isinstance(event, Decided):
             seen = quest.told(entries, began)
-            decision = decide(quest.graph, seen, quest.policy, event.fleet)
+            decision = decide(quest.graph, seen, quest.policy, quest.prior, event.fleet)
             yield sum(isinstance(each, Reading) for each in seen), decision
             if not isinstance(decision.order, Measure):
                 return

@@ -13,12 +13,12 @@ def experienced(history: History, settings: Settings) -> Settings:
     """The settings with what earlier hunts on the host, or on one like it, teach: how noisy a run is, and how many runs
     a build costs.
     """
-    policy, each = settings.policy, like_the_first(settings)
+    prior, each = settings.prior, like_the_first(settings)
     costs = next((known for one in each if (known := history.costs(one)).build and known.run), None)
     if costs and costs.build and costs.run:
-        policy = replace(policy, build_cost=costs.build / costs.run)
+        prior = replace(prior, build_cost=costs.build / costs.run)
     noise = next((noise for one in each if (noise := history.noise(one)) is not None), None)
-    return replace(settings, policy=replace(policy, noise=noise))
+    return replace(settings, prior=replace(prior, noise=noise))
 
 
 def failures_before(history: History, settings: Settings, now: float) -> tuple[SkipFacts, ...]:
@@ -33,6 +33,6 @@ def failures_before(history: History, settings: Settings, now: float) -> tuple[S
 
 def like_the_first(settings: Settings) -> list[Settings]:
     """The settings for each host of the first one's class alone, the first one's before the others."""
-    kinds = settings.policy.kinds or ("",)
-    alike = (name for name, kind in zip(settings.hosts, kinds, strict=True) if kind == kinds[0])
+    classes = settings.prior.host_classes or ("",)
+    alike = (name for name, its in zip(settings.hosts, classes, strict=True) if its == classes[0])
     return [replace(settings, host=name, further_hosts=()) for name in alike]

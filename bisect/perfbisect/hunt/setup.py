@@ -118,7 +118,7 @@ class HuntSetup:
         else:
             builder, workload = load_requested(settings)
             workloads = (workload,)
-        settings = replace(settings, policy=replace(settings.policy, kinds=kinds_of(settings)))
+        settings = replace(settings, prior=replace(settings.prior, host_classes=host_classes(settings)))
         # Where nothing is built the host need not be able to.
         needed = builder if settings.repository else msgspec.structs.replace(builder, build=None)
         idle: tuple[str, ...] = ()
@@ -203,7 +203,7 @@ class HuntSetup:
             resumed=resumed,
             metric=self.settings.metric,
             further=tuple(site.facts for site in self.sites[1:]),
-            kinds=self.settings.policy.kinds,
+            kinds=self.settings.prior.host_classes,
             bases=self.span.graph.bases,
         )
 
@@ -218,7 +218,7 @@ def span_of(settings: Settings, builder: Builder) -> tuple[Range, tuple[str, ...
     return suspicious, tuple(path for path in settings.suspects if not found[path])
 
 
-def kinds_of(settings: Settings) -> tuple[str, ...]:
+def host_classes(settings: Settings) -> tuple[str, ...]:
     """The class of each host, by its own name if the inventory tells none; empty for a single host.
 
     Raises UsageError for a host that is named twice, and when all changes are asked for on hosts of several classes.
@@ -228,14 +228,14 @@ def kinds_of(settings: Settings) -> tuple[str, ...]:
         return ()
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"Host {twice[0]} is named twice.", "Name each host once.")
-    kinds = tuple(load_host(name, settings.hosts_path).kind or name for name in names)
-    if settings.policy.all_steps and len(set(kinds)) > 1:
+    classes = tuple(load_host(name, settings.hosts_path).kind or name for name in names)
+    if settings.policy.all_steps and len(set(classes)) > 1:
         raise UsageError(
-            f"All changes (--all) can be hunted on hosts of one class only; these are of {len(set(kinds))}:"
-            f" {', '.join(dict.fromkeys(kinds))}.",
+            f"All changes (--all) can be hunted on hosts of one class only; these are of {len(set(classes))}:"
+            f" {', '.join(dict.fromkeys(classes))}.",
             "Hunt without --all, or on one host; or, if they are alike, give them one `class` in hosts.toml.",
         )
-    return kinds
+    return classes
 
 
 def follow_anew(scene: HuntSetup, path: Path | None, view: View, waiting: Waiting | None = None) -> Verdict:
@@ -340,7 +340,9 @@ def events(log: Log, scene: HuntSetup, held: Mapping[str, Held], resumed: bool) 
     """Everything that happens in one session of a hunt, the warnings before it included."""
     settings = scene.settings
     hosts = settings.hosts if len(scene.sites) > 1 else ()
-    quest = SearchProblem(scene.span.graph, scene.span.candidates, settings.policy, settings.metric, hosts)
+    quest = SearchProblem(
+        scene.span.graph, scene.span.candidates, settings.policy, settings.metric, hosts, settings.prior
+    )
     started = scene.started(log.hunt, resumed)
     known: dict[str, dict[str, str]] = {name: {} for name in settings.hosts}
     loaded: dict[str, dict[str, str]] = {name: {} for name in settings.hosts}

@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from perfbisect.core.domain.causes import Cause
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.orders import Effect, Interval
 from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.stored import stored_settings
 from perfbisect.core.inference.classification import Classification
 from perfbisect.store.listing import Listed
 
@@ -102,3 +106,9 @@ class Story:
     costs: Costs
     again: str  # the command that repeats this hunt
     go_on: str  # the command that resumes it
+
+
+def as_object(story: Story) -> dict[str, Any]:
+    """The story as `--json` prints it; settings have their stored form."""
+    fields: dict[str, Any] = msgspec.to_builtins(story)
+    return {**fields, "settings": stored_settings(fields["settings"])}

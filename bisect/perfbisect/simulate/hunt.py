@@ -6,6 +6,7 @@ from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.observations import Observation
 from perfbisect.core.domain.orders import Belief, Found, Measure, Verdict
 from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.core.search.decide import decide
 from perfbisect.simulate.world import World
 
@@ -31,7 +32,9 @@ class _Work:
     done: float  # seconds since the hunt began
 
 
-def hunt(world: World, policy: Policy, most_orders: int = 1000, hosts: int = 1) -> Outcome:
+def hunt(
+    world: World, policy: Policy, prior: PriorKnowledge = NOTHING_KNOWN, *, hosts: int = 1, most_orders: int = 1000
+) -> Outcome:
     """Hunt in ``world`` until the verdict. Raises RuntimeError if there is none after ``most_orders`` orders.
 
     With several hosts, one that is free gets the next order at once. Where no culprit is named, the verdict waits for
@@ -41,7 +44,7 @@ def hunt(world: World, policy: Policy, most_orders: int = 1000, hosts: int = 1) 
     working: list[_Work] = []
     time, orders = 0.0, 0
     while orders < most_orders:
-        decision = decide(world.graph, seen, policy, Fleet(tuple(work.order for work in working)))
+        decision = decide(world.graph, seen, policy, prior, Fleet(tuple(work.order for work in working)))
         if isinstance(decision.order, Measure):
             order = decision.order
             world.wait(order.host, time)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import account, favourite, is_named, judge, suspects
 from perfbisect.simulate.scenario import Scenario
@@ -13,9 +14,9 @@ from perfbisect.simulate.world import World
 Rule = Callable[[World, Policy], Verdict]
 
 
-def ours(world: World, policy: Policy, hosts: int = 1) -> Verdict:
+def ours(world: World, policy: Policy, hosts: int = 1, prior: PriorKnowledge = NOTHING_KNOWN) -> Verdict:
     """What `bisect run` does."""
-    return hunt(world, policy, hosts=hosts).verdict
+    return hunt(world, policy, prior, hosts=hosts).verdict
 
 
 def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> Trial:

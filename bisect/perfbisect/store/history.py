@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.stored import read_settings, stored_settings
 from perfbisect.errors import UsageError
 from perfbisect.process import here
 from perfbisect.store.connection import default_place, explained, open_reader, open_writer
@@ -108,7 +109,7 @@ class History:
                 "host": settings.host,
                 "host_id": host_row(db, host, at),
                 "metric": settings.metric,
-                "settings": json.dumps(asdict(settings), allow_nan=False, separators=(",", ":")),
+                "settings": json.dumps(stored_settings(asdict(settings)), allow_nan=False, separators=(",", ":")),
                 "commits": started.commits,
                 "candidates": started.choices + 1,
                 "merges": started.merges,
@@ -260,7 +261,8 @@ class History:
         """What was asked for."""
         import msgspec
 
-        asked: Settings = msgspec.convert(json.loads(str(self.column(hunt, "settings"))), Settings)
+        stored = json.loads(str(self.column(hunt, "settings")))
+        asked: Settings = msgspec.convert(read_settings(stored), Settings)
         return asked
 
     def remake(self, hunt: int, made: str) -> None:

@@ -38,4 +38,4 @@ def test_what_failed_in_an_earlier_hunt_costs_none_of_the_builds(more: list[Obse
 def test_what_took_no_time_says_nothing_of_what_a_build_costs() -> None:
     reused = [Built(candidate, 0.0) for candidate in range(1, 9)]
     record = arrange([*REMEMBERED, *ENDS, *reused, Built(30, 300.0)], Policy(), BAD)
-    assert record.build_runs(Policy()) == 5
+    assert record.build_runs(10.0) == 5

@@ -10,18 +10,20 @@ from perfbisect.core.search.build_cost import price
 
 RUN = [Reading(0, 0.0, 1.0, 0, 0, 60.0)]
 WORKS = np.ones(2)
+USUAL = 10.0
 
 
 def priced(seen: list[Observation], chance: np.ndarray[tuple[int], np.dtype[np.float64]] = WORKS) -> list[float]:
     """Of one candidate next to a build, and of one far from any."""
-    return price(arrange([*RUN, *seen], Policy(), 1000), Policy(), [501, 875], chance).tolist()
+    record = arrange([*RUN, *seen], Policy(), 1000)
+    return price(record, record.build_runs(USUAL), [501, 875], chance).tolist()
 
 
 def test_builds_that_all_take_as_long_have_one_price() -> None:
     builds: list[Observation] = [Built(v, 613.7) for v in (0, 1000, 500, 750)]
     assert priced(builds) == [613.7 / 60] * 2
     assert priced([*builds, Skipped(600, "fails", 613.7)], np.array([0.3, 0.9])) == [613.7 / 60] * 2
-    assert priced([]) == [Policy().build_cost] * 2
+    assert priced([]) == [USUAL] * 2
 
 
 def test_near_a_build_it_is_cheaper_where_that_was_seen() -> None:

@@ -163,7 +163,7 @@ def test_a_candidate_that_another_host_measures_is_left_to_it() -> None:
     seen += world.measure(first)
     one = decide(world.graph, seen, POLICY).order
     assert isinstance(one, Measure)
-    other = decide(world.graph, seen, POLICY, Fleet((one,))).order
+    other = decide(world.graph, seen, POLICY, fleet=Fleet((one,))).order
     assert isinstance(other, Measure)
     assert other.plan[0].candidate != one.plan[0].candidate
     assert other.host != one.host
@@ -193,6 +193,6 @@ def test_changes_that_were_taken_back_rule_nothing_out() -> None:
 def test_every_order_names_a_free_host() -> None:
     first = decide(Graph.line(9), [], POLICY).order
     assert isinstance(first, Measure)
-    second = decide(Graph.line(9), [], POLICY, Fleet((first,))).order
+    second = decide(Graph.line(9), [], POLICY, fleet=Fleet((first,))).order
     assert isinstance(second, Measure)
     assert (first.host, second.host) == (0, 1)

@@ -12,6 +12,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import Found, Measure, NotReproduced
 from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.inference.dataset import arrange
 from perfbisect.core.inference.from_log import observations
 from perfbisect.core.search.decide import decide
@@ -21,7 +22,7 @@ from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.world import Habits, World
 
 GRAPH = Graph.line(40)
-TWO = Policy(kinds=("x86", "arm"))
+TWO = PriorKnowledge(host_classes=("x86", "arm"))
 GONE = Fleet(gone=(1,))
 
 
@@ -36,11 +37,12 @@ def readings(drops: dict[int, float], builds: tuple[int, ...], runs: int = 4, se
     return seen
 
 
-@pytest.mark.parametrize("kinds", [(), ("c8",), ("c8", "c8")])
+@pytest.mark.parametrize("classes", [(), ("c8",), ("c8", "c8")])
 @pytest.mark.parametrize("builds", [(0,), (0, 40), (0, 20, 40), (0, 24, 25, 40)])
-def test_one_class_is_as_without_classes(kinds: tuple[str, ...], builds: tuple[int, ...]) -> None:
+def test_one_class_is_as_without_classes(classes: tuple[str, ...], builds: tuple[int, ...]) -> None:
     seen = readings({0: 0.1, 1: 0.1}, builds)
-    plain, named = single_change(Situation(GRAPH, seen, Policy())), decide(GRAPH, seen, Policy(kinds=kinds))
+    plain = single_change(Situation(GRAPH, seen, Policy()))
+    named = decide(GRAPH, seen, Policy(), PriorKnowledge(host_classes=classes))
     assert repr(plain.order) == repr(named.order)
     assert (plain.belief.culprit == named.belief.culprit).all()
     assert plain.belief.change == named.belief.change
@@ -51,7 +53,7 @@ def test_one_class_goes_through_the_same_arithmetic() -> None:
     seen = readings({0: 0.1}, (0, 20, 30, 40))
     alone, apart = (
         single_change(Situation(GRAPH, seen, Policy())),
-        across_host_classes(Situation(GRAPH, seen, TWO, GONE)),
+        across_host_classes(Situation(GRAPH, seen, Policy(), TWO, GONE)),
     )
     assert np.allclose(alone.belief.culprit, apart.belief.culprit)
     assert alone.belief.change == pytest.approx(apart.belief.change, abs=0.01)
@@ -61,29 +63,29 @@ def test_two_classes_know_more_than_one() -> None:
     """Each has measured on one side of the culprit; together they enclose it."""
     one = readings({0: 0.1}, (0, 20, 40))
     other = readings({1: 0.3}, (0, 30, 40))
-    belief = decide(GRAPH, [*one, *other], TWO).belief
+    belief = decide(GRAPH, [*one, *other], Policy(), TWO).belief
     assert belief.culprit[21:31].sum() > 0.98
     assert belief.culprit[21:31].std() < 0.01 * belief.culprit[25]
 
 
 def test_a_class_without_the_change_says_nothing() -> None:
     one, steady = readings({0: 0.1}, (0, 20, 30, 40)), readings({1: 0.0}, (0, 40), runs=20)
-    together = decide(GRAPH, [*one, *steady], TWO, GONE)
+    together = decide(GRAPH, [*one, *steady], Policy(), TWO, GONE)
     assert np.allclose(together.belief.culprit, single_change(Situation(GRAPH, one, Policy())).belief.culprit)
 
 
 def test_no_order_for_a_host_that_shows_nothing() -> None:
     one, steady = readings({0: 0.1}, (0, 40)), readings({1: 0.0}, (0, 40), runs=20)
-    order = decide(GRAPH, [*one, *steady], TWO).order
+    order = decide(GRAPH, [*one, *steady], Policy(), TWO).order
     assert isinstance(order, Measure)
     assert order.host == 0
-    waiting = decide(GRAPH, [*one, *steady], TWO, Fleet((order,))).order
+    waiting = decide(GRAPH, [*one, *steady], Policy(), TWO, Fleet((order,))).order
     assert isinstance(waiting, Measure)
     assert waiting.host == 0  # which is busy: there is nothing to do for the other
 
 
 def test_nothing_anywhere() -> None:
-    decision = decide(GRAPH, readings({0: 0.0, 1: 0.0}, (0, 40), runs=20), TWO)
+    decision = decide(GRAPH, readings({0: 0.0, 1: 0.0}, (0, 40), runs=20), Policy(), TWO)
     assert isinstance(decision.order, NotReproduced)
     assert [effect.kind for effect in decision.order.effects] == ["x86", "arm"]
 
@@ -91,7 +93,7 @@ def test_nothing_anywhere() -> None:
 def test_a_build_is_there_only_where_it_was_made() -> None:
     """What another host would have to build first costs it a build."""
     seen = [Built(20, 1.0, host=0), Built(30, 1.0, host=1), Built(30, 1.0, host=0), Built(35, 1.0)]
-    record = arrange(seen, TWO, 40)
+    record = arrange(seen, Policy(), 40)
     assert (record.made(0), record.made(1)) == ({20, 30, 35}, {30, 35})
 
 
@@ -103,10 +105,10 @@ def test_whole_hunts(seed: int) -> None:
     worlds = [World(GRAPH, {25: drop}, quiet, seed=seed + 100 * host) for host, drop in enumerate((-0.6, -0.25))]
     seen: list[Observation] = []
     for _ in range(60):
-        order = decide(GRAPH, seen, TWO).order
+        order = decide(GRAPH, seen, Policy(), TWO).order
         if not isinstance(order, Measure):
             break
-        other = decide(GRAPH, seen, TWO, Fleet((order,))).order
+        other = decide(GRAPH, seen, Policy(), TWO, Fleet((order,))).order
         for one in (order, other):
             if isinstance(one, Measure):
                 made = worlds[one.host].measure(replace(one, host=0))

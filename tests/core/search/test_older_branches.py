@@ -21,6 +21,7 @@ from perfbisect.core.domain.orders import (
     Unsettled,
 )
 from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.core.inference.belief import prior_belief
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.older_branches import branch_points, with_older_branches
@@ -43,10 +44,18 @@ def step(candidate: int) -> Step:
     return Step(candidate, 0.99, Interval(0.9, 0.95, 0.99), TWO.parents_of(candidate))
 
 
-def hunted(step: int, policy: Policy | None = None, hosts: int = 1, seed: int = 0, **more: object) -> Outcome:
+def hunted(
+    step: int,
+    policy: Policy = Policy(),  # noqa: B008
+    *,
+    prior: PriorKnowledge = NOTHING_KNOWN,
+    hosts: int = 1,
+    seed: int = 0,
+    **more: object,
+) -> Outcome:
     """A hunt for a drop of 6 %; the one branch was 5 % slower than good, the other is 4 % faster."""
     world = World(TWO, {step: -0.06} if step else {}, QUIET, older={1: -0.05, 2: 0.04}, seed=seed, **more)  # type: ignore[arg-type]
-    return hunt(world, policy or Policy(), hosts=hosts)
+    return hunt(world, policy, prior, hosts=hosts)
 
 
 def test_what_a_commit_has_from_before_good() -> None:
@@ -75,9 +84,9 @@ def test_what_was_found_out_is_told() -> None:
     assert float(told.split(" of good")[0].split()[-1]) == pytest.approx(math.exp(-0.05), abs=0.02)
 
 
-@pytest.mark.parametrize("kinds", [("one", "one"), ("new", "old")])
-def test_on_several_hosts(kinds: tuple[str, str]) -> None:
-    verdict = hunted(BRANCH, Policy(kinds=kinds), hosts=2).verdict
+@pytest.mark.parametrize("classes", [("one", "one"), ("new", "old")])
+def test_on_several_hosts(classes: tuple[str, str]) -> None:
+    verdict = hunted(BRANCH, prior=PriorKnowledge(host_classes=classes), hosts=2).verdict
     assert isinstance(verdict, Found)
     assert verdict.step.candidate == BRANCH
 

@@ -12,12 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+import msgspec
 import pytest
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import Decision, Found, Inconclusive, Interval, Measure, NotReproduced
 from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.stored import read_settings
 from perfbisect.core.search.decide import decide
 
 RECORDS = Path(__file__).parents[2] / "records"
@@ -27,9 +30,10 @@ GOOD, BAD = range(2)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One hunt: its rules, what it observed, and after how many observations it was asked what to do."""
+    """One hunt: its rules, what it observed, and after how many observations it decided."""
 
     policy: Policy
+    prior: PriorKnowledge
     observations: Sequence[Observation]
     asked_after: Sequence[int]
 
@@ -44,14 +48,15 @@ class Record:
 
     def decision(self, **rules: object) -> Decision:
         """What the whole record leads to, by its own rules or by others."""
-        return decide(RANGE, self.observations, replace(self.policy, **rules))  # type: ignore[arg-type]
+        return decide(RANGE, self.observations, replace(self.policy, **rules), self.prior)  # type: ignore[arg-type]
 
 
 def read(name: str) -> Record:
     """The record of that name."""
     kept = json.loads((RECORDS / f"{name}.json").read_text())
-    rules = {**kept["policy"], "direction": Direction(kept["policy"]["direction"])}
-    return Record(Policy(**rules), [observation(*each) for each in kept["observations"]], kept["asked_after"])
+    fields = read_settings({"policy": kept["policy"]})
+    policy, prior = msgspec.convert(fields["policy"], Policy), msgspec.convert(fields["prior"], PriorKnowledge)
+    return Record(policy, prior, [observation(*each) for each in kept["observations"]], kept["asked_after"])
 
 
 def observation(kind: str, candidate: int, *told: float) -> Observation:
@@ -118,7 +123,9 @@ def test_nothing_wrong_is_named_on_the_way(name: str, direction: Direction) -> N
     """At every moment at which the hunt was asked, whichever way it looks."""
     record = read(name)
     for asked in record.asked_after:
-        order = decide(RANGE, record.observations[:asked], replace(record.policy, direction=direction)).order
+        order = decide(
+            RANGE, record.observations[:asked], replace(record.policy, direction=direction), record.prior
+        ).order
         if isinstance(order, Found):
             assert name != "sorted-groups", "nothing is there"
             assert (order.step.ratio.middle > 1) == (record.policy.direction is Direction.RISE)
@@ -134,4 +141,4 @@ def test_a_drop_that_is_called_detectable_is_not_missed() -> None:
         replace(one, value=one.value + drop) if isinstance(one, Reading) and one.candidate == BAD else one
         for one in record.observations
     ]
-    assert isinstance(decide(RANGE, slower, record.policy).order, Measure | Found)
+    assert isinstance(decide(RANGE, slower, record.policy, record.prior).order, Measure | Found)

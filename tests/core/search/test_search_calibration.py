@@ -9,6 +9,7 @@ import pytest
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced
 from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.world import Habits, World
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.calibration
 
 def hunts(commits: int, effect: float, habits: Habits, decoys: bool = False) -> Iterator[tuple[int, Outcome]]:
     """The culprit and the outcome of each of HUNTS hunts."""
-    policy = Policy(build_cost=habits.build_seconds / habits.run_seconds)
+    prior = PriorKnowledge(build_cost=habits.build_seconds / habits.run_seconds)
     for seed in range(HUNTS):
         rng = np.random.default_rng([seed, commits])
         culprit, drop = int(rng.integers(1, commits + 1)), -math.log1p(-effect)
@@ -34,7 +35,7 @@ def hunts(commits: int, effect: float, habits: Habits, decoys: bool = False) -> 
         for share in (-0.35, 0.3, -0.2) if decoys else ():
             decoy = int(rng.integers(1, commits + 1))
             steps[decoy] = steps.get(decoy, 0.0) + share * drop
-        yield culprit, hunt(World(Graph.line(commits), steps, habits, seed=seed), policy)
+        yield culprit, hunt(World(Graph.line(commits), steps, habits, seed=seed), Policy(), prior)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, Purpose, Share
 from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.inference.dataset import arrange
 from perfbisect.core.inference.state_space import estimate
 from perfbisect.core.search.budget import Budget
@@ -27,11 +28,12 @@ def candidates(outcome: Outcome) -> set[int]:
     return {seen.candidate for seen in outcome.observations if isinstance(seen, Built)}
 
 
-@pytest.mark.parametrize("kinds", [("one",) * 4, ("new", "old") * 2])
+@pytest.mark.parametrize("classes", [("one",) * 4, ("new", "old") * 2])
 @pytest.mark.parametrize(("rules", "most"), [(Policy(max_runs=20), 20), (Policy(max_builds=5), 5)])
-def test_hosts_at_once_do_not_overspend(rules: Policy, most: int, kinds: tuple[str, ...]) -> None:
-    for policy in [replace(rules, kinds=kinds), *([replace(rules, all_steps=True)] if kinds[0] == kinds[1] else [])]:
-        outcome = hunt(World(LINE, {30: -0.1, 70: -0.05}, seed=1), policy, hosts=len(kinds))
+def test_hosts_at_once_do_not_overspend(rules: Policy, most: int, classes: tuple[str, ...]) -> None:
+    for policy in (rules, *([replace(rules, all_steps=True)] if classes[0] == classes[1] else [])):
+        world, prior = World(LINE, {30: -0.1, 70: -0.05}, seed=1), PriorKnowledge(host_classes=classes)
+        outcome = hunt(world, policy, prior, hosts=len(classes))
         assert (outcome.runs if policy.max_runs else len(candidates(outcome))) <= most
 
 
@@ -70,7 +72,7 @@ def test_builds_of_every_host_tell_what_a_build_costs() -> None:
         Built(50, 99.0, host=2),
         Reading(0, 0.0, 1.0, 0, 0, 10.0),
     ]
-    assert arrange(seen, Policy(), 100).build_runs(Policy()) == 7
+    assert arrange(seen, Policy(), 100).build_runs(10.0) == 7
 
 
 def test_references_are_builds_that_the_host_has() -> None:
@@ -80,10 +82,10 @@ def test_references_are_builds_that_the_host_has() -> None:
     for plan, host in (((0, 4), (100, 4)), 1), (((0, 4), (100, 4), (20, 8), (40, 8)), 0):
         seen += world.measure(Measure(tuple(Share(*share) for share in plan), Purpose.SEARCH, host))
     busy = Measure((Share(30, 1),), Purpose.SEARCH, 0)
-    elsewhere = decide(LINE, seen, Policy(), Fleet((busy,))).order
+    elsewhere = decide(LINE, seen, Policy(), fleet=Fleet((busy,))).order
     assert isinstance(elsewhere, Measure) and elsewhere.host == 1
     assert {share.candidate for share in elsewhere.plan[1:]} in ({0, 100}, {0}, {100})
-    here = decide(LINE, seen, Policy(), Fleet((replace(busy, host=1),))).order
+    here = decide(LINE, seen, Policy(), fleet=Fleet((replace(busy, host=1),))).order
     assert isinstance(here, Measure) and here.host == 0
     assert {share.candidate for share in here.plan[1:]} & {20, 40}
 

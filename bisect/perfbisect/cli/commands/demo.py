@@ -8,7 +8,7 @@ import click
 from perfbisect.cli.options.common import history_option
 from perfbisect.cli.options.completion import host_name
 from perfbisect.cli.options.param_types import Percent
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.domain.settings import Settings
 from perfbisect.hunt.view import open_view, view_options
 
@@ -76,7 +76,7 @@ def demo(
             workload="update-index",
             host=host[0],
             further_hosts=host[1:],
-            policy=Policy(build_cost=1.0),
+            prior=PriorKnowledge(build_cost=1.0),
             hosts_path=str(hosts.absolute()) if hosts else "",
         )
     )

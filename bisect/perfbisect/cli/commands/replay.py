@@ -61,7 +61,9 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     policy = replace(settings.policy, **{name: value for name, value in rules.items() if value is not None})
     hosts = settings.hosts if settings.further_hosts else ()
     repository = open_repository(Path(settings.repository))
-    for runs, decision in decisions(SearchProblem(span.graph, candidates, policy, settings.metric, hosts), told, began):
+    for runs, decision in decisions(
+        SearchProblem(span.graph, candidates, policy, settings.metric, hosts, settings.prior), told, began
+    ):
         if isinstance(decision.order, Measure):
             leader = int(decision.belief.culprit.argmax())
             likely = chance(float(decision.belief.culprit[leader]))

@@ -61,7 +61,9 @@ def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: 
     if as_json:
         import msgspec
 
-        say(msgspec.json.format(msgspec.json.encode(story), indent=2).decode())
+        from perfbisect.report.story import as_object
+
+        say(msgspec.json.format(msgspec.json.encode(as_object(story)), indent=2).decode())
     elif markdown:
         from perfbisect.report.markdown import render as as_markdown
 

@@ -17,6 +17,7 @@ from perfbisect.errors import UsageError
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.graph import Graph
+    from perfbisect.core.domain.prior_knowledge import PriorKnowledge
     from perfbisect.simulate.rules import Rule
     from perfbisect.simulate.tally import Trial
 
@@ -114,6 +115,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     repository, on a host with given habits.
     """
     from perfbisect.core.domain.policy import Policy
+    from perfbisect.core.domain.prior_knowledge import PriorKnowledge
     from perfbisect.core.search.older_branches import branch_points
     from perfbisect.simulate.habits import Habits
     from perfbisect.simulate.scenario import Scenario
@@ -146,12 +148,13 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
         max_builds=options["max_builds"] or 0,
         max_runs=options["max_runs"] or 0,
         max_minutes=options["max_time"] or 0.0,
-        build_cost=build_seconds / run_seconds,
-        noise=options["noise"] if options["noise_known"] else None,
         all_steps=options["all_steps"],
     )
+    prior = PriorKnowledge(build_seconds / run_seconds, options["noise"] if options["noise_known"] else None)
     tally = Tally.of(
-        attempts(scenario, policy, chosen_rule(options), range(options["seed"], options["seed"] + options["hunts"]))
+        attempts(
+            scenario, policy, chosen_rule(options, prior), range(options["seed"], options["seed"] + options["hunts"])
+        )
     )
     if as_json:
         say(as_object(tally, graph, options))
@@ -214,7 +217,7 @@ def real_graph(good: str, bad: str, name: str | None, repo: Path | None, first_p
     return read_range(git, *ends, builder.ignore if builder else (), first_parent=first_parent).graph
 
 
-def chosen_rule(options: dict[str, Any]) -> "Rule":
+def chosen_rule(options: dict[str, Any], prior: "PriorKnowledge") -> "Rule":
     """Who hunts."""
     from functools import partial
 
@@ -222,7 +225,9 @@ def chosen_rule(options: dict[str, Any]) -> "Rule":
     from perfbisect.simulate.rules import ours
 
     return (
-        git_bisect(options["repeats"]) if options["policy"] == "git-bisect" else partial(ours, hosts=options["hosts"])
+        git_bisect(options["repeats"])
+        if options["policy"] == "git-bisect"
+        else partial(ours, hosts=options["hosts"], prior=prior)
     )
 
 

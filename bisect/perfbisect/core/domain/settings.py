@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 
 TIMING = ("time", "warmup", "threads")  # of the overrides; the others are args of the workload
 
@@ -38,6 +39,7 @@ class Settings:
     )  # of the workload: its TIMING and its args
     suspects: dict[str, float] = field(default_factory=dict)  # path → weight of the commits that touch it
     policy: Policy = field(default_factory=Policy)
+    prior: PriorKnowledge = NOTHING_KNOWN
     builders_path: str = ""  # --builders
     workloads_path: str = ""  # --workloads
     hosts_path: str = ""  # --hosts

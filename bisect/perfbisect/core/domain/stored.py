@@ -64,6 +64,22 @@ def read_reason(sentence: str) -> Fields:
     return {"reason": Reason.RECORDED, "detail": sentence}
 
 
+def stored_settings(fields: Fields) -> Fields:
+    """The stored form of the settings of a hunt: prior knowledge is part of the policy."""
+    prior, policy = fields["prior"], dict(fields["policy"])
+    all_steps = policy.pop("all_steps")
+    policy |= {"build_cost": prior["build_cost"], "all_steps": all_steps}
+    policy |= {"noise": prior["noise"], "kinds": prior["host_classes"]}
+    return {key: value for key, value in fields.items() if key != "prior"} | {"policy": policy}
+
+
+def read_settings(stored: Fields) -> Fields:
+    """The fields of settings from their stored form; keys of the policy may be missing."""
+    policy = stored["policy"]
+    prior = {key: policy[key] for key in ("build_cost", "noise") if key in policy}
+    return {**stored, "prior": {**prior, "host_classes": policy.get("kinds", ())}}
+
+
 def stored_fleet(busy: Sequence[Fields], gone: Sequence[int]) -> list[Fields]:
     """Orders in progress; a lost host is an order without runs."""
     return [*busy, *({"plan": [], "purpose": "search", "host": host} for host in gone)]

@@ -14,7 +14,7 @@ from perfbisect.core.inference.outliers import Behaviour, behaviour
 from perfbisect.core.inference.posterior import CHANGE, Posterior, infer
 from perfbisect.core.inference.state_space import Levels, estimate
 
-ANOTHER = 0.2  # prior of a change in a piece of a range that was searched for its largest
+ANOTHER = 0.2  # prior of a change in a subrange of a range that was searched for its largest
 UNCHANGED = 0.08  # probability of any change below which there is nothing to find
 
 
@@ -31,13 +31,13 @@ class Knowledge:
     ends: Contrast
     seen: Behaviour
     belief: Belief
-    piece: bool  # of a range that was searched for its largest change
+    subrange: bool  # part of a range that was searched for its largest change
 
     @property
     def searching(self) -> bool:
-        """Whether anything between the ends was measured; in a piece that may have been for the sake of another one."""
+        """Whether anything between the ends was measured; in a subrange that may have been for the sake of another one."""
         ends = (0, self.record.name(self.graph.size - 1))
-        return not self.piece and any(b not in ends for b in self.record.builds)
+        return not self.subrange and any(b not in ends for b in self.record.builds)
 
     @property
     def nothing(self) -> bool:
@@ -51,13 +51,15 @@ class Knowledge:
         return endpoints.differ(self.ends, self.searching)
 
 
-def know(graph: Graph, policy: Policy, record: Record, groups: Classes, *, piece: bool = False) -> Knowledge:
-    """What follows from the readings of ``record``, in which both ends have some."""
+def know(
+    graph: Graph, policy: Policy, record: Record, groups: Classes, noise: float | None = None, *, subrange: bool = False
+) -> Knowledge:
+    """What follows from the readings of ``record``, in which both ends have some; ``noise`` is that of a run, if known."""
     bad = record.name(graph.size - 1)
     seen = behaviour(record, 0, bad)
-    levels = estimate(record, seen.weight, policy.noise)
+    levels = estimate(record, seen.weight, noise)
     ends = endpoints.contrast(levels, record.builds.index(0), record.builds.index(bad))
     drop = max(ends.drop, endpoints.least(policy))
-    posterior = infer(levels, groups, drop, ends.error, change=ANOTHER if piece else CHANGE)
+    posterior = infer(levels, groups, drop, ends.error, change=ANOTHER if subrange else CHANGE)
     belief = believed(groups, posterior, record, ends, levels, seen)
-    return Knowledge(graph, policy, record, levels, groups, posterior, ends, seen, belief, piece)
+    return Knowledge(graph, policy, record, levels, groups, posterior, ends, seen, belief, subrange)

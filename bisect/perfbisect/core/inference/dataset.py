@@ -87,11 +87,11 @@ class Record:
         """How many hosts build; the first build of each is made with an empty compiler cache."""
         return len(frozenset[int]().union(*self.on.values())) or 1
 
-    def build_runs(self, policy: Policy) -> float:
-        """The usual cost of one more build that works, in runs."""
+    def build_runs(self, before: float) -> float:
+        """The usual cost of one more build that works, in runs; ``before`` is what was known of it before this hunt."""
         seen = [attempt.seconds for attempt in self.attempts if attempt.works]
         seen = seen[2 * self.builders :] or seen[self.builders :]
-        return float(np.median(seen)) / self.run_seconds if seen and len(self.seconds) else policy.build_cost
+        return float(np.median(seen)) / self.run_seconds if seen and len(self.seconds) else before
 
 
 def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Record:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.analysis import Knowledge
 from perfbisect.core.inference.dataset import Record
 from perfbisect.core.inference.hypotheses import Classes
 from perfbisect.core.inference.posterior import Posterior
@@ -49,11 +49,12 @@ class Choice:
     rate: float
 
 
-def choose(
-    record: Record, levels: Levels, classes: Classes, posterior: Posterior, policy: Policy,
-    *, may_build: bool, host: int = 0, busy: Collection[int] = (),
-) -> Choice | None:  # fmt: skip
-    """The best measurement on ``host``, or None if there is none; ``busy`` candidates are left to others."""
+def choose(known: Knowledge, build_runs: float, *, may_build: bool, host: int, busy: Collection[int]) -> Choice | None:
+    """The best measurement on ``host``, or None if there is none.
+
+    ``build_runs`` is the usual cost of a build, in runs. Candidates that are ``busy`` are left to other hosts.
+    """
+    record, levels, classes, posterior = known.record, known.levels, known.groups, known.posterior
     chance = chance_to_build(classes.reach, record.skipped, (*record.builds, *record.built, *record.same))
     measured = [b for b in record.builds if b not in record.skipped]
     new = splits(record, classes, posterior, chance, busy, may_build=may_build)
@@ -68,9 +69,9 @@ def choose(
     drift = _Drift.of(record, levels, posterior, host)
     likely = np.array([1.0 if row >= 0 else chance[v] for v, row in zip(candidates, rows, strict=True)])
     besides_new = np.array([sum(record.builds[row] not in made for row in pair) for pair in references])
-    first = np.where(new_build, price(record, policy, candidates, likely, host), 0.0)
+    first = np.where(new_build, price(record, build_runs, candidates, likely, host), 0.0)
     gaps = first * record.run_seconds / 60
-    cost = np.column_stack((first**BUILD_EXPONENT, besides_new * record.build_runs(policy) ** BUILD_EXPONENT))
+    cost = np.column_stack((first**BUILD_EXPONENT, besides_new * build_runs**BUILD_EXPONENT))
     score = _scores(seen, cost, likely, drift, gaps, _weights(references, len(record.builds)))
     option, k = divmod(int(score.argmax()), score.shape[1])
     best = float(score[option, k])
@@ -144,10 +145,7 @@ def _scores(seen: Prediction, cost: Array, likely: Array, drift: _Drift, gaps: A
     return result
 
 
-def hopeless(
-    choice: Choice, classes: Classes, posterior: Posterior, record: Record, build_cost: float, drop: float,
-    *, may_build: bool, asked: float,
-) -> bool:  # fmt: skip
+def hopeless(choice: Choice, known: Knowledge, build_runs: float, *, may_build: bool, required: float) -> bool:
     """Whether to give up: what was spent and what is still to be expected are out of all proportion.
 
     ``drop`` is the difference between the ends, in log units; ``asked`` the probability of an answer.
@@ -159,20 +157,21 @@ def hopeless(
     And where no build is allowed any more, repeats can only tell classes apart: once one of several members is as sure
     as an answer has to be, they are in vain.
     """
+    record, classes, posterior = known.record, known.groups, known.posterior
     repeats = choice.order.plan[0].candidate in record.builds
     between = posterior.culprit if repeats and not may_build else classes.spread(posterior.culprit)
     top = int(posterior.culprit.argmax())
-    if repeats and not may_build and classes.members[top] > 1 and posterior.culprit[top] >= asked:
+    if repeats and not may_build and classes.members[top] > 1 and posterior.culprit[top] >= required:
         return True
-    favoured = _ideal(-float(posterior.culprit @ posterior.fit.drop), posterior, build_cost)
+    favoured = _ideal(-float(posterior.culprit @ posterior.fit.drop), posterior, build_runs)
     if choice.rate < POINTLESS * favoured:
         return True
     missing = max(_entropy(between) - ENOUGH_BITS, ENOUGH_BITS)
     bits = _entropy(classes.weight) * (
         1 + posterior.drifting / 2
     )  # on a host that drifts, runs need others beside them
-    usual, foreseen = bits / favoured, bits / _ideal(drop, posterior, build_cost)
-    spent = len(record.value) + len(record.built) * build_cost**BUILD_EXPONENT
+    usual, foreseen = bits / favoured, bits / _ideal(known.ends.drop, posterior, build_runs)
+    spent = len(record.value) + len(record.built) * build_runs**BUILD_EXPONENT
     through_failures = record.skipped and not repeats  # such a step promises little only because it may not build
     patience = PATIENCE * float(np.clip(posterior.change, LEAST, 1.0))
     if not through_failures and (
@@ -188,11 +187,11 @@ def _entropy(probability: Array) -> float:
     return float(-(p * np.log2(p)).sum())
 
 
-def _ideal(drop: float, posterior: Posterior, build_cost: float) -> float:
+def _ideal(drop: float, posterior: Posterior, build_runs: float) -> float:
     """The score of the first step of a search for this drop (log units) on a steady host."""
     square = max(drop / posterior.fit.s, SEEN) ** 2 / (2 * posterior.fit.layout + 1 / RUNS)
     gain = mutual_information.bits(np.full(len(RUNS), 0.5), square)
-    return max(float((gain / (build_cost**BUILD_EXPONENT + RUNS)).max()), 1e-9)
+    return max(float((gain / (build_runs**BUILD_EXPONENT + RUNS)).max()), 1e-9)
 
 
 def _references(

@@ -83,7 +83,8 @@ def all_changes(now: Situation) -> Decision:
     whole = _whole(now)
     if isinstance(whole.order, Measure) or _final(now, whole):
         return whole
-    inner = replace(now, policy=replace(now.policy.unlimited(), direction=Direction.ANY, noise=whole.belief.noise))
+    policy = replace(now.policy.unlimited(), direction=Direction.ANY)
+    inner = replace(now, policy=policy, prior=replace(now.prior, noise=whole.belief.noise))
     waiting = [_Span(0, now.bad)]
     searched: set[_Span] = set()
     while waiting:

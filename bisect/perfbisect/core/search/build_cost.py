@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.dataset import Record
 
 Array = NDArray[np.float64]
@@ -18,9 +17,11 @@ Array = NDArray[np.float64]
 PRIOR = 4.0  # weight of "distance does not matter", in squares of the logarithm of the distance
 
 
-def price(record: Record, policy: Policy, candidates: Sequence[int], chance: Array, host: int = 0) -> Array:
-    """The expected cost in runs of an attempt on ``host`` to build ``candidates`` that build with these chances."""
-    usual = record.build_runs(policy)
+def price(record: Record, usual: float, candidates: Sequence[int], chance: Array, host: int = 0) -> Array:
+    """The expected cost in runs of an attempt on ``host`` to build each of ``candidates``.
+
+    ``usual`` is the usual cost of a build that works, ``chance`` the probability that each builds.
+    """
     works = usual * _share(record, candidates, host)
     failed = [attempt.seconds for attempt in record.attempts if not attempt.works]
     if not failed:

@@ -11,6 +11,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation
 from perfbisect.core.domain.orders import Decision
 from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.core.search.all_changes import all_changes
 from perfbisect.core.search.host_classes import across_host_classes
 from perfbisect.core.search.older_branches import with_older_branches
@@ -18,14 +19,20 @@ from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Situation
 
 
-def decide(graph: Graph, observations: Sequence[Observation], policy: Policy, fleet: Fleet = ALL_FREE) -> Decision:
+def decide(
+    graph: Graph,
+    observations: Sequence[Observation],
+    policy: Policy,
+    prior: PriorKnowledge = NOTHING_KNOWN,
+    fleet: Fleet = ALL_FREE,
+) -> Decision:
     """The next order of the hunt over ``graph``, for a free host of ``fleet``; or its verdict.
 
     An order for a busy host means that there is nothing to do for the free ones.
     """
     hunt = single_change
-    if len(set(policy.kinds)) > 1:
+    if len(set(prior.host_classes)) > 1:
         hunt = across_host_classes
     elif policy.all_steps:
         hunt = all_changes
-    return with_older_branches(hunt, Situation(graph, observations, policy, fleet))
+    return with_older_branches(hunt, Situation(graph, observations, policy, prior, fleet))

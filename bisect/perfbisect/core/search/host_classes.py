@@ -66,7 +66,7 @@ def across_host_classes(now: Situation) -> Decision:
     if verdict := pointless(graph, now.record, policy):
         return Decision(verdict, prior_belief(graph))
     groups = classes(graph, now.record)
-    each = _together([_host_class(name, now, groups) for name in dict.fromkeys(policy.kinds)])
+    each = _together([_host_class(name, now, groups) for name in dict.fromkeys(now.prior.host_classes)])
     belief = _belief(graph, each)
     lost = [one.name for one in each if one.takes_part and not one.hosts]
     if not lost and not any(one.hosts and not (one.known and one.known.nothing) for one in each):
@@ -85,22 +85,21 @@ def across_host_classes(now: Situation) -> Decision:
     ended = [order for _, order in orders if isinstance(order, Inconclusive)]
     if lost and not ended:  # the change shows on no other class: an order for a lost host, so that the loop fails
         look = endpoints.first_look(now.bad, now.build_runs)
-        return Decision(replace(look, host=policy.kinds.index(lost[0])), belief)
+        return Decision(replace(look, host=now.prior.host_classes.index(lost[0])), belief)
     return Decision(_with_effects(ended[0], each) if ended else _nothing_found(each), belief)
 
 
 def _host_class(name: str, now: Situation, groups: Classes) -> _HostClass:
     """The host class ``name``; ``groups`` are the classes of candidates by the builds of all hosts."""
-    policy = now.policy
-    members = [host for host, its in enumerate(policy.kinds) if its == name]
+    members = [host for host, its in enumerate(now.prior.host_classes) if its == name]
     hosts = tuple(host for host in members if host not in now.fleet.gone)
     free = tuple(host for host in hosts if now.fleet.is_free(host))
     readings = [seen for seen in now.observations if not isinstance(seen, Reading) or seen.host in members]
-    own = replace(now, observations=readings, policy=policy if 0 in members else replace(policy, noise=None))
+    own = replace(now, observations=readings, prior=now.prior if 0 in members else replace(now.prior, noise=None))
     record, known = own.record, None
     if min(record.runs(0), record.runs(now.bad)) > 0:
         rows = [now.record.builds.index(build) for build in record.builds]
-        known = know(now.graph, own.policy, record, replace(groups, slow=groups.slow[rows]))
+        known = know(now.graph, now.policy, record, replace(groups, slow=groups.slow[rows]), own.prior.noise)
     return _HostClass(name, hosts, free, own, known)
 
 

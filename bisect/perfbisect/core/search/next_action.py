@@ -17,21 +17,17 @@ SPLIT = 0.05  # builds whose side is less certain than this are what the search 
 
 def next_action(known: Knowledge, now: Situation, host: int) -> Order:
     """The order for ``host``; the candidates of interest of other hosts' orders are left to them."""
-    busy = now.fleet.subjects
-    policy, record, groups, posterior = known.policy, known.record, known.groups, known.posterior
-    answer = best_answer(groups, posterior, record)
-    asked = min(policy.confidence, CAP)
-    if posterior.change > asked:  # otherwise it is not the place that is in doubt
-        asked = min(asked / posterior.change, CAP)
-    if answer.probability >= asked and (order := _conclude(known, answer, now.budget)) is not None:
+    posterior = known.posterior
+    answer = best_answer(known.groups, posterior, known.record)
+    required = min(known.policy.confidence, CAP)
+    if posterior.change > required:  # otherwise it is the change itself that is in doubt, not its place
+        required = min(required / posterior.change, CAP)
+    if answer.probability >= required and (order := _conclude(known, answer, now.budget)) is not None:
         return order
-    cost = record.build_runs(policy)
-    may_build = now.budget.may_build
-    choice = choose(record, known.levels, groups, posterior, policy, may_build=may_build, host=host, busy=busy)
-    if choice is None or hopeless(
-        choice, groups, posterior, record, cost, known.ends.drop, may_build=may_build, asked=asked
-    ):
-        reason = Reason.BY_CHANCE if answer.probability >= asked else _why_stuck(known, may_build=may_build)
+    may_build, build_runs = now.budget.may_build, now.build_runs
+    choice = choose(known, build_runs, may_build=may_build, host=host, busy=now.fleet.subjects)
+    if choice is None or hopeless(choice, known, build_runs, may_build=may_build, required=required):
+        reason = Reason.BY_CHANCE if answer.probability >= required else _why_stuck(known, may_build=may_build)
         return _give_up(known, reason, now.budget)
     return choice.order
 

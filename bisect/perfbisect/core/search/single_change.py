@@ -17,7 +17,7 @@ def single_change(now: Situation) -> Decision:
     graph, record, budget = now.graph, now.record, now.budget
     if early := _before_readings(now):
         return Decision(_placed(early, now), prior_belief(graph))
-    known = know(graph, now.policy, record, classes(graph, record), piece=now.subrange)
+    known = know(graph, now.policy, record, classes(graph, record), now.prior.noise, subrange=now.subrange)
     ends, belief = known.ends, known.belief
     if known.nothing:
         return Decision(nothing_found(record, ends), belief)

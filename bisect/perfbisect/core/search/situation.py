@@ -8,6 +8,7 @@ from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation
 from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.core.inference.dataset import Record, arrange
 from perfbisect.core.search.budget import Budget
 
@@ -19,6 +20,7 @@ class Situation:
     graph: Graph
     observations: Sequence[Observation]
     policy: Policy
+    prior: PriorKnowledge = NOTHING_KNOWN
     fleet: Fleet = ALL_FREE
     # part of a range whose largest change is searched for already: another change in it is less likely beforehand
     subrange: bool = False
@@ -41,4 +43,4 @@ class Situation:
     @property
     def build_runs(self) -> float:
         """The usual cost of one more build, in runs."""
-        return self.record.build_runs(self.policy)
+        return self.record.build_runs(self.prior.build_cost)
