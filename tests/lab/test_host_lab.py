@@ -4,26 +4,20 @@ import shutil
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from perfbisect.core.domain.events import (
-    BuildFinished,
     BuildStarted,
     CandidateSkipped,
     RunFinished,
     RunProgress,
     RunStarted,
-    Warned,
 )
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.host_lab import Earlier
-from perfbisect.lab.upkeep.leftovers import KEPT
-from perfbisect.recipes.builder import Variant
+from perfbisect.lab.upkeep.leftovers import KEPT, tidy
 from perfbisect.recipes.inventory import HostEntry
-from small import BROKEN, BUILDER, CRASHING, FAST, SAME, SLOW, Open, finished, measure
+from small import CRASHING, FAST, SLOW, Open, finished, measure
 
 pytestmark = pytest.mark.tools
 
@@ -54,33 +48,6 @@ def test_two_builds_take_turns_and_every_run_is_told_in_full(open_lab: Open, hos
     assert len(finished(again)) == 1
 
 
-def test_a_hunt_does_not_go_on_with_other_builds(open_lab: Open) -> None:
-    lab = open_lab()
-    events = measure(lab, Share(FAST, 1))
-    known = {event.facts.commit: event.facts.key for event in events if isinstance(event, BuildFinished)}
-    unchanged = open_lab(earlier=Earlier(known))
-    changed = open_lab(builder=replace(BUILDER, variants={"o2nofp": Variant(cflags="-O1")}), earlier=Earlier(known))
-    assert len(finished(measure(unchanged, Share(FAST, 1)))) == 1
-    with pytest.raises(UsageError, match="built differently"):
-        measure(changed, Share(SLOW, 1))
-
-
-def test_the_same_binary_is_not_measured_twice(open_lab: Open) -> None:
-    lab = open_lab()
-    measure(lab, Share(FAST, 1))
-    events = measure(lab, Share(SAME, 1), Share(FAST, 1))
-    (built,) = [event for event in events if isinstance(event, BuildFinished)]
-    assert (built.candidate, built.same_as) == (SAME, FAST)
-    assert not finished(events)
-
-
-def test_a_candidate_that_does_not_compile_is_skipped(open_lab: Open) -> None:
-    *_, last = measure(open_lab(), Share(BROKEN, 1), Share(FAST, 1))
-    assert isinstance(last, CandidateSkipped)
-    assert (last.candidate, last.facts.stage) == (BROKEN, "compile")
-    assert "rounds" in last.facts.reason
-
-
 def test_a_candidate_that_crashes_is_skipped_with_its_log(open_lab: Open, host: LocalHost) -> None:
     lab = open_lab()
     measure(lab, Share(FAST, 1))  # makes the data
@@ -92,43 +59,15 @@ def test_a_candidate_that_crashes_is_skipped_with_its_log(open_lab: Open, host: 
     assert not jobs.running(host)
 
 
-def test_a_full_disk_is_never_a_candidates_fault(open_lab: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfbisect.lab.retry_policy.is_full", lambda host: True)
-    with pytest.raises(EnvironmentFailure, match=r"no space left on host here: \w{10} cannot be measured: .*compile"):
-        measure(open_lab(), Share(BROKEN, 1))
-
-
-def test_nothing_can_be_measured_when_the_good_end_fails(open_lab: Open, commits: tuple[str, ...]) -> None:
-    lab = open_lab({"broken": True}, ends={commits[FAST]: "the good end"})
-    with pytest.raises(
-        EnvironmentFailure, match=r"the good end, \w{10}, fails in workload operation: .*broken on purpose"
-    ) as caught:
-        measure(lab, Share(FAST, 1))
-    assert "See " in caught.value.advice
-
-
-def test_an_end_that_does_not_compile_is_reported_with_its_first_error_and_its_log(
-    open_lab: Open, commits: tuple[str, ...]
-) -> None:
-    ends = commits[FAST], commits[SLOW], commits[BROKEN]
-    lab = open_lab(commits=ends, ends={ends[-1]: "the bad end"})
-    with pytest.raises(
-        EnvironmentFailure, match=r"the bad end, \w{10}, cannot be built: .*not compile: \S+:\d+:.* error: .*rounds"
-    ) as caught:
-        measure(lab, Share(2, 1), Share(0, 1))
-    assert Path(caught.value.advice.removeprefix("See ").removesuffix(".")).is_file()
-
-
-def test_folders_of_jobs_do_not_pile_up(open_lab: Open, host: LocalHost) -> None:
-    lab = open_lab()
+def test_folders_of_jobs_do_not_pile_up(host: LocalHost) -> None:
     left = Path(host.root, "jobs")
     for number in range(KEPT + 20):
         Path(left, f"20200101-{number:06}-run-abcdef").mkdir(parents=True)
     Path(host.root, "tmp").mkdir()
     Path(host.root, "tmp", "of a compiler that was killed").touch()
-    measure(lab, Share(FAST, 1))
+    assert list(tidy(host)) == []
     assert len(list(left.iterdir())) == KEPT
-    assert not list(Path(host.root, "tmp").iterdir())
+    assert not Path(host.root, "tmp").exists()
 
 
 def test_where_builds_are_made_may_be_cleared_away(open_lab: Open, host: LocalHost) -> None:
@@ -138,11 +77,10 @@ def test_where_builds_are_made_may_be_cleared_away(open_lab: Open, host: LocalHo
     assert len(finished(measure(open_lab(), Share(SLOW, 1), Share(FAST, 1)))) == 2
 
 
-def test_what_a_killed_session_has_left_running_is_ended_with_a_word(open_lab: Open, host: LocalHost) -> None:
+def test_what_a_killed_session_has_left_running_is_ended_with_a_word(host: LocalHost) -> None:
     for name in ("server", "run"):
         jobs.start(host, ["sleep", "100"], name=name, timeout=100)
-    events = measure(open_lab(), Share(FAST, 1))
-    assert [event.text for event in events if isinstance(event, Warned)] == [
+    assert [event.text for event in tidy(host)] == [
         "2 jobs of an earlier session on host here, a load and a server, were still running and have been ended"
     ]
     assert not jobs.running(host)

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 from perfbisect.core.domain.events import CandidateSkipped, Warned
 from perfbisect.core.domain.orders import Share
-from perfbisect.errors import DataDamaged, UsageError
+from perfbisect.errors import DataDamaged
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.host_lab import Earlier
 from perfbisect.recipes.builder import Dataset, When
 from small import BUILDER, FAST, SLOW, Open, finished, measure
 
@@ -38,22 +37,6 @@ def test_conditions_reach_the_library_that_is_measured_and_its_data(
         runs = dict(finished(measure(lab, Share(1, 1), Share(0, 1))))
         assert runs[1].qps > 2 * runs[0].qps
         assert runs[1].dataset != runs[0].dataset
-
-
-def test_a_hunt_does_not_go_on_with_other_settings_or_data(open_lab: Open) -> None:
-    lab = open_lab()
-    ((_, run),) = finished(measure(lab, Share(FAST, 1)))
-    again = open_lab(earlier=Earlier(datasets={run.commit: f"{run.dataset}-12345678"}))
-    assert len(finished(measure(again, Share(FAST, 1)))) == 1, "data of its own is of the same kind"
-    changed = open_lab(earlier=Earlier(datasets={run.commit: "0123456789abcdef"}))
-    with pytest.raises(UsageError, match="other settings or data than before"):
-        measure(changed, Share(FAST, 1))
-
-
-def test_a_build_is_asked_what_format_its_data_has(open_lab: Open) -> None:
-    lab = open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=["sha256sum", "{prefix}/libsmall.so"])))
-    runs = dict(finished(measure(lab, Share(SLOW, 1), Share(FAST, 1))))
-    assert runs[SLOW].dataset != runs[FAST].dataset
 
 
 def test_a_build_whose_format_command_fails_is_skipped(open_lab: Open, commits: tuple[str, ...]) -> None:
@@ -92,12 +75,3 @@ def test_damaged_data_is_loaded_again_but_not_for_ever(open_lab: Open, host: Loc
     with pytest.raises(DataDamaged, match="is damaged") as caught:
         measure(lab, Share(FAST, 1))
     assert "may be failing" in caught.value.advice
-
-
-def test_damaged_data_is_loaded_again_for_all_that_share_it(open_lab: Open, host: LocalHost) -> None:
-    lab = open_lab()
-    first = finished(measure(lab, Share(SLOW, 1), Share(FAST, 1)))
-    kept = Path(host.root, "datasets", first[0][1].dataset, "data")
-    (kept / "more").write_text("more")
-    again = finished(measure(lab, Share(SLOW, 2), Share(FAST, 2)))
-    assert sorted(candidate for candidate, _ in again) == sorted([SLOW, SLOW, FAST, FAST])

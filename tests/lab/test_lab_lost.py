@@ -1,16 +1,13 @@
 """Work that was lost with its session or its host."""
 
 import contextlib
-import dataclasses
 import os
-import secrets
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -19,20 +16,13 @@ from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
     LabEvent,
-    RunProgress,
     RunStarted,
     Warned,
 )
-from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.errors import JobLost
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.host.protocol import Result
-from perfbisect.lab.build import pipeline
-from perfbisect.lab.measure import visit
-from perfbisect.lab.retry_policy import LOSSES
-from small import BROKEN, BUILDER, FAST, SLOW, Open, finished, measure
+from small import BROKEN, BUILDER, FAST, Open, finished, measure
 
 pytestmark = pytest.mark.tools
 
@@ -110,52 +100,6 @@ def test_work_that_was_lost_with_its_host_is_done_again(open_lab: Open, host: Lo
     assert not any(isinstance(event, CandidateSkipped) for event in events)
 
 
-def test_work_that_gets_itself_killed_is_skipped(
-    open_lab: Open, host: LocalHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A host that stayed up all the time did not lose it: most often the kernel had no memory left."""
-
-    def lose(_: object) -> Generator[RunProgress, None, RunFacts]:
-        raise JobLost("job run is gone")
-        yield
-
-    monkeypatch.setattr(visit, "run", lose)
-    events = list(open_lab().measure(Measure((Share(SLOW, 1),), Purpose.SEARCH)))
-    assert len([event for event in events if isinstance(event, Warned)]) == LOSSES
-    assert isinstance(events[-1], CandidateSkipped)
-    assert "killed 4 times" in events[-1].facts.reason
-
-
-class Restarted(LocalHost):
-    """A host that tells of another boot each time it is asked."""
-
-    def run(self, argv: Sequence[str], **options: Any) -> Result:
-        result = LocalHost.run(self, argv, **options)
-        return dataclasses.replace(result, stdout=secrets.token_hex()) if "boot_id" in argv[-1] else result
-
-
-@pytest.mark.parametrize("restarted", ["here", "maker"])
-def test_builds_are_lost_with_the_host_that_makes_them(
-    open_lab: Open, host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarted: str
-) -> None:
-    """Whether that one stayed up tells if a commit gets itself killed, whatever became of the other."""
-
-    def lose(*_: object) -> Generator[pipeline.Progress, None, pipeline.Built]:
-        raise JobLost("job build is gone")
-        yield
-
-    (tmp_path / "maker").mkdir()
-    monkeypatch.setattr(pipeline, "build", lose)
-    maker = LocalHost("maker", PurePosixPath(tmp_path, "maker"))
-    if restarted == "maker":
-        with pytest.raises(JobLost):
-            measure(open_lab(build_host=Restarted(maker.name, maker.root)), Share(SLOW, 1))
-    else:
-        [*_, skipped] = measure(open_lab(host=Restarted(host.name, host.root), build_host=maker), Share(SLOW, 1))
-        assert isinstance(skipped, CandidateSkipped)
-        assert skipped.facts.log == f"{maker.root}/jobs"
-
-
 def shut_down(host: LocalHost, name: str) -> None:
     """TERM for every process of the jobs of that name, the leaders last."""
     for job in jobs.running(host):
@@ -185,10 +129,3 @@ def test_an_orderly_shutdown_is_held_against_no_commit(open_lab: Open, host: Loc
             threading.Timer(0.6, shut_down, [host, "run"]).start()
     assert [type(event) for event in events if isinstance(event, Warned | CandidateSkipped)] == [Warned, Warned]
     assert len(finished(events)) == 1
-
-
-def test_no_build_of_a_killed_session_runs_beside_a_measurement(open_lab: Open, host: LocalHost) -> None:
-    measure(open_lab(), Share(FAST, 1))
-    orphan = jobs.start(host, ["sleep", "100"], name="build-small-of-another-commit", timeout=200)
-    assert len(finished(measure(open_lab(), Share(FAST, 1)))) == 1
-    assert jobs.status(host, orphan) is not None

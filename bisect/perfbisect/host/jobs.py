@@ -254,7 +254,7 @@ for status in "$1"/*/status; do
 done 2>/dev/null
 """
     )
-    return _listed(host, script)
+    return _listed(host, "running", script)
 
 
 def orphaned(host: Host) -> tuple[Job, ...]:
@@ -274,7 +274,7 @@ for status in "$1"/*/status; do
 done 2>/dev/null
 """
     )
-    return _listed(host, script)
+    return _listed(host, "orphaned", script)
 
 
 def status(host: Host, job: Job, *, patience: float = 0) -> int | None:
@@ -348,9 +348,9 @@ def prune(host: Host, keep: int) -> None:
         host.run(["rm", "-rf", "--", *(str(host.root / "jobs" / name) for name in old[some : some + 1000])])
 
 
-def _listed(host: Host, script: str) -> tuple[Job, ...]:
-    """The jobs of which a script prints folder and stat; it gets the folder of all jobs."""
-    lines = host.run(["sh", "-c", script, "list", str(host.root / "jobs")], check=False).stdout.splitlines()
+def _listed(host: Host, name: str, script: str) -> tuple[Job, ...]:
+    """The jobs whose folder and stat the script of that name prints; its argument is the folder of all jobs."""
+    lines = host.run(["sh", "-c", script, name, str(host.root / "jobs")], check=False).stdout.splitlines()
     return tuple(_job(PurePosixPath(folder), stat) for folder, stat in zip(lines[::2], lines[1::2], strict=True))
 
 

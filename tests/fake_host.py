@@ -1,0 +1,64 @@
+"""A host that answers foreseen commands and refuses every other."""
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+
+from perfbisect.host.outcome import judged
+from perfbisect.host.protocol import BaseHost, Result
+
+Answer = str | int | BaseException | Callable[[list[str], str], "Answer"]
+"""What a command prints; or the status of one that fails; or what it raises; or a function of its words and stdin."""
+
+
+class FakeHost(BaseHost):
+    """``answers`` maps a pattern (as of fnmatch) to an answer; the first that matches counts.
+
+    What is matched are the words of a command, without ``env -u …`` before it. Of ``sh -c SCRIPT NAME ARGUMENTS`` these
+    are NAME and ARGUMENTS, where there are any.
+    """
+
+    def __init__(self, name: str, answers: Mapping[str, Answer], *, is_local: bool = True) -> None:
+        self.name = name
+        self.root = PurePosixPath("/", name)
+        self.is_local = is_local
+        self.answers = dict(answers)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: PurePosixPath | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+        timeout: float = 60.0,
+        check: bool = True,
+    ) -> Result:
+        words = words_of(argv)
+        text = " ".join(words)
+        for pattern, answer in self.answers.items():
+            if fnmatchcase(text, pattern):
+                while callable(answer):
+                    answer = answer(words, stdin)
+                if isinstance(answer, BaseException):
+                    raise answer
+                status, printed = (answer, "") if isinstance(answer, int) else (0, answer)
+                return judged(self.name, Result(tuple(argv), status, printed, ""), timeout, check)
+        raise AssertionError(f"a command that was not foreseen on host {self.name}: {text}")
+
+    @contextlib.contextmanager
+    def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
+        raise AssertionError(f"a stream that was not foreseen on host {self.name}: {argv}")
+        yield
+
+
+def words_of(argv: Sequence[str]) -> list[str]:
+    """The words by which a command is known."""
+    words = list(argv)
+    if words[0] == "env":
+        words = words[1:]
+        while words[0] == "-u":
+            words = words[2:]
+    return (words[3:] or words[2:]) if words[:2] == ["sh", "-c"] else words
