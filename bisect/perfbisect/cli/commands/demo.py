@@ -44,8 +44,7 @@ def demo(
     hosts: Path | None,
     folder: Path | None,
     history: Path | None,
-    as_json: bool,
-    plain: bool,
+    view: str | None,
 ) -> int:
     """Write a small storage engine with 60 commits of history, and hunt the commit that slowed update-index.
 
@@ -81,7 +80,7 @@ def demo(
         )
     )
     scene = HuntSetup.set_up(settings)
-    verdict = follow_anew(scene, history, open_view(history, as_json=as_json, plain=plain))
+    verdict = follow_anew(scene, history, open_view(history, view))
     planted = msgspec.json.decode(answer_file.read_bytes())["commit"]
     if not isinstance(verdict, Found):
         click.echo(f"The hunt named no commit; planted was {planted[:10]} ({answer_file}).", err=True)

@@ -20,9 +20,9 @@ Examples:
 @wait_option
 @view_options
 @history_option
-def resume(hunt: int | None, history: Path | None, as_json: bool, plain: bool, wait: bool) -> int:
+def resume(hunt: int | None, history: Path | None, view: str | None, wait: bool) -> int:
     """Go on with HUNT (default: the latest) where it was interrupted or has failed, without repeating finished work."""
     from perfbisect.hunt.setup import go_on
     from perfbisect.wording.verdicts import exit_status
 
-    return exit_status(go_on(hunt, history, open_view(history, as_json=as_json, plain=plain), patience(wait)))
+    return exit_status(go_on(hunt, history, open_view(history, view), patience(wait)))

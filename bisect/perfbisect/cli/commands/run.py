@@ -85,8 +85,7 @@ def run(
     first_parent: bool,
     retry_failed: bool,
     history: Path | None,
-    as_json: bool,
-    plain: bool,
+    view: str | None,
     wait: bool,
     **options: Any,
 ) -> int:
@@ -133,9 +132,7 @@ def run(
         say("\n".join(lines(settings)))
         return 0
     waiting = patience(wait)
-    verdict = follow_anew(
-        HuntSetup.set_up(settings, waiting), history, open_view(history, as_json=as_json, plain=plain), waiting
-    )
+    verdict = follow_anew(HuntSetup.set_up(settings, waiting), history, open_view(history, view), waiting)
     return exit_status(verdict)
 
 
