@@ -85,7 +85,7 @@ def draw(seed: int, *, every_change: bool) -> Drawn:
         scenario = replace(scenario, crashing=0.05)
     if happens("equal binaries", 0.2):
         scenario = replace(scenario, identical=0.3)
-    if scenario.graph.bases and happens("older branches differ", 0.6):
+    if scenario.graph.branch_points and happens("older branches differ", 0.6):
         scenario = replace(scenario, older=rng.choice((-0.05, 0.03, 0.1)))
     if happens("several hosts", 0.15):
         hosts = rng.choice((2, 3))

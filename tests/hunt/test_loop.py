@@ -150,7 +150,7 @@ class TestMergeBase:
         told = Steps(
             check_base(
                 asked,
-                replace(started(names), bases=2),
+                replace(started(names), branch_points=2),
                 self.good,
                 log_of(history, names),
                 lambda nodes: ComputedLab(nodes, truth),

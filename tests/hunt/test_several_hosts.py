@@ -179,7 +179,7 @@ class TestClasses:
         step = verdict(told).step
         assert step.candidate == 17
         x86, arm = step.effects
-        assert (x86.kind, arm.kind) == ("x86", "arm")
+        assert (x86.host_class, arm.host_class) == ("x86", "arm")
         assert x86.ratio.low < 0.8 < x86.ratio.high
         assert arm.ratio.low < 0.8**3 < arm.ratio.high
 
@@ -197,7 +197,7 @@ class TestClasses:
         *_, ended = told_by(history, asked("x86", "arm"), threads(*steady))
         assert isinstance(ended, HuntEnded)
         assert isinstance(ended.verdict, NotReproduced)
-        assert [effect.kind for effect in ended.verdict.effects] == ["x86", "arm"]
+        assert [effect.host_class for effect in ended.verdict.effects] == ["x86", "arm"]
 
     def test_the_only_one_that_shows_it_is_gone(self, history: History) -> None:
         steady = replace(lab(), speed=dict.fromkeys(NAMES, 1.0), orders=[])

@@ -25,7 +25,7 @@ def found(span: Range, hashes: Mapping[str, str]) -> Edges:
     """The graph that was read, in the names of the test."""
     names = {commit: name for name, commit in hashes.items()}
     node = ["", *(names[commit] for commit in span.candidates[1:])]
-    first = span.graph.bases + 1
+    first = span.graph.branch_points + 1
     assert not any(span.graph.parents_of(v) for v in range(first))
     return {node[v]: tuple(node[p] for p in span.graph.parents_of(v)) for v in range(first, span.graph.size)}
 
@@ -224,7 +224,7 @@ def test_the_graphs_of_small_histories(history: History) -> None:
         assert span.good_is_ancestor is (good in ancestors(commits, bad)), case
         assert span.candidates[0] == span.base == hashes[good if span.good_is_ancestor else "c0"], case
         older = {parent for parents in edges.values() for parent in parents if parent and parent not in edges}
-        assert {hashes[name] for name in older} == set(span.candidates[1 : span.graph.bases + 1]), case
+        assert {hashes[name] for name in older} == set(span.candidates[1 : span.graph.branch_points + 1]), case
         assert span.graph.weight.tolist() == [0.0] * (1 + len(older)) + [1.0] * len(edges), case
 
 

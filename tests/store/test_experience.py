@@ -63,11 +63,11 @@ def test_failures_are_remembered_until_the_commit_builds(history: History) -> No
 
 
 def test_what_another_recipe_could_not_build_is_forgotten(history: History) -> None:
-    before = replace(sample.SETTINGS, made="before")
+    before = replace(sample.SETTINGS, build_hash="before")
     hunt = sample.begin(history, before)
     history.append(hunt, CandidateSkipped(3, sample.skip(3)), 1.0)
     assert history.build_failures(before, 0.0)
-    assert history.build_failures(replace(before, made="after"), 0.0) == ()
+    assert history.build_failures(replace(before, build_hash="after"), 0.0) == ()
 
 
 def test_a_failure_that_is_only_remembered_does_not_begin_its_time_anew(history: History) -> None:

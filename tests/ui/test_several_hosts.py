@@ -23,7 +23,7 @@ def two(told: Told) -> Told:
     for at, event in told[:400]:
         match event:
             case HuntStarted():
-                found.append((at, replace(event, further=(replace(event.host, name="b"),), kinds=("x", "x"))))
+                found.append((at, replace(event, further=(replace(event.host, name="b"),), host_classes=("x", "x"))))
             case Warned():
                 found.append((at, event))
             case _ if isinstance(event, LabEvent):

@@ -212,7 +212,7 @@ def check_base(
         commits=(base, good),
         policy=replace(quest.policy, direction=Direction.ANY, all_steps=False),
     )
-    yield log.append(replace(started, candidates=side.commits, commits=1, merges=0, bases=0))
+    yield log.append(replace(started, candidates=side.commits, commits=1, merges=0, branch_points=0))
     verdict: Verdict | None = None
     for at, event in pursue(side, log, lab_for(side.commits)):
         yield at, event

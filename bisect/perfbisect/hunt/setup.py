@@ -203,8 +203,8 @@ class HuntSetup:
             resumed=resumed,
             metric=self.settings.metric,
             further=tuple(site.facts for site in self.sites[1:]),
-            kinds=self.settings.prior.host_classes,
-            bases=self.span.graph.bases,
+            host_classes=self.settings.prior.host_classes,
+            branch_points=self.span.graph.branch_points,
         )
 
 
@@ -242,7 +242,9 @@ def follow_anew(scene: HuntSetup, path: Path | None, view: View, waiting: Waitin
     """Begin a hunt in the history at ``path`` and follow it to its verdict."""
     with hold_all(scene, waiting) as held, closing(History.open(path)) as history:
         warned = (*scene.warnings, *room_for(history, scene))
-        settings = replace(experienced(history, scene.settings), told=scene.method(scene.workload), made=scene.made())
+        settings = replace(
+            experienced(history, scene.settings), run_hash=scene.method(scene.workload), build_hash=scene.made()
+        )
         scene = replace(scene, settings=settings, warnings=warned)
         hunt_id = history.begin(scene.settings, scene.facts, scene.started(0, False), time.time())
         return follow(history, hunt_id, scene, view, held, resumed=False)
@@ -270,7 +272,7 @@ def go_on(hunt_id: int | None, path: Path | None, view: View, waiting: Waiting |
                 f"Hunt {hunt_id} cannot go on: its range in {scene.settings.repository} is not what it was.",
                 "Its recipe's ignore list or the repository has changed; begin a new hunt with: bisect run",
             )
-        if scene.settings.told not in ("", scene.method(scene.workload)):
+        if scene.settings.run_hash not in ("", scene.method(scene.workload)):
             raise UsageError(
                 f"Hunt {hunt_id} cannot go on: its runs would be made in another way than before, so those of then and"
                 " of now cannot be compared.",
@@ -278,7 +280,7 @@ def go_on(hunt_id: int | None, path: Path | None, view: View, waiting: Waiting |
                 f" {scene.builder.name} says of sysbench and perf, or the processors and the memory in hosts.toml have"
                 " changed: undo that, or begin a new hunt with: bisect run",
             )
-        if scene.settings.made != (made := scene.made()):  # nothing was built, or the lab refuses to go on
+        if scene.settings.build_hash != (made := scene.made()):  # nothing was built, or the lab refuses to go on
             history.remake(hunt_id, made)
         with hold_all(scene, waiting) as held:
             return follow(history, hunt_id, scene, view, held, resumed=True)

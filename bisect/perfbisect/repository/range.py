@@ -70,15 +70,15 @@ def read_range(repo: "Repo", good: str, bad: str, ignore: Sequence[str], *, firs
             f"Paths that do not count, by the builder's recipe: {', '.join(ignore) or 'none'}.",
         )
     outside = _outside(rows, base, lambda commit: _equal(repo, base, commit, paths))
-    bases = _by_age(repo, {parent for parents in outside.values() for parent in parents})
+    points = _by_age(repo, {parent for parents in outside.values() for parent in parents})
     return Range(
         good=good,
         bad=bad,
         base=base,
         commits=len(inside),
         merges=sum(line.count(" ") > 1 for line in listing.splitlines()),
-        graph=Graph.of(_parents(rows, outside, bases), bases=len(bases)),
-        candidates=(base, *bases, *(row[0] for row in rows)),
+        graph=Graph.of(_parents(rows, outside, points), branch_points=len(points)),
+        candidates=(base, *points, *(row[0] for row in rows)),
     )
 
 
@@ -151,12 +151,12 @@ def _equal(repo: "Repo", one: str, other: str, paths: Sequence[str]) -> bool:
 
 
 def _parents(
-    rows: Sequence[Sequence[str]], outside: Mapping[str, Sequence[str]], bases: Sequence[str]
+    rows: Sequence[Sequence[str]], outside: Mapping[str, Sequence[str]], points: Sequence[str]
 ) -> list[list[int]]:
-    """The parents of each node: good, then ``bases``, then the rows."""
-    older = {commit: number for number, commit in enumerate(bases, 1)}
-    node = {row[0]: number for number, row in enumerate(rows, 1 + len(bases))}
-    parents: list[list[int]] = [[] for _ in range(1 + len(bases))]
+    """The parents of each node: good, then ``points``, then the rows."""
+    older = {commit: number for number, commit in enumerate(points, 1)}
+    node = {row[0]: number for number, row in enumerate(rows, 1 + len(points))}
+    parents: list[list[int]] = [[] for _ in range(1 + len(points))]
     for commit, *before in rows:
         own = older if commit in outside else {}
         parents.append(list(dict.fromkeys(node.get(parent, own.get(parent, 0)) for parent in before)))

@@ -75,7 +75,7 @@ def older_branches(commits: int, branches: int = 4, share: float = 0.5) -> Graph
     while len(rows) <= commits + branches:
         rows.append((trunk,))
         trunk = len(rows) - 1
-    return Graph.of(rows, bases=branches)
+    return Graph.of(rows, branch_points=branches)
 
 
 def criss_cross(commits: int) -> Graph:

@@ -74,7 +74,7 @@ class Scenario:
             unbuildable=frozenset(unbuildable),
             crashing=frozenset(np.flatnonzero(tossed).tolist()) - ends,
             spoiled=frozenset(graph.parents_of(culprit)) if self.spoiled else frozenset(),
-            older=dict.fromkeys(range(1, graph.bases + 1), math.log1p(-self.older)),
+            older=dict.fromkeys(range(1, graph.branch_points + 1), math.log1p(-self.older)),
             binaries=self._binaries(seed, frozenset(steps)),
             layouts=self._layouts(culprit),
             culprits=frozenset() if self.changes == "slope" else None,

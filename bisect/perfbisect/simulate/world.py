@@ -17,7 +17,7 @@ from perfbisect.core.domain.interleaving import interleave
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.orders import Measure
 from perfbisect.core.inference.ancestry import reach_of
-from perfbisect.core.search.older_branches import branch_points
+from perfbisect.core.search.older_branches import branch_point_of
 from perfbisect.simulate.chance import Purpose, generator
 from perfbisect.simulate.course import Course
 from perfbisect.simulate.habits import Habits
@@ -130,7 +130,7 @@ class World:
             layout = float(generator(self.seed, Purpose.LAYOUT, binary).normal()) * self.habits.layout
             change = sum(size for step, size in self.steps.items() if below[step])
             if self.older:
-                change += self.older.get(int(branch_points(self.graph)[binary]), 0.0)
+                change += self.older.get(int(branch_point_of(self.graph)[binary]), 0.0)
             if generator(self.seed, Purpose.BUILD, binary).random() < self.habits.second_build[0]:
                 change += self.habits.second_build[1]
             self._levels[binary] = change + self.layouts.get(binary, layout)

@@ -51,7 +51,7 @@ def parameters(settings: Settings) -> dict[str, str]:
         "builder": settings.builder,
         "variant": settings.variant,
         "host": settings.host,
-        "made": settings.made,
+        "made": settings.build_hash,
         "workload": settings.workload,
         "overrides": json.dumps(settings.overrides, separators=(",", ":")),
     }

@@ -113,7 +113,7 @@ def found(step: Step, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
 def elsewhere(effects: Sequence[Effect]) -> tuple[str, ...]:
     """What the change comes to on each class of hosts, if they are of several."""
     return tuple(
-        f"  On {effect.kind}: {ratio(effect.ratio)}, {change(effect.ratio.middle)}{', bad against good' * effect.ends}."
+        f"  On {effect.host_class}: {ratio(effect.ratio)}, {change(effect.ratio.middle)}{', bad against good' * effect.ends}."
         for effect in effects
     )
 

@@ -131,7 +131,7 @@ def test_equal_binaries_share_their_runs() -> None:
 
 
 def test_binaries_are_compared_on_one_host_only() -> None:
-    both = replace(STARTED, further=(replace(HOST, name="b"),), kinds=("x", "x"))
+    both = replace(STARTED, further=(replace(HOST, name="b"),), host_classes=("x", "x"))
     apart = fold([(0.0, both), (1.0, built(1, "x")), (2.0, built(2, "x", host="b"))])
     assert apart.row(SHAS[2]).same_as is None
     assert after(built(1, "x"), built(2, "x", host="b")).row(SHAS[2]).same_as == SHAS[1]

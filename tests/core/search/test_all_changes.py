@@ -60,7 +60,7 @@ def test_a_part_sees_its_own_and_corrects_for_what_a_branch_lacks() -> None:
     #   \ 3 - 4 /
     part = subrange(Graph.of([(), (0,), (1,), (0,), (3,), (2, 4)]), 2, 5)
     assert part.nodes.tolist() == [2, 0, 3, 4, 5]
-    assert part.graph.bases == 1  # where the branch began
+    assert part.graph.branch_points == 1  # where the branch began
     assert [part.graph.parents_of(v) for v in range(5)] == [(), (), (1,), (2,), (0, 3)]
     seen = [
         Built(1, 9.0),

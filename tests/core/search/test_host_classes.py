@@ -87,7 +87,7 @@ def test_no_order_for_a_host_that_shows_nothing() -> None:
 def test_nothing_anywhere() -> None:
     decision = decide(GRAPH, readings({0: 0.0, 1: 0.0}, (0, 40), runs=20), Policy(), TWO)
     assert isinstance(decision.order, NotReproduced)
-    assert [effect.kind for effect in decision.order.effects] == ["x86", "arm"]
+    assert [effect.host_class for effect in decision.order.effects] == ["x86", "arm"]
 
 
 def test_a_build_is_there_only_where_it_was_made() -> None:
@@ -116,7 +116,7 @@ def test_whole_hunts(seed: int) -> None:
                 seen += hosted
     assert isinstance(order, Found)
     assert order.step.candidate == 25
-    assert [effect.kind for effect in order.step.effects] == ["x86", "arm"]
+    assert [effect.host_class for effect in order.step.effects] == ["x86", "arm"]
     for effect, drop in zip(order.step.effects, (-0.6, -0.25), strict=True):
         assert effect.ratio.low * 0.97 < np.exp(drop) < effect.ratio.high * 1.03
 

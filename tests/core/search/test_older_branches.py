@@ -24,7 +24,7 @@ from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.core.inference.belief import prior_belief
 from perfbisect.core.search.decide import decide
-from perfbisect.core.search.older_branches import branch_points, with_older_branches
+from perfbisect.core.search.older_branches import branch_point_of, with_older_branches
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.subrange import subrange
 from perfbisect.simulate.graphs import older_branches
@@ -60,10 +60,10 @@ def hunted(
 
 def test_what_a_commit_has_from_before_good() -> None:
     # good, two bases; 3 and 4 on the older, 5 on good, 6 takes the newer in, 7 a root of its own, 8 merges all
-    graph = Graph.of([(), (), (), (1,), (3,), (0,), (4, 2), (), (5, 6), (7, 4)], bases=2)
-    assert branch_points(graph).tolist() == [0, 1, 2, 1, 1, 0, 2, 0, 0, 1]
+    graph = Graph.of([(), (), (), (1,), (3,), (0,), (4, 2), (), (5, 6), (7, 4)], branch_points=2)
+    assert branch_point_of(graph).tolist() == [0, 1, 2, 1, 1, 0, 2, 0, 0, 1]
     assert graph.weight.tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 1, 1]
-    assert subrange(graph, 5, 8).graph.bases == 2
+    assert subrange(graph, 5, 8).graph.branch_points == 2
 
 
 @pytest.mark.parametrize("step", [FORKED, BRANCH, MERGED, TRUNK, SECOND, AFTER])
@@ -167,7 +167,7 @@ def test_every_change_keeps_what_hangs_on_no_base_when_the_budget_ends() -> None
 def test_one_binary_on_two_branches_rules_nothing_out() -> None:
     """The trunk's first commit takes back what good has and the branch has not, and so is what the branch began at."""
     rows = [(), (), (0,), *((v,) for v in range(2, 9)), (1,), (10,), (11,), (9, 12), (13,), (14,)]
-    graph = Graph.of(rows, bases=1)
+    graph = Graph.of(rows, branch_points=1)
     for seed in range(2):
         verdict = hunt(World(graph, {2: -0.05}, QUIET, older={1: -0.05}, binaries={2: 1}, seed=seed), Policy()).verdict
         assert isinstance(verdict, Found)
@@ -176,7 +176,7 @@ def test_one_binary_on_two_branches_rules_nothing_out() -> None:
 
 def test_good_that_is_no_part_of_bad() -> None:
     """As where what a release branch has was left out when it was merged back."""
-    chain = Graph.of([(), (), (1,), *((v,) for v in range(2, 20))], bases=1)
+    chain = Graph.of([(), (), (1,), *((v,) for v in range(2, 20))], branch_points=1)
     nothing = hunt(World(chain, {}, QUIET, older={1: -0.05}), Policy()).verdict
     assert isinstance(nothing, Inconclusive)
     assert (nothing.reason, nothing.candidates) == (Reason.NOT_IN_BAD, ())

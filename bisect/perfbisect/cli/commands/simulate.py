@@ -116,7 +116,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     """
     from perfbisect.core.domain.policy import Policy
     from perfbisect.core.domain.prior_knowledge import PriorKnowledge
-    from perfbisect.core.search.older_branches import branch_points
+    from perfbisect.core.search.older_branches import branch_point_of
     from perfbisect.simulate.habits import Habits
     from perfbisect.simulate.scenario import Scenario
     from perfbisect.simulate.summary import summary
@@ -161,7 +161,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
         return
     merges = int((graph.first[1:] - graph.first[:-1] > 1).sum())
     among = f", {merges:,} of them merges" if merges else ""
-    older = int((branch_points(graph)[graph.candidates.start :] > 0).sum()) if graph.bases else 0
+    older = int((branch_point_of(graph)[graph.candidates.start :] > 0).sum()) if graph.branch_points else 0
     among += f", {older:,} on branches older than good" if older else ""
     say(f"{len(graph.candidates):,} candidates{among}; {tally.hunts:,} hunts")
     for line in summary(tally):

@@ -17,10 +17,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.events import Decided, Event, HuntEnded
+from perfbisect.core.domain.events import Decided, Event, HuntEnded, HuntStarted
 from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.orders import Belief, Decision, Interval, Measure, Order
-from perfbisect.core.domain.stored import read_fleet, read_verdict, stored_fleet, stored_verdict
+from perfbisect.core.domain.stored import (
+    STARTED,
+    read_fleet,
+    read_verdict,
+    renamed,
+    reverse,
+    stored_fleet,
+    stored_verdict,
+)
 
 EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Order)}
@@ -35,6 +43,8 @@ def encode(event: Event) -> dict[str, Any]:
             return {"order": tagged(order), "belief": short(belief), **others}
         case HuntEnded(verdict):
             return {"verdict": tagged(verdict)}
+        case HuntStarted():
+            return renamed(builtins(event), STARTED)
         case _:
             fields: dict[str, Any] = builtins(event)
             return fields
@@ -53,6 +63,8 @@ def decode(kind: str, body: dict[str, Any]) -> Event:
                     raise ValueError("a measurement is not a verdict")
                 case verdict:
                     return HuntEnded(verdict)
+        case "HuntStarted":
+            return msgspec.convert(renamed(body, reverse(STARTED)), HuntStarted)
         case _ if kind in EVENTS:
             return msgspec.convert(body, EVENTS[kind])
         case _:

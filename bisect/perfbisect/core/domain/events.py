@@ -46,13 +46,13 @@ class HuntStarted:
     resumed: bool
     metric: str = "qps"  # what is compared
     further: tuple[HostFacts, ...] = ()  # the other hosts, where there are several
-    kinds: tuple[str, ...] = ()  # class of each host then
-    bases: int = 0  # of ``candidates`` after the first, what branches older than good began at
+    host_classes: tuple[str, ...] = ()  # of each host then
+    branch_points: int = 0  # so many of ``candidates`` after the first are where branches older than good began
 
     @property
     def choices(self) -> int:
         """How many commits can be the culprit."""
-        return len(self.candidates) - 1 - self.bases
+        return len(self.candidates) - 1 - self.branch_points
 
     @property
     def hosts(self) -> tuple[HostFacts, ...]:

@@ -1,11 +1,11 @@
 """The range as a graph of candidates, oldest first.
 
-Node 0 is the good end and stands for everything reachable from good; node ``size - 1`` is the bad end.
-Parents come before their children. A commit made outside good's history whose parents are unknown
-(a second root) has no parents. "Candidate v is slow" means: the culprit is v or one of its ancestors.
+Node 0 is the good end and represents everything reachable from good; node ``size - 1`` is the bad end. Parents come
+before their children. A second root, outside good's history, has no parents. "Candidate v is slow" means: the culprit is
+v or one of its ancestors.
 
-A branch that began before good does not hold what good has since. The commit it began at, its *base*, is a node as well,
-right after node 0, without parents and without weight: it is no candidate, but may be measured.
+A branch that began before good lacks what good has since. The commit at which it began, its *branch point*, is a node as
+well, right after node 0, without parents and without weight: it is no candidate, but can be measured.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 class Graph:
     """Candidates and their parents in compressed rows: parents of v are ``parents[first[v]:first[v + 1]]``.
 
-    ``weight`` holds, for each candidate, its prior weight before any measurement (1 for an ordinary
-    candidate, 0 for node 0 and bases); it need not sum to one.
+    ``weight`` is the prior weight of each candidate (1 for an ordinary one, 0 for node 0 and branch points); it need not
+    sum to one.
     """
 
     first: NDArray[np.int64]  # shape (size + 1,)
     parents: NDArray[np.int32]  # shape (edges,), each smaller than its child
     weight: NDArray[np.float64]  # shape (size,)
-    bases: int = 0  # nodes 1 to ``bases`` are bases of branches, oldest first
+    branch_points: int = 0  # nodes 1 to this number are branch points, oldest first
 
     @property
     def size(self) -> int:
@@ -35,15 +35,17 @@ class Graph:
 
     @property
     def candidates(self) -> range:
-        """The nodes that may be the culprit: all but good and bases."""
-        return range(self.bases + 1, self.size)
+        """The nodes that may be the culprit: all but good and branch points."""
+        return range(self.branch_points + 1, self.size)
 
     def parents_of(self, node: int) -> tuple[int, ...]:
         """The parents of ``node``, first parent first."""
         return tuple(int(p) for p in self.parents[self.first[node] : self.first[node + 1]])
 
     @classmethod
-    def of(cls, parents: Sequence[Sequence[int]], weight: Sequence[float] | None = None, bases: int = 0) -> "Graph":
+    def of(
+        cls, parents: Sequence[Sequence[int]], weight: Sequence[float] | None = None, branch_points: int = 0
+    ) -> "Graph":
         """A graph from one sequence of parents for each node, oldest first.
 
         Raises ValueError where a parent does not come before its child.
@@ -55,8 +57,8 @@ class Graph:
         if (flat >= children).any() or (flat < 0).any():
             raise ValueError("parents must come before their children")
         weights = np.ones(len(parents)) if weight is None else np.asarray(weight, np.float64)
-        weights[: bases + 1] = 0.0
-        return cls(first, flat, weights, bases)
+        weights[: branch_points + 1] = 0.0
+        return cls(first, flat, weights, branch_points)
 
     @classmethod
     def line(cls, commits: int) -> "Graph":

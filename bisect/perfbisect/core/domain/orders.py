@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,13 +55,12 @@ class Interval:
 UNKNOWN = Interval(0.0, 1.0, math.inf)  # of what was not measured
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """How large the change is on the hosts of one class, where those of a hunt are of several."""
+class Effect(msgspec.Struct, frozen=True, rename={"host_class": "kind"}):
+    """How large the change is on the hosts of one class, if those of a hunt are of several."""
 
-    kind: str
+    host_class: str
     ratio: Interval
-    ends: bool  # bad against good: there the commit itself was not compared with its parents
+    ends: bool  # of bad against good, as the commit was not compared with its parents on this class
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,8 @@ class Settings:
     quick: Quick | None = (
         None  # then the name of the workload is made up, and so is that of the builder if none is given
     )
-    told: str = ""  # a hash of all that runs are told, as it was when the hunt began; empty: nobody has kept it
-    made: str = ""  # the same of what the recipe says of builds
+    run_hash: str = ""  # of all that determines a run, when the hunt began; empty in old records
+    build_hash: str = ""  # of all that the recipe says of builds
     retry_failed: bool = False  # what failed to build in earlier hunts is tried again
 
     @property

@@ -11,6 +11,8 @@ from perfbisect.core.domain.orders import Reason
 
 Fields = dict[str, Any]
 
+STARTED = {"host_classes": "kinds", "branch_points": "bases"}  # attribute → stored name, of HuntStarted
+SETTINGS = {"run_hash": "told", "build_hash": "made"}  # of Settings
 EARLIER = {  # reasons as sentences, in what was stored before there was a type for them
     "the budget of builds is used up": Reason.BUILDS_SPENT,
     "the good end cannot be measured": Reason.GOOD_UNMEASURABLE,
@@ -18,6 +20,11 @@ EARLIER = {  # reasons as sentences, in what was stored before there was a type 
     "no host is left": Reason.NO_HOST,
 }
 SPENT = re.compile(r"the budget of (\S+) (runs|minutes) is used up")
+
+
+def reverse(names: Mapping[str, str]) -> dict[str, str]:
+    """The attribute of each stored name."""
+    return {stored: name for name, stored in names.items()}
 
 
 def stored_verdict(fields: Fields) -> Fields:
@@ -64,20 +71,26 @@ def read_reason(sentence: str) -> Fields:
     return {"reason": Reason.RECORDED, "detail": sentence}
 
 
+def renamed(fields: Mapping[str, Any], names: Mapping[str, str]) -> Fields:
+    """The fields with other names for some, in the same order."""
+    return {names.get(name, name): value for name, value in fields.items()}
+
+
 def stored_settings(fields: Fields) -> Fields:
     """The stored form of the settings of a hunt: prior knowledge is part of the policy."""
     prior, policy = fields["prior"], dict(fields["policy"])
     all_steps = policy.pop("all_steps")
     policy |= {"build_cost": prior["build_cost"], "all_steps": all_steps}
     policy |= {"noise": prior["noise"], "kinds": prior["host_classes"]}
-    return {key: value for key, value in fields.items() if key != "prior"} | {"policy": policy}
+    kept = {key: value for key, value in fields.items() if key != "prior"}
+    return renamed({**kept, "policy": policy}, SETTINGS)
 
 
 def read_settings(stored: Fields) -> Fields:
     """The fields of settings from their stored form; keys of the policy may be missing."""
     policy = stored["policy"]
     prior = {key: policy[key] for key in ("build_cost", "noise") if key in policy}
-    return {**stored, "prior": {**prior, "host_classes": policy.get("kinds", ())}}
+    return {**renamed(stored, reverse(SETTINGS)), "prior": {**prior, "host_classes": policy.get("kinds", ())}}
 
 
 def stored_fleet(busy: Sequence[Fields], gone: Sequence[int]) -> list[Fields]:

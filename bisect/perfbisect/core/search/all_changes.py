@@ -30,7 +30,7 @@ from perfbisect.core.inference.ancestry import reach_of
 from perfbisect.core.inference.endpoints import least
 from perfbisect.core.search.build_failures import chance_to_build
 from perfbisect.core.search.confirmation import tested
-from perfbisect.core.search.older_branches import branch_points, with_older_branches
+from perfbisect.core.search.older_branches import branch_point_of, with_older_branches
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.stopping import no_suspect, undecided
@@ -181,7 +181,7 @@ def _around(progress: _Progress, part: Subrange, candidates: Sequence[int]) -> l
     below = {node: reach.ancestors(node) for node in {0, last, *part.place[built].tolist()}}
     suspected = [c for c in candidates if all(mask[c] == mask[candidates[0]] for mask in below.values())]
     after = min((n for n in below if below[n][suspected].all()), key=lambda n: int(below[n].sum()))
-    since = int(branch_points(part.graph)[after])  # its branch point, if its branch lacks the good end
+    since = int(branch_point_of(part.graph)[after])  # its branch point, if its branch lacks the good end
     within = [n for n in below if n and below[after][n] and not below[n][suspected].any()]
     before = max(within, key=lambda n: int(below[n].sum()), default=since)
     if (before, after) == (since, last):
@@ -243,7 +243,7 @@ def _before(progress: _Progress, part: Subrange, node: int) -> _Span:
 
     Where that one cannot be measured, from its nearest tested ancestor.
     """
-    start = int(part.nodes[branch_points(part.graph)[part.place[node]]])
+    start = int(part.nodes[branch_point_of(part.graph)[part.place[node]]])
     return _Span(tested(progress.now.graph, progress.now.record, start), node)
 
 

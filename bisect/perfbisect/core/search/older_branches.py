@@ -47,10 +47,10 @@ def with_older_branches(hunt: Hunt, now: Situation) -> Decision:
     but none is continued unless a name or a suspicion depends on it.
     """
     graph, record, budget = now.graph, now.record, now.budget
-    if not graph.bases:
+    if not graph.branch_points:
         return hunt(now)
     start = _starts(graph, record)
-    points = range(1, graph.bases + 1)
+    points = range(1, graph.branch_points + 1)
     unknown = [point for point in points if point in record.skipped]
     measured = [point for point in points if start[point] and record.runs(point) and point not in unknown]
     compared = {point: _compared(point, now) for point in measured}
@@ -76,18 +76,18 @@ def with_older_branches(hunt: Hunt, now: Situation) -> Decision:
 
 def _starts(graph: Graph, record: Record) -> NDArray[np.int64]:
     """``branch_points`` of the graph, without those that have the binary of good."""
-    start = branch_points(graph)
-    same = [point for point in range(1, graph.bases + 1) if record.name(point) == record.name(0)]
+    start = branch_point_of(graph)
+    same = [point for point in range(1, graph.branch_points + 1) if record.name(point) == record.name(0)]
     return np.where(np.isin(start, same), 0, start)
 
 
 @lru_cache(maxsize=4)
-def branch_points(graph: Graph) -> NDArray[np.int64]:
+def branch_point_of(graph: Graph) -> NDArray[np.int64]:
     """For each node, (size,), the newest branch point that it descends from; 0 if it descends from good, or from none."""
     start = np.zeros(graph.size, np.int64)
-    if not graph.bases:
+    if not graph.branch_points:
         return start
-    start[: graph.bases + 1] = np.arange(graph.bases + 1)
+    start[: graph.branch_points + 1] = np.arange(graph.branch_points + 1)
     has_good = np.zeros(graph.size, bool)
     has_good[0] = True
     for node in graph.candidates:
