@@ -58,7 +58,7 @@ class FakeMachine(FakeHost):
             "cat /proc/sys/kernel/random/boot_id": lambda *_: f"{next(self.boots)}\n",
             "cat /proc/meminfo": "MemTotal:  8388608 kB\n",
             "lscpu*": json.dumps({"lscpu": [{"field": "On-line CPU(s) list:", "data": "0-3"}]}),
-            "df *": lambda *_: f"Filesystem 1B-blocks Used Available Capacity Mounted on\n/dev/x 9 9 {self.free} 1% /\n",
+            "df *": lambda *_: f"Avail\n{self.free}\n",
             "sh vmstat iostat": "vmstat\niostat\n",  # missing
             "sh perf": "perf\n",
             "sh *": "",  # any other program is installed

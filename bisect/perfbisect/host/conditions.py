@@ -2,7 +2,7 @@
 
 import re
 
-from perfbisect.host.facts import Fact, read_line
+from perfbisect.host.facts import LSCPU, Fact, lscpu_field, read_line
 from perfbisect.host.packages import read_system
 from perfbisect.host.protocol import Host
 
@@ -19,20 +19,22 @@ def read_swap(swaps: str) -> tuple[int, int] | None:
 
 def read_nodes(lscpu: str) -> int | None:
     """Number of NUMA nodes."""
-    found = re.search(r"^\s*NUMA node\(s\):\s*(\d+)", lscpu, re.MULTILINE)
-    return int(found[1]) if found else None
+    return _number("NUMA node(s)", lscpu)
 
 
 def read_hypervisor(lscpu: str) -> str | None:
-    """Who runs this machine if it is a virtual one; None for a physical one."""
-    found = re.search(r"^\s*Hypervisor vendor:\s*(\S.*)$", lscpu, re.MULTILINE)
-    return found[1].strip() if found else None
+    """The hypervisor of a virtual machine; None for a physical one."""
+    return lscpu_field("Hypervisor vendor", lscpu)
 
 
 def read_threads(lscpu: str) -> int | None:
     """Hardware threads that share a core."""
-    found = re.search(r"^\s*Thread\(s\) per core:\s*(\d+)", lscpu, re.MULTILINE)
-    return int(found[1]) if found else None
+    return _number("Thread(s) per core", lscpu)
+
+
+def _number(name: str, lscpu: str) -> int | None:
+    value = lscpu_field(name, lscpu)
+    return int(value) if value and value.isdecimal() else None
 
 
 def read_steal(stat: str) -> float | None:
@@ -81,9 +83,9 @@ def read_drivers(text: str) -> frozenset[str] | None:
 
 SYSTEM = Fact(("cat", "/etc/os-release"), read_system)
 SWAP = Fact(("cat", "/proc/swaps"), read_swap)
-NODES = Fact(("lscpu",), read_nodes)
-HYPERVISOR = Fact(("lscpu",), read_hypervisor)
-THREADS = Fact(("lscpu",), read_threads)
+NODES = Fact(LSCPU, read_nodes)
+HYPERVISOR = Fact(LSCPU, read_hypervisor)
+THREADS = Fact(LSCPU, read_threads)
 STEAL = Fact(("cat", "/proc/stat"), read_steal)
 THROTTLED = Fact(("sh", "-c", f"cat {_CPUS}/cpu*/thermal_throttle/core_throttle_count"), read_sum)
 TURBO_SWITCH = Fact(("sh", "-c", f"ls {_CPUS}/intel_pstate/no_turbo {_CPUS}/cpufreq/boost | head -n 1"), read_line)

@@ -1,5 +1,6 @@
 """What a host is and how it is set up: each fact is a command and a pure reading of what it printed."""
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
@@ -95,7 +96,7 @@ def is_full(host: Host) -> bool:
 
 def read_cpu(lscpu: str) -> str | None:
     """The model of the processor."""
-    return _field("Model name", lscpu)
+    return lscpu_field("Model name", lscpu)
 
 
 def read_cores(lscpu: str) -> int | None:
@@ -106,7 +107,7 @@ def read_cores(lscpu: str) -> int | None:
 
 def read_online(lscpu: str) -> frozenset[int] | None:
     """The numbers of the logical processors that are on line."""
-    listed = _field("On-line CPU(s) list", lscpu)
+    listed = lscpu_field("On-line CPU(s) list", lscpu)
     return cpu_numbers(listed) if listed else None
 
 
@@ -164,8 +165,8 @@ def read_microcode(text: str) -> str | None:
 
 def read_disk(df: str) -> str | None:
     """File system and its size: ``ext4, 252 GiB``."""
-    found = re.search(r"\s(\S+)\s+(\d+)\s+\d+\s+\d+\s+\d+%\s+/[^\n]*\s*\Z", df)
-    return f"{found[1]}, {int(found[2]) >> 30} GiB" if found else None
+    words = df.split()[2:]  # after the header
+    return f"{words[0]}, {int(words[1]) >> 30} GiB" if len(words) == 2 and words[1].isdecimal() else None
 
 
 def read_load(loadavg: str) -> float | None:
@@ -175,14 +176,22 @@ def read_load(loadavg: str) -> float | None:
 
 
 def read_free(df: str) -> int | None:
-    """Bytes available; the last four columns are counted from the end, for a device's name may hold blanks."""
-    found = re.search(r"\s(\d+)\s+\d+%\s+/[^\n]*\s*\Z", df)
-    return int(found[1]) if found else None
+    """Bytes available."""
+    words = df.split()[1:]  # after the header
+    return int(words[0]) if len(words) == 1 and words[0].isdecimal() else None
 
 
-def _field(name: str, lscpu: str) -> str | None:
-    found = re.search(rf"^\s*{re.escape(name)}:\s*(\S.*)$", lscpu, re.MULTILINE)
-    return found[1].strip() if found else None
+def lscpu_field(name: str, lscpu: str) -> str | None:
+    """A field of what ``lscpu -J`` printed: a flat list in most versions of util-linux, nested in some."""
+    try:
+        pending = json.loads(lscpu)["lscpu"]
+    except ValueError:
+        return None
+    for entry in pending:  # grows as it goes
+        if entry["field"] == f"{name}:":
+            return entry["data"] or None
+        pending += entry.get("children", ())
+    return None
 
 
 def _turbo(text: str) -> str | None:
@@ -208,9 +217,10 @@ _TURBO = f"""\
 if [ -r {_CPUS}/intel_pstate/no_turbo ]; then echo "no_turbo $(cat {_CPUS}/intel_pstate/no_turbo)"
 else echo "boost $(cat {_CPUS}/cpufreq/boost)"; fi"""
 
-CPU = Fact(("lscpu",), read_cpu)
-CORES = Fact(("lscpu",), read_cores)
-ONLINE = Fact(("lscpu",), read_online)
+LSCPU = ("lscpu", "-J")
+CPU = Fact(LSCPU, read_cpu)
+CORES = Fact(LSCPU, read_cores)
+ONLINE = Fact(LSCPU, read_online)
 MEMORY_MIB = Fact(("cat", "/proc/meminfo"), read_memory)
 LOAD = Fact(("cat", "/proc/loadavg"), read_load)
 KERNEL = Fact(("uname", "-r"), read_line)
@@ -230,9 +240,9 @@ SETTINGS = {
 
 def free(path: PurePosixPath) -> Fact[int]:
     """Bytes free for us on the file system of ``path``."""
-    return Fact(("df", "-P", "-B1", "--", str(path)), read_free)
+    return Fact(("df", "-B1", "--output=avail", "--", str(path)), read_free)
 
 
 def disk(host: Host) -> Fact[str]:
     """The file system that our root folder is on."""
-    return Fact(("df", "-PT", "-B1", "--", str(host.root)), read_disk)
+    return Fact(("df", "-B1", "--output=fstype,size", "--", str(host.root)), read_disk)
