@@ -38,7 +38,7 @@ def test_one_that_is_not_shown_to_be_leaves_the_hunt_inconclusive(invoke: Invoke
     )
     assert told in out or told.replace("1.0", "0.9") in out
     assert "of that of the merge base, and the budget of 4 runs is used up." in out
-    assert "How bad compares with good is not known." in out
+    assert "The ratio of bad to good is not known." in out
     assert "No commit can be named." in out
     assert "inconclusive" in invoke("history")[1]
     shown = invoke("show")[1]

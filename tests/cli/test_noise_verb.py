@@ -51,7 +51,7 @@ def test_ctrl_c_keeps_what_was_measured(arguments: list[str], tmp_path: Path) ->
     cut = bisect_until([*arguments, "--visits", "50", "--runs", "2"], "run 3 of 100", signal.SIGINT)
     assert cut.returncode == 130
     assert "Interrupted. What was measured is kept." in cut.stderr
-    assert "Smallest drop that is seen" in cut.stdout
+    assert "Smallest detectable drop" in cut.stdout
     assert sum(count for _, count in runs(tmp_path)) >= 3
 
 

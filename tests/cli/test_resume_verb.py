@@ -29,7 +29,7 @@ def test_a_hunt_that_has_failed_goes_on_as_it_began(
     assert status == 4
     assert "the bad end" in said and "bisect resume 1" in said
     assert "failed: nothing can be compared, because the bad end," in invoke("history")[1]
-    assert "Its last session has failed: nothing can be compared" in invoke("show")[1]
+    assert "The last session failed: nothing can be compared" in invoke("show")[1]
 
     before = SUITE.read_text()
     SUITE.write_text(before.replace('"one", "{cores}"]', '"one", "{cores}", "more"]'))

@@ -69,7 +69,7 @@ def test_plain_text_has_no_colours_and_the_same_columns() -> None:
 def test_counters_are_relative_to_the_base() -> None:
     told = list(lines(trial(), counters=True))
     at = told.index("update-index, relative to 8.0.28")
-    assert told[at + 1].split() == ["base", "col-1", "col-2"]
+    assert told[at + 1].split() == ["baseline", "col-1", "col-2"]
     assert told[at + 2].split() == ["1,500", "0.55", "1.89", "qps"]
 
 

@@ -165,11 +165,11 @@ def test_what_is_left_open_is_in_every_report() -> None:
     known = Inconclusive((7, 8), (0.6, 0.3), Interval(0.79, 0.8, 0.81), Reason.UNBUILDABLE)
     steps = (Step(5, 0.96, Interval(0.89, 0.9, 0.91), (0,)),)
     story = story_of(ended(Several(steps, (), (Unsettled(6, 8, known),))), "unsettled")
-    [piece] = story.unsettled
-    assert (piece.good.sha, piece.bad.sha) == (sample.CANDIDATES[6], sample.CANDIDATES[8])
-    assert [suspect.commit.sha for suspect in piece.suspects] == [sample.CANDIDATES[7], sample.CANDIDATES[8]]
+    [part] = story.unsettled
+    assert (part.good.sha, part.bad.sha) == (sample.CANDIDATES[6], sample.CANDIDATES[8])
+    assert [suspect.commit.sha for suspect in part.suspects] == [sample.CANDIDATES[7], sample.CANDIDATES[8]]
     for text in (terminal.render(story), markdown.render(story)):
-        assert "One piece of the range could not be searched to its end" in " ".join(text.split())
+        assert "One subrange could not be searched completely" in " ".join(text.split())
         assert sample.CANDIDATES[7][:10] in text
     assert json.loads(msgspec.json.encode(story))["unsettled"][0]["ratio"]["middle"] == 0.8
 

@@ -33,7 +33,7 @@ def commit_of(candidate: int) -> Commit:
     return Commit(f"{candidate:02d}" * 20, "2021-10-13", "A. Author", f"Change {candidate}")
 
 
-def tell(verdict: Verdict, metric: str = "qps") -> str:
+def text(verdict: Verdict, metric: str = "qps") -> str:
     return "\n".join(sentences(verdict, commit_of, metric))
 
 
@@ -46,14 +46,21 @@ def test_found_names_culprit_change_and_proof() -> None:
 
 
 def test_found_names_every_parent_or_admits_that_there_is_none() -> None:
-    assert "against 0505050505, 0404040404 and 0303030303, its parents" in tell(Found(Step(7, 0.97, DROP, (5, 4, 3))))
-    assert "not proven against them" in tell(Found(Step(7, 0.97, DROP, ())))
+    assert "against 0505050505, 0404040404 and 0303030303, its parents" in text(Found(Step(7, 0.97, DROP, (5, 4, 3))))
+    assert "not proven against them" in text(Found(Step(7, 0.97, DROP, ())))
 
 
-def test_found_says_who_stands_in_for_a_parent() -> None:
-    assert "against 0303030303, its nearest tested ancestor in place of" in tell(Found(Step(7, 0.97, DROP, (3,), (3,))))
-    mixed = tell(Found(Step(7, 0.97, DROP, (5, 3), (3,))))
+def test_found_names_the_ancestor_used_in_place_of_a_parent() -> None:
+    assert "against 0303030303, its nearest tested ancestor in place of" in text(Found(Step(7, 0.97, DROP, (3,), (3,))))
+    mixed = text(Found(Step(7, 0.97, DROP, (5, 3), (3,))))
     assert "against 0505050505, its parent, and 0303030303, its nearest tested ancestor in place of a parent" in mixed
+
+
+def test_a_prior_weight_is_stated() -> None:
+    assert "Its prior probability was 4 times that of an ordinary commit" in text(
+        Found(Step(7, 0.97, DROP, (6,), prior=4.0))
+    )
+    assert "prior" not in text(Found(Step(7, 0.97, DROP, (6,))))
 
 
 def test_several_lists_every_change() -> None:
@@ -64,35 +71,35 @@ def test_several_lists_every_change() -> None:
     assert len(said) == 3
 
 
-def test_improvements_are_told_apart_and_are_no_culprits() -> None:
+def test_improvements_are_listed_apart_and_are_no_culprits() -> None:
     rise = Step(3, 0.99, Interval(1.04, 1.05, 1.06), (2,))
     said = sentences(Several((Step(7, 0.96, DROP, (6,)),), (rise,)), commit_of, "qps")
     assert said[0] == "One change of QPS in the range, oldest first:"
-    assert said[2] == "One improvement besides, for which nobody is to blame:"
+    assert said[2] == "One improvement:"
     only = Several((), (rise,))
     assert sentences(only, commit_of, "qps")[0] == "No change of QPS for the worse was found in the range."
     assert exit_status(only) == 1
 
 
 def test_not_reproduced_says_what_would_have_been_seen() -> None:
-    said = tell(NotReproduced(SAME, 0.021))
+    said = text(NotReproduced(SAME, 0.021))
     assert "0.998 (0.991–1.005)" in said
-    assert "A change of 2.1 % or more would have been seen" in said
+    assert "A change of 2.1 % or more would have been detected" in said
     assert "longer runs" in said
 
 
 def test_equal_binaries_are_no_matter_of_longer_runs() -> None:
-    said = tell(NotReproduced(Interval(1.0, 1.0, 1.0), 0.0))
+    said = text(NotReproduced(Interval(1.0, 1.0, 1.0), 0.0))
     assert "good and bad are the same binary" in said
     assert "longer runs" not in said
 
 
 def test_not_reproduced_offers_the_older_range() -> None:
-    assert "the change is older: bisect run OLDER 0000000000" in tell(NotReproduced(SAME, 0.021))
+    assert "the change is older: bisect run OLDER 0000000000" in text(NotReproduced(SAME, 0.021))
 
 
 def test_ends_that_differ_the_other_way_are_not_said_to_be_alike() -> None:
-    said = tell(NotReproduced(Interval(1.05, 1.10, 1.15), 0.02))
+    said = text(NotReproduced(Interval(1.05, 1.10, 1.15), 0.02))
     assert "a rise of 10 %" in said and "swapped" in said
     assert "not shown to differ" not in said
 
@@ -135,16 +142,16 @@ def test_every_reason_has_a_sentence() -> None:
 
 
 def test_ends_that_were_not_both_measured_are_not_compared() -> None:
-    said = tell(Inconclusive((1, 2), (0.5, 0.5), Interval(0.0, 1.0, math.inf), Reason.BAD_UNMEASURABLE))
-    assert "How bad compares with good is not known." in said and "inf" not in said
+    said = text(Inconclusive((1, 2), (0.5, 0.5), Interval(0.0, 1.0, math.inf), Reason.BAD_UNMEASURABLE))
+    assert "The ratio of bad to good is not known." in said and "inf" not in said
 
 
-def test_where_an_end_was_not_measured_nobody_is_suspected() -> None:
+def test_without_a_measured_end_there_are_no_suspects() -> None:
     order = decide(Graph.line(9), [Skipped(9, 5.0)], Policy()).order
     assert isinstance(order, Inconclusive)
     assert sentences(order, commit_of, "qps") == (
         "Inconclusive: the bad end cannot be measured.",
-        "How bad compares with good is not known.",
+        "The ratio of bad to good is not known.",
         "No commit can be named.",
     )
 
@@ -166,7 +173,7 @@ def test_exit_status_of_every_verdict() -> None:
     assert [exit_status(verdict) for verdict in verdicts] == [0, 0, 1, 2]
 
 
-def test_what_is_left_open_is_told_beside_the_steps_and_is_no_success() -> None:
+def test_undecided_subranges_are_listed_and_are_no_success() -> None:
     step = Step(7, 0.96, DROP, (6,))
     stretch = Unsettled(8, 11, Inconclusive((9, 10, 11), (0.4, 0.3, 0.28), DROP, Reason.UNBUILDABLE))
     spent = Unsettled(11, 20, Inconclusive((), (), SAME, Reason.BUILDS_SPENT))
@@ -175,23 +182,23 @@ def test_what_is_left_open_is_told_beside_the_steps_and_is_no_success() -> None:
     assert exit_status(verdict) == 2
     why = f"a drop of 29 %, {ratio(DROP)}; {REASONS[Reason.UNBUILDABLE]}"
     assert sentences(verdict, commit_of, "qps")[2:] == (
-        "3 pieces of the range could not be searched to their ends, and may hold more:",
+        "3 subranges could not be searched completely and may contain more changes:",
         f"  after 0808080808, up to 1111111111: {why}; if it is one change, one of these 3, 98 % sure:",
         "      40 %  0909090909 (2021-10-13, “Change 9”)",
         "      30 %  1010101010 (2021-10-13, “Change 10”)",
         "      28 %  1111111111 (2021-10-13, “Change 11”)",
         "  after 1111111111, up to 2020202020: no change shown, 0.998 (0.991–1.005); the budget of builds is used up.",
         "  after 2020202020, up to 3030303030: not measured; the budget of builds is used up.",
-        "In the rest of it a change of 3.4 % or more would have been seen.",
-        "What would help: a recipe under which these commits build. Where the host was at fault: --retry-failed.",
+        "Elsewhere, a change of 3.4 % or more would have been detected.",
+        "What would help: a recipe with which these commits build; --retry-failed, if the host was the cause.",
     )
     assert exit_status(Several((), (), (spent,))) == 2
 
 
-def test_a_set_is_told_with_an_if_where_more_than_one_change_is_likely() -> None:
+def test_a_single_culprit_is_conditional_where_more_than_one_change_is_likely() -> None:
     one = Inconclusive((5, 6), (0.6, 0.38), DROP, Reason.BUILDS_SPENT, several=0.2)
-    assert "The culprit is one of these 2 commits, 98 % sure:" in tell(one)
-    more = tell(replace(one, several=0.9))
-    assert "More than one commit seems to be to blame." in more
-    assert "If one alone is to blame, it is one of these 2 commits, 98 % sure:" in more
+    assert "The culprit is one of these 2 commits, 98 % sure:" in text(one)
+    more = text(replace(one, several=0.9))
+    assert "Probably more than one commit made the difference." in more
+    assert "If it is a single commit, it is one of these 2 commits, 98 % sure:" in more
     assert "The culprit is" not in more

@@ -1,1 +1,1 @@
-"""A stored hunt, told: pure functions from records to text."""
+"""Reports of stored hunts and trials: pure functions from records to text."""

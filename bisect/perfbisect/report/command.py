@@ -1,4 +1,4 @@
-"""The commands that make a hunt anew, or go on with it."""
+"""The commands that repeat, resume and show a hunt."""
 
 import shlex
 from pathlib import Path
@@ -10,7 +10,7 @@ from perfbisect.store.connection import default_place
 
 
 def made_by(settings: Settings, history: Path) -> str:
-    """The `bisect run` that asks for the same; what is as by default is left out."""
+    """The `bisect run` that repeats a hunt; defaults are omitted."""
     policy, usual = settings.policy, Policy()
     direction = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
     words = [
@@ -31,8 +31,8 @@ def made_by(settings: Settings, history: Path) -> str:
         ("--workloads", settings.workloads_path, bool(settings.workloads_path)),
         ("--hosts", settings.hosts_path, bool(settings.hosts_path)),
     ]
-    for name, value, said in options:
-        words += [name, value] if said else []
+    for name, value, needed in options:
+        words += [name, value] if needed else []
     for arg in sorted(settings.overrides.keys() - set(TIMING)):
         words += ["--set", f"{arg}={settings.overrides[arg]}"]
     for path, weight in settings.suspects.items():
@@ -44,14 +44,19 @@ def made_by(settings: Settings, history: Path) -> str:
 
 
 def of_recipes(settings: Settings) -> list[str]:
-    """The options that say what is built and what is run."""
+    """The options that select what is built and what is run."""
     quick = settings.quick
     if quick is None:
         return ["--builder", settings.builder, "--workload", settings.workload]
     built = ["--builder", settings.builder] if quick.build is None else []
-    told = [("--build", command) for command in quick.build or ()]
-    told += [("--run", quick.run), ("--rate", quick.rate), ("--cost", quick.cost), ("--operations", quick.operations)]
-    return [*built, *(word for option, text in told if text for word in (option, text))]
+    options = [("--build", command) for command in quick.build or ()]
+    options += [
+        ("--run", quick.run),
+        ("--rate", quick.rate),
+        ("--cost", quick.cost),
+        ("--operations", quick.operations),
+    ]
+    return [*built, *(word for option, text in options if text for word in (option, text))]
 
 
 def go_on_with(hunt: int, history: Path) -> str:

@@ -1,4 +1,4 @@
-"""A comparison told as the field's tables are: a column for each build, a row for each workload, relative to the first."""
+"""The report of a comparison: a column for each build, a row for each workload, relative to the first build."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -13,7 +13,7 @@ from perfbisect.wording.text import metric_title, printable
 
 Paint = Callable[[str, str], str]  # text, "worse" or "better" or "" → text in that colour
 Cell = tuple[str, str]  # text, and "worse" or "better" or ""
-Row = tuple[Sequence[Cell], str]  # numbers, then what they are of
+Row = tuple[Sequence[Cell], str]  # numbers, and the name of the row
 
 
 def plain(text: str, _tone: str) -> str:
@@ -22,9 +22,9 @@ def plain(text: str, _tone: str) -> str:
 
 
 def as_object(trial: Trial) -> str:
-    """Everything that was found, as JSON."""
+    """The whole report as JSON."""
     rows = compared(trial, trial.asked.metric)
-    said = {
+    found = {
         "id": trial.name,
         "state": trial.state,
         "started": trial.started,
@@ -36,7 +36,7 @@ def as_object(trial: Trial) -> str:
         "workloads": rows,
         "groups": summaries(rows),
     }
-    return msgspec.json.format(msgspec.json.encode(said), indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
 
 
 def header(trial: Trial) -> Iterator[str]:
@@ -80,14 +80,16 @@ def lines(trial: Trial, paint: Paint = plain, *, counters: bool = False) -> Iter
         for row in rows:
             yield ""
             yield printable(f"{row.work}, relative to {asked.subjects[0].name}")
-            yield from grid(("base", *columns), [(list(relative(each)), name) for name, each in row.counters.items()])
-    if said := list(remarks(trial)):
+            yield from grid(
+                ("baseline", *columns), [(list(relative(each)), name) for name, each in row.counters.items()]
+            )
+    if texts := list(remarks(trial)):
         yield ""
-        yield from map(printable, said)
+        yield from map(printable, texts)
 
 
 def remarks(trial: Trial) -> Iterator[str]:
-    """What is missing from the table, and why; and what is the same."""
+    """What is missing from the table, and why; and which builds are the same binary."""
     subjects, works = trial.asked.subjects, trial.asked.works
     yield from (f"{each.name} was not measured: {each.trouble}" for each in subjects if each.trouble)
     for skip in trial.skips:
@@ -98,7 +100,7 @@ def remarks(trial: Trial) -> Iterator[str]:
 
 
 def named(subject: Subject) -> str:
-    """A build as people know it."""
+    """A build with its version and path."""
     version = f" ({subject.version})" if subject.version and subject.version not in subject.name else ""
     return printable(f"{subject.name}{version}" + (f" = {subject.path}" if subject.path else ""))
 
@@ -118,14 +120,14 @@ def label(summary: Summary, columns: Sequence[str]) -> str:
 
 
 def relative(counted: tuple[float | None, ...]) -> Iterator[Cell]:
-    """A counter of the base, and of the others relative to that."""
-    base, *others = counted
-    yield figure(base), ""
+    """A counter of the baseline, and of the others relative to it."""
+    baseline, *others = counted
+    yield figure(baseline), ""
     yield from ((MISSING if other is None else f"{other:.2f}", "") for other in others)
 
 
 def same(subjects: Sequence[Subject]) -> list[list[str]]:
-    """The names of those that are one and the same binary."""
+    """The names of builds that are the same binary."""
     alike: dict[str, list[str]] = {}
     for subject in subjects:
         if subject.binary:
@@ -134,10 +136,10 @@ def same(subjects: Sequence[Subject]) -> list[list[str]]:
 
 
 def grid(head: Sequence[str], rows: Iterable[Row], paint: Paint = plain) -> Iterator[str]:
-    """Numbers that end together, and behind them what they are of."""
+    """Right-aligned numbers, and behind them the name of their row."""
     body = list(rows)
     wide = [max(map(cell_len, (title, *(row[place][0] for row, _ in body if row)))) for place, title in enumerate(head)]
     yield GAP.join(aligned(title, width, right=True) for title, width in zip(head, wide, strict=True))
     for row, name in body:
-        cells = (paint(aligned(text, width, right=True), said) for (text, said), width in zip(row, wide, strict=False))
+        cells = (paint(aligned(text, width, right=True), tone) for (text, tone), width in zip(row, wide, strict=False))
         yield GAP.join([*cells, printable(name)]).rstrip()

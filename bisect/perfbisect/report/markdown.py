@@ -1,4 +1,4 @@
-"""A hunt told as Markdown, to be pasted into an issue."""
+"""The report of a hunt as Markdown, to be pasted into an issue."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -22,8 +22,7 @@ def summary(story: Story) -> Iterator[str]:
     hunt, settings = story.hunt, story.settings
     yield f"## {escape(f'{settings.builder} {settings.workload}: {settings.good}..{settings.bad}')}"
     yield ""
-    told = story.verdict or so_far(story)
-    for sentence in told:
+    for sentence in story.verdict or so_far(story):
         yield f"- {escape(sentence.strip())}" if sentence.startswith("  ") else f"{escape(sentence)}  "
     yield ""
     yield f"- range: {extent(story)}"
@@ -37,7 +36,7 @@ def summary(story: Story) -> Iterator[str]:
 
 
 def proof(story: Story) -> Iterator[str]:
-    """Why each culprit is slower."""
+    """Why each named commit is slower."""
     for case in story.cases:
         yield ""
         yield f"### Why {case.commit.short}"
@@ -52,7 +51,7 @@ def proof(story: Story) -> Iterator[str]:
 
 
 def details(story: Story) -> Iterator[str]:
-    """Candidates, warnings and the command, folded away."""
+    """The candidates, collapsed; warnings; the command that repeats the hunt."""
     if not story.verdict and story.suspects:
         yield ""
         yield "### Most probable so far"

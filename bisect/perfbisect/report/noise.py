@@ -1,4 +1,4 @@
-"""An A/A told: how a build varies on a host, and what that allows to see."""
+"""The report of an A/A: how a build varies on a host, and what size of change that allows to detect."""
 
 from collections.abc import Iterator
 from statistics import median
@@ -13,8 +13,8 @@ from perfbisect.wording.table import table
 
 
 def as_object(trial: Trial, found: Noise | None) -> str:
-    """What was learnt, as JSON; ``found`` is None where there are too few runs."""
-    said = {
+    """The report as JSON; ``found`` is None where there are too few runs."""
+    report = {
         "id": trial.name,
         "state": trial.state,
         "failure": trial.failure,
@@ -24,15 +24,15 @@ def as_object(trial: Trial, found: Noise | None) -> str:
         "advice": advice(trial, found) if found else None,
         "detectable": list(rows(trial, found)) if found else [],
     }
-    return msgspec.json.format(msgspec.json.encode(said), indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
 
 
 def lines(trial: Trial, found: Noise) -> Iterator[str]:
-    """What was learnt, as text."""
+    """The report as text."""
     asked, [work], [subject] = trial.asked, trial.asked.works, trial.asked.subjects
-    wild = f", {count(found.wild, 'accident')} left out" if found.wild else ""
+    wild = f", {count(found.wild, 'outlier')} left out" if found.wild else ""
     groups = "visit" if found.shared else "round"
-    seconds = median(run.facts.seconds for run in trial.runs)  # a command takes as long as it does
+    seconds = median(run.facts.seconds for run in trial.runs)  # of a command: not known beforehand
     yield (
         f"{asked.builder} {work.name} on {asked.host}, {subject.name}: "
         f"{count(found.visits, groups)}, {count(found.runs, 'run')} of {seconds:.3g} s{wild}"
@@ -40,12 +40,14 @@ def lines(trial: Trial, found: Noise) -> Iterator[str]:
     yield ""
     unknown = "not known from one visit, or from one run in each"
     yield f"  between {groups}s  {unknown if found.between is None else percent(found.between)}" + (
-        "" if found.shared or found.between is None else "   drift of the machine; a hunt's turns cancel most of it"
+        ""
+        if found.shared or found.between is None
+        else "   drift of the host; a hunt's alternating runs cancel most of it"
     )
     yield f"  within {groups}s   {MISSING if found.within is None else percent(found.within)}"
     yield f"  of one run      {percent(found.run)}   ({percent(found.low)} to {percent(found.high)})"
     yield ""
-    yield "Smallest drop that is seen (95 % sure, in 4 cases of 5)"
+    yield "Smallest detectable drop (95 % sure, in 4 cases of 5)"
     head = ("runs per side", "visits", "time", "drop")
     body = [(str(row.runs), str(row.visits), duration(row.seconds), percent(row.drop)) for row in rows(trial, found)]
     yield from (f"  {line}" for line in table(head, body, right=head))

@@ -1,4 +1,4 @@
-"""A hunt told as text for a terminal."""
+"""The report of a hunt as text for a terminal."""
 
 from collections.abc import Iterator
 from textwrap import wrap
@@ -21,7 +21,7 @@ def render(story: Story, width: int | None = None) -> str:
 
 
 def header(story: Story) -> Iterator[str]:
-    """What was hunted, where and when."""
+    """The range, the recipes and the hosts."""
     hunt, settings = story.hunt, story.settings
     yield f"Hunt {hunt.id}, {moment(hunt.started)}: {hunt.state}"
     yield f"  range     {settings.good}..{settings.bad} of {settings.repository}: {extent(story)}"
@@ -50,7 +50,7 @@ def machines(story: Story) -> Iterator[str]:
 
 
 def verdict(story: Story) -> Iterator[str]:
-    """The verdict's sentences and the culprit in full; or how far the hunt has come."""
+    """The verdict, with the named commits in full; or the state of an unfinished hunt."""
     yield from story.verdict or so_far(story)
     for case in story.cases:
         yield ""
@@ -64,14 +64,14 @@ def so_far(story: Story) -> Iterator[str]:
     """What is known before there is a verdict."""
     yield "There is no verdict yet."
     if story.hunt.failure:
-        yield printable(f"Its last session has failed: {story.hunt.failure}")
+        yield printable(f"The last session failed: {story.hunt.failure}")
     if story.effect is not None:
         metric = metric_title(story.settings.metric)
         yield f"{metric} of bad is {ratio(story.effect)} of that of good."
 
 
 def because(case: Case) -> Iterator[str]:
-    """Why it is slower, with the counters of both side by side."""
+    """Why a commit is slower, with its counters beside those of its parents."""
     yield f"Why {case.commit.short}: {case.why}"
     if rows := cells.counters(case):
         yield ""
@@ -81,7 +81,7 @@ def because(case: Case) -> Iterator[str]:
 
 
 def suspects(story: Story, inner: int) -> Iterator[str]:
-    """Who may be the culprit, while a hunt is unfinished; a verdict lists its own."""
+    """The suspects of an unfinished hunt; a verdict lists its own."""
     if story.verdict or not story.suspects:
         return
     yield "Most probable so far"
@@ -92,7 +92,7 @@ def suspects(story: Story, inner: int) -> Iterator[str]:
 
 
 def candidates(story: Story, inner: int) -> Iterator[str]:
-    """Everything that time was spent on, oldest first."""
+    """Everything that was built, measured or skipped, oldest first."""
     if not story.candidates:
         return
     head = cells.candidates_head(story)
@@ -103,7 +103,7 @@ def candidates(story: Story, inner: int) -> Iterator[str]:
 
 
 def warnings(story: Story) -> Iterator[str]:
-    """What was noticed."""
+    """The warnings, each with its advice."""
     if story.warnings:
         yield "Warnings"
     for text, advice in story.warnings.items():
@@ -113,11 +113,11 @@ def warnings(story: Story) -> Iterator[str]:
 
 
 def ending(story: Story) -> Iterator[str]:
-    """What it cost, and the commands."""
+    """The costs, and the commands to repeat and to resume."""
     yield f"Cost: {spent(story)}."
-    yield f"To repeat it:  {story.again}"
+    yield f"To repeat:  {story.again}"
     if not story.verdict or story.suspects:
-        yield f"To go on:      {story.go_on}"
+        yield f"To resume:  {story.go_on}"
 
 
 def spent(story: Story) -> str:

@@ -1,4 +1,4 @@
-"""How long a hunt will still take: the bits of belief still missing, at the price that bits have had so far."""
+"""The time left of a hunt: the bits of belief that are missing, at the cost of the bits gained so far."""
 
 from dataclasses import dataclass
 
@@ -29,13 +29,13 @@ def bits(belief: Belief) -> float:
 
 
 def within(belief: Belief, mass: float) -> int:
-    """The smallest number of candidates that hold ``mass`` of the probability together."""
+    """The smallest number of candidates whose probabilities sum up to ``mass``."""
     together = np.cumsum(np.sort(belief.culprit)[::-1])
     return min(len(together), int(np.searchsorted(together, mass * together[-1])) + 1)
 
 
 def remaining(missing: float, pace: Pace, confirming: bool) -> float:
-    """Minutes until a verdict, ``missing`` bits from now; ``confirming`` when the last comparison is under way."""
+    """Minutes until a verdict, ``missing`` bits from now; ``confirming`` during the last comparison."""
     guess = pace.build + RUNS_PER_BIT * pace.run
     per_bit = (pace.searching + PRIOR_BITS * guess) / (max(0.0, pace.gained) + PRIOR_BITS)
     proof = CONFIRMING * pace.run * (0.5 if confirming else 1.0)

@@ -1,6 +1,6 @@
 """The live view: redraws the screen once a second, and leaves the last picture behind.
 
-``python -m perfbisect.ui.live`` plays a made-up hunt.
+``python -m perfbisect.ui.live`` plays an invented hunt.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""A made-up hunt, so that the views can be looked at and tested without building anything."""
+"""An invented hunt, so that the views can be looked at and tested without building anything."""
 
 import argparse
 import hashlib
@@ -48,7 +48,7 @@ HOST = HostFacts("local", "a processor", 2, 8192, "6.1.0", "gcc 12.2")
 
 @dataclass
 class Story:
-    """A made-up range in which one commit halves the rate, and the clock of its hunt."""
+    """An invented range in which one commit halves the rate, and the clock of its hunt."""
 
     size: int = 60
     culprit: int = 37
@@ -103,7 +103,7 @@ class Story:
         yield self.at, HuntEnded(Found(step))
 
     def next(self) -> int | None:
-        """The candidate that halves what is left, or one beside it; None when nothing is left to test."""
+        """The untested candidate nearest to the middle of what is left; None when all are tested."""
         untried = [c for c in range(self.low + 1, self.high) if c not in self.built]
         return min(untried, key=lambda c: abs(2 * c - self.low - self.high), default=None)
 
@@ -157,28 +157,30 @@ class Story:
 
 
 def main() -> None:
-    """Play the story in a few seconds on the view that suits standard output, or on the one asked for."""
-    parser = argparse.ArgumentParser(description="Play a made-up hunt.")
+    """Play the story in a few seconds on the view that suits standard output, or on the requested one."""
+    parser = argparse.ArgumentParser(description="Play an invented hunt.")
     parser.add_argument("--seconds", type=float, default=12.0, help="how long it takes to play")
     parser.add_argument("--candidates", type=int, default=60, help="size of the range")
     parser.add_argument("--until", type=float, default=1.0, help="fraction of the story to play")
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--plain", action="store_true")
-    kind.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--plain", action="store_true")
+    form.add_argument("--json", action="store_true")
+    options = parser.parse_args()
 
-    size, seconds = max(4, asked.candidates), float(asked.seconds)
-    told = list(Story(size=size, culprit=size * 5 // 8, broken=frozenset({(size - 1) // 2, size * 11 // 16})).events())
-    told = told[: max(1, int(len(told) * asked.until))]
-    length = told[-1][0] - BEGAN
+    size, seconds = max(4, options.candidates), float(options.seconds)
+    events = list(
+        Story(size=size, culprit=size * 5 // 8, broken=frozenset({(size - 1) // 2, size * 11 // 16})).events()
+    )
+    events = events[: max(1, int(len(events) * options.until))]
+    length = events[-1][0] - BEGAN
     start = time.monotonic()
 
     def story_time() -> float:
-        """The clock of the story, which runs faster than ours."""
+        """The clock of the story, which runs faster than the real one."""
         return BEGAN + min(length, (time.monotonic() - start) * length / seconds)
 
-    with suppress(KeyboardInterrupt), closing(screen(asked.plain, asked.json, story_time)) as view:
-        for at, event in told:
+    with suppress(KeyboardInterrupt), closing(screen(options.plain, options.json, story_time)) as view:
+        for at, event in events:
             time.sleep(max(0.0, (at - story_time()) * seconds / length))
             view.show(event, at)
 

@@ -1,4 +1,4 @@
-"""The whole picture of a hunt as lines of text: a pure function of the view, the size and the clock."""
+"""The screen of a hunt as lines of text: a pure function of the view, the size and the clock."""
 
 import textwrap
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ WARNINGS = 5
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Lines that belong together; the higher ``worth``, the longer they stay on a terminal that gets shorter."""
+    """Lines that belong together; sections of low ``priority`` lose their lines first where the terminal is short."""
 
     lines: list[Text]
-    worth: int
+    priority: int
 
 
 def lines(view: View, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[Text]:
@@ -66,7 +66,7 @@ def share_out(around: list[Section], rows: int, height: int | None) -> tuple[int
     least = min(ENOUGH, rows, height // 2)
     if fixed + gaps + least <= height:
         return height - fixed - gaps, True
-    for section in sorted(around, key=lambda section: section.worth):
+    for section in sorted(around, key=lambda section: section.priority):
         while section.lines and fixed > height - least:
             section.lines.pop()
             fixed -= 1
@@ -74,7 +74,7 @@ def share_out(around: list[Section], rows: int, height: int | None) -> tuple[int
 
 
 def header(view: View, room: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """What is hunted, how long it has taken and will take; what it has cost."""
+    """What is hunted, its time and estimated time left; the range and the costs."""
     if view.hunt is None:
         return [Text("preparing the hunt")]
     hunt, until = view.hunt, view.ended or now
@@ -82,7 +82,7 @@ def header(view: View, room: int, now: float, glyphs: Glyphs) -> list[Text]:
     left = minutes_left(view, now)
     if view.state.verdict is None:
         time.append(f"{estimate(left)} left" if left is not None else "estimating")
-    asked = f"{printable(hunt.good)} {glyphs.arrow} {printable(hunt.bad)}"
+    ends = f"{printable(hunt.good)} {glyphs.arrow} {printable(hunt.bad)}"
     size = [count(hunt.commits, "commit"), count(hunt.choices, "candidate")]
     size += [count(hunt.merges, "merge")] if hunt.merges else []
     skipped = sum(row.skip is not None for row in view.rows.values())
@@ -91,12 +91,12 @@ def header(view: View, room: int, now: float, glyphs: Glyphs) -> list[Text]:
     what = [hunt.builder, hunt.workload, ", ".join(facts.name for facts in hunt.hosts), f"hunt {hunt.hunt}"]
     return [
         both_ends(what, time, room, glyphs, "bold", ""),
-        both_ends([asked, *size], cost, room, glyphs, "dim", "dim"),
+        both_ends([ends, *size], cost, room, glyphs, "dim", "dim"),
     ]
 
 
 def both_ends(left: list[str], right: list[str], room: int, glyphs: Glyphs, begin: str, end: str) -> Text:
-    """One line with facts at both ends; those at the left give way."""
+    """One line with facts at both ends; the left ones are left out first."""
     behind = facts(right, room, glyphs)
     before = facts(left, room - cell_len(behind) - 2, glyphs)
     return Text.assemble((before, begin), " " * (room - cell_len(before) - cell_len(behind)), (behind, end))
@@ -146,24 +146,24 @@ def build_title(view: View, build: Building) -> Text:
 
 
 def build_line(view: View, build: Building, room: int, now: float, glyphs: Glyphs) -> Text:
-    """How far the build is."""
+    """The progress of the build."""
     row = view.rows.get(build.candidate)
     if build.finished and row is not None and row.builds:
         latest = row.builds[-1]
-        said = ["an earlier build is used again"] if latest.reused else [f"in {duration(latest.seconds)}"]
-        said += [f"ccache {share(latest.hit_rate)}"] if latest.hit_rate is not None and not latest.reused else []
+        parts = ["an earlier build is used again"] if latest.reused else [f"in {duration(latest.seconds)}"]
+        parts += [f"ccache {share(latest.hit_rate)}"] if latest.hit_rate is not None and not latest.reused else []
         fraction = 1.0
     else:
         steps = f"{build.done:,} of {build.total:,}" if build.total else ""
         fraction = build.done / build.total if build.total else 0.0
-        said = [part for part in (steps, build.stage, clock(now - build.since)) if part]
-    behind = f"  {f' {glyphs.dot} '.join(said)}"
+        parts = [part for part in (steps, build.stage, clock(now - build.since)) if part]
+    behind = f"  {f' {glyphs.dot} '.join(parts)}"
     done, todo = bar(fraction, max(5, min(60, room - 36)), glyphs)
     return Text.assemble((done, "cyan"), (todo, "dim"), behind)
 
 
 def run_title(view: View, run: Running, glyphs: Glyphs) -> Text:
-    """Which run of which commit, and what for."""
+    """Which run of which commit, and its purpose."""
     commit = view.commit(run.candidate)
     which = f"run {run.number} of {run.of} {glyphs.dot} {PURPOSES[run.purpose]}  "
     return Text.assemble(which, (commit.short, "bold"), "  ", commit.subject)
@@ -176,20 +176,20 @@ def run_line(view: View, run: Running, room: int, now: float, glyphs: Glyphs) ->
         passed = run.seconds if run.finished else min(run.seconds, passed)
     row = view.rows.get(run.candidate)
     if run.finished and row is not None and row.runs:
-        said = f"{figure(shown(row.runs[-1], view.metric))} {unit(view.metric)}"
+        parts = f"{figure(shown(row.runs[-1], view.metric))} {unit(view.metric)}"
     elif run.samples:
-        said = f"{figure(run.samples[-1])} QPS"
+        parts = f"{figure(run.samples[-1])} QPS"
     else:
-        said = "running" if not run.seconds else "warming up" if passed < run.seconds else "finishing"
+        parts = "running" if not run.seconds else "warming up" if passed < run.seconds else "finishing"
     of = f" of {run.seconds:.0f}" if run.seconds else ""
-    behind = f"{said} {glyphs.dot} {passed:.0f}{of} s"
+    behind = f"{parts} {glyphs.dot} {passed:.0f}{of} s"
     size = max(5, min(60, room - 36))
     drawn = sparkline(run.samples, view.top, size, glyphs)
     return Text.assemble((drawn, "cyan"), (" " * (size - len(drawn))), "  ", behind)
 
 
 def belief(view: View, room: int, glyphs: Glyphs) -> list[Text]:
-    """Who leads and how sure that is, how the ends differ, how noisy runs are."""
+    """The leader and its probability, how the ends differ, how noisy the runs are."""
     known = view.state.belief
     if known is None or view.hunt is None:
         return []
@@ -198,18 +198,18 @@ def belief(view: View, room: int, glyphs: Glyphs) -> list[Text]:
         candidate, share = view.leader
         commit = view.commit(candidate)
         first = Text.assemble("leading  ", (f"{commit.short}  {chance(share)}", "bold"), "  ", commit.subject)
-    said = []
+    parts = []
     if np.isfinite(known.effect.high) and view.ratios:
-        said.append(f"bad is {ratio(known.effect)} of good")
+        parts.append(f"bad is {ratio(known.effect)} of good")
     if known.change < 0.95:
-        said.append(f"{chance(known.change)} that they differ")
-    said += [f"noise {percent(known.noise)}", f"95 % within {count(within(known, 0.95), 'candidate')}"]
-    second = Text(facts(said, room, glyphs), "dim")
+        parts.append(f"{chance(known.change)} that they differ")
+    parts += [f"noise {percent(known.noise)}", f"95 % within {count(within(known, 0.95), 'candidate')}"]
+    second = Text(facts(parts, room, glyphs), "dim")
     return [second] if view.state.verdict else [first, second]
 
 
 def warnings(view: View, room: int, whole: bool) -> list[Text]:
-    """What should be known of the host; the latest ones if there are many."""
+    """The warnings; the latest ones if there are many."""
     texts = [advised(text, advice) for text, advice in view.state.warnings.items()]
     texts += [printable(text) for text in (view.state.belief.warnings if view.state.belief is not None else ())]
     texts = texts if whole else texts[-WARNINGS:]
@@ -220,8 +220,8 @@ def verdict(view: View, room: int) -> list[Text]:
     """The verdict in sentences."""
     if view.state.verdict is None or view.hunt is None:
         return []
-    said = sentences(view.state.verdict, view.commit, view.hunt.metric)
-    lines = [(line, place == 0) for place, text in enumerate(said) for line in folded(text, room, indent(text), 9)]
+    parts = sentences(view.state.verdict, view.commit, view.hunt.metric)
+    lines = [(line, place == 0) for place, text in enumerate(parts) for line in folded(text, room, indent(text), 9)]
     hint = (Text(line, "dim") for line in folded(view.report_hint, room, "", 9))
     return [*(Text(line, "bold" if first else "") for line, first in lines), *hint]
 

@@ -6,7 +6,7 @@ from perfbisect.errors import EnvironmentFailure
 
 
 def put(text: str, stream: TextIO) -> None:
-    """Write lines at once. Raises BrokenPipeError when nobody reads any more, EnvironmentFailure for any other reason."""
+    """Write lines at once. Raises BrokenPipeError when the reader has gone, EnvironmentFailure for any other reason."""
     try:
         print(text, end="" if text.endswith("\n") else "\n", file=stream, flush=True)
     except BrokenPipeError:

@@ -27,20 +27,20 @@ PURPOSES = {Purpose.ENDS: "the ends", Purpose.SEARCH: "search", Purpose.CONFIRM:
 
 CLASSIFICATIONS = {Classification.BASELINE: "good", Classification.UNCLEAR: "unclear"}
 
-LISTED = 10  # candidates of an inconclusive hunt that are listed before the rest is summed up
-LIKELY = 0.5  # probability of more than one change from which a culprit is spoken of with an "if"
+LISTED = 10  # candidates of an inconclusive hunt that are listed; the others are summed up
+LIKELY = 0.5  # from this probability of more than one change on, a single culprit is named with an "if" only
 
 REASONS = {
-    Reason.UNBUILDABLE: "the commits between them do not build or run",
-    Reason.NOT_CONFIRMED: "runs side by side did not confirm the commit that the search pointed to",
-    Reason.TOO_NOISY: "not enough runs could tell",
+    Reason.UNBUILDABLE: "the commits that would separate the candidates do not build or run",
+    Reason.NOT_CONFIRMED: "runs in turns did not confirm the commit that the search suggested",
+    Reason.TOO_NOISY: "the runs vary too much to decide",
     Reason.BY_CHANCE: "the ends may differ by chance; if they do not, the culprit is known",
-    Reason.LAYOUT_TIE: "neighbouring builds differ no more than a change of code layout would make them differ",
+    Reason.LAYOUT_TIE: "neighbouring builds differ by no more than code layout alone can cause",
     Reason.BRANCH_POINT_UNKNOWN: (
-        "it depends on a branch that began before good, and whether that was as fast as good is not known"
+        "it depends on a branch older than good, and it is not known whether its branch point is as fast as good"
     ),
     Reason.NOT_IN_BAD: (
-        "bad does not contain the change that separates it from good: it began at a commit that differs from good as much"
+        "bad does not contain the change that separates it from good: its branch point differs from good as much"
     ),
     Reason.GOOD_UNMEASURABLE: "the good end cannot be measured",
     Reason.BAD_UNMEASURABLE: "the bad end cannot be measured",
@@ -53,15 +53,13 @@ REASONS = {
 HELP = {
     Reason.TOO_NOISY: "What would help: longer runs (--time), a quieter host, or a metric that varies less (instructions/o).",
     Reason.NOT_CONFIRMED: "What would help: longer runs (--time) or a quieter host.",
-    Reason.BY_CHANCE: "What would help: longer runs (--time), or another variant, in which chance lays the code out anew.",
-    Reason.LAYOUT_TIE: "What would help: another compiler or variant, which lays the code out anew; runs do not.",
+    Reason.BY_CHANCE: "What would help: longer runs (--time), or another variant, which changes the code layout.",
+    Reason.LAYOUT_TIE: "What would help: another compiler or variant, which changes the code layout; more runs do not help.",
     Reason.UNBUILDABLE: (
-        "What would help: a recipe under which these commits build. Where the host was at fault: --retry-failed."
+        "What would help: a recipe with which these commits build; --retry-failed, if the host was the cause."
     ),
-    Reason.BRANCH_POINT_UNKNOWN: (
-        "What would help: a recipe under which the commit that the branch began at builds, or a larger budget."
-    ),
-    Reason.NOT_IN_BAD: "To find what makes the difference, hunt between the commit that bad is built on and good.",
+    Reason.BRANCH_POINT_UNKNOWN: "What would help: a recipe with which the branch point builds, or a larger budget.",
+    Reason.NOT_IN_BAD: "To find the change, hunt between the branch point of bad and good.",
 }
 
 
@@ -71,7 +69,7 @@ def classification_name(what: Classification) -> str:
 
 
 def exit_status(verdict: Verdict) -> int:
-    """0 a culprit is named, 1 there is nothing to find on this host, 2 something of the range could not be settled."""
+    """0: a culprit is named. 1: nothing was found on this host. 2: part of the range is undecided."""
     match verdict:
         case Found():
             return 0
@@ -84,7 +82,7 @@ def exit_status(verdict: Verdict) -> int:
 
 
 def sentences(verdict: Verdict, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
-    """What the verdict says, one sentence or list entry an element; entries of lists begin with two spaces.
+    """The verdict, one sentence or list entry an element; list entries begin with two spaces.
 
     ``commit_of`` gives the commit of a candidate, ``metric`` is the name of what was measured ("qps", "cpu/o", …).
     """
@@ -100,7 +98,7 @@ def sentences(verdict: Verdict, commit_of: CommitOf, metric: str) -> tuple[str, 
 
 
 def found(step: Step, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
-    """The culprit, what it did, and what it was compared with."""
+    """The culprit, its effect, and its proof."""
     return (
         f"The culprit is {cited(commit_of(step.candidate))}: {chance(step.probability)} sure.",
         f"{metric_title(metric)} after it is {ratio(step.ratio)} of what it was before it: {change(step.ratio.middle)}.",
@@ -111,7 +109,7 @@ def found(step: Step, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
 
 
 def elsewhere(effects: Sequence[Effect]) -> tuple[str, ...]:
-    """What the change comes to on each class of hosts, if they are of several."""
+    """The effect on each host class, if there are several."""
     return tuple(
         f"  On {effect.host_class}: {ratio(effect.ratio)}, {change(effect.ratio.middle)}{', bad against good' * effect.ends}."
         for effect in effects
@@ -119,35 +117,37 @@ def elsewhere(effects: Sequence[Effect]) -> tuple[str, ...]:
 
 
 def prior(step: Step) -> tuple[str, ...]:
-    """With which weight it began, if that was not an ordinary one."""
+    """Its prior weight, if that was not the usual one."""
     if step.prior == 1.0:
         return ()
-    return (f"Prior: by the paths it touches it began {step.prior:g} times as likely as an ordinary commit.",)
+    return (
+        f"Its prior probability was {step.prior:g} times that of an ordinary commit, because of the paths it touches.",
+    )
 
 
 def several(verdict: Several, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
-    """Every change, oldest first; improvements apart; what is left open."""
+    """Every change, oldest first; improvements; what is undecided."""
     steps, improvements, unsettled = verdict.steps, verdict.improvements, verdict.unsettled
     many = f"{len(steps)} changes" if len(steps) != 1 else "One change"
-    apart = "One improvement" if len(improvements) == 1 else f"{len(improvements)} improvements"
+    better = "One improvement" if len(improvements) == 1 else f"{len(improvements)} improvements"
     lines = [f"{many} of {metric_title(metric)} in the range, oldest first:"] if steps else []
     if not steps:
         lines.append(f"No change of {metric_title(metric)} for the worse was found in the range.")
     lines += entries(steps, commit_of)
     if improvements:
-        lines += [f"{apart} besides, for which nobody is to blame:", *entries(improvements, commit_of)]
+        lines += [f"{better}:", *entries(improvements, commit_of)]
     if unsettled:
-        pieces, end = ("One piece", "its end") if len(unsettled) == 1 else (f"{len(unsettled)} pieces", "their ends")
-        lines.append(f"{pieces} of the range could not be searched to {end}, and may hold more:")
+        parts = "One subrange" if len(unsettled) == 1 else f"{len(unsettled)} subranges"
+        lines.append(f"{parts} could not be searched completely and may contain more changes:")
         lines += [line for one in unsettled for line in left_open(one, commit_of, metric)]
     if verdict.detectable:
-        lines.append(f"In the rest of it a change of {percent(verdict.detectable)} or more would have been seen.")
+        lines.append(f"Elsewhere, a change of {percent(verdict.detectable)} or more would have been detected.")
     reasons = dict.fromkeys(one.known.reason for one in unsettled)
     return (*lines, *(HELP[reason] for reason in reasons if reason in HELP))
 
 
 def left_open(one: Unsettled, commit_of: CommitOf, metric: str) -> list[str]:
-    """What is known of a piece that could not be searched to its end: a line, and one for each suspect."""
+    """What is known of a subrange whose search did not end: a line, and one for each suspect."""
     known = one.known
     if not math.isfinite(known.ratio.high):
         ends = "not measured"
@@ -155,19 +155,19 @@ def left_open(one: Unsettled, commit_of: CommitOf, metric: str) -> list[str]:
         ends = f"no change shown, {ratio(known.ratio)}"
     else:
         ends = f"{change(known.ratio.middle)}, {ratio(known.ratio)}"
-    piece = f"  after {commit_of(one.good).short}, up to {commit_of(one.bad).short}: {ends};"
+    part = f"  after {commit_of(one.good).short}, up to {commit_of(one.bad).short}: {ends};"
     if not known.candidates:
-        return [f"{piece} {why(known, metric)}."]
+        return [f"{part} {why(known, metric)}."]
     one_of = "this commit" if len(known.candidates) == 1 else f"one of these {len(known.candidates)}"
     sure = f"if it is one change, {one_of}, {chance(sum(known.probabilities))} sure"
     return [
-        f"{piece} {why(known, metric)}; {sure}:",
+        f"{part} {why(known, metric)}; {sure}:",
         *(f"  {line}" for line in listing(known, commit_of)),
     ]
 
 
 def listing(known: Inconclusive, commit_of: CommitOf) -> list[str]:
-    """The suspects of a set, a line each; the least probable ones of many together."""
+    """The suspects, a line each; the least probable of many in one line."""
     pairs = list(zip(known.candidates, known.probabilities, strict=True))
     lines = [f"  {chance(p):>6}  {cited(commit_of(candidate))}" for candidate, p in pairs[:LISTED]]
     if rest := pairs[LISTED:]:
@@ -185,7 +185,7 @@ def entries(steps: Sequence[Step], commit_of: CommitOf) -> list[str]:
 
 
 def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
-    """That the ends are alike, how alike, and what to try; or that they differ in another way than was hunted."""
+    """That the ends do not differ, or not in the requested way; and what to try."""
     if verdict.ratio.low == verdict.ratio.high:  # nothing was measured
         return (
             "Not reproduced: good and bad are the same binary, or differ in nothing that the recipe builds.",
@@ -195,36 +195,36 @@ def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> 
     if not verdict.ratio.low <= 1 <= verdict.ratio.high:
         return (
             f"Not reproduced: {ends}, {change(verdict.ratio.middle)}.",
-            "That is no change of the direction and size that were hunted (--direction, --min-effect), or no more than",
-            "code placement alone may make two builds differ.",
+            "This is not a change of the requested direction and size (--direction, --min-effect), or no more than code",
+            "layout alone can cause.",
             "If good and bad were swapped, put the older revision first; to hunt this change, use --direction any.",
         )
     return (
         f"Not reproduced: on this host the two ends are not shown to differ in {metric_title(metric)}.",
         f"{ends}.",
         *elsewhere(verdict.effects),
-        f"A change of {percent(verdict.detectable)} or more would have been seen.",
-        "To see smaller ones, use longer runs; or try another host, or another metric.",
-        f"If good is slow already, the change is older: bisect run OLDER {commit_of(0).short}, with a fast OLDER.",
+        f"A change of {percent(verdict.detectable)} or more would have been detected.",
+        "To detect smaller changes, use longer runs, another host or another metric.",
+        f"If good is slow already, the change is older: bisect run OLDER {commit_of(0).short}, where OLDER is fast.",
     )
 
 
 def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
-    """The set that holds the culprit, and why it could not be made smaller."""
+    """The set that contains the culprit, and why it could not be made smaller."""
     size = len(verdict.candidates)
     many = "this commit" if size == 1 else f"one of these {size} commits"
     sure = f"{many}, {chance(sum(verdict.probabilities))} sure:"
     who = [f"The culprit is {sure}"]
     if verdict.several > LIKELY:
         who = [
-            "More than one commit seems to be to blame.",
-            f"If one alone is to blame, it is {sure}",
+            "Probably more than one commit made the difference.",
+            f"If it is a single commit, it is {sure}",
         ]
     known = math.isfinite(verdict.ratio.high)
     ends = f"{metric_title(metric)} of bad is {ratio(verdict.ratio)} of that of good: {change(verdict.ratio.middle)}."
     return (
         f"Inconclusive: {why(verdict, metric)}.",
-        ends if known else "How bad compares with good is not known.",
+        ends if known else "The ratio of bad to good is not known.",
         *elsewhere(verdict.effects),
         *(who if size else ["No commit can be named."]),
         *listing(verdict, commit_of),
@@ -262,5 +262,7 @@ def proof(step: Step, commit_of: CommitOf) -> str:
         against.append(f"{listed(real)}, {'its parent' if len(real) == 1 else 'its parents'}")
     if others:
         who = "its nearest tested ancestor" if len(others) == 1 else "its nearest tested ancestors"
-        against.append(f"{listed(others)}, {who} in place of {'a parent' if real else 'parents'} without a measurement")
+        against.append(
+            f"{listed(others)}, {who} in place of {'a parent' if real else 'parents'} that could not be measured"
+        )
     return f"Proven against {', and '.join(against)}, with runs taken in turns."

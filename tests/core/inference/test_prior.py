@@ -1,16 +1,13 @@
 """What the user suspects helps, and never decides."""
 
-import math
-
 import pytest
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Found, Interval, Step
+from perfbisect.core.domain.orders import Found
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.prior import BOUND, bounded, suspected
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
-from perfbisect.wording.verdicts import prior
 
 COMMITS = [f"c{i}" for i in range(41)]
 QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)
@@ -41,10 +38,3 @@ def test_a_right_suspicion_saves_and_a_wrong_one_does_not_mislead() -> None:
         assert outcome.verdict.step.prior == (4.0 if "c17" in suspects else 1.0)
         builds[suspects] = outcome.builds
     assert builds["c17", "c31"] <= builds[()]
-
-
-def test_the_verdict_tells_of_it() -> None:
-    step = Step(7, 0.97, Interval(0.7, 0.8, 0.9), (6,))
-    assert prior(step) == ()
-    assert "4 times as likely" in prior(Step(7, 0.97, step.ratio, (6,), (), 4.0))[0]
-    assert math.isclose(bounded(0.5), 0.5)
