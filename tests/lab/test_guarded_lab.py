@@ -11,9 +11,9 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.facts import Fact, fingerprint, read_line
 from perfbisect.host.local import LocalHost
-from perfbisect.host.lock import Held
+from perfbisect.host.lock import Lease
 from perfbisect.lab import guarded_lab
-from perfbisect.lab.guarded_lab import Watched
+from perfbisect.lab.guarded_lab import GuardedLab
 
 ORDER = Measure((Share(0, 1),), Purpose.SEARCH)
 RAN = RunProgress(0, 1.0, 100.0)
@@ -45,11 +45,11 @@ def host(tmp_path: Path) -> LocalHost:
 
 
 @pytest.fixture
-def watched(host: LocalHost) -> Watched:
-    return Watched(OneRun(), host, Held(host, "mine"), fingerprint(host))
+def watched(host: LocalHost) -> GuardedLab:
+    return GuardedLab(OneRun(), host, Lease(host, "mine"), fingerprint(host))
 
 
-def measure(watched: Watched) -> list[LabEvent]:
+def measure(watched: GuardedLab) -> list[LabEvent]:
     return list(watched.measure(ORDER))
 
 
@@ -61,12 +61,12 @@ def df(mib: int) -> Fact[int]:
     return Fact(("echo", str(mib)), lambda line: int(line) << 20)
 
 
-def test_a_host_as_it_was_is_only_measured(watched: Watched) -> None:
+def test_a_host_as_it_was_is_only_measured(watched: GuardedLab) -> None:
     assert measure(watched) == [RAN]
     assert measure(watched) == [RAN]
 
 
-def test_a_changed_setting_is_said_once(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_setting_is_said_once(watched: GuardedLab, monkeypatch: pytest.MonkeyPatch) -> None:
     watched.facts = replace(watched.facts, settings={**watched.facts.settings, "governor": "performance"})
     monkeypatch.setitem(guarded_lab.SET, "governor", said("powersave"))
     warned, ran = measure(watched)
@@ -76,7 +76,7 @@ def test_a_changed_setting_is_said_once(watched: Watched, monkeypatch: pytest.Mo
     assert measure(watched) == [RAN]
 
 
-def test_heat_is_said_when_it_grows(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heat_is_said_when_it_grows(watched: GuardedLab, monkeypatch: pytest.MonkeyPatch) -> None:
     for count, told in ((700, 0), (700, 0), (712, 1), (712, 0)):
         throttled = Fact(("echo", str(count)), int)
         monkeypatch.setattr(guarded_lab, "THROTTLED", throttled)
@@ -86,7 +86,7 @@ def test_heat_is_said_when_it_grows(watched: Watched, monkeypatch: pytest.Monkey
         assert all("12 times" in warning.text for warning in warnings)
 
 
-def test_little_room_is_said_once_and_none_stops(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_room_is_said_once_and_none_stops(watched: GuardedLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded_lab, "free", lambda root: df(2000))
     warned, _ = measure(watched)
     assert isinstance(warned, Warned)
@@ -98,13 +98,13 @@ def test_little_room_is_said_once_and_none_stops(watched: Watched, monkeypatch: 
     assert "bisect gc here" in caught.value.advice
 
 
-def test_a_host_that_is_not_ours_any_more_is_left_alone(watched: Watched) -> None:
+def test_a_host_that_is_not_ours_any_more_is_left_alone(watched: GuardedLab) -> None:
     watched.held.lost = True
     with pytest.raises(EnvironmentFailure, match="somebody else measures there now"):
         next(iter(watched.measure(ORDER)))
 
 
-def test_nothing_counts_from_the_moment_the_host_is_not_ours_any_more(watched: Watched) -> None:
+def test_nothing_counts_from_the_moment_the_host_is_not_ours_any_more(watched: GuardedLab) -> None:
     lab = Runs()
     watched.lab = lab
     counted = []

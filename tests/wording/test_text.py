@@ -10,7 +10,7 @@ def test_control_characters_become_spaces() -> None:
 
 
 def test_a_warning_reads_as_sentences() -> None:
-    assert advised("the host is busy", "Look at `top`.") == "the host is busy. Look at `top`."
+    assert advised("the host is busy", "Inspection at `top`.") == "the host is busy. Inspection at `top`."
     assert advised("The host drifts.", "Wait.") == "The host drifts. Wait."
     assert advised("the host drifts", "") == "the host drifts"
 

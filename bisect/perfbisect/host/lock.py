@@ -37,7 +37,7 @@ if [ -n "$3" ]; then printf '%s' "$3" | cat >"$1.new" && mv -f "$1.new" "$1" && 
 _READ = '[ ! -e "$1" ] || { echo "$(($(date +%s) - $(stat -c %Y "$1")))"; cat "$1"; }'
 _BEAT = '[ "$(cat "$1" 2>/dev/null)" != "$2" ] || { touch "$1"; echo ours; }'
 
-Waiting = Callable[["Owner | None"], None]
+WaitCallback = Callable[["Owner | None"], None]
 """Told, every few seconds, for whom one waits; None when there is nobody to wait for any more."""
 
 
@@ -54,7 +54,7 @@ class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
         return f"{self.purpose} (process {self.pid} on {self.machine}, since {self.since})"
 
 
-class Held:
+class Lease:
     """A lock that is held, as far as its last sign of life could tell."""
 
     def __init__(self, host: Host, content: str) -> None:
@@ -91,7 +91,7 @@ class Held:
 
 
 @contextmanager
-def hold(host: Host, purpose: str, waiting: Waiting | None = None) -> Iterator[Held]:
+def hold(host: Host, purpose: str, waiting: WaitCallback | None = None) -> Iterator[Lease]:
     """Acquire the host, and hold its lock. Jobs that still run there are an earlier owner's.
 
     While somebody else has the lock: with ``waiting``, wait for its release, otherwise raise EnvironmentFailure, naming
@@ -102,7 +102,7 @@ def hold(host: Host, purpose: str, waiting: Waiting | None = None) -> Iterator[H
 
 
 @contextmanager
-def _locked(host: Host, purpose: str, waiting: Waiting | None) -> Iterator[Held]:
+def _locked(host: Host, purpose: str, waiting: WaitCallback | None) -> Iterator[Lease]:
     mine = _me(purpose)
     age, found = _swap(host, "", mine)
     waited = False
@@ -119,7 +119,7 @@ def _locked(host: Host, purpose: str, waiting: Waiting | None) -> Iterator[Held]
             age, found = _swap(host, "", mine)
     if waiting and waited:
         waiting(None)
-    held = Held(host, mine)
+    held = Lease(host, mine)
     life = threading.Thread(target=held.beat, name=f"lock of {host.name}", daemon=True)
     life.start()
     try:
@@ -139,7 +139,7 @@ def busy(host: Host, owner: Owner) -> EnvironmentFailure:
     )
 
 
-def wait(host: Host, waiting: Waiting) -> None:
+def wait(host: Host, waiting: WaitCallback) -> None:
     """Wait until nobody holds the host's lock."""
     waited = False
     while owner := holder(host):

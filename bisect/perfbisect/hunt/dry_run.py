@@ -6,7 +6,7 @@ from pathlib import Path
 
 from perfbisect.core.domain.settings import Settings
 from perfbisect.host.registry import connect
-from perfbisect.lab.dry_run import Part, Subject, rehearse
+from perfbisect.lab.command_listing import ListingRequest, Part, list_commands
 from perfbisect.recipes.find import load_host
 from perfbisect.recipes.requested import load_requested
 
@@ -29,10 +29,12 @@ def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:
     """The commands for one commit, on the first host."""
     builder, workload = load_requested(settings)
     entry = load_host(settings.host, settings.hosts_path)
-    makes = load_host(entry.built_elsewhere, settings.hosts_path) if entry.built_elsewhere else None
-    with connect(entry) as host, connect(makes) if makes else nullcontext() as maker:
-        where = host, entry, maker, makes
-        return rehearse(Subject(*where, builder, settings.variant, workload, Path(settings.repository), commit))
+    build_entry = load_host(entry.built_elsewhere, settings.hosts_path) if entry.built_elsewhere else None
+    with connect(entry) as host, connect(build_entry) if build_entry else nullcontext() as build_host:
+        where = host, entry, build_host, build_entry
+        return list_commands(
+            ListingRequest(*where, builder, settings.variant, workload, Path(settings.repository), commit)
+        )
 
 
 def text(parts: Sequence[Part]) -> Iterator[str]:

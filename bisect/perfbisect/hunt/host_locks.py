@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from perfbisect.errors import PerfBisectError
-from perfbisect.host.lock import Held, Waiting, hold
+from perfbisect.host.lock import Lease, WaitCallback, hold
 from perfbisect.host.protocol import Host
 from perfbisect.lab.workload import dataset
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def hold_all(scene: "HuntSetup", waiting: Waiting | None, purpose: str = "") -> Iterator[dict[str, Held]]:
+def hold_all(scene: "HuntSetup", waiting: WaitCallback | None, purpose: str = "") -> Iterator[dict[str, Lease]]:
     """Hold the locks of all hosts, for a hunt or another ``purpose``.
 
     They are taken in the order of their names, so that no two hunts wait for each other. The last visit's copy of the
     data goes before they are given back; but not after a failure, whose cause it may show.
     """
-    hosts = {site.maker.name: site.maker for site in scene.sites if site.maker}
+    hosts = {site.build_host.name: site.build_host for site in scene.sites if site.build_host}
     hosts |= {site.host.name: site.host for site in scene.sites}
     with ExitStack() as stack:
         purpose = purpose or scene.purpose
@@ -31,7 +31,7 @@ def hold_all(scene: "HuntSetup", waiting: Waiting | None, purpose: str = "") -> 
         yield held
 
 
-def clear(host: Host, held: Held, failure: type[BaseException] | None, *_: object) -> None:
+def clear(host: Host, held: Lease, failure: type[BaseException] | None, *_: object) -> None:
     """Remove what the last visit of a session has left, if that has come to its end or was interrupted."""
     if not held.lost and (failure is None or not issubclass(failure, Exception)):
         with suppress(PerfBisectError):  # out of reach: `bisect gc` will find it

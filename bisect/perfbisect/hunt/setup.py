@@ -21,7 +21,7 @@ from perfbisect.errors import INTERRUPTED, PerfBisectError, UsageError, in_words
 from perfbisect.host.events import ConnectionEvent, ConnectionState
 from perfbisect.host.facts import read_fingerprint
 from perfbisect.host.fair_lock import FairLock
-from perfbisect.host.lock import Held, Waiting, wait
+from perfbisect.host.lock import Lease, WaitCallback, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.host.stoppable import StoppableHost
@@ -33,9 +33,9 @@ from perfbisect.hunt.view import View
 from perfbisect.hunt.workers import Crew, Member, Tell, Threads
 from perfbisect.lab.build import store
 from perfbisect.lab.build.candidates import Candidates
-from perfbisect.lab.checks.finding import Task
-from perfbisect.lab.checks.preflight import look_at, warnings
-from perfbisect.lab.guarded_lab import Watched, changed
+from perfbisect.lab.checks.finding import CheckRequest
+from perfbisect.lab.checks.preflight import inspect_host, warnings
+from perfbisect.lab.guarded_lab import GuardedLab, changed
 from perfbisect.lab.host_lab import Earlier, HostLab, LabHost
 from perfbisect.lab.protocol import Lab
 from perfbisect.lab.upkeep import storage
@@ -62,30 +62,37 @@ class PreparedHost:
     host: Host
     facts: HostFacts
     warnings: tuple[Warned, ...]
-    maker_entry: HostEntry | None  # of the host where builds are made, if that is another
-    maker: Host | None
+    build_entry: HostEntry | None  # of the host where builds are made, if that is another
+    build_host: Host | None
 
     @classmethod
     def visit(
-        cls, name: str, settings: Settings, builder: Builder, workloads: tuple[Workload, ...], waiting: Waiting | None
+        cls,
+        name: str,
+        settings: Settings,
+        builder: Builder,
+        workloads: tuple[Workload, ...],
+        waiting: WaitCallback | None,
     ) -> "PreparedHost":
-        """Look at the host of that name. Raises the error of whatever is wrong there."""
+        """Inspect the host of that name. Raises the error of whatever is wrong there."""
         entry = load_host(name, settings.hosts_path)
         host = connect(entry)
         if waiting:
             wait(host, waiting)
-        look = look_at(Task(host, entry, settings.metric, builder, settings.variant, workloads))
-        makes = load_host(entry.built_elsewhere, settings.hosts_path) if entry.built_elsewhere else None
-        maker = connect(makes) if makes else None
-        if maker:
-            machines = [each.run(["uname", "-m"]).stdout.strip() for each in (host, maker)]
+        inspection = inspect_host(CheckRequest(host, entry, settings.metric, builder, settings.variant, workloads))
+        build_entry = load_host(entry.built_elsewhere, settings.hosts_path) if entry.built_elsewhere else None
+        build_host = connect(build_entry) if build_entry else None
+        if build_host:
+            machines = [each.run(["uname", "-m"]).stdout.strip() for each in (host, build_host)]
             if machines[0] != machines[1]:
                 raise UsageError(
-                    f"Host {name} is {machines[0]} and its build_host {maker.name} is {machines[1]}: what is built there"
+                    f"Host {name} is {machines[0]} and its build_host {build_host.name} is {machines[1]}: what is built there"
                     " does not run here.",
                     "Choose a build_host of the same architecture in hosts.toml.",
                 )
-        return cls(entry, host, read_fingerprint(host, look.answers), warnings(look), makes, maker)
+        return cls(
+            entry, host, read_fingerprint(host, inspection.answers), warnings(inspection), build_entry, build_host
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +110,7 @@ class HuntSetup:
     def set_up(
         cls,
         settings: Settings,
-        waiting: Waiting | None = None,
+        waiting: WaitCallback | None = None,
         span: Range | None = None,
         workloads: tuple[Workload, ...] = (),
     ) -> "HuntSetup":
@@ -169,8 +176,8 @@ class HuntSetup:
     ) -> HostLab:
         """A lab that measures these candidates at a site; ``locks`` are those of the hosts, by name."""
         build_place = None
-        if site.maker and site.maker_entry:
-            build_place = LabHost(site.maker, site.maker_entry, locks[site.maker.name])
+        if site.build_host and site.build_entry:
+            build_place = LabHost(site.build_host, site.build_entry, locks[site.build_host.name])
         place = LabHost(site.host, site.entry, locks[site.host.name])
         return HostLab(place, self.builder, self.settings.variant, workload, candidates, earlier, build_place)
 
@@ -238,7 +245,7 @@ def host_classes(settings: Settings) -> tuple[str, ...]:
     return classes
 
 
-def follow_anew(scene: HuntSetup, path: Path | None, view: View, waiting: Waiting | None = None) -> Verdict:
+def follow_anew(scene: HuntSetup, path: Path | None, view: View, waiting: WaitCallback | None = None) -> Verdict:
     """Begin a hunt in the history at ``path`` and follow it to its verdict."""
     with hold_all(scene, waiting) as held, closing(History.open(path)) as history:
         warned = (*scene.warnings, *room_for(history, scene))
@@ -262,7 +269,7 @@ def room_for(history: History, scene: HuntSetup) -> tuple[Warned, ...]:
     )
 
 
-def go_on(hunt_id: int | None, path: Path | None, view: View, waiting: Waiting | None = None) -> Verdict:
+def go_on(hunt_id: int | None, path: Path | None, view: View, waiting: WaitCallback | None = None) -> Verdict:
     """Go on with a hunt (None: the latest) of the history at ``path`` where its log ends."""
     with closing(History.open(path)) as history:
         hunt_id = history.latest() if hunt_id is None else hunt_id
@@ -287,7 +294,7 @@ def go_on(hunt_id: int | None, path: Path | None, view: View, waiting: Waiting |
 
 
 def follow(
-    history: History, hunt_id: int, scene: HuntSetup, view: View, held: Mapping[str, Held], *, resumed: bool
+    history: History, hunt_id: int, scene: HuntSetup, view: View, held: Mapping[str, Lease], *, resumed: bool
 ) -> Verdict:
     """Hunt, showing every event, until there is a verdict. An interruption or a failure says how to go on."""
     verdict: Verdict | None = None
@@ -299,7 +306,7 @@ def follow(
     log = Log(history, hunt_id)
     again = go_on_with(hunt_id, history.path)
     alone = len(scene.sites) == 1  # or else the workers subscribe
-    with hear((scene.host, scene.sites[0].maker) if alone else (), tell), closing(view):
+    with hear((scene.host, scene.sites[0].build_host) if alone else (), tell), closing(view):
         try:
             if resumed:
                 view.recall((entry.at, entry.event) for entry in history.events(hunt_id))
@@ -338,7 +345,7 @@ def hear(hosts: Sequence[Host | None], tell: Tell) -> Iterator[None]:
         yield
 
 
-def events(log: Log, scene: HuntSetup, held: Mapping[str, Held], resumed: bool) -> Generator[Told]:
+def events(log: Log, scene: HuntSetup, held: Mapping[str, Lease], resumed: bool) -> Generator[Told]:
     """Everything that happens in one session of a hunt, the warnings before it included."""
     settings = scene.settings
     hosts = settings.hosts if len(scene.sites) > 1 else ()
@@ -358,18 +365,18 @@ def events(log: Log, scene: HuntSetup, held: Mapping[str, Held], resumed: bool) 
 
     locks: dict[str, FairLock] = defaultdict(FairLock)  # of each host: one thing at a time
 
-    def watched(site: PreparedHost, commits: tuple[str, ...]) -> Watched:
+    def watched(site: PreparedHost, commits: tuple[str, ...]) -> GuardedLab:
         name = site.host.name
         then = first.get(name, site.facts)
         earlier = Earlier(known[name], loaded[name], then.memory_mib, then.cores)
         lab = scene.lab(scene.candidates(commits), earlier, site, scene.workload, locks)
-        return Watched(lab, site.host, held[site.host.name], site.facts)
+        return GuardedLab(lab, site.host, held[site.host.name], site.facts)
 
     def member(site: PreparedHost, commits: tuple[str, ...]) -> Member:
         stop = threading.Event()
-        maker = StoppableHost(site.maker, stop) if site.maker else None
-        lab = watched(replace(site, host=StoppableHost(site.host, stop), maker=maker), commits)
-        return Member(site.host.name, lab, stop, partial(hear, (site.host, site.maker)))
+        build_host = StoppableHost(site.build_host, stop) if site.build_host else None
+        lab = watched(replace(site, host=StoppableHost(site.host, stop), build_host=build_host), commits)
+        return Member(site.host.name, lab, stop, partial(hear, (site.host, site.build_host)))
 
     def lab(commits: tuple[str, ...]) -> Lab | Crew:
         if len(scene.sites) == 1:

@@ -10,7 +10,7 @@ from perfbisect.core.domain.host_changes import differences
 from perfbisect.core.domain.orders import Measure
 from perfbisect.host.conditions import THROTTLED
 from perfbisect.host.facts import CORES, KERNEL, SETTINGS, Fact, ask_all, free
-from perfbisect.host.lock import Held
+from perfbisect.host.lock import Lease
 from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
 from perfbisect.lab.checks.space import GIB, LITTLE, TOO_LITTLE
@@ -29,18 +29,18 @@ def changed(host: str, before: HostFacts, after: HostFacts) -> tuple[Warned, ...
 
 
 @dataclass
-class Watched:
+class GuardedLab:
     """Measures with ``lab``, and says what has changed on its host since it was last looked at."""
 
     lab: Lab
     host: Host
-    held: Held
+    held: Lease
     facts: HostFacts  # as of the last look
     throttled: int | None = None
     told: set[str] = field(default_factory=set)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """Look, then measure. Raises EnvironmentFailure when the disk is full, or the host is not ours any more: what
+        """Inspection, then measure. Raises EnvironmentFailure when the disk is full, or the host is not ours any more: what
         happened there then counts for nothing.
         """
         self.held.confirm()

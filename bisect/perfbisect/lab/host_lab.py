@@ -134,13 +134,13 @@ class HostLab:
             vmstat="vmstat" not in absent,
             iostat=bool(entry.device) and "iostat" not in absent,
         )
-        shop, announced = None, False
+        build_context, announced = None, False
         if candidates.tips():
             where = self.build_place or self.place
             bare, announced = yield from send_sources(where.host, self.builder.work_name, candidates, first)
-            shop = pipeline.workshop(where.host, where.entry, self.builder, self.variant, bare)
-            check_known(shop, candidates, self.earlier.builds)
-        builds = CandidateBuilder(shop, host, candidates, announced=announced)
+            build_context = pipeline.build_context(where.host, where.entry, self.builder, self.variant, bare)
+            check_known(build_context, candidates, self.earlier.builds)
+        builds = CandidateBuilder(build_context, host, candidates, announced=announced)
         data = DatasetKeeper(host, self.workload, self.earlier.datasets)
         return Parts(builds, data, Runner(context, retry.succeeded), retry, values)
 

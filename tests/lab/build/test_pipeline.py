@@ -11,7 +11,7 @@ from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import checkout, store
-from perfbisect.lab.build.pipeline import Built, Workshop, build, workshop
+from perfbisect.lab.build.pipeline import BuildContext, Built, build, build_context
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from perfbisect.recipes.inventory import HostEntry
 
@@ -71,16 +71,18 @@ class Place:
         path.parent.mkdir(exist_ok=True)
         path.write_text(content)
 
-    def shop(self, variant: str = "", **changes: object) -> Workshop:
+    def context(self, variant: str = "", **changes: object) -> BuildContext:
         recipe = msgspec.structs.replace(self.recipe, **changes)
         entry = HostEntry(name="here", jobs=1)
-        return workshop(self.host, entry, recipe, variant, finish(checkout.mirror(self.host, self.repo, "tiny", []))[1])
+        return build_context(
+            self.host, entry, recipe, variant, finish(checkout.mirror(self.host, self.repo, "tiny", []))[1]
+        )
 
     def build(self, sha: str, variant: str = "", **changes: object) -> BuildFacts:
         return self.built(sha, variant, **changes).facts
 
     def built(self, sha: str, variant: str = "", **changes: object) -> Built:
-        return finish(build(self.shop(variant, **changes), sha))[1]
+        return finish(build(self.context(variant, **changes), sha))[1]
 
 
 @pytest.fixture
@@ -97,7 +99,7 @@ def changed(recipe: Build, **changes: object) -> Build:
 
 def test_a_later_commit_compiles_only_what_changed(place: Place) -> None:
     first = place.build(place.commit())
-    told, built = finish(build(place.shop(), place.commit(**{"one.c": "int one(void) { return 11; }\n"})))
+    told, built = finish(build(place.context(), place.commit(**{"one.c": "int one(void) { return 11; }\n"})))
     second = built.facts
     assert (first.cache_hits, first.cache_misses, first.hit_rate) == (0, 3, 0.0)
     assert (second.cache_hits, second.cache_misses) == (2, 1)
@@ -165,13 +167,13 @@ def test_a_full_disk_is_not_the_commits_fault(place: Place) -> None:
 
 def test_missing_programs_are_named_before_anything_starts(place: Place) -> None:
     with pytest.raises(EnvironmentFailure, match="no-such-a, no-such-b are not installed") as caught:
-        place.shop(build=changed(RECIPE.build, needs=["no-such-a", "make", "no-such-b"]))
+        place.context(build=changed(RECIPE.build, needs=["no-such-a", "make", "no-such-b"]))
     assert "apt-get install no-such-a no-such-b" in caught.value.advice
 
 
 def test_leaving_a_build_leaves_nothing_running(place: Place) -> None:
     mark = str(2_000_000 + os.getpid())
-    building = build(place.shop(build=changed(RECIPE.build, configure=[["sleep", mark]])), place.commit())
+    building = build(place.context(build=changed(RECIPE.build, configure=[["sleep", mark]])), place.commit())
     assert [next(building).stage, next(building).stage] == ["checkout", "configure"]
     building.close()
     assert jobs.running(place.host) == ()

@@ -12,7 +12,7 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build.requirements import NEEDED, compilers
 from perfbisect.lab.checks import preflight, tools
-from perfbisect.lab.checks.finding import Task
+from perfbisect.lab.checks.finding import CheckRequest
 from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
 from perfbisect.recipes.inheritance import variant_of
 from perfbisect.recipes.inventory import HostEntry
@@ -56,20 +56,22 @@ def builder(needs: list[str] | None = None) -> Builder:
     )
 
 
-def look(host: LocalHost, recipe: Builder | None = None, metric: str = "qps", **entry: str) -> tuple[Warned, ...]:
+def inspection_of(
+    host: LocalHost, recipe: Builder | None = None, metric: str = "qps", **entry: str
+) -> tuple[Warned, ...]:
     there = HostEntry(name="here", **entry)  # type: ignore[arg-type]
-    return warned(Task(host, there, metric, recipe or builder(), "", (WORKLOAD,)))
+    return warned(CheckRequest(host, there, metric, recipe or builder(), "", (WORKLOAD,)))
 
 
-def warned(task: Task) -> tuple[Warned, ...]:
-    return preflight.warnings(preflight.look_at(task))
+def warned(request: CheckRequest) -> tuple[Warned, ...]:
+    return preflight.warnings(preflight.inspect_host(request))
 
 
 def needed(entry: HostEntry, recipe: Builder, variant: str) -> list[str]:
     nowhere = LocalHost("here", PurePosixPath("nowhere"))
-    task = Task(nowhere, entry, builder=recipe, variant=variant)
+    request = CheckRequest(nowhere, entry, builder=recipe, variant=variant)
     compiling = compilers(recipe.build, variant_of(recipe, variant)) if recipe.build else []
-    return [*tools.needed(task), *compiling]
+    return [*tools.needed(request), *compiling]
 
 
 @pytest.fixture
@@ -121,12 +123,12 @@ def test_a_compiler_that_is_only_in_the_environment_may_be_absent() -> None:
 
 
 def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
-    assert "sysbench" in tools.needed(Task(host, HERE))
-    assert "sysbench" in tools.needed(Task(host, HERE, workloads=(WORKLOAD,)))
+    assert "sysbench" in tools.needed(CheckRequest(host, HERE))
+    assert "sysbench" in tools.needed(CheckRequest(host, HERE, workloads=(WORKLOAD,)))
     command = replace(WORKLOAD, statement="", command=["bench"])
-    assert "sysbench" not in tools.needed(Task(host, HERE, workloads=(command,)))
-    assert "sysbench" in tools.needed(Task(host, HERE, workloads=(command, WORKLOAD)))
-    assert "sysbench" not in tools.needed(Task(host, HERE, workloads=())), "there is none for this system"
+    assert "sysbench" not in tools.needed(CheckRequest(host, HERE, workloads=(command,)))
+    assert "sysbench" in tools.needed(CheckRequest(host, HERE, workloads=(command, WORKLOAD)))
+    assert "sysbench" not in tools.needed(CheckRequest(host, HERE, workloads=())), "there is none for this system"
 
 
 def test_pinning_needs_taskset() -> None:
@@ -153,7 +155,7 @@ def test_a_missing_program_is_named_with_its_package(
 ) -> None:
     take_away(program)
     with pytest.raises(EnvironmentFailure, match=f"{program} is not installed on host here") as caught:
-        look(host, builder(["bison"] if program == "bison" else []))
+        inspection_of(host, builder(["bison"] if program == "bison" else []))
     assert f"apt-get install {program}" in caught.value.advice
 
 
@@ -163,16 +165,18 @@ def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> N
     own = {"no/such.h": Packages(debian="libno-dev", fedora="no-devel")}
     recipe = replace(builder(), build=replace(builder().build, needs=needs, packages=own))
     with pytest.raises(EnvironmentFailure, match=r"^no-such-program, no/such\.h are not installed") as caught:
-        look(host, recipe)
+        inspection_of(host, recipe)
     assert "install no-such-program libno-dev" in caught.value.advice
 
 
 @pytest.mark.tools
 def test_what_a_build_needs_is_not_looked_for_where_it_is_not_built(host: LocalHost) -> None:
     recipe = builder(["no/such.h"])
-    [finding, *_] = tools.tools(preflight.look_at(Task(host, HostEntry(name="here", build_host="x"), builder=recipe)))
+    [finding, *_] = tools.tools(
+        preflight.inspect_host(CheckRequest(host, HostEntry(name="here", build_host="x"), builder=recipe))
+    )
     assert finding.topic == "builder"
-    assert finding.advice == "Look with: bisect doctor x --builder b"
+    assert finding.advice == "Inspection with: bisect doctor x --builder b"
 
 
 @pytest.mark.tools
@@ -180,23 +184,23 @@ def test_a_host_that_builds_nothing_needs_nothing_to_build_with(
     host: LocalHost, take_away: Callable[..., None]
 ) -> None:
     take_away(*NEEDED, "gcc")
-    look(host, build_host="x")
+    inspection_of(host, build_host="x")
     with pytest.raises(EnvironmentFailure, match=r"git.*not installed on host here"):
-        look(host, build_host="here")
+        inspection_of(host, build_host="here")
 
 
 @pytest.mark.tools
 def test_a_host_may_be_told_that_it_builds_for_itself(host: LocalHost) -> None:
     with pytest.raises(EnvironmentFailure, match=r"^no/such\.h is not installed on host here"):
-        look(host, builder(["no/such.h"]), build_host="here")
+        inspection_of(host, builder(["no/such.h"]), build_host="here")
 
 
 @pytest.mark.tools
 def test_without_perf_qps_can_be_hunted_and_cpu_cannot(host: LocalHost, take_away: Callable[..., None]) -> None:
     take_away("perf")
-    assert any("perf is not installed" in warning.text for warning in look(host, metric="qps"))
+    assert any("perf is not installed" in warning.text for warning in inspection_of(host, metric="qps"))
     with pytest.raises(EnvironmentFailure, match=r"perf is not installed.*cpu/o cannot be measured"):
-        look(host, metric="cpu/o")
+        inspection_of(host, metric="cpu/o")
 
 
 @pytest.mark.tools
@@ -205,23 +209,23 @@ def test_a_perf_that_is_not_permitted_comes_with_the_setting(host: LocalHost, ta
         "#!/bin/sh\necho 'Error: consider adjusting /proc/sys/kernel/perf_event_paranoid setting' >&2\nexit 255\n"
     )
     take_away(perf=refusing)
-    warnings = look(host, metric="qps")
+    warnings = inspection_of(host, metric="qps")
     assert any(
         "perf is not permitted" in warning.text and "sysctl kernel.perf_event_paranoid=1" in warning.advice
         for warning in warnings
     )
     with pytest.raises(EnvironmentFailure, match="cpu/o cannot be measured"):
-        look(host, metric="cpu/o")
+        inspection_of(host, metric="cpu/o")
 
 
 @pytest.mark.tools
 def test_a_machine_without_hardware_counters(host: LocalHost, take_away: Callable[..., None]) -> None:
     virtual = (Path(__file__).parents[2] / "outputs" / "perf-virtual.csv").read_text()
     take_away(perf=f"#!/bin/sh\ncat >&2 <<'END'\n{virtual}END\n")
-    warnings = look(host, metric="qps")
+    warnings = inspection_of(host, metric="qps")
     assert len([warning for warning in warnings if "no hardware counters" in warning.text]) == 1
     with pytest.raises(EnvironmentFailure, match="does not count instructions, cycles"):
-        look(host, metric="ipc")
+        inspection_of(host, metric="ipc")
 
 
 @pytest.mark.parametrize(
@@ -237,15 +241,15 @@ def test_a_workload_that_cannot_run_is_refused_at_once(
     host: LocalHost, change: dict[str, str | float], sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
-        warned(Task(host, HERE, "qps", builder(), "", (WORKLOAD, replace(WORKLOAD, **change))))
+        warned(CheckRequest(host, HERE, "qps", builder(), "", (WORKLOAD, replace(WORKLOAD, **change))))
 
 
 @pytest.mark.tools
 @pytest.mark.parametrize("key", ["server_cpus", "client_cpus"])
 def test_a_cpu_that_the_host_does_not_have_is_refused(host: LocalHost, key: str) -> None:
     with pytest.raises(UsageError, match=rf"hosts\.here\.{key}` is \"0,9998-10002:2\".*no CPU 9998"):
-        look(host, **{key: "0,9998-10002:2"})
-    look(host, **{key: "0"})
+        inspection_of(host, **{key: "0,9998-10002:2"})
+    inspection_of(host, **{key: "0"})
 
 
 @pytest.mark.tools
@@ -257,12 +261,12 @@ def test_a_device_that_cannot_be_watched(
     host: LocalHost, take_away: Callable[..., None], device: str, gone: str, sentence: str
 ) -> None:
     take_away(gone) if gone else None
-    assert any(sentence in warning.text for warning in look(host, device=device))
+    assert any(sentence in warning.text for warning in inspection_of(host, device=device))
     with pytest.raises(EnvironmentFailure, match=rf"{sentence}.*, so wKB/o cannot be measured"):
-        look(host, device=device, metric="wKB/o")
+        inspection_of(host, device=device, metric="wKB/o")
 
 
 @pytest.mark.tools
 def test_a_metric_of_a_device_needs_one(host: LocalHost) -> None:
     with pytest.raises(EnvironmentFailure, match=r"no device is chosen.*r/o cannot be measured"):
-        look(host, metric="r/o")
+        inspection_of(host, metric="r/o")

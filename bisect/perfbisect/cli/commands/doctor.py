@@ -47,13 +47,13 @@ def doctor(
     workloads: Path | None,
     hosts: Path | None,
 ) -> int:
-    """Look at HOST (default: local): what is missing, what makes it noisy, and the command that mends each."""
+    """Check HOST (default: local): what is missing, what makes it noisy, and the command that fixes each."""
     from perfbisect.core.domain.metrics import find_metric
     from perfbisect.errors import ENVIRONMENT, EnvironmentFailure
     from perfbisect.host.facts import read_fingerprint
     from perfbisect.host.registry import connect
-    from perfbisect.lab.checks.finding import Finding, Level, Task
-    from perfbisect.lab.checks.preflight import findings, look_at
+    from perfbisect.lab.checks.finding import CheckRequest, Finding, Level
+    from perfbisect.lab.checks.preflight import findings, inspect_host
     from perfbisect.recipes.find import load_builder, load_host, load_workload
 
     if workload and not builder:
@@ -70,9 +70,9 @@ def doctor(
     found: list[Finding] = []
     try:
         with connect(entry) as there:
-            look = look_at(Task(there, entry, metric, recipe, variant, chosen))
-            facts = read_fingerprint(there, look.answers)
-            found.extend(findings(look))
+            inspection = inspect_host(CheckRequest(there, entry, metric, recipe, variant, chosen))
+            facts = read_fingerprint(there, inspection.answers)
+            found.extend(findings(inspection))
     except EnvironmentFailure as failure:
         found.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
     say(as_object(facts, found) if as_json else "\n".join(lines(host, facts, found)))

@@ -1,4 +1,4 @@
-"""Waiting for a host that somebody else measures on, with a line that says for whom."""
+"""WaitCallback for a host that somebody else measures on, with a line that says for whom."""
 
 import shutil
 import sys
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from perfbisect.host.lock import Owner, Waiting
+    from perfbisect.host.lock import Owner, WaitCallback
 
 
 def wait_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -18,7 +18,7 @@ def wait_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--wait", is_flag=True, help=text)(command)
 
 
-def patience(wait: bool) -> "Waiting | None":
+def patience(wait: bool) -> "WaitCallback | None":
     """What is done while the host is taken: said on standard error. None when nobody wants to wait."""
     if not wait:
         return None
@@ -36,7 +36,7 @@ def patience(wait: bool) -> "Waiting | None":
             line = f"{clock(time.monotonic() - began)} waiting for {owner}"
             click.echo(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", nl=False, err=True)
         elif str(owner) not in told:
-            click.echo(f"Waiting for {owner}.", err=True)
+            click.echo(f"WaitCallback for {owner}.", err=True)
         told.add(str(owner))
 
     return waiting

@@ -12,14 +12,14 @@ from perfbisect.core.domain.trials import Asked, Kind, Subject, Trial, TrialRun,
 from perfbisect.core.stats.sampling_plan import noise_of_trial
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError, in_words
 from perfbisect.host.fair_lock import FairLock
-from perfbisect.host.lock import Held
+from perfbisect.host.lock import Lease
 from perfbisect.hunt.host_locks import hold_all
 from perfbisect.hunt.setup import hear
 from perfbisect.hunt.trials.setup import Plan
 from perfbisect.hunt.trials.view import Progress
 from perfbisect.lab.build import prebuilt
 from perfbisect.lab.build.pipeline import Built
-from perfbisect.lab.guarded_lab import Watched
+from perfbisect.lab.guarded_lab import GuardedLab
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.store.history import History
 
@@ -37,7 +37,7 @@ def perform(plan: Plan, path: Path | None, progress: Progress) -> tuple[Trial, b
         for warned in scene.warnings:
             progress.warn(warned)
         shop = TrialRunner(plan, held[scene.host.name], progress)
-        stack.enter_context(hear((scene.host, scene.sites[0].maker), shop.hear))
+        stack.enter_context(hear((scene.host, scene.sites[0].build_host), shop.hear))
         try:
             asked = replace(plan.asked, subjects=shop.build())
         except EnvironmentFailure as failure:
@@ -87,14 +87,14 @@ class TrialRunner:
     """Where the builds of a trial are made and measured."""
 
     plan: Plan
-    held: Held
+    held: Lease
     progress: Progress
     subjects: list[Subject] = field(default_factory=list)
     labs: dict[int, HostLab] = field(default_factory=dict)  # number of a workload → who measures it
     taken: dict[int, Built] = field(default_factory=dict)  # number of a subject → prebuilt binaries
     # Of each workload, the data of each build in earlier sessions, which has to be the same now.
     datasets: dict[int, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
-    watched: Watched = field(init=False)  # the lab in use; its host is looked at before each visit
+    watched: GuardedLab = field(init=False)  # the lab in use; its host is looked at before each visit
 
     def __post_init__(self) -> None:
         """Nothing is done before ``build``."""
@@ -115,7 +115,7 @@ class TrialRunner:
                 self.subjects[number] = replace(
                     subject, key=taken.facts.key, binary=taken.facts.binary, version=taken.version
                 )
-        self.watched = Watched(self.new_lab(0), scene.host, self.held, scene.facts)
+        self.watched = GuardedLab(self.new_lab(0), scene.host, self.held, scene.facts)
         self.lab(0)
         base, *others = self.subjects
         if base.trouble or (others and all(other.trouble for other in others)):

@@ -9,7 +9,7 @@ from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import Asked, Kind, Subject, Work
-from perfbisect.host.lock import Waiting
+from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.recipes.overrides import overridden, typed
 from perfbisect.recipes.workload import Workload
@@ -25,7 +25,7 @@ class Plan:
     asked: Asked
     scene: HuntSetup
     workloads: tuple[Workload, ...]
-    waiting: Waiting | None
+    waiting: WaitCallback | None
 
     @classmethod
     def make(
@@ -36,9 +36,9 @@ class Plan:
         workloads: Mapping[str, Workload],
         rounds: int,
         runs: int,
-        waiting: Waiting | None,
+        waiting: WaitCallback | None,
     ) -> "Plan":
-        """Look at the host, as before a hunt; ``workloads`` are as their suites have them."""
+        """Inspect the host, as before a hunt; ``workloads`` are as their suites have them."""
         names = tuple(subject.commit or subject.name for subject in subjects)
         alone = Range(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
         run = tuple(overridden(each, settings.overrides) for each in workloads.values())

@@ -29,24 +29,26 @@ def send_sources(
     return sending.result, announced
 
 
-def check_known(shop: pipeline.Workshop, candidates: Candidates, known: Mapping[str, str]) -> None:
+def check_known(context: pipeline.BuildContext, candidates: Candidates, known: Mapping[str, str]) -> None:
     """Raise UsageError when commits would be built differently now; ``known`` is the key of each build so far."""
     commit = next((commit for commit in candidates.commits if commit in known), None)
-    if commit and pipeline.key_of(shop, commit) != known[commit]:
+    if commit and pipeline.key_of(context, commit) != known[commit]:
         raise UsageError(
             f"{commit[:10]} would now be built differently than earlier in this hunt, so the runs of then and now cannot"
             " be compared.",
-            f"The recipe of {shop.builder.name} or the compiler has changed: undo that, or begin a new hunt.",
+            f"The recipe of {context.builder.name} or the compiler has changed: undo that, or begin a new hunt.",
         )
 
 
 class CandidateBuilder:
-    """Builds with ``shop``, on its host; ``host`` measures. ``shop`` is None when every candidate is prebuilt."""
+    """Builds with ``context``, on its host; ``host`` measures. ``context`` is None when every candidate is prebuilt."""
 
-    def __init__(self, shop: pipeline.Workshop | None, host: Host, candidates: Candidates, *, announced: bool) -> None:
+    def __init__(
+        self, context: pipeline.BuildContext | None, host: Host, candidates: Candidates, *, announced: bool
+    ) -> None:
         """``announced`` is whether BuildStarted of the first build has been yielded already."""
         self.built = dict(candidates.prebuilt)  # candidate → its build
-        self.shop = shop
+        self.context = context
         self.host = host
         self.candidates = candidates
         self._announced = announced
@@ -55,7 +57,7 @@ class CandidateBuilder:
     @property
     def build_host(self) -> Host:
         """The host that builds."""
-        return self.shop.host if self.shop else self.host
+        return self.context.host if self.context else self.host
 
     def announce(self, candidate: int) -> Generator[LabEvent]:
         """Yield BuildStarted, unless sending the sources did."""
@@ -65,19 +67,19 @@ class CandidateBuilder:
 
     def build(self, candidate: int) -> Generator[LabEvent]:
         """Build a candidate, or find it built. Raises BuildFailed, and JobLost when the host has lost the build."""
-        assert self.shop
+        assert self.context
         commit = self.candidates.commits[candidate]
-        building = Steps(pipeline.build(self.shop, commit))
+        building = Steps(pipeline.build(self.context, commit))
         try:
             for step in building:
                 yield BuildProgress(candidate, step.done, step.total, step.stage)
         finally:
             building.work.close()
         built = building.result
-        elsewhere = self.shop.host.name != self.host.name
+        elsewhere = self.context.host.name != self.host.name
         if elsewhere:
             yield BuildProgress(candidate, 0, 0, "ship")
-            ship(self.shop.host, self.shop.builder.work_name, built.facts.key, self.host)
+            ship(self.context.host, self.context.builder.work_name, built.facts.key, self.host)
         self._alone = self._alone or not (built.facts.reused or elsewhere)  # a build ends all others first
         same = self.same_binary(built)
         self.built[candidate] = built

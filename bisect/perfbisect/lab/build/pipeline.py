@@ -70,7 +70,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class BuildContext:
     """One builder's place on one host."""
 
     host: Host
@@ -87,7 +87,7 @@ class Workshop:
         return self.host.root / "work" / self.builder.work_name
 
 
-def workshop(host: Host, entry: HostEntry, builder: Builder, variant: str, bare: PurePosixPath) -> Workshop:
+def build_context(host: Host, entry: HostEntry, builder: Builder, variant: str, bare: PurePosixPath) -> BuildContext:
     """What builds of a variant ("" is the recipe's own choice) need on a host.
 
     Raises EnvironmentFailure, naming the packages to install, when the host lacks a program.
@@ -99,12 +99,12 @@ def workshop(host: Host, entry: HostEntry, builder: Builder, variant: str, bare:
         system = facts.ask(host, SYSTEM) or ""
         raise absent(lacks, host.name, system, own_packages(how))
     ccache.share(host, entry.ccache_remote)
-    return Workshop(host, entry, builder, name, settings, toolchain(host, settings), bare)
+    return BuildContext(host, entry, builder, name, settings, toolchain(host, settings), bare)
 
 
-def key_of(shop: Workshop, sha: str) -> str:
+def key_of(context: BuildContext, sha: str) -> str:
     """The key of the build of a commit, whether there is one or not."""
-    return _key(shop, sha, present(shop, sha))
+    return _key(context, sha, present(context, sha))
 
 
 def end_all(host: Host, *, but: str = "") -> jobs.Job | None:
@@ -118,7 +118,7 @@ def end_all(host: Host, *, but: str = "") -> jobs.Job | None:
     return spared
 
 
-def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
+def build(context: BuildContext, sha: str) -> Generator[Progress, None, Built]:
     """Build commit ``sha``, or find it built. Yields progress; what was built is the return value.
 
     A build of it that still runs, because whoever began it was killed, is followed to its end. Closing the generator
@@ -126,68 +126,68 @@ def build(shop: Workshop, sha: str) -> Generator[Progress, None, Built]:
     install, JobLost when the host was restarted meanwhile, EnvironmentFailure when something else is the host's fault.
     """
     began = time.monotonic()
-    paths = present(shop, sha)
-    key = _key(shop, sha, paths)
-    if found := store.find(shop.host, key, sha):
-        return Built(found.facts, _resolved(shop, paths, found.version), found.version)
+    paths = present(context, sha)
+    key = _key(context, sha, paths)
+    if found := store.find(context.host, key, sha):
+        return Built(found.facts, _resolved(context, paths, found.version), found.version)
     yield Progress("checkout")
-    job = end_all(shop.host, but=_job_name(shop, key))
+    job = end_all(context.host, but=_job_name(context, key))
     if job is None:
-        checkout.checkout(shop.host, shop.bare, sha, shop.work / "source", shop.builder.ignore)
-    plan = plan_for(shop, sha, paths)
+        checkout.checkout(context.host, context.bare, sha, context.work / "source", context.builder.ignore)
+    plan = plan_for(context, sha, paths)
     how = build_of(plan.builder)
-    steps = shop.host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(shop.work)], timeout=600).stdout
+    steps = context.host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(context.work)], timeout=600).stdout
     output = Output(expected=int(steps) if steps.isdecimal() else 0)
     job = job or jobs.start(
-        shop.host,
+        context.host,
         ["sh", "-c", _script(plan.commands)],
-        name=_job_name(shop, key),
-        cwd=shop.work / "build",
+        name=_job_name(context, key),
+        cwd=context.work / "build",
         env=plan.env,
         timeout=how.timeout,
         merged=True,
     )
-    status = yield from _follow(shop.host, job, output)
+    status = yield from _follow(context.host, job, output)
     if status:
-        raise _failure(shop, sha, key, job, output, status, how.timeout)
+        raise _failure(context, sha, key, job, output, status, how.timeout)
     try:
-        binary = hash_artifacts(shop.host, shop.work / "prefix", how.artifacts) if how.artifacts else key
+        binary = hash_artifacts(context.host, context.work / "prefix", how.artifacts) if how.artifacts else key
     except FileNotFoundError as absent:
         output.error, output.stage = f"it did not install {absent}", INSTALL
-        raise _failure(shop, sha, key, job, output, 0, how.timeout) from None
+        raise _failure(context, sha, key, job, output, 0, how.timeout) from None
     hits, misses = ccache.count(
-        shop.host.run(["sh", "-c", _REMEMBER, "remember", str(shop.work), str(output.steps)]).stdout
+        context.host.run(["sh", "-c", _REMEMBER, "remember", str(context.work), str(output.steps)]).stdout
     )
     built = BuildFacts(sha, key, binary, time.monotonic() - began, hits, misses, reused=False, log="")
-    built = store.keep(shop.host, built, plan.version, shop.work / "prefix", job.folder / "stdout")
-    jobs.remove(shop.host, job)
+    built = store.keep(context.host, built, plan.version, context.work / "prefix", job.folder / "stdout")
+    jobs.remove(context.host, job)
     return Built(built, plan.builder, plan.version)
 
 
-def plan_for(shop: Workshop, sha: str, paths: frozenset[str]) -> Plan:
+def plan_for(context: BuildContext, sha: str, paths: frozenset[str]) -> Plan:
     """How commit ``sha``, which is checked out, is built; ``paths`` as ``present`` has them.
 
     Without commands where the recipe has no [build], which only a rehearsal comes to see.
     """
-    version = _version(shop, sha)
-    resolved = _resolved(shop, paths, version)
-    values = _values(shop, resolved, sha, version)
+    version = _version(context, sha)
+    resolved = _resolved(context, paths, version)
+    values = _values(context, resolved, sha, version)
     if resolved.build is None:
         return Plan(resolved, version, (), {})
     how = resolved.build
     stages = ((CONFIGURE, how.configure), (COMPILE, how.compile), (INSTALL, how.install))
     commands = tuple((stage, fill(command, values)) for stage, commands in stages for command in commands)
-    return Plan(resolved, version, commands, _environment(shop, resolved, values))
+    return Plan(resolved, version, commands, _environment(context, resolved, values))
 
 
-def _key(shop: Workshop, sha: str, paths: frozenset[str]) -> str:
-    tree = checkout.filtered_tree(shop.host, shop.bare, sha, shop.builder.ignore)
-    return store.key_of(shop.builder, shop.variant, shop.tools, tree, paths, sha)
+def _key(context: BuildContext, sha: str, paths: frozenset[str]) -> str:
+    tree = checkout.filtered_tree(context.host, context.bare, sha, context.builder.ignore)
+    return store.key_of(context.builder, context.variant, context.tools, tree, paths, sha)
 
 
-def _job_name(shop: Workshop, key: str) -> str:
+def _job_name(context: BuildContext, key: str) -> str:
     """What the job of a build is called, so that it is known again."""
-    return f"{PREFIX}{shop.builder.name}-{key}"
+    return f"{PREFIX}{context.builder.name}-{key}"
 
 
 def _follow(host: Host, job: jobs.Job, output: Output) -> Generator[Progress, None, int]:
@@ -203,42 +203,42 @@ def _follow(host: Host, job: jobs.Job, output: Output) -> Generator[Progress, No
         lines.close()
 
 
-def present(shop: Workshop, sha: str) -> frozenset[str]:
+def present(context: BuildContext, sha: str) -> frozenset[str]:
     """Those of the paths that the recipe's conditions ask for which the tree has."""
-    asked = {path for block in shop.builder.when for path in (block.file, block.missing) if path}
-    return checkout.present(shop.host, shop.bare, sha, asked)
+    asked = {path for block in context.builder.when for path in (block.file, block.missing) if path}
+    return checkout.present(context.host, context.bare, sha, asked)
 
 
-def _version(shop: Workshop, sha: str) -> str:
+def _version(context: BuildContext, sha: str) -> str:
     """What the recipe's version command says of the checkout; "" when it fails, or there is none."""
-    if not shop.builder.version:
+    if not context.builder.version:
         return ""
-    checkout = shop.work / "source"
-    values = {"source": str(checkout), "recipe": str(recipe.place(shop.host, shop.builder)), "commit": sha}
-    said = shop.host.run(fill(shop.builder.version, values), cwd=checkout, check=False)
+    checkout = context.work / "source"
+    values = {"source": str(checkout), "recipe": str(recipe.place(context.host, context.builder)), "commit": sha}
+    said = context.host.run(fill(context.builder.version, values), cwd=checkout, check=False)
     return version_text(said.stdout) if said.ok else ""
 
 
-def _resolved(shop: Workshop, paths: frozenset[str], version: str) -> Builder:
+def _resolved(context: BuildContext, paths: frozenset[str], version: str) -> Builder:
     """The recipe as it is for a tree of that version which has those of the paths asked for."""
-    return applied(shop.builder, TreeFacts(version, paths.__contains__, shop.tools.name, shop.tools.version))
+    return applied(context.builder, TreeFacts(version, paths.__contains__, context.tools.name, context.tools.version))
 
 
-def _values(shop: Workshop, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
+def _values(context: BuildContext, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
     """The placeholders of a build."""
-    variant = variant_of(resolved, shop.name)
+    variant = variant_of(resolved, context.name)
     return {
-        "source": str(shop.work / "source"),
-        "recipe": str(recipe.place(shop.host, shop.builder)),
+        "source": str(context.work / "source"),
+        "recipe": str(recipe.place(context.host, context.builder)),
         "commit": sha,
         "version": version,
-        "build": str(shop.work / "build"),
-        "prefix": str(shop.work / "prefix"),
+        "build": str(context.work / "build"),
+        "prefix": str(context.work / "prefix"),
         "cc": f"ccache {variant.cc}",
         "cxx": f"ccache {variant.cxx}",
         "cflags": variant.cflags,
         "ldflags": variant.ldflags,
-        "jobs": shop.entry.jobs or facts.ask(shop.host, facts.CORES) or 1,
+        "jobs": context.entry.jobs or facts.ask(context.host, facts.CORES) or 1,
     }
 
 
@@ -251,23 +251,23 @@ def _script(commands: Sequence[tuple[str, Sequence[str]]]) -> str:
     return "\n".join(lines)
 
 
-def _environment(shop: Workshop, builder: Builder, values: dict[str, str | int]) -> dict[str, str]:
-    cache = ccache.environment(shop.host.root, shop.work, shop.entry.ccache_size)
+def _environment(context: BuildContext, builder: Builder, values: dict[str, str | int]) -> dict[str, str]:
+    cache = ccache.environment(context.host.root, context.work, context.entry.ccache_size)
     fixed = {
         "TZ": "UTC",
         "SOURCE_DATE_EPOCH": "315532800",  # 1980: the first year that every archive format can hold
         "ZERO_AR_DATE": "1",
-        "GIT_CEILING_DIRECTORIES": str(shop.work),  # a repository around our root is not the one being built
+        "GIT_CEILING_DIRECTORIES": str(context.work),  # a repository around our root is not the one being built
     }
     return cache | fixed | {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
 
 
 def _failure(
-    shop: Workshop, sha: str, key: str, job: jobs.Job, output: Output, status: int, limit: float
+    context: BuildContext, sha: str, key: str, job: jobs.Job, output: Output, status: int, limit: float
 ) -> BuildFailed | EnvironmentFailure:
     """What a failed build means, its log saved."""
-    host = shop.host
-    log = host.root / "logs" / f"{shop.builder.name}-{sha[:10]}-{key[:10]}.log"
+    host = context.host
+    log = host.root / "logs" / f"{context.builder.name}-{sha[:10]}-{key[:10]}.log"
     if output.host_trouble.startswith("no space") or facts.is_full(host):
         return no_space(host.name, f"the build of {sha[:10]} stopped at: {output.why()}")
     host.run(["sh", "-c", _SAVE_LOG, "save", str(job.folder / "stdout"), str(log)])
@@ -278,7 +278,7 @@ def _failure(
             f"Fewer jobs at once, with `jobs` in hosts.toml, need less memory. See {log}.",
         )
     # ccache makes paths relative to the build folder
-    reason = re.sub(rf"(?:{re.escape(str(shop.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", output.why())
+    reason = re.sub(rf"(?:{re.escape(str(context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", output.why())
     if status in (TIMED_OUT, 128 + 9):
         reason = f"not done after {limit:g} s"
     return BuildFailed(f"{sha[:10]} does not {output.stage}: {reason}", stage=output.stage, log=str(log))

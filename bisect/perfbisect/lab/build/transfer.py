@@ -12,21 +12,23 @@ _READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir "$1.part"'
 _DONE = '[ ! -d "$1.part" ] || { find "$1.part" -type f -exec sync -- {} + && rm -rf "$1" && mv -T -- "$1.part" "$1"; }'
 
 
-def ship(maker: Host, builder: str, key: str, host: Host) -> None:
+def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
     """Bring the build with that key to ``host``, if it is not there.
 
     Raises EnvironmentFailure when the build remembers where it was installed, and that is another place on ``host``.
     """
-    place, there = store.folder(maker, key), store.folder(host, key)
+    place, there = store.folder(build_host, key), store.folder(host, key)
     if host.run(["test", "-f", str(there / "build.json")], check=False).ok:
         return
-    if maker.root != host.root:
-        _refuse_rooted(maker, builder, key, host)
+    if build_host.root != host.root:
+        _refuse_rooted(build_host, builder, key, host)
     for left in reversed(range(ATTEMPTS)):
-        maker.run(["test", "-d", str(place)])  # which also waits for a host that is gone, as the next one does
+        build_host.run(["test", "-d", str(place)])  # which also waits for a host that is gone, as the next one does
         host.run(["sh", "-c", _READY, "ready", str(there)], timeout=600)
         try:
-            _stream(maker, ["tar", "-cf", "-", "-C", str(place), "."], host, ["tar", "-xf", "-", "-C", f"{there}.part"])
+            _stream(
+                build_host, ["tar", "-cf", "-", "-C", str(place), "."], host, ["tar", "-xf", "-", "-C", f"{there}.part"]
+            )
             break
         except ConnectionLost:
             if not left:
@@ -34,23 +36,25 @@ def ship(maker: Host, builder: str, key: str, host: Host) -> None:
     host.run(["sh", "-c", _DONE, "done", str(there)], timeout=600)
 
 
-def _stream(maker: Host, pack: list[str], host: Host, unpack: list[str]) -> None:
+def _stream(build_host: Host, pack: list[str], host: Host, unpack: list[str]) -> None:
     """What ``pack`` writes goes to ``unpack``.
 
     Each says itself how it ended: first the one that packs, for the other would take a stream that broke off for a
     damaged one; but only the other, when it is that which has ended early.
     """
-    with host.stream(unpack) as target, suppress(ConnectionError), maker.stream(pack) as source:
+    with host.stream(unpack) as target, suppress(ConnectionError), build_host.stream(pack) as source:
         while chunk := source.recv(1 << 16):
             target.sendall(chunk)
 
 
-def _refuse_rooted(maker: Host, builder: str, key: str, host: Host) -> None:
-    fixed = str(maker.root / "work" / builder / "prefix")
-    found = maker.run(["grep", "-rlF", "-m1", "-e", fixed, str(store.prefix(maker, key))], check=False, timeout=600)
+def _refuse_rooted(build_host: Host, builder: str, key: str, host: Host) -> None:
+    fixed = str(build_host.root / "work" / builder / "prefix")
+    found = build_host.run(
+        ["grep", "-rlF", "-m1", "-e", fixed, str(store.prefix(build_host, key))], check=False, timeout=600
+    )
     if found.ok:
         raise EnvironmentFailure(
-            f"builds of {builder} remember that they were installed below {maker.root} on host {maker.name}, and the root"
+            f"builds of {builder} remember that they were installed below {build_host.root} on host {build_host.name}, and the root"
             f" folder of host {host.name} is {host.root}",
             f"Give both hosts the same `root` in hosts.toml, or let {host.name} build by itself.",
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from perfbisect.host import jobs, lock
 from perfbisect.host.conditions import CLOCK_SOURCE, PORTS, SYNCHRONISED, TIME
 from perfbisect.host.facts import CORES, LOAD, ask
-from perfbisect.lab.checks.finding import Finding, Level, Look
+from perfbisect.lab.checks.finding import Finding, Inspection, Level
 from perfbisect.lab.server.service import FIRST_PORT
 
 BUSY = 0.5  # load average for each core above which measurements suffer
@@ -15,30 +15,30 @@ QUICK = frozenset({"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_
 OURS = range(FIRST_PORT, FIRST_PORT + 10)  # where servers of hunts listen
 
 
-def load(look: Look) -> Iterator[Finding]:
+def load(inspection: Inspection) -> Iterator[Finding]:
     """Does anything else work there?"""
-    average, cores = look.answers.get(LOAD), look.answers.get(CORES)
+    average, cores = inspection.answers.get(LOAD), inspection.answers.get(CORES)
     if average is None or not cores:
         return
     if average > BUSY * cores:
         yield Finding(
             Level.WARNING,
             "load",
-            f"host {look.name} is busy: its load average is {average:.1f} on {cores} cores",
+            f"host {inspection.name} is busy: its load average is {average:.1f} on {cores} cores",
             "Find out with `top` what runs there, and stop it.",
         )
     else:
         yield Finding(Level.OK, "load", f"the load average is {average:.1f} on {cores} cores")
 
 
-def others(look: Look) -> Iterator[Finding]:
+def others(inspection: Inspection) -> Iterator[Finding]:
     """Who measures there now, and what an earlier hunt may have left running."""
-    host = look.task.host
+    host = inspection.request.host
     if owner := lock.holder(host):
         yield Finding(
             Level.WARNING,
             "lock",
-            f"host {look.name} is taken: {owner} is measuring there",
+            f"host {inspection.name} is taken: {owner} is measuring there",
             "Wait for it with --wait, or stop it.",
         )
         return
@@ -47,40 +47,40 @@ def others(look: Look) -> Iterator[Finding]:
         yield Finding(
             Level.NOTE,
             "jobs",
-            f"an earlier hunt left {len(left)} of its jobs running on host {look.name}: {left[0].id}"
+            f"an earlier hunt left {len(left)} of its jobs running on host {inspection.name}: {left[0].id}"
             + (", …" if len(left) > 1 else ""),
             "The next hunt there ends them.",
         )
-    if taken := sorted((look.answers.get(PORTS) or frozenset()) & frozenset(OURS)):
+    if taken := sorted((inspection.answers.get(PORTS) or frozenset()) & frozenset(OURS)):
         yield Finding(
             Level.NOTE,
             "ports",
-            f"something listens on port {taken[0]} of host {look.name}, where servers of hunts do: one may be left over",
+            f"something listens on port {taken[0]} of host {inspection.name}, where servers of hunts do: one may be left over",
             f"sudo ss -ltnp 'sport = :{taken[0]}' names it; hunts take the next free port.",
         )
 
 
-def clock(look: Look) -> Iterator[Finding]:
+def clock(inspection: Inspection) -> Iterator[Finding]:
     """Is reading the clock quick, and is it right?"""
-    source = look.answers.get(CLOCK_SOURCE)
+    source = inspection.answers.get(CLOCK_SOURCE)
     if source and source not in QUICK:
         yield Finding(
             Level.WARNING,
             "clock",
-            f"host {look.name} reads the time from {source}, which is slow: every operation that is timed pays for it",
+            f"host {inspection.name} reads the time from {source}, which is slow: every operation that is timed pays for it",
             "Its kernel log says why not from tsc: sudo dmesg | grep -i clocksource",
         )
     before = time.time()
-    there = ask(look.task.host, TIME)
+    there = ask(inspection.request.host, TIME)
     after = time.time()
     if there is not None and not before - ASTRAY < there < after + ASTRAY:
         away = there - (before + after) / 2
         yield Finding(
             Level.WARNING,
             "clock",
-            f"the clock of host {look.name} is {abs(away):.0f} s {'ahead of' if away > 0 else 'behind'} ours",
+            f"the clock of host {inspection.name} is {abs(away):.0f} s {'ahead of' if away > 0 else 'behind'} ours",
             "sudo timedatectl set-ntp true",
         )
-    elif look.answers.get(SYNCHRONISED) is False:
-        text = f"the clock of host {look.name} follows no time server, and may be set in the middle of a hunt"
+    elif inspection.answers.get(SYNCHRONISED) is False:
+        text = f"the clock of host {inspection.name} follows no time server, and may be set in the middle of a hunt"
         yield Finding(Level.NOTE, "clock", text, "sudo timedatectl set-ntp true")

@@ -6,15 +6,15 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.programs import missing
-from perfbisect.lab.checks.finding import Finding, Level, Look
+from perfbisect.lab.checks.finding import Finding, Inspection, Level
 from perfbisect.lab.measure import perf
 
 
-def counters(look: Look) -> Iterator[Finding]:
+def counters(inspection: Inspection) -> Iterator[Finding]:
     """What perf and vmstat count on the host."""
-    metric = find_metric(look.task.metric)
+    metric = find_metric(inspection.request.metric)
     try:
-        found = perf.probe(look.task.host)
+        found = perf.probe(inspection.request.host)
     except EnvironmentFailure as failure:
         if not metric.events:
             yield Finding(Level.WARNING, "perf", f"{failure}: the verdict will not say why", failure.advice)
@@ -27,33 +27,36 @@ def counters(look: Look) -> Iterator[Finding]:
             yield Finding(
                 Level.REFUSED,
                 "perf",
-                f"host {look.name} does not count {', '.join(lacking)}, so {metric.name} cannot be measured",
+                f"host {inspection.name} does not count {', '.join(lacking)}, so {metric.name} cannot be measured",
                 "Virtual machines often have no hardware counters: hunt another metric, or on another host.",
             )
         elif "instructions" not in counted:
             yield Finding(
                 Level.WARNING,
                 "perf",
-                f"host {look.name} has no hardware counters: the verdict cannot tell more instructions from slower memory",
+                f"host {inspection.name} has no hardware counters: the verdict cannot tell more instructions from slower memory",
                 "Use a physical machine, or a virtual one with a virtual PMU.",
             )
         yield Finding(Level.OK, "perf", f"counts {', '.join(counted)}")
-    if missing(look.task.host, ["vmstat"]):
-        advice = how_to_install(["vmstat"], look.system)
-        yield Finding(Level.WARNING, "vmstat", f"vmstat is not installed on host {look.name}", advice)
+    if missing(inspection.request.host, ["vmstat"]):
+        advice = how_to_install(["vmstat"], inspection.system)
+        yield Finding(Level.WARNING, "vmstat", f"vmstat is not installed on host {inspection.name}", advice)
 
 
-def device(look: Look) -> Iterator[Finding]:
+def device(inspection: Inspection) -> Iterator[Finding]:
     """Can iostat watch the device that was chosen? A metric of the device is refused without it."""
-    host, metric = look.task.host, find_metric(look.task.metric)
-    name = look.task.entry.device.removeprefix("/dev/")
+    host, metric = inspection.request.host, find_metric(inspection.request.metric)
+    name = inspection.request.entry.device.removeprefix("/dev/")
     if not name:
-        trouble = f"no device is chosen for host {look.name}" if metric.from_device else ""
+        trouble = f"no device is chosen for host {inspection.name}" if metric.from_device else ""
         advice = 'Name the block device of its data in hosts.toml: device = "nvme0n1".'
     elif missing(host, ["iostat"]):
-        trouble, advice = f"iostat is not installed on host {look.name}", how_to_install(["iostat"], look.system)
+        trouble, advice = (
+            f"iostat is not installed on host {inspection.name}",
+            how_to_install(["iostat"], inspection.system),
+        )
     elif not host.run(["test", "-b", f"/dev/{name}"], check=False).ok:
-        trouble = f"host {look.name} has no block device {name}"
+        trouble = f"host {inspection.name} has no block device {name}"
         advice = "Mend `device` in hosts.toml; `lsblk` lists them."
     else:
         return

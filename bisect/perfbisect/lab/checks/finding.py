@@ -35,7 +35,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class CheckRequest:
     """What a host is looked at for: measurements of ``metric``; of which system, if that is known."""
 
     host: Host
@@ -47,14 +47,14 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """The task, and what the host has told so far."""
+class Inspection:
+    """The request, and what the host has told so far."""
 
-    task: Task
+    request: CheckRequest
     answers: Answers
     system: str  # "debian", "ubuntu", "fedora", or "" when it is not known
 
     @property
     def name(self) -> str:
         """The host's name."""
-        return self.task.host.name
+        return self.request.host.name

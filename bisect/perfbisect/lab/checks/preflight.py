@@ -10,7 +10,7 @@ from perfbisect.host import conditions, facts
 from perfbisect.host.facts import Fact, ask_all, fingerprint_facts
 from perfbisect.lab.checks.contention import clock, load, others
 from perfbisect.lab.checks.counters import counters, device
-from perfbisect.lab.checks.finding import Finding, Level, Look, Task
+from perfbisect.lab.checks.finding import CheckRequest, Finding, Inspection, Level
 from perfbisect.lab.checks.processor import clock_speed, layout, sharing
 from perfbisect.lab.checks.space import space, swap
 from perfbisect.lab.checks.tools import check_pinning, drivers, tools
@@ -26,23 +26,23 @@ ASKED: tuple[Fact[object], ...] = (
 )  # fmt: skip
 
 
-def look_at(task: Task) -> Look:
+def inspect_host(request: CheckRequest) -> Inspection:
     """Ask the host everything that takes no more than a glance."""
-    host = task.host
+    host = request.host
     answers = ask_all(host, (*fingerprint_facts(host), *ASKED, facts.free(host.root), conditions.reflinks(host)))
-    return Look(task, answers, answers.get(conditions.SYSTEM) or "")
+    return Inspection(request, answers, answers.get(conditions.SYSTEM) or "")
 
 
-def findings(look: Look) -> Iterator[Finding]:
+def findings(inspection: Inspection) -> Iterator[Finding]:
     """Everything there is to say of the host.
 
     Raises UsageError for a workload that sysbench cannot run, and for settings in hosts.toml that do not fit the host.
     """
-    for workload in look.task.workloads or ():
+    for workload in inspection.request.workloads or ():
         check_workload(workload)
-    check_pinning(look)
+    check_pinning(inspection)
     for check in CHECKS:
-        yield from check(look)
+        yield from check(inspection)
 
 
 def check_workload(workload: Workload) -> None:
@@ -52,10 +52,10 @@ def check_workload(workload: Workload) -> None:
         lua.preparing(workload)
 
 
-def warnings(look: Look) -> tuple[Warned, ...]:
+def warnings(inspection: Inspection) -> tuple[Warned, ...]:
     """What is told before a hunt. Raises EnvironmentFailure for the first thing that makes it meaningless."""
     told = []
-    for finding in findings(look):
+    for finding in findings(inspection):
         if finding.level is Level.REFUSED:
             raise finding.failure()
         if finding.level is Level.WARNING:

@@ -46,13 +46,13 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ListingRequest:
     """What is asked: a commit, and how it would be built and measured."""
 
     host: Host
     entry: HostEntry
-    maker: Host | None  # where builds are made, if not there
-    maker_entry: HostEntry | None
+    build_host: Host | None  # where builds are made, if not there
+    build_entry: HostEntry | None
     builder: Builder
     variant: str
     workload: Workload
@@ -60,14 +60,14 @@ class Subject:
     commit: str
 
 
-def rehearse(subject: Subject) -> tuple[Part, ...]:
+def list_commands(request: ListingRequest) -> tuple[Part, ...]:
     """The commands of the build, of loading data, of a visit and of a run."""
     with TemporaryDirectory(prefix="perfbisect-") as folder:
-        scratch = LocalHost(subject.host.name, PurePosixPath(folder))
-        plan = _plan(subject, scratch)
-        made, measured = tuple(_build(subject, plan)), tuple(_measurement(subject, scratch, plan))
-    maker = subject.maker or subject.host
-    parts = *_there(made, folder, str(maker.root)), *_there(measured, folder, str(subject.host.root))
+        scratch = LocalHost(request.host.name, PurePosixPath(folder))
+        plan = _plan(request, scratch)
+        made, measured = tuple(_build(request, plan)), tuple(_measurement(request, scratch, plan))
+    build_host = request.build_host or request.host
+    parts = *_there(made, folder, str(build_host.root)), *_there(measured, folder, str(request.host.root))
     return tuple(part for part in parts if part.lines)
 
 
@@ -77,30 +77,32 @@ def _there(parts: Iterable[Part], folder: str, root: str) -> Iterator[Part]:
         yield Part(part.title.replace(folder, root), tuple(line.replace(folder, root) for line in part.lines))
 
 
-def _plan(subject: Subject, scratch: LocalHost) -> tuple[pipeline.Plan, PurePosixPath]:
+def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[pipeline.Plan, PurePosixPath]:
     """How the commit is built, and the folder of that."""
-    builder, commit = subject.builder, subject.commit
-    host, entry = subject.maker or subject.host, subject.maker_entry or subject.entry
-    making = Steps(checkout.mirror(scratch, subject.repository, builder.work_name, [commit]))
+    builder, commit = request.builder, request.commit
+    host, entry = request.build_host or request.host, request.build_entry or request.entry
+    making = Steps(checkout.mirror(scratch, request.repository, builder.work_name, [commit]))
     for _ in making:
         pass
     bare = making.result
-    name = subject.variant or builder.variant
+    name = request.variant or builder.variant
     variant = variant_of(builder, name)
     try:
         tools = toolchain(host, variant)
     except EnvironmentFailure:  # `bisect doctor` tells what is missing
         tools = Toolchain("", "", "")
     entry = msgspec.structs.replace(entry, jobs=entry.jobs or ask(host, CORES) or 1)
-    shop = pipeline.Workshop(scratch, entry, builder, name, variant, tools, bare)
-    checkout.checkout(scratch, bare, commit, shop.work / "source", builder.ignore)
-    return pipeline.plan_for(shop, commit, pipeline.present(shop, commit)), shop.work
+    context = pipeline.BuildContext(scratch, entry, builder, name, variant, tools, bare)
+    checkout.checkout(scratch, bare, commit, context.work / "source", builder.ignore)
+    return pipeline.plan_for(context, commit, pipeline.present(context, commit)), context.work
 
 
-def _build(subject: Subject, planned: tuple[pipeline.Plan, PurePosixPath]) -> Iterator[Part]:
+def _build(request: ListingRequest, planned: tuple[pipeline.Plan, PurePosixPath]) -> Iterator[Part]:
     plan, work = planned
     where = (
-        f" on host {subject.maker.name}, which sends the result to host {subject.host.name}" if subject.maker else ""
+        f" on host {request.build_host.name}, which sends the result to host {request.host.name}"
+        if request.build_host
+        else ""
     )
     if plan.builder.build is None:
         left_out = (
@@ -112,17 +114,19 @@ def _build(subject: Subject, planned: tuple[pipeline.Plan, PurePosixPath]) -> It
     yield Part(f"build, in {work / 'build'}{where}", tuple(shlex.join(argv) for _, argv in plan.commands))
 
 
-def _measurement(subject: Subject, scratch: LocalHost, planned: tuple[pipeline.Plan, PurePosixPath]) -> Iterator[Part]:
-    host, entry, workload = subject.host, subject.entry, subject.workload
+def _measurement(
+    request: ListingRequest, scratch: LocalHost, planned: tuple[pipeline.Plan, PurePosixPath]
+) -> Iterator[Part]:
+    host, entry, workload = request.host, request.entry, request.workload
     plan, work = planned
     cores = ask(host, CORES) or 1
     prefix = work / "prefix"
     values: Values = {
-        "recipe": str(recipe.place(scratch, subject.builder)), "commit": subject.commit, "version": plan.version,
+        "recipe": str(recipe.place(scratch, request.builder)), "commit": request.commit, "version": plan.version,
         "prefix": str(prefix), "jobs": entry.jobs or cores,
         **config.sizes(entry, ask(host, MEMORY_MIB) or 0, cores),
     }  # fmt: skip
-    system = System(subject.commit, "", prefix, plan.builder, values)
+    system = System(request.commit, "", prefix, plan.builder, values)
     folder = dataset.visit_folder(host)
     service = None
     if server := plan.builder.server:
