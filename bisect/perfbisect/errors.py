@@ -1,9 +1,8 @@
-"""Every failure a user can meet: one sentence, what to try next, and the exit status.
+"""Every error for the user: one sentence, advice, and the exit status.
 
 Exit statuses of `bisect run`: 0 culprit named, 1 not reproduced or nothing to find, 2 inconclusive,
-3 usage or configuration error, 4 environment failure, 130 interrupted (resumable). An OSError that
-nobody has put into better words ends with 4, too; anything else that is raised is a bug of ours and
-ends with 70.
+3 usage or configuration error, 4 environment failure, 130 interrupted (resumable). Any other
+OSError ends with 4, too; any other exception is a bug of perfbisect and ends with 70.
 """
 
 USAGE = 3
@@ -23,7 +22,7 @@ class PerfBisectError(Exception):
 
 
 class UsageError(PerfBisectError):
-    """The user asked for something that cannot be: an unknown revision, swapped ends, a wrong option."""
+    """A request that cannot be met: an unknown revision, swapped ends, a wrong option."""
 
     exit_status = USAGE
 
@@ -37,7 +36,7 @@ class EnvironmentFailure(PerfBisectError):
 
 
 def in_words(trouble: "PerfBisectError | OSError") -> PerfBisectError:
-    """The failure that tells of what the machine has refused; any other is in words already."""
+    """An OSError as an error with a sentence; other errors are returned as they are."""
     if isinstance(trouble, PerfBisectError):
         return trouble
     reason = trouble.strerror or str(trouble)
@@ -45,7 +44,7 @@ def in_words(trouble: "PerfBisectError | OSError") -> PerfBisectError:
 
 
 class CommandFailed(EnvironmentFailure):
-    """A command on a host ended with a status other than 0; ``log`` is where its output is kept."""
+    """A command on a host ended with a status other than 0; ``output`` is what it printed."""
 
     def __init__(self, sentence: str, advice: str = "", *, status: int, output: str = "") -> None:
         super().__init__(sentence, advice)
@@ -54,15 +53,15 @@ class CommandFailed(EnvironmentFailure):
 
 
 class ConnectionLost(EnvironmentFailure):
-    """The connection to a host broke off, and nobody knows what became of the command."""
+    """The connection to a host was lost; the state of the command is unknown."""
 
 
 class JobLost(EnvironmentFailure):
-    """A job is gone without an exit status, as after a restart of its host: what it did is to be done again."""
+    """A job ended without an exit status, as after a restart of its host: it must be run again."""
 
 
 class DataDamaged(EnvironmentFailure):
-    """Loaded data, or a copy of it, is not what it was when it was loaded: it is to be loaded again."""
+    """Loaded data, or a copy of it, has changed since it was loaded: it must be loaded again."""
 
 
 class BuildFailed(PerfBisectError):
@@ -75,7 +74,7 @@ class BuildFailed(PerfBisectError):
 
 
 class RunFailed(PerfBisectError):
-    """A built candidate does not start, crashes, or its workload fails: the hunt skips it or asks again."""
+    """A built candidate does not start, crashes, or its workload fails: the hunt skips it or tries again."""
 
     def __init__(self, sentence: str, *, stage: str, log: str) -> None:
         super().__init__(sentence, f"See {log}.")

@@ -1,7 +1,4 @@
-"""Is the process that worked on a hunt, or on a host, still there?
-
-Asked of /proc, so a killed one is never taken for running.
-"""
+"""Identifies processes that work on a hunt or a host, and checks in /proc whether they are still running."""
 
 import os
 from pathlib import Path
@@ -10,34 +7,34 @@ PROC = Path("/proc")
 UNKNOWN = "unknown"
 
 
-def here() -> str:
-    """This process, told apart from every other on this machine since it was started, and on other machines."""
-    return f"{machine()} {os.getpid()} {birth(os.getpid())}"
+def this_process() -> str:
+    """An identity of this process that no other process has, on this machine or another."""
+    return f"{machine()} {os.getpid()} {start_time(os.getpid())}"
 
 
-def alive(process: str) -> bool:
-    """Whether the process that ``here`` described is running; False for one of another machine or container."""
-    _, pid, born = process.rsplit(" ", 2)
-    return visible(process) and born == birth(int(pid)) != ""
+def is_running(process: str) -> bool:
+    """True where the process with this identity is running; False for one of another machine or container."""
+    _, pid, started = process.rsplit(" ", 2)
+    return is_local(process) and started == start_time(int(pid)) != ""
 
 
-def visible(process: str) -> bool:
-    """Whether the process that ``here`` described would be seen from here if it were running."""
+def is_local(process: str) -> bool:
+    """True for a process of this boot of this machine and this container, whether it is running or not."""
     return process.rsplit(" ", 2)[0] == machine() != UNKNOWN
 
 
 def machine() -> str:
-    """This boot of this machine, as seen from this container."""
+    """This boot of this machine and this container (its process namespace)."""
     try:
         return f"{(PROC / 'sys/kernel/random/boot_id').read_text().strip()} {(PROC / 'self/ns/pid').readlink()}"
     except OSError:
         return UNKNOWN
 
 
-def birth(pid: int) -> str:
-    """When a process was started, in clock ticks since boot; empty when there is none."""
+def start_time(pid: int) -> str:
+    """The start of a process, in clock ticks since boot; "" when it does not exist."""
     try:
-        # The name of the program, in parentheses, may itself hold spaces and parentheses.
+        # The name of the program, in parentheses, may contain spaces and parentheses.
         fields = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return ""

@@ -13,7 +13,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import lock
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import Owner, hold, holder, wait
-from perfbisect.process import here
+from perfbisect.process import this_process
 
 pytestmark = pytest.mark.tools
 
@@ -70,7 +70,7 @@ def test_a_killed_owner_leaves_a_stale_lock(host: LocalHost) -> None:
 
 def test_a_pid_alone_proves_nothing(host: LocalHost) -> None:
     with hold(host, "hunt 6"):
-        rewrite(host, process=f"{here().rpartition(' ')[0]} 1")
+        rewrite(host, process=f"{this_process().rpartition(' ')[0]} 1")
         with hold(host, "hunt 7"):
             pass
 

@@ -93,7 +93,7 @@ def test_every_run_is_kept_as_it_ends_and_the_estimates_beside(history: History)
     trial = enter(history, runs)
     found = noise_in(visits(0.01, 0.01), "qps")
     assert found is not None
-    history.conclude_trial(trial, found)
+    history.record_noise(trial, found)
     told = history.query(
         "select t.between_visits, t.noise, count(*), max(r.visit) from trials t join trial_runs r"
     ).rows
@@ -155,15 +155,15 @@ def test_what_told_less_of_its_work_is_gone_on_with(history: History) -> None:
     history.connection.execute("UPDATE trials SET process = 'gone 1 1'")
     now = replace(wanted, works=tuple(replace(work, told="all") for work in wanted.works))
     history.connection.execute("UPDATE trial_workloads SET told = 'other'")
-    assert history.go_on_with_trial(now, sample.HOST) is None
+    assert history.resume_trial(now, sample.HOST) is None
     history.connection.execute("UPDATE trial_workloads SET told = ''")
-    assert history.go_on_with_trial(now, sample.HOST) is not None
+    assert history.resume_trial(now, sample.HOST) is not None
 
 
 def test_a_comparison_that_was_interrupted_goes_on_only_with_the_same(history: History) -> None:
     wanted = asked(Kind.COMPARE, sample.SETTINGS, "old")
     history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
-    assert history.go_on_with_trial(wanted, sample.HOST) is None, "this process is at it"
+    assert history.resume_trial(wanted, sample.HOST) is None, "this process is at it"
     history.connection.execute("UPDATE trials SET process = 'gone 1 1'")
     changed = replace(wanted.subjects[1], key="another")
     for other in (
@@ -172,12 +172,12 @@ def test_a_comparison_that_was_interrupted_goes_on_only_with_the_same(history: H
         replace(wanted, subjects=(wanted.subjects[0], changed)),
         replace(wanted, works=wanted.works * 2),
     ):
-        assert history.go_on_with_trial(other, sample.HOST) is None
-    assert history.go_on_with_trial(wanted, replace(sample.HOST, kernel="7")) is None
-    going_on = history.go_on_with_trial(replace(wanted, rounds=9, metric="p95"), sample.HOST)
+        assert history.resume_trial(other, sample.HOST) is None
+    assert history.resume_trial(wanted, replace(sample.HOST, kernel="7")) is None
+    going_on = history.resume_trial(replace(wanted, rounds=9, metric="p95"), sample.HOST)
     assert going_on is not None
     assert going_on.name == "c1"
-    assert history.go_on_with_trial(wanted, sample.HOST) is None, "somebody is at it now"
+    assert history.resume_trial(wanted, sample.HOST) is None, "somebody is at it now"
 
 
 def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History) -> None:
@@ -189,13 +189,13 @@ def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History) -> 
     assert history.trial("c1").skips == [skip]
     assert (history.trial("c1").state, history.trial("c1").failure) == ("failed", "no room")
     assert [(listed.state, listed.failure) for listed in history.trials()] == [("failed", "no room")]
-    going_on = history.go_on_with_trial(wanted, sample.HOST)
+    going_on = history.resume_trial(wanted, sample.HOST)
     assert going_on is not None
     assert going_on.skips == [skip]
     assert (history.trial("c1").state, history.trial("c1").failure) == ("running", "")
     history.end_trial(trial.id, 9.0, "nothing was measured")
     assert history.trial("c1").state == "failed"
-    assert history.go_on_with_trial(wanted, sample.HOST) is None, "there is nothing to go on with"
+    assert history.resume_trial(wanted, sample.HOST) is None, "there is nothing to go on with"
 
 
 def test_comparisons_that_were_interrupted_pin_what_they_use(history: History) -> None:

@@ -1,1 +1,1 @@
-"""The embedded demo: a small storage engine in C and the history in which one commit slows it down."""
+"""The demo: a small storage engine in C, and a git history of it in which one commit is slower."""

@@ -1,7 +1,7 @@
-"""The changes of which the demo's history is made: small edits of the engine's sources, kept as TOML in ``changes/``.
+"""The changes of the demo's history: small edits of the engine's sources, stored as TOML in ``changes/``.
 
-A change finds its places by text rather than by line, so that changes can be applied in almost any order; where one
-builds on another it says so in ``needs``.
+An edit is located by a passage of text, not by a line number, so that changes can be applied in almost any order; a
+change that depends on others names them in ``needs``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ Tree = dict[str, str]  # path → text
 
 
 class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``text`` in the place of a passage, after it or before it; with none of them, at the end of the file."""
+    """Put ``text`` instead of a passage, after it or before it; without a passage, at the end of the file."""
 
     file: str
     text: str
@@ -25,7 +25,7 @@ class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     before: str = ""
 
     def apply(self, tree: Tree) -> None:
-        """Change the tree. Raises ValueError where the passage is not in the file exactly once."""
+        """Change the tree. Raises ValueError unless the file contains the passage exactly once."""
         old = tree.get(self.file, "")
         passage = self.replace or self.after or self.before
         if not passage:
@@ -38,7 +38,7 @@ class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One commit, before it has a place in a history."""
+    """The content of one commit, without its parents."""
 
     name: str
     subject: str
@@ -73,13 +73,13 @@ def read_changes(kind: str) -> tuple[Change, ...]:
 
 
 def first_tree() -> Tree:
-    """The engine as it was first released."""
+    """The engine of the first release."""
     root = FOLDER / "engine"
     return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def applied(changes: Iterable[Change], before: Tree) -> Tree:
-    """The tree after ``changes``, in that order. Raises ValueError where one does not fit."""
+    """The tree after ``changes``, in that order. Raises ValueError for a change that cannot be applied."""
     tree = dict(before)
     for change in changes:
         for edit in change.edits:

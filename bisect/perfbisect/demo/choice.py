@@ -1,21 +1,21 @@
-"""Which changes a history of so many commits has, and in what order they can come."""
+"""Chooses the changes of a history with a given number of commits, and their order."""
 
 from collections.abc import Iterable, Sequence
 from random import Random
 
 from perfbisect.demo.change import Change, read_changes
 
-Unit = tuple[Change, ...]  # changes that follow each other without a gap, on one branch
+Unit = tuple[Change, ...]  # successive changes on one branch
 
 OPTIONAL = ("documentation", "comments", "refactorings", "tests", "features")
-KEPT = {"children-without-division"}  # the small improvement is in every history
-MENDED_TOGETHER = "both-mended"
+KEPT = {"children-without-division"}  # every history has this small improvement
+FIXED_TOGETHER = "both-fixed"
 
 
 def choose(random: Random, commits: int, index_features: Iterable[Change]) -> list[Unit]:
-    """The units of a history with ``commits`` changes, its release excepted, in an order that can be applied.
+    """The units of a history with ``commits`` changes (without the release), in an order that can be applied.
 
-    Raises ValueError where that is fewer or more than there can be.
+    Raises ValueError for a number of commits that is not possible.
     """
     units = [*_breaks(random), *((change,) for change in index_features)]
     wanted = commits - sum(map(len, units))
@@ -34,20 +34,20 @@ def choose(random: Random, commits: int, index_features: Iterable[Change]) -> li
 
 
 def _breaks(random: Random) -> list[Unit]:
-    """Two commits that do not compile: far apart, each mended by the next, or side by side and mended together."""
-    first, first_mend, second, second_mend = read_changes("broken")
+    """Two commits that do not compile: each fixed by the next commit, or in succession and fixed together."""
+    first, first_fix, second, second_fix = read_changes("broken")
     if random.random() < 0.5:
-        return [(first, first_mend), (second, second_mend)]
-    mend = Change(MENDED_TOGETHER, "Mend the build", first_mend.edits + second_mend.edits)
-    return [(first, second, mend)]
+        return [(first, first_fix), (second, second_fix)]
+    fix = Change(FIXED_TOGETHER, "Mend the build", first_fix.edits + second_fix.edits)
+    return [(first, second, fix)]
 
 
 def _in_order(units: Sequence[Unit]) -> list[Unit]:
-    """The units in their order, except that what a change needs comes before it."""
+    """The units in their order, but each after the changes that it needs."""
     waiting, ordered = list(units), list[Unit]()
     while waiting:
-        there = {change.name for unit in ordered for change in unit}
-        ready = next(unit for unit in waiting if there.issuperset(*(c.needs for c in unit[:1])))
+        done = {change.name for unit in ordered for change in unit}
+        ready = next(unit for unit in waiting if done.issuperset(*(c.needs for c in unit[:1])))
         waiting.remove(ready)
         ordered.append(ready)
     return ordered
@@ -56,8 +56,8 @@ def _in_order(units: Sequence[Unit]) -> list[Unit]:
 def is_broken(names: Iterable[str]) -> bool:
     """True where a tree with these changes does not compile."""
     names = set(names)
-    first, first_mend, second, second_mend = (change.name for change in read_changes("broken"))
+    first, first_fix, second, second_fix = (change.name for change in read_changes("broken"))
     return any(
-        broken in names and not names & {mend, MENDED_TOGETHER}
-        for broken, mend in ((first, first_mend), (second, second_mend))
+        broken in names and not names & {fix, FIXED_TOGETHER}
+        for broken, fix in ((first, first_fix), (second, second_fix))
     )

@@ -1,7 +1,7 @@
 """Writes the demo's repository: a storage engine from v1.0 to v1.1, in which one commit slows update-index down.
 
-The same seed gives the same commits, to the last bit: author, dates and texts are fixed, and no git configuration of
-the machine is read.
+The same seed gives the same commit hashes: author, dates and texts are fixed, and the git configuration of the machine
+is not read.
 """
 
 import os
@@ -25,12 +25,12 @@ HERMETIC = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a hunt should find. The caller keeps it where the hunt does not look."""
+    """The expected result of a hunt. The caller stores it outside of the repository."""
 
     commit: str  # full hash of the planted commit
     parent: str
     subject: str
-    position: int  # among the commits after GOOD, in the order in which they were made, from 1
+    position: int  # among the commits after GOOD, in the order of their creation, from 1
     commits: int  # after GOOD, merges included
     drop: float  # planned fraction of update-index's throughput that is lost
     broken: tuple[str, ...]  # commits that do not compile, oldest first
@@ -39,8 +39,8 @@ class Answer:
 def write_history(folder: Path, seed: int, commits: int = 60, drop: float | None = None) -> Answer:
     """Write the repository of ``seed`` to ``folder``, which must not exist or be empty.
 
-    ``drop`` is a fraction and replaces the one that the seed chooses. Raises UsageError for what cannot be made,
-    EnvironmentFailure where git is missing or fails.
+    ``drop`` is a fraction and replaces the one that the seed chooses. Raises UsageError for a history that is not
+    possible, EnvironmentFailure where git is missing or fails.
     """
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty.", "Choose a folder that does not exist yet.")
@@ -65,7 +65,7 @@ def write_history(folder: Path, seed: int, commits: int = 60, drop: float | None
 
 
 def _import(folder: Path, plan: Plan) -> list[str]:
-    """Feed the plan to git; the hash of each position, the first release included."""
+    """Import the plan into git; the hash of each position, the first release included."""
     with tempfile.TemporaryDirectory() as aside:
         marks = Path(aside) / "marks"
         _git(folder, "fast-import", "--quiet", f"--export-marks={marks}", stdin="".join(_stream(plan)))
@@ -87,7 +87,7 @@ def _stream(plan: Plan) -> Iterator[str]:
 
 
 def _commit(position: int, message: str, parents: tuple[int, ...], before: Tree, after: Tree) -> str:
-    """One commit with the files that differ from its first parent's. No change removes a file."""
+    """One commit with the files that differ from those of its first parent. No change removes a file."""
     links = [f"{'merge' if rank else 'from'} :{parent + 1}\n" for rank, parent in enumerate(parents)]
     files = [
         f"M 100644 inline {path}\n{_data(text)}" for path, text in sorted(after.items()) if before.get(path) != text
@@ -105,7 +105,7 @@ def _data(text: str) -> str:
 
 
 def _git(folder: Path, *arguments: str, stdin: str = "") -> None:
-    """Run git in ``folder`` as on a machine without any configuration."""
+    """Run git in ``folder`` without the configuration of the machine."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(

@@ -1,7 +1,7 @@
-"""From a seed to a plan: which changes a history has, in what order, and where side branches leave and come back.
+"""Draws a plan from a seed: the changes of a history, their order, and the side branches.
 
-Everything here is arithmetic on names; trees and git come later (``history``). A plan is drawn again until the planted
-commit stands clear of those that do not compile, so that a hunt can name it.
+A plan has names only; ``history`` makes trees and commits of it. Plans are drawn until the planted commit has some
+distance from those that do not compile, so that a hunt can name it.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from perfbisect.demo.effort import COST, RARE, effort_for
 
 BRANCHES = ("interface", "checks", "smaller-steps", "tidy")
 LENGTHS = range(5, 10)  # commits between fork and merge, on both sides together
-SMALLEST, LARGEST = 0.32, 0.50  # of the drops that a seed chooses, with room for machines unlike ours
+SMALLEST, LARGEST = 0.32, 0.50  # of the drops that a seed chooses, with a margin for other machines
 ON_SIDE = 0.3  # probability that the planted commit is on a side branch
 CLEAR = 2  # generations between the planted commit and one that does not compile
 TRIES = 2000
@@ -23,7 +23,7 @@ SHORTEST = 30
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One commit: a change, or the merge of a side branch, which has no edits of its own."""
+    """One commit: a change, or the merge of a side branch, which has no edits."""
 
     change: Change
     parents: tuple[int, ...]  # positions of earlier steps, first parent first; position 0 is the first release
@@ -31,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All commits after the first release, in the order in which they were made; ``steps[0]`` has position 1."""
+    """All commits after the first release, in the order of their creation; ``steps[0]`` has position 1."""
 
     steps: tuple[Step, ...]
     planted: int  # position
@@ -55,17 +55,17 @@ class Plan:
 
 
 def draw(seed: int, commits: int, drop: float | None) -> Plan:
-    """The plan of a seed. Raises ValueError for a number of commits or a drop that cannot be made."""
+    """The plan of a seed. Raises ValueError for a number of commits or a drop that is not possible."""
     if commits < SHORTEST:
         raise ValueError(f"{commits} commits are too few: not possible below {SHORTEST}")
     random = Random(seed)
-    chosen = random.uniform(SMALLEST, LARGEST)  # drawn even where it is not used, so that the rest stays the same
+    chosen = random.uniform(SMALLEST, LARGEST)  # always drawn, so that later random numbers do not depend on ``drop``
     drop = chosen if drop is None else drop
     feature, on_side = random.choice(sorted(COST)), random.random() < ON_SIDE
     effort = effort_for(feature, drop)
     index = [change.filled((effort if change.name == feature else RARE).words) for change in read_changes("index")]
     for _ in range(TRIES):
-        units = choose(random, commits - 3, index)  # two merges and the release come on top
+        units = choose(random, commits - 3, index)  # without two merges and the release
         steps = _steps(units, random)
         planted = next((at for at, step in enumerate(steps, 1) if step.change.name == feature), 0)
         if planted and on_side == _is_on_side(steps, planted) and _stands_clear(Plan(steps, planted, drop)):
@@ -74,7 +74,7 @@ def draw(seed: int, commits: int, drop: float | None) -> Plan:
 
 
 def _steps(units: Sequence[Unit], random: Random) -> tuple[Step, ...]:
-    """The commits of ``units`` with two side branches and the release; nothing where the branches do not fit."""
+    """The commits of ``units`` with two side branches and the release; empty where no branch is possible."""
     names = random.sample(BRANCHES, 2)
     lengths = random.choices(LENGTHS, k=2)
     middle = len(units) // 2
@@ -94,7 +94,7 @@ def _steps(units: Sequence[Unit], random: Random) -> tuple[Step, ...]:
 
 
 def _append(steps: list[Step], units: Sequence[Unit], parent: int) -> int:
-    """Append the units one after the other; the position of the last commit."""
+    """Append the units in succession; the position of the last commit."""
     for unit in units:
         for change in unit:
             steps.append(Step(change, (parent,)))
@@ -112,7 +112,7 @@ def _append_branched(steps: list[Step], units: Sequence[Unit], sides: Sequence[b
 
 
 def _divide(units: Sequence[Unit], random: Random) -> list[bool]:
-    """For each unit whether it goes to the side branch; nothing where one side would need the other."""
+    """For each unit True if it is on the side branch; empty where one side needs the other."""
     sides = [random.random() < 0.5 for _ in units]
     names = {
         side: {unit[0].name for unit, on in zip(units, sides, strict=True) if on == side} for side in (False, True)
@@ -120,13 +120,13 @@ def _divide(units: Sequence[Unit], random: Random) -> list[bool]:
     needs = {
         side: {n for unit, on in zip(units, sides, strict=True) if on == side for n in unit[0].needs} for side in names
     }
-    torn = needs[False] & names[True] or needs[True] & names[False]
-    fits = not torn and sum(sides) >= 2 and not all(sides) and all(len(unit) == 1 for unit in units)
+    dependent = needs[False] & names[True] or needs[True] & names[False]
+    fits = not dependent and sum(sides) >= 2 and not all(sides) and all(len(unit) == 1 for unit in units)
     return sides if fits else []
 
 
 def _is_on_side(steps: Sequence[Step], position: int) -> bool:
-    """True where following first parents from the end does not meet ``position``."""
+    """True where ``position`` is not on the line of first parents from the end."""
     here = len(steps)
     while here > position:
         here = steps[here - 1].parents[0]

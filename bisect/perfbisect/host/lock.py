@@ -19,7 +19,7 @@ import msgspec
 
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.protocol import Host
-from perfbisect.process import alive, here, visible
+from perfbisect.process import is_local, is_running, this_process
 
 BEAT = 60.0  # seconds between two signs of life
 ABANDONED = 10 * BEAT  # without one for so long the owner has ended, or cannot reach the host
@@ -135,7 +135,7 @@ def busy(host: Host, owner: Owner) -> EnvironmentFailure:
     return EnvironmentFailure(
         f"host {host.name} is busy: {owner} is measuring there",
         "Wait for it with --wait, or stop it."
-        + ("" if visible(owner.process) else f" If it ended without a word, {_left(host)}"),
+        + ("" if is_local(owner.process) else f" If it ended without a word, {_left(host)}"),
     )
 
 
@@ -186,9 +186,9 @@ def _owner(content: str) -> Owner | None:
 
 def _me(purpose: str) -> str:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return msgspec.json.encode(Owner(here(), os.getpid(), platform.node(), purpose, since)).decode()
+    return msgspec.json.encode(Owner(this_process(), os.getpid(), platform.node(), purpose, since)).decode()
 
 
 def _gone(owner: Owner, age: float) -> bool:
     """Whether the owner has ended; of one that cannot be seen from here only the ``age`` of its last sign of life tells."""
-    return not alive(owner.process) if visible(owner.process) else age > ABANDONED
+    return not is_running(owner.process) if is_local(owner.process) else age > ABANDONED

@@ -288,7 +288,7 @@ def go_on(hunt_id: int | None, path: Path | None, view: View, waiting: WaitCallb
                 " changed: undo that, or begin a new hunt with: bisect run",
             )
         if scene.settings.build_hash != (made := scene.made()):  # nothing was built, or the lab refuses to go on
-            history.remake(hunt_id, made)
+            history.update_recipe_hash(hunt_id, made)
         with hold_all(scene, waiting) as held:
             return follow(history, hunt_id, scene, view, held, resumed=True)
 

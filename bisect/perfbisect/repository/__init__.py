@@ -1,1 +1,1 @@
-"""The git history under hunt: which revisions, which range, which candidates."""
+"""The git history of a hunt: revisions, range, candidates."""

@@ -1,4 +1,4 @@
-"""The repository of a recipe, cloned once into the user's cache and fetched when something is missing from it."""
+"""The repository of a recipe, cloned once into the user's cache, and fetched when a revision is missing from it."""
 
 import fcntl
 import re
@@ -22,7 +22,7 @@ REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 def cached_clone(builder: Builder, revisions: Sequence[str] = (), progress: Progress | None = None) -> Path:
     """The path of a bare clone of the recipe's repository.
 
-    It is fetched anew when one of ``revisions`` is missing from it or is a branch, which may have moved.
+    It is fetched when one of ``revisions`` is missing from it or is a branch, which may have moved.
     Raises UsageError when the recipe names no repository, EnvironmentFailure when it cannot be reached.
     """
     if not builder.repository:
@@ -30,7 +30,7 @@ def cached_clone(builder: Builder, revisions: Sequence[str] = (), progress: Prog
     folder = cache_folder() / "repositories"
     path = folder / f"{builder.name}.git"
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder / f"{builder.name}.lock"):
+    with _locked(folder / f"{builder.name}.lock"):
         if not path.exists():
             _clone(builder.repository, path, progress)
         elif _is_behind(path, builder, revisions):
@@ -39,15 +39,15 @@ def cached_clone(builder: Builder, revisions: Sequence[str] = (), progress: Prog
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Two hunts begun at once clone once: the second one waits."""
+def _locked(lock: Path) -> Iterator[None]:
+    """A lock between hunts: of two that start at once the second waits for the clone of the first."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _clone(url: str, path: Path, progress: Progress | None) -> None:
-    """A clone appears under its name only when it is whole."""
+    """Clone to a temporary name; the clone gets its own name when it is complete."""
     partial = path.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:

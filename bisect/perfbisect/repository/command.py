@@ -1,8 +1,8 @@
-"""git, run so that nothing of the user's environment or taste changes what it says.
+"""Runs git such that neither the environment nor the configuration of the user changes its output.
 
-GitPython opens repositories; but it can only add to the environment of its commands, and a GIT_DIR left over from a
-hook, an index file or a replaced object would lead them astray. So commands are run here. The user's configuration is
-still read, because it says which repositories are safe and how to reach a remote; what could change output is set.
+GitPython opens repositories, but it can only add to the environment of its commands, and an inherited GIT_DIR (set in
+hooks), index file or replaced object would change their results. So commands are run here. The user's configuration is
+still read, because it defines which repositories are safe and how to reach a remote; options that change output are set.
 """
 
 import os
@@ -30,7 +30,7 @@ KEPT = ("GIT_SSH", "GIT_SSL_", "GIT_HTTP_", "GIT_PROXY_", "GIT_ASKPASS", "GIT_TE
 
 
 def environment() -> Mapping[str, str]:
-    """The environment of every git command: ours, without what steers git, and in plain English."""
+    """The environment of every git command: that of this process, without variables that change what git does, in English."""
     steering = _steering()
     kept = {name: value for name, value in os.environ.items() if name not in steering}
     return kept | {"LC_ALL": "C", "LANGUAGE": "C"}
@@ -38,7 +38,7 @@ def environment() -> Mapping[str, str]:
 
 @contextmanager
 def unsteered() -> Iterator[None]:
-    """Our own environment without what steers git, for as long as GitPython looks at it."""
+    """Remove variables that change what git does from this process, while GitPython reads its environment."""
     steering = _steering()
     for name in steering:
         del os.environ[name]
@@ -53,9 +53,9 @@ def _steering() -> dict[str, str]:
 
 
 def git(repo: "Repo", *arguments: str, stdin: str = "", allowed: tuple[int, ...] = (0,)) -> str:
-    """What git prints in a repository, whatever folder we are in.
+    """The output of a git command in a repository, independent of the working directory.
 
-    Raises EnvironmentFailure with git's own words when its status is not among ``allowed``.
+    Raises EnvironmentFailure with git's own message when its status is not among ``allowed``.
     """
     done = subprocess.run(
         ["git", *OPTIONS, f"--git-dir={repo.git_dir}", *arguments],
@@ -75,9 +75,9 @@ def git(repo: "Repo", *arguments: str, stdin: str = "", allowed: tuple[int, ...]
 def talk(
     what: str, arguments: Sequence[str], env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
 ) -> Iterator[tuple[str, int, int]]:
-    """Run a git command that reports progress: yields what it does, the steps done, and those in all.
+    """Run a git command that reports progress: yields its activity, the steps done, and all steps.
 
-    Whatever interrupts us, it does not go on alone. Raises EnvironmentFailure, beginning with ``what``, when it fails.
+    The command is terminated when the generator is closed or interrupted. Raises EnvironmentFailure, beginning with ``what``, when it fails.
     """
     said = []
     with subprocess.Popen(
@@ -97,14 +97,14 @@ def talk(
                 else:
                     said.append(line)
         except BaseException:
-            process.terminate()  # not killed, so that it can end its own children, which write too
+            process.terminate()  # not killed, so that it can end its children, which write, too
             raise
     if process.returncode:
         raise failure(what, "\n".join(said))
 
 
 def failure(what: str, stderr: str) -> EnvironmentFailure:
-    """The error for a git command that failed, with the line in which git says why."""
+    """The error for a git command that failed, with the line of its output that gives the reason."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
     why = (fatal or lines or ["it said nothing"])[-1 if not fatal else 0]

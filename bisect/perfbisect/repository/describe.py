@@ -1,4 +1,4 @@
-"""Commits as people know them: who changed what, and when."""
+"""What a commit is for its readers: author, date, subject, and the files that it changed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def describe_all(repo: "Repo", commits: Sequence[str]) -> list[Commit]:
 def touched(repo: "Repo", commit: str, ignore: Sequence[str] = ()) -> list[Change]:
     """The files that a commit changed against its first parent, without the ignored paths.
 
-    In a snapshot whose contents are not all there, files are named but not counted.
+    In a repository without all file contents, files are named but not counted.
     """
     paths = ["--", ":(top)", *(f":(top,exclude,glob){pattern}" for pattern in ignore)]
     parents = git(repo, "rev-list", "--parents", "--max-count=1", commit).split()[1:]

@@ -1,15 +1,15 @@
 """The commits between two revisions, and the graph of those that can differ in speed.
 
-git's own history simplification does the work. A commit whose tree, without the ignored paths, equals that of one of
-its parents cannot differ in speed from it: it vanishes, and its children get that parent in its place. Of a merge that
-equals one of its parents nothing but that parent is followed, for what the other side did is not in the result.
+The range is read with git's own history simplification. A commit whose tree, without the ignored paths, equals that of
+one of its parents cannot differ in speed from it: it is removed, and its children get that parent instead. Of a merge
+that equals one of its parents only that parent is followed, since the result has nothing of the other side.
 
-What a commit has from before the range is node 0, good itself, or where it does not hold good the commit that its branch
-began at: a base, a node of its own unless nothing that counts differs between it and good.
+Parents outside the range become node 0, good itself; or, for a branch that began before good, a node of their own: its
+branch point, unless it equals good in all paths that count.
 
-The parents outside the range (the boundary) are named to git one by one: it would otherwise depend on the dates of commits
-whether git knows in time that they are outside, and a graph must come out the same each time, since a hunt is resumed on
-it. For the same reason git's commit graph file, which may be written at any time, is not used.
+The parents outside the range (the boundary) are passed to git one by one. Otherwise the dates of commits could decide
+whether git recognises them as outside in time, and the graph must always be the same, since a hunt is resumed on it. For
+the same reason git's commit graph file, which may be written at any time, is not used.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Range:
-    """What lies between good and bad. Hashes are full."""
+    """The commits between good and bad. Hashes are full."""
 
     good: str
     bad: str
-    base: str  # the good end of the graph: good itself, or the merge base where good is not an ancestor of bad
+    base: str  # the good end of the graph: good, or the merge base where good is not an ancestor of bad
     commits: int  # reachable from bad and not from good
-    merges: int  # of them
+    merges: int  # among these
     graph: Graph
     candidates: tuple[str, ...]  # the commit of each node; the first is base, the last is as fast as bad
 
     @property
     def good_is_ancestor(self) -> bool:
-        """Whether bad contains good. If not, it has to be measured that base is as fast as good."""
+        """True where bad contains good. Otherwise the base must be measured against good."""
         return self.base == self.good
 
 
 def read_range(repo: "Repo", good: str, bad: str, ignore: Sequence[str], *, first_parent: bool = False) -> Range:
-    """The range between two commits, given by their full hashes; ``ignore`` holds a recipe's glob patterns.
+    """The range between two commits, given by their full hashes; ``ignore`` is a recipe's glob patterns.
 
     Raises UsageError when there is nothing to search: equal or swapped ends, no common history, no candidates.
     """
@@ -83,7 +83,7 @@ def read_range(repo: "Repo", good: str, bad: str, ignore: Sequence[str], *, firs
 
 
 def _base(repo: "Repo", good: str, bad: str) -> str:
-    """The nearest commit that is part of both. Raises UsageError where a search would make no sense."""
+    """The merge base. Raises UsageError for equal or swapped ends, and for ends without common history."""
     if good == bad:
         raise UsageError(f"Good and bad are the same commit {good[:10]}.", "Give two revisions that differ.")
     base = git(repo, "merge-base", good, bad, allowed=(0, 1)).strip()
@@ -98,9 +98,9 @@ def _base(repo: "Repo", good: str, bad: str) -> str:
 
 
 def _chain(commits: Sequence[str], before: Iterable[str]) -> list[list[str]]:
-    """Commits that follow each other; ``before`` holds what the first one follows, if anything.
+    """The parent of each commit of a walk along first parents; ``before`` is the parent of the first one, if any.
 
-    In a walk along first parents git lists the other parents too, and cannot say which one is missing.
+    In such a walk git lists the other parents too, and does not mark the missing one.
     """
     return [
         [commit, *previous] for commit, previous in zip(commits, [before, *([each] for each in commits)], strict=False)
@@ -108,7 +108,7 @@ def _chain(commits: Sequence[str], before: Iterable[str]) -> list[list[str]]:
 
 
 def _joins(repo: "Repo", base: str, bad: str, inside: Sequence[Sequence[str]], boundary: Collection[str]) -> str | None:
-    """The first commit of a walk along first parents that holds ``base``; None if all of them do."""
+    """The first commit of a walk along first parents that contains ``base``; None if all of them do."""
     if base in boundary:
         return None
     later = set(git(repo, "rev-list", "--ancestry-path", "--stdin", stdin=f"{bad}\n^{base}").split())
@@ -116,26 +116,26 @@ def _joins(repo: "Repo", base: str, bad: str, inside: Sequence[Sequence[str]], b
 
 
 def _outside(rows: Sequence[Sequence[str]], good: str, same: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:
-    """Of each row that does not hold ``good`` its parents outside the range; ``same`` is asked whether one equals it."""
+    """The parents outside the range of each row that does not contain ``good``; ``same`` is True for a commit that equals it."""
     candidates = {row[0] for row in rows}
     as_good = {good: True}
-    holds_good: set[str] = set()
+    has_good: set[str] = set()
     found: dict[str, tuple[str, ...]] = {}
     for commit, *parents in rows:
         outside = tuple(parent for parent in parents if parent not in candidates)
-        if any(parent in holds_good or as_good.get(parent) for parent in parents):
-            holds_good.add(commit)
+        if any(parent in has_good or as_good.get(parent) for parent in parents):
+            has_good.add(commit)
             continue
         as_good |= {parent: same(parent) for parent in outside if parent not in as_good}
         if any(as_good[parent] for parent in outside):
-            holds_good.add(commit)
+            has_good.add(commit)
         elif outside:
             found[commit] = outside
     return found
 
 
 def _by_age(repo: "Repo", commits: Collection[str]) -> list[str]:
-    """Commits, each after those that it descends from."""
+    """The commits, ancestors first."""
     if len(commits) < 2:
         return list(commits)
     chosen = sorted(commits)
@@ -146,7 +146,7 @@ def _by_age(repo: "Repo", commits: Collection[str]) -> list[str]:
 
 
 def _equal(repo: "Repo", one: str, other: str, paths: Sequence[str]) -> bool:
-    """Whether nothing that counts differs between two commits."""
+    """True where two commits do not differ in the paths that count."""
     return not git(repo, "diff-tree", "-r", "--name-only", "--no-renames", one, other, *paths).strip()
 
 

@@ -19,13 +19,13 @@ class UnknownRevision(UsageError):
 
 
 def open_repository(path: Path) -> "Repo":
-    """The repository at ``path``, in a folder above it, or bare. A changed working tree is never looked at.
+    """The repository at ``path`` or in a folder above it, bare or not. The working tree is never read.
 
-    Raises UsageError when there is none, or when its history is cut off.
+    Raises UsageError when none exists, or for a shallow clone.
     """
     if shutil.which("git") is None:
         raise EnvironmentFailure("git is not installed.", "apt-get install git")
-    from git import Repo  # which looks for git when it is imported
+    from git import Repo  # its import needs the program git
     from git.exc import InvalidGitRepositoryError, NoSuchPathError
 
     try:
@@ -43,7 +43,7 @@ def open_repository(path: Path) -> "Repo":
 
 
 def is_dirty(repo: "Repo") -> bool:
-    """Whether the user's checkout, if there is one, has changes to tracked files that no commit holds."""
+    """True where the user's checkout has uncommitted changes of tracked files; False without a checkout."""
     # A folder of objects and refs without a configuration does not say that it is bare.
     if repo.bare or not Path(str(repo.working_tree_dir), ".git").exists():
         return False
@@ -52,9 +52,9 @@ def is_dirty(repo: "Repo") -> bool:
 
 
 def resolve(repo: "Repo", name: str, release_tags: Sequence[str]) -> str:
-    """The commit that ``name`` means: a release as the recipe's tags spell it ("8.0.28"), or any git revision.
+    """The commit of a release as the recipe's tags spell it ("8.0.28"), or of any git revision.
 
-    Raises UnknownRevision, with the nearest releases, when it means nothing, and UsageError when it means several.
+    Raises UnknownRevision, with similar releases, when none exists, and UsageError for an ambiguous hash.
     """
     refs = [f"refs/tags/{tag}" for tag in tags_of(name, release_tags)]
     for commit in look_up(repo, [*refs, name]):
@@ -66,7 +66,7 @@ def resolve(repo: "Repo", name: str, release_tags: Sequence[str]) -> str:
     near = get_close_matches(name, dict.fromkeys([*releases(tags, release_tags), *tags]), 3)
     raise UnknownRevision(
         f"'{name}' is neither a release nor a revision in {repo.working_tree_dir or repo.git_dir}.",
-        f"The nearest: {', '.join(near)}." if near else "`git tag` and `git log` list what there is.",
+        f"Similar: {', '.join(near)}." if near else "`git tag` and `git log` list them.",
     )
 
 
@@ -76,7 +76,7 @@ def tags_of(version: str, release_tags: Sequence[str]) -> list[str]:
 
 
 def releases(tags: Sequence[str], release_tags: Sequence[str]) -> list[str]:
-    """The releases that these tags mark, by the recipe's patterns."""
+    """The releases of these tags, by the recipe's patterns."""
     found = []
     for pattern in release_tags:
         head, spelling, tail = re.split(r"\{version(:_|)\}", pattern, maxsplit=1)
@@ -87,12 +87,12 @@ def releases(tags: Sequence[str], release_tags: Sequence[str]) -> list[str]:
 
 
 def look_up(repo: "Repo", names: Sequence[str]) -> list[str | None]:
-    """The commit of each name, None where there is none."""
+    """The commit of each name; None for an unknown name."""
     known = [name if name and not re.search(r"[\n\0]", name) else "." for name in names]
     lines = _ask(repo, [f"{name}^{{commit}}" for name in known])
     return [None if line.endswith((" missing", " ambiguous")) else line.split(" ")[0] for line in lines]
 
 
 def _ask(repo: "Repo", names: Sequence[str]) -> list[str]:
-    """git's answer for each name. They go in through standard input, where none can be taken for an option."""
+    """git's answer for each name. Names are passed on standard input, where none can be parsed as an option."""
     return git(repo, "cat-file", "--batch-check", stdin="".join(f"{name}\n" for name in names)).splitlines()

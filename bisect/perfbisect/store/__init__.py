@@ -1,1 +1,1 @@
-"""The history: an append-only log in SQLite, and the views people ask of it."""
+"""The history: an append-only log in SQLite, and tables and views for SQL queries."""

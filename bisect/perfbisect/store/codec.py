@@ -1,6 +1,6 @@
-"""Events as the log keeps them. What it gives back equals what was appended, but for the digits of a belief.
+"""Events in their stored form. A decoded event equals the one that was appended, but for the digits of a belief.
 
-Nothing is decided from a stored belief: resume asks the search again.
+A stored belief is never an input of a decision: resume calls the search again.
 """
 
 import json
@@ -10,13 +10,14 @@ from perfbisect.core.domain import codec
 from perfbisect.core.domain.events import BuildProgress, Event, HuntStarted, RunProgress, RunStarted
 
 PASSING = (BuildProgress, RunStarted, RunProgress)
-"""Events that are only for views that look on; they are not kept."""
+"""Events for live views only; they are not stored."""
 
 
 def encode(event: Event, candidates: tuple[str, ...]) -> str:
-    """The JSON of an event of a hunt with this range. Raises ValueError for NaN, which no fact may hold.
+    """The JSON of an event of a hunt with this range. Raises ValueError for NaN, which no fact may contain.
 
-    A HuntStarted goes without the range: it can be long, is stored once, and every session tells it again.
+    A HuntStarted is stored without the range, which can be long, is stored once for the hunt, and is in every session's
+    HuntStarted.
     """
     if isinstance(event, HuntStarted) and event.candidates == candidates:
         event = replace(event, candidates=())

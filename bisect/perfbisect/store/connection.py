@@ -1,6 +1,6 @@
-"""Opening the file of a history, and what SQLite's complaints mean to a user.
+"""Opens the file of a history, and translates errors of SQLite into sentences for the user.
 
-Reading needs nothing but Python's own sqlite3, so that `bisect history` answers at once.
+Reading needs only Python's own sqlite3, so that `bisect history` starts fast.
 """
 
 import os
@@ -13,8 +13,8 @@ from pathlib import Path
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
 
-APPLICATION = 0x50424953  # marks the file as ours: "PBIS"
-VERSION = 6  # the number of migrations; PRAGMA user_version of a history in its newest form
+APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
+VERSION = 6  # the number of migrations; PRAGMA user_version of a history of this version
 
 WAIT = 30.0  # seconds that a writer waits for another
 
@@ -25,11 +25,11 @@ def default_place() -> Path:
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write, to a history that exists. Never creates or migrates one."""
+    """A read-only connection to an existing history. Never creates or migrates one."""
     if not path.exists():
         raise UsageError(f"There are no hunts yet: {path} does not exist.", "Begin one with `bisect run`.")
     with explained(path):
-        # Without its -wal beside it and in a folder that cannot be written, a history is as it was closed.
+        # A history without a -wal file, in a folder that cannot be written, is not being written.
         closed = (
             not os.access(path.parent, os.W_OK, effective_ids=True) and not path.with_name(f"{path.name}-wal").exists()
         )
@@ -41,8 +41,8 @@ def open_reader(path: Path) -> sqlite3.Connection:
                 raise UsageError(f"There are no hunts yet: {path} is empty.", "Begin one with `bisect run`.")
             if version(connection) < VERSION:
                 raise UsageError(
-                    f"The history {path} is in the form of an older perfbisect.",
-                    "The next `bisect run` or `bisect resume` on it brings it up to date.",
+                    f"The history {path} has the format of an older perfbisect.",
+                    "The next `bisect run` or `bisect resume` on it migrates it.",
                 )
         except BaseException:
             connection.close()
@@ -51,10 +51,10 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
-    """A connection that writes durably, to a history that is created where there is none. Does not migrate.
+    """A connection that writes durably, to a history that is created if it does not exist. Does not migrate.
 
-    ``synchronous = FULL`` makes every commit wait for the disk. It costs milliseconds where a run costs seconds and a
-    build minutes or hours, and never falls into a measured window: events are appended between runs.
+    With ``synchronous = FULL`` every commit waits for the disk: milliseconds, compared with seconds for a run and minutes
+    or hours for a build, and never within a measured window, since events are appended between runs.
     """
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switch to a write-ahead log. While another process does, SQLite does not wait but fails at once: so we wait."""
+    """Switch to a write-ahead log. SQLite fails at once while another process does the same, so this waits for it."""
     deadline = time.monotonic() + WAIT
     while True:
         try:
@@ -85,12 +85,12 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def version(connection: sqlite3.Connection) -> int:
-    """How many migrations the history has had."""
+    """The number of migrations applied to the history."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def check_form(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether there is anything in the file. Raises UsageError when that is no history that this perfbisect knows."""
+    """False for an empty file. Raises UsageError for a file that is not a history of this or an older perfbisect."""
     [application] = connection.execute("PRAGMA application_id").fetchone()
     [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application != APPLICATION:
@@ -104,7 +104,7 @@ def check_form(connection: sqlite3.Connection, path: Path) -> bool:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn what SQLite or the file system says about the history into a sentence."""
+    """Translate errors of SQLite and of the file system into sentences for the user."""
     try:
         yield
     except sqlite3.Error as failure:
@@ -116,12 +116,12 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def sentence(failure: sqlite3.Error, path: Path) -> PerfBisectError:
-    """The user's sentence for an error of SQLite."""
+    """The sentence for the user about an error of SQLite."""
     code = getattr(failure, "sqlite_errorcode", None)
     match code & 0xFF if code is not None else None:
         case sqlite3.SQLITE_FULL:
             return EnvironmentFailure(
-                f"There is no space left for the history {path}.", "Free some space; nothing that was saved is lost."
+                f"There is no space left for the history {path}.", "Free some space; everything saved before is kept."
             )
         case sqlite3.SQLITE_NOTADB:
             return UsageError(f"{path} is not a history: it is not an SQLite database.", "Name another with --history.")
@@ -131,7 +131,7 @@ def sentence(failure: sqlite3.Error, path: Path) -> PerfBisectError:
             )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return EnvironmentFailure(
-                f"The history {path} is being written by another process for more than {WAIT:.0f} seconds.",
+                f"The history {path} has been locked by another process for more than {WAIT:.0f} seconds.",
                 "Wait for it, or name another with --history.",
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:

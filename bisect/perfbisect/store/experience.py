@@ -1,4 +1,4 @@
-"""What earlier hunts teach the next one: what did not build, what things cost, what they keep on a host, its noise."""
+"""Data of earlier hunts for the next one: failed builds, costs, what is stored on a host, noise."""
 
 import json
 import math
@@ -16,8 +16,8 @@ from perfbisect.core.stats.variance_components import at_least
 from perfbisect.store.codec import decode
 from perfbisect.store.trials import trial_noise
 
-RECENT = 400  # runs that are looked at
-ENOUGH = 8  # pairs of runs without which noise is not known
+RECENT = 400  # latest runs that are used
+ENOUGH = 8  # pairs of runs needed for an estimate of noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class Costs:
     """Typical seconds on a host; None where it has no history."""
 
     build: float | None
-    run: float | None  # its share of the visit included
+    run: float | None  # with its share of the visit
 
 
 FAILURES = """
 SELECT skips.commit_hash, stage, reason, skips.log, seconds FROM skips JOIN hunts ON hunts.id = skips.hunt_id
 WHERE builder = :builder AND variant = :variant AND skips.host = :host AND at >= :since
   AND stage IN ('configure', 'compile', 'install')
-  AND seconds > 0 -- what a hunt only remembers took none
+  AND seconds > 0 -- 0 for failures that a hunt took over from earlier ones
   AND coalesce(json_extract(hunts.settings, '$.made'), '') = :made
   AND NOT EXISTS (
     SELECT 1 FROM builds JOIN hunts others ON others.id = builds.hunt_id
@@ -46,7 +46,7 @@ SAME_WORK = f"{ALIKE} AND runs.host = :host AND workload = :workload AND json_ex
 
 
 def parameters(settings: Settings) -> dict[str, str]:
-    """What makes past work comparable with a hunt that is asked for."""
+    """SQL parameters that select the past work comparable with a hunt of these settings."""
     return {
         "builder": settings.builder,
         "variant": settings.variant,
@@ -60,14 +60,14 @@ def parameters(settings: Settings) -> dict[str, str]:
 def read_failures(connection: sqlite3.Connection, settings: Settings, since: float) -> tuple[SkipFacts, ...]:
     """Commits that did not build for this builder, variant and host after ``since``, and did not build later.
 
-    What another recipe could not build says nothing of this one.
+    Failures with another version of the recipe do not count.
     """
     rows = connection.execute(FAILURES, parameters(settings) | {"since": since})
     return tuple(SkipFacts(*row) for row in rows)
 
 
 def read_costs(connection: sqlite3.Connection, settings: Settings) -> Costs:
-    """What a build and a run of this hunt may be expected to cost."""
+    """The expected seconds of a build and of a run of a hunt of these settings."""
     named = parameters(settings)
     builds = connection.execute(
         f"SELECT seconds FROM builds JOIN hunts ON hunts.id = hunt_id WHERE NOT reused AND {ALIKE} AND builds.host = :host"
@@ -88,7 +88,7 @@ def middle(rows: list[tuple[float]]) -> float | None:
 
 
 def read_kept(connection: sqlite3.Connection, settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
-    """Keys of a few builds and of the datasets that hunts like this one have left on its host."""
+    """Keys of the latest builds and datasets of comparable hunts on the host."""
     named = parameters(settings)
     builds = connection.execute(
         f"SELECT build_key FROM builds JOIN hunts ON hunts.id = hunt_id WHERE {ALIKE} AND builds.host = :host"
@@ -104,8 +104,8 @@ def read_kept(connection: sqlite3.Connection, settings: Settings) -> tuple[froze
 
 
 def read_pinned(connection: sqlite3.Connection, host: str, since: float) -> frozenset[str]:
-    """Keys of builds and datasets on a host of hunts without a verdict of which something was heard after ``since``, and
-    of comparisons begun since then that have not ended.
+    """Keys of builds and datasets on a host that are still needed: by hunts without a verdict that have an event after
+    ``since``, and by unfinished comparisons started after it.
     """
     unfinished = """
 SELECT id FROM hunts WHERE ended IS NULL
@@ -125,11 +125,11 @@ SELECT id FROM hunts WHERE ended IS NULL
 
 
 def read_noise(connection: sqlite3.Connection, settings: Settings) -> float | None:
-    """The s.d. of one run as a fraction: from an A/A if there is one, or else from past hunts like this one.
+    """The s.d. of one run as a fraction, from the newest A/A, or without one from comparable hunts.
 
-    There, successive runs of one build are compared. Their differences leave out what drifts slowly; the median of
-    their sizes leaves out accidents. Runs of one visit share what its start drew, and hunts compare builds of different
-    visits: so only runs of different visits are compared. None when there are too few.
+    In hunts, it is estimated from the differences between successive runs of one build, which cancel slow drift; their
+    median is robust against outliers. Only runs of different visits are compared, since hunts compare builds of different
+    visits, too. None when there are too few.
     """
     known = trial_noise(connection, settings)
     if known is not None:
@@ -152,5 +152,5 @@ def read_noise(connection: sqlite3.Connection, settings: Settings) -> float | No
         for (visit, before), (other, after) in pairwise(runs)
         if visit != other
     ]
-    # 0.6745 is the median size of a standard normal number; a difference of two runs has twice their variance.
+    # The median of |x| is 0.6745 for a standard normal x; a difference of two runs has twice the variance of one.
     return at_least(median(steps) / 0.6745 / math.sqrt(2), settings.metric) if len(steps) >= ENOUGH else None

@@ -1,4 +1,4 @@
-"""What an event adds to the tables of facts, inside the transaction that appends the event."""
+"""The rows that an event adds to the tables of facts, in the transaction that appends the event."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ AT_A_HOST = (BuildStarted, BuildFinished, CandidateSkipped, RunFinished)
 
 
 def clean(row: Row) -> Row:
-    """The row with text that SQLite can hold: names in old commits and in file systems are not always valid."""
+    """The row with valid UTF-8: names in old commits and in file systems may be invalid."""
     return {
         column: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
         for column, value in row.items()
@@ -34,14 +34,14 @@ def clean(row: Row) -> Row:
 
 
 def insert(db: sqlite_utils.Database, table: str, row: Row) -> int:
-    """Insert a row and return its number."""
+    """Insert a row and return its id."""
     number = db.table(table).insert(clean(row)).last_pk
     assert isinstance(number, int)
     return number
 
 
 def host_row(db: sqlite_utils.Database, host: HostFacts, at: float) -> int:
-    """The id of the host as it is now, with a new row where its fingerprint has changed."""
+    """The id of the host; a host whose fingerprint has changed gets a new row."""
     row: Row = {
         "name": host.name,
         "cpu": host.cpu,
@@ -75,8 +75,8 @@ def host_of(event: Event) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Filing:
-    """One event on its way into the tables."""
+class FactWriter:
+    """Writes the rows of one event."""
 
     db: sqlite_utils.Database
     hunt: int
@@ -86,15 +86,15 @@ class Filing:
     candidates: Sequence[str]  # commit of each node
     node: Mapping[str, int]  # node of each commit
 
-    def file(self, event: Event) -> None:
-        """Fill the tables that ``event`` has something for."""
+    def write(self, event: Event) -> None:
+        """Write the rows of ``event``."""
         match event:
             case HuntStarted():
                 for host in event.hosts:
                     host_row(self.db, host, self.at)
                 self.db.execute("UPDATE hunts SET ended = NULL WHERE id = ?", [self.hunt])
             case BuildStarted(commit=commit):
-                self.know(commit)
+                self.commit(commit)
             case BuildFinished(facts=build, same_as=twin):
                 self.build(build, twin is not None)
             case CandidateSkipped(facts=skip):
@@ -111,12 +111,12 @@ class Filing:
         self.db.table("commits").insert({"commit_hash": commit_hash}, ignore=True)
         return {"hunt_id": self.hunt, "commit_hash": commit_hash, "node": self.node.get(commit_hash)}
 
-    def there(self, commit_hash: str) -> Row:
-        """The same, and on which host."""
+    def about_on_host(self, commit_hash: str) -> Row:
+        """The same columns, and the host."""
         return self.about(commit_hash) | {"host": self.host}
 
-    def know(self, commit: Commit) -> None:
-        """Keep what people know of a commit."""
+    def commit(self, commit: Commit) -> None:
+        """A commit's date, author and subject."""
         row = {
             "commit_hash": commit.sha,
             "date": commit.date,
@@ -126,14 +126,14 @@ class Filing:
         self.db.table("commits").upsert(clean(row), pk="commit_hash")
 
     def build(self, build: BuildFacts, has_twin: bool) -> None:
-        """A build, with the first build of this hunt that made the same binary."""
+        """A build, with the first build of this hunt that has the same binary."""
         same = "SELECT commit_hash FROM builds WHERE hunt_id = ? AND host = ? AND binary_hash = ? AND commit_hash != ?"
         wanted = clean({"hunt": self.hunt, "host": self.host, "binary": build.binary, "commit": build.commit})
         twin = self.db.execute(f"{same} ORDER BY event_id LIMIT 1", [*wanted.values()]).fetchone()
         insert(
             self.db,
             "builds",
-            self.there(build.commit)
+            self.about_on_host(build.commit)
             | {
                 "event_id": self.event_id,
                 "at": self.at,
@@ -153,7 +153,7 @@ class Filing:
         insert(
             self.db,
             "skips",
-            self.there(skip.commit)
+            self.about_on_host(skip.commit)
             | {
                 "event_id": self.event_id,
                 "at": self.at,
@@ -166,8 +166,8 @@ class Filing:
 
     def run(self, run: RunFacts) -> None:
         """A run with its visit, counters and samples."""
-        about = self.there(run.commit)
-        # what other hosts do meanwhile, and what they are asked for, is not of this run
+        about = self.about_on_host(run.commit)
+        # events of other hosts, and decisions taken while other hosts are busy, do not bound this run
         before = self.db.execute(
             "SELECT max(at) FROM events WHERE hunt_id = ? AND id < ?"
             " AND (host = ? OR host IS NULL AND (kind != 'Decided' OR json_extract(body, '$.in_flight') IS NULL))",
@@ -224,7 +224,7 @@ class Filing:
         return int(found.fetchone()[0])
 
     def verdict(self, verdict: Verdict) -> None:
-        """The verdict and the commits it names, in place of an earlier one."""
+        """The verdict and the commits that it names; they replace an earlier verdict."""
         self.db.execute("UPDATE hunts SET ended = ? WHERE id = ?", [self.at, self.hunt])
         self.db.execute("DELETE FROM suspects WHERE hunt_id = ?", [self.hunt])
         self.db.execute("DELETE FROM verdicts WHERE hunt_id = ?", [self.hunt])

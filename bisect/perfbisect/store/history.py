@@ -1,15 +1,15 @@
 """The history of all hunts, one SQLite file.
 
-The idea: the log is the state. The table ``events`` is append-only and holds everything that a hunt told, as JSON
-with its time, in order. A hunt goes on after a kill by reading its log back and asking the search again, and every
-report is told from the log. All other tables only repeat what the log says, in columns, so that people can ask
-questions in SQL; they are filled in the transaction that appends the event, so they never disagree with it. An event
-is on disk before ``append`` returns. What only flickers by on a screen (progress) is not kept.
+The log is the state. The table ``events`` is append-only and contains every event of a hunt, as JSON with its time, in
+order. A hunt that was killed is resumed by reading its log and calling the search again, and every report is made from
+the log. All other tables repeat the log in columns, for queries in SQL; they are written in the transaction that appends
+the event, so that they always agree with it. An event is on disk before ``append`` returns. Events of progress are not
+stored.
 
-One process writes a hunt; others may write other hunts (they wait for each other for milliseconds) and any number may
-read meanwhile (write-ahead log).
+One process writes a hunt. Other processes may write other hunts at the same time (they wait for each other for
+milliseconds), and any number may read (write-ahead log).
 
-This module is light to import: what decodes events (msgspec, numpy) or migrates (sqlite-utils) is imported when used.
+This module is fast to import: what decodes events (msgspec, numpy) or migrates (sqlite-utils) is imported when used.
 """
 
 import json
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.stored import read_settings, stored_settings
 from perfbisect.errors import UsageError
-from perfbisect.process import here
+from perfbisect.process import this_process
 from perfbisect.store.connection import default_place, explained, open_reader, open_writer
 from perfbisect.store.listing import Listed, ListedTrial, read_hunts, read_trials
 from perfbisect.store.query import Answer, ask
@@ -44,28 +44,28 @@ if TYPE_CHECKING:
 class Entry:
     """One entry of the log."""
 
-    id: int  # grows along the log
+    id: int  # increases along the log
     at: float  # seconds since the epoch
     event: "Event"
 
 
 class History:
-    """All hunts. Opened for writing, or read-only: then nothing is ever created or changed."""
+    """All hunts. Opened for writing, or read-only: then the file is never created or changed."""
 
     def __init__(self, path: Path, connection: "sqlite3.Connection", db: "sqlite_utils.Database | None") -> None:
         self.path = path
         self.connection = connection
         self.writer = db
-        self.working: set[int] = set()  # hunts for which this process has entered itself
+        self.working: set[int] = set()  # hunts for which this process has a row in sessions
         self.ranges: dict[int, tuple[str, ...]] = {}
         self.nodes: dict[int, dict[str, int]] = {}
 
     @classmethod
     def open(cls, path: Path | None = None, *, read_only: bool = False) -> "History":
-        """The history at ``path`` (None: in the user's state folder); for writing it is created where there is none.
+        """The history at ``path`` (None: in the user's state folder); for writing it is created if it does not exist.
 
-        Raises UsageError when it does not exist (read-only), is something else, or is too new; EnvironmentFailure
-        when the file system does not allow it.
+        Raises UsageError when it does not exist (read-only), is another kind of file, or is too new; EnvironmentFailure
+        for an error of the file system.
         """
         path = path or default_place()
         if read_only:
@@ -85,13 +85,13 @@ class History:
         return cls(path, connection, db)
 
     def close(self) -> None:
-        """Close the file. Nothing is waiting to be written."""
+        """Close the file. Everything has been written before."""
         self.connection.close()
 
     # Writing
 
     def begin(self, settings: Settings, host: "HostFacts", started: "HuntStarted", at: float) -> int:
-        """Enter a new hunt and return its id; ``started`` tells the range, its ``hunt`` is not looked at."""
+        """Enter a new hunt and return its id; the range is that of ``started``, whose ``hunt`` is ignored."""
         from perfbisect.store.facts import host_row, insert
 
         with self.transaction() as db:
@@ -121,9 +121,9 @@ class History:
         return hunt
 
     def append(self, hunt: int, event: "Event", at: float) -> None:
-        """Add ``event`` to the log of a hunt, with all that follows from it. It is durable when this returns."""
+        """Append ``event`` to the log of a hunt, and its rows to the other tables. It is durable when this returns."""
         from perfbisect.store.codec import PASSING, encode
-        from perfbisect.store.facts import Filing, commit_of, host_of, insert
+        from perfbisect.store.facts import FactWriter, commit_of, host_of, insert
 
         if isinstance(event, PASSING):
             return
@@ -142,12 +142,12 @@ class History:
             }
             event_id = insert(db, "events", row)
             host = host_of(event) or str(self.column(hunt, "host"))
-            Filing(db, hunt, event_id, at, host, candidates, self.nodes[hunt]).file(event)
+            FactWriter(db, hunt, event_id, at, host, candidates, self.nodes[hunt]).write(event)
         self.working.add(hunt)
 
     @contextmanager
     def transaction(self) -> "Iterator[sqlite_utils.Database]":
-        """All or nothing, on disk at the end. Writers take turns from the first statement on, and so never collide."""
+        """A transaction, durable at the end. It is exclusive from its first statement on, so that writers never conflict."""
         assert self.writer is not None, "this history was opened read-only"
         with explained(self.path):
             self.writer.execute("BEGIN IMMEDIATE")
@@ -159,11 +159,11 @@ class History:
                 raise
 
     def enter(self, db: "sqlite_utils.Database", hunt: int, at: float) -> None:
-        """Say that this process works on a hunt."""
-        db.table("sessions").insert({"hunt_id": hunt, "started": at, "process": here()})
+        """Enter that this process works on a hunt."""
+        db.table("sessions").insert({"hunt_id": hunt, "started": at, "process": this_process()})
 
     def fail(self, hunt: int, failure: str, at: float) -> None:
-        """Enter why this process could not go on with a hunt. Another may."""
+        """Enter why this process could not continue a hunt. Another process may resume it."""
         with self.transaction() as db:
             if hunt not in self.working:
                 self.enter(db, hunt, at)
@@ -176,15 +176,15 @@ class History:
     # Builds measured without a search
 
     def begin_trial(self, asked: "Asked", host: "HostFacts", commits: "Sequence[Commit]", at: float) -> "Trial":
-        """Enter a new trial; ``commits`` is what people know of those among its builds."""
+        """Enter a new trial; ``commits`` has date, author and subject of those among its builds."""
         from perfbisect.core.domain.trials import Trial
         from perfbisect.store.trials import enter_trial
 
         with self.transaction() as db:
             return Trial(enter_trial(db, asked, host, commits, at), asked, host, at)
 
-    def go_on_with_trial(self, asked: "Asked", host: "HostFacts") -> "Trial | None":
-        """The newest trial that has not ended and asked for the same on the same machine; this process has it now."""
+    def resume_trial(self, asked: "Asked", host: "HostFacts") -> "Trial | None":
+        """The newest unfinished trial of the same settings on the same machine, entered as continued by this process; or None."""
         from perfbisect.store.trials import enter_asked, enter_process, unfinished
 
         with self.transaction() as db:
@@ -215,13 +215,13 @@ class History:
             enter_end(db, trial, at, failure)
 
     def trial(self, name: str) -> "Trial":
-        """The trial of that name, as c3. Raises UsageError when there is none."""
+        """The trial of that name, as c3. Raises UsageError when none exists."""
         from perfbisect.store.trials import read_trial
 
         with explained(self.path):
             found = read_trial(self.connection, int(name[1:]))
         if found is None or found.name != name:
-            raise UsageError(f"There is no {name} in the history {self.path}.", "`bisect history` lists what there is.")
+            raise UsageError(f"There is no {name} in the history {self.path}.", "`bisect history` lists all.")
         return found
 
     def trials(self) -> Sequence[ListedTrial]:
@@ -229,8 +229,8 @@ class History:
         with explained(self.path):
             return read_trials(self.connection)
 
-    def conclude_trial(self, trial: int, noise: "Noise") -> None:
-        """Enter what the runs so far come to."""
+    def record_noise(self, trial: int, noise: "Noise") -> None:
+        """Enter the noise estimated from the runs of an A/A so far."""
         from perfbisect.store.trials import enter_noise
 
         with self.transaction() as db:
@@ -239,7 +239,7 @@ class History:
     # Reading one hunt
 
     def events(self, hunt: int, after: int = 0) -> Iterator[Entry]:
-        """The log of a hunt, in order, from the entry behind ``after`` on."""
+        """The log of a hunt, in order: the entries after the id ``after``."""
         from perfbisect.store.codec import decode
 
         candidates = self.candidates(hunt)
@@ -251,31 +251,31 @@ class History:
                 yield Entry(entry, at, decode(kind, body, candidates))
 
     def log(self, hunt: int) -> "list[tuple[float, Logged]]":
-        """What the search decides from, with its times: builds, skips and runs exactly as they were appended."""
+        """The input of the search: builds, skips and runs as they were appended, with their times."""
         from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
 
         facts = (BuildFinished, CandidateSkipped, RunFinished)
         return [(entry.at, entry.event) for entry in self.events(hunt) if isinstance(entry.event, facts)]
 
     def settings(self, hunt: int) -> Settings:
-        """What was asked for."""
+        """The settings of a hunt."""
         import msgspec
 
         stored = json.loads(str(self.column(hunt, "settings")))
         asked: Settings = msgspec.convert(read_settings(stored), Settings)
         return asked
 
-    def remake(self, hunt: int, made: str) -> None:
-        """From now on, what fails to build in a hunt has failed with a recipe of this fingerprint."""
+    def update_recipe_hash(self, hunt: int, made: str) -> None:
+        """Store the hash of a changed recipe: later build failures of the hunt belong to it."""
         with self.transaction() as db:
             db.execute("UPDATE hunts SET settings = json_set(settings, '$.made', ?) WHERE id = ?", [made, hunt])
 
     def began(self, hunt: int) -> float:
-        """When a hunt was begun, in seconds since the epoch."""
+        """The start of a hunt, in seconds since the epoch."""
         return float(str(self.column(hunt, "started")))
 
     def sessions(self, hunt: int) -> list[float]:
-        """When processes began to work on a hunt, in order, in seconds since the epoch."""
+        """The starts of the sessions of a hunt, in order, in seconds since the epoch."""
         with explained(self.path):
             rows = self.connection.execute("SELECT started FROM sessions WHERE hunt_id = ? ORDER BY id", [hunt])
             return [started for (started,) in rows]
@@ -306,13 +306,13 @@ class History:
             return read_hunts(self.connection)
 
     def listed(self, hunt: int) -> Listed:
-        """One hunt as it stands."""
+        """One hunt in its present state."""
         self.column(hunt, "id")
         with explained(self.path):
             return read_hunts(self.connection, hunt)[0]
 
     def latest(self) -> int:
-        """The newest hunt. Raises UsageError when there is none."""
+        """The newest hunt. Raises UsageError when none exists."""
         with explained(self.path):
             [newest] = self.connection.execute("SELECT max(id) FROM hunts").fetchone()
         if newest is None:
@@ -320,10 +320,10 @@ class History:
         return int(newest)
 
     def query(self, sql: str) -> Answer:
-        """The answer to somebody's own SQL. Raises UsageError for a mistake in it, or if it would write."""
+        """The result of a user's SQL. Raises UsageError for a mistake in it, and for a statement that would write."""
         return ask(self.connection, sql, self.path)
 
-    # What earlier hunts teach the next one
+    # Data of earlier hunts for the next one
 
     def build_failures(self, settings: Settings, since: float) -> "tuple[SkipFacts, ...]":
         """Commits that did not build for this builder, variant and host after ``since`` (seconds since the epoch)."""
@@ -333,14 +333,14 @@ class History:
             return read_failures(self.connection, settings, since)
 
     def costs(self, settings: Settings) -> "Costs":
-        """What builds and runs like those of ``settings`` have cost on its host."""
+        """The costs of comparable builds and runs on the host of ``settings``."""
         from perfbisect.store.experience import read_costs
 
         with explained(self.path):
             return read_costs(self.connection, settings)
 
     def kept(self, settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
-        """Keys of builds and of datasets that hunts like that of ``settings`` have left on its host."""
+        """Keys of builds and of datasets of comparable hunts on the host of ``settings``."""
         from perfbisect.store.experience import read_kept
 
         with explained(self.path):
@@ -354,7 +354,7 @@ class History:
             return read_pinned(self.connection, host, since)
 
     def noise(self, settings: Settings) -> float | None:
-        """The s.d. of one run, as a fraction, by an A/A or in hunts like that of ``settings``; None when unknown."""
+        """The s.d. of one run, as a fraction, from an A/A or comparable hunts; None when unknown."""
         from perfbisect.store.experience import read_noise
 
         with explained(self.path):

@@ -1,9 +1,9 @@
-"""All hunts and trials at a glance, read without anything heavy: `bisect history` answers at once."""
+"""One row for each hunt and trial, read without slow imports, so that `bisect history` starts fast."""
 
 import sqlite3
 from dataclasses import dataclass
 
-from perfbisect.process import alive
+from perfbisect.process import is_running
 
 STATES = {
     "Found": "found",
@@ -28,12 +28,12 @@ class Listed:
     good: str
     bad: str
     commits: int  # in the range
-    candidates: int  # the good end not counted
+    candidates: int  # without the good end
     merges: int
-    state: str  # running, interrupted, failed, found, several, unsettled (several, and pieces left open), not reproduced, …
-    culprit: str | None  # full hash of the commit that a verdict names first
+    state: str  # running, interrupted, failed, found, several, unsettled (several, and subranges left open), not reproduced, …
+    culprit: str | None  # full hash of the first commit that the verdict names
     probability: float | None
-    ratio: float | None  # the metric after the culprit against before it; without one, of bad against good
+    ratio: float | None  # of the metric, after the culprit to before it; without a culprit, of bad to good
     builds: int
     runs: int
     failure: str = ""  # why it has failed
@@ -51,7 +51,7 @@ class ListedTrial:
     workloads: tuple[str, ...]
     host: str
     metric: str
-    builds: tuple[str, ...]  # names, the base first
+    builds: tuple[str, ...]  # names, the baseline first
     state: str  # running, interrupted, failed, done
     runs: int
     failure: str = ""  # why it has failed
@@ -100,19 +100,19 @@ def read_trials(connection: sqlite3.Connection) -> tuple[ListedTrial, ...]:
 
 
 def trial_state(ended: float | None, process: str | None, failure: str | None) -> str:
-    """Where a trial stands."""
+    """The state of a trial."""
     return "done" if ended is not None and failure is None else unfinished(process, failure)
 
 
 def state(ended: float | None, kind: str | None, process: str | None, failure: str | None) -> str:
-    """Where a hunt stands."""
+    """The state of a hunt."""
     if ended is not None and kind is not None:
         return STATES[kind]
     return unfinished(process, failure)
 
 
 def unfinished(process: str | None, failure: str | None) -> str:
-    """Where anything stands that has not come to its end."""
+    """The state of a hunt or trial without an end: running, interrupted or failed."""
     if failure is not None:
         return "failed"
-    return "running" if process is not None and alive(process) else "interrupted"
+    return "running" if process is not None and is_running(process) else "interrupted"

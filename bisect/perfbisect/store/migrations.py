@@ -1,8 +1,8 @@
-"""The tables and views of the history, as numbered steps. A step that was released is never edited: add the next one.
+"""The tables and views of the history, as numbered migrations. A released one is never edited: add another.
 
-Commits are full hashes. ``node`` is the place of a commit in its hunt's range, oldest first, 0 being the good end;
+Commits are full hashes. ``node`` is the index of a commit in its hunt's range, oldest first, 0 being the good end;
 null for a commit outside of it. ``at`` and ``started`` are seconds since the epoch. A value that a host cannot count
-is null. ``event_id`` is the entry of the log that a fact comes from.
+is null. ``event_id`` is the log entry of a fact.
 """
 
 import sqlite_utils
@@ -298,7 +298,7 @@ GROUP BY builds.host, builder, variant
 
 
 def run(db: sqlite_utils.Database, script: str, version: int) -> None:
-    """Execute the statements of ``script``, and say in the file which step it has reached."""
+    """Execute the statements of ``script``, and set the version of the file."""
     for statement in script.split(";\n"):
         db.execute(statement)
     db.execute(f"PRAGMA user_version = {version}")
@@ -313,36 +313,36 @@ def m001_tables(db: sqlite_utils.Database) -> None:
 
 @migrations()
 def m002_views(db: sqlite_utils.Database) -> None:
-    """What people ask first."""
+    """Views for the most frequent queries."""
     run(db, VIEWS, 2)
 
 
 @migrations()
 def m003_trials(db: sqlite_utils.Database) -> None:
-    """What a build shows against itself."""
+    """Trials: a build measured against itself."""
     run(db, TRIALS, 3)
 
 
 @migrations()
 def m004_hosts(db: sqlite_utils.Database) -> None:
-    """A hunt on several hosts: what happened says where."""
+    """Hunts on several hosts: facts have a host."""
     run(db, HOSTS, 4)
 
 
 @migrations()
 def m005_subjects(db: sqlite_utils.Database) -> None:
-    """A trial may have several builds and workloads, and builds that are no commits."""
+    """Trials of several builds and workloads, and of builds that are not commits."""
     run(db, SUBJECTS, 5)
 
 
 @migrations()
 def m006_failures(db: sqlite_utils.Database) -> None:
-    """Why a hunt or a trial could not go on, and what has failed in a trial."""
+    """Failures of hunts and trials, and builds that fail in a trial."""
     run(db, FAILURES, 6)
 
 
 def migrate(db: sqlite_utils.Database) -> None:
-    """Bring the history to the newest form. One process does it, another that comes at the same time waits."""
+    """Apply the missing migrations. A second process that does the same waits."""
     if db.execute("PRAGMA user_version").fetchone()[0] == VERSION:
         return
     db.execute("BEGIN IMMEDIATE")

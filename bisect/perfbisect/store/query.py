@@ -1,4 +1,4 @@
-"""Somebody's own SQL, read only."""
+"""SQL of users, read only."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import Any
 from perfbisect.errors import UsageError
 from perfbisect.store.connection import sentence
 
-LOOK_UP = 100_000  # steps of SQLite's machine after which Ctrl-C is heard
+PROGRESS_STEPS = 100_000  # instructions of SQLite's virtual machine between two checks for Ctrl-C
 
 READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 PRAGMAS = {
@@ -21,7 +21,7 @@ PRAGMAS = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows of a query, read as they are asked for."""
+    """The rows of a query, read lazily."""
 
     columns: tuple[str, ...]
     rows: Iterator[tuple[Any, ...]]
@@ -29,10 +29,10 @@ class Answer:
 
 def ask(connection: sqlite3.Connection, sql: str, path: Path) -> Answer:
     """Run one statement that only reads. Raises UsageError for a mistake in it, and for anything that would write."""
-    connection.set_progress_handler(lambda: 0, LOOK_UP)
+    connection.set_progress_handler(lambda: 0, PROGRESS_STEPS)
     connection.set_authorizer(only_reading)
     try:
-        with mistakes_told(path):
+        with mistakes_explained(path):
             cursor = connection.execute(sql)
     finally:
         connection.set_authorizer(None)
@@ -42,13 +42,13 @@ def ask(connection: sqlite3.Connection, sql: str, path: Path) -> Answer:
 
 
 def rows(cursor: sqlite3.Cursor, path: Path) -> Iterator[tuple[Any, ...]]:
-    """The rows of a cursor; a statement can still fail on the way."""
-    with mistakes_told(path):
+    """The rows of a cursor; a statement can fail while it is read."""
+    with mistakes_explained(path):
         yield from cursor
 
 
 def only_reading(action: int, first: str | None, second: str | None, _database: str | None, _by: str | None) -> int:
-    """SQLite's question whether a statement may do something."""
+    """The authorizer of SQLite: allows actions that read."""
     allowed = (
         action in READS
         or (action == sqlite3.SQLITE_PRAGMA and first in PRAGMAS)
@@ -59,12 +59,12 @@ def only_reading(action: int, first: str | None, second: str | None, _database: 
 
 
 @contextmanager
-def mistakes_told(path: Path) -> Iterator[None]:
-    """Turn what is wrong with a statement into a sentence."""
+def mistakes_explained(path: Path) -> Iterator[None]:
+    """Translate mistakes in a statement into sentences for the user."""
     try:
         yield
-    except sqlite3.Warning as failure:  # Python 3.11's word for several statements
-        raise UsageError(f"The query is wrong: {failure}", "Ask one question at a time.") from failure
+    except sqlite3.Warning as failure:  # of Python 3.11 for several statements
+        raise UsageError(f"The query is wrong: {failure}", "Give one statement.") from failure
     except UnicodeError as failure:
         raise UsageError("The query is wrong: it is not valid UTF-8.") from failure
     except sqlite3.Error as failure:
@@ -73,7 +73,7 @@ def mistakes_told(path: Path) -> Iterator[None]:
                 raise KeyboardInterrupt from None
             case sqlite3.SQLITE_AUTH | sqlite3.SQLITE_READONLY:
                 raise UsageError(
-                    "The history is only read here, and the query would do more.", "Use SELECT."
+                    "The query would change the history, which `bisect query` only reads.", "Use SELECT."
                 ) from failure
             case None | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_RANGE:
                 raise UsageError(

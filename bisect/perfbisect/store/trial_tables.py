@@ -1,4 +1,4 @@
-"""The steps of the migrations that are about trials; as all steps, never edited once released."""
+"""The migrations of the tables of trials; like all migrations, they are never edited once released."""
 
 TRIALS = """
 CREATE TABLE trials ( -- one `bisect noise`: a build measured against itself

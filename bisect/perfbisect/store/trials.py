@@ -1,4 +1,4 @@
-"""Trials in the history: A/As and comparisons, every run with all its facts, so that any metric can be read from them."""
+"""Trials in the history: A/As and comparisons. Every run has all its facts, so that any metric can be computed later."""
 
 import json
 import sqlite3
@@ -14,20 +14,20 @@ from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, Work
 from perfbisect.core.stats.variance_components import ENOUGH, Noise, noise_in
-from perfbisect.process import here
+from perfbisect.process import this_process
 from perfbisect.store.facts import clean, host_row, insert
 from perfbisect.store.listing import trial_state
 
 
 def enter_trial(db: sqlite_utils.Database, asked: Asked, host: HostFacts, commits: Sequence[Commit], at: float) -> int:
-    """A new trial; ``commits`` is what people know of those among its builds."""
+    """A new trial; ``commits`` has date, author and subject of those among its builds."""
     for commit in commits:
         known = {"commit_hash": commit.sha, "date": commit.date, "author": commit.author, "subject": commit.subject}
         db.table("commits").upsert(clean(known), pk="commit_hash")
     row = {
         "kind": asked.kind,
         "started": at,
-        "process": here(),
+        "process": this_process(),
         "builder": asked.builder,
         "variant": asked.variant,
         "overrides": compact(asked.overrides),
@@ -100,7 +100,7 @@ def enter_skip(db: sqlite_utils.Database, trial: int, skip: TrialSkip) -> None:
 
 
 def enter_noise(db: sqlite_utils.Database, trial: int, noise: Noise) -> None:
-    """What the runs of an A/A come to."""
+    """The noise estimated from the runs of an A/A."""
     db.execute(
         "UPDATE trials SET between_visits = ?, within_visits = ?, noise = ? WHERE id = ?",
         [noise.between, noise.within, noise.run, trial],
@@ -108,22 +108,22 @@ def enter_noise(db: sqlite_utils.Database, trial: int, noise: Noise) -> None:
 
 
 def enter_asked(db: sqlite_utils.Database, trial: int, asked: Asked) -> None:
-    """A trial goes on, perhaps for another metric and another number of rounds."""
+    """A trial is continued, perhaps with another metric and number of rounds."""
     db.execute("UPDATE trials SET metric = ?, visits = ? WHERE id = ?", [asked.metric, asked.rounds, trial])
 
 
 def enter_end(db: sqlite_utils.Database, trial: int, at: float | None, failure: str = "") -> None:
-    """A trial has ended, or with a ``failure`` has stopped; with None for ``at`` it can go on."""
+    """A trial has ended, or with a ``failure`` has stopped; with None for ``at`` it can be continued."""
     db.execute("UPDATE trials SET ended = ?, failure = ? WHERE id = ?", [at, failure or None, trial])
 
 
 def enter_process(db: sqlite_utils.Database, trial: int) -> None:
-    """This process goes on with a trial."""
-    db.execute("UPDATE trials SET failure = NULL, process = ? WHERE id = ?", [here(), trial])
+    """This process continues a trial."""
+    db.execute("UPDATE trials SET failure = NULL, process = ? WHERE id = ?", [this_process(), trial])
 
 
 def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
-    """A trial with all its runs; None when there is none of that number."""
+    """A trial with all its runs; None for an unknown id."""
     row = connection.execute(
         "SELECT kind, started, ended, process, builder, variant, overrides, host, host_id, metric, visits, runs,"
         " failure FROM trials WHERE id = ?",
@@ -172,7 +172,7 @@ def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
 
 
 def read_host(connection: sqlite3.Connection, row: int) -> HostFacts:
-    """What a host was like."""
+    """The facts of a host."""
     name, cpu, cores, memory, kernel, compiler, tools, settings = connection.execute(
         "SELECT name, cpu, cores, memory_mib, kernel, compiler, tools, settings FROM hosts WHERE id = ?", [row]
     ).fetchone()
@@ -180,7 +180,7 @@ def read_host(connection: sqlite3.Connection, row: int) -> HostFacts:
 
 
 def unfinished(connection: sqlite3.Connection, asked: Asked, host: HostFacts) -> Trial | None:
-    """The newest comparison that was interrupted or failed, if it asked for the same of the same builds on the same machine."""
+    """The newest interrupted or failed comparison of the same builds and settings on the same machine."""
     rows = connection.execute(
         "SELECT id FROM trials WHERE kind = ? AND ended IS NULL AND builder = ? AND host = ? ORDER BY id DESC",
         [asked.kind, asked.builder, asked.host],
@@ -193,12 +193,12 @@ def unfinished(connection: sqlite3.Connection, asked: Asked, host: HostFacts) ->
 
 
 def same(one: Asked, other: Asked) -> bool:
-    """Whether runs of two trials can be put together: how many there are to be, and of which metric, may differ."""
+    """True where runs of two trials can be combined: only the number of rounds and the metric may differ."""
 
     def less(asked: Asked) -> Asked:
         return replace(asked, metric="", rounds=0, works=tuple(replace(work, told="") for work in asked.works))
 
-    # A trial begun by a release that told less of its work has nothing there.
+    # Trials of older releases have no hash of their workloads.
     agree = (
         not (was.told and now.told) or was.told == now.told for was, now in zip(one.works, other.works, strict=False)
     )
@@ -206,7 +206,7 @@ def same(one: Asked, other: Asked) -> bool:
 
 
 def trial_noise(connection: sqlite3.Connection, settings: Settings) -> Noise | None:
-    """What the newest A/A with enough runs says of the metric, for the work that ``settings`` ask for."""
+    """The noise of the metric in the newest A/A with enough runs of the workload of ``settings``."""
     rows = connection.execute(
         "SELECT trials.id FROM trials JOIN trial_workloads ON trial_id = trials.id"
         " WHERE kind = 'noise' AND builder = ? AND variant = ? AND host = ? AND name = ? AND overrides = ?"
@@ -228,5 +228,5 @@ def trial_noise(connection: sqlite3.Connection, settings: Settings) -> Noise | N
 
 
 def compact(value: object) -> str:
-    """JSON without blanks, as it is compared with."""
+    """JSON without blanks, as in the columns that are compared."""
     return json.dumps(value, separators=(",", ":"))

@@ -45,7 +45,7 @@ def perform(plan: Plan, path: Path | None, progress: Progress) -> tuple[Trial, b
             failed = history.begin_trial(so_far, scene.facts, plan.commits(), time.time())
             history.end_trial(failed.id, time.time(), str(failure))
             raise
-        trial = history.go_on_with_trial(asked, scene.facts) if asked.kind is Kind.COMPARE else None
+        trial = history.resume_trial(asked, scene.facts) if asked.kind is Kind.COMPARE else None
         if trial:
             progress.say(f"going on with {trial.name}, of which {len(trial.runs)} runs are there")
             trial = replace(trial, asked=asked, failure="")
@@ -62,7 +62,7 @@ def perform(plan: Plan, path: Path | None, progress: Progress) -> tuple[Trial, b
             raise told from told.__cause__
         finally:
             if asked.kind is Kind.NOISE and (found := noise_of_trial(trial)):
-                history.conclude_trial(trial.id, found)
+                history.record_noise(trial.id, found)
         history.end_trial(trial.id, time.time())
     return replace(trial, state="done"), True
 
