@@ -1,25 +1,25 @@
-"""One made-up hunt for all tests of the views, told once."""
+"""One invented hunt for all tests of the views."""
 
 import pytest
 
 from perfbisect.core.domain.events import Event
-from perfbisect.ui.sample import Story
+from perfbisect.ui.sample import SampleHunt
 from perfbisect.ui.state import View, update
 
-Told = list[tuple[float, Event]]
+Events = list[tuple[float, Event]]
 
 
 @pytest.fixture(scope="session")
-def told() -> Told:
+def events() -> Events:
     """Every event of the hunt with its time."""
-    return list(Story().events())
+    return list(SampleHunt().events())
 
 
 @pytest.fixture(scope="session")
-def views(told: Told) -> list[View]:
+def views(events: Events) -> list[View]:
     """The view after each of them."""
     found, view = [], View()
-    for at, event in told:
+    for at, event in events:
         view = update(view, event, at)
         found.append(view)
     return found

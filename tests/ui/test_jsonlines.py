@@ -26,11 +26,11 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.ui.jsonlines import JsonLines, decode, encode
 
-Told = list[tuple[float, Event]]
+Events = list[tuple[float, Event]]
 
 
 def same(one: Event, other: Event) -> bool:
-    """Equality, in which beliefs, being arrays, are compared by value, to the digits that are told."""
+    """Equality, in which beliefs, being arrays, are compared by value, to the digits that are written."""
     if isinstance(one, Decided) and isinstance(other, Decided):
         mine, theirs = one.decision.belief, other.decision.belief
         plain = replace(mine, culprit=theirs.culprit)
@@ -43,9 +43,9 @@ def same(one: Event, other: Event) -> bool:
     return one == other
 
 
-def test_every_event_comes_back(told: Told) -> None:
+def test_every_event_comes_back(events: Events) -> None:
     names = set()
-    for at, event in told:
+    for at, event in events:
         line = encode(event, at)
         assert "\n" not in line
         found, when = decode(line)
@@ -86,16 +86,16 @@ def test_a_belief_about_many_takes_little_room() -> None:
     slow = np.repeat([0.0, 1.0], [70_000, 30_000])
     belief = Belief(culprit, 0.5, 0.02, Interval(0.0, 1.0, np.inf), slow=slow)
     line = encode(Decided(Decision(Measure((Share(1, 2),), Purpose.ENDS), belief)), 1.0)
-    told = json.loads(line)["belief"]
+    belief_written = json.loads(line)["belief"]
     assert len(line) < 5000
-    assert told["culprit"] == [[70_000, 1e-6], [1, 0.9], [29_999, 1e-6]]
+    assert belief_written["culprit"] == [[70_000, 1e-6], [1, 0.9], [29_999, 1e-6]]
     event, _ = decode(line)
     assert isinstance(event, Decided)
     assert event.decision.belief.effect.high == np.inf and len(event.decision.belief.culprit) == 100_000
     assert np.allclose(event.decision.belief.culprit, culprit, rtol=1e-4, atol=0)
     assert np.array_equal(event.decision.belief.slow, slow)
-    told.pop("slow")
-    old, _ = decode(json.dumps(json.loads(line) | {"belief": told}))
+    belief_written.pop("slow")
+    old, _ = decode(json.dumps(json.loads(line) | {"belief": belief_written}))
     assert isinstance(old, Decided)
     assert len(old.decision.belief.slow) == 0
 
@@ -118,13 +118,13 @@ def test_a_verdict_is_not_a_measurement() -> None:
         decode('{"event":"HuntEnded","at":1,"verdict":{"kind":"Measure","plan":[],"purpose":"ends"}}')
 
 
-def test_each_event_is_written_at_once_on_its_own_line(told: Told) -> None:
+def test_each_event_is_written_at_once_on_its_own_line(events: Events) -> None:
     stream = io.StringIO()
     with closing(JsonLines(stream)) as view:
-        for number, (at, event) in enumerate(told[:20], 1):
+        for number, (at, event) in enumerate(events[:20], 1):
             view.show(event, at)
             assert stream.getvalue().count("\n") == number
-    assert all(decode(line)[1] >= told[0][0] for line in stream.getvalue().splitlines())
+    assert all(decode(line)[1] >= events[0][0] for line in stream.getvalue().splitlines())
 
 
 def test_a_stream_without_unicode_gets_escapes() -> None:

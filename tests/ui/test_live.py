@@ -21,11 +21,11 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.ui.live import LiveScreen, render
-from perfbisect.ui.sample import Story
+from perfbisect.ui.sample import SampleHunt
 from perfbisect.ui.state import View, update
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs
 
-Told = list[tuple[float, Event]]
+Events = list[tuple[float, Event]]
 
 
 def picture(view: View, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[str]:
@@ -36,17 +36,17 @@ def picture(view: View, width: int, height: int | None, now: float, glyphs: Glyp
     return drawn.get().splitlines()
 
 
-def moment(told: Told, views: list[View], purpose: Purpose, sample: int) -> tuple[View, float]:
+def moment(events: Events, views: list[View], purpose: Purpose, sample: int) -> tuple[View, float]:
     """The view at a sample of the first run after ``purpose`` was ordered, and its time."""
     asked = next(
         place
-        for place, (_, event) in enumerate(told)
+        for place, (_, event) in enumerate(events)
         if isinstance(event, Decided)
         and isinstance(event.decision.order, Measure)
         and event.decision.order.purpose is purpose
     )
-    runs = [place for place, (_, event) in enumerate(told) if place > asked and isinstance(event, RunProgress)]
-    return views[runs[sample]], told[runs[sample]][0]
+    runs = [place for place, (_, event) in enumerate(events) if place > asked and isinstance(event, RunProgress)]
+    return views[runs[sample]], events[runs[sample]][0]
 
 
 # The picture at width 90, in the confirmation: what people see, kept here so that every change of it is seen too.
@@ -85,21 +85,21 @@ def with_state(view: View, **changes: object) -> View:
     return replace(view, state=replace(view.state, **changes))  # type: ignore[arg-type]
 
 
-def test_the_picture(told: Told, views: list[View]) -> None:
-    view, now = moment(told, views, Purpose.CONFIRM, 4)
+def test_the_picture(events: Events, views: list[View]) -> None:
+    view, now = moment(events, views, Purpose.CONFIRM, 4)
     assert "\n".join(picture(view, 90, 30, now)) == CONFIRMING.rstrip("\n")
 
 
-def test_the_ratio_is_named_after_the_metric(told: Told, views: list[View]) -> None:
-    view, now = moment(told, views, Purpose.CONFIRM, 4)
+def test_the_ratio_is_named_after_the_metric(events: Events, views: list[View]) -> None:
+    view, now = moment(events, views, Purpose.CONFIRM, 4)
     assert view.hunt is not None
     drawn = "\n".join(picture(with_state(view, started=replace(view.hunt, metric="p95")), 90, 30, now))
     assert " rp95 " in drawn
     assert "rQPS" not in drawn
 
 
-def test_the_picture_in_ascii(told: Told, views: list[View]) -> None:
-    for view, (at, _) in list(zip(views, told, strict=True))[::45]:
+def test_the_picture_in_ascii(events: Events, views: list[View]) -> None:
+    for view, (at, _) in list(zip(views, events, strict=True))[::45]:
         one, other = picture(view, 90, 30, at, ASCII), picture(view, 90, 30, at)
         assert "".join(one).isascii()
         assert len(one) == len(other)
@@ -108,26 +108,26 @@ def test_the_picture_in_ascii(told: Told, views: list[View]) -> None:
 @pytest.mark.parametrize("height", [3, 8, 24, None])
 @pytest.mark.parametrize("width", [20, 60, 100, 160])
 def test_nothing_is_wider_or_higher_than_the_terminal(
-    told: Told, views: list[View], width: int, height: int | None
+    events: Events, views: list[View], width: int, height: int | None
 ) -> None:
-    for view, (at, _) in list(zip(views, told, strict=True))[::45]:
+    for view, (at, _) in list(zip(views, events, strict=True))[::45]:
         drawn = picture(view, width, height, at)
         assert max(map(len, drawn)) <= width
         assert height is None or len(drawn) <= height
 
 
-def test_what_runs_now_stays_on_the_shortest_terminal(told: Told, views: list[View]) -> None:
-    view, now = moment(told, views, Purpose.CONFIRM, 4)
+def test_what_runs_now_stays_on_the_shortest_terminal(events: Events, views: list[View]) -> None:
+    view, now = moment(events, views, Purpose.CONFIRM, 4)
     assert "run 1 of 6" in "\n".join(picture(view, 80, 2, now))
 
 
-def test_the_clock_ticks_between_events(told: Told, views: list[View]) -> None:
-    view, now = moment(told, views, Purpose.SEARCH, 4)
+def test_the_clock_ticks_between_events(events: Events, views: list[View]) -> None:
+    view, now = moment(events, views, Purpose.SEARCH, 4)
     assert picture(view, 100, 30, now)[0] != picture(view, 100, 30, now + 1)[0]
 
 
-def test_the_strip_shows_where_was_tested(told: Told, views: list[View]) -> None:
-    view, now = moment(told, views, Purpose.CONFIRM, 4)
+def test_the_strip_shows_where_was_tested(events: Events, views: list[View]) -> None:
+    view, now = moment(events, views, Purpose.CONFIRM, 4)
     blocks, axis, names = picture(view, 100, 40, now)[3:6]
     assert blocks.index("█") == axis.index(UNICODE.now) == 1 + 37
     assert axis[1] == UNICODE.good and axis[60] == UNICODE.bad and axis[1 + 29] == UNICODE.skipped
@@ -136,22 +136,22 @@ def test_the_strip_shows_where_was_tested(told: Told, views: list[View]) -> None
 
 
 def test_a_range_wider_than_the_terminal_is_binned() -> None:
-    story = Story(size=200, culprit=100, broken=frozenset())
+    sample = SampleHunt(size=200, culprit=100, broken=frozenset())
     view = View()
-    for at, event in story.events():
+    for at, event in sample.events():
         view = update(view, event, at)
-    blocks, axis, _ = picture(view, 82, 40, story.at)[3:6]
+    blocks, axis, _ = picture(view, 82, 40, sample.at)[3:6]
     assert len(axis) == 81
     assert blocks.index("█") == 1 + 40
     assert axis[1 + 40] == UNICODE.bad
 
 
 def test_a_small_range_is_drawn_wider() -> None:
-    story = Story(size=5, culprit=3, broken=frozenset())
+    sample = SampleHunt(size=5, culprit=3, broken=frozenset())
     views = [View()]
-    for at, event in story.events():
+    for at, event in sample.events():
         views.append(update(views[-1], event, at))
-    assert len(picture(views[-2], 80, 40, story.at)[4]) == 1 + 5 * 3
+    assert len(picture(views[-2], 80, 40, sample.at)[4]) == 1 + 5 * 3
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def test_before_anything_is_known() -> None:
     assert warned[-1] == " ! Slow disk. Buy another."
 
 
-def test_wide_characters_keep_the_columns(told: Told, views: list[View]) -> None:
-    at = told[-1][0]
+def test_wide_characters_keep_the_columns(events: Events, views: list[View]) -> None:
+    at = events[-1][0]
     commit = Commit(views[-1].commit(37).sha, "2023-01-01", "A", "索引の更新を速くする" * 5)
     drawn = picture(update(with_state(views[-1], verdict=None), BuildStarted(37, commit), at), 100, 40, at)
     rows = [line for line in drawn if "0.577" in line]
@@ -187,34 +187,34 @@ def test_wide_characters_keep_the_columns(told: Told, views: list[View]) -> None
     assert len({cell_len(line[: line.index("0.577")]) for line in rows}) == 1
 
 
-def screen_of(stream: io.TextIOBase, told: Told) -> None:
+def screen_of(stream: io.TextIOBase, events: Events) -> None:
     """Play the end of a hunt on a LiveScreen in a terminal."""
     console = Console(file=stream, force_terminal=True, width=100, height=30, highlight=False)  # type: ignore[arg-type]
-    with closing(LiveScreen(console, now=lambda: told[-1][0])) as screen:
-        for at, event in (told[1], *told[-20:]):
+    with closing(LiveScreen(console, now=lambda: events[-1][0])) as screen:
+        for at, event in (events[1], *events[-20:]):
             screen.show(event, at)
 
 
-def test_the_last_picture_stays_and_the_terminal_is_given_back(told: Told) -> None:
+def test_the_last_picture_stays_and_the_terminal_is_given_back(events: Events) -> None:
     stream = io.StringIO()
-    screen_of(stream, told)
+    screen_of(stream, events)
     during, _, after = stream.getvalue().rpartition("\x1b[?1049l")
     assert "\x1b[?1049h" in during and "\x1b[?25l" in during  # another screen, no cursor
     assert "The culprit is 1d8d92bf57" in after
     assert "\x1b[?25h" in stream.getvalue().rpartition("\x1b[?25l")[2]
 
 
-def test_a_terminal_without_unicode(told: Told) -> None:
+def test_a_terminal_without_unicode(events: Events) -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
-    screen_of(stream, told)
+    screen_of(stream, events)
     assert raw.getvalue().isascii() and b"The culprit is 1d8d92bf57" in raw.getvalue()
 
 
-def test_no_color_leaves_no_colour(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_leaves_no_colour(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     stream = io.StringIO()
-    screen_of(stream, told)
+    screen_of(stream, events)
     assert "\x1b[32m" not in stream.getvalue() and "\x1b[36m" not in stream.getvalue()
 
 
@@ -224,7 +224,7 @@ def test_closing_a_screen_that_never_opened() -> None:
     assert stream.getvalue() == ""
 
 
-def test_nothing_is_drawn_by_the_work_itself(told: Told) -> None:
+def test_nothing_is_drawn_by_the_work_itself(events: Events) -> None:
     """Events only change what is known: a thousand of them cost no picture."""
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
     screen = LiveScreen(console)
@@ -234,11 +234,11 @@ def test_nothing_is_drawn_by_the_work_itself(told: Told) -> None:
         nonlocal pictures
         pictures += 1
 
-    for at, event in told[:5]:
+    for at, event in events[:5]:
         screen.show(event, at)
     assert screen.live is not None
     screen.live.refresh = count  # type: ignore[method-assign]
-    for at, event in told[5:]:
+    for at, event in events[5:]:
         if not isinstance(event, RunFinished):
             screen.show(event, at)
     assert pictures <= 1

@@ -12,23 +12,23 @@ from perfbisect.core.domain.orders import Measure
 from perfbisect.ui.plain import PlainLines, lines
 from perfbisect.ui.state import View
 
-Told = list[tuple[float, Event]]
+Events = list[tuple[float, Event]]
 
 
 @pytest.fixture(scope="session")
-def log(told: Told, views: list[View]) -> str:
+def log(events: Events, views: list[View]) -> str:
     """Everything that is written of the hunt."""
     return "\n".join(
-        line for (at, event), view in zip(told, views, strict=True) for line in lines(view, event, at)
+        line for (at, event), view in zip(events, views, strict=True) for line in lines(view, event, at)
     )  # fmt: skip
 
 
 def test_every_line_has_a_time_and_a_word(log: str) -> None:
     words = set()
     for line in log.splitlines():
-        told = re.fullmatch(r"(\d\d:\d\d:\d\d|        )  (\w*) +\S.*", line)
-        assert told, line
-        words.add(told[2])
+        parts = re.fullmatch(r"(\d\d:\d\d:\d\d|        )  (\w*) +\S.*", line)
+        assert parts, line
+        words.add(parts[2])
     assert words == {"warning", "hunt", "decided", "building", "built", "skipped", "ran", "verdict", ""}
 
 
@@ -52,10 +52,10 @@ def test_the_lines(log: str, pattern: str) -> None:
     assert re.search(pattern, log)
 
 
-def test_a_ratio_is_named_after_its_metric(told: Told, views: list[View]) -> None:
+def test_a_ratio_is_named_after_its_metric(events: Events, views: list[View]) -> None:
     at, event, view = next(
         (at, event, view)
-        for (at, event), view in zip(told, views, strict=True)
+        for (at, event), view in zip(events, views, strict=True)
         if isinstance(event, RunFinished) and view.ratio(event.candidate)
     )
     assert view.hunt is not None
@@ -63,16 +63,16 @@ def test_a_ratio_is_named_after_its_metric(told: Told, views: list[View]) -> Non
     assert re.search(r"QPS  rcpu/o 0\.5\d\d ", line)
 
 
-def test_progress_has_no_lines(told: Told, views: list[View]) -> None:
-    for (at, event), view in zip(told, views, strict=True):
+def test_progress_has_no_lines(events: Events, views: list[View]) -> None:
+    for (at, event), view in zip(events, views, strict=True):
         silent = isinstance(event, BuildProgress | RunProgress | RunStarted)
         silent |= isinstance(event, Decided) and not isinstance(event.decision.order, Measure)
         assert bool(list(lines(view, event, at))) != silent
 
 
-def test_any_encoding_will_do(told: Told) -> None:
+def test_any_encoding_will_do(events: Events) -> None:
     raw = io.BytesIO()
     with closing(PlainLines(io.TextIOWrapper(raw, encoding="ascii"))) as view:
-        for at, event in told[:40]:
+        for at, event in events[:40]:
             view.show(event, at)
         assert b"update-index" in raw.getvalue()

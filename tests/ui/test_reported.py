@@ -27,8 +27,8 @@ HUNTED = [("rate", "12,345 rate", "rrate"), ("cost", "12,345 cost", "rcost"), ("
           ("qps", "2.00 QPS", "rQPS"), ("cpu/o", "2.00 QPS", "rcpu…")]  # fmt: skip
 
 
-def told(metric: str) -> tuple[View, list[Event]]:
-    """The view after a run of the base, and what led to it."""
+def view_of(metric: str) -> tuple[View, list[Event]]:
+    """The view after a run of the good end, and what led to it."""
     events: list[Event] = [
         replace(STARTED, metric=metric),
         BuildStarted(0, Commit(SHAS[0], "2023-01-01", "A", "Subject")),
@@ -44,7 +44,7 @@ def told(metric: str) -> tuple[View, list[Event]]:
 
 @pytest.mark.parametrize(("metric", "shown", "relative"), HUNTED)
 def test_what_is_hunted_is_shown(metric: str, shown: str, relative: str) -> None:
-    view, events = told(metric)
+    view, events = view_of(metric)
     [line] = lines(view, events[-1], 1010.0)
     assert f"  {shown}  baseline" in line
     drawn = "\n".join(line.plain for line in screen(view, 120, None, 1010.0))
@@ -55,7 +55,7 @@ def test_what_is_hunted_is_shown(metric: str, shown: str, relative: str) -> None
 
 
 def test_how_long_a_command_takes_is_not_known_before() -> None:
-    view, events = told("latency")
+    view, events = view_of("latency")
     view = update(view, events[3], 1010.0)
     drawn = "\n".join(line.plain for line in screen(view, 120, None, 1017.0))
     assert "running · 7 s" in drawn

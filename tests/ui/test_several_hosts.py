@@ -13,14 +13,14 @@ from perfbisect.ui.plain import lines
 from perfbisect.ui.screen import lines as drawn
 from perfbisect.ui.state import View, recalled, update
 
-Told = list[tuple[float, Event]]
+Events = list[tuple[float, Event]]
 
 
 @pytest.fixture(scope="session")
-def two(told: Told) -> Told:
+def two(events: Events) -> Events:
     """The hunt of the sample, on a; meanwhile b does the same a little later."""
-    found: Told = []
-    for at, event in told[:400]:
+    found: Events = []
+    for at, event in events[:400]:
         match event:
             case HuntStarted():
                 found.append((at, replace(event, further=(replace(event.host, name="b"),), host_classes=("x", "x"))))
@@ -33,39 +33,43 @@ def two(told: Told) -> Told:
     return found
 
 
-def event_host(found: Told) -> str:
+def event_host(found: Events) -> str:
     return next(event.host.name for _, event in found if isinstance(event, HuntStarted))
 
 
-def views(two: Told) -> list[View]:
-    seen, view = [], View()
+@pytest.fixture(scope="session")
+def views_of_two(two: Events) -> list[View]:
+    found, view = [], View()
     for at, event in two:
         view = update(view, event, at)
-        seen.append(view)
-    return seen
+        found.append(view)
+    return found
 
 
-def test_each_host_has_two_lines(two: Told) -> None:
-    for (at, event), view in zip(two, views(two), strict=True):
-        if isinstance(event, BuildProgress | RunProgress) and event.host == "b":
-            shown = [line.plain for line in drawn(view, 100, 40, at)]
-            named = [line for line in shown if line.startswith((" local  ", " b      "))]
-            assert len(named) == 2
-            assert view.classification(event.candidate) is Classification.NOW
-            assert render(view, 60, 20, at)
+def test_each_host_has_two_lines(two: Events, views_of_two: list[View]) -> None:
+    drawings = [
+        (at, event, view)
+        for (at, event), view in zip(two, views_of_two, strict=True)
+        if isinstance(event, BuildProgress | RunProgress) and event.host == "b"
+    ]
+    for at, event, view in drawings[:: len(drawings) // 9]:
+        shown = [line.plain for line in drawn(view, 100, 40, at)]
+        assert len([line for line in shown if line.startswith((" local  ", " b      "))]) == 2
+        assert view.classification(event.candidate) is Classification.NOW
+        assert render(view, 60, 20, at)
 
 
-def test_lines_name_the_host(two: Told) -> None:
-    said = [text for (at, event), view in zip(two, views(two), strict=True) for text in lines(view, event, at)]
+def test_lines_name_the_host(two: Events, views_of_two: list[View]) -> None:
+    said = [text for (at, event), view in zip(two, views_of_two, strict=True) for text in lines(view, event, at)]
     assert any("on local and b" in text for text in said)
     for word in ("building", "built", "ran", "decided"):
         assert any(f"{word:9} local  " in text for text in said), word
     assert any(f"{'ran':9} b  " in text for text in said)
 
 
-def test_what_one_host_does_does_not_disturb_the_other(two: Told) -> None:
+def test_what_one_host_does_does_not_disturb_the_other(two: Events, views_of_two: list[View]) -> None:
     first = next(place for place, (_, event) in enumerate(two) if isinstance(event, BuildStarted))
-    view = views(two[: first + 1])[-1]
+    view = views_of_two[first]
     other = replace(two[first][1], candidate=9, host="b")  # type: ignore[call-arg]
     after = update(view, other, 1.0)
     assert after.busy["local"] == view.busy["local"]

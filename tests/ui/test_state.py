@@ -185,9 +185,9 @@ def test_bits_have_a_price_only_from_the_search_on(purpose: Purpose) -> None:
     assert (view.searching is not None) == (purpose is Purpose.SEARCH)
 
 
-def test_a_resumed_hunt_recalls_what_was_measured(told: list[tuple[float, Event]], views: list[View]) -> None:
-    half = len(told) // 2
-    kept = [one for one in told[:half] if not isinstance(one[1], BuildProgress | RunStarted | RunProgress)]
+def test_a_resumed_hunt_recalls_what_was_measured(events: list[tuple[float, Event]], views: list[View]) -> None:
+    half = len(events) // 2
+    kept = [one for one in events[:half] if not isinstance(one[1], BuildProgress | RunStarted | RunProgress)]
     view = recalled(View(), kept)
     before = views[half - 1]
     assert view.began is None and view.now is None

@@ -24,8 +24,8 @@ def test_both_sets_have_the_same_shape() -> None:
 def test_replaced_signs_keep_the_length() -> None:
     text = "“Füße” · 日本 … ok"
     assert writable(text, "utf-8") == text
-    assert writable(text, "ascii") == '"F??e" | ?? ~ ok'
-    assert writable(text, "latin-1") == '"Füße" · ?? ~ ok'
+    assert writable(text, "ascii") == "'F??e' | ?? ~ ok"
+    assert writable(text, "latin-1") == "'Füße' · ?? ~ ok"
 
 
 def test_a_sparkline_starts_at_zero_and_shows_the_latest() -> None:

@@ -47,7 +47,7 @@ HOST = HostFacts("local", "a processor", 2, 8192, "6.1.0", "gcc 12.2")
 
 
 @dataclass
-class Story:
+class SampleHunt:
     """An invented range in which one commit halves the rate, and the clock of its hunt."""
 
     size: int = 60
@@ -157,11 +157,11 @@ class Story:
 
 
 def main() -> None:
-    """Play the story in a few seconds on the view that suits standard output, or on the requested one."""
+    """Play the sample in a few seconds on the view that suits standard output, or on the requested one."""
     parser = argparse.ArgumentParser(description="Play an invented hunt.")
     parser.add_argument("--seconds", type=float, default=12.0, help="how long it takes to play")
     parser.add_argument("--candidates", type=int, default=60, help="size of the range")
-    parser.add_argument("--until", type=float, default=1.0, help="fraction of the story to play")
+    parser.add_argument("--until", type=float, default=1.0, help="fraction of the sample to play")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--plain", action="store_true")
     form.add_argument("--json", action="store_true")
@@ -169,19 +169,19 @@ def main() -> None:
 
     size, seconds = max(4, options.candidates), float(options.seconds)
     events = list(
-        Story(size=size, culprit=size * 5 // 8, broken=frozenset({(size - 1) // 2, size * 11 // 16})).events()
+        SampleHunt(size=size, culprit=size * 5 // 8, broken=frozenset({(size - 1) // 2, size * 11 // 16})).events()
     )
     events = events[: max(1, int(len(events) * options.until))]
     length = events[-1][0] - BEGAN
     start = time.monotonic()
 
-    def story_time() -> float:
-        """The clock of the story, which runs faster than the real one."""
+    def sample_time() -> float:
+        """The clock of the sample, which runs faster than the real one."""
         return BEGAN + min(length, (time.monotonic() - start) * length / seconds)
 
-    with suppress(KeyboardInterrupt), closing(screen(options.plain, options.json, story_time)) as view:
+    with suppress(KeyboardInterrupt), closing(screen(options.plain, options.json, sample_time)) as view:
         for at, event in events:
-            time.sleep(max(0.0, (at - story_time()) * seconds / length))
+            time.sleep(max(0.0, (at - sample_time()) * seconds / length))
             view.show(event, at)
 
 

@@ -24,7 +24,16 @@ class Glyphs:
 UNICODE = Glyphs("▁▂▃▄▅▆▇█", "─", "○", "●", "◐", "×", "◆", "━", "─", "·", "→")
 ASCII = Glyphs("_.:-=+*#", "-", "o", "@", "?", "x", "^", "=", "-", "|", "->")
 
-SIMILAR = {"“": '"', "”": '"', "’": "'", "…": "~", "×": "x", "–": "-", "·": "|", "→": ">"}
+SIMILAR = {
+    "“": "'",
+    "”": "'",
+    "’": "'",
+    "…": "~",
+    "×": "x",
+    "–": "-",
+    "·": "|",
+    "→": ">",
+}  # never a double quote: in JSON text it would end a string
 
 
 def glyphs_for(encoding: str) -> Glyphs:

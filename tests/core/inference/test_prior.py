@@ -21,7 +21,7 @@ def test_odds_are_bounded() -> None:
     graph = suspected(Graph.line(40), COMMITS, {"a": ["c3"], "b": ["c3", "c4"]}, {"a": 1e9, "b": 1e-9})
     assert graph.weight[3] / graph.weight[4] == pytest.approx(BOUND)
     assert (graph.weight[0], graph.weight[5]) == (0.0, 1.0)
-    assert bounded(2.0) == 2.0
+    assert (bounded(2.0), bounded(0.5)) == pytest.approx((2.0, 0.5))
 
 
 def test_the_largest_weight_of_a_commit_counts() -> None:

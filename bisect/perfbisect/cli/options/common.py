@@ -4,13 +4,13 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import click
 
 from perfbisect.ui.stream import put
+from perfbisect.wording.glyphs import writable
 
 FOLDER = click.Path(path_type=Path)
 
@@ -38,14 +38,12 @@ def painter() -> Callable[[str, str], str]:
 
 
 def say(text: str) -> None:
-    """Write ``text`` to standard output; signs that its encoding does not have become "?".
+    """Write ``text`` to standard output; signs that its encoding lacks are replaced by similar ones, or by "?".
 
-    Ends the program, with status 0, when nobody reads any more. Raises EnvironmentFailure when it cannot be written.
+    Ends the program, with status 0, when the reader has gone. Raises EnvironmentFailure when it cannot be written.
     """
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
     try:
-        put(text, sys.stdout)
+        put(writable(text, sys.stdout.encoding or "utf-8"), sys.stdout)
     except BrokenPipeError:  # the reader has enough (`| head`)
         raise click.exceptions.Exit(0) from None
 
