@@ -1,7 +1,7 @@
 """Randomness of a simulated world: one generator for each purpose, so that no draw disturbs another.
 
-Two rules that search the same world in different ways then meet the same culprit, the same layouts, the same
-drift at the same hour, and the same noise in the n-th run of a build.
+Two rules that search the same world in different ways then find the same culprit, the same layouts, the same drift at
+the same hour, and the same noise in the n-th run of a build.
 """
 
 from enum import IntEnum
@@ -32,5 +32,5 @@ class Purpose(IntEnum):
 
 
 def generator(seed: int, purpose: Purpose, which: int = 0) -> np.random.Generator:
-    """The generator of one purpose; ``which`` tells hosts or builds apart."""
+    """The generator of one purpose; ``which`` is the number of a host or a build."""
     return np.random.default_rng([seed, int(purpose), which])

@@ -1,4 +1,4 @@
-"""Which commits change the speed, beside the one that is sought: what misleads a search."""
+"""The commits that change the speed, besides the culprit: they can mislead a search."""
 
 from collections.abc import Callable, Mapping
 
@@ -22,7 +22,7 @@ def nothing(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
 
 
 def improvement(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """The bad end is the faster one: good and bad were swapped, or somebody did well."""
+    """The bad end is the faster one."""
     return {culprit: drop}
 
 
@@ -37,7 +37,7 @@ def large(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
 
 
 def cancelling(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """Another drop of the same size, and later a rise that undoes it. To name either drop is right."""
+    """Another drop of the same size, and later a rise that cancels it. To name either drop is right."""
     first, second = np.sort(rng.choice(graph.candidates, 2, replace=len(graph.candidates) < 2)).tolist()
     return _sum((culprit, -drop), (first, -drop), (second, drop))
 
@@ -56,7 +56,7 @@ def adjacent(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
 
 
 def reverted(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """Good, bad, good, bad: the change was taken back, and came again. To name either time is right."""
+    """Good, bad, good, bad: the change was reverted, and applied again. To name either commit is right."""
     places = np.sort(rng.choice(graph.candidates, min(3, len(graph.candidates)), replace=False)).tolist()
     return dict(zip(places, (-drop, drop, -drop), strict=False))
 
@@ -67,7 +67,7 @@ def sloping(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
 
 
 def slope(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """Many tiny drops and no culprit: there is nothing that it would be right to name."""
+    """Many tiny drops and no culprit: no name is right."""
     return _sum(*((v, -drop / TINY) for v in _scattered(graph, rng)))
 
 
@@ -92,7 +92,7 @@ def _and(graph: Graph, culprit: int, drop: float, rng: Rng, shares: tuple[float,
 
 
 def _sum(*steps: tuple[int, float]) -> Steps:
-    """Steps that fall on the same candidate add up."""
+    """The steps, where those of the same candidate are added."""
     total: Steps = {}
     for candidate, size in steps:
         total[candidate] = total.get(candidate, 0.0) + size

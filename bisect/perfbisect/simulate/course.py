@@ -1,4 +1,4 @@
-"""How the speed of a host changes with time, whoever measures and whatever is measured."""
+"""How the speed of a host changes with time, independently of what is measured."""
 
 import bisect
 import itertools
@@ -14,7 +14,7 @@ DAY = 86400.0
 
 
 class Course:
-    """The change of the log metric at any time of one host; drawn as far as somebody asks."""
+    """The change of the log metric of one host at any time; drawn as far as it is needed."""
 
     def __init__(self, habits: Habits, seed: int, host: int) -> None:
         self._habits = habits
@@ -41,7 +41,7 @@ class Course:
 
 
 class Drift:
-    """A stationary process with s.d. 1 that forgets exponentially (Ornstein and Uhlenbeck's)."""
+    """A stationary Ornstein–Uhlenbeck process with s.d. 1."""
 
     def __init__(self, rng: np.random.Generator, memory: float) -> None:
         self._rng, self._step = rng, memory / GRID
@@ -84,7 +84,7 @@ class Phases:
         self._times, self._values = [0.0], [0]
 
     def at(self, seconds: float) -> int:
-        """Which of the two holds at a time."""
+        """The phase at a time."""
         while self._times[-1] <= seconds:
             self._times.append(self._times[-1] + float(self._rng.exponential(self._length)))
             self._values.append(int(self._rng.random() < self._share))

@@ -1,8 +1,8 @@
 """`git bisect run` with a script that times each commit and calls it slow below a threshold.
 
-Written from git's documentation and behaviour: the next commit splits what is left as evenly as the graph allows; a
-commit that cannot be tested is skipped, and another one, the nearer to the best the likelier, is taken in its place.
-The threshold lies midway between the ends, which are timed once, at the beginning.
+Written from git's documentation and behaviour: the next commit splits the remaining ones as evenly as the graph allows; a
+commit that cannot be tested is skipped, and replaced by another one, more probably by one near the best split. The
+threshold is midway between the ends, which are timed once, at the beginning.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from perfbisect.simulate.chance import Purpose, generator
 from perfbisect.simulate.rules import Rule
 from perfbisect.simulate.world import World
 
-END_RUNS = 3  # at least, of each end
+END_RUNS = 3  # of each end, at least
 UNKNOWN = Interval(float("nan"), float("nan"), float("nan"))
 
 
@@ -47,13 +47,13 @@ def undecided(candidates: Sequence[int]) -> Inconclusive:
 
 
 def timed(world: World, candidate: int, runs: int) -> list[float]:
-    """The values of so many runs, as far as it builds and runs: nobody tries a commit again that has just failed."""
+    """The values of so many runs; up to the first failure, as such a commit is not tried again."""
     values = (world.run(candidate) for _ in range(runs))
     return list(takewhile(lambda value: value is not None, values))  # type: ignore[arg-type]
 
 
 def halve(world: World, is_slow: Callable[[int], bool | None]) -> Verdict:
-    """Test and halve until one commit is left; ``is_slow`` tests a commit, and is None if that cannot be done."""
+    """Test and halve until one commit is left; ``is_slow`` tests a commit, and returns None if it cannot be tested."""
     reach, rng = reach_of(world.graph), generator(world.seed, Purpose.RULE)
     left = np.ones(world.graph.size, bool)  # what may still be the first slow commit
     left[: world.graph.candidates.start] = False
@@ -81,7 +81,7 @@ def _search(world: World, policy: Policy, repeats: int) -> Verdict:
 
 
 def _next(reach: Reach, left: NDArray[np.bool_], skipped: set[int], rng: np.random.Generator) -> int | None:
-    """The commit to test; None if those that are left cannot be."""
+    """The commit to test; None if none of the remaining ones can be tested."""
     top = int(np.flatnonzero(left)[-1])  # known to be slow: it is the bad end, or was tested
     below = np.nan_to_num(reach.sums(left.astype(np.float64)))
     even = np.where(left, np.minimum(below, left.sum() - below), -1.0)

@@ -1,4 +1,4 @@
-"""Histories to search: with merges as projects have them, and with the odd shapes that git allows."""
+"""Histories to search: with usual merges, and with the odd shapes that git allows."""
 
 from functools import lru_cache
 
@@ -17,7 +17,7 @@ def merging(
     """A trunk with side branches.
 
     At each commit of the trunk a branch is merged with probability ``branching``; it left the trunk up to ``back``
-    commits ago, has about ``length`` commits, and merges the trunk into itself with probability ``returning``.
+    commits earlier, has about ``length`` commits, and merges the trunk into itself with probability ``returning``.
     """
     rng = generator(seed, Purpose.GRAPH)
     rows: Rows = [()]
@@ -25,8 +25,8 @@ def merging(
     while len(rows) < commits:
         room = commits - len(rows)  # what is left for a branch, its merge and the bad end
         if room > 3 and rng.random() < branching:
-            base = trunk[-int(rng.integers(1, min(back, len(trunk)) + 1))]
-            top = _branch(rows, base, min(int(rng.geometric(1 / length)), room - 2), trunk[-1], returning, rng)
+            start = trunk[-int(rng.integers(1, min(back, len(trunk)) + 1))]
+            top = _branch(rows, start, min(int(rng.geometric(1 / length)), room - 2), trunk[-1], returning, rng)
             rows.append((trunk[-1], top))
         else:
             rows.append((trunk[-1],))
@@ -35,9 +35,9 @@ def merging(
     return Graph.of(rows)
 
 
-def _branch(rows: Rows, base: int, length: int, tip: int, returning: float, rng: np.random.Generator) -> int:
+def _branch(rows: Rows, start: int, length: int, tip: int, returning: float, rng: np.random.Generator) -> int:
     """Add a side branch; returns its last commit."""
-    top, behind = base, tip != base
+    top, behind = start, tip != start
     for _ in range(length):
         merges = behind and rng.random() < returning
         rows.append((top, tip) if merges else (top,))
@@ -46,7 +46,7 @@ def _branch(rows: Rows, base: int, length: int, tip: int, returning: float, rng:
 
 
 def long_branch(commits: int, share: float = 0.6) -> Graph:
-    """One branch that left at the good end and holds most of the commits."""
+    """One branch that left at the good end and has most of the commits."""
     side = max(1, int(share * (commits - 1)))
     rows: Rows = [(), (0,), *((v,) for v in range(1, side))]
     trunk = 0
@@ -57,13 +57,13 @@ def long_branch(commits: int, share: float = 0.6) -> Graph:
 
 
 def older_branches(commits: int, branches: int = 4, share: float = 0.5) -> Graph:
-    """A trunk with branches that all began before good, each at a commit of its own; together they hold ``share``."""
+    """A trunk with branches that began before good, each at a branch point of its own; ``share`` is that of all commits."""
     length = max(1, int(share * commits / branches))
     between = (commits - branches * (length + 1)) // (branches + 1)
     rows: Rows = [() for _ in range(branches + 1)]
     trunk = 0
-    for base in range(1, branches + 1):
-        top = base
+    for point in range(1, branches + 1):
+        top = point
         for _ in range(length):
             rows.append((top,))
             top = len(rows) - 1
@@ -92,18 +92,18 @@ def octopus(commits: int, arms: int = 6) -> Graph:
     """Short branches, merged several at once."""
     rows: Rows = [()]
     while len(rows) + 2 * arms < commits:
-        base, tops = len(rows) - 1, []
+        start, tops = len(rows) - 1, []
         for _ in range(arms):
-            rows += [(base,), (len(rows),)]
+            rows += [(start,), (len(rows),)]
             tops.append(len(rows) - 1)
-        rows.append((base, *tops))
+        rows.append((start, *tops))
     while len(rows) <= commits:
         rows.append((len(rows) - 1,))
     return Graph.of(rows)
 
 
 def two_roots(commits: int) -> Graph:
-    """A history that took in another project, whose commits do not descend from good."""
+    """A history into which another project was merged, whose commits do not descend from good."""
     half = commits // 2
     other: Rows = [(), *((v,) for v in range(half, commits - 2))]
     return Graph.of([(), *((v,) for v in range(half - 1)), *other, (half - 1, commits - 2), (commits - 1,)])
@@ -111,7 +111,7 @@ def two_roots(commits: int) -> Graph:
 
 @lru_cache(maxsize=8)
 def trunk(graph: Graph) -> tuple[int, ...]:
-    """The first-parent line to the bad end, oldest first; what follows only that sees nothing else."""
+    """The first-parent line to the bad end, oldest first."""
     line = [graph.size - 1]
     while parents := graph.parents_of(line[-1]):
         line.append(parents[0])

@@ -1,11 +1,11 @@
-"""What a simulated host and its workload do to readings, and what time they take."""
+"""How a simulated host and its workload disturb readings, and how long builds and runs take."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """Fractions are changes or s.d. of the log metric, times are seconds; 0 leaves a habit out."""
+    """Fractions are changes or s.d. of the log metric, times are seconds; 0 disables a habit."""
 
     noise: float = 0.01  # s.d. of a run
     slow_noise: float = 1.0  # the same of builds with the culprit in them, as a multiple
@@ -24,8 +24,8 @@ class Habits:
     host_spread: float = 0.0  # s.d. between hosts
     bad_host: float = 1.0  # noise of host 1, as a multiple
     run_seconds: float = 60.0
-    build_seconds: float = 600.0  # of a build that finds nothing in the compiler cache
-    cached_share: float = 1.0  # of that, for a build next to one that is there; the rest grows with distance
-    cache_reach: float = 180.0  # candidates away from which the compiler cache is of no use
-    flaky: float = 0.0  # share of attempts to build that fail for no reason of the code; the ends are spared
+    build_seconds: float = 600.0  # of a build with an empty compiler cache
+    cached_share: float = 1.0  # of that, for a build next to an existing one; the rest grows with distance
+    cache_reach: float = 180.0  # distance in candidates from which the compiler cache is of no use
+    flaky: float = 0.0  # share of attempts to build that fail by chance; never of the ends
     failed_share: float = 1.0  # time of a build that fails, as a share of one that works

@@ -1,4 +1,4 @@
-"""A hunt in a simulated world: ask, obey, remember, until there is a verdict."""
+"""A hunt in a simulated world."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from perfbisect.simulate.world import World
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """How a simulated hunt ended and what it spent."""
+    """The end and the costs of a simulated hunt."""
 
     verdict: Verdict
     belief: Belief
@@ -25,7 +25,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
-    """An order that a host is at, and what will come of it."""
+    """An order in progress, and what it will yield."""
 
     order: Measure
     seen: list[Observation]
@@ -37,8 +37,7 @@ def hunt(
 ) -> Outcome:
     """Hunt in ``world`` until the verdict. Raises RuntimeError if there is none after ``most_orders`` orders.
 
-    With several hosts, one that is free gets the next order at once. Where no culprit is named, the verdict waits for
-    what is under way.
+    A free host gets the next order at once. A verdict that names no culprit waits for all orders in progress.
     """
     seen: list[Observation] = []
     working: list[_Work] = []

@@ -1,4 +1,4 @@
-"""Was a verdict right? Only who made the world can tell."""
+"""Whether a verdict is right, by the known truth of a simulated world."""
 
 import math
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from perfbisect.simulate.world import World
 
 
 class Judgement(StrEnum):
-    """What a verdict is worth."""
+    """The quality of a verdict."""
 
     RIGHT = "right"
-    HONEST = "honest"  # nothing is named, and nothing false is said
+    HONEST = "honest"  # no culprit, and nothing false
     WRONG = "wrong"
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What became of the steps of a world in a hunt for every change, by count."""
+    """How many steps of a world a hunt for every change named, left open or missed."""
 
     right: int = 0  # named
-    wrong: int = 0  # named, and no step
+    wrong: int = 0  # named, although no step
     missed: int = 0  # not named, although the verdict says that they would have been seen
-    unsettled: int = 0  # not named, in a piece that the verdict leaves open
+    unsettled: int = 0  # not named, in a subrange that the verdict leaves unsettled
     unseen: int = 0  # not named, smaller than what the verdict says would have been seen
 
     def __add__(self, other: "Account") -> "Account":
@@ -36,7 +36,7 @@ class Account:
 
 
 def account(verdict: Verdict, world: World, min_effect: float) -> Account:
-    """What became of the steps of at least ``min_effect``; half as large a one is right to name, too."""
+    """The account of the steps of at least ``min_effect``; to name one that is half as large is right, too."""
     least, seen = -math.log1p(-min_effect), 0.0
     named: set[int] = set()
     wrong = 0
@@ -71,12 +71,12 @@ def account(verdict: Verdict, world: World, min_effect: float) -> Account:
 
 
 def judge(verdict: Verdict, world: World, min_effect: float = Policy().min_effect) -> Judgement:
-    """The worth of ``verdict`` in ``world``.
+    """The quality of ``verdict`` in ``world``.
 
     Right: a culprit where there is one, "not reproduced" where there is none, and a range that cannot be narrowed
     because the rest of it does not build. A set without the culprit is as wrong as a wrong name; so is "not
-    reproduced" when the drop was large enough to be seen by its own account. Where every change was hunted, each
-    step of at least ``min_effect`` counts, named, left open, or missed.
+    reproduced" if the drop was larger than it says would have been seen. In a hunt for every change each step of at
+    least ``min_effect`` counts.
     """
     answers = world.answers
     match verdict:
@@ -99,12 +99,12 @@ def judge(verdict: Verdict, world: World, min_effect: float = Policy().min_effec
 
 
 def is_named(verdict: Verdict) -> bool:
-    """Whether somebody is accused."""
+    """Whether a culprit is named."""
     return isinstance(verdict, Found) or (isinstance(verdict, Several) and bool(verdict.steps))
 
 
 def favourite(verdict: Verdict) -> tuple[int | None, float]:
-    """The candidate most suspected, named or not, and its stated probability; None and NaN where there is neither."""
+    """The most probable candidate, named or not, and its stated probability; None and NaN without one."""
     match verdict:
         case Found(step):
             return step.candidate, step.probability
@@ -117,7 +117,7 @@ def favourite(verdict: Verdict) -> tuple[int | None, float]:
 
 
 def suspects(verdict: Verdict) -> tuple[tuple[int, ...], float | None]:
-    """The set that an undecided hunt ends with, and the probability that the culprit is in it; None where none is told."""
+    """The set of an inconclusive hunt, and the stated probability that it contains the culprit; None without one."""
     match verdict:
         case Inconclusive(candidates, probabilities) if candidates and probabilities:
             return candidates, sum(probabilities)
@@ -126,24 +126,24 @@ def suspects(verdict: Verdict) -> tuple[tuple[int, ...], float | None]:
 
 
 def _change(world: World) -> float:
-    """Of the log metric between the ends."""
+    """The change of the log metric between the ends."""
     return sum(world.steps.values())
 
 
-def _inside(world: World, piece: Unsettled, candidate: int) -> bool:
+def _inside(world: World, part: Unsettled, candidate: int) -> bool:
     reach = reach_of(world.graph)
-    return bool(reach.ancestors(piece.bad)[candidate] and not reach.ancestors(piece.good)[candidate])
+    return bool(reach.ancestors(part.bad)[candidate] and not reach.ancestors(part.good)[candidate])
 
 
-def _without_its_step(world: World, piece: Unsettled, min_effect: float) -> bool:
-    """Whether the suspects of a piece are others than those who changed something in it."""
+def _without_its_step(world: World, part: Unsettled, min_effect: float) -> bool:
+    """Whether a subrange has suspects and contains a step, but no suspect is a step."""
     least = -math.log1p(-min_effect)
-    true = {v for v, size in world.steps.items() if abs(size) >= least and _inside(world, piece, v)}
-    return bool(true and piece.known.candidates) and true.isdisjoint(piece.known.candidates)
+    true = {v for v, size in world.steps.items() if abs(size) >= least and _inside(world, part, v)}
+    return bool(true and part.known.candidates) and true.isdisjoint(part.known.candidates)
 
 
 def _as_small_as_can_be(world: World, candidates: tuple[int, ...]) -> bool:
-    """Whether nothing that builds and runs lies between these candidates."""
+    """Whether no candidate that builds and runs lies between these."""
     broken = world.unbuildable | world.crashing
     if len(candidates) < 2 or not broken:
         return False

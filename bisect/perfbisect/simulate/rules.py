@@ -15,7 +15,7 @@ Rule = Callable[[World, Policy], Verdict]
 
 
 def ours(world: World, policy: Policy, hosts: int = 1, prior: PriorKnowledge = NOTHING_KNOWN) -> Verdict:
-    """What `bisect run` does."""
+    """The search of `bisect run`."""
     return hunt(world, policy, prior, hosts=hosts).verdict
 
 

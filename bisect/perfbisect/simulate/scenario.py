@@ -1,4 +1,4 @@
-"""A kind of hunt: what is known of the history and of the host, and worlds drawn from it by a seed."""
+"""Scenarios: the properties of a history and a host, and the worlds that are drawn from them by a seed."""
 
 import math
 from dataclasses import dataclass, field
@@ -18,17 +18,17 @@ STRETCH = 5  # commits of a typical stretch that does not build
 
 
 class Place(StrEnum):
-    """Where the culprit lies."""
+    """The position of the culprit."""
 
     ANYWHERE = "anywhere"
     FIRST = "first"  # right after good
     LAST = "last"  # the bad end itself
     BRANCH = "branch"  # on a side branch
-    MERGE = "merge"  # a merge that is slow although neither side is
+    MERGE = "merge"  # a merge that is slow although its parents are not
 
 
 class Odd(StrEnum):
-    """Which build's layout puts it half way between slow and fast."""
+    """The build whose layout puts it half way between slow and fast."""
 
     GOOD = "good"  # the good end
     BEFORE = "before"  # the one before the culprit
@@ -47,7 +47,7 @@ class Scenario:
     habits: Habits = field(default_factory=Habits)
     failing: float = 0.0  # share of candidates that do not build, in stretches
     block: int = 0  # candidates around the culprit that do not build
-    broken: int = 0  # candidates from the trunk's commit that breaks the build for the culprit to the one that mends it
+    broken: int = 0  # candidates of the trunk from the commit that breaks the build to the one that fixes it
     crashing: float = 0.0  # share of candidates that build and crash
     older: float = 0.0  # what branches that began before good are slower by, as long as they do not hold it
     identical: float = 0.0  # share of candidates with the binary of their parent
@@ -60,7 +60,7 @@ class Scenario:
         return -math.log1p(-self.effect)
 
     def world(self, seed: int) -> World:
-        """One of them."""
+        """The world of this seed."""
         graph = self.graph
         culprit = self._culprit(seed)
         steps = CHANGES[self.changes](graph, culprit, self.drop, generator(seed, Purpose.DECOYS))
@@ -107,13 +107,13 @@ class Scenario:
         return set(range(first, min(first + self.block, self.graph.size)))
 
     def _broken(self, culprit: int) -> set[int]:
-        """What descends from the one and not from the other."""
+        """Descendants of the commit that breaks the build, without those of the commit that fixes it."""
         if not self.broken:
             return set()
         line, below = trunk(self.graph)[1:], reach_of(self.graph).ancestors(culprit)
         breaks = max((v for v in line if below[v] and v <= culprit - self.broken // 2), default=line[0])
-        mends = next((v for v in line if v >= breaks + self.broken and not below[v]), self.graph.size - 1)
-        return self._from(breaks) - self._from(mends)
+        fixed_by = next((v for v in line if v >= breaks + self.broken and not below[v]), self.graph.size - 1)
+        return self._from(breaks) - self._from(fixed_by)
 
     def _from(self, candidate: int) -> set[int]:
         found = {candidate}
@@ -123,7 +123,7 @@ class Scenario:
         return found
 
     def _binaries(self, seed: int, steps: frozenset[int]) -> dict[int, int]:
-        """Candidates that change no code: those with one parent, and that change no speed."""
+        """The candidate with the same binary, for a random choice of those with one parent and without a step."""
         same: dict[int, int] = {}
         if not self.identical:
             return same

@@ -1,4 +1,4 @@
-"""What simulated hunts tell somebody who plans a real one, as lines of text."""
+"""The results of simulated hunts as lines of text."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from perfbisect.simulate.tally import Chance, Spent, Tally
 
 
 def summary(tally: Tally) -> Iterator[str]:
-    """A table of what hunts spend, and how they end."""
+    """A table of the costs of hunts and of their verdicts."""
     yield f"{'':<22}{'a hunt':>10}{'9 in 10 need':>16}"
     yield _spent("builds", tally.builds)
     yield _spent("runs", tally.runs)
@@ -23,22 +23,22 @@ def summary(tally: Tally) -> Iterator[str]:
     elif tally.named.middle == 0:
         yield "No hunt named a commit."
     else:
-        told = f" and was stated as {_percent(tally.stated)}" if tally.stated == tally.stated else ""
-        yield f"A commit that is named is the right one in {_percent(named.middle)} of the hunts{told}."
+        stated = f" and was stated as {_percent(tally.stated)}" if tally.stated == tally.stated else ""
+        yield f"A commit that is named is the right one in {_percent(named.middle)} of the hunts{stated}."
 
 
 def _of_all(steps: Account) -> Iterator[str]:
-    """What became of every change."""
+    """How many changes were named, left open, or missed."""
     not_named = steps.unsettled + steps.unseen + steps.missed
-    if sum_of_them := steps.right + not_named:
-        told = (steps.right, steps.unsettled, steps.unseen, steps.missed)
-        named, unsettled, unseen, missed = (_percent(part / sum_of_them) for part in told)
+    if total := steps.right + not_named:
+        counts = (steps.right, steps.unsettled, steps.unseen, steps.missed)
+        named, unsettled, unseen, missed = (_percent(count / total) for count in counts)
         yield (
-            f"Of the changes of --min-effect or more, {named} are named; {unsettled} lie in pieces told to be open,"
-            f" {unseen} are smaller than what is told to be visible, {missed} are missed."
+            f"Of the changes of --min-effect or more, {named} are named; {unsettled} lie in subranges that are left open,"
+            f" {unseen} are smaller than the verdict says would have been seen, {missed} are missed."
         )
-    if accused := steps.right + steps.wrong:
-        yield f"Of {accused} commits named, {steps.wrong} changed nothing that is worth a name."
+    if named_in_all := steps.right + steps.wrong:
+        yield f"Of {named_in_all} named commits, {steps.wrong} changed too little or nothing."
 
 
 def _spent(name: str, spent: Spent) -> str:
@@ -54,5 +54,5 @@ def _number(value: float) -> str:
 
 
 def _percent(share: float) -> str:
-    """Without digits that a few hundred hunts cannot give."""
+    """A share without digits that a few hundred hunts cannot show."""
     return f"{100 * share:.0f} %"

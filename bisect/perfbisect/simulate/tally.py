@@ -1,4 +1,4 @@
-"""Many simulated hunts added up: what they spent, and how often they were right."""
+"""Statistics of many simulated hunts: their costs, and how often they were right."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -14,14 +14,14 @@ class Trial:
     """One hunt."""
 
     judgement: Judgement
-    named: bool  # whether somebody was accused
-    stated: float  # probability of the candidate most suspected; NaN if none was stated
+    named: bool  # whether a culprit was named
+    stated: float  # probability of the most probable candidate; NaN if none was stated
     favoured: bool  # whether that candidate is a culprit
     builds: int
     runs: int
     minutes: float
-    cost: float  # in runs, the builds of the two ends left out
-    together: float | None = None  # probability of the set that an undecided hunt tells
+    cost: float  # in runs, without the builds of the two ends
+    together: float | None = None  # stated probability of the set of an inconclusive hunt
     held: bool = False  # whether a culprit is in that set
     steps: Account | None = None  # of a hunt for every change
 
@@ -47,7 +47,7 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """A quantity over all hunts: its mean, with which standard error, and what nine hunts in ten stay within."""
+    """A quantity over all hunts: its mean, the standard error of that, and the most of nine hunts in ten."""
 
     mean: float
     error: float
@@ -69,9 +69,9 @@ class Tally:
     right: Chance
     honest: Chance
     wrong: Chance
-    named: Chance  # somebody was accused
+    named: Chance  # a culprit was named
     right_if_named: Chance
-    stated: float  # the mean probability that went with accusations; NaN without any
+    stated: float  # mean stated probability of named culprits; NaN without any
     builds: Spent
     runs: Spent
     hours: Spent

@@ -1,9 +1,9 @@
-"""A history with a hidden culprit and a host with hidden habits, which carry out orders.
+"""A simulated lab: a history with a hidden culprit, on hosts with hidden habits.
 
 The log of the metric of one run is
     level(build) + layout(build) + course of the host(time) + visit + noise (now and then an outlier, or a second speed).
-The same seed gives the same world; the n-th run of a build has the same noise whoever asks for it and when, and so has
-the n-th visit to it.
+The same seed gives the same world. The n-th run of a build has the same noise whenever it is made, and so has the n-th
+visit to it.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,7 +22,7 @@ from perfbisect.simulate.chance import Purpose, generator
 from perfbisect.simulate.course import Course
 from perfbisect.simulate.habits import Habits
 
-SAME_SIZE = 0.999  # drops this close to the largest are as large
+SAME_SIZE = 0.999  # drops from this share of the largest on count as equally large
 
 
 @dataclass(slots=True, eq=False)
@@ -36,11 +36,11 @@ class World:
     steps: Mapping[int, float]
     habits: Habits = field(default_factory=Habits)
     unbuildable: frozenset[int] = frozenset()
-    crashing: frozenset[int] = frozenset()  # they build, but no run ends
+    crashing: frozenset[int] = frozenset()  # they build, but every run crashes
     spoiled: frozenset[int] = frozenset()  # the first two runs of these builds are outliers
-    older: Mapping[int, float] = field(default_factory=dict)  # by base: what its branch differs by from good
+    older: Mapping[int, float] = field(default_factory=dict)  # by branch point: its log difference from good
     binaries: Mapping[int, int] = field(default_factory=dict)  # candidate → earlier candidate with the same binary
-    layouts: Mapping[int, float] = field(default_factory=dict)  # in place of what is drawn
+    layouts: Mapping[int, float] = field(default_factory=dict)  # in place of random ones
     culprits: frozenset[int] | None = None  # right answers; None: the largest drops
     seed: int = 0
     runs: int = 0
@@ -53,11 +53,11 @@ class World:
     _visits: dict[int, np.random.Generator] = field(default_factory=dict)
     _runs: dict[int, int] = field(default_factory=dict)
     _levels: dict[int, float] = field(default_factory=dict)
-    _built: dict[int, list[int]] = field(default_factory=dict)  # host → the candidates that are there, in this order
+    _built: dict[int, list[int]] = field(default_factory=dict)  # host → the candidates that it has built, in this order
 
     @property
     def now(self) -> float:
-        """Seconds since the hunt began, of the host that is furthest."""
+        """Seconds since the hunt began, by the latest clock of a host."""
         return max(self._clocks.values(), default=0.0)
 
     @property
@@ -69,7 +69,7 @@ class World:
         return frozenset(v for v, size in self.steps.items() if largest < 0 and size <= SAME_SIZE * largest)
 
     def measure(self, order: Measure) -> list[Observation]:
-        """Build and run what ``order`` asks for; stops at the first candidate that fails."""
+        """Carry out ``order``; stops at the first candidate that fails."""
         seen: list[Observation] = []
         for share in order.plan:
             if (made := self.build(share.candidate, order.host)) is not None:
@@ -90,24 +90,24 @@ class World:
 
     def build(self, candidate: int, host: int = 0) -> Built | Skipped | None:
         """Make a build; None if this host has it."""
-        there = self._built.setdefault(host, [])
-        if candidate in there:
+        made = self._built.setdefault(host, [])
+        if candidate in made:
             return None
-        seconds = self._cost(candidate, there)
+        seconds = self._cost(candidate, made)
         self.builds += 1
         self.build_seconds[candidate] = self.build_seconds.get(candidate, 0.0) + seconds
         self.wait(host, self.clock(host) + seconds)
         if candidate in self.unbuildable or self._flakes_now(candidate):
             return Skipped(candidate, "does not build", seconds)
         binary = self.binaries.get(candidate, candidate)
-        same = next((v for v in there if self.binaries.get(v, v) == binary), None)
-        there.append(candidate)
+        same = next((v for v in made if self.binaries.get(v, v) == binary), None)
+        made.append(candidate)
         return Built(candidate, seconds, same, host)
 
     def run(self, candidate: int, host: int = 0, visit: float | None = None) -> float | None:
-        """The log metric of one run, of a build that is made first if need be; None if it fails.
+        """The log metric of one run, of a build that is made first if it is missing; None if it fails.
 
-        ``visit`` is what it shares with the other runs of its visit; without it the visit is its own.
+        ``visit`` is the change that all runs of its visit share; None draws a new visit.
         """
         if isinstance(self.build(candidate, host), Skipped):
             return None
@@ -137,15 +137,15 @@ class World:
         return self._levels[binary]
 
     def clock(self, host: int = 0) -> float:
-        """Seconds since the hunt began, as far as this host has got."""
+        """Seconds since the hunt began, by the clock of this host."""
         return self._clocks.get(host, 0.0)
 
     def wait(self, host: int, until: float) -> None:
-        """Let a host come to a later time."""
+        """Set the clock of a host to a later time."""
         self._clocks[host] = max(self.clock(host), until)
 
     def _visit(self, candidate: int) -> float:
-        """What the next visit to a build adds to all of its runs."""
+        """The change of all runs of the next visit to a build."""
         if not self.habits.visits:
             return 0.0
         if candidate not in self._visits:
@@ -160,17 +160,17 @@ class World:
             self._flakes[candidate] = generator(self.seed, Purpose.FLAKES, candidate)
         return bool(self._flakes[candidate].random() < self.habits.flaky)
 
-    def _cost(self, candidate: int, there: Collection[int]) -> float:
-        """Seconds that a build takes: less, the nearer one is that is there."""
+    def _cost(self, candidate: int, made: Collection[int]) -> float:
+        """Seconds that a build takes: the less, the nearer an existing build is."""
         habits = self.habits
-        distance = min((abs(candidate - v) for v in there), default=None)
+        distance = min((abs(candidate - v) for v in made), default=None)
         share = 1.0
         if distance is not None and habits.cached_share < 1:
             share = min(1.0, habits.cached_share + distance / habits.cache_reach)
         return habits.build_seconds * share * (habits.failed_share if candidate in self.unbuildable else 1.0)
 
     def _disturbance(self, candidate: int, host: int) -> float:
-        """What sets the next run of a build apart from its other runs."""
+        """The noise of the next run of a build."""
         habits = self.habits
         if candidate not in self._noise:
             self._noise[candidate] = generator(self.seed, Purpose.NOISE, candidate)

@@ -1,9 +1,9 @@
-"""Events as plain values, which JSON can hold, and back: for the history and for programs that look on.
+"""Events as plain values for JSON, and back: for the history and for other programs.
 
-An event becomes its fields under their own names. Where a field can be of several kinds, its value says which in
-``kind``. The belief in a Decided, two probabilities for every candidate, is kept in four digits and as runs of equal
-values, ``[[how many, probability], …]``: one about 100,000 commits then takes a few kilobytes. JSON has no word for
-infinity, so the largest number stands for it; estimates (orders and beliefs) get it back.
+An event becomes its fields by name (some have other stored names, see ``stored``). ``kind`` is the type of an order or a
+verdict. The belief in a Decided, two probabilities for every candidate, has four digits and is run-length encoded,
+``[[how many, probability], …]``: a few kilobytes for 100,000 commits. JSON has no infinity, so the largest number is
+written in its place; orders and beliefs are read back with infinity.
 """
 
 import json
@@ -32,7 +32,7 @@ from perfbisect.core.domain.stored import (
 
 EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Order)}
-LARGEST = sys.float_info.max  # stands for infinity
+LARGEST = sys.float_info.max  # in place of infinity
 
 
 def encode(event: Event) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def encode(event: Event) -> dict[str, Any]:
 
 
 def decode(kind: str, body: dict[str, Any]) -> Event:
-    """The event of that kind with these fields. Raises ValueError where there is no such event."""
+    """The event of the type ``kind`` with these fields. Raises ValueError for an unknown type."""
     match kind:
         case "Decided":
             body = unbounded(body)
@@ -72,22 +72,22 @@ def decode(kind: str, body: dict[str, Any]) -> Event:
 
 
 def dumps(value: object) -> str:
-    """JSON in ASCII, on one line. Raises ValueError for NaN, which no fact may be."""
+    """JSON in ASCII, on one line. Raises ValueError for NaN."""
     return json.dumps(bounded(value), allow_nan=False, separators=(",", ":"))
 
 
 def builtins(value: object) -> Any:
-    """Dictionaries, lists and plain numbers; numpy's numbers, which the search may leave in its answers, included."""
+    """Dictionaries, lists and plain numbers, also from numpy's numbers."""
     return msgspec.to_builtins(value, enc_hook=lambda odd: odd.item())
 
 
 def tagged(order: Order) -> dict[str, Any]:
-    """An order or a verdict with the name of its kind."""
+    """An order or a verdict with the name of its type."""
     return {"kind": type(order).__name__, **stored_verdict(builtins(order))}
 
 
 def untagged(body: dict[str, Any]) -> Order:
-    """The order or verdict of the kind that ``body`` names."""
+    """The order or verdict of the type that ``body`` names."""
     return msgspec.convert(read_verdict(body), ORDERS[body["kind"]])
 
 
@@ -105,7 +105,7 @@ def short(belief: Belief) -> dict[str, Any]:
 
 
 def full(body: dict[str, Any]) -> Belief:
-    """The belief again, to four digits; what older records lack is empty."""
+    """The belief from its plain values; what old records lack is empty."""
     return Belief(
         culprit=unpacked(body["culprit"]),
         change=body["change"],
@@ -118,7 +118,7 @@ def full(body: dict[str, Any]) -> Belief:
 
 
 def over_numbers(value: Any, change: Callable[[float], float]) -> Any:
-    """``value``, as it would be in JSON, with ``change`` made to every float in it."""
+    """``value`` as in JSON, with ``change`` applied to every float in it."""
     match value:
         case float():
             return change(value)
@@ -150,5 +150,5 @@ def packed(values: Iterable[float]) -> list[list[float]]:
 
 
 def unpacked(runs: Sequence[Sequence[float]]) -> NDArray[np.float64]:
-    """The row again, shape (sum of counts,)."""
+    """The values of a run-length encoding, shape (sum of counts,)."""
     return np.repeat([float(value) for _, value in runs], [int(count) for count, _ in runs])

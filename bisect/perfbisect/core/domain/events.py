@@ -1,6 +1,6 @@
-"""What happens during a hunt, one frozen record each. A hunt yields them; views draw them; the store keeps them.
+"""What happens during a hunt, one frozen record each. A hunt yields them, views show them, the store keeps them.
 
-What a host does says which: ``host`` is its name, empty in what was written before hunts had several.
+``host`` is the name of the host where something happens; empty in records from before hunts had several hosts.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from perfbisect.core.domain.orders import Decision, Purpose, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit as people know it."""
+    """A commit as it is shown."""
 
     sha: str
     date: str = ""  # ISO 8601, committer's day: 2021-10-13; empty, as the texts, where only the hash is known
@@ -26,13 +26,13 @@ class Commit:
 
     @property
     def title(self) -> str:
-        """The subject in at most 72 signs: some projects write the whole message into one line."""
+        """The subject in at most 72 characters, as some projects write the whole message into one line."""
         return self.subject if len(self.subject) <= 72 else f"{self.subject[:71].rstrip()}…"
 
 
 @dataclass(frozen=True, slots=True)
 class HuntStarted:
-    """The range is known and the first action is about to be ordered (also after a resume)."""
+    """A session of the hunt begins: the first, or one that resumes it. The range is known."""
 
     hunt: int  # id in the history
     builder: str
@@ -45,7 +45,7 @@ class HuntStarted:
     merges: int
     resumed: bool
     metric: str = "qps"  # what is compared
-    further: tuple[HostFacts, ...] = ()  # the other hosts, where there are several
+    further: tuple[HostFacts, ...] = ()  # the other hosts, if there are several
     host_classes: tuple[str, ...] = ()  # of each host then
     branch_points: int = 0  # so many of ``candidates`` after the first are where branches older than good began
 
@@ -62,7 +62,7 @@ class HuntStarted:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """Something the user should know; ``advice`` says what to do about it."""
+    """Something the user should know, and what to do about it."""
 
     text: str
     advice: str = ""
@@ -78,7 +78,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class BuildStarted:
-    """A build begins; ``commit`` carries what the views show of it."""
+    """A build begins."""
 
     candidate: int
     commit: Commit
@@ -87,7 +87,7 @@ class BuildStarted:
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
-    """Steps done of steps known, read from the build tool's own output; total 0 when unknown."""
+    """Steps done and all steps, from the output of the build tool; ``total`` is 0 if unknown."""
 
     candidate: int
     done: int
@@ -98,7 +98,7 @@ class BuildProgress:
 
 @dataclass(frozen=True, slots=True)
 class BuildFinished:
-    """A build is there; ``same_as`` names an earlier candidate with the same binary."""
+    """A build exists; ``same_as`` is an earlier candidate with the same binary."""
 
     candidate: int
     facts: BuildFacts
@@ -117,7 +117,7 @@ class CandidateSkipped:
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """A timed run is about to begin: run ``number`` of ``of`` in the present measurement."""
+    """A timed run begins: run ``number`` of ``of`` in the present measurement."""
 
     candidate: int
     number: int

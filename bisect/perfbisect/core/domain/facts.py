@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class BuildFacts:
-    """What one build cost and what came of it."""
+    """The costs and the result of one build."""
 
-    commit: str  # full hash; of binaries that were there before, the name that people gave them
-    key: str  # filtered tree + recipe + variant + toolchain; of such binaries, their contents
+    commit: str  # full hash; the given name of prebuilt binaries
+    key: str  # hash of filtered tree, recipe, variant and toolchain; of the contents of prebuilt binaries
     binary: str  # hash of the loadable sections of the recipe's artifacts
     seconds: float
     cache_hits: int
     cache_misses: int
-    reused: bool  # an earlier build with the same key was still there
+    reused: bool  # an earlier build with the same key existed
     log: str  # path of the build log on the host
 
     @property
@@ -33,7 +33,7 @@ class RunFacts:
 
     commit: str  # as in BuildFacts
     build_key: str
-    visit: str  # identifies one start of the server (or of the embedded library's process group)
+    visit: str  # identifies one start of the server (or of the process of an embedded library)
     host: str
     started: float  # seconds since the epoch, when the measured window opened
     seconds: float  # length of the measured window
@@ -43,8 +43,8 @@ class RunFacts:
     counters: Mapping[str, float | None]  # perf stat, totals of the window: "instructions", "task-clock" (ms), …
     system: Mapping[str, float | None]  # means over the window: "us", "sy", "cs" (vmstat), "r/s", "rkB/s", "wkB/s" …
     log: str = ""  # path of the job's folder on the host
-    dataset: str = ""  # key of the loaded data that each visit gets a copy of
-    reported: float | None = None  # what a command's own output says: a rate or a cost, in a unit of its own
+    dataset: str = ""  # key of the loaded data, of which each visit gets a copy
+    reported: float | None = None  # a rate or a cost from the output of a command, in its own unit
 
     @property
     def qps(self) -> float:
@@ -65,7 +65,7 @@ class SkipFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """A fingerprint of a machine: runs are comparable only under the same one."""
+    """A fingerprint of a machine: only runs with equal ones are comparable."""
 
     name: str
     cpu: str

@@ -1,4 +1,4 @@
-"""The hosts of a hunt, as far as a decision depends on them: which of them are busy, and which are lost."""
+"""Which hosts of a hunt are busy, and which are lost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,14 +8,14 @@ from perfbisect.core.domain.orders import Measure
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A busy host takes no order until it has carried out its present one; a lost host takes none any more."""
+    """A busy host takes no order until its present one is done; a lost host takes none any more."""
 
     busy: tuple[Measure, ...] = ()  # the orders that hosts are carrying out
     gone: tuple[int, ...] = ()  # the hosts that are lost
 
     @property
     def free_host(self) -> int:
-        """The first host that can take an order, as if there were always one more."""
+        """The first host that can take an order, if there are enough hosts."""
         host = 0
         while not self.is_free(host):
             host += 1
@@ -41,7 +41,7 @@ class Fleet:
         return frozenset(share.candidate for order in self.busy for share in order.plan)
 
     def renumbered(self, place: Mapping[int, int]) -> "Fleet":
-        """The fleet as a hunt over the candidates in ``place`` sees it; what they are called there is its value."""
+        """The fleet with its orders renumbered: see ``Measure.renumbered``."""
         return replace(self, busy=tuple(order.renumbered(place) for order in self.busy))
 
 

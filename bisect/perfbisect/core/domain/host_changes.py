@@ -1,16 +1,16 @@
-"""Is a machine still the one that earlier runs were made on?"""
+"""The differences of a machine since earlier runs, with which new ones are then not comparable."""
 
 from collections.abc import Iterator
 
 from perfbisect.core.domain.facts import HostFacts
 
-LONGEST = 60  # signs of a value in a sentence
+LONGEST = 60  # characters of a value in a sentence
 
 
 def differences(before: HostFacts, after: HostFacts) -> tuple[str, ...]:
-    """What is not as it was, one phrase each: "its kernel was 6.1.0-18 and is 6.1.0-22".
+    """A phrase for each difference: "its kernel was 6.1.0-18 and is 6.1.0-22".
 
-    What is not known of one of the two is no difference.
+    A fact that is missing on either side is no difference.
     """
     pairs = (pair for pair in _pairs(before, after) if pair[1] != pair[2] and all(pair))
     return tuple(f"its {what} was {short(was)} and is {short(now)}" for what, was, now in pairs)
@@ -28,5 +28,5 @@ def _pairs(before: HostFacts, after: HostFacts) -> Iterator[tuple[str, str, str]
 
 
 def short(text: str) -> str:
-    """A value as a sentence can hold it."""
+    """A value, cut to the length for a sentence."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1].rstrip()}…"

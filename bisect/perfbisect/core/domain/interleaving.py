@@ -1,13 +1,13 @@
-"""In which order the runs of one measurement happen.
+"""The order of the runs of one measurement.
 
-Slow changes of the host (heat, neighbours, frequency) cancel when the builds compared take turns.
+Slow changes of the host (heat, neighbours, frequency) cancel if the builds that are compared take turns.
 """
 
 from perfbisect.core.domain.orders import Share
 
 
 def interleave(plan: tuple[Share, ...]) -> tuple[int, ...]:
-    """The candidates of ``plan``, one entry a run, each spread evenly over the whole.
+    """The candidates of ``plan``, one entry per run, each spread evenly.
 
     >>> interleave((Share(5, 2), Share(0, 2)))
     (5, 0, 0, 5)

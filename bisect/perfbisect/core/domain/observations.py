@@ -1,6 +1,6 @@
-"""What the search is told: readings, failures and equal binaries, in the order in which they happened.
+"""What the search knows: readings, failures and equal binaries, in the order in which they happened.
 
-The list of observations *is* the state of a hunt. Nothing else is remembered between two decisions.
+The list of observations is the whole state of a hunt between two decisions.
 """
 
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One timed run of a built candidate, as the search sees it."""
+    """One timed run of a build."""
 
     candidate: int
     value: float  # natural logarithm of the metric
     at: float  # minutes since the hunt began, at the middle of the run
-    visit: int  # runs with the same number shared one start of the server
+    visit: int  # runs with the same number share one start of the server
     host: int = 0
-    seconds: float = 1.0  # what the run cost, its share of the visit included
+    seconds: float = 1.0  # cost of the run, with its share of the visit
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class Built:
     candidate: int
     seconds: float
     same_as: int | None = None
-    host: int | None = None  # where it is; None: every host has it
+    host: int | None = None  # which has it; None: every host
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A candidate cannot be measured: it does not build, does not start, or crashes. It never counts as slow."""
+    """A candidate cannot be measured: it does not build or start, or it crashes. It never counts as slow."""
 
     candidate: int
     reason: str

@@ -20,7 +20,7 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """So many runs of one candidate within a measurement."""
+    """The runs of one candidate within a measurement."""
 
     candidate: int
     runs: int
@@ -28,9 +28,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measure the builds of ``plan`` interleaved in time; what is not built yet is built first.
+    """Measure the builds of ``plan``, interleaved in time; missing builds are made first.
 
-    The candidate of interest comes first, the references it is compared with after it.
+    The candidate of interest is first, the references beside it follow.
     """
 
     plan: tuple[Share, ...]
@@ -52,7 +52,7 @@ class Interval:
     high: float
 
 
-UNKNOWN = Interval(0.0, 1.0, math.inf)  # of what was not measured
+UNKNOWN = Interval(0.0, 1.0, math.inf)  # where nothing was measured
 
 
 class Effect(msgspec.Struct, frozen=True, rename={"host_class": "kind"}):
@@ -70,27 +70,27 @@ class Step:
     candidate: int
     probability: float
     ratio: Interval
-    parents: tuple[int, ...]  # the tested builds it was proven against: its parents, or who stands in for one
-    # those of ``parents`` that are no parents of the commit in git: for a parent that cannot be measured its nearest
-    # tested ancestor stands in, and the good end for a commit without parents
+    parents: tuple[int, ...]  # the tested builds it was proven against: its parents, or replacements
+    # those of ``parents`` that are no parents of the commit in git: the nearest tested ancestor of a parent that cannot
+    # be measured, and the good end for a commit without parents
     stand_ins: tuple[int, ...] = ()
-    prior: float = 1.0  # weight with which it began, that of an ordinary candidate being 1
-    effects: tuple[Effect, ...] = ()  # on each class of hosts, if they are of several
+    prior: float = 1.0  # prior weight of the candidate; 1 is ordinary
+    effects: tuple[Effect, ...] = ()  # on each host class, if there are several
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The culprit, with the stated probability that it is the one."""
+    """The culprit."""
 
     step: Step
 
 
 @dataclass(frozen=True, slots=True)
 class NotReproduced:
-    """The two ends do not differ on this host; ``detectable`` is the smallest drop that would have been seen."""
+    """The two ends do not differ on this host."""
 
     ratio: Interval
-    detectable: float  # a fraction: 0.02 is a drop of 2 %
+    detectable: float  # the smallest drop that would have been seen, as a fraction: 0.02 is a drop of 2 %
     effects: tuple[Effect, ...] = ()
 
 
@@ -116,14 +116,14 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Inconclusive:
-    """The best honest answer short of a culprit: a set of candidates, most probable first."""
+    """No culprit, but the smallest set of candidates that probably contains it, most probable first."""
 
     candidates: tuple[int, ...]
     probabilities: tuple[float, ...]
     ratio: Interval  # of bad against good
     reason: Reason
     effects: tuple[Effect, ...] = ()
-    several: float = 0.0  # probability that there is more than one change; the others presume one
+    several: float = 0.0  # probability that there is more than one change; ``probabilities`` assume one
     detail: "float | MergeBase | str | None" = None  # what it is depends on the reason
 
 
@@ -138,21 +138,21 @@ class MergeBase:
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """A piece of the range, what ``bad`` has and ``good`` has not, that may hold changes which could not be named."""
+    """A subrange, reachable from ``bad`` and not from ``good``, that may contain changes which could not be named."""
 
     good: int
     bad: int
-    known: Inconclusive  # of this piece; without candidates where not even a change of it is known
+    known: Inconclusive  # of the subrange; without candidates if not even a change of it is known
 
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Every change above the policy's smallest effect, oldest first; improvements apart, as nobody is to blame."""
+    """Every change of at least the policy's smallest effect, oldest first."""
 
     steps: tuple[Step, ...]
-    improvements: tuple[Step, ...] = ()
+    improvements: tuple[Step, ...] = ()  # changes in the other direction
     unsettled: tuple[Unsettled, ...] = ()  # oldest first
-    detectable: float = 0.0  # a fraction: the smallest change that would have been seen in all the rest
+    detectable: float = 0.0  # the smallest change that would have been seen in all the rest, as a fraction
 
 
 Verdict = Found | Several | NotReproduced | Inconclusive
@@ -161,22 +161,22 @@ Order = Measure | Verdict
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Belief:
-    """What the search believes at one moment; for views and for the record."""
+    """The posterior of the search at one moment; for views and for the record."""
 
     culprit: NDArray[np.float64]  # shape (size,): probability that the candidate is the culprit
-    change: float  # probability that anything changed in the direction hunted; the other probabilities presume it
+    change: float  # probability of any change in the direction hunted; the other probabilities assume one
     noise: float  # s.d. of one run, as a fraction
     effect: Interval  # bad against good
-    warnings: tuple[str, ...] = ()  # what was noticed of the host: "two speeds", "drift", …
-    # shape (size,): probability that the candidate is slow, the culprit being it or an ancestor of it; 0.5 where a
-    # huge history leaves that open, empty in records that are older than this field
+    warnings: tuple[str, ...] = ()  # about the host: "two speeds", "drift", …
+    # shape (size,): probability that the candidate is slow, so that the culprit is it or an ancestor; 0.5 where that was
+    # not computed in a huge history, empty in records that are older than this field
     slow: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     several: float = 0.0  # probability that there is more than one change, if there is any
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An order and the belief it rests on."""
+    """An order and the belief on which it is based."""
 
     order: Order
     belief: Belief

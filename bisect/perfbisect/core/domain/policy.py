@@ -7,7 +7,7 @@ CAP = 0.995  # no model is better than this: no higher probability of a culprit 
 
 
 class Direction(StrEnum):
-    """Which change of the metric is hunted, reading from good to bad."""
+    """The direction of the change of the metric from good to bad that is hunted."""
 
     DROP = "drop"
     RISE = "rise"
@@ -18,13 +18,13 @@ class Direction(StrEnum):
 class Policy:
     """The rules of one hunt. Fractions, not percentages; 0 for a budget means no limit."""
 
-    confidence: float = 0.95  # name a culprit at this probability
+    confidence: float = 0.95  # name a culprit from this probability on
     direction: Direction = Direction.DROP
     min_effect: float = 0.02  # smallest change of interest between the ends
     max_builds: int = 0
     max_runs: int = 0
     max_minutes: float = 0.0
-    all_steps: bool = False  # after the largest change, every other of at least ``min_effect``
+    all_steps: bool = False  # hunt every change of at least ``min_effect``, not only the largest
 
     def unlimited(self) -> "Policy":
         """The same rules for a hunt for the largest change alone, without budgets."""

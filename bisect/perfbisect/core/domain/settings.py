@@ -1,27 +1,27 @@
-"""One hunt as it was asked for: enough to begin it, and to go on with it after an interruption."""
+"""The settings of a hunt: enough to begin it, and to resume it after an interruption."""
 
 from dataclasses import dataclass, field
 
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 
-TIMING = ("time", "warmup", "threads")  # of the overrides; the others are args of the workload
+TIMING = ("time", "warmup", "threads")  # names of overrides; the others are args of the workload
 
 
 @dataclass(frozen=True, slots=True)
 class Quick:
-    """A command in place of recipes, every text as it stood on the command line."""
+    """A command in place of recipes, as on the command line."""
 
     run: str
-    build: tuple[str, ...] | None = None  # commands; None: there is a builder for that
-    rate: str = ""  # where its output tells a number of which more is better: a pattern, or a path in JSON
-    cost: str = ""  # … of which less is better
-    operations: str = ""  # … how many operations it has done
+    build: tuple[str, ...] | None = None  # commands; None: a builder builds
+    rate: str = ""  # where its output has a rate (higher is better): a pattern, or a path in JSON
+    cost: str = ""  # the same of a cost (lower is better)
+    operations: str = ""  # the same of the number of operations
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The arguments of `bisect run`. What may be empty as given is filled in before the hunt begins."""
+    """The arguments of `bisect run`; those that were left empty are filled in before the hunt begins."""
 
     good: str  # as written
     bad: str
@@ -37,19 +37,17 @@ class Settings:
     overrides: dict[str, str | int | float | bool] = field(
         default_factory=dict
     )  # of the workload: its TIMING and its args
-    suspects: dict[str, float] = field(default_factory=dict)  # path → weight of the commits that touch it
+    suspects: dict[str, float] = field(default_factory=dict)  # path → prior weight of the commits that touch it
     policy: Policy = field(default_factory=Policy)
     prior: PriorKnowledge = NOTHING_KNOWN
     builders_path: str = ""  # --builders
     workloads_path: str = ""  # --workloads
     hosts_path: str = ""  # --hosts
     further_hosts: tuple[str, ...] = ()
-    quick: Quick | None = (
-        None  # then the name of the workload is made up, and so is that of the builder if none is given
-    )
+    quick: Quick | None = None  # with it, names are made up for the workload, and for the builder if none is given
     run_hash: str = ""  # of all that determines a run, when the hunt began; empty in old records
     build_hash: str = ""  # of all that the recipe says of builds
-    retry_failed: bool = False  # what failed to build in earlier hunts is tried again
+    retry_failed: bool = False  # try builds again that failed in earlier hunts
 
     @property
     def hosts(self) -> tuple[str, ...]:

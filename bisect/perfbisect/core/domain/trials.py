@@ -1,8 +1,8 @@
-"""What is measured without a search: one build against itself (`bisect noise`), or several against the first of them
+"""Measurements without a search: one build against itself (`bisect noise`), or several against the first of them
 (`bisect compare`).
 
-A trial is made of rounds. In each, every build is visited once for every workload, in an order that turns round from
-one round to the next, so that what changes slowly on the machine is on neither side.
+A trial consists of rounds. In each, every build is visited once for every workload. The order is reversed from one round
+to the next, so that slow changes of the machine favour no build.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
 
 
 class Kind(StrEnum):
-    """What a trial is for."""
+    """The type of a trial."""
 
     NOISE = "noise"
     COMPARE = "compare"
@@ -27,26 +27,26 @@ class Subject:
     name: str  # a revision as written, or the name given to prebuilt binaries
     commit: str = ""  # full hash; empty for prebuilt binaries
     path: str = ""  # of prebuilt binaries: a folder on the host, or a tarball
-    key: str = ""  # of the build; empty when it is not there
+    key: str = ""  # of the build; empty without one
     binary: str = ""  # hash of what is measured of it
-    version: str = ""  # that prebuilt binaries tell
-    trouble: str = ""  # why it is not there
+    version: str = ""  # as prebuilt binaries report it
+    trouble: str = ""  # why there is no build
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One workload, as it is run."""
+    """One workload."""
 
     name: str
     group: str
     warmup: float  # seconds
     time: float
-    told: str = ""  # a hash of all that it is, its files included
+    told: str = ""  # a hash of the workload and its files
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A trial as it was asked for; the first subject is the base."""
+    """The settings of a trial; the first subject is the baseline."""
 
     kind: Kind
     builder: str
@@ -62,9 +62,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class TrialRun:
-    """One run of a trial. Numbers are places in what was asked for."""
+    """One run of a trial. Numbers are positions in its settings."""
 
-    round: int  # never shared by two sessions, between which the machine may have changed
+    round: int  # never shared by two sessions, as the machine may have changed between them
     work: int
     subject: int
     at: float  # when it ended, in seconds since the epoch
@@ -74,7 +74,7 @@ class TrialRun:
 
 @dataclass(frozen=True, slots=True)
 class TrialSkip:
-    """A build that has failed in a workload, in which it is not tried again."""
+    """A build that failed in a workload; it is not tried there again."""
 
     work: int
     subject: int
@@ -97,11 +97,11 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """What people call it: c3, n4."""
+        """Its short name: c3, n4."""
         return f"{self.asked.kind[0]}{self.id}"
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Workload and build of each visit of a round, without what has failed; where the base has, there is nothing."""
+        """Workload and build of each visit of a round, without failed builds and workloads whose baseline failed."""
         failed = {(skip.work, skip.subject) for skip in self.skips}
         return [
             (work, number)
@@ -111,7 +111,7 @@ class Trial:
         ]
 
     def rounds_to_do(self) -> range:
-        """The numbers of the rounds that are still to be made, where incomplete ones count for nothing."""
+        """The numbers of the rounds that are still to be made; an incomplete round does not count."""
         pairs, runs = self.pairs(), Counter((run.round, run.work, run.subject) for run in self.runs)
         made = {run.round for run in self.runs}
         whole = sum(all(runs[number, *pair] >= self.asked.runs for pair in pairs) for number in made)
@@ -120,5 +120,5 @@ class Trial:
 
 
 def order(subjects: Sequence[int], turn: int) -> Iterator[int]:
-    """The order in which subjects are visited: there in one turn, back in the next, as in A B C, C B A."""
+    """The order in which subjects are visited: forwards in one turn, backwards in the next, as in A B C, C B A."""
     return iter(subjects) if turn % 2 == 0 else reversed(subjects)

@@ -1,9 +1,8 @@
 """The measurement with the most expected information for its cost.
 
-Options are every build measured before, the ends included, and for the likeliest classes the unbuilt
-candidates that would split them best; each with some number of runs and of reference runs beside them
-that hold the drift. The score is bits / (build cost^0.7 + runs): with the full cost of a build, a rule
-that looks one step ahead buys too many cheap repeats.
+The options are every measured build, the ends included, and the unbuilt candidates that best split the most probable
+hypotheses; each with a number of runs, and of reference runs beside them that estimate the drift. The score is
+bits / (build cost^0.7 + runs): with the full cost of a build, a rule that looks one step ahead repeats builds too often.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,21 +28,21 @@ Array = NDArray[np.float64]
 RUNS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
 REFERENCES = (0.0, 0.5, 1.0)  # reference runs for each run
 BUILD_EXPONENT = 0.7
-GOOD_ENOUGH = 0.93  # repeats: the largest batch whose score is this near to the best
-FAIR, SMALL = 0.85, 0.04  # the same for batches that are but a small share of the runs so far
-SURE = 0.05  # a reference is a build whose label is this certain
-ENOUGH_BITS = 0.3  # entropy that an answer of 95 % has left
-POINTLESS = 0.01  # of the score of the first step: nothing is left to learn
-PATIENCE = 9.0  # times what a usual search for such a change costs
-LEAST = 0.2  # of it, however little speaks for a change
-SPENT = 4.5  # times what a usual search for the whole difference between the ends costs, and no more is spent
-SEEN = 1.0  # s.d. of a run: smaller changes get no more patience than one of this size
+GOOD_ENOUGH = 0.93  # repeats: the largest batch whose score is at least this share of the best is taken
+FAIR, SMALL = 0.85, 0.04  # the same share for batches that are a small share of the runs so far
+SURE = 0.05  # a reference is a build whose probability of being slow is this close to 0 or 1
+ENOUGH_BITS = 0.3  # entropy that is left at a probability of 95 %
+POINTLESS = 0.01  # of the score of the first step: below it nothing is left to learn
+PATIENCE = 9.0  # a search may cost so many times what is usual for such a change
+LEAST = 0.2  # of that patience, however improbable a change is
+SPENT = 4.5  # a search may have cost so many times what is usual for the whole difference between the ends
+SEEN = 1.0  # s.d. of a run: smaller changes get the patience of one of this size
 FIXED = 25.0  # runs that any hunt costs: the ends and the proof
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A measurement and the bits it is expected to bring for each run that it costs."""
+    """A measurement, and the bits of information that are expected for each run that it costs."""
 
     order: Measure
     rate: float
@@ -81,7 +80,7 @@ def choose(known: Knowledge, build_runs: float, *, may_build: bool, host: int, b
         near = score[option] >= np.where(small, FAIR, GOOD_ENOUGH) * best
         k = int(np.where(near, 100 * runs - besides, -1).argmax())
     n, beside = int(runs[k]), int(besides[k])
-    if rows[option] < 0 and n > 2:  # of a new build half of the runs, then look again
+    if rows[option] < 0 and n > 2:  # half of the runs of a new build, then decide again
         n, beside = (n + 1) // 2, (beside + 1) // 2
     shares = [Share(candidates[option], n), *_shared(record, references[option], beside)]
     return Choice(Measure(tuple(shares), Purpose.SEARCH), best)
@@ -89,7 +88,7 @@ def choose(known: Knowledge, build_runs: float, *, may_build: bool, host: int, b
 
 @dataclass(frozen=True, slots=True)
 class _Drift:
-    """Of one host, as far as it matters to the next visit; variances in s²."""
+    """The drift of one host, for a prediction of its next visit; variances in units of s²."""
 
     present: Present
     host: int
@@ -107,7 +106,7 @@ class _Drift:
         return cls(levels.present, host, law, size, float(memory), record.run_seconds / 60)
 
     def after(self, gap: float, runs: NDArray[np.int64], references: NDArray[np.int64]) -> tuple[Array, Array]:
-        """What is known of the drift in a visit ``gap`` minutes after the last reading: see Present.at, (M,).
+        """The drift expected in a visit ``gap`` minutes after the last reading, by the levels (M,): see Present.at.
 
         And its variance in the mean of ``runs`` and ``references`` readings, (B,).
         """
@@ -128,8 +127,8 @@ def _batches() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _scores(seen: Prediction, cost: Array, likely: Array, drift: _Drift, gaps: Array, references: Array) -> Array:
     """Bits for each run spent, (options, batches); ``references`` (options, M) are the weights of builds in their mean.
 
-    ``cost`` (options, 2) in runs is that of what has to be built first: the candidate, and its references.
-    The host's speed is known from the readings before and from the references, each by its precision.
+    ``cost`` (options, 2) is that of the builds which have to be made first, in runs: the candidate, and its references.
+    The speed of the host is estimated from earlier readings and from the references, weighted by their precision.
     """
     runs, beside = _batches()
     known = {gap: drift.after(gap, runs, beside) for gap in np.unique(gaps).tolist()}
@@ -146,16 +145,13 @@ def _scores(seen: Prediction, cost: Array, likely: Array, drift: _Drift, gaps: A
 
 
 def hopeless(choice: Choice, known: Knowledge, build_runs: float, *, may_build: bool, required: float) -> bool:
-    """Whether to give up: what was spent and what is still to be expected are out of all proportion.
+    """Whether to give up, because the expected costs are out of proportion.
 
-    ``drop`` is the difference between the ends, in log units; ``asked`` the probability of an answer.
-
-    A step that promises next to nothing is not worth taking. And where the bits that are missing, at the price of the
-    best next ones, would make the hunt several times dearer than a usual search for a change of this size, something
-    is in the way that more runs do not mend: levels that no single culprit explains, or a change that was overrated.
-    If all that is left is to repeat builds, hope is shorter; and so it is while it is open whether anything changed.
-    And where no build is allowed any more, repeats can only tell classes apart: once one of several members is as sure
-    as an answer has to be, they are in vain.
+    A hunt is given up when its best step promises next to nothing; and when the missing bits, at the price of the best
+    step, would make it several times as expensive as a usual search for a change of this size: then no single culprit
+    explains the levels, or the change is smaller than it seemed, and more runs do not help. The limit is lower if only
+    repeats of builds are left, and while a change is uncertain. Where no build is allowed any more, repeats can only
+    separate hypotheses: they stop once a hypothesis of several candidates has the ``required`` probability.
     """
     record, classes, posterior = known.record, known.groups, known.posterior
     repeats = choice.order.plan[0].candidate in record.builds
@@ -167,12 +163,10 @@ def hopeless(choice: Choice, known: Knowledge, build_runs: float, *, may_build: 
     if choice.rate < POINTLESS * favoured:
         return True
     missing = max(_entropy(between) - ENOUGH_BITS, ENOUGH_BITS)
-    bits = _entropy(classes.weight) * (
-        1 + posterior.drifting / 2
-    )  # on a host that drifts, runs need others beside them
+    bits = _entropy(classes.weight) * (1 + posterior.drifting / 2)  # on a drifting host runs need references
     usual, foreseen = bits / favoured, bits / _ideal(known.ends.drop, posterior, build_runs)
     spent = len(record.value) + len(record.built) * build_runs**BUILD_EXPONENT
-    through_failures = record.skipped and not repeats  # such a step promises little only because it may not build
+    through_failures = record.skipped and not repeats  # then a step promises little because the build may fail
     patience = PATIENCE * float(np.clip(posterior.change, LEAST, 1.0))
     if not through_failures and (
         spent + missing / choice.rate > patience * (usual + FIXED) or spent > SPENT * (foreseen + FIXED)
@@ -199,8 +193,8 @@ def _references(
 ) -> list[list[int]]:
     """For the candidate of each row of readings (-1: none yet) the rows of the builds to compare it with.
 
-    These are the tightest builds whose label is certain, which the proof will need too; of those that the host has not
-    ``made`` none, as long as there are others on that side.
+    These are the nearest builds on either side that are certainly fast and slow, which the proof will need too;
+    preferably of those that exist on the host (``made``).
     """
     slow = classes.slow @ posterior.culprit
     runs = np.bincount(record.build, minlength=len(slow))
@@ -209,7 +203,7 @@ def _references(
     fast_ones = sorted((i for i in usable if slow[i] < SURE), key=lambda i: (i not in here, -slow[i]))
     slow_ones = sorted((i for i in usable if slow[i] > 1 - SURE), key=lambda i: (i not in here, slow[i]))
     pairs = ([i for side in (fast_ones, slow_ones) for i in [j for j in side[:2] if j != row][:1]] for row in rows)
-    return [sorted(pair, key=lambda i: runs[i]) for pair in pairs]  # the one known less well gets the odd run
+    return [sorted(pair, key=lambda i: runs[i]) for pair in pairs]  # the one with fewer runs gets the odd run
 
 
 def _shared(record: Record, references: list[int], runs: int) -> list[Share]:
@@ -219,7 +213,7 @@ def _shared(record: Record, references: list[int], runs: int) -> list[Share]:
 
 
 def _weights(references: list[list[int]], builds: int) -> Array:
-    """Of the builds in the mean of each option's references, (O, M)."""
+    """The weights of the builds in the mean of each option's references, (O, M)."""
     weights = np.zeros((len(references), builds))
     for weight, pair in zip(weights, references, strict=True):
         weight[pair] = 1 / max(len(pair), 1)

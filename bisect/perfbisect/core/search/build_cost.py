@@ -1,8 +1,7 @@
-"""What it will cost to build a candidate, from what this hunt's builds took.
+"""The expected cost of building a candidate, from the builds of this hunt.
 
-A compiler cache makes a build the cheaper, the nearer one is that is there. How much is learnt: a power of the
-distance in candidates, fitted to the builds so far, from the common median towards what they show as they become
-more. Builds that fail have a price of their own.
+With a compiler cache a build is the cheaper, the nearer an existing build is. The cost is a power of the distance in
+candidates, fitted to the builds so far and shrunk to the median. Builds that fail have a price of their own.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from perfbisect.core.inference.dataset import Record
 
 Array = NDArray[np.float64]
 
-PRIOR = 4.0  # weight of "distance does not matter", in squares of the logarithm of the distance
+PRIOR = 4.0  # weight of the power 0, in squares of the logarithm of the distance
 
 
 def price(record: Record, usual: float, candidates: Sequence[int], chance: Array, host: int = 0) -> Array:
@@ -30,7 +29,7 @@ def price(record: Record, usual: float, candidates: Sequence[int], chance: Array
 
 
 def _share(record: Record, candidates: Sequence[int], host: int) -> Array:
-    """Of the usual cost of a build that works, by the distance to the nearest that is there."""
+    """The share of the usual cost of a build that works, by the distance to the nearest existing build."""
     seen = [attempt for attempt in record.attempts if attempt.works][record.builders :]
     made = record.made(host)
     if not seen or not made:
@@ -41,7 +40,6 @@ def _share(record: Record, candidates: Sequence[int], host: int) -> Array:
     middle = float(np.median(np.log([max(attempt.distance, 1) for attempt in usual])))
     far = np.log([max(attempt.distance, 1) for attempt in seen]) - middle
     power = float(np.clip(far @ seconds / (far @ far + PRIOR), 0.0, 1.0))
-    there = np.array(list(made))
-    distance = np.abs(np.array(candidates)[:, None] - there).min(axis=1)
+    distance = np.abs(np.array(candidates)[:, None] - np.array(list(made))).min(axis=1)
     share: Array = np.exp(power * (np.log(np.maximum(distance, 1)) - middle))
     return share

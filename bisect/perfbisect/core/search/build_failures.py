@@ -1,14 +1,13 @@
 """How likely a candidate is to build, given the candidates that did not.
 
-Failures come in stretches: a commit breaks the build, a later one mends it. So what descends from a failure
-or leads up to one, with no success between the two, is believed to fail too, less with distance, where the
-distance that matters is the extent of the failures seen so far and the room that is left up to the nearest
-success. Steps away from a failure therefore double, edges are halved, and a stretch costs a logarithmic number
-of attempts. Between two failures of one stretch the belief fades with every further failure, so that the
-attempts end.
+Failures come in stretches: a commit breaks the build, a later one fixes it. So descendants and ancestors of a failure,
+with no success between, probably fail too. The probability decreases with the distance, in units of the extent of the
+failures so far, or of the room up to the nearest success if that is smaller. Steps away from a failure therefore double,
+the room up to a success is halved, and a stretch costs a logarithmic number of attempts. Between two failures of a
+stretch the chance decreases with every further failure, so that the attempts end.
 
-A failure on another branch may be due to what was never merged here, so it speaks only against the commit where
-the two branches parted; and what is believed of that one is believed of what descends from it, less with distance.
+A failure on another branch may be due to a commit that was never merged here, so it is evidence only against the commit
+where the branches diverged; the descendants of that commit share its doubt, less with distance.
 """
 
 from collections.abc import Iterable
@@ -22,32 +21,32 @@ from perfbisect.core.inference.ancestry import Reach
 
 Array = NDArray[np.float64]
 
-FADING = 0.6  # of the belief that something between two failures builds, with each further failure around it
-PARTED = 0.88  # the same of the belief that a branch mended what was broken where it left: it says little of others
+FADING = 0.6  # of the chance that a commit between two failures builds, for each further failure around it
+PARTED = 0.88  # the same of the chance that a descendant of a diverging commit fixed the build: it is weaker evidence
 
 
 class _Sides(NamedTuple):
-    """What speaks against a piece of the history."""
+    """The evidence against commits with the same tried relatives."""
 
-    from_low: bool  # whether failures reach it from below
-    from_high: bool
-    low: float  # height of the nearest of them, or else of the nearest success
-    high: float
-    extent: float  # how far from the failures others are expected
+    from_low: bool  # whether an ancestor fails
+    from_high: bool  # whether a descendant fails
+    low: float  # height of the nearest failing ancestor, or else of the nearest success
+    high: float  # the same of descendants
+    extent: float  # distance within which further failures are expected
     fading: float  # factor for the number of failures
 
 
 class _Doubt(NamedTuple):
-    """What is believed of a commit where branches part, and so of what descends from it."""
+    """The chance of a commit where branches diverge, and so of its descendants."""
 
     chance: float  # to build
     height: int
-    piece: int  # that it is the last commit of
+    segment: int  # of which it is the last commit
     extent: float
     fading: float
 
     def at(self, height: NDArray[np.int64]) -> Array:
-        """The chance of descendants: it builds, or one of them mended it."""
+        """The chance of descendants: the commit builds, or one of them fixed it."""
         far = height - self.height
         return self.chance + (1 - self.chance) * self.fading * far / (far + self.extent)
 
@@ -56,17 +55,17 @@ NO_DOUBT = _Doubt(1.0, 0, 0, 1.0, 1.0)
 
 
 def chance_to_build(reach: Reach, skipped: Iterable[int], built: Iterable[int]) -> Array:
-    """Probability for each candidate, shape (size,): 0 for skipped ones, 1 where nothing speaks against it."""
+    """Probability for each candidate, shape (size,): 0 if it was skipped, 1 without evidence against it."""
     failed = set(skipped)
     if not failed:
         return np.ones(reach.size)
     tried = sorted(failed | set(built))
-    piece, below = reach.cut(tried)
-    before, after = _kin(piece[tried].tolist(), below)
-    seen = _Tried.of(reach, tried, failed, [(before[i], after[i]) for i in piece[tried].tolist()])
+    segment, below = reach.cut(tried)
+    before, after = _kin(segment[tried].tolist(), below)
+    seen = _Tried.of(reach, tried, failed, [(before[i], after[i]) for i in segment[tried].tolist()])
     kin = list(zip(before, after, strict=True))
     known = {pair: seen.around(*pair) for pair in set(kin)}
-    from_low, from_high, low, high, extent, fading = np.array([known[pair] for pair in kin])[piece].T
+    from_low, from_high, low, high, extent, fading = np.array([known[pair] for pair in kin])[segment].T
     to_low, to_high = reach.height - low, high - reach.height
     room = np.minimum(extent, np.where(from_low == from_high, np.inf, np.where(from_low, to_high, to_low)))
     chance = np.ones(reach.size)
@@ -76,34 +75,34 @@ def chance_to_build(reach: Reach, skipped: Iterable[int], built: Iterable[int]) 
     chance[tried] = 1.0
     chance[list(failed)] = 0.0
     if reach.segments > 1:
-        _inherit(chance, seen, reach, piece, below, kin)
+        _inherit(chance, seen, reach, segment, below, kin)
     return chance
 
 
 def _kin(tried: list[int], below: list[list[int]]) -> tuple[list[int], list[int]]:
-    """For each piece those of the tried ones below it, and above it, as bits in the order of ``tried``."""
+    """For each segment the tried ancestors, and the tried descendants, as bits in the order of ``tried``."""
     own = [0] * len(below)
-    for i, piece in enumerate(tried):
-        own[piece] = 1 << i
+    for i, segment in enumerate(tried):
+        own[segment] = 1 << i
     before, after = [0] * len(below), [0] * len(below)
-    for piece, lower in enumerate(below):
+    for segment, lower in enumerate(below):
         for i in lower:
-            before[piece] |= before[i] | own[i]
-    for piece in range(len(below) - 1, -1, -1):
-        for i in below[piece]:
-            after[i] |= after[piece] | own[piece]
+            before[segment] |= before[i] | own[i]
+    for segment in range(len(below) - 1, -1, -1):
+        for i in below[segment]:
+            after[i] |= after[segment] | own[segment]
     return before, after
 
 
 def _inherit(
-    chance: Array, seen: "_Tried", reach: Reach, piece: NDArray[np.int64], below: list[list[int]],
+    chance: Array, seen: "_Tried", reach: Reach, segment: NDArray[np.int64], below: list[list[int]],
     kin: list[tuple[int, int]],
 ) -> None:  # fmt: skip
-    """Lower the chance of what descends from where a failing branch left, unless a success between shows it mended."""
+    """Lower the chance of descendants of a commit where a failing branch diverged, unless a success between fixed it."""
     last = np.zeros(len(below), np.int64)
-    last[piece] = np.arange(reach.size)  # the last of each piece, since later ones overwrite it
+    last[segment] = np.arange(reach.size)  # the last of each segment, since later ones overwrite earlier ones
     height, likely = reach.height[last].tolist(), chance[last].tolist()
-    tried = dict(zip(piece[seen.candidates].tolist(), range(len(seen.candidates)), strict=True))
+    tried = dict(zip(segment[seen.candidates].tolist(), range(len(seen.candidates)), strict=True))
     above, spread = {}, {}
     for pair in set(kin):
         under, over = seen.failing(*pair)
@@ -118,12 +117,12 @@ def _inherit(
         for i in lower:
             if i not in tried and above[kin[i]] & ~after:
                 found.append(_Doubt(likely[i], height[i], i, *spread[kin[i]]))
-        mended = before & ~seen.failed
-        doubt = min((doubt for doubt in found if not kin[doubt.piece][1] & mended), default=None)
+        fixed = before & ~seen.failed
+        doubt = min((doubt for doubt in found if not kin[doubt.segment][1] & fixed), default=None)
         if doubt:
             likely[own] = min(likely[own], float(doubt.at(np.array(height[own]))))
         doubts.append(doubt)
-    rows = np.array([doubt or NO_DOUBT for doubt in doubts])[piece].T
+    rows = np.array([doubt or NO_DOUBT for doubt in doubts])[segment].T
     np.minimum(chance, _Doubt(*rows).at(reach.height), out=chance)
 
 
@@ -157,7 +156,7 @@ class _Tried:
         return 1 + (max(heights) - min(heights)) / 2, PARTED ** max(len(heights) - 2, 0)
 
     def around(self, before: int, after: int) -> _Sides:
-        """What speaks against candidates with these ancestors and descendants."""
+        """The evidence against candidates with these ancestors and descendants."""
         failing = self.failing(before, after)
         under, over = ([self.height[i] for i in _members(side)] for side in failing)
         built_before, built_after = before & ~self.failed, after & ~self.failed

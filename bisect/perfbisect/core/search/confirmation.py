@@ -1,11 +1,11 @@
-"""Proof of the culprit: fresh runs of it and of every parent, taking turns.
+"""Proof of the culprit: fresh runs of it and of every parent, in turns.
 
-The search drifts towards builds whose first readings happened to deviate, and on a host with phases a
-build may simply have been measured in a bad one. So a culprit is named only after runs that were made when
-both it and the parent had been looked at already, and that have a run of the other side next to them in
-time. They enter the posterior like all others; if they speak against the culprit, the search goes on.
+The search prefers builds whose first readings deviated by chance, and a host may have been slow for a while when a build
+was measured. So a culprit is named only after fresh runs: made when both it and the parent had readings already, with a
+run of the other side next to them in time. They enter the posterior like all others; if they contradict the culprit,
+the search continues.
 
-The proof is about two builds. That they might differ by code placement alone is weighed in the posterior.
+The proof compares two builds. That they may differ by code placement alone is part of the posterior.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ from perfbisect.core.inference.endpoints import Contrast
 from perfbisect.core.inference.posterior import Posterior
 from perfbisect.core.inference.state_space import Levels
 
-LEAST = 3  # fresh runs of each side; one more on a host that drifts, one less where they leave no question
-PLAIN = 3.5  # standard errors that leave none
-MOST = 40  # fresh runs of each side after which the proof is given up
-DRIFT_LIKELY = 0.75  # probability from which a host is taken to drift
+LEAST = 3  # fresh runs of each side; one more on a host that drifts, one less for a clear difference
+CLEAR = 3.5  # standard errors of a clear difference
+MOST = 40  # fresh runs of each side, after which the proof is given up
+DRIFT_LIKELY = 0.75  # probability from which a host is treated as drifting
 PROVEN = 2.2  # standard errors between culprit and parent
 
 
@@ -46,20 +46,20 @@ class PairwiseProof:
         """Fresh runs of the side that has fewer."""
         return min(len(self.slow), len(self.fast))
 
-    def plain(self, least: int) -> bool:
-        """Whether ``least`` fresh runs of each side are enough, so far apart are they."""
-        return self.runs >= least and self.contrast is not None and self.contrast.clear >= PLAIN
+    def clear(self, least: int) -> bool:
+        """Whether the difference is clear after ``least`` fresh runs of each side."""
+        return self.runs >= least and self.contrast is not None and self.contrast.clear >= CLEAR
 
     @property
     def proven(self) -> bool:
-        """Whether the fresh runs alone set the culprit apart."""
+        """Whether the fresh runs alone show the difference."""
         return self.contrast is not None and self.contrast.clear >= PROVEN
 
 
-def opponents(graph: Graph, record: Record, culprit: int) -> tuple[int, ...]:
-    """What the culprit is compared with: its parents, or the good end if it has none.
+def compared_with(graph: Graph, record: Record, culprit: int) -> tuple[int, ...]:
+    """The builds that the culprit is compared with: its parents, or the good end if it has none.
 
-    For a parent that cannot be measured its nearest tested ancestor stands in.
+    A parent that cannot be measured is replaced by its nearest tested ancestor.
     """
     parents = graph.parents_of(culprit) or (0,)
     return tuple(dict.fromkeys(tested(graph, record, parent) for parent in parents))
@@ -81,22 +81,22 @@ def pairwise_proofs(record: Record, levels: Levels, culprit: int, parents: Seque
 def confirmation(
     record: Record, posterior: Posterior, noise: float, culprit: int, proofs: Sequence[PairwiseProof]
 ) -> Measure | None:
-    """The runs still missing for the proof, or None once it stands or cannot be had; ``noise`` is that of a run."""
+    """The runs that the proof still lacks; None if it is complete or impossible. ``noise`` is that of a run."""
     enough = LEAST + (posterior.drifting > DRIFT_LIKELY)
     drop = -float(posterior.culprit @ posterior.fit.drop)
-    at_first = enough - 1 if drop > PLAIN * noise else enough  # two against two have an error of one run's noise
+    at_first = enough - 1 if drop > CLEAR * noise else enough  # the error of two runs against two is the noise of one
     wanted = {}
     for proof in proofs:
         if proof.runs >= MOST:
             return None
-        if proof.runs < enough and not proof.plain(enough - 1):
+        if proof.runs < enough and not proof.clear(enough - 1):
             wanted[proof.parent] = max(at_first - proof.runs, 1)
         elif not proof.proven:
             wanted[proof.parent] = min(proof.runs, 8)
     if not wanted:
         return None
     shares = [(culprit, max(wanted.values())), *wanted.items()]
-    # the first run of a build only introduces it
+    # the first run of a build is not fresh
     return Measure(tuple(Share(v, runs + (record.runs(v) == 0)) for v, runs in shares), Purpose.CONFIRM)
 
 
@@ -118,7 +118,7 @@ def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, r
 
 
 def _on_one_host(record: Record, slow: Readings, fast: Readings) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The values of both sides as if the first host had measured all: hosts that both sides share may differ in speed."""
+    """The values of both sides, corrected for the speeds of the hosts, as if the first one had measured all."""
     low, high = record.value[slow], record.value[fast]
     hosts = np.unique(record.host[slow])
     middle = {h: (low[record.host[slow] == h].mean() + high[record.host[fast] == h].mean()) / 2 for h in hosts}
@@ -129,7 +129,7 @@ def _on_one_host(record: Record, slow: Readings, fast: Readings) -> tuple[NDArra
 
 
 def _centre(values: NDArray[np.float64]) -> float:
-    """Mean without the extremes, where there are enough values to have some."""
+    """The mean, trimmed from five values on; the median of fewer."""
     if len(values) < 5:
         return float(np.median(values))
     cut = max(1, len(values) // 8)

@@ -1,7 +1,7 @@
-"""How much one measurement tells: the mutual information of a binary label and a noisy reading of it.
+"""The information in one measurement: the mutual information of a binary label and a noisy reading of it.
 
 The label is 1 with probability p; the reading is normal with unit variance and means that lie d apart.
-The integral has no closed form, so it is tabulated once, over logit p and log d², and interpolated.
+The integral has no closed form: it is tabulated once, over logit p and log d², and interpolated.
 """
 
 from functools import lru_cache

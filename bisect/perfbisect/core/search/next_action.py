@@ -1,4 +1,4 @@
-"""The ends differ: confirm what is nearly certain, otherwise learn more, otherwise say what is known."""
+"""What to do once the ends differ: confirm a probable culprit, or learn more, or end with what is known."""
 
 from perfbisect.core.domain.orders import Found, Order, Reason, Step
 from perfbisect.core.domain.policy import CAP
@@ -7,12 +7,12 @@ from perfbisect.core.inference.analysis import Knowledge
 from perfbisect.core.inference.credible_set import Answer, best_answer
 from perfbisect.core.search.acquisition import choose, hopeless
 from perfbisect.core.search.budget import Budget
-from perfbisect.core.search.confirmation import confirmation, opponents, pairwise_proofs
+from perfbisect.core.search.confirmation import compared_with, confirmation, pairwise_proofs
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.stopping import nothing_found, undecided
 
-DOUBTFUL = 0.5  # probability of any change below which a search that is stuck has found nothing
-SPLIT = 0.05  # builds whose side is less certain than this are what the search is stuck at
+DOUBTFUL = 0.5  # probability of any change below which a search that cannot go on has found nothing
+SPLIT = 0.05  # a build is undecided if its probability of being slow is not this close to 0 or 1
 
 
 def next_action(known: Knowledge, now: Situation, host: int) -> Order:
@@ -33,7 +33,7 @@ def next_action(known: Knowledge, now: Situation, host: int) -> Order:
 
 
 def _give_up(known: Knowledge, reason: Reason, budget: Budget) -> Order:
-    """What can be said although nothing promises more."""
+    """The verdict when no measurement promises anything: for a proof a set of neighbours is enough."""
     answer = best_answer(known.groups, known.posterior, known.record, stuck=True)
     if reason is Reason.UNBUILDABLE and answer.probability >= min(known.policy.confidence, CAP):
         return _conclude(known, answer, budget) or undecided(known.belief, known.policy, Reason.BY_CHANCE)
@@ -43,14 +43,14 @@ def _give_up(known: Knowledge, reason: Reason, budget: Budget) -> Order:
 
 
 def _conclude(known: Knowledge, answer: Answer, budget: Budget) -> Order | None:
-    """The proof of a culprit, or the verdict once it stands.
+    """The next order of the proof of a culprit, or the verdict once it is complete.
 
-    None if it stands, but whether anything changed at all is still open, and the ends can tell no more of it.
+    None if it is complete, but it is uncertain whether anything changed, and more runs of the ends would not show it.
     """
     graph, policy, record, posterior, belief = known.graph, known.policy, known.record, known.posterior, known.belief
     if answer.slow in record.skipped:
         return undecided(belief, policy, Reason.UNBUILDABLE)
-    parents = opponents(graph, record, answer.slow) if answer.certain else (answer.fast,)
+    parents = compared_with(graph, record, answer.slow) if answer.certain else (answer.fast,)
     proofs = pairwise_proofs(record, known.levels, answer.slow, parents)
     if (more := confirmation(record, posterior, known.levels.noise, answer.slow, proofs)) is not None:
         if not budget.builds_allowed(more):
@@ -72,7 +72,7 @@ def _conclude(known: Knowledge, answer: Answer, budget: Budget) -> Order | None:
 
 
 def _why_stuck(known: Knowledge, *, may_build: bool) -> Reason:
-    """Why no measurement promises anything."""
+    """The reason why no measurement promises anything."""
     record, groups, posterior = known.record, known.groups, known.posterior
     if not may_build:
         return Reason.BUILDS_SPENT

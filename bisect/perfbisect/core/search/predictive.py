@@ -1,11 +1,10 @@
-"""What the model expects of a measurement not yet made, for every class of culprits.
+"""The predictive distribution of a measurement, under every hypothesis.
 
-Two numbers decide how much a measurement tells: how far apart the classes' predictions lie, and how
-uncertain each of them is. What is read is the level of a build less what is known of the host's drift, from
-references beside it and from the readings before: so both are asked of combinations of levels.
-The predictions are those of the most probable cell of the model, conditional
-on what each build has shown already: a build well known to be fast predicts the same under all classes
-and so promises nothing, however open the question whether it is "bad" may look.
+The information of a measurement depends on the distance between the predictions of the hypotheses and on the uncertainty
+of each. A measurement reads the level of a build less the estimated drift of the host, which comes from references beside
+it and from earlier readings; so both are needed for combinations of levels. The predictions are those of the most
+probable cell of the model, given the readings: the level of a build that is known well is predicted alike by all
+hypotheses, so more runs of it promise nothing.
 """
 
 from collections.abc import Sequence
@@ -23,36 +22,36 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Separation:
-    """Of what a measurement reads, in s.d. and variances of one run; all of one shape."""
+    """How well measurements separate the hypotheses, in s.d. and variances of one run; all of one shape."""
 
-    above: Array  # probability that it is above the mean of all predictions
-    between: Array  # variance between the classes' predictions
-    within: Array  # variance given the class, no run noise and no drift
+    above: Array  # probability that the reading is above the mean of all predictions
+    between: Array  # variance between the predictions of the hypotheses
+    within: Array  # variance given the hypothesis, without run noise and drift
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """Of the levels of O candidates and of the M builds, in log units and units of s².
+    """Prediction of the levels of O candidates and M builds under C hypotheses, in log units and units of s².
 
     The first index of an array of O + M runs over the candidates, then over the builds.
     """
 
     candidates: int
-    mean: Array  # (O + M, C), up to a constant: with the culprit on the fast side of a candidate within its class
-    jump: Array  # (O, C) what is added with the culprit on the slow side, 0 if the class lies on one side
-    slow_side: Array  # (O, C) probability of that
+    mean: Array  # (O + M, C), up to a constant: if the candidate is before the culprit, where a hypothesis leaves that open
+    jump: Array  # (O, C), what is added if it is not; 0 where that is not open
+    slow_side: Array  # (O, C), probability of that
     fast_side: Array  # (O, C)
-    left: Array  # (O + M, C) of a step at each class once the readings are known: its size is uncertain
-    step: Array  # (C,) that uncertainty, times the probability of the class
-    covariance: Array  # (O + M, O + M), the classes' steps given
+    left: Array  # (O + M, C), share of the step that the readings leave open, as its size is uncertain
+    step: Array  # (C,), that uncertainty, times the probability of the hypothesis
+    covariance: Array  # (O + M, O + M), given the steps of the hypotheses
     s: float
 
     def against(self, one: Array, other: Array, trust: Array) -> Separation:
-        """Of a reading of each candidate less a combination of the builds' levels: shapes (O, B).
+        """The separation by a reading of each candidate less a combination of the builds' levels: shapes (O, B).
 
         Combination b of candidate o is  ``trust[o, b]`` · ``one[o]`` + (1 - ``trust[o, b]``) · ``other[o]``,  where
-        ``one`` and ``other`` (O, M) weigh the builds. All but ``above`` are polynomials in that trust, so that
-        nothing of the size O · B · M is needed.
+        ``one`` and ``other`` (O, M) are weights of the builds. All but ``above`` are polynomials in that trust, so no
+        array of the size O · B · M is needed.
         """
         o = self.candidates
         turn = one - other
@@ -94,7 +93,7 @@ def _quadratic(constant: Array, linear: Array, square: Array, trust: Array) -> A
 def predict(
     levels: Levels, classes: Classes, posterior: Posterior, candidates: Sequence[int], builds: Sequence[int]
 ) -> Prediction:
-    """Predict ``candidates``; ``builds`` gives for each the row of its readings so far, -1 if there are none."""
+    """Predict ``candidates``; ``builds`` is the row of the readings of each, -1 if it has none."""
     fit, pi = posterior.fit, posterior.culprit
     slow = classes.slow.astype(np.float64)
     shares = [slow[b] if b >= 0 else classes.share(v) for v, b in zip(candidates, builds, strict=True)]

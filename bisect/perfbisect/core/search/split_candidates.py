@@ -1,9 +1,9 @@
-"""Which candidates are worth building next: those that would split what is believed most evenly.
+"""The candidates worth building next: those that split the posterior most evenly.
 
-A candidate splits the range into its ancestors and the rest. The best split of the whole belief is the
-median of the posterior; the likeliest classes are looked at one by one besides, each for the point nearest
-that median and for its own middle. What may not build counts for less, and what other hosts are measuring
-cuts the range beforehand, so that no two hosts ask the same question.
+A candidate splits the range into its ancestors and the rest. The best split of the whole posterior is its median;
+besides, each of the most probable hypotheses is split at the point nearest that median and at its own middle. Candidates
+that may not build count less. The range is cut beforehand at the candidates that other hosts are measuring, so that no
+two hosts work on the same question.
 """
 
 from collections.abc import Collection
@@ -17,17 +17,17 @@ from perfbisect.core.inference.posterior import Posterior
 
 Array = NDArray[np.float64]
 
-EXPLORED = 4  # classes that are looked at
+EXPLORED = 4  # hypotheses that are split
 
 
 def splits(
     record: Record, classes: Classes, posterior: Posterior, chance: Array, busy: Collection[int], *, may_build: bool
 ) -> list[int]:
-    """Candidates without readings that would split the likeliest classes, best first for each."""
+    """Candidates without readings that split the most probable hypotheses best."""
     open_ = chance > 0
     open_[list(record.builds)] = False
     open_[[*record.same, *busy]] = False
-    parts = _parts(classes, busy)
+    cells = _cut(classes, busy)
     if not may_build:
         built = np.zeros_like(open_)
         built[list(record.built)] = True
@@ -38,10 +38,10 @@ def splits(
 
     def take(weight: Array, among: NDArray[np.bool_] | None = None) -> None:
         split = np.zeros(len(weight))
-        for part in parts:  # what each answer to the questions in flight would leave
-            mass = float(weight[part].sum())
+        for cell in cells:  # what remains after each outcome of the present orders
+            mass = float(weight[cell].sum())
             if mass > 0:
-                below = classes.reach.sums(np.where(part, weight, 0.0))
+                below = classes.reach.sums(np.where(cell, weight, 0.0))
                 split += below * (mass - below) / mass
         promise = np.where(open_ if among is None else open_ & among, split * chance, -1.0)
         promise[np.isnan(promise)] = -1.0
@@ -61,10 +61,10 @@ def splits(
     return found
 
 
-def _parts(classes: Classes, busy: Collection[int]) -> list[NDArray[np.bool_]]:
-    """The range cut by the candidates that other hosts are measuring."""
-    parts = [np.ones(len(classes.of), bool)]
+def _cut(classes: Classes, busy: Collection[int]) -> list[NDArray[np.bool_]]:
+    """The range, cut at the candidates that other hosts are measuring; masks (size,)."""
+    cells = [np.ones(len(classes.of), bool)]
     for candidate in sorted(busy):
         below = classes.reach.ancestors(candidate)
-        parts = [cut for part in parts for cut in (part & below, part & ~below) if cut.any()]
-    return parts
+        cells = [cut for cell in cells for cut in (cell & below, cell & ~below) if cut.any()]
+    return cells

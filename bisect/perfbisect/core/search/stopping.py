@@ -10,7 +10,7 @@ from perfbisect.core.inference.endpoints import Contrast
 
 
 def pointless(graph: Graph, record: Record, policy: Policy) -> Verdict | None:
-    """The verdict where a search is pointless: an end cannot be measured, or both have the same binary."""
+    """The verdict where no search is possible: an end cannot be measured, or both have the same binary."""
     bad = graph.size - 1
     if bad in record.skipped or 0 in record.skipped:
         return no_suspect(Reason.GOOD_UNMEASURABLE if 0 in record.skipped else Reason.BAD_UNMEASURABLE, policy)
