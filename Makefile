@@ -1,19 +1,27 @@
-# `make demo` runs the embedded demo hunt, `make test` passes the tests; each sets up what it needs first.
+# `make demo` runs the embedded demo hunt, `make test` and `make test-slow` the tests; each sets up what it needs first.
 
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.ready
+PYTEST := $(VENV)/bin/pytest -q --dist loadgroup
+WORKERS ?= 8
+SLOW_WORKERS ?= 4
 
-.PHONY: demo test unit lint packages test-packages clean
+.PHONY: demo test test-slow unit lint packages test-packages clean
 
 demo: packages $(STAMP)
 	$(VENV)/bin/bisect demo $(ARGS)
 
+# More workers than cores: most of these tests wait for the programs that they start.
 test: test-packages $(STAMP) lint
-	$(VENV)/bin/pytest -q -n 2 $(ARGS)
+	$(PYTEST) -n $(WORKERS) -m "not slow" $(ARGS)
+
+# Fewer: these are whole hunts, which measure, and simulations, which compute.
+test-slow: test-packages $(STAMP)
+	$(PYTEST) -n $(SLOW_WORKERS) -m slow $(ARGS)
 
 unit: $(STAMP)
-	$(VENV)/bin/pytest -q -n 2 -m "not tools and not dbms and not e2e and not calibration" $(ARGS)
+	$(PYTEST) -n 2 -m "not slow and not tools and not dbms and not e2e" $(ARGS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check
@@ -26,10 +34,12 @@ packages:
 test-packages:
 	@sh setup/packages.sh tests
 
-$(STAMP): pyproject.toml
+$(VENV)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed, and $(PYTHON) is older. Name another: make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml | $(VENV)/bin/pip
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 

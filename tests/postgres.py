@@ -39,6 +39,17 @@ pgsql-db = "bench"
 
 CONFIGURED = served(str(BIN), [f"{BIN}/postgres", *OPTIONS, "-c", "config_file={prefix}/server.conf"])
 
+RECIPE = f"""
+summary = "an installed PostgreSQL; what is built is its configuration"
+driver = "pgsql"
+[variants.o2nofp]
+[build]
+compile = [["true"]]
+install = [["install", "-D", "-m", "644", "{{source}}/server.conf", "{{prefix}}/server.conf"]]
+artifacts = ["server.conf"]
+{CONFIGURED}
+"""
+
 BUILDER = Builder(
     name="postgres",
     folder=str(Path(__file__).parent / "lab"),

@@ -1,12 +1,21 @@
 """The program as a process of its own."""
 
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from threading import Timer
+from typing import IO, Any
 
 PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
-LIMIT = 300  # seconds; far beyond what is needed
+LIMIT = 900  # seconds; far beyond what is needed
+
+Process = subprocess.Popen[str]
 
 
 def bisect(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -14,22 +23,54 @@ def bisect(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[
     return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=LIMIT, cwd=cwd)
 
 
-def bisect_until(words: list[str], sign: str, signal: int) -> subprocess.CompletedProcess[str]:
-    """Run it, and send it a signal once it says ``sign`` on standard error."""
-    said = ""
-    with subprocess.Popen(
-        [*PROGRAM, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    ) as process:
+def bisect_watched(
+    words: list[str], see: Callable[[str, Process], object], cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run it to its end; ``see`` is called with each line of its output and errors, and with the process."""
+    env = os.environ | {"PYTHONUNBUFFERED": "1"}
+    pipe = subprocess.PIPE
+    with (
+        subprocess.Popen([*PROGRAM, *words], stdout=pipe, stderr=pipe, text=True, env=env, cwd=cwd) as process,
+        ThreadPoolExecutor() as readers,
+    ):
+        late = Timer(LIMIT, process.kill)
+        late.start()
+
+        def read(stream: IO[str]) -> str:
+            lines = []
+            try:
+                for line in stream:
+                    lines.append(line)
+                    see(line, process)
+            except BaseException:
+                process.kill()
+                raise
+            return "".join(lines)
+
         assert process.stdout is not None
         assert process.stderr is not None
-        for line in process.stderr:
-            said += line
-            if sign in line:
-                process.send_signal(signal)
-                break
-        out, rest = process.communicate(timeout=LIMIT)
-    return subprocess.CompletedProcess(words, process.returncode, out, said + rest)
+        try:
+            out, errors = readers.map(read, (process.stdout, process.stderr))
+        finally:
+            late.cancel()
+    return subprocess.CompletedProcess(words, process.returncode, out, errors)
+
+
+def bisect_until(
+    words: list[str], sign: str, act: signal.Signals | Callable[[Process], object]
+) -> subprocess.CompletedProcess[str]:
+    """Run it to its end; at the first line that contains ``sign`` it gets a signal, or ``act`` is called."""
+    waiting = [act]
+
+    def see(line: str, process: Process) -> None:
+        if sign in line and waiting:
+            todo = waiting.pop()
+            process.send_signal(todo) if isinstance(todo, signal.Signals) else todo(process)
+
+    return bisect_watched(words, see)
+
+
+def rows(history: Path, sql: str) -> list[tuple[Any, ...]]:
+    """The answer to a query about a history."""
+    with closing(sqlite3.connect(history)) as connection:
+        return connection.execute(sql).fetchall()

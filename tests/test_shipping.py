@@ -1,8 +1,10 @@
 """What users get: a wheel with every recipe in it, verbs that are documented, help with examples."""
 
+import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -13,13 +15,22 @@ from perfbisect.cli.main import VERBS, bisect
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.tools
-def test_the_wheel_holds_every_recipe_and_source_of_the_demo(tmp_path: Path) -> None:
+HOME = os.environ.get("HOME", "")  # where pip has its configuration and cache; the tests' own home is empty
+PYTHONS = ("python3.11", "python3.12", "python3.13")
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
         cwd=ROOT, check=True, capture_output=True,
     )  # fmt: skip
-    [wheel] = tmp_path.glob("*.whl")
+    [built] = tmp_path.glob("*.whl")
+    return built
+
+
+@pytest.mark.tools
+def test_the_wheel_contains_every_recipe_and_source_of_the_demo(wheel: Path) -> None:
     shipped = set(zipfile.ZipFile(wheel).namelist())
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     expected = {
@@ -29,6 +40,38 @@ def test_the_wheel_holds_every_recipe_and_source_of_the_demo(tmp_path: Path) -> 
     }
     assert expected
     assert expected <= shipped
+
+
+@pytest.mark.slow
+@pytest.mark.tools
+@pytest.mark.parametrize("python", PYTHONS)
+def test_an_installed_wheel_hunts(python: str, wheel: Path, tmp_path: Path, git: Callable[..., str]) -> None:
+    """In a fresh environment of each supported Python: only what the wheel requires is installed."""
+    try:
+        subprocess.run([python, "-c", "import ensurepip"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip(f"no {python} with venv: apt-get install {python}-venv, where the distribution has it")
+    env = {"HOME": HOME, "PATH": os.environ["PATH"]}
+    subprocess.run([python, "-m", "venv", tmp_path / "venv"], check=True, capture_output=True, env=env)
+    pip = [tmp_path / "venv/bin/pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, wheel], check=True, capture_output=True, env=env)
+
+    def bisect(*words: str) -> str:
+        program = [tmp_path / "venv/bin/bisect", *words]
+        done = subprocess.run(program, capture_output=True, text=True, check=False, cwd=tmp_path / "repo")
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+    assert "bisect run" in bisect("--help")
+    assert "postgres" in bisect("builders")
+    for number in range(4):
+        (tmp_path / "repo" / "bench.sh").write_text(f"echo rate {50 if number > 1 else 100} # {number}\n")
+        git("add", ".")
+        git("commit", "-qm", f"change {number}")
+    hunted = bisect(
+        "run", "HEAD~3", "HEAD", "--build", "true", "--run", "sh bench.sh", "--rate", r"rate (\d+)", "--plain"
+    )
+    assert f"The culprit is {git('rev-parse', '--short=10', 'HEAD~1')}" in hunted
 
 
 @pytest.mark.parametrize("verb", VERBS)

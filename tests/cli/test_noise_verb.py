@@ -55,18 +55,6 @@ def test_ctrl_c_keeps_what_was_measured(arguments: list[str], tmp_path: Path) ->
     assert sum(count for _, count in runs(tmp_path)) >= 3
 
 
-SERVER = f"""
-summary = "an installed PostgreSQL; what is built is its configuration"
-driver = "pgsql"
-[variants.o2nofp]
-[build]
-compile = [["true"]]
-install = [["install", "-D", "-m", "644", "{{source}}/server.conf", "{{prefix}}/server.conf"]]
-artifacts = ["server.conf"]
-{postgres.CONFIGURED}
-"""
-
-
 @pytest.mark.dbms
 @postgres.needs_postgres
 def test_runs_of_one_visit_share_a_start_of_the_server(tmp_path: Path, git: Callable[..., str]) -> None:
@@ -74,7 +62,7 @@ def test_runs_of_one_visit_share_a_start_of_the_server(tmp_path: Path, git: Call
         tmp_path,
         {
             "repo/server.conf": "listen_addresses = ''\nfsync = off\n",
-            "builders/pg/builder.toml": SERVER,
+            "builders/pg/builder.toml": postgres.RECIPE,
             "workloads/pg/suite.toml": postgres.SUITE,
         },
     )

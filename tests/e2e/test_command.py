@@ -1,21 +1,17 @@
 """A hunt in a repository without any recipe, as people do it who know `git bisect run`."""
 
 import json
-import os
 import signal
-import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from machine import Machine
+from program import Process, bisect, bisect_watched, rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
 COMMITS, CULPRIT, BROKEN, FAILING = 16, 10, 6, 12
 BENCH = r"""
 #include <stdio.h>
@@ -53,39 +49,29 @@ def commits(git: Callable[..., str], tmp_path: Path) -> list[str]:
     return hashes
 
 
-def bisect(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run the program to its end."""
-    return subprocess.run([*PROGRAM, *args], capture_output=True, text=True, timeout=600, check=False, cwd=cwd)
-
-
 def test_a_slow_commit_is_found_with_nothing_but_two_commands(tmp_path: Path, commits: list[str]) -> None:
     """Killed in mid-hunt and resumed from another folder; the commits that fail are skipped."""
     repo, elsewhere, history = tmp_path / "repo", tmp_path / "elsewhere", tmp_path / "history.db"
     elsewhere.mkdir()
     paths = ["--rate", '$.results[0]["ops/s"]', "--operations", "$.results[0].operations"]
     asked = ["run", "v0", f"v{COMMITS - 1}", "--build", "make", "--run", "./bench", *paths]
-    with subprocess.Popen(
-        [*PROGRAM, *asked, "--json", "--history", str(history)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=repo,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    ) as process:
-        assert process.stdout is not None
-        seen = sum('"RunFinished"' in line and process.send_signal(signal.SIGKILL) is None for line in process.stdout)
-    assert seen >= 1
+
+    def kill(line: str, process: Process) -> None:
+        if '"RunFinished"' in line:
+            process.send_signal(signal.SIGKILL)
+
+    killed = bisect_watched([*asked, "--json", "--history", str(history)], kill, cwd=repo)
+    assert killed.returncode == -signal.SIGKILL
 
     ended = bisect("resume", "--plain", "--history", str(history), cwd=elsewhere)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    connection = sqlite3.connect(history)
-    [[culprit]] = connection.execute("select culprit from culprits").fetchall()
-    assert culprit == commits[CULPRIT]
-    runs = connection.execute("select operations, value from runs join counters on run_id = event_id"
-                              " where source = 'command' and name = 'reported'").fetchall()  # fmt: skip
-    assert {operations for operations, _ in runs} == {20000}
-    skipped = dict(connection.execute("select commit_hash, stage from skips").fetchall())
-    assert skipped.items() <= {commits[BROKEN]: "compile", commits[FAILING]: "run"}.items()
-    connection.close()
+    assert rows(history, "select culprit from culprits") == [(commits[CULPRIT],)]
+    reported = (
+        "select operations from runs join counters on run_id = event_id where source = 'command' and name = 'reported'"
+    )
+    assert set(rows(history, reported)) == {(20000,)}
+    skipped = set(rows(history, "select commit_hash, stage from skips"))
+    assert skipped <= {(commits[BROKEN], "compile"), (commits[FAILING], "run")}
 
     told = json.loads(bisect("show", "--json", "--history", str(history), cwd=elsewhere).stdout)
     assert told["settings"]["metric"] == "rate"

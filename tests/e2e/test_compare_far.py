@@ -2,17 +2,16 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from machine import Machine
 from perfbisect.demo.history import write_history
+from program import bisect
 
-pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
 
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
 MAKE = "git -C {repo} checkout -q {tag} && make -s -f {repo}/Makefile install PREFIX={prefix} CC=gcc CFLAGS=-O2"
 
 
@@ -40,7 +39,7 @@ def test_commits_and_prebuilt_binaries_on_another_machine(machine: Machine, tmp_
         "far",
     ]
     asked = ["--visits", "2", "--runs", "1", "--warmup", "0.1", "--metric", "cpu/o", "--json"]
-    done = subprocess.run([*PROGRAM, *words, *asked], capture_output=True, text=True, timeout=300, check=False)
+    done = bisect(*words, *asked)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     [row] = told["workloads"]
@@ -51,10 +50,10 @@ def test_commits_and_prebuilt_binaries_on_another_machine(machine: Machine, tmp_
     assert kept.is_file()
 
     words[3] = "new=relative"
-    refused = subprocess.run([*PROGRAM, *words, *asked], capture_output=True, text=True, timeout=60, check=False)
+    refused = bisect(*words, *asked)
     assert refused.returncode == 3
     assert "does not begin with /" in refused.stderr
     words[3] = "new=/opt/nothing-there"
-    refused = subprocess.run([*PROGRAM, *words, *asked], capture_output=True, text=True, timeout=60, check=False)
+    refused = bisect(*words, *asked)
     assert refused.returncode == 3
     assert "no folder /opt/nothing-there on host far" in refused.stderr

@@ -1,8 +1,5 @@
 """A hunt in a history of Debian's own source package of PostgreSQL: built by its rules, with its patches."""
 
-import sqlite3
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from difflib import unified_diff
@@ -15,13 +12,13 @@ from perfbisect.host.packages import how_to_install
 from perfbisect.lab.build.requirements import own_packages
 from perfbisect.recipes.find import load_builder
 from perfbisect.recipes.inheritance import build_of
+from program import bisect, rows
 from source_package import Absent, unpack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.dbms, pytest.mark.tools]
+pytestmark = [pytest.mark.e2e, pytest.mark.dbms, pytest.mark.tools, pytest.mark.slow]
 
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
 PACKAGE = "postgresql-15"
-COMMITS, CULPRIT = 20, 12
+COMMITS, CULPRIT = 10, 6
 EXECUTOR = "src/backend/executor/execMain.c"
 STARTS = "\tAssert(queryDesc->estate == NULL);\n"  # for each statement
 IDLE = "\tfor (volatile int turn = 0; turn < 400000; turn++);\n"
@@ -84,19 +81,12 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("home")
 def test_a_patch_that_slows_statements_is_found(tmp_path: Path, package: Path, commits: list[str]) -> None:
     history = tmp_path / "history.db"
-    ended = subprocess.run(
-        [*PROGRAM, "run", commits[0], commits[-1], "--repo", str(package), "--builder", "postgres-debian",
-         "--workload", "point-query.pre", "--set", "table-size=1000", "--time", "1", "--warmup", "0.2",
-         "--plain", "--history", str(history)],
-        capture_output=True, text=True, timeout=3000, check=False,
-    )  # fmt: skip
-    print(ended.stdout)
+    hunt = ["run", commits[0], commits[-1], "--repo", str(package), "--builder", "postgres-debian", "--plain"]
+    workload = ["--workload", "point-query.pre", "--set", "table-size=1000", "--time", "1", "--warmup", "0.2"]
+    ended = bisect(*hunt, *workload, "--history", str(history))
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    connection = sqlite3.connect(history)
-    [[culprit]] = connection.execute("select culprit from culprits").fetchall()
-    builds = connection.execute("select cache_hits, cache_misses from builds where not reused order by at").fetchall()
-    connection.close()
-    assert culprit == commits[CULPRIT]
+    assert rows(history, "select culprit from culprits") == [(commits[CULPRIT],)]
+    builds = rows(history, "select cache_hits, cache_misses from builds where not reused order by at")
     (hits, misses), *later = builds
     assert hits < misses, "nothing was known to the compiler's cache"
     assert len(later) >= 3

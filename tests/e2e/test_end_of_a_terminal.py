@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +12,12 @@ import pytest
 from perfbisect.host import jobs
 from perfbisect.host.registry import connect
 from perfbisect.recipes.find import load_host
+from program import PROGRAM
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
 # Whoever runs the tests under nohup has told all that they start to ignore the end of a terminal.
 HEARING = ["env", "--default-signal=HUP"]
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
 
 
 @pytest.fixture

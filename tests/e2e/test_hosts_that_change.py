@@ -6,46 +6,30 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from program import PROGRAM, Process, bisect, bisect_until, rows
+
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
-LIMIT = 900  # seconds; far beyond what a hunt takes
+
+def until(args: list[str], sign: str, act: Callable[[Process], None]) -> tuple[int, str]:
+    """Run the program and ``act`` at the first line that contains ``sign``; its exit status and all that it prints."""
+    ended = bisect_until(args, sign, act)
+    return ended.returncode, ended.stdout + ended.stderr
 
 
-def bisect(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PROGRAM, *args], capture_output=True, text=True, timeout=LIMIT, check=False)
-
-
-def until(args: list[str], sign: str, do: Callable[[subprocess.Popen[str]], None]) -> tuple[int, str]:
-    """Run the program, ``do`` something when a line holds ``sign``; its exit status and all that it says."""
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    said = ""
-    with subprocess.Popen(
-        [*PROGRAM, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as process:
-        assert process.stdout is not None
-        done = False
-        for line in process.stdout:
-            said += line
-            if sign in line and not done:
-                done = True
-                do(process)
-        return process.wait(timeout=60), said
-
-
-def interrupt(process: subprocess.Popen[str]) -> None:
+def interrupt(process: Process) -> None:
     process.send_signal(signal.SIGINT)
 
 
 def demo(tmp_path: Path) -> list[str]:
-    return ["demo", "--seed", "3", "--folder", str(tmp_path / "demo"), "--plain", "--history", str(tmp_path / "h.db")]
+    planted = ["demo", "--seed", "3", "--drop", "60%", "--folder", str(tmp_path / "demo")]
+    return [*planted, "--plain", "--history", str(tmp_path / "h.db")]
 
 
 def test_a_kernel_that_changed_between_two_sessions_is_said_and_shown(tmp_path: Path) -> None:
@@ -64,9 +48,9 @@ def test_a_kernel_that_changed_between_two_sessions_is_said_and_shown(tmp_path: 
 
 def test_one_who_waits_begins_when_the_other_ends(tmp_path: Path) -> None:
     second = tmp_path / "second"
-    waiting: list[subprocess.Popen[str]] = []
+    waiting: list[Process] = []
 
-    def begin_another(first: subprocess.Popen[str]) -> None:
+    def begin_another(first: Process) -> None:
         history = ["--history", str(second / "h.db"), "--plain"]
         busy = bisect("run", "v1.0", "v1.1", *hunt, *history)
         assert busy.returncode == 4
@@ -86,7 +70,7 @@ def test_one_who_waits_begins_when_the_other_ends(tmp_path: Path) -> None:
         assert another.stdout is not None
         assert any("  ran " in line for line in another.stdout)
         interrupt(another)
-        another.communicate(timeout=LIMIT)
+        another.communicate(timeout=60)
         assert another.returncode == 130
 
 
@@ -104,6 +88,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_stops_the_hunt_which_goes_on_when_there_is_room(
     tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +96,7 @@ def test_a_disk_that_fills_up_stops_the_hunt_which_goes_on_when_there_is_room(
     Path("hosts.toml").write_text(f'[hosts.local]\nroot = "{small_disk}/root"\n')
     ballast = small_disk / "ballast"
 
-    def fill(_process: subprocess.Popen[str]) -> None:
+    def fill(_process: Process) -> None:
         with ballast.open("wb") as file:
             file.truncate(0)
             os.posix_fallocate(file.fileno(), 0, 200 << 20)
@@ -121,8 +106,7 @@ def test_a_disk_that_fills_up_stops_the_hunt_which_goes_on_when_there_is_room(
     assert "no space left on host local" in said
     assert "bisect gc local" in said
     assert "go on with: bisect resume 1" in said
-    with closing(sqlite3.connect(tmp_path / "h.db")) as db:
-        assert db.execute("select count(*) from skips").fetchone() == (0,)
+    assert rows(tmp_path / "h.db", "select count(*) from skips") == [(0,)]
     ballast.unlink()
     resumed = bisect("resume", "--plain", "--history", str(tmp_path / "h.db"))
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr

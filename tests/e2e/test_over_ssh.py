@@ -1,11 +1,7 @@
 """Whole hunts on another machine, whatever happens to the way there."""
 
 import json
-import os
 import signal
-import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from machine import Machine
+from program import Process, bisect, bisect_watched, rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
-
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
-LIMIT = 300  # seconds; far beyond what a hunt takes
 
 
 @dataclass
@@ -32,7 +26,8 @@ class Hunt:
         return self.folder / "history.db"
 
     def begin(self) -> list[str]:
-        return ["demo", "--seed", "3", "--host", "far", "--folder", str(self.folder / "demo"), "--json", *self.kept()]
+        planted = ["demo", "--seed", "3", "--drop", "60%", "--folder", str(self.folder / "demo")]
+        return [*planted, "--host", "far", "--json", *self.kept()]
 
     def resume(self) -> list[str]:
         return ["resume", "--json", *self.kept()]
@@ -40,32 +35,24 @@ class Hunt:
     def kept(self) -> Sequence[str]:
         return ["--history", str(self.history)]
 
-    def run(self, argv: list[str], then: Callable[[str, "subprocess.Popen[str]"], None] | None = None) -> int:
-        """Run the program; ``then`` is called with the kind of every event and the process."""
-        environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-        with subprocess.Popen([*PROGRAM, *argv], stdout=subprocess.PIPE, text=True, env=environment) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if then:
-                    then(json.loads(line)["event"], process)
-            return process.wait(timeout=LIMIT)
+    def run(self, argv: list[str], then: Callable[[str, Process], None] | None = None) -> int:
+        """Run the program; ``then`` is called with the type of every event and the process."""
 
-    def ask(self, sql: str) -> list[tuple[object, ...]]:
-        connection = sqlite3.connect(self.history)
-        try:
-            return connection.execute(sql).fetchall()
-        finally:
-            connection.close()
+        def see(line: str, process: Process) -> None:
+            if then and line.startswith("{"):
+                then(json.loads(line)["event"], process)
+
+        return bisect_watched(argv, see).returncode
 
     def check(self) -> None:
-        """The planted commit is named, nothing was skipped for the weather, no run was counted twice."""
+        """The planted commit is named, nothing was skipped for a lost connection, no run was counted twice."""
         answer = json.loads((self.folder / "demo" / "answer.json").read_text())
-        assert self.ask("select culprit from culprits") == [(answer["commit"],)]
-        skipped = {commit for (commit,) in self.ask("select commit_hash from skips")}
+        assert rows(self.history, "select culprit from culprits") == [(answer["commit"],)]
+        skipped = {commit for (commit,) in rows(self.history, "select commit_hash from skips")}
         assert skipped <= set(answer["broken"])
-        assert self.ask("select started, count(*) from runs group by started having count(*) > 1") == []
+        assert rows(self.history, "select started, count(*) from runs group by started having count(*) > 1") == []
         twice = "select commit_hash from builds where not reused group by 1 having count(*) > 1"
-        assert self.ask(twice) == []
+        assert rows(self.history, twice) == []
 
 
 @pytest.fixture
@@ -74,13 +61,13 @@ def far(machine: Machine, tmp_path: Path) -> Hunt:
 
 
 class Weather:
-    """Does something at the ``number``-th event of a kind, for each (kind, number, action)."""
+    """Does something at the ``number``-th event of a type, for each (type, number, action)."""
 
     def __init__(self, *events: tuple[str, int, Callable[[], None]]) -> None:
         self.left = list(events)
         self.seen: dict[str, int] = {}
 
-    def __call__(self, kind: str, _: "subprocess.Popen[str]") -> None:
+    def __call__(self, kind: str, _: Process) -> None:
         self.seen[kind] = self.seen.get(kind, 0) + 1
         for event in list(self.left):
             if event[:2] == (kind, self.seen[kind]):
@@ -103,6 +90,7 @@ def test_a_hunt_survives_a_cut_link_and_a_restart_of_sshd(far: Hunt, machine: Ma
     assert not weather.left
 
 
+@pytest.mark.slow
 def test_a_hunt_survives_restarts_of_the_host(far: Hunt, machine: Machine) -> None:
     def restart() -> None:
         machine.power_off()
@@ -115,17 +103,18 @@ def test_a_hunt_survives_restarts_of_the_host(far: Hunt, machine: Machine) -> No
 
 
 class Killed:
-    """Kills the controller at the ``number``-th event of a kind."""
+    """Kills the controller at the ``number``-th event of a type."""
 
     def __init__(self, kind: str, number: int) -> None:
         self.kind, self.left = kind, number
 
-    def __call__(self, kind: str, process: "subprocess.Popen[str]") -> None:
+    def __call__(self, kind: str, process: Process) -> None:
         self.left -= kind == self.kind
         if self.left == 0:
             process.send_signal(signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_killed_again_and_again_goes_on(far: Hunt, machine: Machine) -> None:
     argv = far.begin()
     for kind, number in (("BuildProgress", 2), ("RunStarted", 1), ("RunFinished", 3), ("BuildStarted", 1)):
@@ -157,7 +146,7 @@ def test_a_dry_run_tells_the_paths_of_that_machine_and_leaves_it_alone(
     recipe.write_text(SERVED)
     words = ["run", "HEAD~1", "HEAD", "--builder", "kv", "--builders", str(tmp_path / "builders"), "--host", "far"]
     words += ["--repo", str(tmp_path / "repo"), "--run", "kvbench {socket}", "--dry-run"]
-    done = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=LIMIT)
+    done = bisect(*words)
     assert done.returncode == 0, done.stderr
     for path in ("visit/socket ping", "visit/data", "work/kv/prefix/kvd", "recipes/"):
         assert f"{machine.root}/{path}" in done.stdout

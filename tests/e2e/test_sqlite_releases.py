@@ -3,18 +3,17 @@
 import json
 import os
 import shutil
-import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+from program import bisect, rows
+
+pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
 
 HOME = os.environ.get("HOME", "")  # where cargo keeps its configuration; the tests' own home is empty
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
 RELEASES = {"3.41.2": "0.26.0", "3.44.0": "0.27.0", "3.45.0": "0.28.0"}  # of SQLite → of the crate libsqlite3-sys
 
 
@@ -57,19 +56,15 @@ def test_update_index_between_releases_ends_honestly(
     """Whatever the machine shows, the hunt ends with a verdict, a story, and builds that are SQLite itself."""
     monkeypatch.setenv("HOME", str(tmp_path))
     history = tmp_path / "history.db"
-    ended = subprocess.run(
-        [*PROGRAM, "run", "3.41.2", "3.45.0", "--builder", "sqlite-amalgamation", "--workload", "update-index",
-         "--repo", str(releases), "--time", "1", "--max-runs", "40", "--json", "--history", str(history)],
-        capture_output=True, text=True, timeout=1500, check=False,
-    )  # fmt: skip
+    hunt = ["run", "3.41.2", "3.45.0", "--builder", "sqlite-amalgamation", "--workload", "update-index"]
+    limits = ["--time", "1", "--max-runs", "24"]
+    ended = bisect(*hunt, *limits, "--repo", str(releases), "--json", "--history", str(history))
     assert ended.returncode in (0, 1, 2), ended.stderr
     events = [json.loads(line) for line in ended.stdout.splitlines()]
     assert events[-1]["event"] == "HuntEnded"
-    shown = subprocess.run([*PROGRAM, "show", "--history", str(history)], capture_output=True, text=True, check=False)
+    shown = bisect("show", "--history", str(history))
     assert shown.returncode == 0
     assert "update-index" in shown.stdout
-    connection = sqlite3.connect(history)
-    [(builds, runs)] = connection.execute("select (select count(*) from builds), (select count(*) from runs)")
-    connection.close()
+    [(builds, runs)] = rows(history, "select (select count(*) from builds), (select count(*) from runs)")
     assert builds in (2, 3)
     assert runs >= 4

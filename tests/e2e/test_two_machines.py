@@ -1,21 +1,18 @@
 """Whole hunts on two machines at once, each at the end of a link of its own, with an sshd of its own."""
 
 import json
-import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from machine import PROJECT, Machine, why_not
+from program import bisect, rows
 
-pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
 
-PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
-LIMIT = 900  # seconds; far beyond what a hunt takes
 COMPILES = "echo 'int x;' | gcc -x c -c -o /dev/null - && echo yes"
 
 
@@ -55,16 +52,14 @@ class Hunt:
         """Run it; the planted commit is named, and no run was counted twice."""
         kept = ["--hosts", self.folder / "hosts.toml", "--history", self.history, "--folder", self.folder / "demo"]
         named = [word for host in hosts for word in ("--host", host)]
-        argv = [*PROGRAM, "demo", "--seed", "3", "--drop", "60%", "--plain", *map(str, kept), *named]
-        ended = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT, check=False)
+        ended = bisect("demo", "--seed", "3", "--drop", "60%", "--plain", *map(str, kept), *named)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         answer = json.loads((self.folder / "demo" / "answer.json").read_text())
         assert self.ask("select culprit from culprits") == [(answer["commit"],)]
         assert self.ask("select host, started from runs group by 1, 2 having count(*) > 1") == []
 
     def ask(self, sql: str) -> list[tuple[object, ...]]:
-        with closing(sqlite3.connect(self.history)) as connection:
-            return connection.execute(sql).fetchall()
+        return rows(self.history, sql)
 
 
 def names(machine: Machine, place: str) -> set[str]:

@@ -97,6 +97,7 @@ def test_a_build_is_there_only_where_it_was_made() -> None:
     assert (record.made(0), record.made(1)) == ({20, 30, 35}, {30, 35})
 
 
+@pytest.mark.slow
 @pytest.mark.calibration
 @pytest.mark.parametrize("seed", range(3))
 def test_whole_hunts(seed: int) -> None:

@@ -22,7 +22,7 @@ DRIFTING = Habits(noise=0.03, drift=0.02)
 TWO_SPEEDS = Habits(noise=0.01, second_speed=(0.3, -0.04))
 JUMPING = Habits(noise=0.01, jumps=(1 / 3600, 0.04))
 
-pytestmark = pytest.mark.calibration
+pytestmark = [pytest.mark.calibration, pytest.mark.slow]
 
 
 def hunts(commits: int, effect: float, habits: Habits, decoys: bool = False) -> Iterator[tuple[int, Outcome]]:

@@ -179,6 +179,7 @@ def test_the_points_of_student(freedom: int, point: float) -> None:
     assert quantile(freedom) == pytest.approx(point, rel=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.calibration
 @pytest.mark.parametrize("rounds", [2, 3, 5, 12])
 @pytest.mark.parametrize("drift", [0.0, 0.01])

@@ -136,6 +136,7 @@ WORLDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.calibration
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_interval_holds_the_truth_as_often_as_it_says(name: str) -> None:
