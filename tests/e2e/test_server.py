@@ -11,7 +11,7 @@ from program import bisect, rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.dbms, pytest.mark.tools, postgres.needs_postgres]
 
-COMMITS, CULPRIT = 12, 8
+COMMITS, CULPRIT = 6, 4
 
 
 def test_a_setting_that_slows_queries_is_found(tmp_path: Path, git: Callable[..., str]) -> None:
