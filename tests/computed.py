@@ -21,7 +21,10 @@ from perfbisect.core.domain.interleaving import interleave
 from perfbisect.core.domain.orders import Measure
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.settings import Settings
-from perfbisect.hunt.loop import Log, SearchProblem
+from perfbisect.hunt.metric_check import MetricLab
+from perfbisect.hunt.search import SavedLog, SearchProblem, WorkersFor
+from perfbisect.hunt.workers import InlineWorkers
+from perfbisect.lab.protocol import Lab
 from perfbisect.store.history import History
 
 HOST = HostFacts("local", "cpu", 2, 1024, "6.1", "gcc 12")
@@ -67,7 +70,7 @@ def commits(count: int) -> tuple[str, ...]:
     return tuple(f"{number:040x}" for number in range(count))
 
 
-def quest(names: tuple[str, ...], metric: str = "qps") -> SearchProblem:
+def problem(names: tuple[str, ...], metric: str = "qps") -> SearchProblem:
     return SearchProblem(Graph.line(len(names) - 1), names, Policy(), metric)
 
 
@@ -79,9 +82,14 @@ def started(names: tuple[str, ...]) -> HuntStarted:
     return HuntStarted(1, "demo", "update-index", HOST, "v1", "v2", len(names) - 1, names, 0, resumed=False)
 
 
-def log_of(history: History, names: tuple[str, ...]) -> Log:
-    return Log(history, history.begin(settings(), HOST, started(names), 1000.0))
+def log_of(history: History, names: tuple[str, ...]) -> SavedLog:
+    return SavedLog(history, history.begin(settings(), HOST, started(names), 1000.0))
 
 
 def speeds(names: tuple[str, ...], culprit: int, slow: float = 0.8) -> dict[str, float]:
     return {name: slow if index >= culprit else 1.0 for index, name in enumerate(names)}
+
+
+def measured_by(lab: Lab, metric: str = "qps") -> WorkersFor:
+    """One host with this lab, whatever the commits are."""
+    return lambda _: InlineWorkers("local", MetricLab(lab, metric))

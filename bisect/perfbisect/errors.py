@@ -52,6 +52,16 @@ class CommandFailed(EnvironmentFailure):
         self.output = output
 
 
+class Interrupted(PerfBisectError):
+    """The user, or the end of the terminal, has interrupted the work; it can go on later."""
+
+    exit_status = INTERRUPTED
+
+
+class Cancelled(BaseException):
+    """What a thread does is no longer wanted. Like KeyboardInterrupt it passes every handler of failures."""
+
+
 class ConnectionLost(EnvironmentFailure):
     """The connection to a host was lost; the state of the command is unknown."""
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.hunt import setup
-from perfbisect.hunt.loop import Told
+from perfbisect.hunt import follow
+from perfbisect.hunt.search import TimedEvent
 
 pytestmark = pytest.mark.tools
 
@@ -75,12 +75,12 @@ def test_commands_that_are_told_name_the_history(
     assert status == 4
     assert "go on with: bisect resume 1 --history 'of mine.db'\n" in said
 
-    def interrupted(*_: object) -> Iterator[Told]:
+    def interrupted(*_: object) -> Iterator[TimedEvent]:
         raise KeyboardInterrupt
         yield
 
     with monkeypatch.context() as patch:
-        patch.setattr(setup, "events", interrupted)
+        patch.setattr(follow, "session", interrupted)
         status, _, said = invoke("resume", *option)
     assert status == 130
     assert "go on with: bisect resume 1 --history 'of mine.db'\n" in said

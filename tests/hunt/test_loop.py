@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from computed import ComputedLab, commits, log_of, quest, speeds, started
+from computed import ComputedLab, commits, log_of, measured_by, problem, speeds, started
 from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
@@ -22,7 +22,7 @@ from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Reason, Verdict
 from perfbisect.core.domain.policy import Policy
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.hunt.loop import Log, SearchProblem, check_base, hunt, replay
+from perfbisect.hunt.search import SavedLog, SearchProblem, compare_merge_base, hunt, replay
 from perfbisect.lab.progress import Steps
 from perfbisect.store.history import History
 
@@ -38,7 +38,7 @@ def test_names_the_culprit_and_tells_the_story_in_order(history: History) -> Non
     names = commits(30)
     log = log_of(history, names)
     lab = ComputedLab(names, speeds(names, 17), frozenset({names[9]}))
-    told = [event for _, event in hunt(quest(names), started(names), log, lambda _: lab)]
+    told = [event for _, event in hunt(problem(names), started(names), log, measured_by(lab))]
     kinds = [type(event) for event in told]
     assert kinds[0] is HuntStarted
     assert kinds[1] is Decided
@@ -55,7 +55,7 @@ def test_what_is_told_is_already_saved(history: History) -> None:
     names = commits(8)
     log = log_of(history, names)
     lab = ComputedLab(names, speeds(names, 4))
-    for _, event in hunt(quest(names), started(names), log, lambda _: lab):
+    for _, event in hunt(problem(names), started(names), log, measured_by(lab)):
         if isinstance(event, BuildFinished | RunFinished):
             assert history.log(log.hunt)[-1][1] == event
 
@@ -67,14 +67,14 @@ def test_a_cut_hunt_goes_on_to_the_same_end_without_repeating(history: History, 
     hunt_id = log_of(history, names).hunt
     lab = ComputedLab(names, speeds(names, 11))
     before: list[Event] = []
-    for _, event in hunt(quest(names), started(names), Log(history, hunt_id), lambda _: lab):
+    for _, event in hunt(problem(names), started(names), SavedLog(history, hunt_id), measured_by(lab)):
         before.append(event)
         if len(before) > cut:
             break
     finished = [event for event in before if isinstance(event, BuildFinished | RunFinished)]
-    again = Log(history, hunt_id)
+    again = SavedLog(history, hunt_id)
     assert [event for _, event in again.entries] == finished
-    told = [event for _, event in hunt(quest(names), started(names), again, lambda _: lab)]
+    told = [event for _, event in hunt(problem(names), started(names), again, measured_by(lab))]
     ended = told[-1]
     assert isinstance(ended, HuntEnded)
     assert isinstance(ended.verdict, Found)
@@ -86,7 +86,9 @@ def test_builds_that_failed_in_an_earlier_hunt_are_not_tried_again_but_for_the_e
     names = commits(30)
     lab = ComputedLab(names, speeds(names, 11))
     failed = [SkipFacts(names[node], "compile", "error: no", "log", 1.0) for node in (0, 14, 15, 29)]
-    told = [event for _, event in hunt(quest(names), started(names), log_of(history, names), lambda _: lab, failed)]
+    told = [
+        event for _, event in hunt(problem(names), started(names), log_of(history, names), measured_by(lab), failed)
+    ]
     assert {event.candidate for event in told if isinstance(event, CandidateSkipped)} == {14, 15}
     assert not {names[14], names[15]} & set(lab.built)
     ended = told[-1]
@@ -98,7 +100,7 @@ def test_builds_that_failed_in_an_earlier_hunt_are_not_tried_again_but_for_the_e
 def test_equal_ends_are_not_reproduced(history: History) -> None:
     names = commits(30)
     lab = ComputedLab(names, speeds(names, 30))
-    *_, (_, ended) = hunt(quest(names), started(names), log_of(history, names), lambda _: lab)
+    *_, (_, ended) = hunt(problem(names), started(names), log_of(history, names), measured_by(lab))
     assert isinstance(ended, HuntEnded)
     assert isinstance(ended.verdict, NotReproduced)
     assert len(lab.built) == 2
@@ -107,7 +109,7 @@ def test_equal_ends_are_not_reproduced(history: History) -> None:
 def test_an_end_that_does_not_build_is_told_as_such(history: History) -> None:
     names = commits(5)
     lab = ComputedLab(names, speeds(names, 3), frozenset({names[-1]}))
-    *_, (_, ended) = hunt(quest(names), started(names), log_of(history, names), lambda _: lab)
+    *_, (_, ended) = hunt(problem(names), started(names), log_of(history, names), measured_by(lab))
     assert isinstance(ended, HuntEnded)
     assert isinstance(ended.verdict, Inconclusive)
     assert ended.verdict.reason is Reason.BAD_UNMEASURABLE
@@ -127,7 +129,7 @@ def test_runs_whose_metric_is_infinite_end_the_hunt(history: History) -> None:
     names = commits(5)
     lab = Instant(names, speeds(names, 3))
     with pytest.raises(EnvironmentFailure, match="no value for qps, or it is 0 or infinite"):
-        list(islice(hunt(quest(names), started(names), log_of(history, names), lambda _: lab), 200))
+        list(islice(hunt(problem(names), started(names), log_of(history, names), measured_by(lab)), 200))
 
 
 def test_runs_without_the_metric_end_the_hunt(history: History) -> None:
@@ -135,7 +137,14 @@ def test_runs_without_the_metric_end_the_hunt(history: History) -> None:
     names = commits(5)
     lab = ComputedLab(names, speeds(names, 3))
     with pytest.raises(EnvironmentFailure, match="instructions/o"):
-        list(hunt(quest(names, "instructions/o"), started(names), log_of(history, names), lambda _: lab))
+        list(
+            hunt(
+                problem(names, "instructions/o"),
+                started(names),
+                log_of(history, names),
+                measured_by(lab, "instructions/o"),
+            )
+        )
 
 
 class TestMergeBase:
@@ -146,14 +155,14 @@ class TestMergeBase:
     def check(self, history: History, speed_of_good: float, max_runs: int = 0) -> tuple[list[Event], Verdict]:
         names = commits(6)
         truth = speeds(names, 3) | {self.good: speed_of_good}
-        asked = replace(quest(names), policy=Policy(max_runs=max_runs))
+        asked = replace(problem(names), policy=Policy(max_runs=max_runs))
         told = Steps(
-            check_base(
+            compare_merge_base(
                 asked,
                 replace(started(names), branch_points=2),
                 self.good,
                 log_of(history, names),
-                lambda nodes: ComputedLab(nodes, truth),
+                lambda nodes: measured_by(ComputedLab(nodes, truth))(nodes),
             )
         )
         return [event for _, event in told], told.result
@@ -184,8 +193,8 @@ class TestReplay:
         names = commits(30)
         log = log_of(history, names)
         lab = ComputedLab(names, speeds(names, 21, slow=0.97))
-        list(hunt(quest(names), started(names), log, lambda _: lab))
-        return quest(names), [(entry.at, entry.event) for entry in history.events(log.hunt)], log.began
+        list(hunt(problem(names), started(names), log, measured_by(lab)))
+        return problem(names), [(entry.at, entry.event) for entry in history.events(log.hunt)], log.began
 
     def test_by_its_own_rules_it_takes_the_same_course(self, history: History) -> None:
         rules, told, began = self.told(history)
@@ -206,5 +215,5 @@ def test_an_end_without_the_metric_ends_the_hunt(history: History) -> None:
     names = commits(5)
     lab = ComputedLab(names, speeds(names, 3, slow=0.0))
     with pytest.raises(EnvironmentFailure, match=rf"{names[-1][:10]} have no value for qps"):
-        for _ in hunt(quest(names), started(names), log_of(history, names), lambda _: lab):
+        for _ in hunt(problem(names), started(names), log_of(history, names), measured_by(lab)):
             pass

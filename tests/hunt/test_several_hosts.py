@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from computed import ComputedLab, commits, log_of, quest, speeds, started
+from computed import ComputedLab, commits, log_of, problem, speeds, started
 from perfbisect.core.domain.events import (
     BuildFinished,
     Decided,
@@ -20,9 +20,9 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.orders import Found, Measure, NotReproduced
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
-from perfbisect.errors import EnvironmentFailure
-from perfbisect.hunt.loop import Log, SearchProblem, check_base, hunt, replay
-from perfbisect.hunt.workers import Member, Threads
+from perfbisect.errors import Cancelled, EnvironmentFailure
+from perfbisect.hunt.search import SavedLog, SearchProblem, compare_merge_base, hunt, replay
+from perfbisect.hunt.workers import Member, ThreadWorkers
 from perfbisect.store.history import History
 
 NAMES = commits(30)
@@ -49,7 +49,7 @@ class Scripted(ComputedLab):
                 yield event
                 if self.waits and isinstance(event, RunStarted):
                     self.waits.wait()
-                    raise KeyboardInterrupt
+                    raise Cancelled
         finally:
             self.ended = True
 
@@ -58,17 +58,19 @@ def lab(**change: object) -> Scripted:
     return Scripted(NAMES, speeds(NAMES, 17), **change)  # type: ignore[arg-type]
 
 
-def threads(*labs: Scripted) -> Threads:
-    return Threads(
-        tuple(Member(name, lab, lab.waits or threading.Event()) for name, lab in zip("abcd", labs, strict=False))
+def threads(*labs: Scripted) -> ThreadWorkers:
+    return ThreadWorkers(
+        *(Member(name, lab, lab.waits or threading.Event()) for name, lab in zip("abcd", labs, strict=False))
     )
 
 
 def asked(*classes: str, hosts: str = "ab") -> SearchProblem:
-    return replace(quest(NAMES), hosts=tuple(hosts), prior=PriorKnowledge(host_classes=classes))
+    return replace(problem(NAMES), hosts=tuple(hosts), prior=PriorKnowledge(host_classes=classes))
 
 
-def told_by(history: History, rules: SearchProblem, crew: Threads, log: Log | None = None) -> Iterator[Event]:
+def told_by(
+    history: History, rules: SearchProblem, crew: ThreadWorkers, log: SavedLog | None = None
+) -> Iterator[Event]:
     for _, event in hunt(rules, started(NAMES), log or log_of(history, NAMES), lambda _: crew):
         yield event
 
@@ -146,7 +148,7 @@ def test_a_cut_hunt_ends_what_is_under_way_and_goes_on(history: History, cut: in
     course.close()
     assert all(one.ended for one in labs if one.orders)
     finished = [event for event in before if isinstance(event, BuildFinished | RunFinished)]
-    again = Log(history, log.hunt)
+    again = SavedLog(history, log.hunt)
     assert [event for _, event in again.entries] == finished
     assert verdict(list(told_by(history, asked(), threads(*labs), again))).step.candidate == 17
 
@@ -209,8 +211,8 @@ def test_the_merge_base_is_checked_on_all(history: History) -> None:
     good = "f" * 40
     truth = speeds(NAMES, 17) | {good: 1.0}
 
-    def crew(nodes: tuple[str, ...]) -> Threads:
+    def crew(nodes: tuple[str, ...]) -> ThreadWorkers:
         return threads(Scripted(nodes, truth), Scripted(nodes, truth))
 
-    told = [event for _, event in check_base(asked(), started(NAMES), good, log_of(history, NAMES), crew)]
+    told = [event for _, event in compare_merge_base(asked(), started(NAMES), good, log_of(history, NAMES), crew)]
     assert {event.host for event in told if isinstance(event, RunFinished)} == {"a", "b"}

@@ -1,4 +1,4 @@
-"""Threads that work for one: interruption, order of turns."""
+"""Threads that work for one hunt: cancelling, order of turns."""
 
 import threading
 from collections.abc import Generator
@@ -6,12 +6,13 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from perfbisect.core.domain.events import LabEvent, RunProgress, Warned
+from perfbisect.core.domain.events import LabEvent, RunProgress
 from perfbisect.core.domain.orders import Measure, Purpose
+from perfbisect.errors import Cancelled
 from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.local import LocalHost
 from perfbisect.host.stoppable import StoppableHost
-from perfbisect.hunt.workers import Member, Threads
+from perfbisect.hunt.workers import Member, ThreadWorkers
 
 ORDER = Measure((), Purpose.SEARCH)
 
@@ -21,13 +22,13 @@ def test_a_stop_is_raised_once(tmp_path: Path) -> None:
     host = StoppableHost(LocalHost("here", PurePosixPath(tmp_path)), stop)
     assert host.run(["echo", "before"]).stdout == "before\n"
     stop.set()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Cancelled):
         host.run(["echo", "never"])
     assert host.run(["echo", "after"]).stdout == "after\n"
 
 
 class Idle:
-    """A lab that tells of its host for ever, and tidies up with a command."""
+    """A lab whose run never ends, and that cleans up with a command."""
 
     def __init__(self, host: StoppableHost) -> None:
         self.host = host
@@ -41,22 +42,15 @@ class Idle:
             self.tidied = self.host.run(["echo", "tidy"]).stdout
 
 
-def test_who_is_interrupted_while_telling_tidies_up(tmp_path: Path) -> None:
+def test_a_thread_that_is_cancelled_cleans_up(tmp_path: Path) -> None:
     stop = threading.Event()
     lab = Idle(StoppableHost(LocalHost("here", PurePosixPath(tmp_path)), stop))
-    heard: list[LabEvent] = []
-
-    def tell(event: LabEvent) -> None:
-        heard.append(event)
-        if len(heard) == 3:
-            crew.stop()
-            raise KeyboardInterrupt
-
-    crew = Threads((Member("here", lab, stop),))
-    done = crew.submit(0, ORDER, tell)
-    assert isinstance(done.exception(timeout=10), KeyboardInterrupt)
+    workers = ThreadWorkers(Member("here", lab, stop))
+    workers.submit(ORDER)
+    for _ in range(3):
+        assert workers.next() == (0, RunProgress(0, 1.0, 2.0, "here"))
+    workers.stop()
     assert lab.tidied == "tidy\n"
-    assert [event.host for event in heard if not isinstance(event, Warned)] == ["here"] * 3
 
 
 def test_turns_are_taken_in_order() -> None:

@@ -18,7 +18,7 @@ from types import FrameType
 import click
 
 from perfbisect import __version__
-from perfbisect.errors import BUG, INTERRUPTED, USAGE, PerfBisectError, in_words
+from perfbisect.errors import BUG, INTERRUPTED, USAGE, Interrupted, PerfBisectError, in_words
 
 VERBS: Mapping[str, str] = {
     "run": "Hunt the commit that changed the speed between two revisions.",
@@ -137,6 +137,9 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         status = INTERRUPTED
+    except Interrupted as interruption:
+        click.echo(str(interruption), err=True)
+        status = interruption.exit_status
     except (PerfBisectError, OSError) as trouble:  # the latter: a folder that cannot be written
         failure = in_words(trouble)
         click.echo(f"Error: {failure}", err=True)

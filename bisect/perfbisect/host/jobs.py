@@ -26,7 +26,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from perfbisect.errors import CommandFailed, EnvironmentFailure, JobLost
+from perfbisect.errors import Cancelled, CommandFailed, EnvironmentFailure, JobLost
 from perfbisect.host.programs import absent, missing
 from perfbisect.host.protocol import Host, Result
 
@@ -198,7 +198,7 @@ def start(
     search = {"PATH": env["PATH"]} if env and "PATH" in env else None
     try:
         started = host.run(["sh", "-c", _START, "start", *arguments], env=search, check=False)
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, Cancelled):
         with contextlib.suppress(EnvironmentFailure):
             kill(host, attach(host, kept))
         raise
@@ -309,7 +309,7 @@ def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Genera
                 yield line.decode(errors="replace").removesuffix("\r")
             if ended is not None and len(chunk) < _CHUNK:
                 break
-    except (KeyboardInterrupt, GeneratorExit, SystemExit):
+    except (KeyboardInterrupt, GeneratorExit, SystemExit, Cancelled):
         kill(host, job)
         raise
     if rest:

@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from perfbisect.errors import Cancelled
 from perfbisect.host.events import Listener, Unsubscribe
 from perfbisect.host.protocol import BaseHost, Host, Result
 
 
 @dataclass(frozen=True, slots=True)
 class StoppableHost(BaseHost):
-    """``host``; when ``stop`` is set, the next command raises KeyboardInterrupt instead, as if by Ctrl-C.
+    """``host``; when ``stop`` is set, the next command raises Cancelled instead.
 
     It is raised once, and clears ``stop``, so that the clean-up that follows (ending a job, stopping a server) can run.
     """
@@ -70,4 +71,4 @@ class StoppableHost(BaseHost):
     def _check_stopped(self) -> None:
         if self.stop.is_set():
             self.stop.clear()
-            raise KeyboardInterrupt
+            raise Cancelled

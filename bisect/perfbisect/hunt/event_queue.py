@@ -1,51 +1,54 @@
-"""Where the events of several hosts arrive: from many threads, to the one that saves and tells them."""
+"""Brings the events of several hosts from their threads to the main thread, which saves and shows them."""
 
 import threading
 from collections.abc import Collection
-from concurrent.futures import Future, wait
 from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
 
-from perfbisect.core.domain.events import LabEvent
+from perfbisect.errors import Cancelled
 
-PATIENCE = 60.0  # seconds for which the end of what was stopped is waited for
+E = TypeVar("E")
+
+PATIENCE = 60.0  # seconds for which the end of cancelled threads is awaited
 
 
-class EventQueue:
-    """Takes events one at a time. Whoever brings one waits until it is dealt with, as if it told it itself.
+class EventQueue(Generic[E]):
+    """Takes events one at a time; a thread that puts one waits until the main thread has dealt with it.
 
     So nothing goes on at a host, neither a run nor the next action, before what has happened there is saved.
     """
 
     def __init__(self) -> None:
-        self._arrived: SimpleQueue[tuple[int, LabEvent | None, threading.Event]] = SimpleQueue()
+        self._arrived: SimpleQueue[tuple[int, E, threading.Event]] = SimpleQueue()
         self._latest = threading.Event()
         self._closed = False
 
-    def bring(self, host: int, event: LabEvent) -> None:
-        """Hand in an event; returns when it has been dealt with. Raises KeyboardInterrupt when the desk is closed."""
+    def put(self, host: int, event: E) -> None:
+        """Add an event; returns when it has been dealt with. Raises Cancelled when the queue is closed."""
         dealt_with = threading.Event()
         if not self._closed:
             self._arrived.put((host, event, dealt_with))
             dealt_with.wait()
         if self._closed:
-            raise KeyboardInterrupt
+            raise Cancelled
 
-    def leave(self, host: int, _done: "Future[None]") -> None:
-        """Say that the order of a host has ended."""
-        self._arrived.put((host, None, threading.Event()))
+    def put_last(self, host: int, event: E) -> None:
+        """Add the last event of an order, without waiting."""
+        self._arrived.put((host, event, threading.Event()))
 
-    def next(self) -> tuple[int, LabEvent | None]:
-        """The next event and its host, None for the end of an order. The one before has been dealt with."""
+    def next(self) -> tuple[int, E]:
+        """The next event and its host. The event before it has been dealt with."""
         self._latest.set()
         host, event, self._latest = self._arrived.get()
         return host, event
 
-    def close(self, orders: Collection["Future[None]"]) -> None:
-        """Take nothing more, and wait for the end of orders that are being stopped, but not for ever."""
+    def close(self, threads: Collection[threading.Thread]) -> None:
+        """Take nothing more, and wait for the end of ``threads``, which are being cancelled: at most PATIENCE."""
         self._closed = True
         self._latest.set()
         left = PATIENCE
-        while left > 0 and wait(orders, 0.1).not_done:
+        while left > 0 and (alive := [thread for thread in threads if thread.is_alive()]):
+            alive[0].join(0.1)
             left -= 0.1
             try:
                 while True:

@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from perfbisect.errors import PerfBisectError
+from perfbisect.errors import Interrupted, PerfBisectError
 from perfbisect.host.lock import Lease, WaitCallback, hold
 from perfbisect.host.protocol import Host
 from perfbisect.lab.workload import dataset
@@ -32,8 +32,9 @@ def hold_all(scene: "HuntSetup", waiting: WaitCallback | None, purpose: str = ""
 
 
 def clear(host: Host, held: Lease, failure: type[BaseException] | None, *_: object) -> None:
-    """Remove what the last visit of a session has left, if that has come to its end or was interrupted."""
-    if not held.lost and (failure is None or not issubclass(failure, Exception)):
+    """Remove what the last visit of a session has left, unless the session has failed."""
+    failed = failure is not None and issubclass(failure, Exception) and not issubclass(failure, Interrupted)
+    if not held.lost and not failed:
         with suppress(PerfBisectError):  # out of reach: `bisect gc` will find it
             held.confirm()  # after a long sleep the visit may be another's
             dataset.remove_visit(host)

@@ -1,245 +1,153 @@
-"""The only loop: ask the search, obey, save, tell.
+"""The one loop: a planner orders, workers carry out, a log keeps what happens.
 
-The log is the state. What the lab reports is in the history before it is told to anybody, and the next order is
-always derived from the whole log; so a hunt that was killed goes on exactly where its log ends.
+Hunts, trials and simulated hunts differ only in these three. A single host is a crew of one. Every event is in the log
+before the loop yields it, and the planner is asked again only after that; so work that was killed goes on exactly where
+its log ends.
 """
 
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from perfbisect.core.domain.events import (
-    BuildFinished,
-    CandidateSkipped,
-    Decided,
-    Event,
-    HuntEnded,
-    HuntStarted,
-    RunFinished,
-    Warned,
-)
-from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.events import Decided, Warned
 from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Observation, Reading
-from perfbisect.core.domain.orders import Decision, Found, Measure, Verdict
-from perfbisect.core.domain.policy import Direction, Policy
-from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
-from perfbisect.core.inference.from_log import Logged, observations, readable
+from perfbisect.core.domain.observations import Observation
+from perfbisect.core.domain.orders import Found, Measure
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.search.decide import decide
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.hunt.event_queue import EventQueue
-from perfbisect.hunt.workers import Crew
-from perfbisect.lab.protocol import Lab
-from perfbisect.store.history import History
 
-Told = tuple[float, Event]  # seconds since the epoch, what happened
-LabFor = Callable[[tuple[str, ...]], Lab | Crew]  # commits of a graph's nodes → who measures them
+E = TypeVar("E")  # what happens at a host: an event, or an observation of a simulation
+E_co = TypeVar("E_co", covariant=True)
+E_contra = TypeVar("E_contra", contravariant=True)
+T = TypeVar("T")  # what the log returns for it
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class SearchProblem:
-    """One question put to the search: a graph, the commit of each node, and the rules."""
+class Step:
+    """What a planner wants next."""
 
-    graph: Graph
-    commits: tuple[str, ...]
-    policy: Policy
-    metric: str
-    hosts: tuple[str, ...] = ()  # their names, where there are several
-    prior: PriorKnowledge = NOTHING_KNOWN
-
-    def told(self, entries: Sequence[tuple[float, Logged]], began: float) -> list[Observation]:
-        """What the search is told of a log."""
-        node = {commit: index for index, commit in enumerate(self.commits)}
-        return observations(entries, node, self.metric, began, self.hosts)
+    order: Measure | None  # None: no further order
+    decided: Decided | None = None  # logged when the order is given, or at the end
+    at_once: bool = False  # the end does not wait for orders that are still carried out
 
 
-class Log:
-    """The log of one hunt: what earlier sessions left in the history, and everything since."""
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of an order."""
 
-    def __init__(self, history: History, hunt: int) -> None:
-        self.history = history
-        self.hunt = hunt
-        self.began = history.began(hunt)
-        self.entries: list[tuple[float, Logged]] = list(history.log(hunt))
-
-    def append(self, event: Event) -> Told:
-        """Make ``event`` durable, then return it with its time."""
-        at = time.time()
-        self.history.append(self.hunt, event, at)
-        if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
-            self.entries.append((at, event))
-        return at, event
+    failure: EnvironmentFailure | None = None  # its host cannot go on
 
 
-def pursue(quest: SearchProblem, log: Log, lab: Lab | Crew) -> Iterator[Told]:
-    """Ask and obey until there is a verdict; the last event told is the Decided that carries it.
+class Planner(Protocol):
+    """Says what is measured next."""
 
-    Raises EnvironmentFailure when a build's runs have no value for the metric.
-    """
-    if isinstance(lab, Crew):
-        yield from together(quest, log, lab)
-        return
-    while True:
-        decision = decide(quest.graph, quest.told(log.entries, log.began), quest.policy, quest.prior)
-        yield log.append(Decided(decision))
-        if not isinstance(decision.order, Measure):
-            return
-        yield from obey(decision.order, quest, log, lab)
-
-
-def obey(order: Measure, quest: SearchProblem, log: Log, lab: Lab) -> Iterator[Told]:
-    """Carry out one order. Raises EnvironmentFailure as ``OrderResult.check``."""
-    heard = OrderResult(quest)
-    for event in lab.measure(order):
-        yield log.append(event)
-        heard.note(event)
-    heard.check()
-
-
-@dataclass(slots=True)
-class OrderResult:
-    """What one order has brought so far."""
-
-    quest: SearchProblem
-    measured: set[int] = field(default_factory=set)
-    telling: set[int] = field(default_factory=set)
-
-    def note(self, event: Event) -> None:
-        """Take note of an event."""
-        if isinstance(event, RunFinished):
-            self.measured.add(event.candidate)
-            if readable(event.facts, self.quest.metric) is not None:
-                self.telling.add(event.candidate)
-
-    def check(self) -> None:
-        """Raise EnvironmentFailure when no run of a build had a value for the metric.
-
-        The search would only give the same order again.
+    def next(self, fleet: Fleet) -> Step:
+        """The next step. An order for a host that is busy is dropped: the planner is asked again when an order has
+        ended.
         """
-        if silent := self.measured - self.telling:
-            raise EnvironmentFailure(
-                f"The last runs of {self.quest.commits[min(silent)][:10]} have no value for {self.quest.metric}, or it is"
-                " 0 or infinite, so there is nothing to compare.",
-                "Choose another metric with --metric.",
-            )
 
 
-def together(quest: SearchProblem, log: Log, crew: Crew) -> Iterator[Told]:
-    """As ``pursue``, on several hosts: one that is free is given the next order.
+class Workers(Protocol[E_co]):
+    """Hosts that carry out orders, at most one each."""
 
-    Once a culprit stands, what other hosts are at is ended; every other verdict waits for it.
-    A host that fails takes no further part as long as another is left; the last one raises its failure.
+    @property
+    def hosts(self) -> Sequence[str]:
+        """The names of the hosts; an order's ``host`` is an index into it."""
+
+    def submit(self, order: Measure) -> None:
+        """Begin an order on its host, which has none."""
+
+    def next(self) -> tuple[int, E_co | Ended]:
+        """Wait for the next event, or the end of an order; with the host.
+
+        A host does not go on before the caller asks again. Raises what is raised there, EnvironmentFailure excepted,
+        which is the ``failure`` of ``Ended``.
+        """
+
+    def stop(self) -> None:
+        """End all orders, with everything that runs for them. Nothing is submitted afterwards."""
+
+
+class Log(Protocol[E_contra, T_co]):
+    """Keeps what happens."""
+
+    def append(self, event: E_contra) -> T_co:
+        """Make ``event`` durable."""
+
+
+def run(planner: Planner, log: Log[E | Decided | Warned, T], workers: Workers[E]) -> Generator[T]:
+    """Give orders until the planner has no more; yields what the log returns for each event.
+
+    A host that fails takes no further order as long as another is left. Raises the failure of the last host, or of one
+    without which the planner cannot go on.
     """
-    desk = EventQueue()
-    orders: dict[int, Measure] = {}
-    futures: dict[int, Future[None]] = {}
-    heard: dict[int, OrderResult] = {}
+    busy: dict[int, Measure] = {}
     gone: dict[int, EnvironmentFailure] = {}
     try:
         while True:
-            if len(orders) + len(gone) < len(crew.hosts):
-                fleet = Fleet(tuple(orders.values()), tuple(gone))
-                decision = decide(quest.graph, quest.told(log.entries, log.began), quest.policy, quest.prior, fleet)
-                order = decision.order
-                if isinstance(order, Measure) and fleet.is_free(order.host):
-                    yield log.append(Decided(decision, fleet))
-                    orders[order.host], heard[order.host] = order, OrderResult(quest)
-                    futures[order.host] = crew.submit(order.host, order, partial(desk.bring, order.host))
-                    futures[order.host].add_done_callback(partial(desk.leave, order.host))
-                    continue
-                if not orders and isinstance(order, Measure):
-                    raise gone[order.host]
-                if not orders or isinstance(order, Found):
-                    yield log.append(Decided(decision, fleet))
+            if len(busy) + len(gone) < len(workers.hosts):
+                fleet = Fleet(tuple(busy.values()), tuple(gone))
+                step = planner.next(fleet)
+                order = step.order
+                given = order is not None and fleet.is_free(order.host)
+                ends = order is None and (step.at_once or not busy)
+                if (given or ends) and step.decided:
+                    yield log.append(step.decided)
+                if ends:
                     return
-            host, event = desk.next()
-            while event is not None:
+                if order and given:
+                    busy[order.host] = order
+                    workers.submit(order)
+                    continue
+                if order and not busy:
+                    raise gone[order.host]
+            host, event = workers.next()
+            while not isinstance(event, Ended):
                 yield log.append(event)
-                heard[host].note(event)
-                host, event = desk.next()
-            del orders[host]
-            try:
-                futures.pop(host).result()
-                heard[host].check()
-            except EnvironmentFailure as failure:
-                gone[host] = failure
-                if len(gone) == len(crew.hosts):
-                    raise
+                host, event = workers.next()
+            del busy[host]
+            if event.failure:
+                gone[host] = event.failure
+                if len(gone) == len(workers.hosts):
+                    raise event.failure
                 yield log.append(
-                    Warned(f"host {crew.hosts[host]} takes no further part: {failure}", "The others go on without it.")
+                    Warned(
+                        f"host {workers.hosts[host]} takes no further part: {event.failure}",
+                        "The others go on without it.",
+                    )
                 )
     finally:
-        if futures:  # a culprit stands, somebody interrupts us, or we fail
-            crew.stop()
-            desk.close(futures.values())
+        workers.stop()
 
 
-def hunt(
-    quest: SearchProblem, started: HuntStarted, log: Log, lab_for: LabFor, failed: Sequence[SkipFacts] = ()
-) -> Iterator[Told]:
-    """The hunt itself: ``started`` is told first, HuntEnded last.
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The planner of a hunt: the search, which derives the next order from everything seen so far."""
 
-    ``failed`` are builds that failed in earlier hunts; they are not tried again, except at the ends.
-    """
-    yield log.append(started)
-    inner = {commit: node for node, commit in enumerate(quest.commits) if 0 < node < len(quest.commits) - 1}
-    for facts in failed:
-        if facts.commit in inner:
-            remembered = replace(facts, reason=f"{facts.reason} (in an earlier hunt)", seconds=0.0)
-            yield log.append(CandidateSkipped(inner[facts.commit], remembered))
-    verdict: Verdict | None = None
-    for at, event in pursue(quest, log, lab_for(quest.commits)):
-        yield at, event
-        verdict = verdict_of(event)
-    assert verdict is not None, "the search ends only with a verdict"
-    yield log.append(HuntEnded(verdict))
+    graph: Graph
+    policy: Policy
+    prior: PriorKnowledge
+    observations: Callable[[], Sequence[Observation]]
+
+    def next(self, fleet: Fleet) -> Step:
+        """Decide. A culprit ends the hunt at once; every other verdict waits for orders that are being carried out."""
+        decision = decide(self.graph, self.observations(), self.policy, self.prior, fleet)
+        decided = Decided(decision, fleet)
+        if isinstance(decision.order, Measure):
+            return Step(decision.order, decided)
+        return Step(None, decided, at_once=isinstance(decision.order, Found))
 
 
-def check_base(
-    quest: SearchProblem, started: HuntStarted, good: str, log: Log, lab_for: LabFor
-) -> Generator[Told, None, Verdict]:
-    """Where good is not an ancestor of bad, compare it with the merge base, which is to stand in for it.
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A planner for orders that are given one after another."""
 
-    Returns the verdict on a change in either direction from the merge base to good. It obeys the budgets of the hunt.
-    """
-    base = quest.commits[0]
-    side = replace(
-        quest,
-        graph=Graph.line(1),
-        commits=(base, good),
-        policy=replace(quest.policy, direction=Direction.ANY, all_steps=False),
-    )
-    yield log.append(replace(started, candidates=side.commits, commits=1, merges=0, branch_points=0))
-    verdict: Verdict | None = None
-    for at, event in pursue(side, log, lab_for(side.commits)):
-        yield at, event
-        verdict = verdict_of(event)
-    assert verdict is not None, "the search ends only with a verdict"
-    return verdict
+    orders: Iterator[Measure]
 
-
-def replay(quest: SearchProblem, told: Sequence[Told], began: float) -> Iterator[tuple[int, Decision]]:
-    """What the search would have decided at each point of a log where it was asked, under the rules of ``quest``.
-
-    Yields (runs of the range made so far, decision) and ends with the first verdict. No host is touched.
-    """
-    entries: list[tuple[float, Logged]] = []
-    for at, event in told:
-        if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
-            entries.append((at, event))
-        if isinstance(event, Decided):
-            seen = quest.told(entries, began)
-            decision = decide(quest.graph, seen, quest.policy, quest.prior, event.fleet)
-            yield sum(isinstance(each, Reading) for each in seen), decision
-            if not isinstance(decision.order, Measure):
-                return
-
-
-def verdict_of(event: Event) -> Verdict | None:
-    """The verdict an event carries, if it does."""
-    if isinstance(event, Decided) and not isinstance(event.decision.order, Measure):
-        return event.decision.order
-    return None
+    def next(self, _fleet: Fleet) -> Step:
+        """The next order."""
+        return Step(next(self.orders, None))

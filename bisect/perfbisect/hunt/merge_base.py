@@ -8,21 +8,21 @@ from perfbisect.core.domain.orders import UNKNOWN, Found, Inconclusive, MergeBas
 from perfbisect.core.domain.policy import Direction
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
-from perfbisect.hunt.loop import LabFor, Log, SearchProblem, Told, check_base
+from perfbisect.hunt.search import SavedLog, SearchProblem, TimedEvent, WorkersFor, compare_merge_base
 from perfbisect.report.command import made_by
 from perfbisect.wording.quantities import ratio
 from perfbisect.wording.text import metric_title
 
 
 def stands_in(
-    quest: SearchProblem, started: HuntStarted, settings: Settings, log: Log, lab_for: LabFor
-) -> Generator[Told, None, bool]:
+    problem: SearchProblem, started: HuntStarted, settings: Settings, log: SavedLog, workers_for: WorkersFor
+) -> Generator[TimedEvent, None, bool]:
     """Show that the merge base is as fast as good; true when it is. Where nothing is shown the hunt has ended.
 
     Raises UsageError when it is not: then a change lies on good's own side of the fork.
     """
-    base, good = quest.commits[0][:10], settings.good_commit[:10]
-    verdict = yield from check_base(quest, started, settings.good_commit, log, lab_for)
+    base, good = problem.commits[0][:10], settings.good_commit[:10]
+    verdict = yield from compare_merge_base(problem, started, settings.good_commit, log, workers_for)
     own_side = made_by(replace(settings, good=base), log.history.path)
     match verdict:
         case NotReproduced():
@@ -34,7 +34,7 @@ def stands_in(
             between = replace(settings, good=base, bad=settings.good, policy=policy)
             raise UsageError(
                 f"The merge base {base} does not have the speed of good {good}, so it cannot stand in for it:"
-                f" {metric_title(quest.metric)} of good is {ratio(step.ratio)} of that of the merge base.",
+                f" {metric_title(problem.metric)} of good is {ratio(step.ratio)} of that of the merge base.",
                 f"To hunt the change between them: {made_by(between, log.history.path)}\n"
                 f"To hunt one on bad's own side of the fork: {own_side}",
             )

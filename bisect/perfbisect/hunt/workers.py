@@ -1,94 +1,114 @@
-"""Several labs at work at once: each order is carried out in the thread of its host."""
+"""Labs that carry out the orders of the loop: in the main thread for one host, in a thread for each of several."""
 
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 from perfbisect.core.domain.events import LabEvent, Warned
 from perfbisect.core.domain.orders import Measure
+from perfbisect.errors import Cancelled, EnvironmentFailure
+from perfbisect.hunt.event_queue import EventQueue
+from perfbisect.hunt.loop import Ended
 from perfbisect.lab.protocol import Lab
 
-Tell = Callable[[LabEvent], None]
+Listener = Callable[[LabEvent], None]
 
 
-@runtime_checkable
-class Crew(Protocol):
-    """Hosts that carry out orders, in the shape of an executor of concurrent.futures.
+class InlineWorkers:
+    """One host, whose lab works in the thread of the caller; so Ctrl-C interrupts the lab itself."""
 
-    Whatever can run a lab somewhere may stand behind it.
-    """
+    def __init__(self, name: str, lab: Lab) -> None:
+        self.hosts = (name,)
+        self._lab = lab
+        self._events: Generator[LabEvent] | None = None
 
-    @property
-    def hosts(self) -> Sequence[str]:
-        """The hosts' names; an order's ``host`` is a place in it."""
+    def submit(self, order: Measure) -> None:
+        """Begin an order; see ``Workers.submit``."""
+        self._events = self._lab.measure(order)
 
-    def submit(self, host: int, order: Measure, tell: Tell) -> Future[None]:
-        """Begin an order on a host that has none; every event is given to ``tell``, which may wait or raise.
-
-        The future is done when the order is, with the exception that ended it, if one did. Its ``cancel`` has no power
-        over an order that has begun: that is for ``stop``.
-        """
+    def next(self) -> tuple[int, LabEvent | Ended]:
+        """The next event; see ``Workers.next``."""
+        assert self._events, "an order is under way"
+        try:
+            return 0, next(self._events)
+        except StopIteration:
+            return 0, Ended()
+        except EnvironmentFailure as failure:
+            return 0, Ended(failure)
 
     def stop(self) -> None:
-        """End all orders that are under way, with everything that runs for them; do not wait for that."""
+        """End the order."""
+        if self._events:
+            self._events.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One host of a crew."""
+    """One of several hosts."""
 
     name: str
     lab: Lab
-    stop: threading.Event  # set to interrupt whoever works there
-    hear: Callable[[Tell], AbstractContextManager[object]] = nullcontext  # forwards events of the connection meanwhile
+    stop: threading.Event  # set to cancel what its lab does
+    subscribe: Callable[[Listener], AbstractContextManager[object]] = nullcontext  # forwards connection events
 
 
-@dataclass(frozen=True, slots=True)
-class Threads:
-    """A thread of this process for each order."""
+class ThreadWorkers:
+    """Several hosts, with a thread of this process for each order."""
 
-    members: tuple[Member, ...]
+    def __init__(self, *members: Member) -> None:
+        self.hosts = tuple(member.name for member in members)
+        self._members = members
+        self._queue: EventQueue[LabEvent | Ended | BaseException] = EventQueue()
+        self._threads: dict[int, threading.Thread] = {}
 
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts' names."""
-        return tuple(member.name for member in self.members)
-
-    def submit(self, host: int, order: Measure, tell: Tell) -> Future[None]:
-        """Begin an order; see ``Crew.submit``."""
-        done: Future[None] = Future()
-        done.set_running_or_notify_cancel()
-        work = threading.Thread(
-            target=_work,
-            args=(self.members[host], order, tell, done),
-            name=f"lab of {self.members[host].name}",
-            daemon=True,  # a host that does not answer keeps nobody from leaving
+    def submit(self, order: Measure) -> None:
+        """Begin an order; see ``Workers.submit``."""
+        thread = threading.Thread(
+            target=self._work,
+            args=(order,),
+            name=f"lab of {self.hosts[order.host]}",
+            daemon=True,  # a host that does not answer does not keep the program from ending
         )
-        work.start()
-        return done
+        self._threads[order.host] = thread
+        thread.start()
+
+    def next(self) -> tuple[int, LabEvent | Ended]:
+        """The next event; see ``Workers.next``."""
+        host, event = self._queue.next()
+        if isinstance(event, Ended | BaseException):
+            del self._threads[host]
+        if isinstance(event, BaseException):
+            raise event
+        return host, event
 
     def stop(self) -> None:
-        """End all orders."""
-        for member in self.members:
-            member.stop.set()
+        """Cancel all orders and wait for their end, for a while."""
+        if self._threads:
+            for member in self._members:
+                member.stop.set()
+            self._queue.close(self._threads.values())
 
+    def _work(self, order: Measure) -> None:
+        member = self._members[order.host]
 
-def _work(member: Member, order: Measure, tell: Tell, done: Future[None]) -> None:
-    try:
-        with member.hear(tell), closing(member.lab.measure(order)) as events:
-            for event in events:
-                try:
-                    tell(marked(event, member.name))
-                except KeyboardInterrupt:
-                    member.stop.clear()  # this is the interruption; what ends the order now must go through
-                    raise
-    except BaseException as failure:  # noqa: BLE001 - whoever waits for the order is told
-        done.set_exception(failure)
-    else:
-        done.set_result(None)
+        def put(event: LabEvent) -> None:
+            self._queue.put(order.host, event)
+
+        ended: Ended | BaseException = Ended()
+        try:
+            with member.subscribe(put), closing(member.lab.measure(order)) as events:
+                for event in events:
+                    try:
+                        put(marked(event, member.name))
+                    except Cancelled:
+                        member.stop.clear()  # the order ends now; the commands that end it must not be cancelled
+                        raise
+        except EnvironmentFailure as failure:
+            ended = Ended(failure)
+        except BaseException as failure:  # noqa: BLE001 - raised in the main thread
+            ended = failure
+        self._queue.put_last(order.host, ended)
 
 
 def marked(event: LabEvent, host: str) -> LabEvent:

@@ -22,7 +22,7 @@ Examples:
 @history_option
 def resume(hunt: int | None, history: Path | None, view: str | None, wait: bool) -> int:
     """Go on with HUNT (default: the latest) where it was interrupted or has failed, without repeating finished work."""
-    from perfbisect.hunt.setup import go_on
+    from perfbisect.hunt import follow
     from perfbisect.wording.verdicts import exit_status
 
-    return exit_status(go_on(hunt, history, open_view(history, view), patience(wait)))
+    return exit_status(follow.resume(hunt, history, open_view(history, view), patience(wait)))

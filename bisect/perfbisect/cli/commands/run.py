@@ -90,8 +90,9 @@ def run(
     **options: Any,
 ) -> int:
     """Hunt the commit that changed the speed between GOOD and BAD."""
+    from perfbisect.hunt.follow import follow_anew
     from perfbisect.hunt.resolve import settle
-    from perfbisect.hunt.setup import HuntSetup, follow_anew
+    from perfbisect.hunt.setup import HuntSetup
     from perfbisect.recipes.requested import RECIPE
     from perfbisect.wording.verdicts import exit_status
 

@@ -2,25 +2,37 @@
 
 import time
 from collections import defaultdict
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfbisect.core.domain.events import BuildFinished, BuildStarted, CandidateSkipped, LabEvent, RunFinished, Warned
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    BuildStarted,
+    CandidateSkipped,
+    Decided,
+    LabEvent,
+    RunFinished,
+    Warned,
+)
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.core.domain.trials import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, order
+from perfbisect.core.domain.trials import Kind, Subject, Trial, TrialRun, TrialSkip, order
 from perfbisect.core.stats.sampling_plan import noise_of_trial
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError, in_words
 from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.lock import Lease
 from perfbisect.hunt.host_locks import hold_all
-from perfbisect.hunt.setup import hear
+from perfbisect.hunt.labs import connection_events
+from perfbisect.hunt.loop import Listed, Workers, run
 from perfbisect.hunt.trials.setup import Plan
 from perfbisect.hunt.trials.view import Progress
+from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.build import prebuilt
 from perfbisect.lab.build.pipeline import Built
 from perfbisect.lab.guarded_lab import GuardedLab
 from perfbisect.lab.host_lab import Earlier, HostLab
+from perfbisect.lab.protocol import Lab
 from perfbisect.store.history import History
 
 
@@ -36,12 +48,12 @@ def perform(plan: Plan, path: Path | None, progress: Progress) -> tuple[Trial, b
         stack.enter_context(closing(progress))
         for warned in scene.warnings:
             progress.warn(warned)
-        shop = TrialRunner(plan, held[scene.host.name], progress)
-        stack.enter_context(hear((scene.host, scene.sites[0].build_host), shop.hear))
+        runner = TrialRunner(plan, held[scene.host.name], progress)
+        stack.enter_context(connection_events(scene.sites[0], runner.append))
         try:
-            asked = replace(plan.asked, subjects=shop.build())
+            asked = replace(plan.asked, subjects=runner.build())
         except EnvironmentFailure as failure:
-            so_far = replace(plan.asked, subjects=tuple(shop.subjects))
+            so_far = replace(plan.asked, subjects=tuple(runner.subjects))
             failed = history.begin_trial(so_far, scene.facts, plan.commits(), time.time())
             history.end_trial(failed.id, time.time(), str(failure))
             raise
@@ -52,7 +64,7 @@ def perform(plan: Plan, path: Path | None, progress: Progress) -> tuple[Trial, b
         else:
             trial = history.begin_trial(asked, scene.facts, plan.commits(), time.time())
         try:
-            shop.measure(trial, history)
+            runner.measure(trial, history)
         except KeyboardInterrupt:
             return replace(trial, state="interrupted"), False
         except (PerfBisectError, OSError) as trouble:
@@ -82,127 +94,151 @@ def advice(trial: Trial, failure: PerfBisectError) -> str:
     return f"{failure.advice}\nWhat was measured is kept as {trial.name}{then}.".strip()
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class TrialLab:
+    """Measures several workloads; candidate ``workload * builds + build`` is a build in one of them."""
+
+    labs: tuple[Lab, ...]  # of each workload
+    builds: int
+
+    def order(self, work: int, build: int, runs: int) -> Measure:
+        """The order for one visit; without ``runs`` it only builds."""
+        return Measure((Share(work * self.builds + build, runs),), Purpose.ENDS)
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        """Carry out an order; the events have the numbers of builds."""
+        [share] = order.plan
+        work, build = divmod(share.candidate, self.builds)
+        return self.labs[work].measure(replace(order, plan=(Share(build, share.runs),)))
+
+
 class TrialRunner:
-    """Where the builds of a trial are made and measured."""
+    """Makes and measures the builds of a trial: gives the orders of its rounds to the loop, and keeps what happens."""
 
-    plan: Plan
-    held: Lease
-    progress: Progress
-    subjects: list[Subject] = field(default_factory=list)
-    labs: dict[int, HostLab] = field(default_factory=dict)  # number of a workload → who measures it
-    taken: dict[int, Built] = field(default_factory=dict)  # number of a subject → prebuilt binaries
-    # Of each workload, the data of each build in earlier sessions, which has to be the same now.
-    datasets: dict[int, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
-    watched: GuardedLab = field(init=False)  # the lab in use; its host is looked at before each visit
-
-    def __post_init__(self) -> None:
-        """Nothing is done before ``build``."""
-        self.subjects = list(self.plan.asked.subjects)
+    def __init__(self, plan: Plan, held: Lease, progress: Progress) -> None:
+        self.plan = plan
+        self.progress = progress
+        self.subjects = list(plan.asked.subjects)
+        self._held = held
+        self._prebuilt: dict[int, Built] = {}  # number of a subject → its binaries
+        self._visit: tuple[int, int, int] | None = None  # round, workload, subject; None while builds are made
+        self._began = 0.0  # when the last run ended, or its visit was ordered
+        # Of each workload: commit → key of its data in earlier sessions, known before the first visit.
+        self._loaded: tuple[dict[str, str], ...] = tuple({} for _ in plan.workloads)
 
     def build(self) -> tuple[Subject, ...]:
-        """Build everything, or find it built; the subjects with what is known of their builds.
+        """Make the builds that do not exist; the subjects with the facts of their builds.
 
-        Raises EnvironmentFailure when the base cannot be built, or nothing to compare it with; UsageError for binaries
-        that are not there.
+        Raises EnvironmentFailure when the baseline cannot be built, or nothing to compare it with; UsageError for
+        binaries that do not exist.
         """
         scene = self.plan.scene
         for number, subject in enumerate(self.subjects):
             if subject.path:
                 self.progress.say(f"reading {subject.path}")
                 taken = prebuilt.take(scene.host, scene.builder, subject.name, subject.path)
-                self.taken[number] = taken
+                self._prebuilt[number] = taken
                 self.subjects[number] = replace(
                     subject, key=taken.facts.key, binary=taken.facts.binary, version=taken.version
                 )
-        self.watched = GuardedLab(self.new_lab(0), scene.host, self.held, scene.facts)
-        self.lab(0)
+        self._lab = TrialLab(tuple(map(self._lab_of, range(len(self.plan.workloads)))), len(self.subjects))
+        self._workers: Workers[LabEvent] = InlineWorkers(
+            scene.host.name, GuardedLab(self._lab, scene.host, self._held, scene.facts)
+        )
+        self._obey(self._builds(0))
         base, *others = self.subjects
         if base.trouble or (others and all(other.trouble for other in others)):
             first = next(subject for subject in self.subjects if subject.trouble)
             raise EnvironmentFailure(f"Nothing can be measured, because {first.name} cannot be built: {first.trouble}")
         return tuple(self.subjects)
 
-    def hear(self, event: LabEvent) -> None:
-        """Tell what the user should know."""
+    def measure(self, trial: Trial, history: History) -> None:
+        """Make the rounds that are still to be made; each run is in the history before anything else happens.
+
+        Raises EnvironmentFailure when a trial of one build fails, or nothing could be measured.
+        """
+        self._trial, self._history = trial, history
+        for earlier in trial.runs:
+            self._loaded[earlier.work][earlier.facts.commit] = earlier.facts.dataset
+        self.progress.expect(len(trial.rounds_to_do()) * len(trial.pairs()) * trial.asked.runs)
+        self._obey(self._visits(trial))
+        if trial.skips and (trial.asked.kind is Kind.NOISE or not trial.runs):
+            first = trial.skips[0]
+            nothing = "" if trial.runs else "Nothing was measured: "
+            raise EnvironmentFailure(f"{nothing}{self._fails(first)}", f"See {first.facts.log}.")
+
+    def append(self, event: LabEvent | Decided) -> None:
+        """Keep an event, and show what the user should know of it."""
         if isinstance(event, Warned):
             self.progress.warn(event)
+        elif self._visit is None:
+            self._note_build(event)
+        else:
+            self._note_visit(event, *self._visit)
 
-    def new_lab(self, work: int) -> HostLab:
-        """A lab for one workload."""
+    def _lab_of(self, work: int) -> HostLab:
         scene = self.plan.scene
-        candidates = replace(scene.candidates(scene.span.candidates), prebuilt=self.taken, is_range=False)
-        earlier = Earlier(datasets=self.datasets[work])
+        candidates = replace(scene.candidates(scene.span.candidates), prebuilt=self._prebuilt, is_range=False)
+        earlier = Earlier(datasets=self._loaded[work])
         return scene.lab(candidates, earlier, scene.sites[0], self.plan.workloads[work], defaultdict(FairLock))
 
-    def lab(self, work: int) -> HostLab:
-        """The lab of a workload, with everything that can be built."""
-        if work in self.labs:
-            return self.labs[work]
-        self.labs[work] = self.watched.lab = lab = self.new_lab(work)
-        for number, subject in enumerate(self.subjects):
-            if subject.trouble or number in self.taken:
-                continue
-            for event in self.watched.measure(Measure((Share(number, 0),), Purpose.ENDS)):
-                match event:
-                    case BuildStarted(commit=about) if not subject.key:  # or else it is only found again
-                        self.progress.say(f"building {about.short}  {about.title}")
-                    case BuildFinished(facts=facts):
-                        self.subjects[number] = replace(subject, key=facts.key, binary=facts.binary)
-                    case CandidateSkipped(facts=skip):
-                        self.subjects[number] = replace(subject, trouble=skip.reason)
-                        self.progress.warn(Warned(f"{subject.name} is left out: {skip.reason}", f"See {skip.log}."))
-                    case _:
-                        self.hear(event)
-        return lab
+    def _obey(self, orders: Iterator[Measure]) -> None:
+        for _ in run(Listed(orders), self, self._workers):
+            pass
 
-    def measure(self, trial: Trial, history: History) -> None:
-        """Make the rounds that are still to be made; each run is in the history before anything else happens."""
-        asked = trial.asked
-        for run in trial.runs:
-            self.datasets[run.work][run.facts.commit] = run.facts.dataset
-        rounds = trial.rounds_to_do()
-        self.progress.expect(len(rounds) * len(trial.pairs()) * asked.runs)
+    def _builds(self, work: int) -> Iterator[Measure]:
+        """Make every build that can be made, or find it, for one workload."""
+        self._visit = None
+        for number, subject in enumerate(self.subjects):
+            if not subject.trouble and number not in self._prebuilt:
+                yield self._lab.order(work, number, 0)
+
+    def _visits(self, trial: Trial) -> Iterator[Measure]:
+        """The visits of the rounds that are still to be made."""
+        asked, rounds, built = trial.asked, trial.rounds_to_do(), {0}
         for turn, number in enumerate(rounds):
             for work in range(len(asked.works)):
                 for subject in order(range(len(asked.subjects)), number):
-                    if (work, subject) in trial.pairs():
-                        self.say(asked, turn, len(rounds), work, subject)
-                        self.visit(trial, history, number, work, subject)
-        if trial.skips and (asked.kind is Kind.NOISE or not trial.runs):
-            first = trial.skips[0]
-            name, what = asked.subjects[first.subject].name, asked.works[first.work].name
-            so_much = "" if trial.runs else "Nothing was measured: "
-            raise EnvironmentFailure(
-                f"{so_much}{name} fails in {what}: {first.facts.reason}", f"See {first.facts.log}."
-            )
+                    if (work, subject) not in trial.pairs():
+                        continue
+                    name = f"{asked.works[work].name}, {asked.subjects[subject].name}"
+                    place = f"{turn + 1} of {len(rounds)}"
+                    self.progress.say(f"visit {place}" if asked.kind is Kind.NOISE else f"round {place}: {name}")
+                    if work not in built:
+                        built.add(work)
+                        yield from self._builds(work)
+                    self._visit, self._began = (number, work, subject), time.time()
+                    yield self._lab.order(work, subject, asked.runs)
 
-    def say(self, asked: Asked, turn: int, rounds: int, work: int, subject: int) -> None:
-        """Where we are."""
-        if asked.kind is Kind.NOISE:
-            self.progress.say(f"visit {turn + 1} of {rounds}")
-        else:
-            name = asked.subjects[subject].name
-            self.progress.say(f"round {turn + 1} of {rounds}: {asked.works[work].name}, {name}")
+    def _note_build(self, event: LabEvent | Decided) -> None:
+        match event:
+            case BuildStarted(candidate=number, commit=commit) if not self.subjects[number].key:
+                self.progress.say(f"building {commit.short}  {commit.title}")
+            case BuildFinished(candidate=number, facts=facts):
+                self.subjects[number] = replace(self.subjects[number], key=facts.key, binary=facts.binary)
+            case CandidateSkipped(candidate=number, facts=skip):
+                subject = self.subjects[number] = replace(self.subjects[number], trouble=skip.reason)
+                self.progress.warn(Warned(f"{subject.name} is left out: {skip.reason}", f"See {skip.log}."))
+            case _:
+                pass
 
-    def visit(self, trial: Trial, history: History, number: int, work: int, subject: int) -> None:
-        """Measure one build with one workload."""
-        self.watched.lab = self.lab(work)
-        began = time.time()
-        for event in self.watched.measure(Measure((Share(subject, trial.asked.runs),), Purpose.ENDS)):
-            match event:
-                case RunFinished(facts=facts):
-                    now = time.time()
-                    run = TrialRun(number, work, subject, now, now - began, facts)
-                    began = now
-                    history.add_to_trial(trial.id, run)
-                    trial.runs.append(run)
-                    self.progress.ran(facts)
-                case CandidateSkipped(facts=skip):
-                    failed = TrialSkip(work, subject, time.time(), skip)
-                    history.skip_in_trial(trial.id, failed)
-                    trial.skips.append(failed)
-                    name, what = trial.asked.subjects[subject].name, trial.asked.works[work].name
-                    self.progress.warn(Warned(f"{name} fails in {what}: {skip.reason}", f"See {skip.log}."))
-                case _:
-                    self.hear(event)
+    def _note_visit(self, event: LabEvent | Decided, number: int, work: int, subject: int) -> None:
+        now = time.time()
+        match event:
+            case RunFinished(facts=facts):
+                run = TrialRun(number, work, subject, now, now - self._began, facts)
+                self._began = now
+                self._history.add_to_trial(self._trial.id, run)
+                self._trial.runs.append(run)
+                self.progress.ran(facts)
+            case CandidateSkipped(facts=skip):
+                failed = TrialSkip(work, subject, now, skip)
+                self._history.skip_in_trial(self._trial.id, failed)
+                self._trial.skips.append(failed)
+                self.progress.warn(Warned(self._fails(failed), f"See {skip.log}."))
+            case _:
+                pass
+
+    def _fails(self, skip: TrialSkip) -> str:
+        asked = self._trial.asked
+        return f"{asked.subjects[skip.subject].name} fails in {asked.works[skip.work].name}: {skip.facts.reason}"

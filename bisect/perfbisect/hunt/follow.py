@@ -1,0 +1,153 @@
+"""Follow a hunt: run it under a view, from its first event to its verdict, and close everything."""
+
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent, Warned
+from perfbisect.core.domain.orders import Verdict
+from perfbisect.errors import Interrupted, PerfBisectError, UsageError, in_words
+from perfbisect.host.lock import Lease, WaitCallback
+from perfbisect.hunt.host_locks import hold_all
+from perfbisect.hunt.labs import HuntLabs, connection_events
+from perfbisect.hunt.merge_base import stands_in
+from perfbisect.hunt.prior_hunts import experienced, failures_before
+from perfbisect.hunt.search import SavedLog, SearchProblem, TimedEvent, hunt
+from perfbisect.hunt.setup import HuntSetup
+from perfbisect.hunt.view import View
+from perfbisect.lab.guarded_lab import changed
+from perfbisect.lab.upkeep import storage
+from perfbisect.report.command import go_on_with
+from perfbisect.store.history import History
+
+
+def follow_anew(setup: HuntSetup, path: Path | None, view: View, waiting: WaitCallback | None = None) -> Verdict:
+    """Begin a hunt in the history at ``path`` and follow it to its verdict."""
+    with hold_all(setup, waiting) as held, closing(History.open(path)) as history:
+        warnings = (*setup.warnings, *little_space(history, setup))
+        settings = replace(
+            experienced(history, setup.settings), run_hash=setup.method(setup.workload), build_hash=setup.made()
+        )
+        setup = replace(setup, settings=settings, warnings=warnings)
+        hunt_id = history.begin(setup.settings, setup.facts, setup.started(0, False), time.time())
+        return follow(history, hunt_id, setup, view, held, resumed=False)
+
+
+def little_space(history: History, setup: HuntSetup) -> tuple[Warned, ...]:
+    """Warnings about disks that are too small for the builds and the data of the hunt, judged by earlier hunts."""
+    expected = storage.expected_builds(len(setup.span.candidates), setup.settings.policy.max_builds)
+    return tuple(
+        warning
+        for site in setup.sites
+        for warning in storage.too_little(
+            site.host, *history.kept(replace(setup.settings, host=site.host.name)), expected
+        )
+    )
+
+
+def resume(hunt_id: int | None, path: Path | None, view: View, waiting: WaitCallback | None = None) -> Verdict:
+    """Go on with a hunt (None: the latest) of the history at ``path`` where its log ends.
+
+    Raises UsageError when what it would measure now cannot be compared with what it has measured.
+    """
+    with closing(History.open(path)) as history:
+        hunt_id = history.latest() if hunt_id is None else hunt_id
+        setup = HuntSetup.set_up(history.settings(hunt_id), waiting)
+        check_unchanged(history, hunt_id, setup)
+        if setup.settings.build_hash != (made := setup.made()):  # nothing was built, or the lab refuses to go on
+            history.update_recipe_hash(hunt_id, made)
+        with hold_all(setup, waiting) as held:
+            return follow(history, hunt_id, setup, view, held, resumed=True)
+
+
+def check_unchanged(history: History, hunt_id: int, setup: HuntSetup) -> None:
+    """Raise UsageError when the range or the workload of a hunt has changed."""
+    if setup.span.candidates != history.candidates(hunt_id):
+        raise UsageError(
+            f"Hunt {hunt_id} cannot go on: its range in {setup.settings.repository} is not what it was.",
+            "Its recipe's ignore list or the repository has changed; begin a new hunt with: bisect run",
+        )
+    if setup.settings.run_hash not in ("", setup.method(setup.workload)):
+        raise UsageError(
+            f"Hunt {hunt_id} cannot go on: its runs would be made in another way than before, so those of then and"
+            " of now cannot be compared.",
+            f"Workload {setup.workload.suite}/{setup.workload.name} or its files, what the recipe of"
+            f" {setup.builder.name} says of sysbench and perf, or the processors and the memory in hosts.toml have"
+            " changed: undo that, or begin a new hunt with: bisect run",
+        )
+
+
+def follow(
+    history: History, hunt_id: int, setup: HuntSetup, view: View, held: Mapping[str, Lease], *, resumed: bool
+) -> Verdict:
+    """Hunt, showing every event, until there is a verdict.
+
+    Raises Interrupted, or the failure, with the command that goes on.
+    """
+    verdict: Verdict | None = None
+    log = SavedLog(history, hunt_id)
+    again = go_on_with(hunt_id, history.path)
+
+    def save_and_show(event: LabEvent) -> None:
+        if threading.current_thread() is threading.main_thread():  # the history belongs to it
+            view.show(event, log.append(event)[0])
+
+    alone = len(setup.sites) == 1  # the threads of several hosts forward the events themselves
+    with connection_events(setup.sites[0], save_and_show) if alone else nullcontext(), closing(view):
+        try:
+            if resumed:
+                view.recall((entry.at, entry.event) for entry in history.events(hunt_id))
+            with closing(session(log, setup, held, resumed)) as events:
+                for at, event in events:
+                    view.show(event, at)
+                    verdict = event.verdict if isinstance(event, HuntEnded) else verdict
+        except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or the reader of our output has ended
+            view.close()
+            raise Interrupted(f"Interrupted. What was measured is kept; go on with: {again}") from None
+        except (PerfBisectError, OSError) as trouble:
+            failure = in_words(trouble)
+            with suppress(PerfBisectError):  # of the history itself
+                history.fail(hunt_id, str(failure), time.time())
+            own = "\nIts commands are kept, too: with others, begin a new hunt." if setup.settings.quick else ""
+            failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: {again}{own}".strip()
+            raise failure from failure.__cause__
+    assert verdict is not None, "a hunt ends with a verdict"
+    return verdict
+
+
+def session(log: SavedLog, setup: HuntSetup, held: Mapping[str, Lease], resumed: bool) -> Generator[TimedEvent]:
+    """The events of one session of a hunt, beginning with its warnings."""
+    settings = setup.settings
+    hosts = settings.hosts if len(setup.sites) > 1 else ()
+    problem = SearchProblem(
+        setup.span.graph, setup.span.candidates, settings.policy, settings.metric, hosts, settings.prior
+    )
+    started = setup.started(log.hunt, resumed)
+    before = [entry.event for entry in log.history.events(log.hunt) if isinstance(entry.event, HuntStarted)]
+    labs = HuntLabs(setup, log, before, held)
+    for warning in (*setup.warnings, *changes_since(before, setup)):
+        yield log.append(warning)
+    # Once bad is built the merge base was shown to stand in for good; what it is measured since is not to undo that.
+    bad_is_known = any(event.facts.commit == problem.commits[-1] for _, event in log.entries)
+    if not (
+        setup.span.good_is_ancestor
+        or bad_is_known
+        or (yield from stands_in(problem, started, settings, log, labs.workers))
+    ):
+        return
+    failed = () if resumed or settings.retry_failed else failures_before(log.history, settings, log.began)
+    yield from hunt(problem, started, log, labs.workers, failed)
+
+
+def changes_since(before: Sequence[HuntStarted], setup: HuntSetup) -> tuple[Warned, ...]:
+    """Warnings about hosts that are not as they were when they last took part."""
+    last = {facts.name: facts for event in before for facts in event.hosts}
+    return tuple(
+        warning
+        for site in setup.sites
+        if site.facts.name in last
+        for warning in changed(site.host.name, last[site.facts.name], site.facts)
+    )

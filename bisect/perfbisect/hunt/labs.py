@@ -1,0 +1,78 @@
+"""The labs of a session of a hunt: one for each host, with what earlier sessions have left there."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+
+from perfbisect.core.domain.events import BuildFinished, HuntStarted, LabEvent, RunFinished, Warned
+from perfbisect.errors import Cancelled
+from perfbisect.host.events import ConnectionEvent, ConnectionState
+from perfbisect.host.fair_lock import FairLock
+from perfbisect.host.lock import Lease
+from perfbisect.host.stoppable import StoppableHost
+from perfbisect.hunt.loop import Workers
+from perfbisect.hunt.metric_check import MetricLab
+from perfbisect.hunt.search import SavedLog
+from perfbisect.hunt.setup import HuntSetup, PreparedHost
+from perfbisect.hunt.workers import InlineWorkers, Listener, Member, ThreadWorkers
+from perfbisect.lab.guarded_lab import GuardedLab
+from perfbisect.lab.host_lab import Earlier
+from perfbisect.lab.protocol import Lab
+
+
+class HuntLabs:
+    """Makes the labs of one session; ``before`` are the beginnings of earlier ones."""
+
+    def __init__(
+        self, setup: HuntSetup, log: SavedLog, before: Sequence[HuntStarted], held: Mapping[str, Lease]
+    ) -> None:
+        self._setup, self._held = setup, held
+        self._builds: dict[str, dict[str, str]] = defaultdict(dict)  # host → commit → key of its build
+        self._data: dict[str, dict[str, str]] = defaultdict(dict)  # host → commit → key of its data
+        for _, event in log.entries:
+            host = event.host or setup.settings.host
+            if isinstance(event, BuildFinished):
+                self._builds[host][event.facts.commit] = event.facts.key
+            elif isinstance(event, RunFinished):
+                self._data[host][event.facts.commit] = event.facts.dataset
+        self._first = {facts.name: facts for event in reversed(before) for facts in event.hosts}
+        self._locks: dict[str, FairLock] = defaultdict(FairLock)  # of each host: one thing at a time
+
+    def workers(self, commits: tuple[str, ...]) -> Workers[LabEvent]:
+        """The hosts of the hunt, for measurements of these commits."""
+        sites = self._setup.sites
+        if len(sites) == 1:
+            return InlineWorkers(sites[0].host.name, self._lab(sites[0], commits))
+        return ThreadWorkers(*(self._member(site, commits) for site in sites))
+
+    def _member(self, site: PreparedHost, commits: tuple[str, ...]) -> Member:
+        stop = threading.Event()
+        build_host = StoppableHost(site.build_host, stop) if site.build_host else None
+        lab = self._lab(replace(site, host=StoppableHost(site.host, stop), build_host=build_host), commits)
+        return Member(site.host.name, lab, stop, partial(connection_events, site))
+
+    def _lab(self, site: PreparedHost, commits: tuple[str, ...]) -> Lab:
+        name = site.host.name
+        first = self._first.get(name, site.facts)
+        earlier = Earlier(self._builds[name], self._data[name], first.memory_mib, first.cores)
+        lab = self._setup.lab(self._setup.candidates(commits), earlier, site, self._setup.workload, self._locks)
+        return MetricLab(GuardedLab(lab, site.host, self._held[name], site.facts), self._setup.settings.metric)
+
+
+@contextmanager
+def connection_events(site: PreparedHost, listener: Listener) -> Iterator[None]:
+    """Forward connection events (retrying, restored) of a host to ``listener`` as warnings."""
+
+    def forward(event: ConnectionEvent) -> None:
+        if event.state is not ConnectionState.LOST:  # that is raised as an error
+            with suppress(Cancelled):
+                listener(Warned(event.text))
+
+    with ExitStack() as subscriptions:
+        for host in (site.host, site.build_host):
+            if host:
+                subscriptions.callback(host.subscribe(forward))
+        yield

@@ -1,0 +1,132 @@
+"""A hunt through the loop: the search is its planner, the history its log."""
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    CandidateSkipped,
+    Decided,
+    Event,
+    HuntEnded,
+    HuntStarted,
+    LabEvent,
+    RunFinished,
+)
+from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.observations import Observation, Reading
+from perfbisect.core.domain.orders import Decision, Measure, Verdict
+from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
+from perfbisect.core.inference.from_log import Logged, observations
+from perfbisect.core.search.decide import decide
+from perfbisect.hunt.loop import Search, Workers, run
+from perfbisect.store.history import History
+
+TimedEvent = tuple[float, Event]  # seconds since the epoch, what happened
+WorkersFor = Callable[[tuple[str, ...]], Workers[LabEvent]]  # commits of a graph's nodes → who measures them
+
+
+@dataclass(frozen=True, slots=True)
+class SearchProblem:
+    """One question put to the search: a graph, the commit of each node, and the rules."""
+
+    graph: Graph
+    commits: tuple[str, ...]
+    policy: Policy
+    metric: str
+    hosts: tuple[str, ...] = ()  # their names, where there are several
+    prior: PriorKnowledge = NOTHING_KNOWN
+
+    def observations(self, entries: Sequence[tuple[float, Logged]], began: float) -> list[Observation]:
+        """The observations in a log that began at ``began`` (seconds since the epoch)."""
+        node = {commit: index for index, commit in enumerate(self.commits)}
+        return observations(entries, node, self.metric, began, self.hosts)
+
+
+class SavedLog:
+    """The log of one hunt: what earlier sessions left in the history, and everything since."""
+
+    def __init__(self, history: History, hunt: int) -> None:
+        self.history = history
+        self.hunt = hunt
+        self.began = history.began(hunt)
+        self.entries: list[tuple[float, Logged]] = list(history.log(hunt))
+
+    def append(self, event: Event) -> TimedEvent:
+        """Make ``event`` durable, then return it with its time."""
+        at = time.time()
+        self.history.append(self.hunt, event, at)
+        if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
+            self.entries.append((at, event))
+        return at, event
+
+
+def pursue(problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]) -> Generator[TimedEvent, None, Verdict]:
+    """Search until there is a verdict; the last event is the Decided that carries it."""
+    planner = Search(problem.graph, problem.policy, problem.prior, lambda: problem.observations(log.entries, log.began))
+    event: Event | None = None
+    with closing(run(planner, log, workers)) as events:
+        for at, event in events:
+            yield at, event
+    assert isinstance(event, Decided)
+    assert not isinstance(event.decision.order, Measure), "the search ends only with a verdict"
+    return event.decision.order
+
+
+def hunt(
+    problem: SearchProblem,
+    started: HuntStarted,
+    log: SavedLog,
+    workers_for: WorkersFor,
+    failed: Sequence[SkipFacts] = (),
+) -> Iterator[TimedEvent]:
+    """The hunt itself, from ``started`` to HuntEnded.
+
+    ``failed`` are builds that failed in earlier hunts; they are not tried again, except at the ends.
+    """
+    yield log.append(started)
+    inner = {commit: node for node, commit in enumerate(problem.commits) if 0 < node < len(problem.commits) - 1}
+    for facts in failed:
+        if facts.commit in inner:
+            remembered = replace(facts, reason=f"{facts.reason} (in an earlier hunt)", seconds=0.0)
+            yield log.append(CandidateSkipped(inner[facts.commit], remembered))
+    verdict = yield from pursue(problem, log, workers_for(problem.commits))
+    yield log.append(HuntEnded(verdict))
+
+
+def compare_merge_base(
+    problem: SearchProblem, started: HuntStarted, good: str, log: SavedLog, workers_for: WorkersFor
+) -> Generator[TimedEvent, None, Verdict]:
+    """Where good is not an ancestor of bad, compare it with the merge base, which is to stand in for it.
+
+    Returns the verdict on a change in either direction from the merge base to good. The budgets of the hunt apply.
+    """
+    between = replace(
+        problem,
+        graph=Graph.line(1),
+        commits=(problem.commits[0], good),
+        policy=replace(problem.policy, direction=Direction.ANY, all_steps=False),
+    )
+    yield log.append(replace(started, candidates=between.commits, commits=1, merges=0, branch_points=0))
+    return (yield from pursue(between, log, workers_for(between.commits)))
+
+
+def replay(problem: SearchProblem, events: Sequence[TimedEvent], began: float) -> Iterator[tuple[int, Decision]]:
+    """What the search would have decided at each decision of a log, under the rules of ``problem``.
+
+    Yields (runs of the range made so far, decision) and ends with the first verdict. No host is touched.
+    """
+    entries: list[tuple[float, Logged]] = []
+    for at, event in events:
+        if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
+            entries.append((at, event))
+        if isinstance(event, Decided):
+            seen = problem.observations(entries, began)
+            decision = decide(problem.graph, seen, problem.policy, problem.prior, event.fleet)
+            yield sum(isinstance(each, Reading) for each in seen), decision
+            if not isinstance(decision.order, Measure):
+                return
