@@ -27,7 +27,7 @@ PATIENCE = 120  # seconds for git
 GRAPHS: dict[str, Callable[[], Graph]] = {
     "line, 100,000 commits": lambda: Graph.line(100_000),
     "100,000 commits, 14,000 merges": lambda: merging(100_000, seed=1, branching=0.2, length=3.0),
-    # Merges are about one commit in thirteen there, of branches that left long ago.
+    # About one commit in thirteen is a merge, of a branch that left long ago.
     "1,300,000 commits, kernel shape": lambda: merging(
         1_300_000, seed=1, branching=0.5, length=12.0, back=400, returning=0.01
     ),
@@ -35,14 +35,14 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
 
 
 def main() -> None:
-    """One process for each graph, so that the memory told is its own."""
+    """One process for each graph, so that the memory is that of one graph."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--graph", choices=GRAPHS, help="only this one, in this process")
     parser.add_argument("--orders", type=int, default=12, help="decisions timed (default: 12)")
     parser.add_argument("--no-git", action="store_true", help="leave git out")
-    asked = parser.parse_args()
-    if asked.graph:
-        print(measure(asked.graph, asked.orders, with_git=not asked.no_git))
+    args = parser.parse_args()
+    if args.graph:
+        print(measure(args.graph, args.orders, with_git=not args.no_git))
         return
     print("| graph | merges | first order | next orders, median | most | memory | git rev-list --bisect |")
     print("|---|---|---|---|---|---|---|", flush=True)
@@ -84,7 +84,7 @@ def decisions(graph: Graph, orders: int) -> Iterator[float]:
 
 
 def peak() -> float:
-    """Memory of this process at its highest, in MB."""
+    """Peak memory of this process, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -108,7 +108,7 @@ def git_bisect(graph: Graph) -> str:
 
 
 def stream(graph: Graph) -> Iterator[bytes]:
-    """The graph in fast-import's language: empty commits, "good" the first and "bad" the last."""
+    """The graph as input of git fast-import: empty commits, "good" the first and "bad" the last."""
     yield b"commit refs/heads/good\nmark :1\ncommitter A <a@example.org> 1000000000 +0000\ndata 0\n"
     for v in range(1, graph.size):
         yield b"commit refs/heads/bad\nmark :%d\ncommitter A <a@example.org> %d +0000\ndata 0\n" % (

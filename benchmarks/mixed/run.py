@@ -21,18 +21,18 @@ from perfbisect.simulate.judge import Account, Judgement, account, judge, suspec
 from perfbisect.simulate.tally import Chance
 
 CHUNK = 10  # hunts that a process plays in a row
-TOLD = 30.0  # seconds between two words on how far it is
+EVERY = 30.0  # seconds between two lines of progress
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of one hunt."""
+    """The result of one hunt."""
 
     features: tuple[str, ...]
     judgement: Judgement
     named: tuple[float, ...]  # the stated probabilities of all that were named
-    together: float | None  # the probability of the set that an undecided hunt ends with
-    held: bool  # whether that set holds a culprit
+    together: float | None  # the stated probability of the set of an inconclusive hunt
+    held: bool  # whether that set contains a culprit
     steps: Account
     builds: int
     runs: int
@@ -92,8 +92,8 @@ def row(name: str, hunts: Sequence[Played], *, every_change: bool) -> str:
         sets = [played for played in hunts if played.together is not None]
         silent = [played for played in hunts if not played.named and played not in sets]
         wrong = sum(played.judgement is Judgement.WRONG for played in silent)
-        told = [mean(played.held for played in sets), mean(played.together or 0.0 for played in sets)]
-        rest = [f"{len(sets)}", *(f"{value:.3f}" for value in told), f"{wrong}"]
+        shares = [mean(played.held for played in sets), mean(played.together or 0.0 for played in sets)]
+        rest = [f"{len(sets)}", *(f"{value:.3f}" for value in shares), f"{wrong}"]
     cells = [name, f"{len(hunts)}", f"{len(stated)}", f"{right.middle:.3f}", f"{right.low:.3f} to {right.high:.3f}"]
     cells += [f"{mean(stated):.3f}", *rest]
     cells += [f"{mean(played.builds for played in hunts):.1f}", f"{mean(played.runs for played in hunts):.0f}"]
@@ -107,13 +107,13 @@ def mean(values: Iterable[float]) -> float:
 
 
 def watched(hunts: Iterable[Played], total: int) -> Iterator[Played]:
-    """The same, with a word now and then on how far it is."""
-    began = told = time.monotonic()
+    """The same hunts, with lines of progress."""
+    began = last = time.monotonic()
     for number, played in enumerate(hunts, 1):
         yield played
-        if time.monotonic() - told > TOLD:
-            told = time.monotonic()
-            left = (told - began) / number * (total - number) / 60
+        if time.monotonic() - last > EVERY:
+            last = time.monotonic()
+            left = (last - began) / number * (total - number) / 60
             print(f"{number} of {total} hunts, about {left:.0f} minutes left", file=sys.stderr, flush=True)
 
 
@@ -123,11 +123,11 @@ def main() -> None:
     parser.add_argument("--hunts", type=int, default=1000, help="how many, the first seeds first (default: 1000)")
     parser.add_argument("--all", action="store_true", help="hunts for every change, in ranges of up to 60 commits")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
-    asked = parser.parse_args()
-    with ProcessPoolExecutor(asked.jobs) as pool:
-        outcomes = pool.map(partial(play, every_change=asked.all), range(asked.hunts), chunksize=CHUNK)
-        hunts = list(watched(outcomes, asked.hunts))
-    print("\n".join(rows(hunts, every_change=asked.all)))
+    args = parser.parse_args()
+    with ProcessPoolExecutor(args.jobs) as pool:
+        outcomes = pool.map(partial(play, every_change=args.all), range(args.hunts), chunksize=CHUNK)
+        hunts = list(watched(outcomes, args.hunts))
+    print("\n".join(rows(hunts, every_change=args.all)))
 
 
 if __name__ == "__main__":

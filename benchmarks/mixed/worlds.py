@@ -11,7 +11,7 @@ from perfbisect.simulate.habits import Habits
 from perfbisect.simulate.scenario import Scenario
 
 SIZES = (3, 6, 12, 25, 60, 150, 400)
-FEW = 60  # commits beyond which nobody hunts every change here: these hunts are long
+FEW = 60  # most commits of hunts for every change, as these are long
 GRAPHS: dict[str, Callable[[int, int], Graph]] = {
     "line": lambda commits, _: Graph.line(commits),
     "merges": lambda commits, seed: merging(commits, seed),
@@ -30,7 +30,7 @@ CHANGES = ("one",) * 6 + (
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """One kind of world, and what is special about it in words."""
+    """A random scenario and policy, and what is special about them in words."""
 
     scenario: Scenario
     policy: Policy
@@ -39,7 +39,7 @@ class Drawn:
 
 
 def draw(seed: int, *, every_change: bool) -> Drawn:
-    """The world of this seed; what a word of ``features`` stands for is in the line that adds it."""
+    """The scenario of this seed; the meaning of each of ``features`` is in the line that adds it."""
     rng = Random(seed)
     size = rng.choice([size for size in SIZES if size <= FEW or not every_change])
     shape, changes = rng.choice(list(GRAPHS)), rng.choice(CHANGES)

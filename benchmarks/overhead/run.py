@@ -1,4 +1,4 @@
-"""What perfbisect itself takes of a hunt: the time between the end of one action and the start of the next.
+"""The time that perfbisect itself takes of a hunt: between the end of one action and the start of the next.
 
 python benchmarks/overhead/run.py                              a demo hunt on this machine
 python benchmarks/overhead/run.py --hosts FILE --host NAME     the same on a host of that hosts.toml
@@ -19,46 +19,46 @@ STARTS = ("BuildStarted", "RunStarted")
 
 
 def gaps(events: Iterable[Mapping[str, object]]) -> list[tuple[str, float]]:
-    """(kind, seconds) of every step from the end of an action to the start of the next on its host.
+    """(step, seconds) of every step from the end of an action to the start of the next on its host.
 
-    The kinds: what came before and after, and whether the search was asked in between.
+    The name of a step says what came before and after, and whether the search decided in between.
     """
-    found, last, asked = [], {}, {}
+    found, last, decided = [], {}, {}
     for event in events:
         name, at, host = str(event["event"]), float(str(event["at"])), str(event.get("host", ""))
         if name == "Decided":
-            asked = dict.fromkeys(last, True)
+            decided = dict.fromkeys(last, True)
         elif name in STARTS and host in last:
             before, since = last.pop(host)
             step = f"{before} to {'build' if name == 'BuildStarted' else 'run'}"
-            found.append((f"{step}{', decided' if asked.get(host) else ''}", at - since))
+            found.append((f"{step}{', decided' if decided.get(host) else ''}", at - since))
         elif name in ENDS:
             last[host] = ("run" if name == "RunFinished" else "build", at)
-            asked[host] = False
+            decided[host] = False
     return found
 
 
 def table(events: Sequence[Mapping[str, object]]) -> str:
-    """The gaps by kind, and their share of the time from the first action to the last."""
+    """The gaps by step, and their share of the time from the first action to the last."""
     steps = gaps(events)
     times = [float(str(event["at"])) for event in events if event["event"] in (*STARTS, *ENDS)]
     wall = times[-1] - times[0]
     lines = ["| from … to | number | median, s | largest, s |", "|---|--:|--:|--:|"]
-    for kind in sorted({kind for kind, _ in steps}):
-        seconds = [gap for each, gap in steps if each == kind]
-        lines.append(f"| {kind} | {len(seconds)} | {median(seconds):.3f} | {max(seconds):.3f} |")
+    for step in sorted({step for step, _ in steps}):
+        seconds = [gap for each, gap in steps if each == step]
+        lines.append(f"| {step} | {len(seconds)} | {median(seconds):.3f} | {max(seconds):.3f} |")
     total = sum(gap for _, gap in steps)
     lines.append(f"\n{total:.1f} s of {wall:.1f} s, {100 * total / wall:.1f} % of the wall time.")
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Hunt, listen, and print the table."""
+    """Run a hunt, read its events, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", default="3")
     parser.add_argument("--host", default="local")
     parser.add_argument("--hosts", help="hosts.toml to use")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,
@@ -67,10 +67,10 @@ def main() -> None:
             "demo",
             "--json",
             "--seed",
-            asked.seed,
+            args.seed,
         ]
         command += ["--folder", str(Path(folder) / "demo"), "--history", str(Path(folder) / "history.db")]
-        command += ["--host", asked.host, *(["--hosts", asked.hosts] if asked.hosts else [])]
+        command += ["--host", args.host, *(["--hosts", args.hosts] if args.hosts else [])]
         hunt = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if hunt.returncode:
         sys.exit(f"the hunt ended with status {hunt.returncode}")

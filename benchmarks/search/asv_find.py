@@ -1,4 +1,4 @@
-"""The rule of `asv find`: halve the range, go to the half with the greater slow-down, name what is left.
+"""The rule of `asv find`: halve the range, go to the half with the greater slow-down, name the commit that is left.
 
 It times both ends and the middle, each once (with so many repeats), and never asks whether a difference is real.
 Differences are of times, relative to the sum of the three; an improvement counts as none. What cannot be measured is

@@ -1,4 +1,4 @@
-"""The rule of git_bayesect: each run passes or fails, and Bayes' rule tells which commit changed how often it fails.
+"""The rule of git_bayesect: each run passes or fails, and Bayes' rule finds the commit that changed how often it fails.
 
 Fails are more frequent from some commit on; both frequencies are unknown, with beta priors (most runs of slow commits
 fail, few of fast ones), and are integrated out. Next is the commit whose run is expected to leave the least entropy;
@@ -49,7 +49,9 @@ def _search(world: World, policy: Policy) -> Verdict:
             probabilities = tuple(float(posterior[i]) for i in chosen)
             return Inconclusive(tuple(line[i] for i in chosen), probabilities, UNKNOWN, Reason.RUNS_SPENT)
         left = _entropy_left(posterior, slow, fast)
-        left[prior == 0] = np.inf  # they cannot be run; the published rule also holds that none of them is the culprit
+        left[prior == 0] = (
+            np.inf
+        )  # they cannot be run; the published rule also assumes that none of them is the culprit
         tested = int(left.argmin())
         value = world.run(line[tested])
         if value is None:

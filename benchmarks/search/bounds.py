@@ -1,4 +1,4 @@
-"""What no rule can beat: bits that must be learnt, at the price of bits.
+"""A lower bound of the cost of any rule: the bits that must be learnt, at the price of a bit.
 
 To name one of N commits wrongly in at most a share d of the hunts, log2 N - h(d) - d log2(N - 1) bits are needed
 (Fano). A build reveals at most the one bit "is it slow"; a run reveals at most the capacity of a channel with two
@@ -14,19 +14,19 @@ ERROR = 0.05
 
 
 def entropy(p: float) -> float:
-    """Of a binary label, in bits."""
+    """Entropy of a binary label, in bits."""
     return -sum(q * math.log2(q) for q in (p, 1 - p) if q > 0)
 
 
 def bits(commits: int, error: float = ERROR) -> float:
-    """What must be learnt."""
+    """The bits that must be learnt."""
     if commits < 2:
         return 0.0
     return max(0.0, math.log2(commits) - entropy(error) - error * math.log2(commits - 1))
 
 
 def capacity(separation: float) -> float:
-    """Bits that one reading tells of a label, when slow and fast lie ``separation`` standard deviations apart.
+    """Bits of information on a label in one reading, when slow and fast lie ``separation`` standard deviations apart.
 
     With equal odds, 1 - E log2(1 + exp(-2ax)) for x normal around a = separation / 2.
     """

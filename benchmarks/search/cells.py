@@ -26,7 +26,7 @@ class Cell:
     scenario: Scenario
     build: float  # cost of a build in runs
     hosts: int = 1
-    policy: Policy = USUAL  # what the user asks for, but for the cost of a build
+    policy: Policy = USUAL  # without the cost of a build
 
     @property
     def separation(self) -> float:
@@ -35,12 +35,12 @@ class Cell:
 
     @property
     def urgent(self) -> bool:
-        """Whether goals speak of it most: worlds, and the lines of 1,000 commits of the grid."""
+        """Whether it counts for most goals: worlds, and the lines of 1,000 commits of the grid."""
         return self.name.startswith(("world/", "grid/1000/"))
 
     @property
     def core(self) -> bool:
-        """Whether the drop is more than hardly visible."""
+        """Whether the drop is clearly visible."""
         return self.scenario.effect > 0.05 or self.scenario.habits.noise < 0.03
 
 
@@ -61,13 +61,13 @@ def grid() -> Iterator[Cell]:
     for (name, graph), effect, noise, build, drift, steps in product(
         graphs.items(), EFFECTS, NOISES, (1.0, 10.0), (0.0, 0.02), ("one", "smaller")
     ):
-        weather = f"{'drift' if drift else 'steady'},{'steps' if steps == 'smaller' else 'plain'}"
+        conditions = f"{'drift' if drift else 'steady'},{'steps' if steps == 'smaller' else 'plain'}"
         scenario = Scenario(graph, effect, steps, habits=habits(noise, build, drift=drift))
-        yield Cell(f"grid/{name}/{effect:.0%}@{noise:.0%}/B={build:g}/{weather}", "grid", scenario, build)
+        yield Cell(f"grid/{name}/{effect:.0%}@{noise:.0%}/B={build:g}/{conditions}", "grid", scenario, build)
 
 
 def worlds() -> Iterator[Cell]:
-    """A drop of 5 % in a line of 1,000 commits, noise of 1 %, builds of 10 runs; and one thing that is different."""
+    """A drop of 5 % in a line of 1,000 commits, noise of 1 %, builds of 10 runs; and one difference."""
 
     def cell(name: str, *, graph: Graph | None = None, effect: float = 0.05, build: float = 10.0, hosts: int = 1,
              host: dict[str, object] | None = None, policy: Policy = USUAL, **more: object) -> Cell:  # fmt: skip
@@ -140,5 +140,5 @@ def worlds() -> Iterator[Cell]:
 
 
 def all_cells() -> list[Cell]:
-    """Every one, the urgent first."""
+    """All cells, the most important first."""
     return sorted([*worlds(), *grid()], key=lambda cell: not cell.urgent)

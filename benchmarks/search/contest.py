@@ -1,4 +1,4 @@
-"""Who takes part, and one hunt of one of them in one cell."""
+"""The rules that are compared, and one hunt by one of them in one cell."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from perfbisect.simulate.git_bisect import git_bisect
 from perfbisect.simulate.rules import Rule, attempt, ours
 from perfbisect.simulate.tally import Trial
 
-ORACLE = (1, 2, 3, 5, 8, 12, 20, 30, 50, 75, 100)  # repeats of git bisect among which the best is picked afterwards
+ORACLE = (1, 2, 3, 5, 8, 12, 20, 30, 50, 75, 100)  # repeats of git bisect, of which the best is chosen afterwards
 BEST = "git bisect, best R"
 OURS, KNOWN = "ours", "ours, noise known"
 RULES: Mapping[str, Rule] = {
@@ -42,12 +42,12 @@ def is_ours(name: str) -> bool:
 
 
 def takes_part(cell: Cell, name: str) -> bool:
-    """Whether a rule plays a cell: the host's noise is known beforehand only where a goal speaks of that."""
+    """Whether a rule plays a cell: the noise is known beforehand only where a goal needs that."""
     return name != KNOWN or (cell.group == "grid" and 1.5 <= cell.separation < 3.5)
 
 
 def play(cell: Cell, name: str, seed: int) -> Trial:
-    """One hunt. Only we use several hosts."""
+    """One hunt. Only `bisect run` uses several hosts."""
     habits = cell.scenario.habits
     prior = PriorKnowledge(cell.build, habits.noise if name == KNOWN else None)
     rule = partial(ours, hosts=cell.hosts, prior=prior) if is_ours(name) else RULES[name]
@@ -56,7 +56,7 @@ def play(cell: Cell, name: str, seed: int) -> Trial:
 
 @cache
 def version(name: str) -> str:
-    """A fingerprint of the code that this rule's results depend on; taken once, since files may be edited meanwhile."""
+    """A fingerprint of the code that this rule's results depend on; computed once, as files may be edited meanwhile."""
     package, here = Path(perfbisect.__file__).parent, Path(__file__).parent
     files = [*sorted((package / "simulate").glob("*.py")), here / "cells.py", here / "credit.py"]
     if is_ours(name):

@@ -12,7 +12,7 @@ from perfbisect.simulate.world import World
 
 
 def along_the_trunk(rule: Rule) -> Rule:
-    """``rule``, with the merge as good an answer as the commit on the side branch."""
+    """``rule``, where naming the merge is as right as naming the commit on the side branch."""
 
     def credited(world: World, policy: Policy) -> Verdict:
         line, reach = trunk(world.graph), reach_of(world.graph)

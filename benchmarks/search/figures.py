@@ -1,4 +1,4 @@
-"""Figures over many hunts: means, shares with their intervals, and stated probabilities against what came true."""
+"""Figures over many hunts: means, shares with intervals, and the calibration of stated probabilities."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,29 +12,29 @@ Bin = tuple[str, int, float, Chance]  # its name, hunts, mean stated, how often 
 
 
 def mean(values: Iterable[float]) -> float:
-    """NaN of nothing."""
+    """Arithmetic mean; NaN without values."""
     known = list(values)
     return sum(known) / len(known) if known else math.nan
 
 
 def geometric(values: Iterable[float]) -> float:
-    """Geometric mean; NaN of nothing."""
+    """Geometric mean; NaN without values."""
     return math.exp(mean(math.log(v) for v in values))
 
 
 def how_often(trials: Sequence[Trial], what: Callable[[Trial], bool]) -> Chance:
-    """The share of ``trials`` of which ``what`` holds, with its 95 % interval."""
+    """The share of ``trials`` for which ``what`` is true, with its 95 % interval."""
     return Chance.of(sum(what(t) for t in trials), len(trials))
 
 
 def is_right(trial: Trial) -> bool:
-    """Whether the verdict was."""
+    """Whether the verdict was right."""
     return trial.judgement is Judgement.RIGHT
 
 
-def bins(told: Iterable[tuple[float | None, bool]]) -> Iterator[Bin]:
-    """Pairs of a stated probability and whether it came true, bin by bin; where nothing was stated nothing counts."""
-    known = [(p, true) for p, true in told if p is not None]
+def bins(stated: Iterable[tuple[float | None, bool]]) -> Iterator[Bin]:
+    """Pairs of a stated probability and whether it came true, by bin; without those where none was stated."""
+    known = [(p, true) for p, true in stated if p is not None]
     for low, high in pairwise(BINS):
         inside = [(p, true) for p, true in known if low <= p < high or p >= high == 1]
         if inside:
@@ -43,10 +43,10 @@ def bins(told: Iterable[tuple[float | None, bool]]) -> Iterator[Bin]:
 
 
 def of_favourites(trials: Iterable[Trial]) -> Iterator[Bin]:
-    """The candidate most suspected at the end."""
+    """The most probable candidate at the end."""
     return bins((t.stated, t.favoured) for t in trials)
 
 
 def of_sets(trials: Iterable[Trial]) -> Iterator[Bin]:
-    """The set of suspects that an undecided hunt ends with."""
+    """The set of an inconclusive hunt."""
     return bins((t.together, t.held) for t in trials)

@@ -1,4 +1,4 @@
-"""What we have set ourselves, and where we are: pooled over the cells that a goal speaks of."""
+"""The goals and the results, pooled over the cells of each goal."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -13,11 +13,11 @@ from results import Played
 
 from perfbisect.simulate.tally import Trial
 
-FEW = 20  # accusations below which a cell of its own says little
-PEERS = {  # how much cheaper than each, where builds cost 1 run and where they cost 10
+FEW = 20  # names below which the share of a single cell means little
+PEERS = {  # how much cheaper than each, if a build costs 1 run, and 10
     "git_bayesect": (1.4, 1.5), "Pinpoint": (6.2, 3.1), "asv find R=10": (3.5, 1.6), "SPRT": (2.6, 1.3), BEST: (1.4, 1.4),
 }  # fmt: skip
-DEARER = 1.2  # than anybody who is right as well
+DEARER = 1.2  # than any rule that is right as often
 Row = tuple[str, str, str, str]
 Hunts = list[tuple[Cell, Trial]]
 
@@ -29,7 +29,7 @@ def bound(cell: Cell) -> float:
 
 
 def goals(cells: Mapping[str, Cell], played: Played) -> Iterator[Row]:
-    """Goal, what was asked, what was seen, and in how many hunts."""
+    """Goal, wanted value, result, and number of hunts."""
     mine = hunts(cells, played, OURS)
     if not mine:
         return
@@ -61,7 +61,7 @@ def _accuracy(mine: Hunts) -> Iterator[Row]:
 
 
 def _class(cell: Cell) -> str:
-    """Each world, and the four kinds of weather of the grid."""
+    """Each world, and the four conditions of the grid."""
     return cell.name if cell.group == "world" else f"grid/…/{cell.name.rpartition('/')[2]}"
 
 
@@ -73,16 +73,16 @@ def _calibration(mine: Hunts) -> Iterator[Row]:
 
 
 def has_culprit(cell: Cell) -> bool:
-    """Whether there is a commit to be found, or nothing at all: a slope has none, and none of its sets can hold it."""
+    """Whether a set can be right: not on a slope, which has no culprit."""
     return cell.scenario.changes != "slope"
 
 
 def _sets(mine: Hunts) -> Iterator[Row]:
     """Sets of suspects, in each world with a budget and everywhere."""
-    told = [(c, t) for c, t in mine if t.together is not None and has_culprit(c)]
+    stated = [(c, t) for c, t in mine if t.together is not None and has_culprit(c)]
     budgets = dict.fromkeys(c.name for c, _ in mine if c.name.startswith("world/budget"))
-    named = {name: [(c, t) for c, t in told if c.name == name] for name in budgets}
-    for name, some in [*named.items(), ("everywhere", told)]:
+    named = {name: [(c, t) for c, t in stated if c.name == name] for name in budgets}
+    for name, some in [*named.items(), ("everywhere", stated)]:
         if some:
             stated = mean(t.together or 0.0 for _, t in some)
             title = f"undecided, the culprit is among the suspects: {name.removeprefix('world/')}"
@@ -93,14 +93,14 @@ def _costs(mine: Hunts, known: Hunts) -> Iterator[Row]:
     """Against the bound; where noise matters, the goal is for hosts whose noise is known."""
     for low, high, limits, of_known in ((3.5, math.inf, (1.25, 1.6), False), (1.5, 3.5, (1.7, 2.7), True)):
         for build, limit in zip((10.0, 1.0), limits, strict=True):
-            for title, of, asked in (("", mine, not of_known), (", noise known", known if of_known else [], True)):
+            for title, of, wanted in (("", mine, not of_known), (", noise known", known if of_known else [], True)):
                 plain = [(c, t) for c, t in of if c.group == "grid" and low <= c.separation < high and c.build == build]
                 steady = [(c, t) for c, t in plain if c.name.endswith("steady,plain")]
-                for kind, some in (("", plain), (", one change on a steady host", steady)):
+                for what, some in (("", plain), (", one change on a steady host", steady)):
                     if some:
                         span = f"D/s ≥ {low:g}" if high == math.inf else f"D/s {low:g} to {high:g}"
-                        name = f"cost/LB, {span}, B = {build:g}{title}{kind}"
-                        yield name, f"≤ {limit:g}" if asked else "", f"{_over_bound(some):.2f}", str(len(some))
+                        name = f"cost/LB, {span}, B = {build:g}{title}{what}"
+                        yield name, f"≤ {limit:g}" if wanted else "", f"{_over_bound(some):.2f}", str(len(some))
 
 
 def _over_bound(of: Hunts) -> float:
@@ -129,11 +129,11 @@ def _nothing(mine: Hunts) -> Iterator[Row]:
 def _cheaper(cells: Mapping[str, Cell], played: Played) -> Iterator[Row]:
     """Cost over the core of the grid; geometric mean of the ratios of the means.
 
-    Where no number of repeats is right, the oracle's choice is arbitrary: there it is not compared with.
+    Cells where no number of repeats is right are left out, as the choice of the oracle is arbitrary there.
     """
     core = [cell for cell in cells.values() if cell.group == "grid" and cell.core]
-    for peer, asked in PEERS.items():
-        for build, wanted in zip((1.0, 10.0), asked, strict=True):
+    for peer, factors in PEERS.items():
+        for build, wanted in zip((1.0, 10.0), factors, strict=True):
             met = [m for cell in core if cell.build == build and (m := Meeting.of(cell, played, peer))]
             some = [m for m in met if peer != BEST or m.theirs >= GOAL]
             if some:
@@ -144,7 +144,7 @@ def _cheaper(cells: Mapping[str, Cell], played: Played) -> Iterator[Row]:
 
 
 def _never_dearer(cells: Mapping[str, Cell], played: Played) -> Iterator[Row]:
-    """Each rule where it is right in 95 % of the hunts; several hosts buy time with runs, and of one commit there is no search."""
+    """Each rule where it is right in 95 % of the hunts; without several hosts, and ranges of one commit."""
     rules = dict.fromkeys(rule for _, rule in played if not is_ours(rule))
     if BEST in rules:
         rules = {rule: None for rule in rules if not rule.startswith("git bisect R=")}

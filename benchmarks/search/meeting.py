@@ -10,16 +10,16 @@ from results import Played
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """We and a peer, over the seeds that both have played."""
+    """`bisect run` and another rule, over the seeds that both have played."""
 
     cell: Cell
-    ratio: float  # their mean cost by ours
+    ratio: float  # mean cost of the other rule, relative to ours
     ours: float  # share of right verdicts
     theirs: float
 
     @classmethod
     def of(cls, cell: Cell, played: Played, peer: str) -> "Meeting | None":
-        """None where they did not meet."""
+        """None without such seeds."""
         mine, other = played.get((cell.name, OURS), {}), played.get((cell.name, peer), {})
         seeds = sorted(mine.keys() & other.keys())
         if not seeds:

@@ -1,4 +1,4 @@
-"""git bisect with as many runs a commit as are best in each cell: what nobody can know beforehand."""
+"""git bisect with the number of runs per commit that is best in each cell, which cannot be known beforehand."""
 
 from collections.abc import Iterable, Mapping
 
@@ -25,7 +25,7 @@ def with_oracle(cells: Iterable[str], played: Played) -> Played:
 
 
 def _best(known: list[dict[int, Trial]]) -> dict[int, Trial]:
-    """Of the hunts with each number of repeats."""
+    """The hunts with each number of repeats."""
 
     def accuracy(by_seed: Mapping[int, Trial]) -> float:
         return how_often([*by_seed.values()], is_right).middle

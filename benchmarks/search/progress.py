@@ -1,4 +1,4 @@
-"""How far a benchmark is and how long it will take, told to whoever watches."""
+"""The progress of a benchmark, and the time that is left, on standard error."""
 
 import sys
 import time
@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 Task = tuple[str, str, list[int]]  # cell, rule, seeds
-EVERY = 60.0  # seconds between two lines where nobody watches
-WATCHED = 1.0
+EVERY = 60.0  # seconds between two lines in a log
+ON_TERMINAL = 1.0  # the same on a terminal, where a line replaces the one before
 
 
 class Progress:
-    """Counts tasks; the time left is guessed from the mean time of a hunt by each rule."""
+    """Counts tasks; estimates the time left from the mean time of a hunt by each rule."""
 
     def __init__(self, tasks: Sequence[Task], jobs: int) -> None:
         self._left = Counter[str]()  # hunts by rule
@@ -21,8 +21,8 @@ class Progress:
         self._total = self._left.total()
         self._played = Counter[str]()
         self._seconds = dict.fromkeys(self._left, 0.0)
-        self._watched = sys.stderr.isatty()
-        self._told = time.monotonic()
+        self._terminal = sys.stderr.isatty()
+        self._last = time.monotonic()
 
     def add(self, task: Task, seconds: float) -> None:
         """One task is done."""
@@ -30,25 +30,25 @@ class Progress:
         self._left[rule] -= len(seeds)
         self._played[rule] += len(seeds)
         self._seconds[rule] += seconds
-        if time.monotonic() - self._told > (WATCHED if self._watched else EVERY):
-            self._told = time.monotonic()
+        if time.monotonic() - self._last > (ON_TERMINAL if self._terminal else EVERY):
+            self._last = time.monotonic()
             line = f"{self._played.total()} of {self._total} hunts, about {self.minutes_left():.0f} minutes left"
             print(
-                f"\r\x1b[K{line}" if self._watched else line,
-                end="" if self._watched else "\n",
+                f"\r\x1b[K{line}" if self._terminal else line,
+                end="" if self._terminal else "\n",
                 file=sys.stderr,
                 flush=True,
             )
 
     def minutes_left(self) -> float:
-        """A rule that has not played yet is taken for an average one."""
+        """The estimate; a rule that has not played yet counts as an average one."""
         usual = sum(self._seconds.values()) / max(self._played.total(), 1)
         each = {rule: self._seconds[rule] / self._played[rule] if self._played[rule] else usual for rule in self._left}
         return sum(each[rule] * hunts for rule, hunts in self._left.items()) / self._jobs / 60
 
     def end(self) -> None:
-        """Say how it went: hunts by rule and what one took, and what is left."""
-        if self._watched and self._total:
+        """Print the hunts by rule, their mean time, and what is left."""
+        if self._terminal and self._total:
             print("\r\x1b[K", end="", file=sys.stderr)
         for rule, hunts in self._played.items():
             print(f"{rule}: {hunts} hunts, {self._seconds[rule] / hunts:.3f} s each", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Hunts that have been played, kept as lines of JSON so that an interrupted benchmark goes on where it was."""
+"""Hunts that have been played, kept as lines of JSON, so that an interrupted benchmark can be continued."""
 
 import json
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ def default_folder() -> Path:
 
 
 def load(folder: Path, rules: Iterable[str]) -> Played:
-    """What was played by the code as it is now; hunts of other versions do not count."""
+    """The hunts that were played by the present code; those of other versions do not count."""
     played: Played = {}
     for rule in rules:
         file = _file(folder, rule)

@@ -25,11 +25,11 @@ from table import write
 
 from perfbisect.simulate.tally import Trial
 
-CHUNK = 10  # hunts between two looks at the clock
+CHUNK = 10  # hunts between two checks of the time
 
 
 def arguments() -> argparse.Namespace:
-    """Of the command line."""
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hunts", type=int, default=50, help="in each cell by each rule (default: 50)")
     parser.add_argument("--peer-hunts", type=int, help="the same of the peers (default: as many)")
@@ -59,7 +59,7 @@ def chosen_rules(text: str) -> tuple[str, ...]:
 
 
 def missing(cells: list[str], rules: tuple[str, ...], hunts: dict[str, int], played: Played) -> Iterator[Task]:
-    """What is left to play of so many ``hunts`` for each rule.
+    """The tasks that are missing for so many ``hunts`` by each rule.
 
     A few hunts of every cell come before more of any, so that any stop leaves a fair table; and cells that goals speak
     of most come first with all of theirs.
@@ -83,7 +83,7 @@ def work(task: Task) -> tuple[Task, dict[int, Trial], float]:
 
 
 def outcomes(tasks: list[Task], jobs: int, end: float) -> Iterator[tuple[Task, dict[int, Trial], float]]:
-    """What comes of ``tasks`` until the time ``end`` (of the monotonic clock), in ``jobs`` processes."""
+    """The results of ``tasks`` until the time ``end`` (of the monotonic clock), in ``jobs`` processes."""
     waiting = itertools.takewhile(lambda _: time.monotonic() < end, tasks)
     if jobs == 1:
         yield from map(work, waiting)
@@ -96,36 +96,36 @@ def outcomes(tasks: list[Task], jobs: int, end: float) -> Iterator[tuple[Task, d
             yield from (future.result() for future in done)
 
 
-def command(asked: argparse.Namespace) -> str:
-    """What to type for the same table of what was played; where files lie is left out."""
-    words = ["--hunts", str(asked.hunts), "--cells", asked.cells, "--rules", asked.rules]
-    if asked.peer_hunts is not None:
-        words += ["--peer-hunts", str(asked.peer_hunts)]
-    return f"python benchmarks/search/run.py {shlex.join([*words, '--table', asked.table.name])}"
+def command(args: argparse.Namespace) -> str:
+    """The command for the same table, without the folders of files."""
+    words = ["--hunts", str(args.hunts), "--cells", args.cells, "--rules", args.rules]
+    if args.peer_hunts is not None:
+        words += ["--peer-hunts", str(args.peer_hunts)]
+    return f"python benchmarks/search/run.py {shlex.join([*words, '--table', args.table.name])}"
 
 
 def main() -> None:
     """Play what is missing, then write the table."""
-    asked = arguments()
-    rules = chosen_rules(asked.rules)
-    cells = [name for name in cell_of() if re.search(asked.cells, name)]
-    if asked.list:
+    args = arguments()
+    rules = chosen_rules(args.rules)
+    cells = [name for name in cell_of() if re.search(args.cells, name)]
+    if args.list:
         print("\n".join([*cells, "", *rules]))
         return
-    played = load(asked.results, rules)
-    peers = asked.hunts if asked.peer_hunts is None else asked.peer_hunts
-    tasks = list(missing(cells, rules, {rule: asked.hunts if is_ours(rule) else peers for rule in rules}, played))
-    progress = Progress(tasks, asked.jobs)
-    end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
+    played = load(args.results, rules)
+    peers = args.hunts if args.peer_hunts is None else args.peer_hunts
+    tasks = list(missing(cells, rules, {rule: args.hunts if is_ours(rule) else peers for rule in rules}, played))
+    progress = Progress(tasks, args.jobs)
+    end = time.monotonic() + 60 * args.minutes if args.minutes else float("inf")
     with suppress(KeyboardInterrupt):
-        for task, trials, seconds in outcomes(tasks, asked.jobs, end):
+        for task, trials, seconds in outcomes(tasks, args.jobs, end):
             cell, rule, _ = task
-            save(asked.results, cell, rule, trials)
+            save(args.results, cell, rule, trials)
             played.setdefault((cell, rule), {}).update(trials)
             progress.add(task, seconds)
     progress.end()
-    if asked.table:
-        write(asked.table, {name: cell_of()[name] for name in cells}, played, rules, command(asked))
+    if args.table:
+        write(args.table, {name: cell_of()[name] for name in cells}, played, rules, command(args))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from perfbisect.simulate.world import World
 
 ERROR = 0.05
 FIRST_PAIRS, MOST_PAIRS = 6, 24  # of the ends alone, before the search
-PLAIN = 3.0  # standard errors by which the ends must differ
-MOST_TRIPLES = 60  # then the likelier side is taken
+CLEAR = 3.0  # standard errors by which the ends must differ
+MOST_TRIPLES = 60  # after them the more probable side is taken
 
 
 def sprt(world: World, policy: Policy) -> Verdict:
@@ -51,7 +51,7 @@ def sprt(world: World, policy: Policy) -> Verdict:
 
 
 def _error(commits: int) -> float:
-    """Of one test."""
+    """The result of one test."""
     return ERROR / max(1, math.ceil(math.log2(commits)))
 
 
@@ -62,10 +62,10 @@ def _drop_and_noise(pairs: list[float]) -> tuple[float, float]:
 
 def _differ(pairs: list[float]) -> bool:
     drop, noise = _drop_and_noise(pairs)
-    return drop > PLAIN * noise * math.sqrt(2 / len(pairs))
+    return drop > CLEAR * noise * math.sqrt(2 / len(pairs))
 
 
 def _log_odds(above: list[float], drop: float, noise: float, most: float) -> float:
-    """Of fast against slow; each triple adds at most ``most``."""
+    """The log likelihood ratio of fast against slow; each triple adds at most ``most``."""
     weight = drop / (1.5 * noise**2)
     return sum(max(-most, min(most, weight * value)) for value in above)

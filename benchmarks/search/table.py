@@ -1,4 +1,4 @@
-"""The table of the benchmark, as Markdown for people and as JSON for programs."""
+"""The table of the benchmark, as Markdown and as JSON."""
 
 import datetime
 import json
@@ -24,14 +24,17 @@ def write(file: Path, cells: Mapping[str, Cell], played: Played, rules: Sequence
     mine = {key: trials for key, trials in with_oracle(cells, played).items() if key[0] in cells}
     tallies = {key: Tally.of(trials.values()) for key, trials in mine.items() if trials}
     if any(rule == BEST for _, rule in mine):
-        rules = [*(rule for rule in rules if rule in MAIN), BEST]  # the other repeats have served their purpose
+        rules = [
+            *(rule for rule in rules if rule in MAIN),
+            BEST,
+        ]  # the other numbers of repeats were only needed for the best one
     hunts = [tally.hunts for tally in tallies.values()]
     sections = [
         "# Simulated hunts: results\n",
         f"Written by `{command}` on {datetime.datetime.now(datetime.UTC).date()};",
         f"{min(hunts)} to {max(hunts)} hunts for each cell and rule. What the columns mean: [README](../README.md).\n",
         "## Goals\n",
-        *markdown(("goal", "asked", "seen", "hunts"), goals(cells, mine)),
+        *markdown(("goal", "wanted", "seen", "hunts"), goals(cells, mine)),
         "",
         *overview(cells, tallies, rules),
         *by_effect(cells, tallies, rules),
@@ -45,7 +48,7 @@ def write(file: Path, cells: Mapping[str, Cell], played: Played, rules: Sequence
 
 
 def findable(cells: Mapping[str, Cell], played: Played) -> Played:
-    """What was played where there is a culprit, or nothing at all."""
+    """The hunts in worlds with a culprit, or without any change."""
     return {key: trials for key, trials in played.items() if has_culprit(cells[key[0]])}
 
 
@@ -73,7 +76,7 @@ def overview(cells: Mapping[str, Cell], tallies: Tallies, rules: Sequence[str]) 
 
 
 def named_right(tallies: Iterable[Tally]) -> float:
-    """Over all hunts that named somebody."""
+    """The share of right names, over all hunts that named a commit."""
     named = right = 0.0
     for tally in tallies:
         count = tally.named.middle * tally.hunts
@@ -84,9 +87,11 @@ def named_right(tallies: Iterable[Tally]) -> float:
 
 def by_effect(cells: Mapping[str, Cell], tallies: Tallies, rules: Sequence[str]) -> Iterator[str]:
     """Cost over bound, and accuracy, by effect and noise."""
-    kinds = sorted({(c.scenario.effect, c.scenario.habits.noise, c.build) for c in cells.values() if c.group == "grid"})
+    conditions = sorted(
+        {(c.scenario.effect, c.scenario.habits.noise, c.build) for c in cells.values() if c.group == "grid"}
+    )
     rows = []
-    for effect, noise, build in reversed(kinds):
+    for effect, noise, build in reversed(conditions):
         names = [
             n for n, c in cells.items()
             if c.group == "grid" and (c.scenario.effect, c.scenario.habits.noise, c.build) == (effect, noise, build)
@@ -103,7 +108,7 @@ def by_effect(cells: Mapping[str, Cell], tallies: Tallies, rules: Sequence[str])
 
 
 def by_world(cells: Mapping[str, Cell], tallies: Tallies, rules: Sequence[str]) -> Iterator[str]:
-    """Each world of its own kind."""
+    """A row for each world."""
     rows = []
     for name, cell in cells.items():
         if cell.group == "world":
@@ -123,7 +128,7 @@ def in_world(tally: Tally) -> str:
 def calibration(
     title: str, of: Callable[[Iterable[Trial]], Iterator[Bin]], played: Played, rules: Sequence[str]
 ) -> Iterator[str]:
-    """How often a culprit is among those that are stated to hold it, by the stated probability."""
+    """How often a culprit is in the set that is stated to contain it, by the stated probability."""
     rows = []
     for rule in rules:
         trials = (t for (_, r), by_seed in played.items() if r == rule for t in by_seed.values())
@@ -137,7 +142,7 @@ def calibration(
 
 
 def as_row(cell: Cell, rule: str, tally: Tally) -> dict[str, object]:
-    """For programs."""
+    """The figures as JSON."""
     scenario = cell.scenario
     ratio = tally.cost.mean / bound(cell) if scenario.graph.size > 2 else None
     numbers = {
@@ -158,7 +163,7 @@ def share(value: float) -> str:
 
 
 def markdown(head: Sequence[str], rows: Rows) -> Iterator[str]:
-    """A table."""
+    """A Markdown table."""
     yield f"| {' | '.join(head)} |"
     yield f"|{'---|' * len(head)}"
     yield from (f"| {' | '.join(row)} |" for row in rows)
