@@ -25,6 +25,11 @@ from perfbisect.core.domain.orders import Found, Several
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.stored import read_settings
+from perfbisect.lab.build import store
+from perfbisect.lab.workload import fingerprint as method
+from perfbisect.recipes.inheritance import variant_of
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.requested import load_requested
 from perfbisect.store.codec import decode, encode
 from perfbisect.store.history import History
 
@@ -135,6 +140,16 @@ def test_the_log_of_each_hunt_is_read(released: Path) -> None:
         quick = history.settings(3).quick
         assert quick is not None
         assert (quick.run, quick.build, quick.rate) == ("./bench", ("grep -q yes builds",), "ops/s: ([0-9.]+)")
+
+
+def test_hashes_of_recipes_are_what_they_were(released: Path) -> None:
+    """Otherwise no hunt with these recipes could be resumed."""
+    with closing(History.open(released)) as history:
+        settings, [stored] = history.settings(1), history.query("select settings from hunts where id = 1").rows
+    builder, workload = load_requested(settings)
+    variant = variant_of(builder, settings.variant)
+    hashes = {"told": method.fingerprint(builder, workload, [HostEntry()]), "made": store.fingerprint(builder, variant)}
+    assert json.loads(stored[0]).items() >= hashes.items()
 
 
 def test_trials_are_read(released: Path) -> None:
