@@ -8,7 +8,7 @@ import pytest
 from perfbisect.core.domain.settings import Settings
 from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
-from perfbisect.hunt.resolve import settle
+from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.recipes.find import load_host
 
@@ -230,7 +230,7 @@ def test_a_suspicion_that_meets_no_commit_is_said(repo: Path) -> None:
         good="v1.0", bad="v1.2", repository=str(repo), builder="demo", workload="update-index", host="local",
         suspects={"storage/innodb/**": 4.0, "file.c": 2.0},
     )  # fmt: skip
-    said = [warning.text for warning in HuntSetup.set_up(settle(asked)).warnings if "suspect" in warning.text]
+    said = [warning.text for warning in HuntSetup.set_up(resolve_settings(asked)).warnings if "suspect" in warning.text]
     assert said == ["No commit of the range touches storage/innodb/**, which you suspect"]
 
 
@@ -252,7 +252,7 @@ def test_a_suspicion_that_meets_no_commit_is_said(repo: Path) -> None:
         ("--run ./b --rate (x) --cost (y)", "both a rate and a cost"),
         ("--run ./{b}", "unknown placeholder {b}"),
         ("--run ./b --time 5", "--time would change nothing"),
-        ("--run ./b --metric rate", "does not tell a rate"),
+        ("--run ./b --metric rate", "No pattern finds a rate"),
         ("--run ./b --metric ops", "There is no metric 'ops'"),
         ("--run ./b --variant fast", "has no variant 'fast'"),
         ("--run ./b --set time=abc", "time has an option of its own: --time abc"),

@@ -1,11 +1,8 @@
-"""What the recipe and the repository decide of a hunt's settings."""
+"""Resolve the settings of a hunt or a trial against recipes and repository: metric, variant, clone, commits."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import click
 
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.policy import Direction
@@ -17,83 +14,90 @@ from perfbisect.recipes.inheritance import build_of, variant_of
 from perfbisect.recipes.overrides import typed
 from perfbisect.recipes.requested import load_requested
 from perfbisect.recipes.workload import Workload
-from perfbisect.repository.clone import cached_clone
+from perfbisect.repository.clone import Progress, cached_clone
 from perfbisect.repository.resolve import open_repository, resolve
 
 
-def settle(settings: Settings, direction: Direction | None = None, *, to_build: bool = True) -> Settings:
-    """The settings with everything resolved that recipe and repository decide: metric, clone, variant, commits.
+def resolve_settings(
+    settings: Settings,
+    direction: Direction | None = None,
+    *,
+    to_build: bool = True,
+    clone_progress: Progress | None = None,
+) -> Settings:
+    """The settings with all that recipe and repository determine: metric, clone, variant, commits.
 
-    ``direction`` None is the one that makes the metric worse. What is mistyped is told before anything is cloned.
-    ``to_build`` as ``with_commits`` has it.
+    ``direction`` None is the one that makes the metric worse. Mistakes in names are raised before anything is cloned.
+    For ``to_build`` see ``resolve_commits``.
     """
     if settings.quick and settings.quick.build is not None and not settings.repository:
         git = open_repository(Path.cwd())
         settings = replace(settings, repository=str(git.working_tree_dir or git.git_dir))
     builder, workload = load_requested(settings)
     variant_of(builder, settings.variant)
-    metric = metric_of(settings.metric, [workload])
+    metric = choose_metric(settings.metric, [workload])
     settings = replace(
         settings,
         builder=settings.builder or builder.name,
         workload=settings.workload or workload.name,
         metric=metric,
         overrides=typed(workload, settings.overrides),
-        policy=replace(settings.policy, direction=direction or worse(metric)),
+        policy=replace(settings.policy, direction=direction or worse_direction(metric)),
         suspects={**builder.suspects, **workload.suspects, **settings.suspects},
     )
-    settings, [good, bad] = with_commits(settings, builder, (settings.good, settings.bad), to_build=to_build)
+    ends = settings.good, settings.bad
+    settings, [good, bad] = resolve_commits(settings, builder, ends, to_build=to_build, clone_progress=clone_progress)
     return replace(settings, good_commit=good, bad_commit=bad)
 
 
-def metric_of(asked: str, workloads: Sequence[Workload]) -> str:
-    """The metric asked for, by default what the workloads tell. Raises UsageError for one that one of them does not."""
-    if asked:
-        find_metric(asked)
+def choose_metric(requested: str, workloads: Sequence[Workload]) -> str:
+    """The requested metric, by default that of the workloads. Raises UsageError for one that a workload does not print."""
+    if requested:
+        find_metric(requested)
     own = {workload.metric: workload.name for workload in workloads}
-    if not asked and len(own) > 1:
-        told = ", ".join(f"{name} {metric}" for metric, name in own.items())
+    if not requested and len(own) > 1:
+        metrics = ", ".join(f"{name} {metric}" for metric, name in own.items())
         raise UsageError(
-            f"These workloads tell different things: {told}.", "Measure them apart, or give a --metric that all have."
+            f"These workloads have different metrics: {metrics}.",
+            "Measure them separately, or give a --metric that all have.",
         )
-    metric = asked or next(iter(own))
+    metric = requested or next(iter(own))
     for workload in workloads:
         if find_metric(metric).from_output and metric != workload.metric:
             raise UsageError(
-                f"Workload {workload.name} does not tell a {metric}, so it cannot be hunted.",
-                f"Say where its output tells it, with --{metric} or in suite.toml; or hunt another metric.",
+                f"No pattern finds a {metric} in the output of workload {workload.name}, so it cannot be hunted.",
+                f"Give the pattern with --{metric} or in suite.toml; or hunt another metric.",
             )
     return metric
 
 
-def worse(metric: str) -> Direction:
+def worse_direction(metric: str) -> Direction:
     """The direction in which a metric gets worse."""
     return Direction.DROP if find_metric(metric).higher_is_better else Direction.RISE
 
 
 def builder_of(settings: Settings) -> Builder:
-    """The builder that was asked for; its variant exists, too."""
+    """The requested builder. Raises RecipeError where it or its variant does not exist."""
     builder = load_builder(settings.builder, settings.builders_path)
     variant_of(builder, settings.variant)
     return builder
 
 
-def with_commits(
-    settings: Settings, builder: Builder, revisions: Sequence[str], *, to_build: bool = True
+def resolve_commits(
+    settings: Settings,
+    builder: Builder,
+    revisions: Sequence[str],
+    *,
+    to_build: bool = True,
+    clone_progress: Progress | None = None,
 ) -> tuple[Settings, list[str]]:
-    """The settings with repository and variant, and the commit of each revision. Clones what is not here.
+    """The settings with repository and variant, and the commit of each revision. Clones a missing repository.
 
-    Raises RecipeError where commits are ``to_build`` and the recipe does not say how.
+    Raises RecipeError where commits are ``to_build`` and the recipe cannot build.
     """
     if to_build:
         build_of(builder)
-    repository = Path(settings.repository) if settings.repository else cached_clone(builder, revisions, say)
+    repository = Path(settings.repository) if settings.repository else cached_clone(builder, revisions, clone_progress)
     git = open_repository(repository)
-    settled = replace(settings, repository=str(repository), variant=settings.variant or builder.variant)
-    return settled, [resolve(git, revision, builder.release_tags) for revision in revisions]
-
-
-def say(step: str, done: int, total: int) -> None:
-    """Show on standard error, where a person watches it, how far git has got with a clone."""
-    if sys.stderr.isatty():
-        click.echo(f"\r\x1b[K{step} {done}/{total}" + ("\n" if done == total else ""), nl=False, err=True)
+    resolved = replace(settings, repository=str(repository), variant=settings.variant or builder.variant)
+    return resolved, [resolve(git, revision, builder.release_tags) for revision in revisions]

@@ -1,76 +1,19 @@
-"""Which view draws a hunt: live in a terminal, plain lines otherwise, JSON for programs."""
+"""What a hunt needs of a view."""
 
-import os
-import sys
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
-import click
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from perfbisect.core.domain.events import Event
+from perfbisect.core.domain.events import Event
 
 
 class View(Protocol):
     """Draws the events of a hunt; closing it leaves the terminal as it was."""
 
-    def recall(self, events: Iterable[tuple[float, "Event"]]) -> None:
+    def recall(self, events: Iterable[tuple[float, Event]]) -> None:
         """Take the events of earlier sessions of a resumed hunt, before the first event is shown."""
 
-    def show(self, event: "Event", at: float) -> None:
+    def show(self, event: Event, at: float) -> None:
         """Draw one event that happened ``at`` seconds since the epoch."""
 
     def close(self) -> None:
         """Draw no more."""
-
-
-Opener = Callable[[Callable[[int], str]], View]  # given the command that reports a hunt, by its number
-
-
-def open_live(report: Callable[[int], str]) -> View:
-    """A screen that is redrawn, for a terminal."""
-    from perfbisect.ui.live import LiveScreen
-
-    return LiveScreen(report=report)
-
-
-def open_plain(report: Callable[[int], str]) -> View:
-    """A line for each event."""
-    from perfbisect.ui.plain import PlainLines
-
-    return PlainLines(sys.stdout, report)
-
-
-def open_json(_report: Callable[[int], str]) -> View:
-    """A JSON object for each event."""
-    from perfbisect.ui.jsonlines import JsonLines
-
-    return JsonLines(sys.stdout)
-
-
-# By option: its help, and how the view is opened. A new view is a module below ui/ and an entry here.
-VIEWS: dict[str, tuple[str, Opener]] = {
-    "plain": ("Plain lines, as when there is no terminal.", open_plain),
-    "json": ("One JSON object for each event.", open_json),
-}
-
-
-def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every verb that hunts, given to it as ``view: str | None``; of several the last counts."""
-    for name, (text, _) in reversed(VIEWS.items()):
-        command = click.option(f"--{name}", "view", flag_value=name, default=None, help=text)(command)
-    return command
-
-
-def open_view(history: "Path | None", view: str | None) -> View:
-    """The view of that name, or the one that suits standard output, of a hunt in the history at that path."""
-    from perfbisect.report.command import show
-
-    if view:
-        _, opened = VIEWS[view]
-    else:
-        lines = not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
-        opened = open_plain if lines else open_live
-    return opened(lambda hunt: show(str(hunt), history))

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import painter, say
+from perfbisect.cli.options.common import clone_progress, painter, say
 from perfbisect.cli.options.completion import host_name, workload_names
 from perfbisect.cli.options.measurement import BUILDER, asked_rounds, asked_what, settings_of
 from perfbisect.cli.options.wait import patience
@@ -63,14 +63,14 @@ def compare(
     """
     from dataclasses import replace
 
+    from perfbisect.cli.trial_progress import open_progress
     from perfbisect.core.domain.trials import Kind
     from perfbisect.core.stats.paired_comparison import whole
     from perfbisect.errors import INTERRUPTED
-    from perfbisect.hunt.resolve import builder_of, metric_of
-    from perfbisect.hunt.trials.builds import read_subjects
+    from perfbisect.hunt.resolve import builder_of, choose_metric
+    from perfbisect.hunt.trials.builds import read_builds
     from perfbisect.hunt.trials.runner import perform
     from perfbisect.hunt.trials.setup import Plan
-    from perfbisect.hunt.trials.view import open_progress
     from perfbisect.recipes.find import choose_workloads
     from perfbisect.report.command import show
     from perfbisect.report.comparison import as_object, lines
@@ -80,8 +80,8 @@ def compare(
     chosen = choose_workloads(workload, builder.driver, settings.workloads_path)
     if not chosen:
         raise click.UsageError("--workload names nothing.")
-    settings, subjects = read_subjects(builds, settings, builder)
-    settings = replace(settings, workload=next(iter(chosen)), metric=metric_of(settings.metric, [*chosen.values()]))
+    settings, subjects = read_builds(builds, settings, builder, clone_progress)
+    settings = replace(settings, workload=next(iter(chosen)), metric=choose_metric(settings.metric, [*chosen.values()]))
     plan = Plan.make(Kind.COMPARE, settings, subjects, chosen, visits, runs, patience(wait))
     trial, complete = perform(plan, history, open_progress(settings.metric, quiet=as_json))
     say(as_object(trial) if as_json else "\n".join(lines(trial, painter())))

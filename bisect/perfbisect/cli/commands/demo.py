@@ -8,9 +8,9 @@ import click
 from perfbisect.cli.options.common import history_option
 from perfbisect.cli.options.completion import host_name
 from perfbisect.cli.options.param_types import Percent
+from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.domain.settings import Settings
-from perfbisect.hunt.view import open_view, view_options
 
 EPILOG = """\b
 Examples:
@@ -56,7 +56,7 @@ def demo(
     from perfbisect.demo.history import write_history
     from perfbisect.folders import cache_folder
     from perfbisect.hunt.follow import follow_anew
-    from perfbisect.hunt.resolve import settle
+    from perfbisect.hunt.resolve import resolve_settings
     from perfbisect.hunt.setup import HuntSetup
     from perfbisect.wording.verdicts import exit_status
 
@@ -67,7 +67,7 @@ def demo(
     place.mkdir(parents=True, exist_ok=True)
     answer_file.write_bytes(msgspec.json.encode(write_history(repository, seed, drop=drop)))
 
-    settings = settle(
+    settings = resolve_settings(
         Settings(
             good="v1.0",
             bad="v1.1",

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import say
+from perfbisect.cli.options.common import clone_progress, say
 from perfbisect.cli.options.completion import host_name, workload_name
 from perfbisect.cli.options.measurement import BUILDER, asked_rounds, asked_what, settings_of
 from perfbisect.cli.options.wait import patience
@@ -45,17 +45,19 @@ def noise(
     Says how much it varies between visits and within them, the smallest drop that a hunt could see for how many runs,
     and how long runs should be.
     """
+    from perfbisect.cli.trial_progress import open_progress
     from perfbisect.core.domain.trials import Kind, Subject
     from perfbisect.core.stats.sampling_plan import noise_of_trial
     from perfbisect.errors import INTERRUPTED, EnvironmentFailure
-    from perfbisect.hunt.resolve import builder_of, settle
+    from perfbisect.hunt.resolve import builder_of, resolve_settings
     from perfbisect.hunt.trials.runner import perform
     from perfbisect.hunt.trials.setup import Plan
-    from perfbisect.hunt.trials.view import open_progress
     from perfbisect.recipes.find import load_workload
     from perfbisect.report.noise import as_object, lines
 
-    settings = settle(settings_of(options, good=rev, bad=rev, workload=workload, host=host))
+    settings = resolve_settings(
+        settings_of(options, good=rev, bad=rev, workload=workload, host=host), clone_progress=clone_progress
+    )
     subject = Subject(rev, settings.good_commit)
     chosen = {workload: load_workload(workload, builder_of(settings).driver, settings.workloads_path)}
     plan = Plan.make(Kind.NOISE, settings, [subject], chosen, visits, runs, patience(wait))

@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from perfbisect.cli.options.common import history_option
+from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.cli.options.wait import patience, wait_option
-from perfbisect.hunt.view import open_view, view_options
 
 EPILOG = """\b
 Examples:

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import history_option, say
+from perfbisect.cli.options.common import clone_progress, history_option, say
 from perfbisect.cli.options.completion import builder_name, host_name, workload_name
 from perfbisect.cli.options.measurement import asked_how, asked_what, settings_of
 from perfbisect.cli.options.param_types import Minutes, Percent, Suspect
+from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.cli.options.wait import patience, wait_option
 from perfbisect.core.domain.policy import CAP, Direction, Policy
 from perfbisect.core.domain.settings import Quick
-from perfbisect.hunt.view import open_view, view_options
 
 EPILOG = """\b
 Examples:
@@ -91,7 +91,7 @@ def run(
 ) -> int:
     """Hunt the commit that changed the speed between GOOD and BAD."""
     from perfbisect.hunt.follow import follow_anew
-    from perfbisect.hunt.resolve import settle
+    from perfbisect.hunt.resolve import resolve_settings
     from perfbisect.hunt.setup import HuntSetup
     from perfbisect.recipes.requested import RECIPE
     from perfbisect.wording.verdicts import exit_status
@@ -110,7 +110,7 @@ def run(
         max_minutes=options["max_time"] or 0.0,
         all_steps=options["all_steps"],
     )
-    settings = settle(
+    settings = resolve_settings(
         settings_of(
             options,
             good=good,
@@ -126,6 +126,7 @@ def run(
         ),
         Direction(direction) if direction else None,
         to_build=not options["dry_run"],
+        clone_progress=clone_progress,
     )
     if options["dry_run"]:
         from perfbisect.hunt.dry_run import lines

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import say
+from perfbisect.cli.options.common import clone_progress, say
 from perfbisect.cli.options.completion import builder_name
 from perfbisect.cli.options.param_types import Minutes, Percent
 from perfbisect.core.domain.policy import CAP
@@ -200,7 +200,6 @@ def chosen_graph(good: str | None, bad: str | None, options: dict[str, Any]) -> 
 
 def real_graph(good: str, bad: str, name: str | None, repo: Path | None, first_parent: bool) -> "Graph":
     """The range of a repository, as `bisect run` sees it."""
-    from perfbisect.hunt.resolve import say as tell
     from perfbisect.recipes.find import load_builder
     from perfbisect.repository.clone import cached_clone
     from perfbisect.repository.range import read_range
@@ -210,7 +209,7 @@ def real_graph(good: str, bad: str, name: str | None, repo: Path | None, first_p
     if repo is None:
         if builder is None:
             raise UsageError("In which repository?", "Give --repo FOLDER, or --builder NAME.")
-        repo = cached_clone(builder, (good, bad), tell)
+        repo = cached_clone(builder, (good, bad), clone_progress)
     git = open_repository(repo)
     tags: Sequence[str] = builder.release_tags if builder else ()
     ends = resolve(git, good, tags), resolve(git, bad, tags)

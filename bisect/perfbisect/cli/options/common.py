@@ -48,6 +48,12 @@ def say(text: str) -> None:
         raise click.exceptions.Exit(0) from None
 
 
+def clone_progress(step: str, done: int, total: int) -> None:
+    """Show on standard error, if it is a terminal, how far git has got with a clone."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{step} {done}/{total}" + ("\n" if done == total else ""), nl=False, err=True)
+
+
 def table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows in aligned columns."""
     from perfbisect.wording.table import columns

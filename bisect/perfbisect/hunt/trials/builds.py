@@ -7,18 +7,21 @@ from pathlib import Path, PurePosixPath
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import Subject
 from perfbisect.errors import UsageError
-from perfbisect.hunt.resolve import with_commits
+from perfbisect.hunt.resolve import resolve_commits
 from perfbisect.lab.build.prebuilt import UNPACKERS, is_tarball
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_host
+from perfbisect.repository.clone import Progress
 
 FORM = "Write NAME=PATH: a folder in which it is installed on the host, or a tarball on this machine."
 
 
-def read_subjects(words: Sequence[str], settings: Settings, builder: Builder) -> tuple[Settings, list[Subject]]:
-    """What is to be compared, and the settings with what it takes to build those that are revisions.
+def read_builds(
+    words: Sequence[str], settings: Settings, builder: Builder, clone_progress: Progress | None = None
+) -> tuple[Settings, list[Subject]]:
+    """The builds to compare, and the settings with what the revisions among them need to be built.
 
-    Raises UsageError for fewer than two, for a name that is given twice, and for what does not exist.
+    Raises UsageError for fewer than two, for a name that is given twice, and for a file or folder that does not exist.
     """
     here = load_host(settings.host, settings.hosts_path).address == "local"
     subjects = [named(word, settings.host, here=here) for word in words]
@@ -27,13 +30,13 @@ def read_subjects(words: Sequence[str], settings: Settings, builder: Builder) ->
         raise UsageError(f"{twice} is given twice.", "Give each build a name of its own: NAME=PATH for binaries.")
     if len(subjects) < 2:
         raise UsageError(
-            "A comparison takes at least two builds; the first is the base.",
-            "How much one build varies against itself is told by: bisect noise",
+            "A comparison takes at least two builds; the first is the baseline.",
+            "To measure how much one build varies against itself: bisect noise",
         )
     revisions = [subject.name for subject in subjects if not subject.path]
     if not revisions:
         return replace(settings, repository="", variant=""), subjects
-    settings, commits = with_commits(settings, builder, revisions)
+    settings, commits = resolve_commits(settings, builder, revisions, clone_progress=clone_progress)
     commit_of = dict(zip(revisions, commits, strict=True))
     return settings, [replace(each, commit=commit_of.get(each.name, "")) for each in subjects]
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 import sample_hunt as sample
+from perfbisect.cli.trial_progress import Lines
 from perfbisect.core.domain.events import Warned
-from perfbisect.hunt.trials.view import Lines
 
 
 @pytest.mark.parametrize(

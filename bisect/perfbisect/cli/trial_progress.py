@@ -1,0 +1,95 @@
+"""How a trial is followed while it runs: a bar in a terminal, a line for each run elsewhere; both on standard error."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from perfbisect.core.domain.events import Warned
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.metrics import find_metric
+from perfbisect.wording.quantities import figure
+from perfbisect.wording.text import advised, printable
+
+if TYPE_CHECKING:
+    from perfbisect.hunt.trials.view import Progress
+
+
+class Lines:
+    """A line for each run, and for what changes."""
+
+    def __init__(self, metric: str, *, quiet: bool) -> None:
+        self.metric = metric
+        self.quiet = quiet
+        self.runs = self.done = 0
+        self.said = ""
+
+    def expect(self, runs: int) -> None:
+        """So many runs will be made."""
+        self.runs = runs
+
+    def say(self, text: str) -> None:
+        """What happens now, once."""
+        if text != self.said and not self.quiet:
+            click.echo(printable(text), err=True)
+        self.said = text
+
+    def ran(self, run: RunFacts) -> None:
+        """A run has ended."""
+        self.done += 1
+        if not self.quiet:
+            metric = find_metric(self.metric)
+            value = metric.read(run)
+            text = f"no {metric.name}" if value is None else f"{figure(value)} {metric.unit or metric.name}"
+            click.echo(f"  run {self.done} of {self.runs}  {text}", err=True)
+
+    def warn(self, warned: Warned) -> None:
+        """Something the user should know."""
+        click.echo(f"warning: {advised(warned.text, warned.advice)}", err=True)
+
+    def close(self) -> None:
+        """Nothing is left behind."""
+
+
+class Bar:
+    """A bar with the time left."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Rich
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        self.rich = Rich(*columns, console=Console(stderr=True), transient=True)
+        self.task = self.rich.add_task("preparing", total=None)
+        self.rich.start()
+
+    def expect(self, runs: int) -> None:
+        """So many runs will be made."""
+        self.rich.update(self.task, total=runs)
+
+    def say(self, text: str) -> None:
+        """What happens now."""
+        self.rich.update(self.task, description=printable(text))
+
+    def ran(self, _run: RunFacts) -> None:
+        """A run has ended."""
+        self.rich.advance(self.task)
+
+    def warn(self, warned: Warned) -> None:
+        """Something the user should know, above the bar."""
+        self.rich.console.print(f"warning: {advised(warned.text, warned.advice)}", markup=False, highlight=False)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self.rich.stop()
+
+
+def open_progress(metric: str, *, quiet: bool) -> "Progress":
+    """What suits standard error, for runs of a metric; ``quiet`` leaves warnings only."""
+    return Lines(metric, quiet=quiet) if quiet or not sys.stderr.isatty() else Bar()
