@@ -217,7 +217,7 @@ def test_a_lost_job_is_an_error(host: LocalHost) -> None:
     job = shell(host, f"sleep {MARK}.5")
     assert until(lambda: len(processes(f"sleep\x00{MARK}.5")) == 1)
     os.killpg(job.pid, 9)  # the leader only: its command runs in a group of its own
-    with pytest.raises(EnvironmentFailure, match="gone without an exit status"):
+    with pytest.raises(EnvironmentFailure, match="ended without an exit status"):
         wait(host, job)
     assert processes(f"{MARK}.5")
     jobs.kill(host, job)

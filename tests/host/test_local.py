@@ -67,7 +67,7 @@ def test_a_missing_program_names_its_package(host: LocalHost, monkeypatch: pytes
 
 
 def test_a_missing_folder_is_not_a_missing_program(host: LocalHost) -> None:
-    with pytest.raises(EnvironmentFailure, match="no folder /nonexistent"):
+    with pytest.raises(EnvironmentFailure, match="folder /nonexistent does not exist"):
         host.run(["true"], cwd=PurePosixPath("/nonexistent"))
 
 

@@ -105,7 +105,7 @@ def test_an_owner_on_another_machine_that_shows_no_life_is_gone(host: LocalHost)
             assert owner.purpose == "hunt 7"
         held.confirm()  # until it asks again it cannot know
         held.seen -= lock.ABANDONED  # as after a long sleep
-        with pytest.raises(EnvironmentFailure, match="somebody else measures there now"):
+        with pytest.raises(EnvironmentFailure, match="another process measures there now"):
             held.confirm()
 
 
@@ -120,12 +120,12 @@ def test_an_owner_shows_life_and_notices_when_it_is_the_owner_no_more(
         held.confirm()
         rewrite(host, machine="elsewhere", process=ELSEWHERE)
         until(lambda: held.lost)
-        with pytest.raises(EnvironmentFailure, match="somebody else measures there now"):
+        with pytest.raises(EnvironmentFailure, match="another process measures there now"):
             held.confirm()
 
 
 def test_one_who_waits_gets_it_when_it_is_free(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "LOOK", 0.02)
+    monkeypatch.setattr(lock, "POLL", 0.02)
     told: list[Owner | None] = []
     release = threading.Event()
 

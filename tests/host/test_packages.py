@@ -24,11 +24,11 @@ from perfbisect.host.programs import lacking
             "fedora",
             "Install with: sudo dnf install /usr/include/odd/odd.h 'pkgconfig(odd)'",
         ),
-        (["odd/odd.h", "odd.pc"], "debian", "What brings odd/odd.h, odd.pc is told by: apt-file search odd/odd.h"),
+        (["odd/odd.h", "odd.pc"], "debian", "Find what provides odd/odd.h, odd.pc with: apt-file search odd/odd.h"),
         (
             ["odd.h", "make"],
             "ubuntu",
-            "Install with: sudo apt-get install make. What brings odd.h is told by: apt-file search odd.h",
+            "Install with: sudo apt-get install make. Find what provides odd.h with: apt-file search odd.h",
         ),
         (
             ["zlib.h", "g++"],
@@ -38,7 +38,7 @@ from perfbisect.host.programs import lacking
         (
             ["odd.h"],
             "",
-            "Install with: dnf install /usr/include/odd.h (Fedora, RHEL). What brings odd.h is told by: apt-file search odd.h (Debian)",
+            "Install with: dnf install /usr/include/odd.h (Fedora, RHEL). Find what provides odd.h with: apt-file search odd.h (Debian)",
         ),
     ],
 )

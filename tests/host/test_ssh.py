@@ -101,7 +101,7 @@ def test_it_is_as_on_this_machine(host: SshHost) -> None:
     with pytest.raises(EnvironmentFailure, match="ninja is not installed on host far") as caught:
         host.run(["ninja"], env={"PATH": "/nonexistent"}, check=False)
     assert caught.value.advice.startswith("Install with: apt-get install ninja-build")
-    with pytest.raises(EnvironmentFailure, match="no folder /nonexistent on host far"):
+    with pytest.raises(EnvironmentFailure, match="folder /nonexistent does not exist on host far"):
         host.run(["true"], cwd=PurePosixPath("/nonexistent"))
     with pytest.raises(EnvironmentFailure, match="no space left on host far"):
         host.run(["sh", "-c", "cat /proc/version >/dev/full"], check=False)
@@ -188,7 +188,7 @@ def test_what_does_not_work_is_said(machine: Machine) -> None:
         connect(entry(machine, port=2345))
     assert "sshd" in caught.value.advice
     (machine.folder / "authorized_keys").write_text("")
-    with pytest.raises(EnvironmentFailure, match="far does not let root in") as caught:
+    with pytest.raises(EnvironmentFailure, match="far refuses to log root in") as caught:
         connect(entry(machine, address=f"root@{machine.address}"))
     assert "ssh-copy-id" in caught.value.advice
 

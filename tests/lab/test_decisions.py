@@ -112,7 +112,7 @@ def test_work_that_was_lost_is_repeated(machine: FakeMachine, what: str) -> None
     machine.to_lose[what] = LOSSES
     events = measure(open_lab(machine), Share(MIDDLE, 2))
     assert len(warnings(events)) == LOSSES
-    assert all(text.endswith("is gone without an exit status: it is repeated") for text in warnings(events))
+    assert all(text.endswith("ended without an exit status: it is repeated") for text in warnings(events))
     assert runs(events) == [MIDDLE, MIDDLE]
     assert not any(isinstance(event, CandidateSkipped) for event in events)
     assert [event.number for event in events if isinstance(event, RunStarted)][-1] == 2

@@ -100,7 +100,7 @@ def test_little_room_is_said_once_and_none_stops(watched: GuardedLab, monkeypatc
 
 def test_a_host_that_is_not_ours_any_more_is_left_alone(watched: GuardedLab) -> None:
     watched.held.lost = True
-    with pytest.raises(EnvironmentFailure, match="somebody else measures there now"):
+    with pytest.raises(EnvironmentFailure, match="another process measures there now"):
         next(iter(watched.measure(ORDER)))
 
 
@@ -108,7 +108,7 @@ def test_nothing_counts_from_the_moment_the_host_is_not_ours_any_more(watched: G
     lab = Runs()
     watched.lab = lab
     counted = []
-    with pytest.raises(EnvironmentFailure, match="somebody else measures there now"):
+    with pytest.raises(EnvironmentFailure, match="another process measures there now"):
         for event in watched.measure(ORDER):
             counted.append(event)
             watched.held.lost = True

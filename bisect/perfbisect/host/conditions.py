@@ -1,4 +1,4 @@
-"""What makes measurements on a host vary, and is not part of its fingerprint: each a command and its pure reading."""
+"""Sources of variation that are not part of a host's fingerprint: each is a command and a pure parser."""
 
 import re
 
@@ -38,7 +38,7 @@ def _number(name: str, lscpu: str) -> int | None:
 
 
 def read_steal(stat: str) -> float | None:
-    """Share of the processors' busy time since boot that the hypervisor gave to somebody else, from /proc/stat."""
+    """Share of the processors' busy time since boot that the hypervisor gave to other machines, from /proc/stat."""
     found = re.search(r"^cpu +((?:\d+ ?)+)", stat)
     ticks = [int(word) for word in found[1].split()] if found else []
     if len(ticks) < 8:
@@ -97,7 +97,7 @@ DRIVERS = Fact(("sysbench", "--help"), read_drivers)
 
 
 def reflinks(host: Host) -> Fact[str]:
-    """Whether a file below our root can be copied without copying its blocks: "yes" or "no"."""
+    """Whether a file below the root folder can be copied without copying its blocks: "yes" or "no"."""
     script = 'd=$(mktemp -d "$1/reflink.XXXXXX") || exit 1; trap \'rm -rf "$d"\' EXIT; echo x >"$d/a"; \
 cp --reflink=always "$d/a" "$d/b" 2>/dev/null && echo yes || echo no'
     return Fact(("sh", "-c", script, "reflink", str(host.root)), read_line)

@@ -1,4 +1,4 @@
-"""What a host is and how it is set up: each fact is a command and a pure reading of what it printed."""
+"""Hardware and settings of a host: each fact is a command and a pure parser of its output."""
 
 import json
 import re
@@ -20,14 +20,14 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Fact(Generic[T_co]):
-    """``read`` gets the stdout of ``argv``; it returns None where the machine does not tell."""
+    """``read`` gets the stdout of ``argv``; it returns None where that contains no answer."""
 
     argv: tuple[str, ...]
     read: Callable[[str], T_co | None]
 
 
 def ask(host: Host, fact: Fact[T]) -> T | None:
-    """The fact, or None where the host does not tell: no such program, no such file, nothing to read in it."""
+    """The fact, or None where the host has no answer: a missing program or file, or output without it."""
     try:
         answer = host.run(fact.argv, env={"LC_ALL": "C"}, check=False)
     except EnvironmentFailure:
@@ -37,33 +37,33 @@ def ask(host: Host, fact: Fact[T]) -> T | None:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a host printed for the commands of many facts."""
+    """The outputs of the commands of many facts."""
 
-    said: Mapping[tuple[str, ...], str]  # argv → stdout; commands that failed are not there
+    outputs: Mapping[tuple[str, ...], str]  # argv → stdout; without commands that failed
 
     def get(self, fact: Fact[T]) -> T | None:
-        """The fact, or None where the host does not tell."""
-        said = self.said.get(fact.argv)
-        return None if said is None else fact.read(said)
+        """The fact, or None where the host has no answer."""
+        output = self.outputs.get(fact.argv)
+        return None if output is None else fact.read(output)
 
 
 def ask_all(host: Host, facts: Iterable[Fact[object]]) -> Answers:
-    """Many facts in one command, so that a distant host is asked once."""
+    """Many facts in one command, for a single round trip."""
     commands = list(dict.fromkeys(fact.argv for fact in facts))
     script = host.run(["sh", "-c", _ALL, "facts", *map(shlex.join, commands)], env={"LC_ALL": "C"}, timeout=120)
     parts = script.stdout.split("\f")
     return Answers(
-        {argv: said for argv, status, said in zip(commands, parts[::2], parts[1::2], strict=False) if status == "0"}
+        {argv: output for argv, status, output in zip(commands, parts[::2], parts[1::2], strict=False) if status == "0"}
     )
 
 
 def fingerprint(host: Host) -> HostFacts:
-    """Everything of a host that decides whether two measurements on it can be compared."""
+    """Everything that decides whether two measurements on a host can be compared."""
     return read_fingerprint(host, ask_all(host, fingerprint_facts(host)))
 
 
 def fingerprint_facts(host: Host) -> tuple[Fact[object], ...]:
-    """The facts that a fingerprint is made of."""
+    """The facts of a fingerprint."""
     return (CPU, CORES, MEMORY_MIB, KERNEL, COMPILER, disk(host), *TOOLS.values(), *SETTINGS.values())
 
 
@@ -84,12 +84,12 @@ def read_fingerprint(host: Host, answers: Answers) -> HostFacts:
 
 
 def free_bytes(host: Host, path: PurePosixPath | None = None) -> int | None:
-    """Bytes free for us on the file system of ``path`` (the root folder when not given)."""
+    """Bytes available to the user on the file system of ``path`` (the root folder when not given)."""
     return ask(host, free(path or host.root))
 
 
 def is_full(host: Host) -> bool:
-    """Whether so little room is left below the root folder that a failure there says nothing about a commit."""
+    """Whether the disk of the root folder is so full that a failure there is not a commit's fault."""
     free = free_bytes(host)
     return free is not None and free < FULL
 
@@ -133,13 +133,13 @@ def read_line(text: str) -> str | None:
 
 
 def read_version(text: str) -> str | None:
-    """The first thing that looks like a version: ``git version 2.39.5`` → ``2.39.5``."""
+    """The first version number: ``git version 2.39.5`` → ``2.39.5``."""
     found = re.search(r"\d+(?:\.\d+)+[\w.+~-]*", text)
     return found[0] if found else None
 
 
 def read_words(text: str) -> str | None:
-    """Each different word once: what all CPUs say, when they say the same."""
+    """Each different word once: a single word when all CPUs agree."""
     return "/".join(dict.fromkeys(text.split())) or None
 
 
@@ -150,11 +150,11 @@ def read_chosen(text: str) -> str | None:
 
 
 def read_mitigations(listing: str) -> str | None:
-    """What the kernel does about the processor's weaknesses, those that it does not have left out."""
+    """The kernel's mitigations of the processor's vulnerabilities, without those that do not affect it."""
     found = (line.rpartition("/")[2].partition(":") for line in listing.splitlines())
-    known = [(name, said.strip()) for name, _, said in found if said.strip()]
-    told = [f"{name} {said}" for name, said in known if said != "Not affected"]
-    return ("; ".join(told) or "none needed") if known else None
+    known = [(name, state.strip()) for name, _, state in found if state.strip()]
+    affected = [f"{name} {state}" for name, state in known if state != "Not affected"]
+    return ("; ".join(affected) or "none needed") if known else None
 
 
 def read_microcode(text: str) -> str | None:
@@ -239,10 +239,10 @@ SETTINGS = {
 
 
 def free(path: PurePosixPath) -> Fact[int]:
-    """Bytes free for us on the file system of ``path``."""
+    """Bytes available to the user on the file system of ``path``."""
     return Fact(("df", "-B1", "--output=avail", "--", str(path)), read_free)
 
 
 def disk(host: Host) -> Fact[str]:
-    """The file system that our root folder is on."""
+    """The file system of the root folder."""
     return Fact(("df", "-B1", "--output=fstype,size", "--", str(host.root)), read_disk)

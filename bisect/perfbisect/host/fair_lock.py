@@ -1,4 +1,4 @@
-"""One thing at a time on a host that several labs use."""
+"""A FIFO lock: one lab at a time uses a host that several labs share."""
 
 import threading
 from collections import deque
@@ -6,11 +6,11 @@ from types import TracebackType
 
 
 class FairLock:
-    """A lock that those who wait for it get in the order in which they came, so that nobody waits for ever."""
+    """A FIFO lock: threads get it in the order in which they requested it."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._waiting: deque[threading.Event] = deque()  # the first has it
+        self._waiting: deque[threading.Event] = deque()  # the first holds it
 
     def __enter__(self) -> None:
         mine = threading.Event()

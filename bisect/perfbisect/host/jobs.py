@@ -1,19 +1,19 @@
-"""Long commands on a host: one folder each, detached from us, so that we can go away and come back.
+"""Long commands on a host: detached, with one folder each, so that the controller can disconnect and come back.
 
 A job is the folder ``root/jobs/ID`` with
 
-    command   what runs, for people to read and to run again
+    command   the script, which can be read and run again
     pid       /proc/PID/stat of its leader, written by the leader when it starts
-    boot      the id of the host's boot in which that was
-    stdout    what it wrote
+    boot      the id of the host's boot at that time
+    stdout    its output
     stderr
     status    the exit status, blank until it ends, and for good when it was killed from outside
-    alive     locked by the leader as long as it lives: so there is one at most, and its end is seen at once
+    alive     locked by the leader while it lives: at most one leader runs, and its end is noticed at once
 
 The leader is a shell that leads a session of its own, runs the command under ``timeout`` and writes the status. So
-limits hold on the host, whatever happens to us. A leader is known by its pid *and* the tick at which it was born, in
-the boot in which it was: a pid alone may belong to somebody else by now. Everything here is made of ``Host.run``, one call for each action, and
-bears to be run again: a lost connection ends no job, and starts none twice.
+time limits hold on the host, even without the controller. A leader is identified by its pid, the tick of its start and
+the boot: the pid alone may belong to another process by now. Every action is one idempotent call of ``Host.run``: a lost
+connection ends no job, and starts none twice.
 """
 
 import base64
@@ -30,7 +30,7 @@ from perfbisect.errors import Cancelled, CommandFailed, EnvironmentFailure, JobL
 from perfbisect.host.programs import absent, missing
 from perfbisect.host.protocol import Host, Result
 
-LOST = -1  # the status of a job that has none: it was killed from outside, or its host was restarted
+LOST = -1  # stands for the missing status of a job that was killed from outside, or whose host was restarted
 GRACE = 10.0  # seconds between TERM and KILL
 NOT_THERE = 127  # the status of a shell, of env and of timeout for a program that does not exist
 
@@ -38,14 +38,14 @@ _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _CHUNK = 1 << 20  # bytes of output that one poll brings at most
 
 # A signal that is handled, unlike one that is ignored, is not inherited: the leader outlives TERM, its command does
-# not. A command that was killed from outside has no status: neither when the leader was told to end, too, as in an
-# orderly shutdown (where its turn may come a little after that of the command), nor when the signal, or what timeout
-# makes of one, came before $2 seconds had passed. The status overwrites blanks in place, which needs no room on a full
-# disk. Should the command eat all memory, it is the one for the kernel to kill.
+# not. A command that was killed from outside has no status: neither when the leader got a signal, too, as in an orderly
+# shutdown (where it may get it a little later than the command), nor when the command's signal, or the status that
+# timeout makes of one, came before $2 seconds had passed. The status overwrites blanks in place, which needs no space
+# on a full disk. When memory runs out, the kernel kills the command first.
 _LEADER = """\
 exec 9>>"$1/alive"; flock -n 9 && [ ! -s "$1/pid" ] || exit
-told=
-trap told=1 HUP INT TERM
+signalled=
+trap signalled=1 HUP INT TERM
 read -r stat </proc/self/stat
 read -r began rest </proc/uptime
 cat /proc/sys/kernel/random/boot_id >"$1/boot"
@@ -55,12 +55,12 @@ status=$?
 read -r now rest </proc/uptime
 [ "$status" = 0 ] || [ "$status" -ge 128 ] || sleep 0.1
 case $status in
-    124|129|130|137|143) [ "$((${now%.*} - ${began%.*}))" -ge "$2" ] || told=1;;
+    124|129|130|137|143) [ "$((${now%.*} - ${began%.*}))" -ge "$2" ] || signalled=1;;
 esac
-[ -n "$told" ] || printf '%s\\n' "$status" 1<>"$1/status"
+[ -n "$signalled" ] || printf '%s\\n' "$status" 1<>"$1/status"
 """
 
-# What has to be written goes through cat, which tells of a full disk: a shell's own printf knows just "I/O error".
+# Writing goes through cat, whose message names a full disk: that of a shell's own printf is just "I/O error".
 _START = """\
 cd -- "$2" || exit 1
 command -v -- "$3" >/dev/null || exit 127
@@ -84,11 +84,11 @@ done
 cat "$1/pid"
 """
 
-# Prints the state ("running", "lost" or a number), then a chunk of the output. The state is looked at first, so that
-# the output of an ended job is complete. A zombie has ended: it waits for an init that does not reap.
+# Prints the state ("running", "lost" or a number), then a chunk of the output. The state is read first, so that
+# the output of an ended job is complete. A zombie has ended: its parent does not reap it.
 _STATE = """\
 from_this_boot() {
-    { read -r theirs <"$1/boot" && read -r ours </proc/sys/kernel/random/boot_id; } 2>/dev/null && [ "$theirs" = "$ours" ]
+    { read -r then <"$1/boot" && read -r now </proc/sys/kernel/random/boot_id; } 2>/dev/null && [ "$then" = "$now" ]
 }
 state() {
     read -r status <"$1/status" || status=
@@ -101,7 +101,7 @@ state() {
     echo "${status:-lost}"
 }
 """
-# With $7 seconds to spare it waits for the leader's end first.
+# It waits up to $7 seconds for the leader's end first.
 _POLL = (
     _STATE
     + """\
@@ -111,22 +111,22 @@ state "$1" "$2" "$3"
 """
 )
 
-# Everything in the leader's session, and every descendant of that (some servers' children open sessions of their
-# own), gets TERM once, whenever it appears, then KILL until nothing is left. If the leader's pid belongs to another
-# process by now, the session has ended: a number stays taken as long as a session has it. It has ended with its boot,
-# too, and its number may be that of somebody's session now.
+# Every process of the leader's session and their descendants (some servers' children open sessions of their own) get
+# TERM once, whenever they appear, then KILL until none is left. If the leader's pid belongs to another process by now,
+# the session has ended: its number stays taken as long as the session exists. It ends with its boot, too, and its number
+# may then be that of another session.
 _KILL = (
     _STATE
     + """\
 members() {
     ps -e -o pid= -o ppid= -o sess= -o stat= | awk -v leader="$1" '
-        { parent[$1] = $2; dead[$1] = $4 ~ /^[ZX]/; if ($3 == leader) ours[$1] = 1 }
+        { parent[$1] = $2; dead[$1] = $4 ~ /^[ZX]/; if ($3 == leader) member[$1] = 1 }
         END {
             do {
                 more = 0
-                for (p in parent) if (!(p in ours) && (parent[p] in ours)) { ours[p] = 1; more = 1 }
+                for (p in parent) if (!(p in member) && (parent[p] in member)) { member[p] = 1; more = 1 }
             } while (more)
-            for (p in ours) if (!dead[p]) print p
+            for (p in member) if (!dead[p]) print p
         }'
 }
 from_this_boot "$1" || exit 0
@@ -135,11 +135,11 @@ if [ -n "$stat" ]; then
     born=$(set -- ${stat##*) }; echo "${20}")
     [ "$born" = "$3" ] || exit 0
 fi
-told=' '; tries=0
+signalled=' '; tries=0
 while pids=$(members "$2"); [ -n "$pids" ]; do
     for pid in $pids; do
         if [ "$tries" -ge "$4" ]; then kill -s KILL "$pid" 2>/dev/null
-        else case $told in *" $pid "*) ;; *) kill -s TERM "$pid" 2>/dev/null; told="$told$pid ";; esac
+        else case $signalled in *" $pid "*) ;; *) kill -s TERM "$pid" 2>/dev/null; signalled="$signalled$pid ";; esac
         fi
     done
     tries=$((tries + 1))
@@ -152,7 +152,7 @@ done
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A started job. Its folder on the host holds all there is to know."""
+    """A started job; its folder on the host contains everything else."""
 
     folder: PurePosixPath
     pid: int  # of its leader
@@ -165,7 +165,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What it was started as."""
+        """The name that it was started with."""
         return self.id[16:-7]
 
 
@@ -182,8 +182,8 @@ def start(
 ) -> Job:
     """Start ``argv`` as a job and return at once.
 
-    The command sees a clean environment: PATH, HOME and USER of the host, LC_ALL=C, a TMPDIR below our root, and
-    ``env``. What else our own environment holds would move stacks about, and differ from one terminal to the next.
+    The command sees a clean environment: PATH, HOME and USER of the host, LC_ALL=C, a TMPDIR below the root folder,
+    and ``env``. Any other variable would shift the stack, and would differ from one terminal to the next.
     After ``timeout`` seconds the command gets TERM, and KILL after GRACE more; the status is then 124 or 137.
     ``cpus`` is a taskset list, ``merged`` sends stderr to stdout.
 
@@ -205,7 +205,7 @@ def start(
     if started.status == NOT_THERE:
         raise absent([argv[0]], host.name)
     if not started.ok:
-        reason = (started.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        reason = (started.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise EnvironmentFailure(f"{argv[0]} cannot be started as job {folder} on host {host.name}: {reason}")
     return _job(folder, started.stdout)
 
@@ -220,10 +220,10 @@ def run(
 ) -> Result:
     """Run a short command to its end without a job of its own, where and with what ``start`` would give it.
 
-    Raises EnvironmentFailure where the program of the host that it names does not exist; one that it names by a path
-    is the business of whoever made that: the status is 127 then.
+    Raises EnvironmentFailure where the program does not exist on the host. One that is named by a path belongs to a
+    build: there the status is 127.
     """
-    # A limit that ours never meets.
+    # The script's own limit never applies before that of ``run``.
     command = _command(host, argv, cwd or host.root, env, timeout + GRACE, "")
     result = host.run(["sh", "-c", command], timeout=timeout, check=False)
     if result.status == NOT_THERE and "/" not in argv[0] and missing(host, [argv[0]]):
@@ -232,7 +232,7 @@ def run(
 
 
 def attach(host: Host, job_id: str) -> Job:
-    """The job with that id, whoever started it. Raises EnvironmentFailure when there is none."""
+    """The job with that id, from any session. Raises EnvironmentFailure when none exists."""
     folder = host.root / "jobs" / _NAME.sub("_", job_id)
     try:
         return _job(folder, host.run(["cat", str(folder / "pid")]).stdout)
@@ -241,7 +241,7 @@ def attach(host: Host, job_id: str) -> Job:
 
 
 def running(host: Host) -> tuple[Job, ...]:
-    """All jobs that run, oldest first: what an interrupted controller left behind is among them."""
+    """All jobs that run, oldest first: those of an interrupted controller included."""
     script = (
         _STATE
         + """\
@@ -258,7 +258,7 @@ done 2>/dev/null
 
 
 def orphaned(host: Host) -> tuple[Job, ...]:
-    """Jobs whose leader is gone without a status, but of whose processes some live on: somebody killed it alone."""
+    """Jobs whose leader was killed alone: it has no status, and some of its processes still run."""
     script = (
         _STATE
         + """\
@@ -278,7 +278,7 @@ done 2>/dev/null
 
 
 def status(host: Host, job: Job, *, patience: float = 0) -> int | None:
-    """The exit status, None while the job runs, LOST when it is gone without one.
+    """The exit status, None while the job runs, LOST when it ended without one.
 
     For a job that runs the answer comes when it ends, or after ``patience`` seconds.
     """
@@ -294,9 +294,9 @@ def output(host: Host, job: Job, offset: int = 0, stream: str = "stdout") -> tup
 def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Generator[str, None, int]:
     """Yield the lines of the job's stdout from byte ``offset`` on as they come; the exit status is the return value.
 
-    The host is asked every ``every`` seconds, and tells the end of the job as soon as it comes.
+    The host is polled every ``every`` seconds, and reports the end of the job at once.
     Ctrl-C, or closing the generator, kills the job. When the host cannot be reached any more the job is left alone:
-    ``attach`` and wait again. Raises JobLost when it is gone without a status.
+    ``attach`` and wait again. Raises JobLost when it ended without a status.
     """
     rest = b""
     ended: int | None = None
@@ -320,15 +320,15 @@ def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Genera
 
 
 def lost(host: Host, job: Job) -> JobLost:
-    """The error for a job that is gone without an exit status."""
+    """The error for a job that ended without an exit status."""
     return JobLost(
-        f"job {job.folder} on host {host.name} is gone without an exit status",
+        f"job {job.folder} on host {host.name} ended without an exit status",
         "It was killed from outside, or the host was restarted; start again.",
     )
 
 
 def kill(host: Host, job: Job, *, grace: float = GRACE) -> None:
-    """End the job and all its processes: TERM, and KILL after ``grace`` seconds. No harm when it has ended."""
+    """End the job and all its processes: TERM, and KILL after ``grace`` seconds. Does nothing when it has ended."""
     tries = str(max(1, round(grace / 0.05)))
     arguments = [str(job.folder), str(job.pid), str(job.born), tries]
     host.run(["sh", "-c", _KILL, "kill", *arguments], timeout=grace + 60)
@@ -340,7 +340,7 @@ def remove(host: Host, job: Job) -> None:
 
 
 def prune(host: Host, keep: int) -> None:
-    """Remove the folders of all jobs that have ended but the last ``keep`` ones."""
+    """Remove the folders of all jobs that have ended, except for the last ``keep``."""
     listed = host.run(["ls", "-1", str(host.root / "jobs")], check=False).stdout.splitlines()
     alive = {job.id for job in running(host)}
     old = [name for name in sorted(listed)[:-keep] if name not in alive]  # ids begin with the time
@@ -355,7 +355,7 @@ def _listed(host: Host, name: str, script: str) -> tuple[Job, ...]:
 
 
 def pinned(cpus: str) -> list[str]:
-    """What stands before a command that may use these processors only: a taskset list, "" for all of them."""
+    """The prefix of a command that may use only these processors: a taskset list, "" for all."""
     return ["taskset", "-c", cpus] if cpus else []
 
 

@@ -75,13 +75,13 @@ class LocalHost(BaseHost):
     @contextlib.contextmanager
     def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
         """Run ``argv`` with its stdin and stdout on a socket; see ``Host.stream``."""
-        ours, theirs = socket.socketpair()
-        with ours:
+        near, far = socket.socketpair()
+        with near:
             try:
                 process = subprocess.Popen(
                     argv,
-                    stdin=theirs.fileno(),
-                    stdout=theirs.fileno(),
+                    stdin=far.fileno(),
+                    stdout=far.fileno(),
                     stderr=subprocess.PIPE,
                     text=True,
                     encoding="utf-8",
@@ -91,16 +91,16 @@ class LocalHost(BaseHost):
             except OSError as error:
                 raise _not_started(self.name, argv, None, error) from error
             finally:
-                theirs.close()
+                far.close()
             with process:
                 try:
-                    yield ours
-                    ours.close()
-                    _, said = process.communicate()
+                    yield near
+                    near.close()
+                    _, stderr = process.communicate()
                 except BaseException:
                     _kill_group(process)
                     raise
-        judged(self.name, Result(tuple(argv), process.returncode, "", said), 0, True)
+        judged(self.name, Result(tuple(argv), process.returncode, "", stderr), 0, True)
 
 
 def _finish(process: subprocess.Popen[str], argv: tuple[str, ...], stdin: str, timeout: float) -> Result:

@@ -1,11 +1,10 @@
-"""One hunt at a time measures on a host: a lock below its root folder, which names its owner.
+"""The lease of a host: one hunt at a time measures there. A lock file below the root folder names its owner.
 
-The lock is a file that is read, compared and replaced under ``flock``, so that of two hunts that find a stale lock at
-the same moment one gets it and the other sees the new owner. The owner is a process on the machine of the controller,
-which need not be the host; only there can it be seen whether it still lives (in the same boot and container: names of
-machines are not unique). For all others it shows its life: while it
-holds the lock it touches the file every minute, and a lock that nobody has touched for ten is taken for abandoned. An
-owner that was only cut off for so long finds out that it is the owner no more, and stops.
+The file is read, compared and replaced under ``flock``, so that of two hunts that find a stale lock at the same moment
+one gets it and the other sees the new owner. The owner is a process on the controller, which need not be the host. Only
+there can be checked whether it is alive (in the same boot and container: names of machines are not unique). All others
+see its heartbeat: the owner touches the file every minute, and a lock without a heartbeat for ten minutes is abandoned.
+An owner that was merely disconnected for so long notices that it has lost the lock, and stops.
 """
 
 import os
@@ -21,12 +20,12 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.protocol import Host
 from perfbisect.process import is_local, is_running, this_process
 
-BEAT = 60.0  # seconds between two signs of life
-ABANDONED = 10 * BEAT  # without one for so long the owner has ended, or cannot reach the host
-LOOK = 5.0  # seconds between two looks of one who waits
+BEAT = 60.0  # seconds between two heartbeats
+ABANDONED = 10 * BEAT  # seconds without a heartbeat: the owner has ended, or cannot reach the host
+POLL = 5.0  # seconds between two reads of a lock that is waited for
 
 # $1 the lock, $2 the content that may be replaced, $3 the new content (empty: none). Prints the seconds since the last
-# sign of life, and what the lock holds.
+# heartbeat, and the content of the lock.
 _SWAP = """\
 if [ -e "$1" ] && [ "$(cat "$1")" != "$2" ]; then
     echo "$(($(date +%s) - $(stat -c %Y "$1")))"; cat "$1"; exit
@@ -35,17 +34,17 @@ echo 0
 if [ -n "$3" ]; then printf '%s' "$3" | cat >"$1.new" && mv -f "$1.new" "$1" && cat "$1"; else rm -f "$1"; fi
 """
 _READ = '[ ! -e "$1" ] || { echo "$(($(date +%s) - $(stat -c %Y "$1")))"; cat "$1"; }'
-_BEAT = '[ "$(cat "$1" 2>/dev/null)" != "$2" ] || { touch "$1"; echo ours; }'
+_BEAT = '[ "$(cat "$1" 2>/dev/null)" != "$2" ] || { touch "$1"; echo kept; }'
 
 WaitCallback = Callable[["Owner | None"], None]
-"""Told, every few seconds, for whom one waits; None when there is nobody to wait for any more."""
+"""Called every few seconds with the owner that is waited for; at the end with None."""
 
 
 class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """Who holds a lock, and enough of the process to tell it from a later one with the same pid."""
+    """The process that holds a lock, distinguishable from a later one with the same pid."""
 
     process: str  # see perfbisect.process.here
-    pid: int  # the same for people, and the name of the machine, which others may share
+    pid: int  # for messages, as is the name of the machine, which is not unique
     machine: str
     purpose: str  # "hunt 12"
     since: str  # ISO 8601, UTC
@@ -55,38 +54,38 @@ class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 class Lease:
-    """A lock that is held, as far as its last sign of life could tell."""
+    """A lock that is held, as of its last heartbeat."""
 
     def __init__(self, host: Host, content: str) -> None:
         self.host = host
         self.content = content
         self.lost = False
-        self.seen = time.time()  # when the last sign of life arrived
+        self.seen = time.time()  # when the last heartbeat arrived
         self._ended = threading.Event()
 
     def confirm(self) -> None:
-        """Raise EnvironmentFailure when somebody else has taken the lock for abandoned, and taken it."""
-        if time.time() - self.seen > 2 * BEAT:  # the host was out of reach, or we were asleep
+        """Raise EnvironmentFailure when the lock was abandoned for too long and another process has taken it."""
+        if time.time() - self.seen > 2 * BEAT:  # the host was unreachable, or this process was suspended
             self._sign()
         if self.lost:
             raise EnvironmentFailure(
-                f"host {self.host.name} could not be reached for so long that somebody else measures there now",
-                "Go on when it is free.",
+                f"host {self.host.name} could not be reached for so long that another process measures there now",
+                "Resume when it is free.",
             )
 
     def beat(self) -> None:
-        """Show a sign of life every minute, until ``end``."""
+        """Send a heartbeat every minute, until ``end``."""
         while not self._ended.wait(BEAT):
-            with suppress(Exception):  # a host that cannot be reached now may be later; nothing else ends the signs
+            with suppress(Exception):  # an unreachable host may be reachable later
                 self._sign()
 
     def _sign(self) -> None:
-        said = self.host.run(["sh", "-c", _BEAT, "beat", _path(self.host), self.content]).stdout
-        self.lost = self.lost or said.strip() != "ours"
+        printed = self.host.run(["sh", "-c", _BEAT, "beat", _path(self.host), self.content]).stdout
+        self.lost = self.lost or printed.strip() != "kept"
         self.seen = time.time()
 
     def end(self) -> None:
-        """Show no more signs of life."""
+        """Send no more heartbeats."""
         self._ended.set()
 
 
@@ -94,8 +93,8 @@ class Lease:
 def hold(host: Host, purpose: str, waiting: WaitCallback | None = None) -> Iterator[Lease]:
     """Acquire the host, and hold its lock. Jobs that still run there are an earlier owner's.
 
-    While somebody else has the lock: with ``waiting``, wait for its release, otherwise raise EnvironmentFailure, naming
-    the owner.
+    While another process holds the lock: with ``waiting``, wait for its release; otherwise raise EnvironmentFailure that
+    names the owner.
     """
     with host, _locked(host, purpose, waiting) as held:
         yield held
@@ -115,7 +114,7 @@ def _locked(host: Host, purpose: str, waiting: WaitCallback | None) -> Iterator[
         else:
             waited = True
             waiting(owner)
-            time.sleep(LOOK)
+            time.sleep(POLL)
             age, found = _swap(host, "", mine)
     if waiting and waited:
         waiting(None)
@@ -126,39 +125,39 @@ def _locked(host: Host, purpose: str, waiting: WaitCallback | None) -> Iterator[
         yield held
     finally:
         held.end()
-        with suppress(EnvironmentFailure):  # out of reach: what happened before is told, and the lock lapses by itself
+        with suppress(EnvironmentFailure):  # unreachable: the earlier error is reported, and the lock expires
             _swap(host, mine, "")
 
 
 def busy(host: Host, owner: Owner) -> EnvironmentFailure:
-    """The error for a host that somebody else has."""
+    """The error for a host whose lock another process holds."""
     return EnvironmentFailure(
         f"host {host.name} is busy: {owner} is measuring there",
         "Wait for it with --wait, or stop it."
-        + ("" if is_local(owner.process) else f" If it ended without a word, {_left(host)}"),
+        + ("" if is_local(owner.process) else f" If it no longer exists, {_left(host)}"),
     )
 
 
 def wait(host: Host, waiting: WaitCallback) -> None:
-    """Wait until nobody holds the host's lock."""
+    """Wait until the host's lock is free."""
     waited = False
     while owner := holder(host):
         waited = True
         waiting(owner)
-        time.sleep(LOOK)
+        time.sleep(POLL)
     if waited:
         waiting(None)
 
 
 def holder(host: Host) -> Owner | None:
-    """Who holds the host's lock now; None when nobody does or its owner is gone."""
+    """The present owner of the host's lock; None when it is free or its owner has ended."""
     age, content = _read(host.run(["sh", "-c", _READ, "read", _path(host)], check=False).stdout)
     owner = _owner(content)
     return None if owner is None or _gone(owner, age) else owner
 
 
 def _left(host: Host) -> str:
-    return f"the host is free {ABANDONED / 60:.0f} minutes after its last sign of life, or when you remove {_path(host)} there."
+    return f"the host is free {ABANDONED / 60:.0f} minutes after its last heartbeat, or when you remove {_path(host)} there."
 
 
 def _path(host: Host) -> str:
@@ -170,14 +169,14 @@ def _swap(host: Host, old: str, new: str) -> tuple[float, str]:
     return _read(host.run(["flock", "-w", "30", f"{path}.guard", "sh", "-c", _SWAP, "swap", path, old, new]).stdout)
 
 
-def _read(said: str) -> tuple[float, str]:
-    """Seconds since the last sign of life, and the content of the lock: "" when there is none."""
-    age, _, content = said.partition("\n")
+def _read(printed: str) -> tuple[float, str]:
+    """Seconds since the last heartbeat, and the content of the lock: "" for no lock."""
+    age, _, content = printed.partition("\n")
     return float(age or 0), content
 
 
 def _owner(content: str) -> Owner | None:
-    """The owner that a lock names, None for one that cannot be read: it was cut short, so nobody holds it."""
+    """The owner that a lock names; None for a truncated lock, which is not held."""
     try:
         return msgspec.json.decode(content, type=Owner)
     except msgspec.DecodeError:
@@ -190,5 +189,5 @@ def _me(purpose: str) -> str:
 
 
 def _gone(owner: Owner, age: float) -> bool:
-    """Whether the owner has ended; of one that cannot be seen from here only the ``age`` of its last sign of life tells."""
+    """Whether the owner has ended; for one that cannot be seen from here the ``age`` of its last heartbeat decides."""
     return not is_running(owner.process) if is_local(owner.process) else age > ABANDONED

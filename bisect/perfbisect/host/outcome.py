@@ -1,4 +1,4 @@
-"""What the end of a command means, wherever it ran."""
+"""The meaning of a command's end, on every kind of host."""
 
 import errno
 import os
@@ -7,12 +7,12 @@ import shlex
 from perfbisect.errors import CommandFailed, EnvironmentFailure
 from perfbisect.host.protocol import Result
 
-TIMED_OUT = 124  # the status that coreutils' timeout has for it
+TIMED_OUT = 124  # the status of coreutils' timeout
 _NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 def judged(host: str, result: Result, timeout: float, check: bool) -> Result:
-    """The result, if it is one to go on with; otherwise raises what ``Host.run`` promises."""
+    """The result of a command, or the errors of ``Host.run``."""
     if not result.ok and _NO_SPACE in result.stderr:
         raise no_space(host, _last_line(result.stderr))
     if check and not result.ok:
@@ -29,13 +29,15 @@ def no_space(host: str, detail: str) -> EnvironmentFailure:
     """The error for a full disk; ``detail`` is what the failing program said."""
     return EnvironmentFailure(
         f"no space left on host {host}: {detail}",
-        f"Free some with `bisect gc {host} --keep SIZE`: builds and datasets are made anew when they are needed.",
+        f"Free some with `bisect gc {host} --keep SIZE`: builds and datasets are made again when they are needed.",
     )
 
 
 def no_folder(host: str, folder: object) -> EnvironmentFailure:
-    """The error for a working directory that is not there."""
-    return EnvironmentFailure(f"there is no folder {folder} on host {host}", "It may have been removed; start again.")
+    """The error for a missing working directory."""
+    return EnvironmentFailure(
+        f"folder {folder} does not exist on host {host}", "It may have been removed; start again."
+    )
 
 
 def no_root(host: str, root: object, why: str) -> EnvironmentFailure:
@@ -47,12 +49,12 @@ def no_root(host: str, root: object, why: str) -> EnvironmentFailure:
 
 
 def _failed(host: str, result: Result, timeout: float) -> CommandFailed:
-    said = _last_line(result.stderr) or _last_line(result.stdout) or "it said nothing"
+    output = _last_line(result.stderr) or _last_line(result.stdout) or "it printed nothing"
     end = f"took more than {timeout:g} s" if result.status == TIMED_OUT else f"ended with status {result.status}"
     command = shlex.join(result.argv)
     shown = command if len(command) <= 200 else f"{command[:199]}…"
     return CommandFailed(
-        f"on host {host}, {shown} {end}: {said}", status=result.status, output=result.stdout + result.stderr
+        f"on host {host}, {shown} {end}: {output}", status=result.status, output=result.stdout + result.stderr
     )
 
 

@@ -1,6 +1,6 @@
-"""Which package brings what a build or a measurement needs, on the families of systems that we know.
+"""Which package brings what a build or a measurement needs, on the known families of systems.
 
-What is needed is named as it is looked for: a program ("bison"), a header ("openssl/ssl.h"), a library that pkg-config
+What is needed is named by the way of finding it: a program ("bison"), a header ("openssl/ssl.h"), a library that pkg-config
 knows ("libzstd.pc").
 """
 
@@ -147,7 +147,7 @@ def how_to_install(needs: Iterable[str], system: str = "", own: Mapping[str, Pac
     fedora, _ = packages(wanted, "fedora", own or {})
     if system == "fedora":
         return f"Install with: sudo dnf install {' '.join(fedora)}"
-    hunt = f"What brings {', '.join(unknown)} is told by: apt-file search {unknown[0]}" if unknown else ""
+    hunt = f"Find what provides {', '.join(unknown)} with: apt-file search {unknown[0]}" if unknown else ""
     if system:
         known = f"Install with: sudo apt-get install {' '.join(debian)}" if debian else ""
         return ". ".join(filter(None, (known, hunt)))
@@ -164,7 +164,7 @@ def _of_debian(package: Package, system: str) -> str:
 def read_system(os_release: str) -> str | None:
     """The family of a system from its /etc/os-release: "debian", "ubuntu" or "fedora"; None for another."""
     pairs = (line.strip().partition("=") for line in os_release.splitlines())
-    said = {key: value.strip().strip("\"'").lower().split() for key, _, value in pairs}
-    names = [*said.get("ID", []), *said.get("ID_LIKE", [])]
+    fields = {key: value.strip().strip("\"'").lower().split() for key, _, value in pairs}
+    names = [*fields.get("ID", []), *fields.get("ID_LIKE", [])]
     families = {"ubuntu": "ubuntu", "debian": "debian", "fedora": "fedora", "rhel": "fedora", "centos": "fedora"}
     return next((families[name] for name in names if name in families), None)

@@ -1,4 +1,4 @@
-"""Is there on a host what work there needs?"""
+"""Programs, headers and libraries: which of those that are needed does a host lack?"""
 
 import shlex
 from collections.abc import Iterable, Mapping
@@ -7,8 +7,8 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.packages import LIBRARY, Package, how_to_install, is_header, is_library
 from perfbisect.host.protocol import Host
 
-# The preprocessor finds a header without minding what has to be included before it. $1 says how to call it; a header
-# or a library that is not found is printed.
+# The preprocessor finds a header even if another has to be included before it. $1 is the preprocessor's command; missing
+# headers and libraries are printed.
 _HEADERS = """\
 compiler=$1; shift
 for header do
@@ -25,7 +25,7 @@ done
 def absent(
     needs: Iterable[str], host: str, system: str = "", own: Mapping[str, Package] | None = None
 ) -> EnvironmentFailure:
-    """The error for what is not on the host of that name; ``system`` and ``own`` as in ``how_to_install``."""
+    """The error for what the host of that name lacks; ``system`` and ``own`` as in ``how_to_install``."""
     names = list(dict.fromkeys(needs))
     verb = "is" if len(names) == 1 else "are"
     advice = how_to_install(names, system, own)
@@ -41,8 +41,8 @@ def missing(host: Host, programs: Iterable[str]) -> tuple[str, ...]:
 def lacking(host: Host, needs: Iterable[str], c: str, cxx: str) -> tuple[str, ...]:
     """Those of ``needs`` (programs, headers, libraries as ``packages`` names them) that the host does not have.
 
-    ``c`` and ``cxx`` are the words of a shell that call the compilers, options included. Where there is no compiler, or
-    no pkg-config, that is what is lacking, since nothing else can be said.
+    ``c`` and ``cxx`` are the shell commands of the compilers, options included. Without a
+    compiler or pkg-config only that is reported, since nothing else can be checked.
     """
     wanted = list(dict.fromkeys(needs))
     headers = [need for need in wanted if is_header(need)]

@@ -67,7 +67,7 @@ def connect(entry: HostEntry, destination: str) -> "SshHost":
 
 @dataclass(frozen=True, slots=True)
 class SshHost(BaseHost):
-    """Commands run in channels of one connection, which is opened again when it is lost."""
+    """Commands run in channels of one connection, which is reopened when it is lost."""
 
     name: str
     root: PurePosixPath
@@ -146,7 +146,7 @@ class SshHost(BaseHost):
                 pool.submit(_backward, channel, theirs)
                 yield ours
                 ours.close()
-                said = errors.result().decode(errors="replace")
+                stderr = errors.result().decode(errors="replace")
                 status = channel.recv_exit_status()
             except BaseException:
                 ours.close()
@@ -154,7 +154,7 @@ class SshHost(BaseHost):
                 raise
         if status < 0:
             raise self.connection.lost("it closed the channel")
-        result = Result(tuple(argv), status, "", said)
+        result = Result(tuple(argv), status, "", stderr)
         self._check_started(result, None)
         judged(self.name, result, 0, True)
 
@@ -175,7 +175,7 @@ class SshHost(BaseHost):
         return channel
 
     def _exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, str, str]:
-        """Run a script once: status, stdout, stderr. ``limit`` is how many seconds of silence mean that all is lost."""
+        """Run a script once: status, stdout, stderr. ``limit`` seconds without output mean a lost connection."""
         with self._open(script, mark) as channel, ThreadPoolExecutor(2) as pool:
             try:
                 channel.settimeout(limit)
@@ -186,7 +186,7 @@ class SshHost(BaseHost):
                 if not channel.status_event.wait(limit):
                     raise TimeoutError
                 status = channel.recv_exit_status()
-            except OSError as error:  # silence: whoever else waits there is told by this, too
+            except OSError as error:  # a timeout: closing the transport ends every other channel, too
                 channel.get_transport().close()
                 raise self.connection.lost(str(error)) from error
             finally:
@@ -196,21 +196,21 @@ class SshHost(BaseHost):
         return status, stdout.decode(errors="replace"), stderr.decode(errors="replace")
 
     def _end(self, mark: str) -> None:
-        """End what is left of the command with that mark, after its connection was lost or nobody waits for it."""
+        """Kill the rest of the command with that mark, after a lost connection or an interruption."""
         self._exchange(_script(["sh", "-c", _END, "end", mark], None, None, 60, 0), b"", "perfbisect-end", 60)
 
     def _check_started(self, result: Result, cwd: PurePosixPath | None) -> None:
-        said = result.stderr.strip()
-        if said == _ABSENT:
+        stderr = result.stderr.strip()
+        if stderr == _ABSENT:
             raise absent([result.argv[0]], self.name)
-        if said == _NOWHERE:
+        if stderr == _NOWHERE:
             raise no_folder(self.name, cwd)
 
 
-# What a channel raises whose connection is gone: the second where it has to write, as it also has to while it reads.
+# What a channel raises without its connection: the second where it writes, as it also does while it reads.
 _BROKEN = (OSError, EOFError)
 
-# To a command whose stdin is cut short by a lost connection it would look whole: it begins when all of it has come.
+# A command cannot see that its stdin was truncated by a lost connection: it is started when all of it has arrived.
 _WHOLE = """\
 perfbisect_stdin=$(head -c {length} | base64 -w 0)
 [ "${{#perfbisect_stdin}}" -eq {encoded} ] || {{ echo "perfbisect: stdin was cut short" >&2; exit 1; }}
@@ -220,9 +220,9 @@ perfbisect_stdin=$(head -c {length} | base64 -w 0)
 def _script(
     argv: Sequence[str], cwd: PurePosixPath | None, env: Mapping[str, str] | None, timeout: float, length: int
 ) -> str:
-    """What a POSIX shell on the host is to do. It stays the parent of the command, so that a signal becomes a status.
+    """The script for a POSIX shell on the host. The shell stays the command's parent, so that a signal becomes a status.
 
-    ``length`` is that of the command's stdin, in bytes.
+    ``length`` is the length of the command's stdin in bytes.
     """
     lines = [f"cd -- {shlex.quote(str(cwd))} 2>/dev/null || {{ echo {_NOWHERE} >&2; exit 1; }}"] if cwd else []
     if wrong := [name for name in env or {} if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]:
@@ -238,7 +238,7 @@ def _require(program: str) -> str:
 
 
 def _read(receive: Callable[[int], bytes]) -> bytes:
-    """All that comes until the end. Whether that is the end of the connection, the status tells."""
+    """Everything up to the end of the stream. The status shows whether the connection was lost."""
     came = []
     with contextlib.suppress(EOFError):
         while data := receive(1 << 16):
@@ -247,15 +247,15 @@ def _read(receive: Callable[[int], bytes]) -> bytes:
 
 
 def _send(channel: "Channel", data: bytes) -> None:
-    """Write all of a command's stdin. One that ends without reading it is none of our concern."""
+    """Write all of a command's stdin. A command may end without reading it."""
     with contextlib.suppress(*_BROKEN):
         channel.sendall(data)
         channel.shutdown_write()
 
 
 def _forward(source: socket.socket, channel: "Channel") -> None:
-    """Everything from a socket to a channel, the end included. Who goes on writing when the channel has ended is told
-    by a broken pipe, and does not wait for a reader.
+    """Copy a socket to a channel, its end included. After the end of the channel, writing to the socket fails with a
+    broken pipe instead of blocking.
     """
     with contextlib.suppress(*_BROKEN):
         while data := source.recv(1 << 16):
@@ -267,7 +267,7 @@ def _forward(source: socket.socket, channel: "Channel") -> None:
 
 
 def _backward(channel: "Channel", sink: socket.socket) -> None:
-    """Everything from a channel to a socket, the end included."""
+    """Copy a channel to a socket, its end included."""
     with contextlib.suppress(*_BROKEN):
         while data := channel.recv(1 << 16):
             sink.sendall(data)

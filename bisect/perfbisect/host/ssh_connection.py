@@ -1,7 +1,7 @@
 """One connection to a host over SSH, with the user's own settings: opened when first used, opened again when lost.
 
 Settings, keys, agent and jump hosts are those of ~/.ssh/config, as fabric and paramiko read them. A host, or a jump
-host on the way, whose key is not known is refused.
+host, whose key is not known is refused.
 """
 
 import logging
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from fabric import Connection
     from paramiko import Channel, PKey, SSHClient
 
-PATIENCE = 300.0  # seconds for which a lost host is waited for: long enough for a restart of it
-PROMPT = 15  # seconds in which a host that is there answers
+PATIENCE = 300.0  # seconds for which a lost connection is retried: enough for a restart of the host
+PROMPT = 15  # seconds in which a running host answers
 SILENCE = 20  # seconds without an answer after which a connection counts as lost
 LONGEST_PAUSE = 10.0  # seconds between two attempts to open it again
 
@@ -145,13 +145,13 @@ class SshConnection:
         from fabric import Connection
         from paramiko.hostkeys import InvalidHostKey
 
-        logging.getLogger("paramiko").addHandler(logging.NullHandler())  # what it has to say is said by our errors
+        logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its messages are repeated by our errors
         user, _, host = self.address.rpartition("@")
         try:
             connection = Connection(host, user=user or None, port=self.port or None)
         except (ValueError, paramiko.ConfigParseError) as error:
             raise UsageError(
-                f"host {self.name} cannot be reached at {self.address}: {error}", _mend(self.name)
+                f"host {self.name} cannot be reached at {self.address}: {error}", _correct(self.name)
             ) from error
         hops: list[Any] = [connection]
         while hops[-1].gateway is not None and not isinstance(hops[-1].gateway, str):
@@ -169,8 +169,8 @@ class SshConnection:
             raise self._refused(hop, where, error) from error
         return connection
 
-    def _refused(self, hop: "Connection", way: str, error: Exception) -> EnvironmentFailure:
-        """What an attempt to connect ended with, in words."""
+    def _refused(self, hop: "Connection", where: str, error: Exception) -> EnvironmentFailure:
+        """The error for a failed attempt to connect to ``where``."""
         import paramiko
 
         at = f"{hop.host}:{hop.port}"
@@ -179,45 +179,46 @@ class SshConnection:
             case paramiko.BadHostKeyException():
                 known = f"[{hop.host}]:{hop.port}" if hop.port != 22 else hop.host
                 return HostKeyRefused(
-                    f"the key of {way} is not the one that is known: {at} showed {_print(error.key)}. Somebody may have"
-                    " come in between",
+                    f"the key of {where} is not the one that is known: {at} showed {_shown(error.key)}. The"
+                    " connection may be intercepted",
                     f"If it has been changed on purpose: ssh-keygen -R '{known}', and then {_add(hop)}",
                 )
             case paramiko.PasswordRequiredException():
                 return EnvironmentFailure(
-                    f"the key for {way} is locked by a passphrase", "Unlock it for the agent first: ssh-add"
+                    f"the key for {where} is locked by a passphrase", "Unlock it for the agent first: ssh-add"
                 )
             case paramiko.AuthenticationException():
                 return EnvironmentFailure(
-                    f"{way} does not let {hop.user} in: {_said(error)}",
+                    f"{where} refuses to log {hop.user} in: {_said(error)}",
                     f"Only keys are used, no passwords. `{ssh}` should work without one; ssh-copy-id puts a key there.",
                 )
             case socket.gaierror():
                 return EnvironmentFailure(
-                    f"the name {hop.host} of {way} is not known: {_said(error)}", _mend(self.name)
+                    f"the name {hop.host} of {where} is not known: {_said(error)}", _correct(self.name)
                 )
             case ConnectionRefusedError() | paramiko.ssh_exception.NoValidConnectionsError():
                 return EnvironmentFailure(
-                    f"{way} does not answer at {at}: {_said(error)}", f"Is sshd running there? Try: {ssh}"
+                    f"{where} does not answer at {at}: {_said(error)}", f"Is sshd running there? Try: {ssh}"
                 )
             case paramiko.ChannelException():
-                return EnvironmentFailure(f"{way} cannot be reached at {at} from its jump host", _mend(self.name))
+                return EnvironmentFailure(f"{where} cannot be reached at {at} from its jump host", _correct(self.name))
             case OSError():
                 return EnvironmentFailure(
-                    f"{way} cannot be reached at {at}: {_said(error)}", f"Is it on, and the way to it open? Try: {ssh}"
+                    f"{where} cannot be reached at {at}: {_said(error)}",
+                    f"Is it running, and is no firewall in between? Try: {ssh}",
                 )
             case _:
-                return EnvironmentFailure(f"{way} does not speak SSH at {at}: {_said(error)}", f"Try: {ssh}")
+                return EnvironmentFailure(f"{where} does not speak SSH at {at}: {_said(error)}", f"Try: {ssh}")
 
 
 def _trust_only_known(name: str, hop: "Connection") -> None:
-    """Let only hosts in whose keys the user's known_hosts files hold."""
+    """Accept only hosts whose keys are in the user's known_hosts files."""
     from paramiko import MissingHostKeyPolicy
 
     class Refuse(MissingHostKeyPolicy):
         def missing_host_key(self, client: "SSHClient", hostname: str, key: "PKey") -> None:
             raise HostKeyRefused(
-                f"the key of host {name} is not known: {hostname} showed {_print(key)}",
+                f"the key of host {name} is not known: {hostname} showed {_shown(key)}",
                 f"Compare it with the host's own, and then {_add(hop)}",
             )
 
@@ -231,14 +232,14 @@ def _trust_only_known(name: str, hop: "Connection") -> None:
 
 
 def _be_prompt(hop: "Connection") -> None:
-    """Wait for PROMPT at each step of opening it; for the first answer as long as the user's settings say."""
+    """Limit each step of opening it to PROMPT; the first answer to the ConnectTimeout of the user's settings."""
     hop.connect_timeout = hop.connect_timeout or PROMPT
     hop.connect_kwargs.setdefault("banner_timeout", PROMPT)
     hop.connect_kwargs.setdefault("auth_timeout", PROMPT)
 
 
 def _keep_alive(hop: "Connection") -> None:
-    """Notice in SILENCE seconds when nobody answers any more, and send small messages without delay."""
+    """Notice a missing answer after SILENCE seconds, and send small messages without delay."""
     hop.transport.set_keepalive(5)
     if isinstance(hop.transport.sock, socket.socket):
         hop.transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE * 1000)
@@ -246,7 +247,7 @@ def _keep_alive(hop: "Connection") -> None:
 
 
 def _add(hop: "Connection") -> str:
-    """How the user makes the key of a host known."""
+    """The command with which the user makes a host's key known."""
     if hop.gateway is not None:
         return f"add it with: ssh {hop.original_host} true"
     port = f"-p {hop.port} " if hop.port != 22 else ""
@@ -257,15 +258,15 @@ def _ssh(hop: "Connection") -> str:
     return f"ssh -p {hop.port} {hop.user}@{hop.original_host} true"
 
 
-def _mend(name: str) -> str:
-    return f"Mend `hosts.{name}.address` in hosts.toml, or HostName in ~/.ssh/config."
+def _correct(name: str) -> str:
+    return f"Correct `hosts.{name}.address` in hosts.toml, or HostName in ~/.ssh/config."
 
 
-def _print(key: "PKey") -> str:
+def _shown(key: "PKey") -> str:
     return f"{key.get_name()} {key.fingerprint}"
 
 
 def _said(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return str(error).rstrip(".") or "it hung up"
+    return str(error).rstrip(".") or "it closed the connection"

@@ -176,7 +176,7 @@ def test_what_a_build_needs_is_not_looked_for_where_it_is_not_built(host: LocalH
         preflight.inspect_host(CheckRequest(host, HostEntry(name="here", build_host="x"), builder=recipe))
     )
     assert finding.topic == "builder"
-    assert finding.advice == "Inspection with: bisect doctor x --builder b"
+    assert finding.advice == "Check it with: bisect doctor x --builder b"
 
 
 @pytest.mark.tools
