@@ -41,4 +41,5 @@ def test_the_scheme_of_an_address_chooses_the_module(
 def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="no kind of connection is named 'batch'") as caught:
         connect(HostEntry(name="one", address="batch://queue"))
-    assert caught.value.advice == "Known are local, ssh: correct `hosts.one.address` in hosts.toml."
+    known = ", ".join(CONNECTIONS)
+    assert caught.value.advice == f"Known are {known}: correct `hosts.one.address` in hosts.toml."
