@@ -12,7 +12,9 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.codec import over_numbers
 from perfbisect.core.domain.events import (
+    BuildFinished,
     BuildProgress,
+    BuildStarted,
     CandidateSkipped,
     Commit,
     Decided,
@@ -40,9 +42,10 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.inference.belief import prior_belief
+from perfbisect.core.inference.classification import Classification
 from perfbisect.core.inference.hunt_state import fold
 from perfbisect.report import markdown, terminal
-from perfbisect.report.command import go_on_with, made_by
+from perfbisect.report.command import command_to_resume, command_to_run
 from perfbisect.report.reader import Reader, read_story
 from perfbisect.report.story import Story, as_object
 from perfbisect.store.connection import default_place
@@ -60,7 +63,7 @@ def story_of(events: Iterable[tuple[float, Event]], state: str = "found") -> Sto
         1, sample.BEGAN, "engine", "o2nofp", "update-index", "local", "qps", "1.0", "1.1", 14, 10, 2, state,
         None, None, None, 6, 16,
     )  # fmt: skip
-    commands = made_by(sample.SETTINGS, default_place()), go_on_with(1, default_place())
+    commands = command_to_run(sample.SETTINGS, default_place()), command_to_resume(1, default_place())
     return Reader(listed, sample.SETTINGS, folded).story(*commands)
 
 
@@ -238,3 +241,32 @@ def test_costs_leave_out_the_time_between_two_sessions(history: History) -> None
     assert history.sessions(hunt) == [sample.BEGAN, later]
     story = read_story(history, hunt)
     assert story.costs.seconds == pytest.approx(events[19][0] - sample.BEGAN)
+
+
+def test_a_binary_equal_to_the_baseline_is_good_without_a_run(history: History) -> None:
+    hunt = sample.begin(history)
+    for event in (
+        BuildFinished(0, sample.build(0, binary="b"), None),
+        BuildFinished(3, sample.build(3, binary="b"), 0),
+        BuildFinished(10, sample.build(10), None),
+    ):
+        history.append(hunt, event, sample.BEGAN)
+    for turn in range(6):
+        node, at = (0, 10)[turn % 2], sample.BEGAN + 20 * turn
+        history.append(hunt, RunFinished(node, sample.run(node, at, qps=20_000 - 5_000 * (turn % 2))), at + 12)
+    rows = {row.node: row for row in read_story(history, hunt).candidates}
+    assert rows[3].state is Classification.GOOD
+    assert rows[3].same_as is not None
+    assert rows[3].same_as.sha == sample.CANDIDATES[0]
+    assert rows[3].runs == 0
+    assert rows[10].state is Classification.BAD
+    assert rows[0].ratio is None
+
+
+def test_a_build_of_an_earlier_hunt_costs_nothing(history: History) -> None:
+    hunt = sample.begin(history)
+    history.append(hunt, BuildStarted(0, sample.COMMITS[0]), sample.BEGAN)
+    history.append(hunt, BuildFinished(0, replace(sample.build(0), reused=True), None), sample.BEGAN)
+    story = read_story(history, hunt)
+    assert (story.costs.builds, story.costs.build_seconds, story.costs.hit_rate) == (0, 0.0, None)
+    assert story.candidates[0].reused

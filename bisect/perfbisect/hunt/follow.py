@@ -20,7 +20,7 @@ from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.view import View
 from perfbisect.lab.guarded_lab import changed
 from perfbisect.lab.upkeep import storage
-from perfbisect.report.command import go_on_with
+from perfbisect.report.command import command_to_resume
 from perfbisect.store.history import History
 
 
@@ -89,7 +89,7 @@ def follow(
     """
     verdict: Verdict | None = None
     log = SavedLog(history, hunt_id)
-    again = go_on_with(hunt_id, history.path)
+    again = command_to_resume(hunt_id, history.path)
 
     def save_and_show(event: LabEvent) -> None:
         if threading.current_thread() is threading.main_thread():  # the history belongs to it

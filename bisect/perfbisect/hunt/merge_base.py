@@ -9,7 +9,7 @@ from perfbisect.core.domain.policy import Direction
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
 from perfbisect.hunt.search import SavedLog, SearchProblem, TimedEvent, WorkersFor, compare_merge_base
-from perfbisect.report.command import made_by
+from perfbisect.report.command import command_to_run
 from perfbisect.wording.quantities import ratio
 from perfbisect.wording.text import metric_title
 
@@ -23,7 +23,7 @@ def stands_in(
     """
     base, good = problem.commits[0][:10], settings.good_commit[:10]
     verdict = yield from compare_merge_base(problem, started, settings.good_commit, log, workers_for)
-    own_side = made_by(replace(settings, good=base), log.history.path)
+    own_side = command_to_run(replace(settings, good=base), log.history.path)
     match verdict:
         case NotReproduced():
             yield log.append(Warned(f"The merge base {base} is as fast as good and stands in for it."))
@@ -35,7 +35,7 @@ def stands_in(
             raise UsageError(
                 f"The merge base {base} does not have the speed of good {good}, so it cannot stand in for it:"
                 f" {metric_title(problem.metric)} of good is {ratio(step.ratio)} of that of the merge base.",
-                f"To hunt the change between them: {made_by(between, log.history.path)}\n"
+                f"To hunt the change between them: {command_to_run(between, log.history.path)}\n"
                 f"To hunt one on bad's own side of the fork: {own_side}",
             )
         case Inconclusive():

@@ -9,7 +9,7 @@ from perfbisect.core.domain.settings import TIMING, Settings
 from perfbisect.store.connection import default_place
 
 
-def made_by(settings: Settings, history: Path) -> str:
+def command_to_run(settings: Settings, history: Path) -> str:
     """The `bisect run` that repeats a hunt; defaults are omitted."""
     policy, usual = settings.policy, Policy()
     direction = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
@@ -40,7 +40,7 @@ def made_by(settings: Settings, history: Path) -> str:
     words += ["--first-parent"] if settings.first_parent else []
     words += ["--retry-failed"] if settings.retry_failed else []
     words += ["--all"] if policy.all_steps else []
-    return shlex.join([*words, *elsewhere(history)])
+    return shlex.join([*words, *history_option(history)])
 
 
 def of_recipes(settings: Settings) -> list[str]:
@@ -59,16 +59,16 @@ def of_recipes(settings: Settings) -> list[str]:
     return [*built, *(word for option, text in options if text for word in (option, text))]
 
 
-def go_on_with(hunt: int, history: Path) -> str:
+def command_to_resume(hunt: int, history: Path) -> str:
     """The `bisect resume` of this hunt."""
-    return shlex.join(["bisect", "resume", str(hunt), *elsewhere(history)])
+    return shlex.join(["bisect", "resume", str(hunt), *history_option(history)])
 
 
-def show(name: str, history: Path | None) -> str:
+def command_to_show(name: str, history: Path | None) -> str:
     """The `bisect show` of a hunt, a comparison or an A/A."""
-    return shlex.join(["bisect", "show", name, *elsewhere(history)])
+    return shlex.join(["bisect", "show", name, *history_option(history)])
 
 
-def elsewhere(history: Path | None) -> list[str]:
+def history_option(history: Path | None) -> list[str]:
     """The option that names a history other than the default one (None)."""
     return [] if history in (None, default_place()) else ["--history", str(history)]

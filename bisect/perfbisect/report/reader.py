@@ -11,7 +11,7 @@ from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotRepr
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference import classification
 from perfbisect.core.inference.hunt_state import HuntState, fold, hit_rate, ratios
-from perfbisect.report.command import go_on_with, made_by
+from perfbisect.report.command import command_to_resume, command_to_run
 from perfbisect.report.story import Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
@@ -33,7 +33,7 @@ def read_story(history: History, hunt: int, describe: Describe = Commit) -> Stor
     state = fold(events, history.sessions(hunt))
     state.use_range(history.candidates(hunt))
     return Reader(history.listed(hunt), settings, state, describe).story(
-        made_by(settings, history.path), go_on_with(hunt, history.path)
+        command_to_run(settings, history.path), command_to_resume(hunt, history.path)
     )
 
 

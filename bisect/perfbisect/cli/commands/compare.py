@@ -72,7 +72,7 @@ def compare(
     from perfbisect.hunt.trials.runner import perform
     from perfbisect.hunt.trials.setup import Plan
     from perfbisect.recipes.find import choose_workloads
-    from perfbisect.report.command import show
+    from perfbisect.report.command import command_to_show
     from perfbisect.report.comparison import as_object, lines
 
     settings = settings_of(options, good=builds[0], bad=builds[-1], workload="", host=host)
@@ -89,5 +89,5 @@ def compare(
         click.echo(f"Interrupted. What was measured is kept as {trial.name}; the same command goes on.", err=True)
         return INTERRUPTED
     if not as_json:
-        click.echo(f"Counters per operation: {show(trial.name, history)}", err=True)
+        click.echo(f"Counters per operation: {command_to_show(trial.name, history)}", err=True)
     return 0 if whole(trial) else INCOMPLETE

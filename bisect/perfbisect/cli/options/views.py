@@ -51,11 +51,11 @@ def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def open_view(history: Path | None, view: str | None) -> "View":
     """The view of that name, or the one that suits standard output, of a hunt in the history at that path."""
-    from perfbisect.report.command import show
+    from perfbisect.report.command import command_to_show
 
     if view:
         _, opened = VIEWS[view]
     else:
         lines = not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
         opened = open_plain if lines else open_live
-    return opened(lambda hunt: show(str(hunt), history))
+    return opened(lambda hunt: command_to_show(str(hunt), history))

@@ -1,4 +1,4 @@
-"""What a report says of candidates, and the commands it ends with."""
+"""The commands that repeat and resume a hunt."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,45 +8,11 @@ from click.testing import CliRunner
 
 import sample_hunt as sample
 from perfbisect.cli.commands.run import run as run_command
-from perfbisect.core.domain.events import BuildFinished, BuildStarted, RunFinished
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.domain.settings import Quick, Settings
-from perfbisect.core.inference.classification import Classification
-from perfbisect.report.command import go_on_with, made_by
-from perfbisect.report.reader import read_story
+from perfbisect.report.command import command_to_resume, command_to_run
 from perfbisect.store.connection import default_place
-from perfbisect.store.history import History
-
-
-def test_a_binary_equal_to_the_base_is_good_without_a_run(history: History) -> None:
-    hunt = sample.begin(history)
-    for event in (
-        BuildFinished(0, sample.build(0, binary="b"), None),
-        BuildFinished(3, sample.build(3, binary="b"), 0),
-        BuildFinished(10, sample.build(10), None),
-    ):
-        history.append(hunt, event, sample.BEGAN)
-    for turn in range(6):
-        node, at = (0, 10)[turn % 2], sample.BEGAN + 20 * turn
-        history.append(hunt, RunFinished(node, sample.run(node, at, qps=20_000 - 5_000 * (turn % 2))), at + 12)
-    rows = {row.node: row for row in read_story(history, hunt).candidates}
-    assert rows[3].state is Classification.GOOD
-    assert rows[3].same_as is not None
-    assert rows[3].same_as.sha == sample.CANDIDATES[0]
-    assert rows[3].runs == 0
-    assert rows[10].state is Classification.BAD
-    assert rows[0].ratio is None
-
-
-def test_a_build_that_was_kept_costs_nothing(history: History) -> None:
-    hunt = sample.begin(history)
-    history.append(hunt, BuildStarted(0, sample.COMMITS[0]), sample.BEGAN)
-    history.append(hunt, BuildFinished(0, replace(sample.build(0), reused=True), None), sample.BEGAN)
-    story = read_story(history, hunt)
-    assert (story.costs.builds, story.costs.build_seconds, story.costs.hit_rate) == (0, 0.0, None)
-    assert story.candidates[0].reused
-
 
 ASKED = Settings(
     good="v1 $(x)",
@@ -90,7 +56,7 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr("perfbisect.hunt.resolve.settle", stop)
     hunts = (ASKED, sample.SETTINGS, COMMAND, replace(COMMAND, builder="b", quick=Quick("./x", cost="$.a['b c']")))
     for settings in hunts:
-        words = shlex.split(made_by(settings, tmp_path / "h.db"))
+        words = shlex.split(command_to_run(settings, tmp_path / "h.db"))
         CliRunner().invoke(run_command, words[2:], catch_exceptions=False)
     for found, settings in zip(asked, hunts, strict=True):
         assert found.policy == settings.policy
@@ -104,5 +70,5 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_commands_name_a_history_only_when_it_is_not_the_usual_one(tmp_path: Path) -> None:
-    assert go_on_with(3, default_place()) == "bisect resume 3"
-    assert go_on_with(3, tmp_path / "a b.db") == f"bisect resume 3 --history '{tmp_path}/a b.db'"
+    assert command_to_resume(3, default_place()) == "bisect resume 3"
+    assert command_to_resume(3, tmp_path / "a b.db") == f"bisect resume 3 --history '{tmp_path}/a b.db'"
