@@ -14,7 +14,7 @@ from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.report.command import command_to_resume, command_to_run
 from perfbisect.store.connection import default_place
 
-ASKED = Settings(
+REQUESTED = Settings(
     good="v1 $(x)",
     bad="v2",
     repository="/a b",
@@ -33,7 +33,7 @@ ASKED = Settings(
 
 
 COMMAND = replace(
-    ASKED,
+    REQUESTED,
     builder="repo-1",
     workload="x-1",
     metric="rate",
@@ -46,19 +46,19 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
     """The words of the command go through `bisect run` itself, up to where the hunt would begin."""
     import shlex
 
-    asked: list[Settings] = []
+    requested: list[Settings] = []
 
     def stop(settings: Settings, direction: Direction | None, *, to_build: bool) -> None:
         worse = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
-        asked.append(replace(settings, policy=replace(settings.policy, direction=direction or worse)))
+        requested.append(replace(settings, policy=replace(settings.policy, direction=direction or worse)))
         raise SystemExit
 
-    monkeypatch.setattr("perfbisect.hunt.resolve.settle", stop)
-    hunts = (ASKED, sample.SETTINGS, COMMAND, replace(COMMAND, builder="b", quick=Quick("./x", cost="$.a['b c']")))
+    monkeypatch.setattr("perfbisect.hunt.resolve.resolve_settings", stop)
+    hunts = (REQUESTED, sample.SETTINGS, COMMAND, replace(COMMAND, builder="b", quick=Quick("./x", cost="$.a['b c']")))
     for settings in hunts:
         words = shlex.split(command_to_run(settings, tmp_path / "h.db"))
         CliRunner().invoke(run_command, words[2:], catch_exceptions=False)
-    for found, settings in zip(asked, hunts, strict=True):
+    for found, settings in zip(requested, hunts, strict=True):
         assert found.policy == settings.policy
         assert found.quick == settings.quick
         if settings.quick:  # its names follow from it
