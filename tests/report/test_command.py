@@ -48,7 +48,7 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
 
     requested: list[Settings] = []
 
-    def stop(settings: Settings, direction: Direction | None, *, to_build: bool) -> None:
+    def stop(settings: Settings, direction: Direction | None, **_options: object) -> None:
         worse = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
         requested.append(replace(settings, policy=replace(settings.policy, direction=direction or worse)))
         raise SystemExit
