@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import sample_hunt as sample
 from perfbisect.core.domain.facts import SkipFacts
-from perfbisect.core.domain.trials import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, Work
+from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
 from perfbisect.report.comparison import as_object, header, lines
 
 TABLE = """\
@@ -35,15 +35,15 @@ col-1  col-2
 def trial(*, broken: bool = False) -> Trial:
     """Three builds and three workloads, measured in two rounds that hardly differ."""
     subjects = (
-        Subject("8.0.28", "a" * 40, key="key-a", binary="1"),
-        Subject("8.0.29", "b" * 40, key="key-b", binary="2"),
-        Subject("community", path="/opt/mysql-8.0.40", key="key-c", binary="3", version="8.0.40"),
+        TrialBuild("8.0.28", "a" * 40, key="key-a", binary="1"),
+        TrialBuild("8.0.29", "b" * 40, key="key-b", binary="2"),
+        TrialBuild("community", path="/opt/mysql-8.0.40", key="key-c", binary="3", version="8.0.40"),
     )
     if broken:
-        subjects = (*subjects[:2], Subject("8.0.30", "c" * 40, trouble="c.c:1:\x1b[31m no"))
-    works = tuple(Work(name, name.partition("-")[0].replace("hot", "point"), 1.0, 10.0) for name in RATIOS)
-    asked = Asked(Kind.COMPARE, "mysql", "o2nofp", "dell32", "qps", {"time": 10}, subjects, works, 2, 1)
-    made = Trial(3, asked, sample.HOST, 0.0, "done")
+        subjects = (*subjects[:2], TrialBuild("8.0.30", "c" * 40, trouble="c.c:1:\x1b[31m no"))
+    works = tuple(TrialWorkload(name, name.partition("-")[0].replace("hot", "point"), 1.0, 10.0) for name in RATIOS)
+    request = TrialRequest(TrialType.COMPARE, "mysql", "o2nofp", "dell32", "qps", {"time": 10}, subjects, works, 2, 1)
+    made = Trial(3, request, sample.HOST, 0.0, "done")
     for number in range(2):
         for work, ratios in enumerate(RATIOS.values()):
             for subject, ratio in enumerate((1.0, *ratios)):
@@ -84,7 +84,7 @@ def test_what_has_failed_on_the_way_is_said() -> None:
     made = trial()
     made.skips.append(TrialSkip(2, 1, 5.0, SkipFacts("b" * 40, "run", "it crashed", "log", 1.0)))
     bare = [replace(run, facts=replace(run.facts, counters={})) if run.subject == 2 else run for run in made.runs]
-    told = replace(made, runs=bare, asked=replace(made.asked, metric="cpu/o"), state="failed", failure="no room")
+    told = replace(made, runs=bare, request=replace(made.request, metric="cpu/o"), state="failed", failure="no room")
     assert list(lines(told))[-4:] == [
         "8.0.29 fails in update-index: it crashed",
         *(f"community has no value of cpu/o in {name}." for name in RATIOS),

@@ -10,7 +10,7 @@ import sqlite_utils
 import sample_hunt as sample
 from perfbisect.core.domain.codec import builtins, dumps
 from perfbisect.core.domain.facts import SkipFacts
-from perfbisect.core.domain.trials import Asked, Kind, Subject, TrialRun, TrialSkip, Work
+from perfbisect.core.domain.trials import TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
 from perfbisect.store.connection import VERSION, open_writer
 from perfbisect.store.history import History
 from perfbisect.store.migrations import migrate, migrations
@@ -74,14 +74,14 @@ def test_old_aas_are_told_as_new_ones_are(tmp_path: Path) -> None:
             (1, 0, 0),
         ]
         assert trial.runs[3].facts == sample.run(0, 300.0)
-        asked = trial.asked
-        assert (asked.subjects[0].name, asked.subjects[0].commit, asked.works[0].name) == ("v1.0", "abc", "scan")
-        assert (asked.rounds, asked.runs, asked.metric, asked.overrides) == (2, 2, "p95", {"time": 10})
+        request = trial.request
+        assert (request.subjects[0].name, request.subjects[0].commit, request.works[0].name) == ("v1.0", "abc", "scan")
+        assert (request.rounds, request.runs, request.metric, request.overrides) == (2, 2, "p95", {"time": 10})
         assert list(history.query("select between_visits, within_visits, noise from trials").rows) == [
             (0.01, 0.02, 0.03)
         ]
         assert history.connection.execute("PRAGMA foreign_key_check").fetchall() == []
-        after = history.begin_trial(asked, sample.HOST, sample.COMMITS[:0], 9.0)
+        after = history.begin_trial(request, sample.HOST, sample.COMMITS[:0], 9.0)
         assert after.id == 8
 
 
@@ -98,11 +98,11 @@ def test_migrating_again_changes_nothing(history: History) -> None:
 
 
 def test_every_table_is_filled_by_a_plausible_hunt_and_an_aa(told: History) -> None:
-    asked = Asked(
-        Kind.NOISE, "demo", "o2nofp", "local", "qps", {}, (Subject("v1.0", sample.COMMITS[0].sha),),
-        (Work("scan", "scan", 1.0, 2.0),), 1, 1,
+    request = TrialRequest(
+        TrialType.NOISE, "demo", "o2nofp", "local", "qps", {}, (TrialBuild("v1.0", sample.COMMITS[0].sha),),
+        (TrialWorkload("scan", "scan", 1.0, 2.0),), 1, 1,
     )  # fmt: skip
-    trial = told.begin_trial(asked, sample.HOST, sample.COMMITS[:1], 1.0)
+    trial = told.begin_trial(request, sample.HOST, sample.COMMITS[:1], 1.0)
     told.add_to_trial(trial.id, TrialRun(0, 0, 0, 2.0, 1.0, sample.run(0, 1.0)))
     told.skip_in_trial(trial.id, TrialSkip(0, 0, 3.0, SkipFacts("v1.0", "run", "it crashed", "/log", 1.0)))
     [*tables] = told.query("select name from sqlite_master where type in ('table', 'view')").rows

@@ -11,7 +11,7 @@ from perfbisect.core.domain.events import BuildFinished, HuntEnded, RunFinished
 from perfbisect.core.domain.facts import RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Interval, NotReproduced
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import Asked, Kind, Subject, TrialRun, TrialSkip, Work
+from perfbisect.core.domain.trials import TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
 from perfbisect.core.stats.variance_components import noise_in
 from perfbisect.errors import UsageError
 from perfbisect.store.history import History
@@ -28,12 +28,15 @@ def visits(between: float, within: float, count: int = 20, runs: int = 2) -> lis
     return made
 
 
-def asked(kind: Kind, settings: Settings = sample.SETTINGS, *names: str) -> Asked:
+def request(kind: TrialType, settings: Settings = sample.SETTINGS, *names: str) -> TrialRequest:
     """A trial of the first commit, and of others by their names."""
     first, *_ = sample.COMMITS
-    subjects = (Subject("v1.0", first.sha, key="key-0"), *(Subject(name, path=f"/{name}", key=name) for name in names))
-    works = (Work(settings.workload, "write", 2.0, 10.0),)
-    return Asked(
+    subjects = (
+        TrialBuild("v1.0", first.sha, key="key-0"),
+        *(TrialBuild(name, path=f"/{name}", key=name) for name in names),
+    )
+    works = (TrialWorkload(settings.workload, "write", 2.0, 10.0),)
+    return TrialRequest(
         kind,
         settings.builder,
         settings.variant,
@@ -48,7 +51,7 @@ def asked(kind: Kind, settings: Settings = sample.SETTINGS, *names: str) -> Aske
 
 
 def enter(history: History, runs: list[tuple[int, RunFacts]], settings: Settings = sample.SETTINGS) -> int:
-    trial = history.begin_trial(asked(Kind.NOISE, settings), sample.HOST, sample.COMMITS[:1], 1.0)
+    trial = history.begin_trial(request(TrialType.NOISE, settings), sample.HOST, sample.COMMITS[:1], 1.0)
     for visit, run in runs:
         history.add_to_trial(trial.id, TrialRun(visit, 0, 0, run.started + 12, 14.0, run))
     return trial.id
@@ -128,12 +131,12 @@ def test_what_earlier_hunts_left(told: History) -> None:
 
 
 def test_a_trial_comes_back_as_it_was_entered(history: History) -> None:
-    wanted = asked(Kind.COMPARE, sample.SETTINGS, "old", "new")
+    wanted = request(TrialType.COMPARE, sample.SETTINGS, "old", "new")
     trial = history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
     run = TrialRun(0, 0, 2, 20.0, 14.0, replace(sample.run(0, 5.0), commit="new"))
     history.add_to_trial(trial.id, run)
     told = history.trial("c1")
-    assert (told.asked, told.host, told.runs, told.state) == (wanted, sample.HOST, [run], "running")
+    assert (told.request, told.host, told.runs, told.state) == (wanted, sample.HOST, [run], "running")
     history.end_trial(trial.id, 30.0)
     assert history.trial("c1").state == "done"
     for wrong in ("n1", "c2"):
@@ -150,10 +153,10 @@ def test_an_aa_that_has_failed_teaches_nothing(history: History) -> None:
 
 
 def test_what_told_less_of_its_work_is_gone_on_with(history: History) -> None:
-    wanted = asked(Kind.COMPARE, sample.SETTINGS, "old")
+    wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
     history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
     history.connection.execute("UPDATE trials SET process = 'gone 1 1'")
-    now = replace(wanted, works=tuple(replace(work, told="all") for work in wanted.works))
+    now = replace(wanted, works=tuple(replace(work, run_hash="all") for work in wanted.works))
     history.connection.execute("UPDATE trial_workloads SET told = 'other'")
     assert history.resume_trial(now, sample.HOST) is None
     history.connection.execute("UPDATE trial_workloads SET told = ''")
@@ -161,7 +164,7 @@ def test_what_told_less_of_its_work_is_gone_on_with(history: History) -> None:
 
 
 def test_a_comparison_that_was_interrupted_goes_on_only_with_the_same(history: History) -> None:
-    wanted = asked(Kind.COMPARE, sample.SETTINGS, "old")
+    wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
     history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
     assert history.resume_trial(wanted, sample.HOST) is None, "this process is at it"
     history.connection.execute("UPDATE trials SET process = 'gone 1 1'")
@@ -181,7 +184,7 @@ def test_a_comparison_that_was_interrupted_goes_on_only_with_the_same(history: H
 
 
 def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History) -> None:
-    wanted = asked(Kind.COMPARE, sample.SETTINGS, "old")
+    wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
     trial = history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
     skip = TrialSkip(0, 1, 2.0, SkipFacts("old", "run", "it crashed", "/log", 3.0))
     history.skip_in_trial(trial.id, skip)
@@ -199,7 +202,9 @@ def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History) -> 
 
 
 def test_comparisons_that_were_interrupted_pin_what_they_use(history: History) -> None:
-    trial = history.begin_trial(asked(Kind.COMPARE, sample.SETTINGS, "old"), sample.HOST, sample.COMMITS[:1], 100.0)
+    trial = history.begin_trial(
+        request(TrialType.COMPARE, sample.SETTINGS, "old"), sample.HOST, sample.COMMITS[:1], 100.0
+    )
     facts = replace(sample.run(0, 5.0), build_key="key-0", dataset="data-1")
     history.add_to_trial(trial.id, TrialRun(0, 0, 0, 120.0, 14.0, facts))
     assert history.pinned("local", 50.0) == {"key-0", "data-1"}
@@ -209,7 +214,7 @@ def test_comparisons_that_were_interrupted_pin_what_they_use(history: History) -
 
 
 def test_a_comparison_teaches_hunts_nothing_of_noise(history: History) -> None:
-    trial = history.begin_trial(asked(Kind.COMPARE), sample.HOST, sample.COMMITS[:1], 1.0)
+    trial = history.begin_trial(request(TrialType.COMPARE), sample.HOST, sample.COMMITS[:1], 1.0)
     for visit, run in visits(0.01, 0.01):
         history.add_to_trial(trial.id, TrialRun(visit, 0, 0, run.started, 1.0, run))
     assert history.noise(sample.SETTINGS) is None

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def hold_all(scene: "HuntSetup", waiting: WaitCallback | None, purpose: str = "") -> Iterator[dict[str, Lease]]:
+def hold_all(setup: "HuntSetup", waiting: WaitCallback | None, purpose: str = "") -> Iterator[dict[str, Lease]]:
     """Hold the locks of all hosts, for a hunt or another ``purpose``.
 
     They are taken in the order of their names, so that no two hunts wait for each other. The last visit's copy of the
     data goes before they are given back; but not after a failure, whose cause it may show.
     """
-    hosts = {site.build_host.name: site.build_host for site in scene.sites if site.build_host}
-    hosts |= {site.host.name: site.host for site in scene.sites}
+    hosts = {site.build_host.name: site.build_host for site in setup.sites if site.build_host}
+    hosts |= {site.host.name: site.host for site in setup.sites}
     with ExitStack() as stack:
-        purpose = purpose or scene.purpose
+        purpose = purpose or setup.purpose
         held = {name: stack.enter_context(hold(host, purpose, waiting)) for name, host in sorted(hosts.items())}
-        for site in scene.sites:
+        for site in setup.sites:
             stack.push(partial(clear, site.host, held[site.host.name]))
         yield held
 

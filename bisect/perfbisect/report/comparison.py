@@ -1,11 +1,12 @@
 """The report of a comparison: a column for each build, a row for each workload, relative to the first build."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 from rich.cells import cell_len
 
-from perfbisect.core.domain.trials import Subject, Trial
+from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest
 from perfbisect.core.stats.paired_comparison import Compared, Ratio, Summary, compared, silent, summaries, tone
 from perfbisect.wording.quantities import MISSING, between, count, figure, moment
 from perfbisect.wording.table import GAP, aligned
@@ -23,12 +24,12 @@ def plain(text: str, _tone: str) -> str:
 
 def as_object(trial: Trial) -> str:
     """The whole report as JSON."""
-    rows = compared(trial, trial.asked.metric)
+    rows = compared(trial, trial.request.metric)
     found = {
         "id": trial.name,
         "state": trial.state,
         "started": trial.started,
-        "settings": trial.asked,
+        "settings": request_object(trial.request),
         "host": trial.host,
         "runs": len(trial.runs),
         "skips": trial.skips,
@@ -39,14 +40,22 @@ def as_object(trial: Trial) -> str:
     return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
 
 
+def request_object(request: TrialRequest) -> dict[str, Any]:
+    """The settings of a trial for JSON, with the published keys."""
+    found: dict[str, Any] = msgspec.to_builtins(request)
+    for workload in found["works"]:
+        workload["told"] = workload.pop("run_hash")
+    return found
+
+
 def header(trial: Trial) -> Iterator[str]:
     """What was compared, where and when."""
-    asked, host = trial.asked, trial.host
+    request, host = trial.request, trial.host
     state = "" if trial.state == "done" else trial.state
     how = [
-        asked.builder,
-        *filter(None, [asked.variant]),
-        *(f"{name} {value}" for name, value in asked.overrides.items()),
+        request.builder,
+        *filter(None, [request.variant]),
+        *(f"{name} {value}" for name, value in request.overrides.items()),
     ]
     yield printable(
         ": ".join(filter(None, [f"{trial.name}, {moment(trial.started)}", ", ".join(how), state, trial.failure]))
@@ -57,17 +66,17 @@ def header(trial: Trial) -> Iterator[str]:
 
 def lines(trial: Trial, paint: Paint = plain, *, counters: bool = False) -> Iterator[str]:
     """The table of ratios, their intervals, summaries of groups, and if wanted the counters per operation."""
-    asked = trial.asked
-    rows = compared(trial, asked.metric)
-    columns = [f"col-{number}" for number in range(1, len(asked.subjects))]
-    what = "Throughput" if asked.metric == "qps" else metric_title(asked.metric)
-    yield f"{what} relative to: {named(asked.subjects[0])}"
-    yield from (f"{column} : {named(subject)}" for column, subject in zip(columns, asked.subjects[1:], strict=True))
+    request = trial.request
+    rows = compared(trial, request.metric)
+    columns = [f"col-{number}" for number in range(1, len(request.subjects))]
+    what = "Throughput" if request.metric == "qps" else metric_title(request.metric)
+    yield f"{what} relative to: {named(request.subjects[0])}"
+    yield from (f"{column} : {named(subject)}" for column, subject in zip(columns, request.subjects[1:], strict=True))
     yield ""
-    yield from grid(columns, by_group(rows, lambda ratio: (f"{ratio.ratio:.2f}", tone(ratio, asked.metric))), paint)
+    yield from grid(columns, by_group(rows, lambda ratio: (f"{ratio.ratio:.2f}", tone(ratio, request.metric))), paint)
     yield ""
     rounds = max((ratio.rounds for row in rows for ratio in row.ratios if ratio), default=0)
-    yield f"95 % intervals, from {count(rounds, 'round')} of {count(asked.runs, 'run')} each"
+    yield f"95 % intervals, from {count(rounds, 'round')} of {count(request.runs, 'run')} each"
     yield from grid(columns, by_group(rows, lambda ratio: (between(ratio.interval), "")))
     if found := summaries(rows):
         yield ""
@@ -79,7 +88,7 @@ def lines(trial: Trial, paint: Paint = plain, *, counters: bool = False) -> Iter
     if counters:
         for row in rows:
             yield ""
-            yield printable(f"{row.work}, relative to {asked.subjects[0].name}")
+            yield printable(f"{row.work}, relative to {request.subjects[0].name}")
             yield from grid(
                 ("baseline", *columns), [(list(relative(each)), name) for name, each in row.counters.items()]
             )
@@ -90,16 +99,16 @@ def lines(trial: Trial, paint: Paint = plain, *, counters: bool = False) -> Iter
 
 def remarks(trial: Trial) -> Iterator[str]:
     """What is missing from the table, and why; and which builds are the same binary."""
-    subjects, works = trial.asked.subjects, trial.asked.works
+    subjects, works = trial.request.subjects, trial.request.works
     yield from (f"{each.name} was not measured: {each.trouble}" for each in subjects if each.trouble)
     for skip in trial.skips:
         yield f"{subjects[skip.subject].name} fails in {works[skip.work].name}: {skip.facts.reason}"
     for work, subject in silent(trial):
-        yield f"{subjects[subject].name} has no value of {trial.asked.metric} in {works[work].name}."
+        yield f"{subjects[subject].name} has no value of {trial.request.metric} in {works[work].name}."
     yield from (f"{' and '.join(names)} are the same binary." for names in same(subjects))
 
 
-def named(subject: Subject) -> str:
+def named(subject: TrialBuild) -> str:
     """A build with its version and path."""
     version = f" ({subject.version})" if subject.version and subject.version not in subject.name else ""
     return printable(f"{subject.name}{version}" + (f" = {subject.path}" if subject.path else ""))
@@ -126,7 +135,7 @@ def relative(counted: tuple[float | None, ...]) -> Iterator[Cell]:
     yield from ((MISSING if other is None else f"{other:.2f}", "") for other in others)
 
 
-def same(subjects: Sequence[Subject]) -> list[list[str]]:
+def same(subjects: Sequence[TrialBuild]) -> list[list[str]]:
     """The names of builds that are the same binary."""
     alike: dict[str, list[str]] = {}
     for subject in subjects:

@@ -8,6 +8,7 @@ import msgspec
 from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.sampling_plan import advice, rows, sentences
 from perfbisect.core.stats.variance_components import Noise
+from perfbisect.report.comparison import request_object
 from perfbisect.wording.quantities import MISSING, count, duration, percent
 from perfbisect.wording.table import table
 
@@ -18,7 +19,7 @@ def as_object(trial: Trial, found: Noise | None) -> str:
         "id": trial.name,
         "state": trial.state,
         "failure": trial.failure,
-        "settings": trial.asked,
+        "settings": request_object(trial.request),
         "host": trial.host,
         "noise": found,
         "advice": advice(trial, found) if found else None,
@@ -29,12 +30,12 @@ def as_object(trial: Trial, found: Noise | None) -> str:
 
 def lines(trial: Trial, found: Noise) -> Iterator[str]:
     """The report as text."""
-    asked, [work], [subject] = trial.asked, trial.asked.works, trial.asked.subjects
+    request, [work], [subject] = trial.request, trial.request.works, trial.request.subjects
     wild = f", {count(found.wild, 'outlier')} left out" if found.wild else ""
     groups = "visit" if found.shared else "round"
     seconds = median(run.facts.seconds for run in trial.runs)  # of a command: not known beforehand
     yield (
-        f"{asked.builder} {work.name} on {asked.host}, {subject.name}: "
+        f"{request.builder} {work.name} on {request.host}, {subject.name}: "
         f"{count(found.visits, groups)}, {count(found.runs, 'run')} of {seconds:.3g} s{wild}"
     )
     yield ""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from perfbisect.core.domain.events import Commit, Event, HuntStarted
     from perfbisect.core.domain.facts import HostFacts, SkipFacts
-    from perfbisect.core.domain.trials import Asked, Trial, TrialRun, TrialSkip
+    from perfbisect.core.domain.trials import Trial, TrialRequest, TrialRun, TrialSkip
     from perfbisect.core.inference.from_log import Logged
     from perfbisect.core.stats.variance_components import Noise
     from perfbisect.store.experience import Costs
@@ -175,22 +175,24 @@ class History:
 
     # Builds measured without a search
 
-    def begin_trial(self, asked: "Asked", host: "HostFacts", commits: "Sequence[Commit]", at: float) -> "Trial":
+    def begin_trial(
+        self, request: "TrialRequest", host: "HostFacts", commits: "Sequence[Commit]", at: float
+    ) -> "Trial":
         """Enter a new trial; ``commits`` has date, author and subject of those among its builds."""
         from perfbisect.core.domain.trials import Trial
         from perfbisect.store.trials import enter_trial
 
         with self.transaction() as db:
-            return Trial(enter_trial(db, asked, host, commits, at), asked, host, at)
+            return Trial(enter_trial(db, request, host, commits, at), request, host, at)
 
-    def resume_trial(self, asked: "Asked", host: "HostFacts") -> "Trial | None":
+    def resume_trial(self, request: "TrialRequest", host: "HostFacts") -> "Trial | None":
         """The newest unfinished trial of the same settings on the same machine, entered as continued by this process; or None."""
-        from perfbisect.store.trials import enter_asked, enter_process, unfinished
+        from perfbisect.store.trials import enter_process, enter_request, unfinished
 
         with self.transaction() as db:
-            if trial := unfinished(self.connection, asked, host):
+            if trial := unfinished(self.connection, request, host):
                 enter_process(db, trial.id)
-                enter_asked(db, trial.id, asked)
+                enter_request(db, trial.id, request)
             return trial
 
     def add_to_trial(self, trial: int, run: "TrialRun") -> None:
@@ -262,8 +264,8 @@ class History:
         import msgspec
 
         stored = json.loads(str(self.column(hunt, "settings")))
-        asked: Settings = msgspec.convert(read_settings(stored), Settings)
-        return asked
+        request: Settings = msgspec.convert(read_settings(stored), Settings)
+        return request
 
     def update_recipe_hash(self, hunt: int, made: str) -> None:
         """Store the hash of a changed recipe: later build failures of the hunt belong to it."""

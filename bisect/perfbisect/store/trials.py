@@ -12,30 +12,32 @@ from perfbisect.core.domain.codec import builtins, dumps
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, Work
+from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
 from perfbisect.core.stats.variance_components import ENOUGH, Noise, noise_in
 from perfbisect.process import this_process
 from perfbisect.store.facts import clean, host_row, insert
 from perfbisect.store.listing import trial_state
 
 
-def enter_trial(db: sqlite_utils.Database, asked: Asked, host: HostFacts, commits: Sequence[Commit], at: float) -> int:
+def enter_trial(
+    db: sqlite_utils.Database, request: TrialRequest, host: HostFacts, commits: Sequence[Commit], at: float
+) -> int:
     """A new trial; ``commits`` has date, author and subject of those among its builds."""
     for commit in commits:
         known = {"commit_hash": commit.sha, "date": commit.date, "author": commit.author, "subject": commit.subject}
         db.table("commits").upsert(clean(known), pk="commit_hash")
     row = {
-        "kind": asked.kind,
+        "kind": request.kind,
         "started": at,
         "process": this_process(),
-        "builder": asked.builder,
-        "variant": asked.variant,
-        "overrides": compact(asked.overrides),
-        "host": asked.host,
+        "builder": request.builder,
+        "variant": request.variant,
+        "overrides": compact(request.overrides),
+        "host": request.host,
         "host_id": host_row(db, host, at),
-        "metric": asked.metric,
-        "visits": asked.rounds,
-        "runs": asked.runs,
+        "metric": request.metric,
+        "visits": request.rounds,
+        "runs": request.runs,
     }
     trial = insert(db, "trials", row)
     db.table("trial_builds").insert_all(
@@ -50,7 +52,7 @@ def enter_trial(db: sqlite_utils.Database, asked: Asked, host: HostFacts, commit
             "binary_hash": build.binary or None,
             "trouble": build.trouble or None,
         }
-        for number, build in enumerate(asked.subjects)
+        for number, build in enumerate(request.subjects)
     )
     db.table("trial_workloads").insert_all(
         {
@@ -60,9 +62,9 @@ def enter_trial(db: sqlite_utils.Database, asked: Asked, host: HostFacts, commit
             "work_group": work.group,
             "warmup": work.warmup,
             "seconds": work.time,
-            "told": work.told,
+            "told": work.run_hash,
         }
-        for number, work in enumerate(asked.works)
+        for number, work in enumerate(request.works)
     )
     return trial
 
@@ -107,9 +109,9 @@ def enter_noise(db: sqlite_utils.Database, trial: int, noise: Noise) -> None:
     )
 
 
-def enter_asked(db: sqlite_utils.Database, trial: int, asked: Asked) -> None:
+def enter_request(db: sqlite_utils.Database, trial: int, request: TrialRequest) -> None:
     """A trial is continued, perhaps with another metric and number of rounds."""
-    db.execute("UPDATE trials SET metric = ?, visits = ? WHERE id = ?", [asked.metric, asked.rounds, trial])
+    db.execute("UPDATE trials SET metric = ?, visits = ? WHERE id = ?", [request.metric, request.rounds, trial])
 
 
 def enter_end(db: sqlite_utils.Database, trial: int, at: float | None, failure: str = "") -> None:
@@ -137,14 +139,14 @@ def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
         " WHERE trial_id = ? ORDER BY number",
         [number],
     )
-    subjects = tuple(Subject(*(column or "" for column in build)) for build in builds)
+    subjects = tuple(TrialBuild(*(column or "" for column in build)) for build in builds)
     works = connection.execute(
         "SELECT name, work_group, warmup, seconds, told FROM trial_workloads WHERE trial_id = ? ORDER BY number",
         [number],
     )
-    asked = Asked(
-        Kind(kind), builder, variant, host, metric, json.loads(overrides), subjects,
-        tuple(Work(*work) for work in works), visits, runs,
+    request = TrialRequest(
+        TrialType(kind), builder, variant, host, metric, json.loads(overrides), subjects,
+        tuple(TrialWorkload(*work) for work in works), visits, runs,
     )  # fmt: skip
     made = connection.execute(
         "SELECT visit, workload, build, at, cost, body FROM trial_runs WHERE trial_id = ? ORDER BY number", [number]
@@ -155,7 +157,7 @@ def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
     )
     return Trial(
         number,
-        asked,
+        request,
         read_host(connection, host_id),
         started,
         trial_state(ended, process, failure),
@@ -179,28 +181,29 @@ def read_host(connection: sqlite3.Connection, row: int) -> HostFacts:
     return HostFacts(name, cpu, cores, memory, kernel, compiler, json.loads(tools), json.loads(settings))
 
 
-def unfinished(connection: sqlite3.Connection, asked: Asked, host: HostFacts) -> Trial | None:
+def unfinished(connection: sqlite3.Connection, request: TrialRequest, host: HostFacts) -> Trial | None:
     """The newest interrupted or failed comparison of the same builds and settings on the same machine."""
     rows = connection.execute(
         "SELECT id FROM trials WHERE kind = ? AND ended IS NULL AND builder = ? AND host = ? ORDER BY id DESC",
-        [asked.kind, asked.builder, asked.host],
+        [request.kind, request.builder, request.host],
     ).fetchall()
     for (number,) in rows:
         trial = read_trial(connection, number)
-        if trial and trial.state != "running" and same(trial.asked, asked) and trial.host == host:
+        if trial and trial.state != "running" and same(trial.request, request) and trial.host == host:
             return trial
     return None
 
 
-def same(one: Asked, other: Asked) -> bool:
+def same(one: TrialRequest, other: TrialRequest) -> bool:
     """True where runs of two trials can be combined: only the number of rounds and the metric may differ."""
 
-    def less(asked: Asked) -> Asked:
-        return replace(asked, metric="", rounds=0, works=tuple(replace(work, told="") for work in asked.works))
+    def less(request: TrialRequest) -> TrialRequest:
+        return replace(request, metric="", rounds=0, works=tuple(replace(work, run_hash="") for work in request.works))
 
     # Trials of older releases have no hash of their workloads.
     agree = (
-        not (was.told and now.told) or was.told == now.told for was, now in zip(one.works, other.works, strict=False)
+        not (was.run_hash and now.run_hash) or was.run_hash == now.run_hash
+        for was, now in zip(one.works, other.works, strict=False)
     )
     return less(one) == less(other) and all(agree)
 

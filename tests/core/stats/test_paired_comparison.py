@@ -9,18 +9,27 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import Interval
-from perfbisect.core.domain.trials import Asked, Kind, Subject, Trial, TrialRun, TrialSkip, Work, order
+from perfbisect.core.domain.trials import (
+    Trial,
+    TrialBuild,
+    TrialRequest,
+    TrialRun,
+    TrialSkip,
+    TrialType,
+    TrialWorkload,
+    order,
+)
 from perfbisect.core.stats.paired_comparison import Ratio, compared, paired, quantile, silent, summaries, tone, whole
 
 
 def trial(subjects: int = 2, works: tuple[str, ...] = ("scan",), rounds: int = 3, runs: int = 1) -> Trial:
     """A trial without runs."""
-    names = tuple(Subject(f"v{number}", f"{number:040}", key=f"key-{number}") for number in range(subjects))
-    asked = Asked(
-        Kind.COMPARE, "demo", "o2nofp", "local", "qps", {}, names,
-        tuple(Work(name, name.partition("-")[0], 1.0, 10.0) for name in works), rounds, runs,
+    names = tuple(TrialBuild(f"v{number}", f"{number:040}", key=f"key-{number}") for number in range(subjects))
+    request = TrialRequest(
+        TrialType.COMPARE, "demo", "o2nofp", "local", "qps", {}, names,
+        tuple(TrialWorkload(name, name.partition("-")[0], 1.0, 10.0) for name in works), rounds, runs,
     )  # fmt: skip
-    return Trial(3, asked, sample.HOST, 0.0)
+    return Trial(3, request, sample.HOST, 0.0)
 
 
 def ran(number: int, subject: int, qps: float, work: int = 0) -> TrialRun:
@@ -124,7 +133,7 @@ def test_incomplete_rounds_are_made_again_under_numbers_of_their_own() -> None:
     assert made.rounds_to_do() == range(4)
     made.runs.extend([ran(0, 0, 1), ran(0, 1, 1), ran(1, 1, 1)])
     assert made.rounds_to_do() == range(2, 5)
-    assert not replace(made, asked=replace(made.asked, rounds=1)).rounds_to_do()
+    assert not replace(made, request=replace(made.request, rounds=1)).rounds_to_do()
 
 
 def skip(work: int, subject: int) -> TrialSkip:
@@ -152,7 +161,7 @@ def test_a_comparison_is_whole_when_there_is_a_ratio_for_everything() -> None:
     made = trial(works=("scan", "point"))
     made.runs.extend(ran(0, subject, 100, work) for work in range(2) for subject in range(2))
     assert whole(made)
-    counted = replace(made, asked=replace(made.asked, metric="instructions/o"))
+    counted = replace(made, request=replace(made.request, metric="instructions/o"))
     assert whole(counted)
     bare = replace(made.runs[3], facts=replace(made.runs[3].facts, counters={}))
     lacking = replace(counted, runs=[*made.runs[:3], bare])

@@ -20,7 +20,7 @@ Examples:
 \b
 A BUILD is a release as the builder's tags spell it, any git revision, or NAME=PATH for
 binaries that are there already: a folder on the host, or a tarball on this machine.
-Ctrl-C keeps what was measured, and the same command goes on with it; `bisect history`
+Ctrl-C keeps what was measured, and the same command continues it; `bisect history`
 lists it, `bisect show` tells it again with its counters.
 
 \b
@@ -64,13 +64,13 @@ def compare(
     from dataclasses import replace
 
     from perfbisect.cli.trial_progress import open_progress
-    from perfbisect.core.domain.trials import Kind
+    from perfbisect.core.domain.trials import TrialType
     from perfbisect.core.stats.paired_comparison import whole
     from perfbisect.errors import INTERRUPTED
     from perfbisect.hunt.resolve import builder_of, choose_metric
     from perfbisect.hunt.trials.builds import read_builds
     from perfbisect.hunt.trials.runner import perform
-    from perfbisect.hunt.trials.setup import Plan
+    from perfbisect.hunt.trials.setup import TrialPlan
     from perfbisect.recipes.find import choose_workloads
     from perfbisect.report.command import command_to_show
     from perfbisect.report.comparison import as_object, lines
@@ -82,11 +82,11 @@ def compare(
         raise click.UsageError("--workload names nothing.")
     settings, subjects = read_builds(builds, settings, builder, clone_progress)
     settings = replace(settings, workload=next(iter(chosen)), metric=choose_metric(settings.metric, [*chosen.values()]))
-    plan = Plan.make(Kind.COMPARE, settings, subjects, chosen, visits, runs, patience(wait))
+    plan = TrialPlan.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, patience(wait))
     trial, complete = perform(plan, history, open_progress(settings.metric, quiet=as_json))
     say(as_object(trial) if as_json else "\n".join(lines(trial, painter())))
     if not complete:
-        click.echo(f"Interrupted. What was measured is kept as {trial.name}; the same command goes on.", err=True)
+        click.echo(f"Interrupted. What was measured is kept as {trial.name}; the same command continues it.", err=True)
         return INTERRUPTED
     if not as_json:
         click.echo(f"Counters per operation: {command_to_show(trial.name, history)}", err=True)

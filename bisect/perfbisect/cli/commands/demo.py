@@ -80,13 +80,13 @@ def demo(
             hosts_path=str(hosts.absolute()) if hosts else "",
         )
     )
-    scene = HuntSetup.set_up(settings)
-    verdict = follow_anew(scene, history, open_view(history, view))
+    setup = HuntSetup.set_up(settings)
+    verdict = follow_anew(setup, history, open_view(history, view))
     planted = msgspec.json.decode(answer_file.read_bytes())["commit"]
     if not isinstance(verdict, Found):
         click.echo(f"The hunt named no commit; planted was {planted[:10]} ({answer_file}).", err=True)
         return exit_status(verdict)
-    named = scene.span.candidates[verdict.step.candidate]
+    named = setup.span.candidates[verdict.step.candidate]
     if named != planted:
         click.echo(f"Wrong: named {named[:10]}, planted was {planted[:10]} ({answer_file}).", err=True)
         return WRONG

@@ -46,21 +46,21 @@ def noise(
     and how long runs should be.
     """
     from perfbisect.cli.trial_progress import open_progress
-    from perfbisect.core.domain.trials import Kind, Subject
+    from perfbisect.core.domain.trials import TrialBuild, TrialType
     from perfbisect.core.stats.sampling_plan import noise_of_trial
     from perfbisect.errors import INTERRUPTED, EnvironmentFailure
     from perfbisect.hunt.resolve import builder_of, resolve_settings
     from perfbisect.hunt.trials.runner import perform
-    from perfbisect.hunt.trials.setup import Plan
+    from perfbisect.hunt.trials.setup import TrialPlan
     from perfbisect.recipes.find import load_workload
     from perfbisect.report.noise import as_object, lines
 
     settings = resolve_settings(
         settings_of(options, good=rev, bad=rev, workload=workload, host=host), clone_progress=clone_progress
     )
-    subject = Subject(rev, settings.good_commit)
+    subject = TrialBuild(rev, settings.good_commit)
     chosen = {workload: load_workload(workload, builder_of(settings).driver, settings.workloads_path)}
-    plan = Plan.make(Kind.NOISE, settings, [subject], chosen, visits, runs, patience(wait))
+    plan = TrialPlan.make(TrialType.NOISE, settings, [subject], chosen, visits, runs, patience(wait))
     trial, complete = perform(plan, history, open_progress(settings.metric, quiet=as_json))
     found = noise_of_trial(trial)
     if found is None:

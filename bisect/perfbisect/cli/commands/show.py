@@ -76,11 +76,11 @@ def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: 
 
 def trial_text(trial: "Trial", *, as_json: bool) -> str:
     """A comparison or an A/A, told as when it was made."""
-    from perfbisect.core.domain.trials import Kind
+    from perfbisect.core.domain.trials import TrialType
     from perfbisect.core.stats.sampling_plan import noise_of_trial
     from perfbisect.report import comparison, noise
 
-    if trial.asked.kind is Kind.COMPARE:
+    if trial.request.kind is TrialType.COMPARE:
         if as_json:
             return comparison.as_object(trial)
         return "\n".join([*comparison.header(trial), *comparison.lines(trial, painter(), counters=True)])
@@ -93,7 +93,7 @@ def trial_text(trial: "Trial", *, as_json: bool) -> str:
 
 
 class Describer:
-    """Describes commits from the repository of a hunt, while it is still there; opened only when it is asked."""
+    """Describes commits from the repository of a hunt, while it is still there; opened only when it is needed."""
 
     def __init__(self, repository: Path) -> None:
         self.repository = repository

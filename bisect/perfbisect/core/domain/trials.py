@@ -13,7 +13,7 @@ from enum import StrEnum
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
 
 
-class Kind(StrEnum):
+class TrialType(StrEnum):
     """The type of a trial."""
 
     NOISE = "noise"
@@ -21,7 +21,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class TrialBuild:
     """One build that is measured."""
 
     name: str  # a revision as written, or the name given to prebuilt binaries
@@ -34,28 +34,28 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TrialWorkload:
     """One workload."""
 
     name: str
     group: str
     warmup: float  # seconds
     time: float
-    told: str = ""  # a hash of the workload and its files
+    run_hash: str = ""  # of the workload and its files; empty in trials of older releases
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TrialRequest:
     """The settings of a trial; the first subject is the baseline."""
 
-    kind: Kind
+    kind: TrialType
     builder: str
     variant: str
     host: str
     metric: str
     overrides: Mapping[str, str | int | float | bool]  # of the workloads
-    subjects: tuple[Subject, ...]
-    works: tuple[Work, ...]
+    subjects: tuple[TrialBuild, ...]
+    works: tuple[TrialWorkload, ...]
     rounds: int
     runs: int  # in each visit
 
@@ -87,7 +87,7 @@ class Trial:
     """A trial and what it has measured so far; ``runs`` and ``skips`` grow."""
 
     id: int
-    asked: Asked
+    request: TrialRequest
     host: HostFacts
     started: float  # seconds since the epoch
     state: str = "running"  # or "interrupted", "failed", "done"
@@ -98,15 +98,15 @@ class Trial:
     @property
     def name(self) -> str:
         """Its short name: c3, n4."""
-        return f"{self.asked.kind[0]}{self.id}"
+        return f"{self.request.kind[0]}{self.id}"
 
     def pairs(self) -> list[tuple[int, int]]:
         """Workload and build of each visit of a round, without failed builds and workloads whose baseline failed."""
         failed = {(skip.work, skip.subject) for skip in self.skips}
         return [
             (work, number)
-            for work in range(len(self.asked.works))
-            for number, subject in enumerate(self.asked.subjects)
+            for work in range(len(self.request.works))
+            for number, subject in enumerate(self.request.subjects)
             if not subject.trouble and not failed & {(work, number), (work, 0)}
         ]
 
@@ -114,9 +114,9 @@ class Trial:
         """The numbers of the rounds that are still to be made; an incomplete round does not count."""
         pairs, runs = self.pairs(), Counter((run.round, run.work, run.subject) for run in self.runs)
         made = {run.round for run in self.runs}
-        whole = sum(all(runs[number, *pair] >= self.asked.runs for pair in pairs) for number in made)
+        whole = sum(all(runs[number, *pair] >= self.request.runs for pair in pairs) for number in made)
         first = max(made, default=-1) + 1
-        return range(first, first + self.asked.rounds - whole)
+        return range(first, first + self.request.rounds - whole)
 
 
 def order(subjects: Sequence[int], turn: int) -> Iterator[int]:

@@ -61,10 +61,10 @@ class Summary:
 
 
 def compared(trial: Trial, metric: str) -> list[Compared]:
-    """Every workload of a trial in a metric: in the order in which they were asked for, those of a group together."""
-    further = range(1, len(trial.asked.subjects))
+    """Every workload of a trial in a metric: in the order in which they were requested, those of a group together."""
+    further = range(1, len(trial.request.subjects))
     found = []
-    for number, work in enumerate(trial.asked.works):
+    for number, work in enumerate(trial.request.works):
         runs = [run for run in trial.runs if run.work == number]
         rounds = levels(runs, metric)
         ratios = tuple(paired(rounds.get(0, {}), rounds.get(subject, {})) for subject in further)
@@ -74,7 +74,7 @@ def compared(trial: Trial, metric: str) -> list[Compared]:
 
 
 def levels(runs: Iterable[TrialRun], metric: str) -> dict[int, dict[int, float]]:
-    """Subject → round → mean logarithm of the metric; runs that do not have it are left out."""
+    """TrialBuild → round → mean logarithm of the metric; runs that do not have it are left out."""
     logs: dict[int, dict[int, list[float]]] = {}
     for run in runs:
         measured = value(run.facts, metric)
@@ -106,14 +106,14 @@ def quantile(freedom: int) -> float:
 
 def whole(trial: Trial) -> bool:
     """Whether nothing has failed, and every build has a ratio in every workload."""
-    ratios = (ratio for row in compared(trial, trial.asked.metric) for ratio in row.ratios)
+    ratios = (ratio for row in compared(trial, trial.request.metric) for ratio in row.ratios)
     return not trial.skips and all(ratio is not None for ratio in ratios)
 
 
 def silent(trial: Trial) -> list[tuple[int, int]]:
     """Workload and build of which there are runs, but none that has the metric."""
     made = {(run.work, run.subject) for run in trial.runs}
-    telling = {(run.work, run.subject) for run in trial.runs if (value(run.facts, trial.asked.metric) or 0) > 0}
+    telling = {(run.work, run.subject) for run in trial.runs if (value(run.facts, trial.request.metric) or 0) > 0}
     return sorted(made - telling)
 
 

@@ -31,7 +31,7 @@ class Advice:
 
 def noise_of_trial(trial: Trial) -> Noise | None:
     """What the runs of an A/A come to; None when they are too few."""
-    return noise_in([(run.round, run.facts) for run in trial.runs], trial.asked.metric)
+    return noise_in([(run.round, run.facts) for run in trial.runs], trial.request.metric)
 
 
 def costs(trial: Trial) -> tuple[float, float]:
@@ -42,7 +42,7 @@ def costs(trial: Trial) -> tuple[float, float]:
         if made.round in first:
             later.append(made.cost)
         first.setdefault(made.round, made.cost)
-    opened, [work] = list(first.values()), trial.asked.works
+    opened, [work] = list(first.values()), trial.request.works
     run = median(later or opened or [work.warmup + work.time])
     return run, max(0.0, median(opened[1:] or opened or [run]) - run)
 
@@ -50,7 +50,7 @@ def costs(trial: Trial) -> tuple[float, float]:
 def advice(trial: Trial, found: Noise) -> Advice:
     """How often and how long to run."""
     run, visit = costs(trial)
-    return Advice(best_runs(found, run, visit), best_seconds(found, trial.asked.works[0].time, run))
+    return Advice(best_runs(found, run, visit), best_seconds(found, trial.request.works[0].time, run))
 
 
 def rows(trial: Trial, found: Noise) -> Iterator[Row]:
@@ -64,7 +64,7 @@ def rows(trial: Trial, found: Noise) -> Iterator[Row]:
 
 def sentences(trial: Trial, found: Noise) -> Iterator[str]:
     """The advice in words."""
-    best, now = advice(trial, found), trial.asked.works[0].time
+    best, now = advice(trial, found), trial.request.works[0].time
     if found.shared and found.between is not None:
         most = "more than one run in a visit teaches nothing new" if best.runs == 1 else f"{best.runs} runs"
         yield f"Best for the time it takes: {most}{'' if best.runs == 1 else ' in each visit'}."

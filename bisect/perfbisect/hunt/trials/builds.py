@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import Subject
+from perfbisect.core.domain.trials import TrialBuild
 from perfbisect.errors import UsageError
 from perfbisect.hunt.resolve import resolve_commits
 from perfbisect.lab.build.prebuilt import UNPACKERS, is_tarball
@@ -18,7 +18,7 @@ FORM = "Write NAME=PATH: a folder in which it is installed on the host, or a tar
 
 def read_builds(
     words: Sequence[str], settings: Settings, builder: Builder, clone_progress: Progress | None = None
-) -> tuple[Settings, list[Subject]]:
+) -> tuple[Settings, list[TrialBuild]]:
     """The builds to compare, and the settings with what the revisions among them need to be built.
 
     Raises UsageError for fewer than two, for a name that is given twice, and for a file or folder that does not exist.
@@ -41,11 +41,11 @@ def read_builds(
     return settings, [replace(each, commit=commit_of.get(each.name, "")) for each in subjects]
 
 
-def named(word: str, host: str, *, here: bool) -> Subject:
+def named(word: str, host: str, *, here: bool) -> TrialBuild:
     """One build; ``here`` says whether the host is this machine."""
     name, is_path, path = word.partition("=")
     if not is_path:
-        return Subject(word)
+        return TrialBuild(word)
     if not name or not path:
         raise UsageError(f"'{word}' lacks its {'path' if name else 'name'}.", FORM)
     if here or is_tarball(path):
@@ -54,7 +54,7 @@ def named(word: str, host: str, *, here: bool) -> Subject:
             what = "file" if is_tarball(path) else "folder"
             advice = FORM if is_tarball(path) else f"{FORM} Tarballs end in {', '.join(UNPACKERS)}."
             raise UsageError(f"There is no {what} {local} for {name}.", advice)
-        return Subject(name, path=str(local))
+        return TrialBuild(name, path=str(local))
     if not PurePosixPath(path).is_absolute():
         raise UsageError(f"The folder {path} of {name} is on host {host}, but its path does not begin with /.", FORM)
-    return Subject(name, path=path)
+    return TrialBuild(name, path=path)

@@ -17,7 +17,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.core.domain.trials import Kind, Subject, Trial, TrialRun, TrialSkip, order
+from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRun, TrialSkip, TrialType, order
 from perfbisect.core.stats.sampling_plan import noise_of_trial
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError, in_words
 from perfbisect.host.fair_lock import FairLock
@@ -25,7 +25,7 @@ from perfbisect.host.lock import Lease
 from perfbisect.hunt.host_locks import hold_all
 from perfbisect.hunt.labs import connection_events
 from perfbisect.hunt.loop import Listed, Workers, run
-from perfbisect.hunt.trials.setup import Plan
+from perfbisect.hunt.trials.setup import TrialPlan
 from perfbisect.hunt.trials.view import Progress
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.build import prebuilt
@@ -36,61 +36,61 @@ from perfbisect.lab.protocol import Lab
 from perfbisect.store.history import History
 
 
-def perform(plan: Plan, path: Path | None, progress: Progress) -> tuple[Trial, bool]:
-    """Build and measure; the trial, and whether all was measured that was asked for: false when Ctrl-C ended it.
+def perform(plan: TrialPlan, path: Path | None, progress: Progress) -> tuple[Trial, bool]:
+    """Build and measure; returns the trial, and whether it is complete: false when Ctrl-C ended it.
 
-    A comparison that was interrupted goes on when the same builds are asked for again.
+    An interrupted comparison continues when the same builds are requested again.
     """
-    scene = plan.scene
+    setup = plan.setup
     with ExitStack() as stack:
-        held = stack.enter_context(hold_all(scene, plan.waiting, plan.purpose))
+        held = stack.enter_context(hold_all(setup, plan.waiting, plan.purpose))
         history = stack.enter_context(closing(History.open(path)))
         stack.enter_context(closing(progress))
-        for warned in scene.warnings:
+        for warned in setup.warnings:
             progress.warn(warned)
-        runner = TrialRunner(plan, held[scene.host.name], progress)
-        stack.enter_context(connection_events(scene.sites[0], runner.append))
+        runner = TrialRunner(plan, held[setup.host.name], progress)
+        stack.enter_context(connection_events(setup.sites[0], runner.append))
         try:
-            asked = replace(plan.asked, subjects=runner.build())
-        except EnvironmentFailure as failure:
-            so_far = replace(plan.asked, subjects=tuple(runner.subjects))
-            failed = history.begin_trial(so_far, scene.facts, plan.commits(), time.time())
-            history.end_trial(failed.id, time.time(), str(failure))
+            request = replace(plan.request, subjects=runner.build())
+        except EnvironmentFailure as reason:
+            so_far = replace(plan.request, subjects=tuple(runner.subjects))
+            failed = history.begin_trial(so_far, setup.facts, plan.commits(), time.time())
+            history.end_trial(failed.id, time.time(), str(reason))
             raise
-        trial = history.resume_trial(asked, scene.facts) if asked.kind is Kind.COMPARE else None
+        trial = history.resume_trial(request, setup.facts) if request.kind is TrialType.COMPARE else None
         if trial:
-            progress.say(f"going on with {trial.name}, of which {len(trial.runs)} runs are there")
-            trial = replace(trial, asked=asked, failure="")
+            progress.say(f"continuing {trial.name}, which has {len(trial.runs)} runs")
+            trial = replace(trial, request=request, failure="")
         else:
-            trial = history.begin_trial(asked, scene.facts, plan.commits(), time.time())
+            trial = history.begin_trial(request, setup.facts, plan.commits(), time.time())
         try:
             runner.measure(trial, history)
         except KeyboardInterrupt:
             return replace(trial, state="interrupted"), False
         except (PerfBisectError, OSError) as trouble:
-            told = in_words(trouble)
-            history.end_trial(trial.id, None if goes_on(trial, told) else time.time(), str(told))
-            told.advice = advice(trial, told)
-            raise told from told.__cause__
+            failure = in_words(trouble)
+            history.end_trial(trial.id, None if can_continue(trial, failure) else time.time(), str(failure))
+            failure.advice = advice(trial, failure)
+            raise failure from failure.__cause__
         finally:
-            if asked.kind is Kind.NOISE and (found := noise_of_trial(trial)):
+            if request.kind is TrialType.NOISE and (found := noise_of_trial(trial)):
                 history.record_noise(trial.id, found)
         history.end_trial(trial.id, time.time())
     return replace(trial, state="done"), True
 
 
-def goes_on(trial: Trial, failure: PerfBisectError) -> bool:
-    """Whether a trial that has failed can be gone on with: not when the data, or the server's settings, have changed."""
-    return bool(trial.runs) and trial.asked.kind is Kind.COMPARE and not isinstance(failure, UsageError)
+def can_continue(trial: Trial, failure: PerfBisectError) -> bool:
+    """Whether a failed trial can be continued: not when the data or the server's settings have changed."""
+    return bool(trial.runs) and trial.request.kind is TrialType.COMPARE and not isinstance(failure, UsageError)
 
 
 def advice(trial: Trial, failure: PerfBisectError) -> str:
-    """What to do, and what becomes of what was measured."""
+    """What to do, and what happens to the runs so far."""
     if not trial.runs:
         return failure.advice
     if isinstance(failure, UsageError):
-        return f"What was measured before is kept as {trial.name}; the same command now begins anew."
-    then = "; the same command goes on with it" if goes_on(trial, failure) else ""
+        return f"What was measured before is kept as {trial.name}; the same command now begins a new one."
+    then = "; the same command continues it" if can_continue(trial, failure) else ""
     return f"{failure.advice}\nWhat was measured is kept as {trial.name}{then}.".strip()
 
 
@@ -115,10 +115,10 @@ class TrialLab:
 class TrialRunner:
     """Makes and measures the builds of a trial: gives the orders of its rounds to the loop, and keeps what happens."""
 
-    def __init__(self, plan: Plan, held: Lease, progress: Progress) -> None:
+    def __init__(self, plan: TrialPlan, held: Lease, progress: Progress) -> None:
         self.plan = plan
         self.progress = progress
-        self.subjects = list(plan.asked.subjects)
+        self.subjects = list(plan.request.subjects)
         self._held = held
         self._prebuilt: dict[int, Built] = {}  # number of a subject → its binaries
         self._visit: tuple[int, int, int] | None = None  # round, workload, subject; None while builds are made
@@ -126,24 +126,24 @@ class TrialRunner:
         # Of each workload: commit → key of its data in earlier sessions, known before the first visit.
         self._loaded: tuple[dict[str, str], ...] = tuple({} for _ in plan.workloads)
 
-    def build(self) -> tuple[Subject, ...]:
+    def build(self) -> tuple[TrialBuild, ...]:
         """Make the builds that do not exist; the subjects with the facts of their builds.
 
         Raises EnvironmentFailure when the baseline cannot be built, or nothing to compare it with; UsageError for
         binaries that do not exist.
         """
-        scene = self.plan.scene
+        setup = self.plan.setup
         for number, subject in enumerate(self.subjects):
             if subject.path:
                 self.progress.say(f"reading {subject.path}")
-                taken = prebuilt.take(scene.host, scene.builder, subject.name, subject.path)
+                taken = prebuilt.take(setup.host, setup.builder, subject.name, subject.path)
                 self._prebuilt[number] = taken
                 self.subjects[number] = replace(
                     subject, key=taken.facts.key, binary=taken.facts.binary, version=taken.version
                 )
         self._lab = TrialLab(tuple(map(self._lab_of, range(len(self.plan.workloads)))), len(self.subjects))
         self._workers: Workers[LabEvent] = InlineWorkers(
-            scene.host.name, GuardedLab(self._lab, scene.host, self._held, scene.facts)
+            setup.host.name, GuardedLab(self._lab, setup.host, self._held, setup.facts)
         )
         self._obey(self._builds(0))
         base, *others = self.subjects
@@ -160,9 +160,9 @@ class TrialRunner:
         self._trial, self._history = trial, history
         for earlier in trial.runs:
             self._loaded[earlier.work][earlier.facts.commit] = earlier.facts.dataset
-        self.progress.expect(len(trial.rounds_to_do()) * len(trial.pairs()) * trial.asked.runs)
+        self.progress.expect(len(trial.rounds_to_do()) * len(trial.pairs()) * trial.request.runs)
         self._obey(self._visits(trial))
-        if trial.skips and (trial.asked.kind is Kind.NOISE or not trial.runs):
+        if trial.skips and (trial.request.kind is TrialType.NOISE or not trial.runs):
             first = trial.skips[0]
             nothing = "" if trial.runs else "Nothing was measured: "
             raise EnvironmentFailure(f"{nothing}{self._fails(first)}", f"See {first.facts.log}.")
@@ -177,10 +177,10 @@ class TrialRunner:
             self._note_visit(event, *self._visit)
 
     def _lab_of(self, work: int) -> HostLab:
-        scene = self.plan.scene
-        candidates = replace(scene.candidates(scene.span.candidates), prebuilt=self._prebuilt, is_range=False)
+        setup = self.plan.setup
+        candidates = replace(setup.candidates(setup.span.candidates), prebuilt=self._prebuilt, is_range=False)
         earlier = Earlier(datasets=self._loaded[work])
-        return scene.lab(candidates, earlier, scene.sites[0], self.plan.workloads[work], defaultdict(FairLock))
+        return setup.lab(candidates, earlier, setup.sites[0], self.plan.workloads[work], defaultdict(FairLock))
 
     def _obey(self, orders: Iterator[Measure]) -> None:
         for _ in run(Listed(orders), self, self._workers):
@@ -195,20 +195,20 @@ class TrialRunner:
 
     def _visits(self, trial: Trial) -> Iterator[Measure]:
         """The visits of the rounds that are still to be made."""
-        asked, rounds, built = trial.asked, trial.rounds_to_do(), {0}
+        request, rounds, built = trial.request, trial.rounds_to_do(), {0}
         for turn, number in enumerate(rounds):
-            for work in range(len(asked.works)):
-                for subject in order(range(len(asked.subjects)), number):
+            for work in range(len(request.works)):
+                for subject in order(range(len(request.subjects)), number):
                     if (work, subject) not in trial.pairs():
                         continue
-                    name = f"{asked.works[work].name}, {asked.subjects[subject].name}"
+                    name = f"{request.works[work].name}, {request.subjects[subject].name}"
                     place = f"{turn + 1} of {len(rounds)}"
-                    self.progress.say(f"visit {place}" if asked.kind is Kind.NOISE else f"round {place}: {name}")
+                    self.progress.say(f"visit {place}" if request.kind is TrialType.NOISE else f"round {place}: {name}")
                     if work not in built:
                         built.add(work)
                         yield from self._builds(work)
                     self._visit, self._began = (number, work, subject), time.time()
-                    yield self._lab.order(work, subject, asked.runs)
+                    yield self._lab.order(work, subject, request.runs)
 
     def _note_build(self, event: LabEvent | Decided) -> None:
         match event:
@@ -240,5 +240,5 @@ class TrialRunner:
                 pass
 
     def _fails(self, skip: TrialSkip) -> str:
-        asked = self._trial.asked
-        return f"{asked.subjects[skip.subject].name} fails in {asked.works[skip.work].name}: {skip.facts.reason}"
+        request = self._trial.request
+        return f"{request.subjects[skip.subject].name} fails in {request.works[skip.work].name}: {skip.facts.reason}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import Asked, Kind, Subject, Work
+from perfbisect.core.domain.trials import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.recipes.overrides import overridden, typed
@@ -19,52 +19,52 @@ from perfbisect.repository.resolve import open_repository
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrialPlan:
     """Everything that a trial stands on, loaded and looked at; nothing is built yet."""
 
-    asked: Asked
-    scene: HuntSetup
+    request: TrialRequest
+    setup: HuntSetup
     workloads: tuple[Workload, ...]
     waiting: WaitCallback | None
 
     @classmethod
     def make(
         cls,
-        kind: Kind,
+        kind: TrialType,
         settings: Settings,
-        subjects: Sequence[Subject],
+        subjects: Sequence[TrialBuild],
         workloads: Mapping[str, Workload],
         rounds: int,
         runs: int,
         waiting: WaitCallback | None,
-    ) -> "Plan":
+    ) -> "TrialPlan":
         """Inspect the host, as before a hunt; ``workloads`` are as their suites have them."""
         names = tuple(subject.commit or subject.name for subject in subjects)
         alone = Range(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
         run = tuple(overridden(each, settings.overrides) for each in workloads.values())
-        scene = HuntSetup.set_up(settings, waiting, alone, run)
+        setup = HuntSetup.set_up(settings, waiting, alone, run)
         works = tuple(
-            Work(name, each.group, each.warmup, each.time, scene.method(each))
+            TrialWorkload(name, each.group, each.warmup, each.time, setup.method(each))
             for name, each in zip(workloads, run, strict=True)
         )
         changed = typed(next(iter(workloads.values())), settings.overrides)
-        asked = Asked(
+        request = TrialRequest(
             kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects), works,
             rounds, runs,
         )  # fmt: skip
-        return cls(asked, scene, run, waiting)
+        return cls(request, setup, run, waiting)
 
     @property
     def purpose(self) -> str:
         """What others are told who find the host busy."""
-        names = ", ".join(subject.name for subject in self.asked.subjects)
-        what = "an A/A" if self.asked.kind is Kind.NOISE else "a comparison"
-        return f"{what} of {self.asked.builder}, {names},"
+        names = ", ".join(subject.name for subject in self.request.subjects)
+        what = "an A/A" if self.request.kind is TrialType.NOISE else "a comparison"
+        return f"{what} of {self.request.builder}, {names},"
 
     def commits(self) -> list[Commit]:
         """What people know of the commits that are measured."""
-        found = [subject.commit for subject in self.asked.subjects if subject.commit]
+        found = [subject.commit for subject in self.request.subjects if subject.commit]
         if not found:
             return []
-        with closing(open_repository(Path(self.scene.settings.repository))) as repository:
+        with closing(open_repository(Path(self.setup.settings.repository))) as repository:
             return [describe(repository, commit) for commit in dict.fromkeys(found)]
