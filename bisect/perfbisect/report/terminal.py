@@ -15,7 +15,7 @@ UNLIMITED = 10**9
 def render(story: Story, width: int | None = None) -> str:
     """The whole report; lines of tables are cut to ``width`` columns where it is given."""
     inner = UNLIMITED if width is None else width - 2
-    parts = [header(story), verdict(story), *(because(case) for case in story.cases), suspects(story, inner)]
+    parts = [header(story), verdict(story), *(explanation(case) for case in story.cases), suspects(story, inner)]
     parts += [candidates(story, inner), warnings(story), ending(story)]
     return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part))) + "\n"
 
@@ -70,7 +70,7 @@ def so_far(story: Story) -> Iterator[str]:
         yield f"{metric} of bad is {ratio(story.effect)} of that of good."
 
 
-def because(case: Case) -> Iterator[str]:
+def explanation(case: Case) -> Iterator[str]:
     """Why a commit is slower, with its counters beside those of its parents."""
     yield f"Why {case.commit.short}: {case.why}"
     if rows := cells.counters(case):

@@ -102,13 +102,13 @@ def found(step: Step, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
     return (
         f"The culprit is {cited(commit_of(step.candidate))}: {chance(step.probability)} sure.",
         f"{metric_title(metric)} after it is {ratio(step.ratio)} of what it was before it: {change(step.ratio.middle)}.",
-        *elsewhere(step.effects),
+        *by_host_class(step.effects),
         proof(step, commit_of),
-        *prior(step),
+        *prior_weight(step),
     )
 
 
-def elsewhere(effects: Sequence[Effect]) -> tuple[str, ...]:
+def by_host_class(effects: Sequence[Effect]) -> tuple[str, ...]:
     """The effect on each host class, if there are several."""
     return tuple(
         f"  On {effect.host_class}: {ratio(effect.ratio)}, {change(effect.ratio.middle)}{', bad against good' * effect.ends}."
@@ -116,7 +116,7 @@ def elsewhere(effects: Sequence[Effect]) -> tuple[str, ...]:
     )
 
 
-def prior(step: Step) -> tuple[str, ...]:
+def prior_weight(step: Step) -> tuple[str, ...]:
     """Its prior weight, if that was not the usual one."""
     if step.prior == 1.0:
         return ()
@@ -202,7 +202,7 @@ def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> 
     return (
         f"Not reproduced: on this host the two ends are not shown to differ in {metric_title(metric)}.",
         f"{ends}.",
-        *elsewhere(verdict.effects),
+        *by_host_class(verdict.effects),
         f"A change of {percent(verdict.detectable)} or more would have been detected.",
         "To detect smaller changes, use longer runs, another host or another metric.",
         f"If good is slow already, the change is older: bisect run OLDER {commit_of(0).short}, where OLDER is fast.",
@@ -225,7 +225,7 @@ def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tup
     return (
         f"Inconclusive: {why(verdict, metric)}.",
         ends if known else "The ratio of bad to good is not known.",
-        *elsewhere(verdict.effects),
+        *by_host_class(verdict.effects),
         *(who if size else ["No commit can be named."]),
         *listing(verdict, commit_of),
         *([HELP[verdict.reason]] if verdict.reason in HELP else []),
