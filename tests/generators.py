@@ -1,17 +1,17 @@
-"""Generators, run to their end."""
+"""Generators, exhausted."""
 
 from collections.abc import Generator
 from typing import TypeVar
 
-Told = TypeVar("Told")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def finish(generator: Generator[Told, None, Result]) -> tuple[list[Told], Result]:
+def finish(generator: Generator[Item, None, Result]) -> tuple[list[Item], Result]:
     """All that a generator yields, and what it returns."""
-    told = []
+    items = []
     while True:
         try:
-            told.append(next(generator))
+            items.append(next(generator))
         except StopIteration as end:
-            return told, end.value
+            return items, end.value

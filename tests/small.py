@@ -3,9 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from perfbisect.core.domain.events import LabEvent, RunFinished
-from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.workload import Option, Workload
@@ -46,11 +43,3 @@ def workload(args: dict[str, Option] | None = None) -> Workload:
 
 
 Open = Callable[..., HostLab]
-
-
-def measure(lab: HostLab, *shares: Share) -> list[LabEvent]:
-    return list(lab.measure(Measure(shares, Purpose.SEARCH)))
-
-
-def finished(events: list[LabEvent]) -> list[tuple[int, RunFacts]]:
-    return [(event.candidate, event.facts) for event in events if isinstance(event, RunFinished)]

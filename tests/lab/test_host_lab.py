@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lab_events import finished, measure
 from perfbisect.core.domain.events import (
     BuildStarted,
     CandidateSkipped,
@@ -17,7 +18,7 @@ from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.upkeep.leftovers import KEPT, tidy
 from perfbisect.recipes.inventory import HostEntry
-from small import CRASHING, FAST, SLOW, Open, finished, measure
+from small import CRASHING, FAST, SLOW, Open
 
 pytestmark = pytest.mark.tools
 

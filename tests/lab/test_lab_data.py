@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from lab_events import finished, measure
 from perfbisect.core.domain.events import CandidateSkipped, Warned
 from perfbisect.core.domain.orders import Share
 from perfbisect.errors import DataDamaged
 from perfbisect.host.local import LocalHost
 from perfbisect.recipes.builder import Dataset, When
-from small import BUILDER, FAST, SLOW, Open, finished, measure
+from small import BUILDER, FAST, SLOW, Open
 
 pytestmark = pytest.mark.tools
 

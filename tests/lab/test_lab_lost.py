@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
+from lab_events import finished, measure
 from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
@@ -22,7 +23,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from small import BROKEN, BUILDER, FAST, Open, finished, measure
+from small import BROKEN, BUILDER, FAST, Open
 
 pytestmark = pytest.mark.tools
 

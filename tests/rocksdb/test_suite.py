@@ -31,18 +31,18 @@ def run(folder: Path, line: str, *words: str, status: int = 0) -> tuple[list[str
     """The arguments that the script gives a db_bench which prints ``line``, and what the script prints."""
     program = folder / "bin" / "db_bench"
     program.parent.mkdir(exist_ok=True)
-    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{folder}/told\necho "{line}"\nexit {status}\n')
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{folder}/given\necho "{line}"\nexit {status}\n')
     program.chmod(0o755)
     done = subprocess.run([SCRIPT, folder, "2", *words], capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr
-    return (folder / "told").read_text().splitlines(), done.stdout
+    return (folder / "given").read_text().splitlines(), done.stdout
 
 
 def test_all_that_is_pinned_may_be_unknown_to_a_version_and_nothing_else(tmp_path: Path) -> None:
-    (first, *told), _ = run(tmp_path, NEW, "--write_buffer_size=1 --sync=*", "--num=5", "--format_version=4")
+    (first, *given), _ = run(tmp_path, NEW, "--write_buffer_size=1 --sync=*", "--num=5", "--format_version=4")
     asked = ["--cache_size=2097152", "--num=5", "--format_version=4", "--write_buffer_size=1", "--sync=*"]
-    assert told[-5:] == asked, "the last of several counts"
-    pinned = [option.removeprefix("--").partition("=")[0] for option in told[:-5]]
+    assert given[-5:] == asked, "the last of several counts"
+    pinned = [option.removeprefix("--").partition("=")[0] for option in given[:-5]]
     assert first == f"--undefok={','.join(pinned)}"
     assert {"write_buffer_size", "format_version", "stats_dump_period_sec"} <= {*pinned}
 
@@ -71,13 +71,13 @@ def test_every_workload_runs(tmp_path: Path, seal: Path) -> None:
         (tmp_path / name / "bin").mkdir(parents=True)
         (tmp_path / name / "bin" / "db_bench").symlink_to(found)
     names = {each.name for each in load_workloads() if each.driver == "rocksdb"}
-    told = compared(*(f"{name}={tmp_path / name}" for name in ("one", "two")), "-w", "rocksdb", "--time", "1")
-    assert {row["work"] for row in told["workloads"]} == names
-    for row in told["workloads"]:
+    result = compared(*(f"{name}={tmp_path / name}" for name in ("one", "two")), "-w", "rocksdb", "--time", "1")
+    assert {row["work"] for row in result["workloads"]} == names
+    for row in result["workloads"]:
         [one] = row["ratios"]
         assert one["ratio"] > 0
         assert row["counters"]["cpu/o"][0] > 0
-    assert told["settings"]["subjects"][0]["version"].count(".") == 2
+    assert result["settings"]["subjects"][0]["version"].count(".") == 2
     assert len(list((seal / ".cache" / "perfbisect" / "datasets").iterdir())) == 1, "all share what was loaded once"
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from lab_events import measure, runs, warnings
 from perfbisect.core.domain.orders import Share
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.workload import Workload
-from served import measure, runs, warnings
 
 pytestmark = [
     pytest.mark.dbms,

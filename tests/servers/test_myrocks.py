@@ -19,14 +19,14 @@ CLIENT = """\
 #!/bin/sh
 for statement do :; done
 statement=${statement#--execute=}
-printf '%s\\n' "$statement" >>"$TOLD"
+printf '%s\\n' "$statement" >>"$LOG"
 for word in $UNKNOWN; do case $statement in SHOW*"$word"*) exit 0;; *"$word"*) exit 1;; esac; done
 case $statement in
     SHOW*rocksdb_compact_lzero_now*) echo rocksdb_compact_lzero_now OFF ;;
-    SET*) echo "$BUSY" >"$TOLD.left" ;;
+    SET*) echo "$BUSY" >"$LOG.left" ;;
     SELECT*)
-        left=$(cat "$TOLD.left" 2>/dev/null || echo 0)
-        if [ "$left" -gt 0 ]; then echo $((left - 1)) >"$TOLD.left"; echo 1; else echo 0; fi
+        left=$(cat "$LOG.left" 2>/dev/null || echo 0)
+        if [ "$left" -gt 0 ]; then echo $((left - 1)) >"$LOG.left"; echo 1; else echo 0; fi
         ;;
 esac
 """
@@ -35,50 +35,50 @@ esac
 @pytest.fixture
 def settle(tmp_path: Path) -> Callable[..., tuple[int, list[str]]]:
     """``settle(busy, *unknown)``: the script's status and what it asks; nothing takes time."""
-    programs = {"mysql": CLIENT, "mysqlcheck": "#!/bin/sh\necho analysed >>$TOLD\n", "sleep": "#!/bin/sh\n"}
+    programs = {"mysql": CLIENT, "mysqlcheck": "#!/bin/sh\necho analysed >>$LOG\n", "sleep": "#!/bin/sh\n"}
     (tmp_path / "bin").mkdir()
     for name, text in programs.items():
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
 
     def call(busy: int, *unknown: str, patience: int = 1200) -> tuple[int, list[str]]:
-        told, script = tmp_path / "told", tmp_path / "settle"
+        statements, script = tmp_path / "statements", tmp_path / "settle"
         script.write_text(SETTLE.read_text().replace("PATIENCE=1200", f"PATIENCE={patience}"))
         script.chmod(0o755)
         env = {
             "PATH": f"{tmp_path}/bin:/usr/bin:/bin",
-            "TOLD": str(told),
+            "LOG": str(statements),
             "BUSY": str(busy),
             "UNKNOWN": " ".join(unknown),
         }
         done = subprocess.run(
             [script, tmp_path, "/s"], env=env, capture_output=True, text=True, check=False, timeout=120
         )
-        return done.returncode, [line for line in told.read_text().splitlines() if not line.startswith(" ")]
+        return done.returncode, [line for line in statements.read_text().splitlines() if not line.startswith(" ")]
 
     return call
 
 
-def changes(told: list[str]) -> list[str]:
+def changes(statements: list[str]) -> list[str]:
     return [
         line.removeprefix("SET GLOBAL ").removesuffix(" = 1")
-        for line in told
+        for line in statements
         if not line.startswith(("SELECT", "SHOW"))
     ]
 
 
 @pytest.mark.parametrize("busy", [0, 7])
 def test_compactions_are_waited_for_after_each_change(settle: Callable[..., tuple[int, list[str]]], busy: int) -> None:
-    status, told = settle(busy)
-    assert (status, changes(told)) == (0, ["analysed", FLUSH, COMPACT, RESET])
-    after = told[told.index(f"SET GLOBAL {FLUSH} = 1") : told.index(f"SET GLOBAL {COMPACT} = 1")]
+    status, statements = settle(busy)
+    assert (status, changes(statements)) == (0, ["analysed", FLUSH, COMPACT, RESET])
+    after = statements[statements.index(f"SET GLOBAL {FLUSH} = 1") : statements.index(f"SET GLOBAL {COMPACT} = 1")]
     asked = [line for line in after if line.startswith("SELECT")]
     assert len(asked) == busy + 2 * 5 + busy % 2, "five calm seconds, both questions in each"
 
 
 def test_older_builds_lack_some_of_it(settle: Callable[..., tuple[int, list[str]]]) -> None:
-    status, told = settle(2, COMPACT, "rocksdb_active_compaction_stats")
-    assert (status, changes(told)) == (0, ["analysed", FLUSH, RESET])
+    status, statements = settle(2, COMPACT, "rocksdb_active_compaction_stats")
+    assert (status, changes(statements)) == (0, ["analysed", FLUSH, RESET])
 
 
 def test_a_build_without_the_engine_is_none(settle: Callable[..., tuple[int, list[str]]]) -> None:
@@ -89,8 +89,8 @@ def test_a_build_without_the_engine_is_none(settle: Callable[..., tuple[int, lis
 
 
 def test_what_never_ends_is_given_up(settle: Callable[..., tuple[int, list[str]]], tmp_path: Path) -> None:
-    status, told = settle(10**6, patience=20)
-    assert (status, changes(told)) == (1, ["analysed", FLUSH])
+    status, statements = settle(10**6, patience=20)
+    assert (status, changes(statements)) == (1, ["analysed", FLUSH])
 
 
 BUILDER = """
@@ -115,9 +115,9 @@ def dry_run(tmp_path: Path, git: Callable[..., str]) -> str:
     (tmp_path / "builders" / "mine").mkdir(parents=True)
     (tmp_path / "builders" / "mine" / "builder.toml").write_text(BUILDER)
     words = ["5", "8", "--builder", "mine", "--builders", f"{tmp_path}/builders", "--repo", f"{tmp_path}/repo"]
-    told = CliRunner().invoke(run, [*words, "-w", "update-index", "--dry-run"], standalone_mode=False)
-    assert told.exception is None, told.exception
-    return told.output
+    done = CliRunner().invoke(run, [*words, "-w", "update-index", "--dry-run"], standalone_mode=False)
+    assert done.exception is None, done.exception
+    return done.output
 
 
 def test_a_dry_run_tells_the_engines_settings(dry_run: str) -> None:

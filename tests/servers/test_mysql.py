@@ -21,7 +21,7 @@ case "$*" in
     *--version) echo "$0  Ver $VERSION for Linux on x86_64 (Source distribution)"; exit ;;
     *--help) [ "$LACKS" = initialize-insecure ] || echo "  --initialize-insecure Create the default database"; exit ;;
 esac
-echo "${0##*/} $*" >>"$TOLD"
+echo "${0##*/} $*" >>"$LOG"
 case "$*" in *"$LACKS"*) exit 1 ;; esac
 """
 
@@ -49,7 +49,7 @@ def ask(tmp_path: Path) -> Run:
 
     def call(command: Sequence[str], lacks: str = "nothing", version: str = "9.7.0") -> tuple[int, str]:
         values = {"prefix": f"{tmp_path}/a b", "source": str(tmp_path), "config": "C", "data": "D", "socket": "S"}
-        env = {"PATH": "/usr/bin:/bin", "TOLD": f"{tmp_path}/told", "LACKS": lacks, "VERSION": version}
+        env = {"PATH": "/usr/bin:/bin", "LOG": f"{tmp_path}/calls", "LACKS": lacks, "VERSION": version}
         argv = fill(command, values)
         done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
         return done.returncode, done.stdout.strip()
@@ -58,11 +58,11 @@ def ask(tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Callable[[], list[str]]:
-    """What the programs were asked, in order; the folder they stand in and what all are told left out."""
+def calls(tmp_path: Path) -> Callable[[], list[str]]:
+    """The calls of the programs, in order, without their folder and the arguments that all get."""
 
     def lines() -> list[str]:
-        text = (tmp_path / "told").read_text().replace(f"{tmp_path}/a b", "PREFIX")
+        text = (tmp_path / "calls").read_text().replace(f"{tmp_path}/a b", "PREFIX")
         return [line.replace("--no-defaults --socket=S --user=root ", "") for line in text.splitlines()]
 
     return lines
@@ -76,17 +76,17 @@ def told(tmp_path: Path) -> Callable[[], list[str]]:
     ],
 )
 def test_each_era_makes_its_tables_in_its_own_way(
-    server: Server, ask: Run, told: Callable[[], list[str]], lacks: str, asked: str
+    server: Server, ask: Run, calls: Callable[[], list[str]], lacks: str, asked: str
 ) -> None:
     (command,) = server.initialise
     assert ask(command, lacks)[0] == 0
-    assert told() == [asked]
+    assert calls() == [asked]
 
 
-def test_settling(server: Server, ask: Run, told: Callable[[], list[str]]) -> None:
+def test_settling(server: Server, ask: Run, calls: Callable[[], list[str]]) -> None:
     (command,) = server.settle
     assert ask(command)[0] == 0
-    assert told() == [
+    assert calls() == [
         "mysqlcheck --analyze --databases bench",
         "mysql --execute=RESET BINARY LOGS AND GTIDS",
         "mysql --execute=SET GLOBAL innodb_fast_shutdown = 0",
@@ -94,11 +94,11 @@ def test_settling(server: Server, ask: Run, told: Callable[[], list[str]]) -> No
 
 
 def test_settling_before_the_statement_got_its_new_name(
-    server: Server, ask: Run, told: Callable[[], list[str]]
+    server: Server, ask: Run, calls: Callable[[], list[str]]
 ) -> None:
     (command,) = server.settle
     assert ask(command, "BINARY LOGS AND GTIDS")[0] == 0
-    assert told()[1:] == [
+    assert calls()[1:] == [
         "mysql --execute=RESET BINARY LOGS AND GTIDS",
         "mysql --execute=RESET MASTER",
         "mysql --execute=SET GLOBAL innodb_fast_shutdown = 0",

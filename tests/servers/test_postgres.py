@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
+from lab_events import measure, runs, skipped, warnings
 from perfbisect.core.domain.events import LabEvent, RunProgress, RunStarted
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
@@ -27,7 +28,6 @@ from perfbisect.lab.measure import visit
 from perfbisect.lab.server import service
 from perfbisect.recipes.workload import Workload
 from postgres import BIN, needs_postgres
-from served import measure, runs, skipped, warnings
 
 Open = Callable[..., HostLab]
 Commits = Callable[..., tuple[str, ...]]

@@ -32,26 +32,30 @@ def bisect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_plan(bisect: Bisect) -> None:
-    status, told, errors = bisect(*EASY)
+    status, printed, errors = bisect(*EASY)
     assert (status, errors) == (0, "")
-    assert told.startswith("30 candidates; 2 hunts\n")
-    assert "right                      100 %" in told
-    assert bisect(*EASY)[1] == told
+    assert printed.startswith("30 candidates; 2 hunts\n")
+    assert "right                      100 %" in printed
+    assert bisect(*EASY)[1] == printed
 
 
 def test_numbers_for_programs(bisect: Bisect) -> None:
-    told = json.loads(bisect(*EASY, "--json", "--policy", "git-bisect", "--build-cost", "30m", "--run-time", "3m")[1])
-    assert told["candidates"] == 30
-    assert told["options"]["build_cost"] == "30.0 minutes"
-    assert told["stated"] is None
-    assert told["right"]["middle"] == 1.0
-    assert told["cost"]["mean"] == pytest.approx(told["runs"]["mean"] + 10 * (told["builds"]["mean"] - 2))
-    assert told["hours"]["mean"] == pytest.approx((3 * told["runs"]["mean"] + 30 * told["builds"]["mean"]) / 60)
+    printed = json.loads(
+        bisect(*EASY, "--json", "--policy", "git-bisect", "--build-cost", "30m", "--run-time", "3m")[1]
+    )
+    assert printed["candidates"] == 30
+    assert printed["options"]["build_cost"] == "30.0 minutes"
+    assert printed["stated"] is None
+    assert printed["right"]["middle"] == 1.0
+    assert printed["cost"]["mean"] == pytest.approx(printed["runs"]["mean"] + 10 * (printed["builds"]["mean"] - 2))
+    assert printed["hours"]["mean"] == pytest.approx(
+        (3 * printed["runs"]["mean"] + 30 * printed["builds"]["mean"]) / 60
+    )
 
 
 def test_budgets_hold(bisect: Bisect) -> None:
-    told = json.loads(bisect(*EASY, "--max-runs", "7", "--json")[1])
-    assert told["runs"]["most"] <= 7
+    printed = json.loads(bisect(*EASY, "--max-runs", "7", "--json")[1])
+    assert printed["runs"]["most"] <= 7
 
 
 def test_habits_reach_the_host(bisect: Bisect) -> None:
@@ -67,9 +71,9 @@ def test_the_range_of_a_repository(bisect: Bisect, git: Callable[..., str], tmp_
         (folder / "code.c").write_text(f"{number}")
         git("add", "-A")
         git("commit", "-qm", f"{number}")
-    status, told, _ = bisect("HEAD~5", "HEAD", "--repo", str(folder), "--effect", "30%", "--hunts", "1")
+    status, printed, _ = bisect("HEAD~5", "HEAD", "--repo", str(folder), "--effect", "30%", "--hunts", "1")
     assert status == 0
-    assert told.startswith("5 candidates")
+    assert printed.startswith("5 candidates")
 
 
 @pytest.mark.parametrize(("args", "said"), [

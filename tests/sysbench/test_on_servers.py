@@ -139,7 +139,7 @@ class Running:
         script = WORKLOADS / "sysbench" / workload.prepare_script
         self.sysbench(sysbench.prepare_command(workload, script, self.options(database)))
 
-    def told(self, workload: Workload, **args: Option) -> list[str]:
+    def lines(self, workload: Workload, **args: Option) -> list[str]:
         """What a run in the database sbtest, on small tables, prints."""
         width = min(SIZE, int(workload.args.get("range-size", 1)))
         workload = replace(workload, args={**workload.args, **SMALL, "range-size": width, **args})
@@ -148,7 +148,7 @@ class Running:
 
     def run(self, workload: Workload, **args: Option) -> Outcome:
         """Such a run's outcome."""
-        return sysbench.parse(self.told(workload, **args), workload.operation)
+        return sysbench.parse(self.lines(workload, **args), workload.operation)
 
     def rows(self, work: Callable[[], object]) -> Rows:
         """The rows that ``work`` had the server return and change."""
@@ -342,8 +342,8 @@ def test_zipfian_updates_prefer_low_ids(server: Running) -> None:
 
 def test_what_the_warmup_does_is_not_counted(server: Running) -> None:
     threads = 2
-    told = server.told(replace(ALL["read-only-10"], warmup=0.5, time=1, threads=threads))
-    events, queries = (sysbench.parse(told, operation).operations for operation in ("event", "query"))
+    lines = server.lines(replace(ALL["read-only-10"], warmup=0.5, time=1, threads=threads))
+    events, queries = (sysbench.parse(lines, operation).operations for operation in ("event", "query"))
     assert abs(queries - 16 * events) <= 16 * threads, "but for events that the window cuts"
 
 
@@ -352,8 +352,8 @@ def test_a_conflict_stops_no_run(server: Running) -> None:
     count = "select count(*) from sbtest1 where id <= 3"
     before = server.sql(count)
     narrow: dict[str, Option] = {"tables": 1, "table-size": 3, "ranges": ""}
-    told = server.told(replace(ALL["read-write-10"], warmup=0.5, time=1, threads=4), **narrow)
-    (errors,) = (int(line.split()[2]) for line in told if "ignored errors:" in line)
+    lines = server.lines(replace(ALL["read-write-10"], warmup=0.5, time=1, threads=4), **narrow)
+    (errors,) = (int(line.split()[2]) for line in lines if "ignored errors:" in line)
     assert errors
     assert server.sql(count) == before
 

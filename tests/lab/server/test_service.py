@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
+from lab_events import finished, measure
 from labs import lab_of
 from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, RunProgress
 from perfbisect.core.domain.facts import RunFacts
@@ -37,7 +38,6 @@ from perfbisect.lab.server.service import (
 from perfbisect.recipes.builder import Server, When
 from perfbisect.recipes.workload import Workload
 from postgres import BIN, BUILDER, needs_postgres
-from small import finished, measure
 
 FAST, SLOW, WRONG, MORTAL = range(4)
 

@@ -1,4 +1,4 @@
-"""What tests of servers ask of a lab."""
+"""Orders to a lab, and its events."""
 
 from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import RunFacts, SkipFacts
@@ -7,8 +7,13 @@ from perfbisect.lab.host_lab import HostLab
 
 
 def measure(lab: HostLab, *shares: Share) -> list[LabEvent]:
-    """Everything that happens when this is ordered."""
+    """All events of an order with these shares."""
     return list(lab.measure(Measure(shares, Purpose.SEARCH)))
+
+
+def finished(events: list[LabEvent]) -> list[tuple[int, RunFacts]]:
+    """Candidate and facts of each run among the events."""
+    return [(event.candidate, event.facts) for event in events if isinstance(event, RunFinished)]
 
 
 def runs(events: list[LabEvent]) -> list[RunFacts]:
@@ -17,7 +22,7 @@ def runs(events: list[LabEvent]) -> list[RunFacts]:
 
 
 def warnings(events: list[LabEvent]) -> list[str]:
-    """What was said."""
+    """The texts of the warnings among the events."""
     return [event.text for event in events if isinstance(event, Warned)]
 
 
