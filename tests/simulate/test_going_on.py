@@ -1,4 +1,4 @@
-"""A hunt is its log: the same seed writes the same one, and a hunt that was killed goes on from it as if nothing was."""
+"""The state of a hunt is its log: the same seed writes the same one, and an interrupted hunt resumes from it."""
 
 import random
 
@@ -23,13 +23,13 @@ Course = list[tuple[int, Decision]]  # what was decided after so many observatio
 
 
 def world(seed: int) -> World:
-    """Of a history that shares nothing with that of another call, as in another process."""
+    """A world that shares nothing with that of another call, as in another process."""
     merging.cache_clear()
     return Scenario(merging(80), 0.08, "smaller", habits=HABITS, failing=0.1, identical=0.2).world(seed)
 
 
-def go_on(lab: World, log: list[Observation]) -> Course:
-    """Decide and obey to the end, adding to ``log``."""
+def resume(lab: World, log: list[Observation]) -> Course:
+    """Decide and measure to the end, adding to ``log``."""
     course: Course = []
     while True:
         course.append((len(log), decide(lab.graph, log, POLICY)))
@@ -41,9 +41,9 @@ def go_on(lab: World, log: list[Observation]) -> Course:
 
 def read_back(log: list[Observation]) -> list[Observation]:
     """Written as text and read again."""
-    kinds = {kind.__name__: kind for kind in (Built, Reading, Skipped)}
+    types = {each.__name__: each for each in (Built, Reading, Skipped)}
     lines = [(type(seen).__name__, msgspec.json.encode(seen)) for seen in log]
-    return [msgspec.json.decode(line, type=kinds[kind]) for kind, line in lines]
+    return [msgspec.json.decode(line, type=types[name]) for name, line in lines]
 
 
 def same(one: Course, other: Course) -> bool:
@@ -55,30 +55,33 @@ def same(one: Course, other: Course) -> bool:
     )
 
 
+@pytest.mark.calibration
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_between_two_orders_it_takes_the_same_course(seed: int) -> None:
+def test_interrupted_between_two_orders_it_decides_alike(seed: int) -> None:
     log: list[Observation] = []
-    course = go_on(world(seed), log)
-    killed = random.Random(seed).randrange(1, len(course) - 1)
+    course = resume(world(seed), log)
+    interrupted = random.Random(seed).randrange(1, len(course) - 1)
     lab = world(seed)
-    for _, decision in course[:killed]:  # what was done on the host before
+    for _, decision in course[:interrupted]:  # what was measured before
         assert isinstance(decision.order, Measure)
         lab.measure(decision.order)
-    kept = read_back(log[: course[killed][0]])
-    assert same(go_on(lab, kept), course[killed:])
+    kept = read_back(log[: course[interrupted][0]])
+    assert same(resume(lab, kept), course[interrupted:])
     assert kept == log
 
 
+@pytest.mark.calibration
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_at_any_moment_it_believes_what_it_had_seen(seed: int) -> None:
+def test_interrupted_at_any_moment_it_believes_alike(seed: int) -> None:
     log: list[Observation] = []
-    go_on(world(seed), log)
-    for killed in random.Random(seed).sample(range(len(log)), 5):
-        seen = log[:killed]
+    resume(world(seed), log)
+    for interrupted in random.Random(seed).sample(range(len(log)), 5):
+        seen = log[:interrupted]
         before, after = decide(world(seed).graph, seen, POLICY), decide(world(seed).graph, read_back(seen), POLICY)
-        assert same([(killed, before)], [(killed, after)])
+        assert same([(interrupted, before)], [(interrupted, after)])
 
 
+@pytest.mark.calibration
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_the_same_seed_writes_the_same_log(hosts: int) -> None:
     one, same_seed, other = (hunt(world(seed), POLICY, hosts=hosts) for seed in (4, 4, 5))
@@ -87,9 +90,10 @@ def test_the_same_seed_writes_the_same_log(hosts: int) -> None:
     assert one.observations != other.observations
 
 
+@pytest.mark.calibration
 def test_another_history_would_decide_otherwise() -> None:
     """The comparison above can fail."""
     log: list[Observation] = []
-    course = go_on(world(0), log)
+    course = resume(world(0), log)
     count, _ = course[3]
     assert not same([(count, decide(Graph.line(80), log[:count], POLICY))], course[3:4])

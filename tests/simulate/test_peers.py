@@ -63,7 +63,7 @@ def test_credit_for_the_merge(peer: Rule) -> None:
         assert culprit in world.answers
 
 
-def test_what_does_not_build_is_gone_round(peer: Rule) -> None:
+def test_what_does_not_build_is_skipped(peer: Rule) -> None:
     world = World(Graph.line(40), {30: -0.2}, STILL, unbuildable=frozenset([*range(18, 23), 27, 28, 32]))
     assert judge(peer(world, Policy()), world) is not Judgement.WRONG
     assert world.runs < 300
@@ -75,6 +75,7 @@ def test_where_nothing_changed_each_does_as_its_authors_say(load) -> None:
     assert isinstance(load("pinpoint").pinpoint()(World(line, {}, Habits()), Policy()), NotReproduced)
 
 
+@pytest.mark.calibration
 def test_a_sequential_test_errs_as_seldom_as_it_promises(load) -> None:
     """Beside levels and noise that are known well, each side is mistaken for the other within Wald's bound."""
     module = load("sprt")
@@ -148,7 +149,8 @@ def test_cells_are_many_and_have_names_of_their_own(load) -> None:
     assert len({cell.name for cell in cells}) == len(cells)
 
 
-def test_a_benchmark_goes_on_where_it_stopped(load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.calibration
+def test_an_interrupted_benchmark_is_continued(load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, results = load("run"), load("results")
     table = tmp_path / "out.md"
 
@@ -164,8 +166,8 @@ def test_a_benchmark_goes_on_where_it_stopped(load, tmp_path: Path, monkeypatch:
     assert {seed: again[seed] for seed in (0, 1)} == first[("world/3 commits", "ours")]
     assert set(again) == {0, 1, 2}
     assert sum(len(file.read_text().splitlines()) for file in tmp_path.glob("*.jsonl")) == 6
-    told = {row["rule"]: row for row in json.loads(table.with_suffix(".json").read_text())}
-    assert told["ours"]["hunts"] == 3
+    rows = {row["rule"]: row for row in json.loads(table.with_suffix(".json").read_text())}
+    assert rows["ours"]["hunts"] == 3
     assert "| 3 commits |" in table.read_text()
 
 
@@ -191,12 +193,12 @@ def test_the_oracle_takes_the_cheapest_that_is_right_often_enough(load) -> None:
 
 
 def test_stated_probabilities_bin_by_bin(load) -> None:
-    told = [(0.5, True), (0.5, False), (0.995, True), (1.0, True), (None, True), (math.nan, False)]
-    seen = [(name, count, stated, true.middle) for name, count, stated, true in load("figures").bins(told)]
+    stated = [(0.5, True), (0.5, False), (0.995, True), (1.0, True), (None, True), (math.nan, False)]
+    seen = [(name, count, mean, true.middle) for name, count, mean, true in load("figures").bins(stated)]
     assert seen == [("0.4 to 0.6", 2, 0.5, 0.5), ("0.99 to 1", 2, pytest.approx(0.9975), 1.0)]
 
 
-def test_what_is_left_of_a_benchmark(load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_missing_tasks_of_a_benchmark(load, monkeypatch: pytest.MonkeyPatch) -> None:
     run = load("run")
     cells = ["world/usual", "grid/1000/5%@3%/B=1/steady,plain", "grid/100/5%@3%/B=1/steady,plain"]
     rules = ("ours", "ours, noise known", "git_bayesect")
@@ -211,7 +213,8 @@ def test_what_is_left_of_a_benchmark(load, monkeypatch: pytest.MonkeyPatch) -> N
     assert progress.minutes_left() == pytest.approx(left * (30.0 / len(tasks[0][2])) / 2 / 60)
 
 
-def test_the_goals_speak_of_everybody(load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.calibration
+def test_every_rule_is_in_the_goals(load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "out.md"
     words = ["--hunts", "2", "--peer-hunts", "1", "--cells", "world/(2 comm|budget: 20)", "--rules", "all"]
     monkeypatch.setattr("sys.argv", ["run.py", *words, "--results", str(tmp_path), "--table", str(table)])
@@ -220,11 +223,11 @@ def test_the_goals_speak_of_everybody(load, tmp_path: Path, monkeypatch: pytest.
     assert "among the suspects: budget: 20 runs" in text
     assert "| never dearer than git bisect, best R, where it is right |" in text
     assert "| git bisect R=100 |" not in text
-    told = [(row["rule"], row["hunts"]) for row in json.loads(table.with_suffix(".json").read_text())]
-    assert set(told) >= {("ours", 2), ("SPRT", 1), ("git bisect, best R", 1)}
+    rows = [(row["rule"], row["hunts"]) for row in json.loads(table.with_suffix(".json").read_text())]
+    assert set(rows) >= {("ours", 2), ("SPRT", 1), ("git bisect, best R", 1)}
 
 
-def test_an_undecided_search_names_a_set(load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inconclusive_search_ends_with_a_set(load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("bayesect")
     monkeypatch.setattr(module, "MOST_RUNS", 5)
     verdict = module.bayesect()(World(Graph.line(200), {90: -0.2}, STILL), Policy())

@@ -68,7 +68,7 @@ def test_git_bisect_splits_as_git_does(tmp_path: Path) -> None:
     assert max(below[chosen], 80 - below[chosen]) - 1 == int(told["bisect_nr"])
 
 
-def test_git_bisect_goes_round_what_does_not_build() -> None:
+def test_git_bisect_skips_what_does_not_build() -> None:
     inside = World(Graph.line(40), {20: -0.2}, STILL, unbuildable=frozenset(range(15, 25)))
     verdict = git_bisect(1)(inside, Policy())
     assert isinstance(verdict, Inconclusive)
@@ -80,6 +80,7 @@ def test_git_bisect_goes_round_what_does_not_build() -> None:
     assert judge(git_bisect(1)(outside, Policy()), outside) is Judgement.RIGHT
 
 
+@pytest.mark.calibration
 def test_two_hosts_are_quicker_than_one() -> None:
     graph = Graph.line(400)
     times = []
@@ -142,7 +143,8 @@ def test_the_favourite() -> None:
     assert favourite(NotReproduced(WIDE, 0.1))[0] is None
 
 
-def test_the_suspects_of_an_undecided_hunt() -> None:
+@pytest.mark.calibration
+def test_the_set_of_an_inconclusive_hunt() -> None:
     assert suspects(Inconclusive((4, 5), (0.6, 0.3), WIDE, Reason.BUILDS_SPENT)) == ((4, 5), pytest.approx(0.9))
     assert suspects(undecided(4, 5)) == suspects(found(4)) == ((), None)
     scenario = Scenario(Graph.line(100), effect=0.05)
@@ -189,7 +191,7 @@ def test_hunts_add_up() -> None:
         Tally.of([])
 
 
-def test_the_ends_are_left_out_of_the_cost() -> None:
+def test_the_builds_of_the_ends_are_not_part_of_the_cost() -> None:
     scenario = Scenario(Graph.line(16), effect=0.2, habits=STILL)
     trial = attempt(scenario, 1, git_bisect(1), Policy())
     assert (trial.judgement, trial.builds, trial.runs) == (Judgement.RIGHT, 6, 10)
@@ -197,7 +199,8 @@ def test_the_ends_are_left_out_of_the_cost() -> None:
     assert trial.minutes == 10 + 6 * 10
 
 
-def test_both_rules_meet_the_same_world() -> None:
+@pytest.mark.calibration
+def test_all_rules_search_the_same_world() -> None:
     scenario = Scenario(Graph.line(100), effect=0.3, habits=STILL)
     trials = [attempt(scenario, 9, rule, Policy()) for rule in (ours, partial(ours, hosts=1), git_bisect(2))]
     assert trials[0] == trials[1]

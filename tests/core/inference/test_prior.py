@@ -29,6 +29,7 @@ def test_the_largest_weight_of_a_commit_counts() -> None:
     assert graph.weight[3] == 3.0
 
 
+@pytest.mark.calibration
 def test_a_right_suspicion_saves_and_a_wrong_one_does_not_mislead() -> None:
     builds = {}
     for suspects in ((), ("c17", "c31"), ("c5", "c36")):

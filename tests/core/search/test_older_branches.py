@@ -35,7 +35,7 @@ from perfbisect.simulate.world import World
 
 QUIET = Habits(noise=0.01, layout=0.002)
 TWO = older_branches(100, 2)
-"""Branches of 25 commits from the bases 1 and 2, which 44 and 86 merge into a trunk."""
+"""Branches of 25 commits from the branch points 1 and 2, which 44 and 86 merge into a trunk."""
 
 FORKED, BRANCH, MERGED, TRUNK, SECOND, AFTER = 3, 20, 44, 35, 60, 90
 
@@ -53,37 +53,41 @@ def hunted(
     seed: int = 0,
     **more: object,
 ) -> Outcome:
-    """A hunt for a drop of 6 %; the one branch was 5 % slower than good, the other is 4 % faster."""
+    """A hunt for a drop of 6 %; one branch started 5 % slower than good, the other 4 % faster."""
     world = World(TWO, {step: -0.06} if step else {}, QUIET, older={1: -0.05, 2: 0.04}, seed=seed, **more)  # type: ignore[arg-type]
     return hunt(world, policy, prior, hosts=hosts)
 
 
-def test_what_a_commit_has_from_before_good() -> None:
-    # good, two bases; 3 and 4 on the older, 5 on good, 6 takes the newer in, 7 a root of its own, 8 merges all
+def test_the_branch_point_of_each_commit() -> None:
+    # good, two branch points; 3 and 4 on the older, 5 on good, 6 takes the newer in, 7 a root of its own, 8 merges all
     graph = Graph.of([(), (), (), (1,), (3,), (0,), (4, 2), (), (5, 6), (7, 4)], branch_points=2)
     assert branch_point_of(graph).tolist() == [0, 1, 2, 1, 1, 0, 2, 0, 0, 1]
     assert graph.weight.tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 1, 1]
     assert subrange(graph, 5, 8).graph.branch_points == 2
 
 
+@pytest.mark.calibration
 @pytest.mark.parametrize("step", [FORKED, BRANCH, MERGED, TRUNK, SECOND, AFTER])
-def test_the_culprit_is_named_whatever_branches_began_with(step: int) -> None:
+def test_the_culprit_is_named_however_fast_branches_started(step: int) -> None:
     verdict = hunted(step).verdict
     assert isinstance(verdict, Found)
     assert verdict.step.candidate == step
     assert verdict.step.parents == TWO.parents_of(step)
 
 
+@pytest.mark.calibration
 def test_a_branch_that_is_slow_from_the_start_accuses_nobody() -> None:
     """Bad holds what the branch lacks, so the ends are alike."""
     assert isinstance(hunted(0).verdict, NotReproduced)
 
 
-def test_what_was_found_out_is_told() -> None:
-    (told,) = {text for text in hunted(BRANCH).belief.warnings if "began at" in text}
-    assert float(told.split(" of good")[0].split()[-1]) == pytest.approx(math.exp(-0.05), abs=0.02)
+@pytest.mark.calibration
+def test_the_difference_of_a_branch_point_is_a_warning() -> None:
+    (warning,) = {text for text in hunted(BRANCH).belief.warnings if "began at" in text}
+    assert float(warning.split(" of good")[0].split()[-1]) == pytest.approx(math.exp(-0.05), abs=0.02)
 
 
+@pytest.mark.calibration
 @pytest.mark.parametrize("classes", [("one", "one"), ("new", "old")])
 def test_on_several_hosts(classes: tuple[str, str]) -> None:
     verdict = hunted(BRANCH, prior=PriorKnowledge(host_classes=classes), hosts=2).verdict
@@ -91,6 +95,7 @@ def test_on_several_hosts(classes: tuple[str, str]) -> None:
     assert verdict.step.candidate == BRANCH
 
 
+@pytest.mark.calibration
 def test_a_rise() -> None:
     world = World(TWO, {BRANCH: 0.06}, QUIET, older={1: 0.05, 2: -0.04}, seed=1)
     verdict = hunt(world, Policy(direction=Direction.RISE)).verdict
@@ -98,6 +103,8 @@ def test_a_rise() -> None:
     assert verdict.step.candidate == BRANCH
 
 
+@pytest.mark.calibration
+@pytest.mark.slow
 def test_every_change() -> None:
     world = World(TWO, {BRANCH: -0.1, AFTER: -0.06}, Habits(noise=0.005, layout=0.002), older={1: -0.05}, seed=2)
     verdict = hunt(world, Policy(all_steps=True)).verdict
@@ -106,40 +113,38 @@ def test_every_change() -> None:
     assert not verdict.improvements
 
 
+@pytest.mark.calibration
 @pytest.mark.parametrize("step", [FORKED, SECOND, 86])
-def test_a_base_that_cannot_be_measured_leaves_its_branch_in_doubt(step: int) -> None:
+def test_a_branch_point_that_cannot_be_measured_leaves_its_branch_in_doubt(step: int) -> None:
     verdict = hunted(step, unbuildable=frozenset({1, 2})).verdict
     assert isinstance(verdict, Inconclusive)
     assert verdict.reason is Reason.BRANCH_POINT_UNKNOWN
     assert step in verdict.candidates
 
 
-def test_what_does_not_hang_on_such_a_base_is_named() -> None:
+@pytest.mark.calibration
+def test_a_culprit_that_does_not_depend_on_it_is_named() -> None:
     verdict = hunted(AFTER, unbuildable=frozenset({1, 2})).verdict
     assert isinstance(verdict, Found)
     assert verdict.step.candidate == AFTER
 
 
+@pytest.mark.calibration
+@pytest.mark.slow
+@pytest.mark.parametrize("unbuildable", [(), (1, 2)], ids=["all build", "no branch point builds"])
 @pytest.mark.parametrize(
     "policy", [Policy(max_runs=20), Policy(max_runs=37), Policy(max_builds=8), Policy(max_builds=12)]
 )
-def test_budgets_hold(policy: Policy) -> None:
+def test_budgets_are_kept(policy: Policy, unbuildable: tuple[int, ...]) -> None:
     for seed in range(3):
-        outcome = hunted(BRANCH, policy, seed=seed)
+        outcome = hunted(BRANCH, policy, seed=seed, unbuildable=frozenset(unbuildable))
         assert outcome.runs <= (policy.max_runs or math.inf)
         assert outcome.builds <= (policy.max_builds or math.inf)
         assert isinstance(outcome.verdict, Inconclusive | Found)
 
 
-@pytest.mark.parametrize("policy", [Policy(max_runs=40), Policy(max_builds=10), Policy(max_builds=8)])
-def test_budgets_hold_where_bases_do_not_build(policy: Policy) -> None:
-    for seed in range(3):
-        outcome = hunted(BRANCH, policy, seed=seed, unbuildable=frozenset({1, 2}))
-        assert outcome.runs <= (policy.max_runs or math.inf)
-        assert outcome.builds <= (policy.max_builds or math.inf)
-
-
-def test_a_set_at_the_end_of_the_budget_leaves_room_for_what_the_branches_began_with() -> None:
+@pytest.mark.calibration
+def test_a_set_at_the_end_of_the_budget_allows_for_slow_branches() -> None:
     held = 0
     for seed in range(3):
         for step in (TRUNK, AFTER):
@@ -149,13 +154,13 @@ def test_a_set_at_the_end_of_the_budget_leaves_room_for_what_the_branches_began_
     assert held == 6
 
 
-def test_every_change_keeps_what_hangs_on_no_base_when_the_budget_ends() -> None:
-    told = [Several((step(MERGED), step(AFTER)), (), (), 0.01)]
+def test_steps_that_depend_on_no_branch_point_are_kept_when_the_budget_ends() -> None:
+    several = Several((step(MERGED), step(AFTER)), (), (), 0.01)
 
     def stub(now: Situation) -> Decision:
         lost = {seen.candidate for seen in now.observations if isinstance(seen, Skipped)}
         left = (Unsettled(0, MERGED, Inconclusive((), (), UNKNOWN, Reason.UNBUILDABLE)),) if FORKED in lost else ()
-        return Decision(replace(told[0], steps=told[0].steps[len(left) :], unsettled=left), prior_belief(TWO))
+        return Decision(replace(several, steps=several.steps[len(left) :], unsettled=left), prior_belief(TWO))
 
     ends: list[Observation] = [Built(0, 9.0), Built(102, 9.0), Reading(0, 0.0, 1.0, 0), Reading(102, -0.1, 2.0, 1)]
     verdict = with_older_branches(stub, Situation(TWO, ends, Policy(all_steps=True, max_builds=2))).order
@@ -164,8 +169,9 @@ def test_every_change_keeps_what_hangs_on_no_base_when_the_budget_ends() -> None
     assert verdict.unsettled
 
 
+@pytest.mark.calibration
 def test_one_binary_on_two_branches_rules_nothing_out() -> None:
-    """The trunk's first commit takes back what good has and the branch has not, and so is what the branch began at."""
+    """The first commit of the trunk reverts what good has and the branch lacks, and so equals the branch point."""
     rows = [(), (), (0,), *((v,) for v in range(2, 9)), (1,), (10,), (11,), (9, 12), (13,), (14,)]
     graph = Graph.of(rows, branch_points=1)
     for seed in range(2):
@@ -174,8 +180,9 @@ def test_one_binary_on_two_branches_rules_nothing_out() -> None:
         assert verdict.step.candidate == 2
 
 
-def test_good_that_is_no_part_of_bad() -> None:
-    """As where what a release branch has was left out when it was merged back."""
+@pytest.mark.calibration
+def test_good_that_bad_does_not_contain() -> None:
+    """As if a release branch was merged back without its changes."""
     chain = Graph.of([(), (), (1,), *((v,) for v in range(2, 20))], branch_points=1)
     nothing = hunt(World(chain, {}, QUIET, older={1: -0.05}), Policy()).verdict
     assert isinstance(nothing, Inconclusive)
@@ -186,22 +193,25 @@ def test_good_that_is_no_part_of_bad() -> None:
     assert found.step.candidate == 9
 
 
-def test_a_base_is_measured_only_where_something_hangs_on_it() -> None:
-    """On a trunk, compared with its parent, nothing does."""
+@pytest.mark.calibration
+def test_a_branch_point_is_measured_only_if_a_verdict_depends_on_it() -> None:
+    """A step of the trunk that was compared with its parent does not."""
     outcome = hunt(World(TWO, {TRUNK: -0.3}, Habits(noise=0.005, layout=0.002)), Policy())
     assert isinstance(outcome.verdict, Found)
     assert not {1, 2} & {seen.candidate for seen in outcome.observations if isinstance(seen, Built)}
 
 
-def test_a_base_with_the_binary_of_good_needs_no_run() -> None:
+@pytest.mark.calibration
+def test_a_branch_point_with_the_binary_of_good_needs_no_run() -> None:
     world = World(TWO, {FORKED: -0.06}, QUIET, binaries={1: 0})
     outcome = hunt(world, Policy())
     assert isinstance(outcome.verdict, Found)
     assert outcome.verdict.step.candidate == FORKED
 
 
+@pytest.mark.calibration
 def test_every_step_of_a_hunt_can_be_decided_again() -> None:
-    """The search remembers nothing: what it did at each point follows from what was seen until then."""
+    """The search keeps no state: each decision follows from the observations before it."""
     outcome = hunted(BRANCH)
     again: list[Decision] = [decide(TWO, outcome.observations[:n], Policy()) for n in (0, len(outcome.observations))]
     assert isinstance(again[0].order, Measure)

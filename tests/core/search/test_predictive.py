@@ -74,6 +74,7 @@ def test_trust_goes_evenly_from_one_combination_to_the_other() -> None:
             assert getattr(mixed, name)[:, column] == pytest.approx(getattr(plain, name)[:, 0]), name
 
 
+@pytest.mark.calibration
 def test_on_a_drifting_host_builds_are_not_repeated_alone() -> None:
     """Without a reference, run after run of one build tells nothing new of it."""
     habits = Habits(noise=0.01, drift=0.04, drift_memory=7200, run_seconds=60, build_seconds=600)

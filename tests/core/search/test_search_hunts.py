@@ -91,7 +91,7 @@ def test_a_culprit_beside_an_unbuildable_stretch_is_found(culprit: int) -> None:
     assert outcome.verdict.step.candidate == culprit
 
 
-def test_an_unbuildable_parent_is_vouched_for_by_its_other_child() -> None:
+def test_an_unbuildable_parent_is_replaced_by_its_nearest_tested_ancestor() -> None:
     #  0 - 1 - 2 - 3 - 5    2 does not build, but 3 after it is fast
     #           \ 4 /
     graph = Graph.of([(), (0,), (1,), (2,), (2,), (3, 4)])
@@ -102,25 +102,32 @@ def test_an_unbuildable_parent_is_vouched_for_by_its_other_child() -> None:
     assert outcome.verdict.step.stand_ins == (0,)
 
 
-@pytest.mark.parametrize("policy", [Policy(max_runs=15), Policy(max_builds=5), Policy(max_minutes=60)])
-def test_a_budget_ends_with_an_honest_set(policy: Policy) -> None:
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        (Policy(max_runs=15), Reason.RUNS_SPENT),
+        (Policy(max_builds=5), Reason.BUILDS_SPENT),
+        (Policy(max_minutes=60), Reason.MINUTES_SPENT),
+    ],
+)
+def test_a_budget_ends_with_an_honest_set(policy: Policy, reason: Reason) -> None:
     outcome = hunt(World(Graph.line(500), {123: -0.2}, QUIET, seed=5), policy)
     assert isinstance(outcome.verdict, Inconclusive)
-    assert outcome.verdict.reason is Reason.BUILDS_SPENT
+    assert outcome.verdict.reason is reason
     assert 123 in outcome.verdict.candidates
     assert sum(outcome.verdict.probabilities) >= 0.9
     assert outcome.runs <= (policy.max_runs or 1000)
     assert outcome.builds <= (policy.max_builds or 1000)
 
 
-@pytest.mark.parametrize("end", [0, 30])
-def test_an_end_that_does_not_build(end: int) -> None:
+@pytest.mark.parametrize(("end", "reason"), [(0, Reason.GOOD_UNMEASURABLE), (30, Reason.BAD_UNMEASURABLE)])
+def test_an_end_that_does_not_build(end: int, reason: Reason) -> None:
     outcome = hunt(World(Graph.line(30), {7: -0.2}, QUIET, unbuildable=frozenset({end})), Policy())
     assert isinstance(outcome.verdict, Inconclusive)
-    assert outcome.verdict.reason is Reason.BAD_UNMEASURABLE
+    assert outcome.verdict.reason is reason
 
 
-def test_no_runs_are_made_for_what_only_builds_could_tell() -> None:
+def test_no_runs_are_made_where_only_builds_could_help() -> None:
     quiet = Habits(noise=0.003, layout=0.001, outliers=0.0)
     outcome = hunt(World(Graph.line(64), {20: -0.2, 35: -0.08, 50: -0.1}, quiet, seed=1), Policy(max_builds=7))
     assert isinstance(outcome.verdict, Inconclusive)

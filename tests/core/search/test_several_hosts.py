@@ -28,6 +28,7 @@ def candidates(outcome: Outcome) -> set[int]:
     return {seen.candidate for seen in outcome.observations if isinstance(seen, Built)}
 
 
+@pytest.mark.calibration
 @pytest.mark.parametrize("classes", [("one",) * 4, ("new", "old") * 2])
 @pytest.mark.parametrize(("rules", "most"), [(Policy(max_runs=20), 20), (Policy(max_builds=5), 5)])
 def test_hosts_at_once_do_not_overspend(rules: Policy, most: int, classes: tuple[str, ...]) -> None:
@@ -54,6 +55,7 @@ def test_orders_of_other_hosts_are_charged_in_advance() -> None:
     assert not three.may_build
 
 
+@pytest.mark.calibration
 def test_a_culprit_that_stands_is_named_whatever_is_spent() -> None:
     outcome = hunt(World(LINE, {30: -0.1}, seed=1), Policy())
     assert isinstance(outcome.verdict, Found)
