@@ -40,7 +40,7 @@ def test_every_finding_has_its_line_and_its_advice(invoke: Invoke) -> None:
     assert "local is fit to measure on: 0 refused" in said
     assert "sysbench 1" in said
     assert "GiB are free" in said
-    assert "nobody is measuring there" in said
+    assert "no other hunt is measuring there" in said
 
 
 def test_as_json_the_same(invoke: Invoke) -> None:
@@ -80,7 +80,7 @@ needs = ["make", "stdio.h", "no/such.h"]\n[build.packages]\n"no/such.h" = {debia
     recipe.write_text(text.replace("no/such.h", "stdlib.h"))
     status, said = invoke("doctor", "--builder", "mine", "--builders", str(tmp_path))
     assert status == 0
-    assert "all that mine needs to be built is there: gcc, make, stdio.h, stdlib.h" in said
+    assert "everything that mine needs to be built is installed: gcc, make, stdio.h, stdlib.h" in said
 
 
 def test_a_host_that_cannot_be_used_is_a_finding_too(invoke: Invoke, tmp_path: Path) -> None:

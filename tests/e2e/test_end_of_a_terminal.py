@@ -58,7 +58,7 @@ def test_its_end_is_a_clean_interruption(hunt: list[str]) -> None:
     assert not Path(host.root, "visit").exists(), "the copy of the data goes, too"
 
 
-def test_its_end_takes_the_last_words_with_it(hunt: list[str]) -> None:
+def test_its_end_takes_the_log_excerpt_with_it(hunt: list[str]) -> None:
     """What is then written to a real one is an error."""
     ours, theirs = os.openpty()
     argv = [*HEARING, "setsid", "--ctty", *(word for word in hunt if word != "--plain")]

@@ -46,7 +46,7 @@ def test_a_build_whose_format_command_fails_is_skipped(open_lab: Open, commits: 
     *_, skipped = measure(lab, Share(SLOW, 1))
     assert isinstance(skipped, CandidateSkipped)
     assert skipped.facts.stage == "prepare"
-    assert skipped.facts.reason == "the format of its data cannot be told: sh ended with status 1: no format"
+    assert skipped.facts.reason == "the format of its data cannot be determined: sh ended with status 1: no format"
     assert "no format" in Path(skipped.facts.log).read_text()
     assert len(finished(measure(lab, Share(FAST, 1)))) == 1
 

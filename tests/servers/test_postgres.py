@@ -210,7 +210,7 @@ def test_a_port_that_is_taken_is_nobodys_fault(open_lab: Open, commits: Commits,
         start = [*SERVER["start"][:-1], str(other.getsockname()[1]), "-h", "127.0.0.1"]
         recipe(RECIPE + f"start = {json.dumps(start)}\n")
         with pytest.raises(
-            EnvironmentFailure, match=r"something else listens where it has to: .*Address already in use"
+            EnvironmentFailure, match=r"another process listens on its port or socket: .*Address already in use"
         ):
             measure(open_lab(WORKLOAD, commits(PLAIN, SLOW)), Share(0, 1))
 

@@ -1,8 +1,8 @@
-"""What a hunt would run for a commit, told command by command; nothing of it is run.
+"""The commands that a hunt would run for a commit; none of them is run.
 
-Everything is put together by those who would run it. Of the hosts themselves only little is asked: memory, cores and
-compiler, what perf can count, who we are there and which port is free. What would be copied there, the checkout and
-small files, goes to a scratch folder of this machine, whose name then gives way to that of the host's root folder.
+They are composed by the modules that would run them. The hosts are only asked for memory, cores, compiler, what perf can
+count, the user and a free port. The checkout and small files, which would be copied there, go to a temporary folder of
+this machine, whose path is then replaced by that of the host's root folder.
 """
 
 import shlex
@@ -33,13 +33,13 @@ from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.workload import Workload
 
-PID = 2**31 - 1  # stands for the processes of a server
-BESIDE = "&  # ends when it is told to stop"
+PID = 2**31 - 1  # placeholder for the processes of a server
+BESIDE = "&  # ends when it is stopped"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Commands that are run one after the other."""
+    """Consecutive commands."""
 
     title: str
     lines: tuple[str, ...]
@@ -47,11 +47,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ListingRequest:
-    """What is asked: a commit, and how it would be built and measured."""
+    """A commit, and how it would be built and measured."""
 
     host: Host
     entry: HostEntry
-    build_host: Host | None  # where builds are made, if not there
+    build_host: Host | None  # that builds, if it is another
     build_entry: HostEntry | None
     builder: Builder
     variant: str
@@ -65,31 +65,31 @@ def list_commands(request: ListingRequest) -> tuple[Part, ...]:
     with TemporaryDirectory(prefix="perfbisect-") as folder:
         scratch = LocalHost(request.host.name, PurePosixPath(folder))
         plan = _plan(request, scratch)
-        made, measured = tuple(_build(request, plan)), tuple(_measurement(request, scratch, plan))
+        building, measuring = tuple(_build(request, plan)), tuple(_measurement(request, scratch, plan))
     build_host = request.build_host or request.host
-    parts = *_there(made, folder, str(build_host.root)), *_there(measured, folder, str(request.host.root))
+    parts = *_there(building, folder, str(build_host.root)), *_there(measuring, folder, str(request.host.root))
     return tuple(part for part in parts if part.lines)
 
 
 def _there(parts: Iterable[Part], folder: str, root: str) -> Iterator[Part]:
-    """The parts with the paths that they have on a host."""
+    """The parts with the host's paths."""
     for part in parts:
         yield Part(part.title.replace(folder, root), tuple(line.replace(folder, root) for line in part.lines))
 
 
 def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[pipeline.Plan, PurePosixPath]:
-    """How the commit is built, and the folder of that."""
+    """How the commit is built, and in which folder."""
     builder, commit = request.builder, request.commit
     host, entry = request.build_host or request.host, request.build_entry or request.entry
-    making = Steps(checkout.mirror(scratch, request.repository, builder.work_name, [commit]))
-    for _ in making:
+    steps = Steps(checkout.mirror(scratch, request.repository, builder.work_name, [commit]))
+    for _ in steps:
         pass
-    bare = making.result
+    bare = steps.result
     name = request.variant or builder.variant
     variant = variant_of(builder, name)
     try:
         tools = toolchain(host, variant)
-    except EnvironmentFailure:  # `bisect doctor` tells what is missing
+    except EnvironmentFailure:  # `bisect doctor` shows what is missing
         tools = Toolchain("", "", "")
     entry = msgspec.structs.replace(entry, jobs=entry.jobs or ask(host, CORES) or 1)
     context = pipeline.BuildContext(scratch, entry, builder, name, variant, tools, bare)
@@ -135,14 +135,14 @@ def _measurement(
         )
         written = config.configuration(plan.builder, service.values)
         yield Part(f"configuration of the server, {service.values['config']}", tuple(written.splitlines()))
-    if asked := plan.builder.dataset.format_command:
-        lines = _steps(service, [asked]) if service else [shlex.join(dataset.format_argv(system, folder))]
-        yield Part("the format of its data: builds that print the same share what was loaded once", tuple(lines))
+    if format_command := plan.builder.dataset.format_command:
+        lines = _steps(service, [format_command]) if service else [shlex.join(dataset.format_argv(system, folder))]
+        yield Part("the format of its data: builds that print the same share loaded data", tuple(lines))
     placed = lua.place(scratch, workload)
     yield Part("loading the data", tuple(_loading(system, workload, placed, folder, service)))
     bench = visit.RunContext(host, entry, workload, placed, perf.counts(host), False, False)
     timed = visit.timed(visit.Visit(bench, system, 0, folder, "", service), [PID] if service else [])
-    line = _told(timed.argv, timed.env, timed.cpus).replace(f"-p {PID}", "-p SERVER")
+    line = _with_environment(timed.argv, timed.env, timed.cpus).replace(f"-p {PID}", "-p SERVER")
     yield Part(f"a visit, on a copy of that, in {timed.cwd}", tuple(_served(service, line)))
 
 
@@ -155,26 +155,26 @@ def _loading(
     env = lua.environment(workload, placed, folder / "data", system.library)
     if script := lua.preparing(workload):
         there = lua.on_host(placed, workload, script)
-        load.append(_told(sysbench.prepare_command(workload, there, options), env))
+        load.append(_with_environment(sysbench.prepare_command(workload, there, options), env))
     if service is None:
         yield from load
         return
     check = []
     if workload.check:
         there = lua.on_host(placed, workload, lua.checking(workload))
-        check.append(_told(sysbench.check_command(there, options), env))
+        check.append(_with_environment(sysbench.check_command(there, options), env))
     yield from _steps(service, service.recipe.initialise)
     create, settle = (_steps(service, argvs) for argvs in (service.recipe.create, service.recipe.settle))
     yield from _served(replace(service, cpus=""), *create, *load, *settle, *check)
 
 
 def _served(service: Service | None, *lines: str) -> Iterator[str]:
-    """What is run while the server is up, and before and after that."""
+    """Commands while the server runs, between its start and its stop."""
     if service is None:
         yield from lines
         return
     [ready] = _steps(service, [service.recipe.ready])
-    yield f"{_told(service.argv(service.recipe.start), service.env, service.cpus)} {BESIDE}"
+    yield f"{_with_environment(service.argv(service.recipe.start), service.env, service.cpus)} {BESIDE}"
     yield f"until {ready}; do sleep 0.1; done"
     yield from lines
     yield from _steps(service, [service.recipe.stop]) if service.recipe.stop else ["kill -s TERM SERVER"]
@@ -182,11 +182,11 @@ def _served(service: Service | None, *lines: str) -> Iterator[str]:
 
 def _steps(service: Service, argvs: Iterable[Sequence[str]]) -> list[str]:
     """Commands of the server's recipe."""
-    return [_told(service.argv(argv), service.env) for argv in argvs]
+    return [_with_environment(service.argv(argv), service.env) for argv in argvs]
 
 
-def _told(argv: Sequence[str], env: Mapping[str, str], cpus: str = "") -> str:
-    """A command with the variables and the processors that it is given."""
+def _with_environment(argv: Sequence[str], env: Mapping[str, str], cpus: str = "") -> str:
+    """A command with its environment variables and processors."""
     return " ".join(
         [*(f"{name}={shlex.quote(value)}" for name, value in env.items()), shlex.join([*jobs.pinned(cpus), *argv])]
     )

@@ -1,4 +1,4 @@
-"""A lab whose host is looked at between measurements: is it as it was, is there room, is it still ours?"""
+"""A lab whose host is checked between measurements: its settings, its disk space, and the lease."""
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -16,13 +16,13 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.checks.space import GIB, LITTLE, TOO_LITTLE
 from perfbisect.lab.protocol import Lab
 
-# What can change without anybody noticing. All are files of the kernel: asking takes milliseconds.
+# What can change unnoticed. All are files of the kernel: reading them takes milliseconds.
 PASSING: tuple[Fact[object], ...] = (CORES, KERNEL, THROTTLED)
 SET = {name: SETTINGS[name] for name in ("governor", "turbo", "smt", "aslr", "huge pages")}
 
 
 def changed(host: str, before: HostFacts, after: HostFacts) -> tuple[Warned, ...]:
-    """What to say when a host is not what it was earlier in the hunt."""
+    """A warning when a host differs from what it was earlier in the hunt."""
     found = differences(before, after)
     advice = "Runs from before and after that may differ for this reason alone: set it back, or begin a new hunt."
     return (Warned(f"host {host} has changed during this hunt: {', '.join(found)}", advice),) if found else ()
@@ -30,30 +30,30 @@ def changed(host: str, before: HostFacts, after: HostFacts) -> tuple[Warned, ...
 
 @dataclass
 class GuardedLab:
-    """Measures with ``lab``, and says what has changed on its host since it was last looked at."""
+    """Measures with ``lab``, and warns of changes of its host since the last check."""
 
     lab: Lab
     host: Host
     held: Lease
-    facts: HostFacts  # as of the last look
+    facts: HostFacts  # as of the last check
     throttled: int | None = None
-    told: set[str] = field(default_factory=set)
+    warned: set[str] = field(default_factory=set)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """Inspection, then measure. Raises EnvironmentFailure when the disk is full, or the host is not ours any more: what
-        happened there then counts for nothing.
+        """Check, then measure. Raises EnvironmentFailure when the disk is full, or the lease is lost: then no event of the
+        measurement counts.
         """
         self.held.confirm()
-        yield from self.look()
+        yield from self.check()
         with closing(self.lab.measure(order)) as events:
             for event in events:
                 self.held.confirm()
                 yield event
 
-    def look(self) -> Iterator[Warned]:
-        """What is new. Raises EnvironmentFailure when there is no room for another build."""
-        room = free(self.host.root)
-        answers = ask_all(self.host, (*PASSING, *SET.values(), room))
+    def check(self) -> Iterator[Warned]:
+        """Warnings of what has changed. Raises EnvironmentFailure when no space is left for another build."""
+        space = free(self.host.root)
+        answers = ask_all(self.host, (*PASSING, *SET.values(), space))
         settings = {name: value for name, fact in SET.items() if (value := answers.get(fact))}
         now = replace(
             self.facts,
@@ -67,13 +67,13 @@ class GuardedLab:
             yield Warned(
                 f"the cores of host {self.host.name} were slowed down by heat {throttled - self.throttled:,} times since "
                 "the last measurement",
-                "Mend its cooling, or lower its clock.",
+                "Fix its cooling, or lower its clock.",
             )
         self.facts, self.throttled = now, throttled
-        left = answers.get(room)
+        left = answers.get(space)
         if left is not None and left < TOO_LITTLE:
             raise no_space(self.host.name, f"{left >> 20} MiB are left below {self.host.root}")
-        if left is not None and left < LITTLE and "room" not in self.told:
-            self.told.add("room")
+        if left is not None and left < LITTLE and "space" not in self.warned:
+            self.warned.add("space")
             advice = f"Free some with `bisect gc {self.host.name}` before the hunt has to stop."
             yield Warned(f"only {left / GIB:.1f} GiB are left below {self.host.root} on host {self.host.name}", advice)

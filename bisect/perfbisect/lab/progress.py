@@ -1,4 +1,4 @@
-"""Work that tells of its steps and comes to something."""
+"""Work that yields its steps and returns a result."""
 
 from collections.abc import Generator, Iterator
 from typing import Generic, TypeVar
@@ -8,7 +8,7 @@ Result = TypeVar("Result")
 
 
 class Steps(Generic[Step, Result]):
-    """The steps of a generator, to be iterated over once; then ``result`` is what it has returned."""
+    """The steps of a generator, iterated over once; afterwards ``result`` is its return value."""
 
     result: Result
 
@@ -16,5 +16,5 @@ class Steps(Generic[Step, Result]):
         self.work = work
 
     def __iter__(self) -> Iterator[Step]:
-        """Each step as it is told."""
+        """Each step as it is yielded."""
         self.result = yield from self.work

@@ -1,4 +1,4 @@
-"""What a hunt asks of a lab. The real lab acts on a host; a simulated one computes."""
+"""The interface between a hunt and a lab. The real lab acts on a host; a simulated one computes."""
 
 from collections.abc import Generator
 from typing import Protocol
@@ -8,7 +8,7 @@ from perfbisect.core.domain.orders import Measure
 
 
 class Lab(Protocol):
-    """Carries out measurements and tells what happens, event by event.
+    """Carries out measurements and yields events.
 
     A candidate that fails yields CandidateSkipped and the rest of the measurement is left to a new order. What is
     wrong with the machine rather than with a candidate is raised as EnvironmentFailure.

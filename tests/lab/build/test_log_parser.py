@@ -1,12 +1,12 @@
 import pytest
 
 from perfbisect.lab.build.ccache import count
-from perfbisect.lab.build.log_parser import Output
+from perfbisect.lab.build.log_parser import BuildLog
 from perfbisect.lab.build.toolchain import read_macros
 
 
 def follow(*lines: str, expected: int = 0) -> Output:
-    output = Output(expected=expected)
+    output = BuildLog(expected=expected)
     for line in lines:
         output.read(line)
     return output
@@ -38,7 +38,7 @@ def test_each_stage_begins_anew() -> None:
         "[perfbisect] compile: make", "gcc -c a.c", "x.c:1: error: no", "[perfbisect] install: make install"
     )
     assert progress(output) == ("install", 0, 0)
-    assert output.why() == "it said nothing"
+    assert output.why() == "it printed nothing"
 
 
 @pytest.mark.parametrize(

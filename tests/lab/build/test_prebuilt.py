@@ -129,7 +129,7 @@ def test_what_is_no_installed_system_is_told(host: LocalHost, tmp_path: Path) ->
         prebuilt.take(host, BUILDER, "old", str(tmp_path / "nothing"))
     mute = install(tmp_path / "mute", "")
     (mute / "bin" / "kvd").write_text("#!/bin/sh\necho $0: unknown\n")
-    with pytest.raises(UsageError, match="does not tell its version"):
+    with pytest.raises(UsageError, match="does not print its version"):
         prebuilt.take(host, BUILDER, "old", str(mute))
     how = Build(compile=[["true"]], install=[["true"]], artifacts=["lib/libkv.so"])
     embedded = Builder(name="kv", folder="", summary="", driver="kv", variants=BUILDER.variants, build=how)

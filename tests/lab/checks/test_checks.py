@@ -161,4 +161,4 @@ def test_a_slow_or_wrong_clock(host: LocalHost, monkeypatch: pytest.MonkeyPatch)
     behind = Fact(("date", "-d", "1 minute ago", "+%s.%N"), conditions.read_seconds)
     monkeypatch.setattr(contention, "TIME", behind)
     [wrong] = contention.clock(inspection_of(host))
-    assert "60 s behind ours" in wrong.text
+    assert "60 s behind that of this machine" in wrong.text

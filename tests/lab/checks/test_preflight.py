@@ -231,8 +231,8 @@ def test_a_machine_without_hardware_counters(host: LocalHost, take_away: Callabl
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"script": "typo.lua"}, r"Workload s/w names a script that is not there: .*typo\.lua"),
-        ({"prepare_script": "typo.lua"}, "not there"),
+        ({"script": "typo.lua"}, r"Workload s/w names a script that does not exist: .*typo\.lua"),
+        ({"prepare_script": "typo.lua"}, "does not exist"),
         ({"driver": "unheard"}, r"no sql\.lua runs it with unheard"),
         ({"time": 0.5}, "whole seconds"),
     ],

@@ -29,7 +29,7 @@ from perfbisect.lab.server.service import (
     disguise,
     free_port,
     initialise,
-    last_words,
+    log_excerpt,
     owner,
     processes,
     serve,
@@ -61,12 +61,12 @@ def test_descendants_come_after_their_parents() -> None:
     assert descendants(table, 99) == ()
 
 
-def test_the_last_words_of_a_server_are_those_that_tell_why() -> None:
-    assert last_words("one\n\ntwo\nthree\nfour\n") == "two | three | four"
-    assert last_words("LOG: bad line 2\nFATAL: no\n") == "LOG: bad line 2 | FATAL: no"
+def test_the_log_excerpt_of_a_server_are_those_that_tell_why() -> None:
+    assert log_excerpt("one\n\ntwo\nthree\nfour\n") == "two | three | four"
+    assert log_excerpt("LOG: bad line 2\nFATAL: no\n") == "LOG: bad line 2 | FATAL: no"
     crash = "ready\nmysqld got signal 11 ;\n" + "\n".join(f"please report {n}" for n in range(9))
-    assert last_words(crash) == "mysqld got signal 11 ; | please report 8"
-    assert last_words("") == ""
+    assert log_excerpt(crash) == "mysqld got signal 11 ; | please report 8"
+    assert log_excerpt("") == ""
 
 
 def test_a_socket_that_no_kernel_takes_is_refused() -> None:
@@ -139,7 +139,7 @@ def test_a_server_that_nobody_can_reach_says_how_it_was_asked_in_vain(host: Loca
     ask = ["sh", "-c", "echo 'no client library' >&2; exit 1"]
     recipe = Server(initialise=[["init"]], start=["sh", "-c", "echo up; exec sleep 60"], ready=ask, ready_timeout=0.3)
     service = Service(host, recipe, {"log": "none"}, host.root)
-    sentence = r"not ready after 0.3 s; the last attempt to reach it said: no client library: up"
+    sentence = r"not ready after 0.3 s; the last attempt to reach it printed: no client library: up"
     with pytest.raises(RunFailed, match=sentence), serve(service):
         pass
 

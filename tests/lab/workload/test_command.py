@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from perfbisect.lab.server.installation import System
-from perfbisect.lab.workload.command import CLOCK, outcome, timed, told_to_prepare, values
-from perfbisect.lab.workload.result import Ended
+from perfbisect.lab.workload.command import CLOCK, outcome, timed, prepare_inputs, values
+from perfbisect.lab.workload.result import ProcessResult
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import Workload
 
@@ -19,8 +19,8 @@ def workload(*command: str, rate: str = "", cost: str = "", operations: str = ""
     return Workload(name="w", summary="", group="", command=list(command), rate=rate, cost=cost, operations=operations)
 
 
-def ended(*stdout: str, stderr: str = "", status: int = 0, clock: str = "1000.5 0 1002.5\n") -> Ended:
-    return Ended(list(stdout), stderr.splitlines(), status, 90.0, clock)
+def ended(*stdout: str, stderr: str = "", status: int = 0, clock: str = "1000.5 0 1002.5\n") -> ProcessResult:
+    return ProcessResult(list(stdout), stderr.splitlines(), status, 90.0, clock)
 
 
 def test_without_a_metric_its_time_counts() -> None:
@@ -48,21 +48,21 @@ def test_a_rate_or_a_cost_is_reported(key: str) -> None:
         (ended(status=143, clock="1 143 2"), "it was killed by signal 15"),
         (ended("a", "", stderr="no such option\n\n", clock="1 2 3"), "it ended with status 2: no such option"),
         (ended("last words", clock="1 1 3"), "it ended with status 1: last words"),
-        (ended(clock="1 1 3"), "it ended with status 1: it said nothing"),
-        (ended(clock="1 124 3"), "it ended with status 124: it said nothing"),
+        (ended(clock="1 1 3"), "it ended with status 1: it printed nothing"),
+        (ended(clock="1 124 3"), "it ended with status 124: it printed nothing"),
         (ended(stderr="Segmentation fault", clock="1 139 3"), "it was killed by signal 11: Segmentation fault"),
         (ended(stderr="no", clock="1 255 3"), "it ended with status 255: no"),
         (ended(stderr="perf is lost", status=255, clock=""), "it could not be run: perf is lost"),
         (ended(stderr="timed: 4: ./x: not found", clock="1 127 3"), "it ended with status 127: ./x: not found"),
         (ended(stderr="timed: line 4: ./x: No such file", clock="1 127 3"), "status 127: ./x: No such file"),
         (ended(stderr="perf: no", status=1, clock=""), "it could not be run: perf: no"),
-        (ended(clock=""), "it could not be run: it said nothing"),
+        (ended(clock=""), "it could not be run: it printed nothing"),
         (ended("n=x"), "it printed 'x' where n=(.*) matches, which is not a number above 0"),
         (ended("n=1", clock="1002 0 1001"), "the host's clock was set back while it ran"),
         (ended("m=1"), "it printed no metric: nothing in its output matches n=(.*)"),
     ],
 )
-def test_a_failure_is_told(how: Ended, sentence: str) -> None:
+def test_a_failure_is_told(how: ProcessResult, sentence: str) -> None:
     with pytest.raises(ValueError) as caught:
         outcome(how, workload("x", rate="n=(.*)"))
     assert sentence in str(caught.value)
@@ -111,7 +111,7 @@ def test_args_are_filled_in_and_tell_data_apart_that_they_change() -> None:
 
 
 def told(workload: Workload, builder: Builder = BUILDER, **filled: int) -> list[str]:
-    return told_to_prepare(builder, workload, filled)
+    return prepare_inputs(builder, workload, filled)
 
 
 @pytest.mark.parametrize("word", ["memory", "cache", "cores", "jobs"])

@@ -139,7 +139,7 @@ def test_a_program_of_the_commit_that_loading_lacks_is_the_commits_fault_and_one
 ) -> None:
     *_, last = measure(with_workload(lab, prepare_commands=[["./loader"]]), Share(SLOW, 1))
     assert isinstance(last, CandidateSkipped)
-    assert last.facts.reason.startswith("the data cannot be made: ./loader ended with status 127: ")
+    assert last.facts.reason.startswith("the data cannot be loaded: ./loader ended with status 127: ")
     lab = with_workload(lab, prepare_commands=[["bench-loader"]])
     with pytest.raises(EnvironmentFailure, match="bench-loader is not installed on host here"):
         measure(lab, Share(GOOD, 1))

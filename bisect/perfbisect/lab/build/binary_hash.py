@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from perfbisect.host.protocol import Host
 
-# The 17th byte of an ELF header, in either byte order, says what the file is: 2 a program, 3 a shared library. In an
+# The 17th byte of an ELF header, in either byte order, is its type: 2 a program, 3 a shared library. In an
 # object file (1) the image alone would miss the relocations.
 _HASH = """\
 image=$(mktemp) && trap 'rm -f "$image"' EXIT || exit 1
@@ -31,7 +31,7 @@ done
 def hash_artifacts(host: Host, prefix: PurePosixPath, artifacts: Sequence[str]) -> str:
     """One hash of all artifacts, given by their paths below ``prefix``.
 
-    Raises FileNotFoundError with the path of the first one that is not there.
+    Raises FileNotFoundError with the path of the first that is missing.
     """
     paths = [str(prefix / artifact) for artifact in artifacts]
     answers = host.run(["sh", "-c", _HASH, "hash", *paths], timeout=600).stdout.splitlines()

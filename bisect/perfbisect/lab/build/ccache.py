@@ -9,7 +9,7 @@ from perfbisect.host.protocol import Host
 _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 _MISS = "cache_miss"
 
-# Of the settings only the store is ours.
+# Only the setting of the remote store is replaced.
 _SHARE = """\
 mkdir -p "$1" && umask 077 && cd -- "$1" && touch ccache.conf && chmod 600 ccache.conf &&
 { grep -v -E '^(remote|secondary)_storage *=' ccache.conf; cat; } >ccache.conf.new || exit
@@ -31,8 +31,8 @@ def environment(root: PurePosixPath, work: PurePosixPath, size: str) -> dict[str
 def share(host: Host, remote: str) -> None:
     """Let ccache of this host share the store at ``remote``, "" for none.
 
-    That goes into its own file of settings, which only we can read: an address may hold a password, and what is in the
-    environment or the command of a build ends up in logs.
+    The setting goes into ccache's own file, which only the user can read: an address may contain a password, and the
+    environment and the commands of builds are logged.
     """
     key = ""
     if remote:
@@ -48,7 +48,7 @@ def share(host: Host, remote: str) -> None:
 
 
 def statistics(work: PurePosixPath) -> PurePosixPath:
-    """Where ccache writes what it did during a build."""
+    """The file to which ccache logs the events of a build."""
     return work / "ccache.log"
 
 

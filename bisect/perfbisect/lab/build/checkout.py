@@ -24,7 +24,7 @@ _LEFT_OVERS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTO
 _UNSTEERED = ("env", *(word for name in _LEFT_OVERS for word in ("-u", name)))
 LONG = 3600.0  # seconds, for what moves all files of a large tree
 
-# $1 the repository, $2 a line for its alternates (empty: it borrows from nobody)
+# $1 the repository, $2 a line for its alternates (empty: it borrows no objects)
 _MIRROR = """\
 [ -f "$1/HEAD" ] || { mkdir -p "${1%/*}" && git init -q --bare --template= "$1"; } || exit 1
 if [ -n "$2" ]; then printf '%s\\n' "$2" | cat >"$1/objects/info/alternates"
@@ -57,8 +57,8 @@ def mirror(
     """The bare repository ``root/git/NAME.git`` with everything that ``commits`` of the local ``repository`` reach.
 
     On this machine no object is copied: the mirror borrows them, so that even a repository which lacks some serves for
-    the commits and paths which it has. To another machine git pushes those that are not there yet: then it yields the
-    steps done and those in all.
+    the commits and paths which it has. To another machine git pushes those that it lacks, and the steps done and those
+    in all are yielded.
     """
     bare = host.root / "git" / f"{name}.git"
     git_dir = _git_dir(repository)
@@ -92,8 +92,8 @@ def checkout(host: Host, bare: PurePosixPath, sha: str, source: PurePosixPath, i
         try:
             _switch(host, bare, sha, source, ignore)
         except CommandFailed as second:
-            said = re.search(r"^(?:fatal|error): .*$", second.output, re.MULTILINE)
-            reason = said[0] if said else str(second)
+            found = re.search(r"^(?:fatal|error): .*$", second.output, re.MULTILINE)
+            reason = found[0] if found else str(second)
             if is_full(host):
                 raise no_space(host.name, f"commit {sha[:10]} is not checked out: {reason}") from second
             raise EnvironmentFailure(
@@ -148,13 +148,13 @@ def _switch(host: Host, bare: PurePosixPath, sha: str, source: PurePosixPath, ig
 
 
 def _scripted(host: Host, script: str, arguments: Sequence[str], *, stdin: str = "", timeout: float = 60.0) -> Result:
-    """Run a script of git's, untouched by the configuration and environment of whoever started us."""
+    """Run a script with git, without the configuration and the environment of the user."""
     argv = [*_UNSTEERED, "sh", "-c", script, "git", *arguments]
     return host.run(argv, env=_SETTINGS, stdin=stdin, timeout=timeout)
 
 
 def _git(host: Host, *arguments: str, check: bool = True) -> Result:
-    """Run git in the same way."""
+    """Run git, isolated in the same way."""
     return host.run([*_UNSTEERED, "git", "--no-replace-objects", *arguments], env=_SETTINGS, check=check)
 
 

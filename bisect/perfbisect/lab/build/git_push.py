@@ -1,7 +1,7 @@
-"""Commits of a repository on this machine, brought to a bare repository on a host: git's own push, through our connection.
+"""Commits of a repository on this machine, brought to a bare repository on a host: git's own push, through the host's connection.
 
-git speaks with a socket on one end of which its receiving side runs on the host, so that there is one way to a host
-with one set of settings, and only the objects that are missing there travel.
+git talks to a socket whose other end is its receiving side on the host. So each host has one connection with one set of
+settings, and only missing objects are sent.
 """
 
 import subprocess
@@ -16,18 +16,18 @@ REFS = "refs/perfbisect"
 SENDING = "Writing objects"  # as git calls it
 ATTEMPTS = 5  # at a push during which the connection broke off
 
-# Nothing is tidied up behind our back, while something else is measured.
+# git collects no garbage in the background, which would disturb a measurement.
 _RECEIVE = ("git", "-c", "gc.auto=0", "-c", "receive.autogc=false", "-c", "receive.fsckObjects=false", "receive-pack")
 
 
 def push(host: Host, bare: PurePosixPath, git_dir: Path, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Bring ``commits`` and all that they reach; a reference keeps each of them there.
 
-    Yields steps done and steps in all, the first once it is known that something has to be brought.
-    Raises EnvironmentFailure for a repository that has not everything itself, and when the connection stays lost.
+    Yields steps done and steps in all, the first once it is known that something has to be sent.
+    Raises EnvironmentFailure for a shallow or partial clone, and when the connection stays lost.
     """
     for left in reversed(range(ATTEMPTS)):
-        absent = _absent(host, bare, commits)  # which also waits for a host that is gone
+        absent = _absent(host, bare, commits)  # which also waits for a lost connection
         if not absent:
             return
         _refuse_incomplete(git_dir)
@@ -41,7 +41,7 @@ def push(host: Host, bare: PurePosixPath, git_dir: Path, commits: Sequence[str])
 
 
 def _absent(host: Host, bare: PurePosixPath, commits: Sequence[str]) -> list[str]:
-    """Those of ``commits`` that were not brought to the repository yet."""
+    """Those of ``commits`` that have not been sent to the repository yet."""
     wanted = list(dict.fromkeys(commits))
     script = 'cd -- "$1" && shift && for sha do [ -f "$sha" ] || echo "$sha"; done'
     known = host.run(["sh", "-c", script, "absent", str(bare / REFS), *wanted], check=False)
@@ -51,7 +51,7 @@ def _absent(host: Host, bare: PurePosixPath, commits: Sequence[str]) -> list[str
 def _push(host: Host, bare: PurePosixPath, git_dir: Path, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
     refs = [f"{commit}:{REFS}/{commit}" for commit in commits]
     what = f"{git_dir} cannot be pushed to host {host.name}"
-    # Which protocols a user lets git follow concerns addresses, and this is none.
+    # The user's choice of allowed protocols concerns addresses; the socket is none.
     inherited = {name: value for name, value in environment().items() if name != "GIT_ALLOW_PROTOCOL"}
     failed: EnvironmentFailure | None = None
     try:
@@ -62,7 +62,7 @@ def _push(host: Host, bare: PurePosixPath, git_dir: Path, commits: Sequence[str]
                 for stage, done, total in talk(what, [*sending, *refs], inherited, [end]):
                     if stage == SENDING:
                         yield done, total
-            except EnvironmentFailure as error:  # the other end may know better why
+            except EnvironmentFailure as error:  # the other end may report a better reason
                 failed = error
     except CommandFailed as refused:
         raise EnvironmentFailure(f"{what}: {refused}", refused.advice) from refused
@@ -71,7 +71,7 @@ def _push(host: Host, bare: PurePosixPath, git_dir: Path, commits: Sequence[str]
 
 
 def _refuse_incomplete(git_dir: Path) -> None:
-    """A clone that lacks objects has not what another machine needs."""
+    """Refuse a clone that lacks objects which another machine needs."""
     if _git(git_dir, "rev-parse", "--is-shallow-repository") == "true":
         raise EnvironmentFailure(
             f"{git_dir} is a shallow clone, whose commits cannot be brought to another machine",

@@ -1,10 +1,10 @@
-"""What a build tool's output says while it runs, and after it failed: pure reading, line by line."""
+"""Progress and errors in the output of build tools: a pure parser, line by line."""
 
 import re
 from collections import deque
 from dataclasses import dataclass, field
 
-STAGE = "[perfbisect] "  # our own lines in a build's output begin so; the stage's name follows
+STAGE = "[perfbisect] "  # begins the lines that the build script adds to the output; the stage's name follows
 COMPILE, INSTALL, CONFIGURE = "compile", "install", "configure"
 
 _NINJA = re.compile(r"^\[(\d+)/(\d+)\] ")
@@ -14,7 +14,9 @@ _ERROR = re.compile(
     r"\berror:|: undefined reference to|\bcannot find -l|^CMake Error|No rule to make target|command not found"
     r"|^\S*: \*\*\* |: not found$|internal compiler error"
 )
-_GAVE_UP = re.compile(r"^\S*make\S*: \*\*\* \[.*\] Error \d+")  # make, of a command that has said why it failed, or not
+_GAVE_UP = re.compile(
+    r"^\S*make\S*: \*\*\* \[.*\] Error \d+"
+)  # make's line about a failed command, which may have printed a reason or not
 _OF_THE_HOST = (
     (re.compile(r"No space left on device|Disk quota exceeded"), "no space left"),
     (
@@ -30,8 +32,8 @@ _OF_THE_HOST = (
 
 
 @dataclass(slots=True)
-class Output:
-    """Follows a build. ``total`` is 0 as long as nothing tells how many steps there are."""
+class BuildLog:
+    """The state of a build. ``total`` is 0 while the number of steps is unknown."""
 
     expected: int = 0  # steps that an earlier build of the same system took
     stage: str = CONFIGURE
@@ -39,35 +41,35 @@ class Output:
     total: int = 0
     steps: int = 0  # compiled by plain make, which does not number its steps
     error: str = ""  # the first line that reports one
-    host_trouble: str = ""  # what is wrong with the host rather than with the commit, if anything is
+    host_trouble: str = ""  # a failure of the host rather than of the commit
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=100))
 
     def read(self, line: str) -> bool:
-        """Take in one line; whether the progress has changed."""
+        """Parse one line; returns whether the progress has changed."""
         if line.startswith(STAGE):
             self.stage = line.removeprefix(STAGE).partition(":")[0]
             self.done, self.total = 0, self.expected if self.stage == COMPILE else 0
-            self.error = ""  # what an earlier stage grumbled about did not stop it
+            self.error = ""  # errors of an earlier stage did not stop it
             self.tail.clear()
             return True
         self.tail.append(line)
-        self._look_for_trouble(line)
+        self._find_error(line)
         return self._count(line)
 
     def why(self) -> str:
         """The line that best explains a failure."""
         lines = [line.strip() for line in self.tail if line.strip()]
-        return self.error or (lines[-1] if lines else "it said nothing")
+        return self.error or (lines[-1] if lines else "it printed nothing")
 
-    def _look_for_trouble(self, line: str) -> None:
+    def _find_error(self, line: str) -> None:
         for pattern, trouble in _OF_THE_HOST:
             if not self.host_trouble and pattern.search(line):
                 self.host_trouble = f"{trouble}: {line.strip()}"
-        if self.error.startswith("CMake Error") and self.error.endswith(":"):  # the reason stands on the next line
+        if self.error.startswith("CMake Error") and self.error.endswith(":"):  # the reason is on the next line
             self.error = f"{self.error} {line.strip()}" if line.strip() else self.error
         if not self.error and _ERROR.search(line):
-            said = [earlier.strip() for earlier in list(self.tail)[:-1] if earlier.strip()]
-            before = said[-1] if said and _GAVE_UP.match(line) else ""
+            lines = [earlier.strip() for earlier in list(self.tail)[:-1] if earlier.strip()]
+            before = lines[-1] if lines and _GAVE_UP.match(line) else ""
             self.error = f"{before} | {line.strip()}" if before else line.strip()
 
     def _count(self, line: str) -> bool:

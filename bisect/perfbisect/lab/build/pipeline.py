@@ -21,7 +21,7 @@ from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import ccache, checkout, store
 from perfbisect.lab.build.binary_hash import hash_artifacts
-from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, STAGE, Output
+from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, STAGE, BuildLog
 from perfbisect.lab.build.requirements import NEEDED, lacking_for, own_packages
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.upload import recipe
@@ -51,12 +51,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A commit that is built: what that cost, and the recipe as it is for this commit."""
+    """A built commit: its facts, and the recipe as it applies to this commit."""
 
     facts: BuildFacts
     builder: Builder  # its conditions applied
-    version: str  # of the system, "" when the recipe cannot tell
-    prefix: PurePosixPath | None = None  # where it is installed, if that is not among our finished builds
+    version: str  # of the system, "" when the recipe has no command for it, or it fails
+    prefix: PurePosixPath | None = None  # where it is installed, if that is outside the root folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,14 @@ class Plan:
     """How a commit is built."""
 
     builder: Builder  # its conditions applied
-    version: str  # of the system, "" when the recipe cannot tell
+    version: str  # of the system, "" when the recipe has no command for it, or it fails
     commands: tuple[tuple[str, list[str]], ...]  # stage, argv
     env: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """One builder's place on one host."""
+    """What all builds of one builder on one host share."""
 
     host: Host
     entry: HostEntry
@@ -103,7 +103,7 @@ def build_context(host: Host, entry: HostEntry, builder: Builder, variant: str, 
 
 
 def key_of(context: BuildContext, sha: str) -> str:
-    """The key of the build of a commit, whether there is one or not."""
+    """The key of the build of a commit, built or not."""
     return _key(context, sha, present(context, sha))
 
 
@@ -121,7 +121,7 @@ def end_all(host: Host, *, but: str = "") -> jobs.Job | None:
 def build(context: BuildContext, sha: str) -> Generator[Progress, None, Built]:
     """Build commit ``sha``, or find it built. Yields progress; what was built is the return value.
 
-    A build of it that still runs, because whoever began it was killed, is followed to its end. Closing the generator
+    A build of it that a killed session has left running is followed to its end. Closing the generator
     ends the build and leaves nothing running. Raises BuildFailed when the commit does not configure, compile or
     install, JobLost when the host was restarted meanwhile, EnvironmentFailure when something else is the host's fault.
     """
@@ -137,7 +137,7 @@ def build(context: BuildContext, sha: str) -> Generator[Progress, None, Built]:
     plan = plan_for(context, sha, paths)
     how = build_of(plan.builder)
     steps = context.host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(context.work)], timeout=600).stdout
-    output = Output(expected=int(steps) if steps.isdecimal() else 0)
+    output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
     job = job or jobs.start(
         context.host,
         ["sh", "-c", _script(plan.commands)],
@@ -167,7 +167,7 @@ def build(context: BuildContext, sha: str) -> Generator[Progress, None, Built]:
 def plan_for(context: BuildContext, sha: str, paths: frozenset[str]) -> Plan:
     """How commit ``sha``, which is checked out, is built; ``paths`` as ``present`` has them.
 
-    Without commands where the recipe has no [build], which only a rehearsal comes to see.
+    Without commands where the recipe has no [build], which only happens in a dry run.
     """
     version = _version(context, sha)
     resolved = _resolved(context, paths, version)
@@ -186,11 +186,11 @@ def _key(context: BuildContext, sha: str, paths: frozenset[str]) -> str:
 
 
 def _job_name(context: BuildContext, key: str) -> str:
-    """What the job of a build is called, so that it is known again."""
+    """The name of a build's job, by which later sessions find it."""
     return f"{PREFIX}{context.builder.name}-{key}"
 
 
-def _follow(host: Host, job: jobs.Job, output: Output) -> Generator[Progress, None, int]:
+def _follow(host: Host, job: jobs.Job, output: BuildLog) -> Generator[Progress, None, int]:
     lines = jobs.wait(host, job)
     try:
         while True:
@@ -204,23 +204,23 @@ def _follow(host: Host, job: jobs.Job, output: Output) -> Generator[Progress, No
 
 
 def present(context: BuildContext, sha: str) -> frozenset[str]:
-    """Those of the paths that the recipe's conditions ask for which the tree has."""
-    asked = {path for block in context.builder.when for path in (block.file, block.missing) if path}
-    return checkout.present(context.host, context.bare, sha, asked)
+    """The paths of the recipe's conditions that exist in the tree."""
+    paths = {path for block in context.builder.when for path in (block.file, block.missing) if path}
+    return checkout.present(context.host, context.bare, sha, paths)
 
 
 def _version(context: BuildContext, sha: str) -> str:
-    """What the recipe's version command says of the checkout; "" when it fails, or there is none."""
+    """What the recipe's version command prints for the checkout; "" when it fails or is missing."""
     if not context.builder.version:
         return ""
     checkout = context.work / "source"
     values = {"source": str(checkout), "recipe": str(recipe.place(context.host, context.builder)), "commit": sha}
-    said = context.host.run(fill(context.builder.version, values), cwd=checkout, check=False)
-    return version_text(said.stdout) if said.ok else ""
+    printed = context.host.run(fill(context.builder.version, values), cwd=checkout, check=False)
+    return version_text(printed.stdout) if printed.ok else ""
 
 
 def _resolved(context: BuildContext, paths: frozenset[str], version: str) -> Builder:
-    """The recipe as it is for a tree of that version which has those of the paths asked for."""
+    """The recipe with its conditions applied, for a tree of that version that has these paths."""
     return applied(context.builder, TreeFacts(version, paths.__contains__, context.tools.name, context.tools.version))
 
 
@@ -257,15 +257,17 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
         "TZ": "UTC",
         "SOURCE_DATE_EPOCH": "315532800",  # 1980: the first year that every archive format can hold
         "ZERO_AR_DATE": "1",
-        "GIT_CEILING_DIRECTORIES": str(context.work),  # a repository around our root is not the one being built
+        "GIT_CEILING_DIRECTORIES": str(
+            context.work
+        ),  # a repository that contains the root folder is not the one being built
     }
     return cache | fixed | {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
 
 
 def _failure(
-    context: BuildContext, sha: str, key: str, job: jobs.Job, output: Output, status: int, limit: float
+    context: BuildContext, sha: str, key: str, job: jobs.Job, output: BuildLog, status: int, limit: float
 ) -> BuildFailed | EnvironmentFailure:
-    """What a failed build means, its log saved."""
+    """The error for a failed build; its log is saved."""
     host = context.host
     log = host.root / "logs" / f"{context.builder.name}-{sha[:10]}-{key[:10]}.log"
     if output.host_trouble.startswith("no space") or facts.is_full(host):

@@ -1,7 +1,7 @@
-"""Binaries that somebody else has built: a folder on the host, or a tarball on this machine.
+"""Prebuilt binaries: a folder on the host, or a tarball on this machine.
 
-A folder is used where it is, through the same path as every build, and never written. A tarball travels to the host
-once and is kept among the finished builds, so that ``bisect gc`` knows it.
+A folder is used in place, through the same path as every build, and never written. A tarball is sent to the host once
+and kept among the finished builds, where ``bisect gc`` finds it.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ ATTEMPTS = 3  # at sending a tarball during which a connection broke off
 
 _ADVICE = "Give the folder in which it is installed, with its bin or lib, or a tarball of that."
 
-# Names, contents and links of everything below $1; times, owners and modes tell nothing.
+# Names, contents and links of everything below $1; times, owners and modes are ignored.
 _FINGERPRINT = """\
 cd -- "$1" || exit
 { find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum -- && find . -type l -printf '%p %l\\n' | LC_ALL=C sort
@@ -65,10 +65,10 @@ def is_tarball(path: str) -> bool:
 
 
 def take(host: Host, builder: Builder, name: str, path: str) -> Built:
-    """The system in the folder of the host or the tarball of this machine at ``path``, by the ``name`` people gave it.
+    """The system in the folder of the host or the tarball of this machine at ``path``, which the user named ``name``.
 
-    Of the recipe's conditions those on the version hold or not by what the installed system tells; those on a tree or
-    a compiler never hold. Raises UsageError when there is no such system, EnvironmentFailure when the host cannot
+    The recipe's conditions on the version are evaluated for the version that the installed system prints; those on a
+    tree or a compiler never hold. Raises UsageError when no such system is found, EnvironmentFailure when the host cannot
     unpack it.
     """
     began = time.monotonic()
@@ -90,25 +90,25 @@ def take(host: Host, builder: Builder, name: str, path: str) -> Built:
 
 def _resolved(builder: Builder, version: str) -> Builder:
     """The recipe for an installed system of that version."""
-    told = [block for block in builder.when if not (block.file or block.missing)]
-    return applied(msgspec.structs.replace(builder, when=told), TreeFacts(version, lambda _: False, "", ""))
+    known = [block for block in builder.when if not (block.file or block.missing)]
+    return applied(msgspec.structs.replace(builder, when=known), TreeFacts(version, lambda _: False, "", ""))
 
 
 def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> str:
-    """What the installed system says that it is; "" where the recipe does not ask."""
+    """The version that the installed system prints; "" where the recipe has no command for it."""
     if not builder.installed_version:
         return ""
     values = {"prefix": str(prefix), "recipe": str(recipe.place(host, builder))}
     try:
-        said = host.run(fill(builder.installed_version, values)).stdout
+        printed = host.run(fill(builder.installed_version, values)).stdout
     except ConnectionLost:
         raise
     except EnvironmentFailure as failure:
         raise UsageError(f"{path} is no installed {builder.name}: {failure}", _ADVICE) from failure
     # programs begin with their own path, which may hold a number
-    if version := version_text(re.sub(r"(?<!\S)/\S*", "", said)):
+    if version := version_text(re.sub(r"(?<!\S)/\S*", "", printed)):
         return version
-    raise UsageError(f"{path} does not tell its version: it said {said.strip()[:80]!r}.", _ADVICE)
+    raise UsageError(f"{path} does not print its version: it printed {printed.strip()[:80]!r}.", _ADVICE)
 
 
 def _folder(host: Host, path: str) -> PurePosixPath:
@@ -121,14 +121,14 @@ def _folder(host: Host, path: str) -> PurePosixPath:
 
 def _fingerprint(host: Host, folder: PurePosixPath) -> str:
     """A hash of what a folder holds: equal for equal names, contents and links."""
-    told = host.run(["sh", "-c", _FINGERPRINT, "fingerprint", str(folder)], timeout=LONG)
-    if told.stderr:
-        raise EnvironmentFailure(f"{folder} on host {host.name} cannot be read: {told.stderr.splitlines()[0]}")
-    return told.stdout[:32]
+    result = host.run(["sh", "-c", _FINGERPRINT, "fingerprint", str(folder)], timeout=LONG)
+    if result.stderr:
+        raise EnvironmentFailure(f"{folder} on host {host.name} cannot be read: {result.stderr.splitlines()[0]}")
+    return result.stdout[:32]
 
 
 def _unpack(host: Host, path: str) -> str:
-    """The key of a tarball, which is there among the builds of the host when this returns."""
+    """Unpack a tarball among the builds of the host, unless that has been done; returns its key."""
     try:
         with Path(path).open("rb") as file:
             key = hashlib.file_digest(file, "sha256").hexdigest()[:32]
@@ -171,10 +171,10 @@ def _send(host: Host, file: BinaryIO, path: str, place: PurePosixPath) -> None:
             while chunk := file.read(1 << 16):
                 try:
                     target.sendall(chunk)
-                except OSError:  # tar has ended, and says why
+                except OSError:  # tar has ended, and reports why
                     break
     except CommandFailed as failure:
         if is_full(host):
             raise no_space(host.name, f"{path} is not unpacked") from failure
-        said = failure.output.strip().splitlines()
-        raise UsageError(f"{path} is damaged, or no tarball: {said[0] if said else failure}.") from failure
+        lines = failure.output.strip().splitlines()
+        raise UsageError(f"{path} is damaged, or no tarball: {lines[0] if lines else failure}.") from failure

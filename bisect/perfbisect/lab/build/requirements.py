@@ -1,4 +1,4 @@
-"""What a build needs on its host."""
+"""The programs, headers and libraries that a build needs on its host."""
 
 import shlex
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")
 
 
 def compilers(build: Build, variant: Variant) -> list[str]:
-    """The compilers that a build is sure to use; of those that it is only told of in its environment, nobody knows."""
+    """The compilers that a build certainly uses. Whether it uses those of its environment is unknown."""
     commands = repr((build.configure, build.compile, build.install))
     return [variant.cc, *([variant.cxx] if "{cxx}" in commands else [])]
 

@@ -1,6 +1,6 @@
 """The finished builds of a host: ``root/builds/KEY/`` with ``prefix/``, ``log`` and ``build.json``.
 
-A build appears there in one rename, facts and all, so that a folder of that name is always a whole build.
+A build appears there with its record in one rename, so that a folder of that name is always complete.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ from perfbisect.recipes.inheritance import build_of
 
 _LAYOUT = "2"  # part of every key: raise it when what a build folder holds changes its meaning
 
-# Cut short anywhere and run again, it goes on. What was installed is written to the disk first, so that a build which
-# is there is whole even after a power failure.
+# Idempotent: interrupted and run again, it continues. Files are synced first, so that a build is complete even after a
+# power failure.
 _KEEP = """\
 set -e
 mkdir -p "${1%/*}"
@@ -35,22 +35,22 @@ if [ -d "$2" ]; then
 fi
 [ ! -d "$1.part" ] || { rm -rf "$1"; mv -T -- "$1.part" "$1"; }
 """
-# The time of a build's folder, $3 if it is ours, is that of its last use.
+# The time of a build's folder ($3; empty for one outside the root folder) is that of its last use.
 _POINT = 'mkdir -p "${2%/*}" && rm -rf "$2" && ln -s -- "$1" "$2" && { [ -z "$3" ] || touch -c -- "$3"; }'
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """What is remembered of a build. The recipe is not: its parts that do not concern the build may change meanwhile."""
+class BuildRecord(msgspec.Struct, frozen=True):
+    """The stored facts of a build. The recipe is not among them: parts that do not affect the build may change."""
 
     facts: BuildFacts
-    version: str  # of the system, as the recipe's version command told it
+    version: str  # of the system, as printed by the recipe's version command
 
 
 def key_of(builder: Builder, variant: Variant, tools: Toolchain, tree: str, present: Collection[str], sha: str) -> str:
     """The key of a build: everything that can change it, and nothing else.
 
-    What the recipe's conditions make of it follows from the tree, the toolchain and those of the paths asked for that
-    are ``present``, in the tree or among what is ignored; so these and the conditions stand for it.
+    The effect of the recipe's conditions follows from the tree, the toolchain, and which of their paths are ``present``,
+    ignored or not; so these and the conditions are in the key instead.
     """
     recipe = _recipe(builder, variant)
     return _hash(recipe | {
@@ -62,21 +62,21 @@ def key_of(builder: Builder, variant: Variant, tools: Toolchain, tree: str, pres
 
 
 def fingerprint(builder: Builder, variant: Variant) -> str:
-    """A hash of all that a recipe says of how commits are built."""
+    """A hash of everything in a recipe that affects builds."""
     return _hash(_recipe(builder, variant))[:16]
 
 
 def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
     build = msgspec.structs.replace(build_of(builder), needs=[], packages={})
     commands = json.dumps(msgspec.to_builtins(build)) + json.dumps(msgspec.to_builtins(builder.when))
-    told = {
+    parts = {
         "layout": _LAYOUT,
         "commands": commands,
         "version": builder.version,
         "variant": [variant.cc, variant.cxx, variant.cflags, variant.ldflags],
         "files": hashlib.sha256(archive(builder)).hexdigest() if "{recipe}" in commands else "",
     }
-    return told | {"home": builder.home} if builder.home else told  # built where it is measured, it may remember that
+    return parts | {"home": builder.home} if builder.home else parts  # a build may contain the path of its home
 
 
 def _hash(parts: dict[str, Any]) -> str:
@@ -93,24 +93,24 @@ def prefix(host: Host, key: str) -> PurePosixPath:
     return folder(host, key) / "prefix"
 
 
-def find(host: Host, key: str, sha: str) -> Kept | None:
-    """A finished build, told for commit ``sha``; None when there is none, or it cannot be read: it is made anew."""
+def find(host: Host, key: str, sha: str) -> BuildRecord | None:
+    """A finished build, as one of commit ``sha``; None when none exists or its record is unreadable: it is built again."""
     found = host.run(["cat", str(folder(host, key) / "build.json")], check=False)
     if not found.ok:
         return None
     try:
-        kept = msgspec.json.decode(found.stdout, type=Kept)
+        kept = msgspec.json.decode(found.stdout, type=BuildRecord)
     except msgspec.DecodeError:
         return None
     facts = replace(kept.facts, commit=sha, seconds=0.0, cache_hits=0, cache_misses=0, reused=True)
-    return Kept(facts, kept.version)
+    return BuildRecord(facts, kept.version)
 
 
 def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:
     """Move what was installed to its place for good, with its log and facts; returns the facts, the log's place set."""
     place = folder(host, facts.key)
     facts = replace(facts, log=str(place / "log"))
-    stdin = msgspec.json.encode(Kept(facts, version)).decode()
+    stdin = msgspec.json.encode(BuildRecord(facts, version)).decode()
     host.run(["sh", "-c", _KEEP, "keep", str(place), str(installed), str(log)], stdin=stdin, timeout=600)
     return facts
 
@@ -118,10 +118,10 @@ def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, 
 def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
     """Make ``root/work/BUILDER/prefix`` lead to a finished build, or to what is installed ``elsewhere``; return that path.
 
-    It is where the build was installed, so paths that it remembers are right again; and it is the same, and as long,
-    for every build that is measured.
+    It is the path of the installation, so paths that the build contains are valid; and it is the same for every build
+    that is measured.
     """
     fixed = host.root / "work" / builder / "prefix"
-    installed, ours = (elsewhere, "") if elsewhere else (prefix(host, key), str(folder(host, key)))
-    host.run(["sh", "-c", _POINT, "point", str(installed), str(fixed), ours])
+    installed, touched = (elsewhere, "") if elsewhere else (prefix(host, key), str(folder(host, key)))
+    host.run(["sh", "-c", _POINT, "point", str(installed), str(fixed), touched])
     return fixed

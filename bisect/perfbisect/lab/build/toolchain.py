@@ -17,11 +17,11 @@ done
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """What turns a tree into a binary."""
+    """The programs that turn a tree into a binary."""
 
     name: str  # "gcc" or "clang"
     version: str  # "12.2.0"
-    identity: str  # first line of what C compiler, C++ compiler and linker say of themselves
+    identity: str  # first lines of the version texts of C compiler, C++ compiler and linker
 
 
 def toolchain(host: Host, variant: Variant) -> Toolchain:

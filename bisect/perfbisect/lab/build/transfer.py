@@ -1,4 +1,4 @@
-"""A finished build, brought from the host that made it to the one that measures it: a tar stream through us."""
+"""Sends a finished build from the host that built it to the one that measures it: a tar stream through the controller."""
 
 from contextlib import suppress
 
@@ -13,9 +13,9 @@ _DONE = '[ ! -d "$1.part" ] || { find "$1.part" -type f -exec sync -- {} + && rm
 
 
 def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
-    """Bring the build with that key to ``host``, if it is not there.
+    """Send the build with that key to ``host``, unless it has it.
 
-    Raises EnvironmentFailure when the build remembers where it was installed, and that is another place on ``host``.
+    Raises EnvironmentFailure when the build contains the path of its installation, which differs on ``host``.
     """
     place, there = store.folder(build_host, key), store.folder(host, key)
     if host.run(["test", "-f", str(there / "build.json")], check=False).ok:
@@ -23,7 +23,7 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
     if build_host.root != host.root:
         _refuse_rooted(build_host, builder, key, host)
     for left in reversed(range(ATTEMPTS)):
-        build_host.run(["test", "-d", str(place)])  # which also waits for a host that is gone, as the next one does
+        build_host.run(["test", "-d", str(place)])  # which also waits for a lost connection, as the next command does
         host.run(["sh", "-c", _READY, "ready", str(there)], timeout=600)
         try:
             _stream(
@@ -39,8 +39,8 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
 def _stream(build_host: Host, pack: list[str], host: Host, unpack: list[str]) -> None:
     """What ``pack`` writes goes to ``unpack``.
 
-    Each says itself how it ended: first the one that packs, for the other would take a stream that broke off for a
-    damaged one; but only the other, when it is that which has ended early.
+    Both report how they ended. The error of the packing side comes first, since a truncated stream looks damaged to the
+    other; unless the unpacking side has ended early.
     """
     with host.stream(unpack) as target, suppress(ConnectionError), build_host.stream(pack) as source:
         while chunk := source.recv(1 << 16):
@@ -54,7 +54,7 @@ def _refuse_rooted(build_host: Host, builder: str, key: str, host: Host) -> None
     )
     if found.ok:
         raise EnvironmentFailure(
-            f"builds of {builder} remember that they were installed below {build_host.root} on host {build_host.name}, and the root"
+            f"builds of {builder} contain the path of their installation below {build_host.root} on host {build_host.name}, and the root"
             f" folder of host {host.name} is {host.root}",
-            f"Give both hosts the same `root` in hosts.toml, or let {host.name} build by itself.",
+            f"Give both hosts the same `root` in hosts.toml, or let {host.name} build for itself.",
         )

@@ -1,1 +1,1 @@
-"""What is looked at on a host before it measures: one module for each thing, each a generator of findings."""
+"""Checks of a host before it measures: one module for each subject, each check a generator of findings."""

@@ -1,4 +1,4 @@
-"""Is the machine ours alone, and does it agree with us about the time?"""
+"""Does anything else use the machine, and is its clock right?"""
 
 import time
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from perfbisect.lab.checks.finding import Finding, Inspection, Level
 from perfbisect.lab.server.service import FIRST_PORT
 
 BUSY = 0.5  # load average for each core above which measurements suffer
-ASTRAY = 2.0  # seconds between its clock and ours from which on times in reports mislead
+ASTRAY = 2.0  # seconds between its clock and the controller's from which on times in reports mislead
 QUICK = frozenset({"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "stp", "tod", "timebase"})
-OURS = range(FIRST_PORT, FIRST_PORT + 10)  # where servers of hunts listen
+SERVER_PORTS = range(FIRST_PORT, FIRST_PORT + 10)  # where servers of hunts listen
 
 
 def load(inspection: Inspection) -> Iterator[Finding]:
-    """Does anything else work there?"""
+    """Do other programs run there?"""
     average, cores = inspection.answers.get(LOAD), inspection.answers.get(CORES)
     if average is None or not cores:
         return
@@ -25,24 +25,24 @@ def load(inspection: Inspection) -> Iterator[Finding]:
             Level.WARNING,
             "load",
             f"host {inspection.name} is busy: its load average is {average:.1f} on {cores} cores",
-            "Find out with `top` what runs there, and stop it.",
+            "Find what runs there with `top`, and stop it.",
         )
     else:
         yield Finding(Level.OK, "load", f"the load average is {average:.1f} on {cores} cores")
 
 
 def others(inspection: Inspection) -> Iterator[Finding]:
-    """Who measures there now, and what an earlier hunt may have left running."""
+    """The owner of the host's lock, and what an earlier hunt may have left running."""
     host = inspection.request.host
     if owner := lock.holder(host):
         yield Finding(
             Level.WARNING,
             "lock",
-            f"host {inspection.name} is taken: {owner} is measuring there",
+            f"host {inspection.name} is busy: {owner} is measuring there",
             "Wait for it with --wait, or stop it.",
         )
         return
-    yield Finding(Level.OK, "lock", "nobody is measuring there")
+    yield Finding(Level.OK, "lock", "no other hunt is measuring there")
     if left := (*jobs.running(host), *jobs.orphaned(host)):
         yield Finding(
             Level.NOTE,
@@ -51,7 +51,7 @@ def others(inspection: Inspection) -> Iterator[Finding]:
             + (", …" if len(left) > 1 else ""),
             "The next hunt there ends them.",
         )
-    if taken := sorted((inspection.answers.get(PORTS) or frozenset()) & frozenset(OURS)):
+    if taken := sorted((inspection.answers.get(PORTS) or frozenset()) & frozenset(SERVER_PORTS)):
         yield Finding(
             Level.NOTE,
             "ports",
@@ -61,14 +61,14 @@ def others(inspection: Inspection) -> Iterator[Finding]:
 
 
 def clock(inspection: Inspection) -> Iterator[Finding]:
-    """Is reading the clock quick, and is it right?"""
+    """Is reading the clock fast, and is it right?"""
     source = inspection.answers.get(CLOCK_SOURCE)
     if source and source not in QUICK:
         yield Finding(
             Level.WARNING,
             "clock",
             f"host {inspection.name} reads the time from {source}, which is slow: every operation that is timed pays for it",
-            "Its kernel log says why not from tsc: sudo dmesg | grep -i clocksource",
+            "Its kernel log contains the reason why not from tsc: sudo dmesg | grep -i clocksource",
         )
     before = time.time()
     there = ask(inspection.request.host, TIME)
@@ -78,7 +78,7 @@ def clock(inspection: Inspection) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "clock",
-            f"the clock of host {inspection.name} is {abs(away):.0f} s {'ahead of' if away > 0 else 'behind'} ours",
+            f"the clock of host {inspection.name} is {abs(away):.0f} s {'ahead of' if away > 0 else 'behind'} that of this machine",
             "sudo timedatectl set-ntp true",
         )
     elif inspection.answers.get(SYNCHRONISED) is False:

@@ -1,4 +1,4 @@
-"""What can be counted: by perf, vmstat and iostat. A metric that cannot be counted is refused."""
+"""What perf, vmstat and iostat can count. A metric that cannot be counted is refused."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ def counters(inspection: Inspection) -> Iterator[Finding]:
         found = perf.probe(inspection.request.host)
     except EnvironmentFailure as failure:
         if not metric.events:
-            yield Finding(Level.WARNING, "perf", f"{failure}: the verdict will not say why", failure.advice)
+            yield Finding(Level.WARNING, "perf", f"{failure}: the verdict will not explain the change", failure.advice)
         else:
             yield Finding(Level.REFUSED, "perf", f"{failure}, so {metric.name} cannot be measured", failure.advice)
     else:
@@ -34,7 +34,7 @@ def counters(inspection: Inspection) -> Iterator[Finding]:
             yield Finding(
                 Level.WARNING,
                 "perf",
-                f"host {inspection.name} has no hardware counters: the verdict cannot tell more instructions from slower memory",
+                f"host {inspection.name} has no hardware counters: the verdict cannot distinguish more instructions from slower memory",
                 "Use a physical machine, or a virtual one with a virtual PMU.",
             )
         yield Finding(Level.OK, "perf", f"counts {', '.join(counted)}")
@@ -44,7 +44,7 @@ def counters(inspection: Inspection) -> Iterator[Finding]:
 
 
 def device(inspection: Inspection) -> Iterator[Finding]:
-    """Can iostat watch the device that was chosen? A metric of the device is refused without it."""
+    """Can iostat watch the configured device? A metric of the device is refused without it."""
     host, metric = inspection.request.host, find_metric(inspection.request.metric)
     name = inspection.request.entry.device.removeprefix("/dev/")
     if not name:
@@ -57,7 +57,7 @@ def device(inspection: Inspection) -> Iterator[Finding]:
         )
     elif not host.run(["test", "-b", f"/dev/{name}"], check=False).ok:
         trouble = f"host {inspection.name} has no block device {name}"
-        advice = "Mend `device` in hosts.toml; `lsblk` lists them."
+        advice = "Correct `device` in hosts.toml; `lsblk` lists them."
     else:
         return
     if metric.from_device:

@@ -1,4 +1,4 @@
-"""What a look at a host finds, and what it is looked at for."""
+"""The findings of the checks of a host, and their inputs."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,14 +15,14 @@ class Level(StrEnum):
     """How much a finding matters."""
 
     OK = "ok"
-    NOTE = "note"  # good to know: it costs some steadiness or some time
-    WARNING = "warning"  # may spoil results; told before every hunt
+    NOTE = "note"  # costs some precision or some time
+    WARNING = "warning"  # may distort results; shown before every hunt
     REFUSED = "refused"  # nothing meaningful can be measured
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence about a host, and the command or the step that mends it."""
+    """One sentence about a host, and the command or the step that fixes it."""
 
     level: Level
     topic: str
@@ -30,25 +30,25 @@ class Finding:
     advice: str = ""
 
     def failure(self) -> EnvironmentFailure:
-        """The error that a refused host is for a hunt."""
+        """The error that ends a hunt on a refused host."""
         return EnvironmentFailure(self.text, self.advice)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """What a host is looked at for: measurements of ``metric``; of which system, if that is known."""
+    """What a host is checked for: measurements of ``metric``; of which system, if that is known."""
 
     host: Host
     entry: HostEntry
     metric: str = "qps"
     builder: Builder | None = None
     variant: str = ""  # of the builder; "" is the recipe's own choice
-    workloads: tuple[Workload, ...] | None = None  # that may be run; None when nobody knows
+    workloads: tuple[Workload, ...] | None = None  # that may be run; None when unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The request, and what the host has told so far."""
+    """The request, and the answers of the host so far."""
 
     request: CheckRequest
     answers: Answers

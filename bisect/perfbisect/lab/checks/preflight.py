@@ -1,6 +1,6 @@
-"""The look at a host: whole for `bisect doctor`; before a hunt, of the same, what stands in its way.
+"""All checks of a host: `bisect doctor` shows every finding; before a hunt only refusals and warnings count.
 
-What cannot work is refused, what may spoil the result is a warning with advice.
+What cannot work is refused; what may distort the result is a warning with advice.
 """
 
 from collections.abc import Iterator
@@ -27,14 +27,14 @@ ASKED: tuple[Fact[object], ...] = (
 
 
 def inspect_host(request: CheckRequest) -> Inspection:
-    """Ask the host everything that takes no more than a glance."""
+    """Read the facts of the host that take no longer than one command."""
     host = request.host
     answers = ask_all(host, (*fingerprint_facts(host), *ASKED, facts.free(host.root), conditions.reflinks(host)))
     return Inspection(request, answers, answers.get(conditions.SYSTEM) or "")
 
 
 def findings(inspection: Inspection) -> Iterator[Finding]:
-    """Everything there is to say of the host.
+    """All findings.
 
     Raises UsageError for a workload that sysbench cannot run, and for settings in hosts.toml that do not fit the host.
     """
@@ -46,18 +46,18 @@ def findings(inspection: Inspection) -> Iterator[Finding]:
 
 
 def check_workload(workload: Workload) -> None:
-    """Raise UsageError for a workload that sysbench cannot run; of a command nobody can tell beforehand."""
+    """Raise UsageError for a workload that sysbench cannot run; a command cannot be checked beforehand."""
     if not workload.command:
         sysbench.command(workload, lua.measured(workload))
         lua.preparing(workload)
 
 
 def warnings(inspection: Inspection) -> tuple[Warned, ...]:
-    """What is told before a hunt. Raises EnvironmentFailure for the first thing that makes it meaningless."""
-    told = []
+    """The warnings before a hunt. Raises EnvironmentFailure for the first refusal."""
+    found = []
     for finding in findings(inspection):
         if finding.level is Level.REFUSED:
             raise finding.failure()
         if finding.level is Level.WARNING:
-            told.append(Warned(finding.text, finding.advice))
-    return tuple(told)
+            found.append(Warned(finding.text, finding.advice))
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""Is the speed of the processors steady?"""
+"""Is the speed of the processors stable?"""
 
 from collections.abc import Iterator
 
@@ -6,14 +6,14 @@ from perfbisect.host.conditions import HYPERVISOR, NODES, STEAL, THREADS, THROTT
 from perfbisect.host.facts import SETTINGS
 from perfbisect.lab.checks.finding import Finding, Inspection, Level
 
-STOLEN = 0.01  # share of the time that a neighbour took, from which on measurements suffer
+STOLEN = 0.01  # share of the time that other machines took, from which on measurements suffer
 
 
 def clock_speed(inspection: Inspection) -> Iterator[Finding]:
     """Governor, turbo and heat."""
     governor = inspection.answers.get(SETTINGS["governor"])
     if governor in (None, "performance"):
-        said = "is performance" if governor else "is not told: the host does not let its clock be set"
+        said = "is performance" if governor else "is unknown: the host does not let its clock be set"
         yield Finding(Level.OK, "governor", f"the CPU governor {said}")
     else:
         yield Finding(
@@ -35,7 +35,7 @@ def clock_speed(inspection: Inspection) -> Iterator[Finding]:
             Level.NOTE,
             "heat",
             f"the cores of host {inspection.name} were slowed down by heat {throttled:,} times since it was started",
-            "Mend its cooling, or lower its clock: sudo cpupower frequency-set --max FREQUENCY",
+            "Fix its cooling, or lower its clock: sudo cpupower frequency-set --max FREQUENCY",
         )
 
 
@@ -70,23 +70,23 @@ def sharing(inspection: Inspection) -> Iterator[Finding]:
             Level.WARNING,
             "steal",
             f"{100 * stolen:.0f} % of the busy time of host {inspection.name} went to other virtual machines since it was started",
-            "Ask for dedicated processors, or measure longer: bisect noise tells how long.",
+            "Ask for dedicated processors, or measure longer: `bisect noise` shows how long.",
         )
 
 
 def layout(inspection: Inspection) -> Iterator[Finding]:
-    """What moves memory about from one run to the next."""
+    """What changes the layout of memory from one run to the next."""
     if inspection.answers.get(SETTINGS["aslr"]) == "on":
         yield Finding(
             Level.NOTE,
             "aslr",
-            f"addresses are drawn anew for each process on host {inspection.name}: its effect averages out over visits",
+            f"addresses are random for each process on host {inspection.name}: its effect averages out over visits",
             "sudo sysctl kernel.randomize_va_space=0",
         )
     if inspection.answers.get(SETTINGS["huge pages"]) == "always":
         yield Finding(
             Level.NOTE,
             "huge pages",
-            f"transparent huge pages are given to everybody on host {inspection.name}, as long as there are some",
+            f"transparent huge pages are given to every process on host {inspection.name}, while any are free",
             "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
         )

@@ -1,4 +1,4 @@
-"""Is there room below the root folder, and in memory?"""
+"""Free space below the root folder, and in memory."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ LITTLE = 5 * GIB
 
 
 def space(inspection: Inspection) -> Iterator[Finding]:
-    """Free space, and the kind of file system."""
+    """Free space, and the file system."""
     host = inspection.request.host
     left = inspection.answers.get(free(host.root))
     if left is not None:
@@ -25,17 +25,17 @@ def space(inspection: Inspection) -> Iterator[Finding]:
             f"Free some with `bisect gc {inspection.name}`, or set another root in hosts.toml." if only else "",
         )
     if inspection.answers.get(reflinks(host)) == "no":
-        kind = (inspection.answers.get(disk(host)) or "this file system").partition(",")[0]
+        system = (inspection.answers.get(disk(host)) or "this file system").partition(",")[0]
         yield Finding(
             Level.NOTE,
             "disk",
-            f"{kind} on host {inspection.name} cannot share blocks between copies: each visit copies the whole dataset",
+            f"{system} on host {inspection.name} cannot share blocks between copies: each visit copies the whole dataset",
             "A root on XFS or Btrfs makes that instant.",
         )
 
 
 def swap(inspection: Inspection) -> Iterator[Finding]:
-    """Does anything of ours wait for memory that was written to disk?"""
+    """Is memory swapped to disk?"""
     size, used = inspection.answers.get(SWAP) or (0, 0)
     if used:
         text = f"host {inspection.name} has {used:,} MiB in swap: memory is short, or was"

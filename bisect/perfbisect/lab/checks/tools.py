@@ -1,4 +1,4 @@
-"""Are the programs there, in usable versions, for building and for driving the workload?"""
+"""Are the programs for building and for driving the workload installed?"""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ def tools(inspection: Inspection) -> Iterator[Finding]:
         sentence = f"{', '.join(absent)} {verb} not installed on host {inspection.name}"
         yield Finding(Level.REFUSED, "tools", sentence, how_to_install(absent, inspection.system, own))
     elif builder and build_host:
-        elsewhere = f"{builder.name} is built on host {build_host}, which is not looked at here"
+        elsewhere = f"{builder.name} is built on host {build_host}, which is not checked here"
         yield Finding(
             Level.OK, "builder", elsewhere, f"Check it with: bisect doctor {build_host} --builder {builder.name}"
         )
@@ -38,14 +38,14 @@ def tools(inspection: Inspection) -> Iterator[Finding]:
         yield Finding(Level.OK, "builder", f"{builder.name} is not built anywhere: its recipe has no [build]")
     elif builder and build:
         needs = ", ".join(dict.fromkeys((*compilers(build, variant_of(builder, request.variant)), *build.needs)))
-        yield Finding(Level.OK, "builder", f"all that {builder.name} needs to be built is there: {needs}")
+        yield Finding(Level.OK, "builder", f"everything that {builder.name} needs to be built is installed: {needs}")
     versions = [f"{tool} {version}" for tool, fact in TOOLS.items() if (version := inspection.answers.get(fact))]
     compiler = inspection.answers.get(COMPILER)
     yield Finding(Level.OK, "tools", ", ".join([*versions, *([compiler] if compiler else [])]) or "no versions known")
 
 
 def drivers(inspection: Inspection) -> Iterator[Finding]:
-    """Can sysbench talk to the system?"""
+    """Can sysbench drive the system?"""
     driver = inspection.request.builder.driver if inspection.request.builder and by_sysbench(inspection.request) else ""
     compiled = inspection.answers.get(DRIVERS)
     if driver in OF_SYSBENCH and compiled is not None and driver not in compiled:
@@ -76,7 +76,7 @@ def by_sysbench(request: CheckRequest) -> bool:
 
 
 def check_pinning(inspection: Inspection) -> None:
-    """Raise UsageError for a list of CPUs with one in it that the host does not have: taskset would pass it over."""
+    """Raise UsageError for a list of CPUs with one in it that the host does not have: taskset would ignore it."""
     entry, online = inspection.request.entry, inspection.answers.get(ONLINE)
     for key, cpus in (("server_cpus", entry.server_cpus), ("client_cpus", entry.client_cpus)):
         if online and cpus and (absent := cpu_numbers(cpus) - online):

@@ -20,7 +20,7 @@ EVENTS = (*HARDWARE, *SOFTWARE)
 
 Counters = Mapping[str, float | None]  # totals; task-clock in milliseconds
 
-# The first when a process is gone before its threads are listed, the second when one of these threads is gone after that.
+# The first when a process ends before its threads are listed, the second when one of these threads ends after that.
 _GONE = re.compile(r"Problems finding threads of monitor|.*sys_perf_event_open\(\) syscall returned with 3\b")
 # "cpu_core/instructions/" on a CPU with two kinds of cores, "instructions:u" where the kernel may not be counted
 _EVENT = re.compile(r"(?:\w+/)?([\w-]+)/?(?::\w+)?")
@@ -29,21 +29,21 @@ _EVENT = re.compile(r"(?:\w+/)?([\w-]+)/?(?::\w+)?")
 def wrap(argv: Sequence[str], folder: PurePosixPath, pids: Iterable[int] = (), *, whole: bool = False) -> list[str]:
     """``argv`` under perf: counts ``pids`` if any are given, otherwise the command itself.
 
-    ``folder`` holds the FIFOs ``control`` and ``ack``, by which it says when; ``whole`` counts from its start to its end
-    instead. The result is written to ``counters`` there.
+    ``folder`` contains the FIFOs ``control`` and ``ack``, which enable and disable the counters; ``whole`` counts from
+    start to end instead. The result is written to ``counters`` there.
     """
     attached = ["-p", ",".join(map(str, pids))] if (pids := tuple(pids)) else []
-    told = [] if whole else ["--delay=-1", "--control", f"fifo:{folder / 'control'},{folder / 'ack'}"]
+    controlled = [] if whole else ["--delay=-1", "--control", f"fifo:{folder / 'control'},{folder / 'ack'}"]
     return [
-        "perf", "stat", "-x", ",", "-o", str(folder / "counters"), "-e", ",".join(EVENTS), *told, *attached, "--", *argv,
+        "perf", "stat", "-x", ",", "-o", str(folder / "counters"), "-e", ",".join(EVENTS), *controlled, *attached, "--", *argv,
     ]  # fmt: skip
 
 
 def parse(text: str) -> dict[str, float | None]:
     """The counters in what ``perf stat -x ,`` wrote; None where an event is not supported or was not counted.
 
-    perf has already scaled what it counted for a part of the time. The parts of an event that is counted apart on two
-    kinds of cores are added.
+    perf has already extrapolated what it counted for a part of the time. Counts of one event on two kinds of cores are
+    added.
     """
     counters: dict[str, float | None] = {}
     for line in text.splitlines():
@@ -56,9 +56,9 @@ def parse(text: str) -> dict[str, float | None]:
     return counters
 
 
-def missed(said: Iterable[str]) -> bool:
-    """Whether perf ended at once, as one of the processes or threads that it was to count was gone already."""
-    return any(_GONE.match(line) for line in said)
+def missed(output: Iterable[str]) -> bool:
+    """Whether perf ended at once, because a process or thread to count had ended."""
+    return any(_GONE.match(line) for line in output)
 
 
 def _number(text: str) -> float | None:
@@ -91,5 +91,5 @@ def refusal(host: str, output: str) -> str:
     """The sentence for a perf that counts nothing."""
     if "paranoid" in output or "ermission" in output:
         return f"perf is not permitted on host {host}"
-    said = output.strip().splitlines()
-    return f"perf does not work on host {host}: {said[0] if said else 'it said nothing'}"
+    lines = output.strip().splitlines()
+    return f"perf does not work on host {host}: {lines[0] if lines else 'it printed nothing'}"

@@ -1,4 +1,4 @@
-"""Visits and runs: a fresh copy of the data, the server if there is one, sysbench under perf, and what they tell."""
+"""Visits and runs: a fresh copy of the data, the server if any, the workload under perf, and the facts of the run."""
 
 import errno
 import os
@@ -19,12 +19,12 @@ from perfbisect.lab.server import service
 from perfbisect.lab.server.installation import System
 from perfbisect.lab.server.service import Service, driver_options
 from perfbisect.lab.workload import command, dataset, lua, sysbench
-from perfbisect.lab.workload.result import Ended, Outcome
+from perfbisect.lab.workload.result import Outcome, ProcessResult
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
 NAME = "run"  # of the job
-LONGEST = 3600.0  # seconds of a command, beyond what it is told to take
+LONGEST = 3600.0  # seconds of a command, beyond its own time
 ATTEMPTS = 5  # to attach perf to a server whose processes come and go
 
 _COLLECT = """for file do [ ! -e "$file" ] || cat "$file"; printf '\\f'; done"""
@@ -39,19 +39,19 @@ class RunContext:
     workload: Workload
     scripts: PurePosixPath  # where its scripts are on the host
     perf: bool  # can count
-    vmstat: bool  # is there
-    iostat: bool  # is there, and has a device to watch
+    vmstat: bool  # is installed
+    iostat: bool  # is installed, and a device is configured
 
     @property
     def planned(self) -> float:
-        """Seconds that a run takes, warm-up included; 0 for a command, of which nobody knows."""
+        """Seconds that a run takes, warm-up included; 0 for a command, where that is unknown."""
         return 0.0 if self.workload.command else self.workload.warmup + self.workload.time
 
     @property
     def limit(self) -> float:
         """Seconds after which a run that has not ended is killed."""
-        told = 5 * (self.workload.warmup + self.workload.time)
-        return self.workload.timeout or told + (LONGEST if self.workload.command else 60)
+        usual = 5 * (self.workload.warmup + self.workload.time)
+        return self.workload.timeout or usual + (LONGEST if self.workload.command else 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
 
 
 def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
-    """A timed run as ``run`` has it; None if a process of the server ended before perf could attach to it."""
+    """A timed run, as in ``run``; None if a process of the server ended before perf could attach to it."""
     bench = visit.bench
     program = command if bench.workload.command else sysbench
     job = start(visit)
@@ -105,20 +105,20 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
         lines.append(line)
         if program is sysbench and (interval := sysbench.progress(line, bench.workload.operation)):
             yield RunProgress(visit.candidate, *interval)
-    if program is command:  # what it left running would disturb the next run, or answer to it
+    if program is command:  # processes that it left would disturb the next run, or answer it
         jobs.kill(bench.host, job, grace=1)
     reports = [str(visit.folder / name) for name in (command.CLOCK, "began", "counters", "vmstat", "iostat")]
     paths = [str(job.folder / "status"), *reports, str(job.folder / "stderr")]  # which may hold anything: the last
     found = bench.host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.removesuffix("\f")
     status, clock, began, counters, of_vmstat, of_iostat, stderr = found.split("\f", len(paths) - 1)
-    ended = Ended(lines, stderr.splitlines(), int(status), bench.limit, clock)
-    if perf.missed(ended.said):
+    ended = ProcessResult(lines, stderr.splitlines(), int(status), bench.limit, clock)
+    if perf.missed(ended.output):
         jobs.remove(bench.host, job)
         return None
     try:
         outcome = program.outcome(ended, bench.workload)
     except ValueError as error:
-        raise failure(visit, job, ended.said, str(error)) from error
+        raise failure(visit, job, ended.output, str(error)) from error
     measured = facts(visit, job, outcome, began, counters, of_vmstat, of_iostat)
     jobs.remove(bench.host, job)
     return measured
@@ -165,7 +165,7 @@ def timed(visit: Visit, counted: Sequence[int]) -> Timed:
 def facts(
     visit: Visit, job: Job, outcome: Outcome, began: str, counters: str, vmstat_report: str, iostat_report: str
 ) -> RunFacts:
-    """Everything about a run that ended well; ``began`` is when the reports did, in seconds since the epoch."""
+    """The facts of a run that ended well; ``began`` is the start of the reports, in seconds since the epoch."""
     opened = outcome.opened or float(began) + visit.bench.workload.warmup
     window = opened - float(began), opened - float(began) + outcome.seconds
     rows = vmstat.parse_vmstat(vmstat_report.splitlines()), vmstat.parse_iostat(iostat_report.splitlines())
@@ -186,10 +186,10 @@ def facts(
     )
 
 
-def failure(visit: Visit, job: Job, said: Sequence[str], reason: str) -> PerfBisectError:
+def failure(visit: Visit, job: Job, output: Sequence[str], reason: str) -> PerfBisectError:
     """Why a run gave no result: the machine's fault, the server's, or the workload's. Its output becomes one log."""
     visit.bench.host.run(["sh", "-c", 'cat "$1/stderr" >>"$1/stdout"', "join", str(job.folder)], check=False)
-    if full := next((line for line in said if os.strerror(errno.ENOSPC) in line), None):
+    if full := next((line for line in output if os.strerror(errno.ENOSPC) in line), None):
         return no_space(visit.bench.host.name, full.strip())
     # sysbench notices a crash before the server's last process has ended.
     if (

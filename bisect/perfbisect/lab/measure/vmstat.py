@@ -37,7 +37,7 @@ def parse_vmstat(lines: Sequence[str]) -> list[Row]:
 
 
 def parse_iostat(lines: Sequence[str]) -> list[Row]:
-    """One row a second for the one device reported on. Old versions write ``Device:``, and every one orders anew."""
+    """One row a second for the one device reported on. Old versions write ``Device:``, and each version has another order."""
     return list(_rows(lines, first="Device", columns=IOSTAT_COLUMNS))
 
 

@@ -1,4 +1,4 @@
-"""What a server is told: its sizes, from those of the host, and its configuration file.
+"""The settings of a server: its sizes, from those of the host, and its configuration file.
 
 The sizes depend on nothing but the host as it was when the hunt began: not on the data, whose size is known only once
 a server has loaded it, and is never quite the same for two builds. So both ends and everything between them run with
@@ -15,7 +15,7 @@ from perfbisect.recipes.inheritance import config_template
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import Values, fill_text
 
-GRAIN = 256  # MiB: a new kernel, which takes a little more or less for itself, is no other machine
+GRAIN = 256  # MiB: memory is rounded down, since a new kernel takes a little more or less for itself
 CACHE = 0.7  # of the memory; the rest is for the server's other needs, the client, and the system's own cache
 
 
@@ -38,17 +38,17 @@ def configuration(builder: Builder, values: Values) -> str:
 
 
 def identity(builder: Builder, values: Values) -> str:
-    """All that a builder's server is told, but for the paths: where this is the same, so are the settings."""
+    """All inputs of a builder's server except paths: where they are equal, so are the settings."""
     server = builder.server
     if server is None:
         return ""
-    told = repr((
+    inputs = repr((
         server.initialise, server.start, server.create, server.settle, sorted(server.env.items()),
         sorted(server.settings.items()), config_template(builder),
     ))  # fmt: skip
-    used = sorted(word for word in SIZE_PLACEHOLDERS if re.search(rf"\{{{word}\}}", told))
-    scripts = hashlib.sha256(recipe.archive(builder)).hexdigest() if "{recipe}" in told else ""
-    return told + scripts + repr([(word, values[word]) for word in used])
+    used = sorted(word for word in SIZE_PLACEHOLDERS if re.search(rf"\{{{word}\}}", inputs))
+    scripts = hashlib.sha256(recipe.archive(builder)).hexdigest() if "{recipe}" in inputs else ""
+    return inputs + scripts + repr([(word, values[word]) for word in used])
 
 
 def _written(value: Setting) -> str:

@@ -1,4 +1,4 @@
-"""A built candidate, as a visit sees it."""
+"""A built candidate, as visits use it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from perfbisect.recipes.builder import Builder
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One installed build, ours or somebody else's."""
+    """One installed build, prebuilt or not."""
 
     commit: str  # or the name of prebuilt binaries
     key: str  # of the build

@@ -1,4 +1,4 @@
-"""A database server for the length of a visit: started on a copy of the data, found ready, stopped, never left behind."""
+"""A database server during a visit: started on a copy of the data, waited for, stopped, never left running."""
 
 import errno
 import os
@@ -25,28 +25,28 @@ FIRST_PORT = 23306
 LONGEST_SOCKET = 90  # bytes; the kernel takes 107, and some servers append to the path
 LONGEST_LIFE = 7 * 24 * 3600.0  # seconds: a bound, should everything else fail
 LONGEST_STEP = 4 * 3600.0  # seconds: of one command of the recipe, such as the analysis of large tables
-LONGEST_QUESTION = 10.0  # seconds: of one attempt to reach it
-LAST_WORDS = 3  # lines of its log
-LONGEST_WORD = 240  # signs of each
-PATIENCE = 5.0  # seconds that the end of a server may come after its clients have noticed
+LONGEST_PROBE = 10.0  # seconds: of one attempt to reach it
+LOG_LINES = 3  # of its log, in an error
+LONGEST_LINE = 240  # characters of each
+PATIENCE = 5.0  # seconds by which a server may end later than its clients notice
 
-NOT_OURS = "End that one: `sudo ss -lxtnp` lists who listens. A recipe's {port} and {socket} are always free."
+PORT_TAKEN = "End it: `sudo ss -lxtnp` lists what listens. A recipe's {port} and {socket} are always free."
 
 _TAKEN, _FULL = os.strerror(errno.EADDRINUSE), os.strerror(errno.ENOSPC)
-_TELLING = re.compile(r"\b(ERROR|FATAL|PANIC|error:|signal \d+|[Aa]ssertion)\b")
+_ERROR = re.compile(r"\b(ERROR|FATAL|PANIC|error:|signal \d+|[Aa]ssertion)\b")
 # What the server wrote into its own log joins what it printed.
 _LOG = '[ ! -s "$2" ] || tail -n 1000 -- "$2" >>"$1"; tail -n 200 -- "$1"'
 
-# Servers that refuse to be root run in a user namespace of their own, where root's number is another: so they can use
-# whatever root can, above all the folders below root's home. Where there are no such namespaces they run as nobody, who
-# may read and write everything, too, but is told otherwise by access(2), which some servers ask.
+# Servers that refuse to run as root run in a user namespace, where root has another number: so they can use everything
+# that root can, above all the folders below root's home. Without user namespaces they run as the user nobody with the
+# right to read and write everything; but access(2), which some servers call, denies it.
 NOBODY = "65534"
 AS_ANOTHER = ("unshare", "--user", f"--map-user={NOBODY}", f"--map-group={NOBODY}")
 AS_NOBODY = (
     "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
     "--inh-caps=+dac_override", "--ambient-caps=+dac_override",
 )  # fmt: skip
-_WHO = '[ "$(id -u)" != 0 ] && echo somebody || { "$@" true 2>/dev/null && echo another || echo nobody; }'
+_WHO = '[ "$(id -u)" != 0 ] && echo user || { "$@" true 2>/dev/null && echo another || echo nobody; }'
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Service:
     recipe: Server
     values: Values  # of all its placeholders
     folder: PurePosixPath  # of the visit: the working directory
-    disguise: tuple[str, ...] = ()  # the command that makes another of root
+    disguise: tuple[str, ...] = ()  # the command prefix that replaces root by another user
     cpus: str = ""
 
     @property
@@ -76,22 +76,22 @@ class Service:
         """
         host, argv = self.host, by_path(self.argv(command))
         job = jobs.start(host, argv, name=stage, timeout=LONGEST_STEP, cwd=self.folder, env=self.env, merged=merged)
-        said = list(jobs.wait(host, job))
+        lines = list(jobs.wait(host, job))
         if status := jobs.status(host, job):
-            last = last_words("\n".join(said) if merged else jobs.output(host, job, stream="stderr")[0])
+            last = log_excerpt("\n".join(lines) if merged else jobs.output(host, job, stream="stderr")[0])
             raise RunFailed(
-                f"{command[0].rpartition('/')[2]} ended with status {status}: {last or 'it said nothing'}",
+                f"{command[0].rpartition('/')[2]} ended with status {status}: {last or 'it printed nothing'}",
                 stage=stage,
                 log=str(job.folder / ("stdout" if merged else "stderr")),
             )
         jobs.remove(host, job)
-        return said
+        return lines
 
 
 def by_path(argv: list[str]) -> list[str]:
-    """The same for a job, but of a program that is named by its path a shell tells that it is not there.
+    """``argv`` for a job; a program that is named by a path runs through a shell, which reports when it is missing.
 
-    That one is of the build, and lacking it a fault of the commit. A program of the host is looked for before.
+    Such a program belongs to the build, and its absence is a fault of the commit. Those of the host are checked earlier.
     """
     return ["sh", "-c", 'exec "$@"', "sh", *argv] if "/" in argv[0] else argv
 
@@ -99,7 +99,7 @@ def by_path(argv: list[str]) -> list[str]:
 def service_in(host: Host, system: System, folder: PurePosixPath, cpus: str = "") -> Service | None:
     """The server of a build, in the folder of a visit, where its configuration file is written; None without a server.
 
-    Raises RecipeError when the recipe's file is not what it was.
+    Raises RecipeError when the recipe's configuration file cannot be read.
     """
     server = system.builder.server
     if server is None:
@@ -119,7 +119,7 @@ def driver_options(builder: Builder, service: Service | None) -> dict[str, str]:
 
 
 def disguise(host: Host, recipe: Server) -> tuple[str, ...]:
-    """What stands before a server's commands when it refuses to be root and root is what we are."""
+    """The prefix of a server's commands when it refuses to run as root and the user is root."""
     if not recipe.refuses_root:
         return ()
     who = host.run(["sh", "-c", _WHO, "who", *AS_ANOTHER]).stdout.strip()
@@ -127,12 +127,12 @@ def disguise(host: Host, recipe: Server) -> tuple[str, ...]:
 
 
 def owner(host: Host, recipe: Server | None) -> str:
-    """The user id that the data has to belong to; "" for our own."""
+    """The user id that the data has to belong to; "" for that of the user."""
     return NOBODY if recipe and disguise(host, recipe) == AS_NOBODY else ""
 
 
 def initialise(service: Service) -> None:
-    """Make an empty database. Raises RunFailed."""
+    """Create an empty database. Raises RunFailed."""
     for command in service.recipe.initialise:
         service.do(command, "start")
 
@@ -144,14 +144,14 @@ def serve(service: Service) -> Iterator[Job]:
     Its log is kept only if something failed.
 
     Raises RunFailed, with the end of the server's log, when it does not become ready or does not end well;
-    EnvironmentFailure when something else is where it has to listen.
+    EnvironmentFailure when another process listens on its port or socket.
     """
     probe = service.argv(service.recipe.ready)
     if answers(service, probe).ok:
         raise EnvironmentFailure(
             f"another server answers on host {service.host.name}, where the one to be measured has to listen:"
             f" {shlex.join(probe)} succeeds before it is started",
-            NOT_OURS,
+            PORT_TAKEN,
         )
     job = jobs.start(
         service.host,
@@ -173,24 +173,28 @@ def serve(service: Service) -> Iterator[Job]:
 
 
 def wait_until_ready(service: Service, job: Job) -> None:
-    """Ask until the server answers. Raises RunFailed when it ends, or does not answer in time."""
+    """Probe until the server answers. Raises RunFailed when it ends, or does not answer in time."""
     deadline = time.monotonic() + service.recipe.ready_timeout
     probe = service.argv(service.recipe.ready)
-    while not (asked := answers(service, probe)).ok:
+    while not (probed := answers(service, probe)).ok:
         ended(service, job, "before it was ready")
-        if asked.status == jobs.NOT_THERE:
-            raise failure(service, job, f"nobody can tell whether the server is ready: {last_words(asked.stderr)}")
+        if probed.status == jobs.NOT_THERE:
+            raise failure(
+                service,
+                job,
+                f"the command that checks whether the server is ready is missing: {log_excerpt(probed.stderr)}",
+            )
         if time.monotonic() > deadline:
-            told = last_words(asked.stderr or asked.stdout)
-            why = f"; the last attempt to reach it said: {told}" if told else ""
+            printed = log_excerpt(probed.stderr or probed.stdout)
+            why = f"; the last attempt to reach it printed: {printed}" if printed else ""
             raise failure(service, job, f"the server is not ready after {service.recipe.ready_timeout:g} s{why}")
         time.sleep(0.1)
-    ended(service, job, "before it was ready")  # something else may have answered
+    ended(service, job, "before it was ready")  # another server may have answered
 
 
 def answers(service: Service, probe: Sequence[str]) -> Result:
-    """What comes of the recipe's ``ready``, as it is given with everything filled in: ok when a server answers."""
-    return jobs.run(service.host, probe, timeout=LONGEST_QUESTION, cwd=service.folder, env=service.env)
+    """The result of the recipe's ``ready`` command, its placeholders filled in: ok when a server answers."""
+    return jobs.run(service.host, probe, timeout=LONGEST_PROBE, cwd=service.folder, env=service.env)
 
 
 def ended(service: Service, job: Job, when: str, stage: str = "start") -> None:
@@ -203,44 +207,44 @@ def ended(service: Service, job: Job, when: str, stage: str = "start") -> None:
 def failure(
     service: Service, job: Job, sentence: str, stage: str = "start"
 ) -> RunFailed | JobLost | EnvironmentFailure:
-    """The error for this server, with the last words of its log. One that is lost was not its own fault.
+    """The error for this server, with an excerpt of its log.
 
-    Neither is a full disk, nor that something else has its port.
+    A lost job, a full disk and a port that another process has are not the candidate's fault.
     """
     host = service.host
     if jobs.status(host, job) == jobs.LOST:
         return jobs.lost(host, job)
     log = job.folder / "stdout"
-    said = host.run(["sh", "-c", _LOG, "log", str(log), str(service.values["log"])], check=False).stdout
-    for line in said.splitlines():
+    printed = host.run(["sh", "-c", _LOG, "log", str(log), str(service.values["log"])], check=False).stdout
+    for line in printed.splitlines():
         if _FULL in line:
             return no_space(host.name, line.strip())
         if _TAKEN in line and stage == "start":
             return EnvironmentFailure(
-                f"{sentence}: on host {host.name} something else listens where it has to: {line.strip()}",
-                NOT_OURS,
+                f"{sentence}: on host {host.name} another process listens on its port or socket: {line.strip()}",
+                PORT_TAKEN,
             )
-    last = last_words(said)
+    last = log_excerpt(printed)
     return RunFailed(f"{sentence}: {last}" if last else sentence, stage=stage, log=str(log))
 
 
-def last_words(log: str) -> str:
-    """The lines that best tell why a server ended: the last ones, unless what tells of an error stands further up."""
-    lines = [line.strip()[:LONGEST_WORD] for line in log.splitlines() if line.strip()]
-    last, telling = lines[-LAST_WORDS:], [line for line in lines if _TELLING.search(line)]
-    if telling and not any(line in telling for line in last):
-        last = [*telling[1 - LAST_WORDS :], *last[-1:]]
+def log_excerpt(log: str) -> str:
+    """The lines that best explain the end of a server: the last ones, and errors further up."""
+    lines = [line.strip()[:LONGEST_LINE] for line in log.splitlines() if line.strip()]
+    last, errors = lines[-LOG_LINES:], [line for line in lines if _ERROR.search(line)]
+    if errors and not any(line in errors for line in last):
+        last = [*errors[1 - LOG_LINES :], *last[-1:]]
     return " | ".join(last)
 
 
 def stop(service: Service, job: Job) -> None:
-    """Stop the server as its recipe says, or by SIGTERM. Raises RunFailed when it does not stop well, and in time."""
+    """Stop the server by its recipe's command, or by SIGTERM. Raises RunFailed when it does not stop well, and in time."""
     ended(service, job, "while it was measured", "run")
     host, patience = service.host, service.recipe.stop_timeout
     if argv := service.recipe.stop:
-        told = jobs.run(host, service.argv(argv), timeout=patience, cwd=service.folder, env=service.env)
-        if told.status == jobs.NOT_THERE:
-            raise failure(service, job, f"the server cannot be stopped: {last_words(told.stderr)}", "run")
+        stopped = jobs.run(host, service.argv(argv), timeout=patience, cwd=service.folder, env=service.env)
+        if stopped.status == jobs.NOT_THERE:
+            raise failure(service, job, f"the server cannot be stopped: {log_excerpt(stopped.stderr)}", "run")
     else:
         host.run(["kill", "-s", "TERM", str(pids(service, job)[0])], check=False)
     deadline = time.monotonic() + patience
@@ -249,25 +253,25 @@ def stop(service: Service, job: Job) -> None:
             raise failure(service, job, f"the server does not stop in {patience:g} s", "run")
         time.sleep(0.05)
     if status == jobs.LOST and not argv:
-        return  # it does nothing about SIGTERM, and was killed from outside: by us
+        return  # it has no handler of SIGTERM, which killed it
     if status:
         raise failure(service, job, f"the server ended with status {status} when it was stopped", "run")
 
 
 def pids(service: Service, job: Job) -> tuple[int, ...]:
-    """What perf attaches to: the server's process and all its descendants, itself first.
+    """The processes that perf attaches to: the server's and all its descendants, itself first.
 
-    perf follows what these start later. So for a server that starts a process for each connection its own process is
-    enough where the connections alone are to be counted, which do not exist yet. Raises RunFailed when it is gone.
+    perf follows the processes that these start later. For a server with a process for each connection, its own process is
+    enough where only connections are to be counted, which do not exist yet. Raises RunFailed when it has ended.
     """
     found = processes(service.host, job)
     if not found:
-        raise failure(service, job, "the server is gone", "run")
+        raise failure(service, job, "the server has ended", "run")
     return found[:1] if service.recipe.perf_scope == "connections" else found
 
 
 def processes(host: Host, job: Job) -> tuple[int, ...]:
-    """The same, and nothing when it is gone. The first process below a job's leader is the ``timeout`` that keeps it."""
+    """The server's processes, none when it has ended. The first process below a job's leader is ``timeout``."""
     return descendants(host.run(["ps", "-e", "-o", "pid=", "-o", "ppid="]).stdout, job.pid)[1:]
 
 
@@ -284,7 +288,7 @@ def descendants(table: str, ancestor: int) -> tuple[int, ...]:
 
 
 def free_port(tables: str) -> int:
-    """The first port of ours that nothing uses, given the contents of /proc/net/tcp and /proc/net/tcp6."""
+    """The first unused port from FIRST_PORT on, given the contents of /proc/net/tcp and /proc/net/tcp6."""
     local = (line.split()[1] for line in tables.splitlines() if ":" in line and line.strip()[0].isdigit())
     used = {int(address.rpartition(":")[2], 16) for address in local}
     return next(port for port in range(FIRST_PORT, 65536) if port not in used)

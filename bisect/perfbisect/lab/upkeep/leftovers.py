@@ -1,4 +1,4 @@
-"""What sessions before this one have left on a host: it is ended, or removed when there is enough of it."""
+"""What earlier sessions have left on a host: processes are ended, old files removed."""
 
 from collections.abc import Iterator
 
@@ -21,8 +21,9 @@ _CALLED = {visit.NAME: "a load", service.NAME: "a server", "prepare": "the loadi
 
 
 def tidy(host: Host) -> Iterator[Warned]:
-    """End what a session that was killed has left running, but for builds, of which one may be wanted next, and say so;
-    remove old jobs, old logs of failed builds, and temporary files of compilers that were killed.
+    """End the jobs that a killed session has left running, with a warning; builds stay, since one may be needed next.
+
+    Removes old jobs, old logs of failed builds, and temporary files of compilers that were killed.
     """
     running = jobs.running(host)
     builds = [job for job in running if job.name.startswith(PREFIX)]

@@ -1,4 +1,4 @@
-"""What below a host's root can be made anew, what of it is freed, and what a hunt will need.
+"""Disk space below a host's root folder: what can be built or loaded again, what is freed, what a hunt will need.
 
 The time of a build's or a dataset's folder is that of its last use.
 """
@@ -15,7 +15,7 @@ from perfbisect.lab.checks.space import GIB, LITTLE
 
 KINDS = ("builds", "datasets", "jobs", "logs", "work")  # folders whose entries can go one by one
 VISIT = "visit"  # a folder that goes as a whole: the copy of the data that a session which was killed has left
-IN_USE = ("work", VISIT)  # by builds and servers that still run, whoever has left them
+IN_USE = ("work", VISIT)  # by builds and servers that a session has left running
 LONG = 3600.0  # seconds: counting or removing millions of files
 
 # For every entry: KiB, time of its last change or use, path. Then the same for what is not freed.
@@ -48,7 +48,7 @@ class Item:
 
     @property
     def left(self) -> bool:
-        """Whether it is of no use to anybody: of a build or a visit that was cut short."""
+        """Whether it is useless: left by a build or a visit that was interrupted."""
         return self.path == VISIT or self.name.endswith(".part")
 
 
@@ -69,7 +69,7 @@ def expendable(found: Iterable[Item], limit: int, pinned: Collection[str]) -> li
     """What has to go, longest unused first, so that no more than ``limit`` bytes stay; ``pinned`` names stay.
 
     What a killed session left behind, the last step of a build or the copy of a visit, goes in any case; where builds
-    are made, only after all else: without that the next build checks everything out anew.
+    are made, only after all else: without that the next build checks everything out again.
     """
     known = sorted(found, key=lambda item: (not item.left, item.kind == "work", item.used, item.path))
     total = sum(item.size for item in known)
@@ -82,10 +82,10 @@ def expendable(found: Iterable[Item], limit: int, pinned: Collection[str]) -> li
     return going
 
 
-def remove(host: Host, gone: Sequence[Item]) -> None:
-    """Remove items. Nobody may measure on the host meanwhile."""
-    for some in range(0, len(gone), 200):
-        paths = [f"./{item.path}" for item in gone[some : some + 200]]
+def remove(host: Host, items: Sequence[Item]) -> None:
+    """Remove items. The caller holds the lease of the host."""
+    for some in range(0, len(items), 200):
+        paths = [f"./{item.path}" for item in items[some : some + 200]]
         host.run(["sh", "-c", _REMOVE, "remove", str(host.root), *paths], timeout=LONG)
 
 
@@ -98,14 +98,14 @@ def expected_builds(candidates: int, most: int) -> int:
 def too_little(host: Host, builds: Collection[str], datasets: Collection[str], expected: int) -> tuple[Warned, ...]:
     """A warning when earlier ``builds`` and ``datasets`` (keys) let expect that the disk will be full.
 
-    As many builds as ``expected`` are counted and one copy of the data. Nothing is said where nothing is known.
+    As many builds as ``expected`` are counted and one copy of the data. No warning where nothing is known.
     """
     free = free_bytes(host)
     if free is None or not builds:
         return ()
     wanted = [*(f"builds/{key}" for key in builds), *(f"datasets/{key}" for key in datasets)]
-    said = host.run(["sh", "-c", _OF_THESE, "sizes", str(host.root), *wanted], timeout=LONG).stdout
-    known = list(read_items(said))
+    listed = host.run(["sh", "-c", _OF_THESE, "sizes", str(host.root), *wanted], timeout=LONG).stdout
+    known = list(read_items(listed))
     sizes = [item.size for item in known if item.kind == "builds"]
     if not sizes:
         return ()

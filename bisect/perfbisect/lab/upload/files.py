@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from perfbisect.host.protocol import Host
 
-Files = Mapping[str, Path]  # name below the folder on the host → where it is here
+Files = Mapping[str, Path]  # name below the folder on the host → local file
 
 _PLACE = """\
 [ ! -d "$1" ] || exit 0
@@ -32,9 +32,9 @@ def archive(files: Files) -> bytes:
     return buffer.getvalue()
 
 
-def place(host: Host, kind: str, files: Files) -> PurePosixPath:
-    """The folder ``root/KIND/…`` on the host with these files; its path is as long whatever they are."""
+def place(host: Host, folder: str, files: Files) -> PurePosixPath:
+    """Bring the files to ``root/FOLDER/HASH`` on the host; returns that path, whose length is always the same."""
     packed = archive(files)
-    folder = host.root / kind / hashlib.sha256(packed).hexdigest()[:32]
-    host.run(["sh", "-c", _PLACE, "place", str(folder)], stdin=base64.b64encode(packed).decode())
-    return folder
+    place = host.root / folder / hashlib.sha256(packed).hexdigest()[:32]
+    host.run(["sh", "-c", _PLACE, "place", str(place)], stdin=base64.b64encode(packed).decode())
+    return place

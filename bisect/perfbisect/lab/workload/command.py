@@ -1,4 +1,4 @@
-"""A workload that is a command: how it is run and timed, and what its output says."""
+"""A workload that is a command: how it is run and timed, and a parser of its output."""
 
 import hashlib
 import re
@@ -9,16 +9,16 @@ from perfbisect.lab.server.installation import System
 from perfbisect.lab.server.service import Service
 from perfbisect.lab.upload import files, recipe
 from perfbisect.lab.workload import lua
-from perfbisect.lab.workload.result import Ended, Outcome, killed
+from perfbisect.lab.workload.result import Outcome, ProcessResult, killed
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.output_pattern import find_number
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.workload import Workload
 
-CLOCK = "clock"  # the file below the visit's folder that tells begin, status and end
+CLOCK = "clock"  # the file below the visit's folder with begin, status and end
 
-# Ends with 0, so that the status of the job tells of the job alone: a command's own 124 is not that of our time limit.
-# Only what may come from outside is passed on, as those who wait for the job know what to make of it.
+# Ends with 0, so that the status of the job is not the command's: its own 124 is not that of the time limit. Only signals
+# that may come from outside are passed on.
 _TIMED = """\
 clock=$1; shift
 began=$(date +%s.%N)
@@ -38,7 +38,7 @@ def values(
     return {**of_system, **own, **_args(workload), "suite": str(placed / lua.SUITE)}
 
 
-def told_to_prepare(builder: Builder, workload: Workload, filled: Values) -> list[str]:
+def prepare_inputs(builder: Builder, workload: Workload, filled: Values) -> list[str]:
     """Everything that can change what its commands prepare, but for the build; ``filled`` are placeholders of the host.
 
     What they do not use leaves no trace.
@@ -63,10 +63,10 @@ def timed(workload: Workload, filled: Values, folder: PurePosixPath) -> list[str
     return ["sh", "-c", _TIMED, "timed", str(folder / CLOCK), *fill(workload.command, filled)]
 
 
-def outcome(ended: Ended, workload: Workload) -> Outcome:
-    """What a run comes to: the seconds of the whole command, and what it told if the workload says where.
+def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
+    """The result of a run: the seconds of the whole command, and the number in its output that the workload's pattern finds.
 
-    Raises ValueError, with a sentence, when the command failed, or did not tell.
+    Raises ValueError, with a sentence, when the command failed, or its output has no such number.
     """
     if ended.status in (124, 137):
         raise ValueError(f"it did not end in {ended.limit:.0f} s and was killed")
@@ -74,10 +74,10 @@ def outcome(ended: Ended, workload: Workload) -> Outcome:
         raise ValueError(signal)
     clock = ended.clock.split()
     if ended.status or len(clock) != 3:
-        raise ValueError(f"it could not be run: {last(ended.said)}")
+        raise ValueError(f"it could not be run: {last(ended.output)}")
     status = int(clock[1])
     if status:
-        raise ValueError(f"{killed(status) or f'it ended with status {status}'}: {last(ended.said)}")
+        raise ValueError(f"{killed(status) or f'it ended with status {status}'}: {last(ended.output)}")
     began, seconds = float(clock[0]), float(clock[2]) - float(clock[0])
     if seconds <= 0:
         raise ValueError("the host's clock was set back while it ran")
@@ -90,6 +90,6 @@ def outcome(ended: Ended, workload: Workload) -> Outcome:
 
 
 def last(lines: Sequence[str]) -> str:
-    """The last line that says something; our shell, which says that there is no such program, keeps itself out of it."""
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-    return re.sub(r"^timed: (line )?\d+: ", "", said)
+    """The last line that is not blank, without the prefix of the shell that reports a missing program."""
+    found = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
+    return re.sub(r"^timed: (line )?\d+: ", "", found)

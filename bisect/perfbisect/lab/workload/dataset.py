@@ -1,12 +1,12 @@
-"""Loaded data: made once by the first build that needs it, kept pristine, copied for each visit.
+"""Loaded data: loaded once by the first build that needs it, kept pristine, copied for each visit.
 
-``root/datasets/KEY/`` holds ``data``, and in ``dataset.json`` what is known of it. It appears there in one rename, so
-that a folder of that name is always whole. What may happen to it later is noticed when it is copied: by the number of
-its files and bytes, and for a server by what it answers to the workload's ``check``. A build that answers otherwise than
-the one that has loaded the data may be wrong itself: it is believed only when it is right on data of its own.
+``root/datasets/KEY/`` contains ``data`` and its record ``dataset.json``. It appears there in one rename, so that a folder
+of that name is always complete. Later damage is noticed when it is copied: by the number of files and bytes, and for a
+server by the answers to the workload's ``check``. A build that answers differently from the one that loaded the data may
+be wrong itself: the data counts as damaged only if the build answers as expected on data of its own.
 
-A build that does not start on the data of its key, because a commit before it changed the format within a version, has
-data that it loaded itself, under a key of its own: KEY-BUILD.
+A build that does not start on the data of its key, because a commit before it changed the format within a version, gets
+data that it loads itself, under the key KEY-BUILD.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from perfbisect.recipes.strict import read_text
 from perfbisect.recipes.workload import Workload
 
 LONG = 6 * 3600.0  # seconds: loading and copying of large data
-SHORT = 300.0  # seconds: what tells of data and makes none
+SHORT = 300.0  # seconds: commands that print the format
 
 _COUNT = """find "$data" -type f -printf '%s\\n' | awk '{ bytes += $1 } END { printf "%d %.0f\\n", NR, bytes }'"""
 # The time of a dataset's folder is that of its last use.
@@ -41,7 +41,7 @@ if [ -n "$2" ] && [ -d "$2/data" ]; then touch -c "$2"; cp -a --reflink=auto "$2
 [ -z "$3" ] || chown "$3:$3" "$1" "$data"
 [ -z "$2" ] || {{ {_COUNT}; cat "$2/dataset.json" 2>/dev/null || :; }}
 """
-# Whatever has its name is whole, and outlives a power failure. Cut short anywhere and run again, it goes on.
+# A folder of its final name is complete, and survives a power failure. Interrupted and run again, it continues.
 _KEEP = """\
 set -e
 [ ! -d "$2" ] || exit 0
@@ -55,8 +55,8 @@ mv -T -- "$2.part" "$2"
 """
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """What is remembered of loaded data."""
+class DatasetRecord(msgspec.Struct, frozen=True):
+    """The stored facts of loaded data."""
 
     build: str  # key of the build that loaded it
     files: int
@@ -80,23 +80,23 @@ class Data:
 def key(builder: Builder, workload: Workload, values: Values, format_read: str = "") -> str:
     """The name of the data that this workload needs; "" when it needs none.
 
-    It depends on the system, its on-disk format, its settings and how it is initialised, and all that loading is told;
-    not on a build. ``values`` are the placeholders, ``format_read`` is what the recipe's command told of the format.
+    It depends on the system, its on-disk format, its settings and how it is initialised, and the inputs of
+    loading; not on a build. ``values`` are the placeholders, ``format_read`` is the output of the format command.
     """
     script = lua.preparing(workload)
     if script is None and builder.server is None and not workload.prepare_commands:
         return ""
-    told = [
+    inputs = [
         builder.driver, builder.name, builder.dataset.format, format_read, config.identity(builder, values),
         *(read_text(file) for file in (lua.with_modules(workload, script) if script else ())),
         workload.prepare, workload.check, repr(sorted(workload.prepare_args.items())),
-        *(command.told_to_prepare(builder, workload, values) if workload.prepare_commands else ()),
+        *(command.prepare_inputs(builder, workload, values) if workload.prepare_commands else ()),
     ]  # fmt: skip
-    return hashlib.sha256("\0".join(told).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
 
 
-def kind(name: str) -> str:
-    """What all data that is alike but for the build that loaded it has in common."""
+def shared_key(name: str) -> str:
+    """The part of a key that does not depend on the build that loaded the data."""
     return name.partition("-")[0]
 
 
@@ -118,19 +118,19 @@ def remove_visit(host: Host) -> None:
 def copy(host: Host, name: str, folder: PurePosixPath, owner: str = "") -> None:
     """Make ``folder`` afresh for a visit: its FIFOs, and as ``data`` a copy of the data of that key (nothing for "").
 
-    ``owner`` is the user id of a server that does not run as we do. Raises DataDamaged for a copy of another size than
+    ``owner`` is the user id of a server that runs as another user. Raises DataDamaged for a copy of another size than
     what was loaded.
     """
     source = str(pristine(host, name)) if name else ""
-    said = host.run(["sh", "-c", _LAY_OUT, "copy", str(folder), source, owner], timeout=LONG).stdout
+    printed = host.run(["sh", "-c", _LAY_OUT, "copy", str(folder), source, owner], timeout=LONG).stdout
     if not name:
         return
-    counted, _, remembered = said.partition("\n")
+    counted, _, remembered = printed.partition("\n")
     if (kept := _read(remembered)) is None:
-        raise DataDamaged(f"the loaded data {name} on host {host.name} is damaged: what is known of it is gone")
+        raise DataDamaged(f"the loaded data {name} on host {host.name} is damaged: its record is missing")
     files, size = map(int, counted.split())
     if (files, size) != (kept.files, kept.bytes):
-        found = Kept("", files, size, [])
+        found = DatasetRecord("", files, size, [])
         raise DataDamaged(
             f"the loaded data {name} on host {host.name} is damaged: {found.size} were copied, but {kept.size} were loaded"
         )
@@ -142,10 +142,10 @@ def remove(host: Host, name: str) -> None:
 
 
 def make(host: Host, system: System, workload: Workload, refused: Sequence[str] = ()) -> Data:
-    """The data for this workload and build, loaded with this build if it is not there yet.
+    """The data for this workload and build, loaded with this build if it does not exist yet.
 
-    ``refused`` are keys of data on which the build did not start: it gets other builds' own data of the same kind as
-    long as there is any that it has not refused, then its own. Raises RunFailed when loading fails.
+    ``refused`` are keys of data on which the build did not start: it gets data of the same shared key that another build
+    has loaded, if any is left that it has not refused, then its own. Raises RunFailed when loading fails.
     """
     name = key(system.builder, workload, system.values, _format(host, system))
     if not name:
@@ -183,15 +183,15 @@ def keep(host: Host, name: str, system: System, data: PurePosixPath, answers: li
     """Move what was loaded to its place."""
     counted = host.run(["sh", "-c", f"data=$1; {_COUNT}", "count", str(data)], timeout=LONG).stdout
     files, size = map(int, counted.split())
-    about = msgspec.json.encode(Kept(system.key, files, size, answers)).decode()
+    about = msgspec.json.encode(DatasetRecord(system.key, files, size, answers)).decode()
     host.run(["sh", "-c", _KEEP, "keep", str(data), str(pristine(host, name))], stdin=about, timeout=LONG)
 
 
 def verify(host: Host, system: System, workload: Workload, name: str) -> None:
     """Ask the build's server, on a copy of the data, what the workload's check asks.
 
-    Raises DataDamaged when it does not answer as when the data had been loaded, but either has loaded it itself, or
-    answers so on what it loads now; RunFailed when it does not start, or is the only one that answers so.
+    Raises DataDamaged when it does not answer as after loading, though it has loaded the data itself or answers as
+    expected on data that it loads now; RunFailed when it does not start, or gives its own answer on any data.
     """
     if not (workload.check and system.builder.server):
         return
@@ -212,8 +212,8 @@ def verify(host: Host, system: System, workload: Workload, name: str) -> None:
         ) from None
 
 
-def _compare_answers(host: Host, system: System, workload: Workload, name: str, kept: Kept) -> None:
-    """Raises DataDamaged when they differ: how the server then ends, on whatever data that is, says nothing more."""
+def _compare_answers(host: Host, system: System, workload: Workload, name: str, kept: DatasetRecord) -> None:
+    """Raise DataDamaged when the answers differ. How the server then ends on such data does not matter."""
     service = service_in(host, system, visit_folder(host))
     assert service
     damaged = f"the loaded data {name} on host {host.name} is damaged"
@@ -221,7 +221,7 @@ def _compare_answers(host: Host, system: System, workload: Workload, name: str, 
         try:
             answers = ask(service, system, workload)
         except RunFailed as failure:
-            ended(service, job, "while the workload's check was asked", "run")  # then it is no fault of the data
+            ended(service, job, "during the workload's check", "run")  # then it is no fault of the data
             raise DataDamaged(f"{damaged}: {failure}") from failure
         if answers != kept.answers:
             raise DataDamaged(
@@ -231,7 +231,7 @@ def _compare_answers(host: Host, system: System, workload: Workload, name: str, 
 
 
 def loader(host: Host, name: str) -> str:
-    """The key of the build that loaded the data of that key; "" when nobody knows."""
+    """The key of the build that loaded the data of that key; "" when unknown."""
     kept = _read(host.run(["cat", str(pristine(host, name) / "dataset.json")], check=False).stdout)
     return kept.build if kept else ""
 
@@ -241,7 +241,7 @@ def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, 
     placed = lua.place(host, workload)
     for argv in workload.prepare_commands:
         filled = fill(argv, command.values(system, workload, placed, folder, service))
-        _carry_out(host, filled, system.prefix, "the data cannot be made", limit=LONG)
+        _carry_out(host, filled, system.prefix, "the data cannot be loaded", limit=LONG)
     script = lua.preparing(workload)
     if script is None:
         return
@@ -260,8 +260,8 @@ def _carry_out(
     jobs.kill(host, job, grace=1)  # what it left running
     if status := jobs.status(host, job):
         stream = "stdout" if merged else "stderr"
-        said = lines if merged else jobs.output(host, job, stream=stream)[0].splitlines()
-        reason = f"{trouble}: {argv[0]} ended with status {status}: {command.last(said)}"
+        output = lines if merged else jobs.output(host, job, stream=stream)[0].splitlines()
+        reason = f"{trouble}: {argv[0]} ended with status {status}: {command.last(output)}"
         raise RunFailed(reason, stage="prepare", log=str(job.folder / stream))
     jobs.remove(host, job)
     return lines
@@ -275,43 +275,43 @@ def ask(service: Service, system: System, workload: Workload) -> list[str]:
     there = lua.on_host(placed, workload, lua.checking(workload))
     argv = sysbench.check_command(there, driver_options(system.builder, service))
     env = lua.environment(workload, placed, service.folder / "data", None)
-    said = _do(service.host, argv, service.folder, env, "the workload's check fails")
-    return [line.removeprefix(sysbench.ANSWER) for line in said if line.startswith(sysbench.ANSWER)]
+    lines = _do(service.host, argv, service.folder, env, "the workload's check fails")
+    return [line.removeprefix(sysbench.ANSWER) for line in lines if line.startswith(sysbench.ANSWER)]
 
 
 def _do(host: Host, argv: list[str], folder: PurePosixPath, env: dict[str, str], trouble: str) -> list[str]:
     """Run sysbench to its end; returns the lines that it printed."""
     job = jobs.start(host, argv, name="prepare", timeout=LONG, cwd=folder, env=env, merged=True)
-    said = list(jobs.wait(host, job))
+    lines = list(jobs.wait(host, job))
     if status := jobs.status(host, job):
-        reason = f"{trouble}: {sysbench.complaint(chr(10).join(said), status, LONG)}"
+        reason = f"{trouble}: {sysbench.complaint(chr(10).join(lines), status, LONG)}"
         raise RunFailed(reason, stage="prepare", log=str(job.folder / "stdout"))
     jobs.remove(host, job)
-    return said
+    return lines
 
 
 def _format(host: Host, system: System) -> str:
     """What the recipe's command prints of the format of the data that a build makes. Raises RunFailed."""
-    asked = system.builder.dataset.format_command
-    if not asked:
+    format_command = system.builder.dataset.format_command
+    if not format_command:
         return ""
     folder = visit_folder(host)
     copy(host, "", folder, owner(host, system.builder.server))
     if service := service_in(host, system, folder):
-        return "\n".join(service.do(asked, "prepare", merged=False))
+        return "\n".join(service.do(format_command, "prepare", merged=False))
     filled = format_argv(system, folder)
-    trouble = "the format of its data cannot be told"
+    trouble = "the format of its data cannot be determined"
     return "".join(f"{line}\n" for line in _carry_out(host, filled, folder, trouble, limit=SHORT, merged=False))
 
 
 def format_argv(system: System, folder: PurePosixPath) -> list[str]:
-    """The recipe's command that tells the format of the data, where there is no server; ``folder`` is of the visit."""
+    """The recipe's command that prints the format of the data, without a server; ``folder`` is that of the visit."""
     return fill(system.builder.dataset.format_command, {**system.values, "data": str(folder / "data")})
 
 
-def _read(text: str) -> Kept | None:
+def _read(text: str) -> DatasetRecord | None:
     try:
-        return msgspec.json.decode(text, type=Kept)
+        return msgspec.json.decode(text, type=DatasetRecord)
     except msgspec.DecodeError:
         return None
 

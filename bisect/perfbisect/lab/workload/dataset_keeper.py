@@ -78,7 +78,7 @@ class DatasetKeeper:
 
     def _check_earlier(self, system: System, key: str) -> None:
         before = self.earlier.get(system.commit)
-        if before is not None and dataset.kind(before) != dataset.kind(key):
+        if before is not None and dataset.shared_key(before) != dataset.shared_key(key):
             raise UsageError(
                 f"{system.commit[:10]} would now be run with other settings or data than before, so the runs of then and"
                 " now cannot be compared.",

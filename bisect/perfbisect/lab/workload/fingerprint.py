@@ -1,4 +1,4 @@
-"""How runs are made: what those of two builds must have in common, beyond data and machine, to be compared."""
+"""A hash of how runs are done: runs of two builds can be compared when it is equal, besides data and machine."""
 
 import hashlib
 import json
@@ -12,41 +12,41 @@ from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
-FOR_PEOPLE = frozenset({"summary", "group", "folder", "suspects"})  # of a workload: no run is another for them
+NO_EFFECT = frozenset({"summary", "group", "folder", "suspects"})  # keys of a workload that do not affect runs
 OF_SERVER = ("sysbench", "perf_scope")  # the rest of a server's recipe is in the key of its data
 
 
 def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntry]) -> str:
-    """A hash of all that a run of the workload is told, its files included; ``entries`` are those of the hosts.
+    """A hash of the inputs of a run of the workload, its files included; ``entries`` are those of the hosts.
 
-    What is as it is by default is left out, so that a key which a later release of ours brings is no change.
+    Defaults are omitted, so that new keys do not change old hashes.
     """
-    own = {name: each for name, each in msgspec.to_builtins(workload).items() if name not in FOR_PEOPLE}
+    own = {name: each for name, each in msgspec.to_builtins(workload).items() if name not in NO_EFFECT}
     defaults = {field.name: field.default for field in msgspec.structs.fields(workload)}
     own = {name: each for name, each in own.items() if each and each != defaults[name]}
     served = msgspec.to_builtins(builder.server) if builder.server else {}
     commands = json.dumps([own, served])
-    told = json.dumps(
+    inputs = json.dumps(
         [own, builder.library, _driven(served), _conditional(builder), [_share(entry, commands) for entry in entries]],
         sort_keys=True,
     )
-    given = recipe.archive(builder) if "{recipe}" in told else b""
-    return hashlib.sha256(told.encode() + files.archive(lua.read_by_runs(workload)) + given).hexdigest()[:16]
+    given = recipe.archive(builder) if "{recipe}" in inputs else b""
+    return hashlib.sha256(inputs.encode() + files.archive(lua.read_by_runs(workload)) + given).hexdigest()[:16]
 
 
 def _driven(server: object) -> dict[str, object]:
-    """What a server's recipe says of how it is driven and counted."""
+    """The parts of a server's recipe that affect how it is driven and counted."""
     return {key: server[key] for key in OF_SERVER if key in server} if isinstance(server, Mapping) else {}
 
 
 def _conditional(builder: Builder) -> list[object]:
-    """The same of its conditions, each with what it depends on."""
+    """The same parts of its conditional blocks, each with its condition."""
     found = ((when, _driven(when.change.get("server"))) for when in builder.when)
     return [[when.version, when.file, when.missing, when.compiler, driven] for when, driven in found if driven]
 
 
 def _share(entry: HostEntry, commands: str) -> list[object]:
-    """What of a host is for the server and for the client; its sizes only if ``commands`` are told them."""
+    """The resources of a host for server and client; its sizes only if ``commands`` use them."""
     return [
         entry.server_cpus,
         entry.client_cpus,

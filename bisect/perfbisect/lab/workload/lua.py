@@ -20,7 +20,7 @@ SYSBENCH_DRIVERS = ("mysql", "pgsql")
 
 
 def measured(workload: Workload) -> Path:
-    """The script of a timed run. Raises RecipeError when it is not there."""
+    """The script of a timed run. Raises RecipeError when it is missing."""
     return _own(workload, workload.script) if workload.script else _plain_sql(workload)
 
 
@@ -50,7 +50,7 @@ def on_host(folder: PurePosixPath, workload: Workload, script: Path) -> PurePosi
 def environment(
     workload: Workload, folder: PurePosixPath, data: PurePosixPath, library: PurePosixPath | None
 ) -> dict[str, str]:
-    """What a script of ours, placed in ``folder``, expects to find; ``library`` is None for a server."""
+    """The environment variables that a script, placed in ``folder``, reads; ``library`` is None for a server."""
     given = {
         "LUA_PATH": f"{folder}/{SUITE}/?.lua;{folder}/{_SHARED}/?.lua;;",  # ;; : and sysbench's own
         "PERFBISECT_DATA": str(data),
@@ -65,12 +65,12 @@ def environment(
 
 
 def perf_environment(folder: PurePosixPath) -> Mapping[str, str]:
-    """Where the script finds the FIFOs of a perf that waits for it."""
+    """The environment variables with the FIFOs of a waiting perf."""
     return {"PERFBISECT_CONTROL": str(folder / "control"), "PERFBISECT_ACK": str(folder / "ack")}
 
 
 def with_modules(workload: Workload, script: Path) -> list[Path]:
-    """A script and every module of ours that it requires, directly or through others, in the order of discovery.
+    """A script and every module of the suite or perfbisect that it requires, directly or through others, in the order of discovery.
 
     Raises RecipeError when one cannot be read.
     """
@@ -78,7 +78,7 @@ def with_modules(workload: Workload, script: Path) -> list[Path]:
 
 
 def _required(workload: Workload, script: Path) -> dict[str, Path]:
-    """The modules of ours that a script requires: path below a folder of modules → file."""
+    """The modules that a script requires: path below a folder of modules → file."""
     found: dict[str, Path] = {}
     unread = [script]
     for file in unread:  # grows as it goes
@@ -109,23 +109,25 @@ def to_send(workload: Workload) -> dict[str, Path]:
 def read_by_runs(workload: Workload) -> dict[str, Path]:
     """Name → file of what decides what its loading and its runs do.
 
-    A command may read anything beside its suite, if it is told where that is; a script only what it requires.
+    A command may read anything beside its suite if it gets the folder's path; a script only what it requires.
     """
     if workload.command:
-        told = "{suite}" in repr([workload.command, workload.prepare_commands])
-        return {name: file for name, file in to_send(workload).items() if told and name != f"{SUITE}/{suites.FILE}"}
+        uses_suite = "{suite}" in repr([workload.command, workload.prepare_commands])
+        return {
+            name: file for name, file in to_send(workload).items() if uses_suite and name != f"{SUITE}/{suites.FILE}"
+        }
     read = dict.fromkeys(file for script in _run_by_sysbench(workload) for file in with_modules(workload, script))
     return {str(number): file for number, file in enumerate(read)}
 
 
 def _run_by_sysbench(workload: Workload) -> list[Path]:
-    """The scripts of its runs, of its loading and of its check. Raises RecipeError when one is not there."""
+    """The scripts of its runs, of its loading and of its check. Raises RecipeError when one is missing."""
     check = checking(workload) if workload.check else None
     return [script for script in (measured(workload), preparing(workload), check) if script]
 
 
 def _module_folders(workload: Workload) -> list[Path]:
-    """Where Lua looks for modules of ours, in this order."""
+    """The folders of modules, in the order in which Lua searches them."""
     shared = [folder for folder in recipe_folders("workloads") if (folder / SHARED).is_file()][:1]
     suite = Path(workload.folder)
     return list(dict.fromkeys([suite, suite.parent, *shared]))
@@ -134,7 +136,7 @@ def _module_folders(workload: Workload) -> list[Path]:
 def _own(workload: Workload, name: str) -> Path:
     script = Path(workload.folder, name)
     if not script.is_file():
-        raise RecipeError(f"Workload {workload.suite}/{workload.name} names a script that is not there: {script}.")
+        raise RecipeError(f"Workload {workload.suite}/{workload.name} names a script that does not exist: {script}.")
     return script
 
 

@@ -1,4 +1,4 @@
-"""A timed program that has ended, and what that comes to."""
+"""Exit status, output and parsed result of a timed process."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,24 +7,24 @@ SIGNALS = range(1, 65)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """What is known of it, whatever it was."""
+class ProcessResult:
+    """A timed process that has ended."""
 
     stdout: Sequence[str]  # lines
     stderr: Sequence[str]
     status: int  # of the job
-    limit: float  # seconds that it was given
-    clock: str  # what ``command.timed`` wrote; empty for others
+    limit: float  # its time limit in seconds
+    clock: str  # what ``command.timed`` wrote; empty for sysbench
 
     @property
-    def said(self) -> list[str]:
-        """All lines."""
+    def output(self) -> list[str]:
+        """All lines of both streams."""
         return [*self.stdout, *self.stderr]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What it says of one run."""
+    """The parsed result of one run."""
 
     opened: float | None  # seconds since the epoch; None when the script does not use the shared Lua module
     seconds: float
@@ -35,5 +35,5 @@ class Outcome:
 
 
 def killed(status: int) -> str:
-    """The sentence for a status that tells of a signal, as a shell has it; "" for any other, such as the 255 of perf."""
+    """The sentence for a status above 128, by which a shell reports a signal; "" for any other, such as the 255 of perf."""
     return f"it was killed by signal {status - 128}" if status - 128 in SIGNALS else ""

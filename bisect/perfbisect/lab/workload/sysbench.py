@@ -1,14 +1,14 @@
-"""sysbench: the command line of a workload, and what its output says. Pure."""
+"""sysbench: the command line of a workload, and a parser of its output. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
 from perfbisect.errors import UsageError
-from perfbisect.lab.workload.result import Ended, Outcome, killed
+from perfbisect.lab.workload.result import Outcome, ProcessResult, killed
 from perfbisect.recipes.workload import Option, Workload
 
-# Fixed for all runs, so that every run draws the same random numbers; a workload may say otherwise in its args.
+# Fixed for all runs, so that every run draws the same random numbers; a workload's args may override it.
 FIXED: Mapping[str, Option] = {
     "events": 0,
     "report-interval": 1,
@@ -63,17 +63,17 @@ def progress(line: str, operation: str) -> tuple[float, float] | None:
     return float(second), float(events or (queries if operation == "query" else transactions))
 
 
-def outcome(ended: Ended, workload: Workload) -> Outcome:
-    """What a run comes to. Raises ValueError, with a sentence, when it failed."""
-    if wrong := complaint("\n".join(ended.said), ended.status, ended.limit):
+def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
+    """The result of a run. Raises ValueError, with a sentence, when it failed."""
+    if wrong := complaint("\n".join(ended.output), ended.status, ended.limit):
         raise ValueError(wrong)
     return parse(ended.stdout, workload.operation)
 
 
 def parse(lines: Iterable[str], operation: str) -> Outcome:
-    """What a finished run printed; ``operation`` is "event" or "query".
+    """The result in the output of a run; ``operation`` is "event" or "query".
 
-    The window that the shared Lua module prints is preferred to sysbench's total time, which also holds what happens
+    The window that the shared Lua module prints is preferred to sysbench's total time, which also includes what happens
     before and after. Raises ValueError, with a sentence, when the totals are missing or nothing was counted.
     """
     samples: list[float] = []
@@ -127,15 +127,15 @@ def _percentile(buckets: list[tuple[float, int]], share: float) -> float | None:
 
 
 def complaint(output: str, status: int, limit: float) -> str:
-    """Why a run that ended with ``status`` failed: sysbench's first complaint, or how it died; "" when all is well.
+    """Why a run that ended with ``status`` failed: sysbench's first error, or the signal that killed it; "" when it succeeded.
 
-    ``limit`` is how many seconds it was given.
+    ``limit`` is its time limit in seconds.
     """
     for line in output.splitlines():
         _, found, text = line.partition("FATAL: ")
         if found:
             return text.strip()
-        if line.startswith("sysbench: "):  # perf ends with 0 when the command that it started crashes, and tells how
+        if line.startswith("sysbench: "):  # perf ends with 0 when the command that it started crashes, and reports how
             return f"sysbench crashed: {line.removeprefix('sysbench: ')}"
     if status in (124, 137):
         return f"it did not end in {limit:.0f} s and was killed"
@@ -143,5 +143,5 @@ def complaint(output: str, status: int, limit: float) -> str:
         return signal
     if status == 0:
         return ""
-    said = [line.strip() for line in output.splitlines() if "rror" in line]
-    return said[0] if said else f"sysbench ended with status {status}"
+    errors = [line.strip() for line in output.splitlines() if "rror" in line]
+    return errors[0] if errors else f"sysbench ended with status {status}"
