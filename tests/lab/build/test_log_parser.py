@@ -5,14 +5,14 @@ from perfbisect.lab.build.log_parser import BuildLog
 from perfbisect.lab.build.toolchain import read_macros
 
 
-def follow(*lines: str, expected: int = 0) -> Output:
+def follow(*lines: str, expected: int = 0) -> BuildLog:
     output = BuildLog(expected=expected)
     for line in lines:
         output.read(line)
     return output
 
 
-def progress(output: Output) -> tuple[str, int, int]:
+def progress(output: BuildLog) -> tuple[str, int, int]:
     return output.stage, output.done, output.total
 
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from perfbisect.lab.server.installation import System
-from perfbisect.lab.workload.command import CLOCK, outcome, timed, prepare_inputs, values
+from perfbisect.lab.workload.command import CLOCK, outcome, prepare_inputs, timed, values
 from perfbisect.lab.workload.result import ProcessResult
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import Workload
