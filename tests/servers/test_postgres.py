@@ -192,12 +192,16 @@ def test_a_crash_in_mid_run_is_the_servers_and_told_in_its_words(
     workload = replace(WORKLOAD, statement="select pg_sleep(0.01)", time=4.0)
     lab = open_lab(workload, commits(PLAIN, SLOW, "#\n"))
     events: list[LabEvent] = []
+    killed = False
     for event in lab.measure(Measure((Share(1, 1),), Purpose.SEARCH)):
         events.append(event)
-        if isinstance(event, RunProgress):
-            table = host.run(["ps", "-e", "-o", "pid=", "-o", "args="]).stdout.splitlines()
+        if isinstance(event, RunProgress) and not killed:
+            (server,) = [job for job in jobs.running(host) if job.name == service.NAME]
+            pids = ",".join(map(str, service.processes(host, server)))  # other tests have servers, too
+            table = host.run(["ps", "-p", pids, "-o", "pid=", "-o", "args="]).stdout.splitlines()
             (backend,) = [line.split()[0] for line in table if "postgres: bench bench" in line]
-            host.run(["kill", "-s", "SEGV", backend], check=False)
+            host.run(["kill", "-s", "SEGV", backend])
+            killed = True
     facts = skipped(events)
     assert facts.stage == "run"
     assert "the server ended during the run" in facts.reason

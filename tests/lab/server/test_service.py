@@ -298,7 +298,7 @@ def test_a_server_that_dies_is_skipped(lab: HostLab, host: LocalHost, moment: ty
     lab = dataclasses.replace(lab, workload=replace(WORKLOAD, time=2.0))
     killed = []
     for event in lab.measure(Measure((Share(MORTAL, 2),), Purpose.SEARCH)):
-        if isinstance(event, moment):
+        if isinstance(event, moment) and not killed:
             (leader,) = [job for job in jobs.running(host) if "-server-" in job.id]
             killed = [str(pid) for pid in processes(host, leader)]
             host.run(["kill", "-s", "SEGV", *killed], check=False)
