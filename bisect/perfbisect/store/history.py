@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.stored import read_settings, stored_settings
 from perfbisect.errors import UsageError
 from perfbisect.process import this_process
 from perfbisect.store.connection import default_place, explained, open_reader, open_writer
@@ -92,6 +91,7 @@ class History:
 
     def begin(self, settings: Settings, host: "HostFacts", started: "HuntStarted", at: float) -> int:
         """Enter a new hunt and return its id; the range is that of ``started``, whose ``hunt`` is ignored."""
+        from perfbisect.core.domain.stored import stored_settings
         from perfbisect.store.facts import host_row, insert
 
         with self.transaction() as db:
@@ -262,6 +262,8 @@ class History:
     def settings(self, hunt: int) -> Settings:
         """The settings of a hunt."""
         import msgspec
+
+        from perfbisect.core.domain.stored import read_settings
 
         stored = json.loads(str(self.column(hunt, "settings")))
         request: Settings = msgspec.convert(read_settings(stored), Settings)
