@@ -21,7 +21,7 @@ test-slow: test-packages $(STAMP)
 	$(PYTEST) -n $(SLOW_WORKERS) -m slow $(ARGS)
 
 unit: $(STAMP)
-	$(PYTEST) -n 2 -m "not slow and not tools and not dbms and not e2e" $(ARGS)
+	$(PYTEST) -n 2 -m "not slow and not tools and not dbms and not e2e and not calibration" $(ARGS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check

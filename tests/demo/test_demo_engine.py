@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.tools
+pytestmark = [pytest.mark.tools, pytest.mark.xdist_group("engine")]  # they share what is built
 
 OK, MISSING, EXISTS, IO, CORRUPT = 0, 1, 2, 4, 5
 MOST = 4000

@@ -10,7 +10,7 @@ import pytest
 
 from perfbisect.recipes.suites import read_suite
 
-pytestmark = pytest.mark.tools
+pytestmark = [pytest.mark.tools, pytest.mark.xdist_group("engine")]  # they share what is built
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 SUITE = read_suite(WORKLOADS / "demo" / "suite.toml")

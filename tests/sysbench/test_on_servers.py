@@ -175,7 +175,7 @@ class Running:
         return {name: int(found[name]) for name in names}
 
 
-def there_is(builder: Builder) -> bool:
+def installed(builder: Builder) -> bool:
     return bool(builder.server and shutil.which(builder.server.start[0]))
 
 
@@ -183,7 +183,10 @@ BUILDERS = [
     pytest.param(
         builder,
         id=builder.name,
-        marks=pytest.mark.skipif(not there_is(builder), reason=f"no {builder.name}: apt-get install {package}"),
+        marks=[
+            pytest.mark.skipif(not installed(builder), reason=f"no {builder.name}: apt-get install {package}"),
+            pytest.mark.xdist_group(builder.name),  # they share the server
+        ],
     )
     for builder, package in ((POSTGRESQL, "postgresql"), (MARIADB, "mariadb-server"))
 ]
