@@ -14,7 +14,7 @@ Build = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def everything() -> Tree:
-    """The engine with every change that there is, looking at every change of its index."""
+    """The engine with all changes, with checks at every change of its index."""
     waiting = [
         change for kind in ("features", "refactorings", "tests", "broken", "index") for change in read_changes(kind)
     ]
@@ -29,7 +29,7 @@ def everything() -> Tree:
 
 @pytest.fixture(scope="session", params=["first release", "every change"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the engine's sources: as first released, or with every change that there is."""
+    """A folder with the engine's sources: as first released, or with all changes."""
     folder = tmp_path_factory.mktemp("engine")
     tree = first_tree() if request.param == "first release" else everything()
     for path, text in tree.items():

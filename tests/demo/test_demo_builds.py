@@ -27,8 +27,8 @@ def test_all_commits_compile_but_two(
     answer = write_history(repository, seed)
     commits = git(repository, "rev-list", "--reverse", "--topo-order", f"{GOOD}..{BAD}").split()
     around = {c for broken in answer.broken for c in git(repository, "rev-list", "-2", broken).split()}
-    mended = {c for c in commits if set(git(repository, "rev-parse", f"{c}^").split()) & set(answer.broken)}
-    chosen = [*commits[::SAMPLE], commits[-1], answer.commit, answer.parent, *around, *mended]
+    fixed = {c for c in commits if set(git(repository, "rev-parse", f"{c}^").split()) & set(answer.broken)}
+    chosen = [*commits[::SAMPLE], commits[-1], answer.commit, answer.parent, *around, *fixed]
     monkeypatch.setenv("CCACHE_DIR", str(tmp_path / "ccache"))
     failed = set()
     for commit in dict.fromkeys(chosen):

@@ -1,4 +1,4 @@
-"""A builder and a workload made of what stands on the command line."""
+"""A builder and a workload of options of the command line."""
 
 from dataclasses import replace
 

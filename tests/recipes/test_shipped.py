@@ -94,5 +94,5 @@ def test_the_examples_of_the_guide_are_valid(tmp_path: Path) -> None:
     assert convert(suite, workload.Suite, place).workloads["left-join"].time == 5
     file = tmp_path / "suite.toml"
     file.write_text(texts["workloads/kv/suite.toml"])
-    told = read_suite(file).workloads
-    assert {name: each.metric for name, each in told.items()} == {"readrandom": "rate", "compact": "cost"}
+    workloads = read_suite(file).workloads
+    assert {name: each.metric for name, each in workloads.items()} == {"readrandom": "rate", "compact": "cost"}

@@ -21,12 +21,14 @@ def data(text: str) -> str:
 
 
 def stream(commits: Commits) -> str:
-    """The history in fast-import's language; each commit has a branch of its own."""
+    """The history in the language of git fast-import. All commits share one ref: thousands of refs are slow."""
     marks = {name: number for number, name in enumerate(commits, 1)}
     parts = []
     for name, (parents, tree, after) in commits.items():
         seconds = EPOCH + (marks[name] if after is None else after)
-        parts.append(f"commit refs/heads/{name}\nmark :{marks[name]}\n")
+        if not parents:
+            parts.append("reset refs/heads/history\n\n")
+        parts.append(f"commit refs/heads/history\nmark :{marks[name]}\n")
         parts.append(f"committer Ann Author <ann@example.org> {seconds} +0000\n{data(f'commit {name}')}")
         for verb, parent in zip(["from", *["merge"] * len(parents)], parents, strict=False):
             parts.append(f"{verb} :{marks[parent]}\n")

@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A history without hunts, made once: making its tables takes longer than most tests."""
+    """A history without hunts, created once: creating its tables takes longer than most tests."""
     path = tmp_path_factory.mktemp("blank") / "history.db"
     History.open(path).close()
     return path
@@ -36,7 +36,7 @@ def history(blank: Path, path: Path) -> Iterator[History]:
 
 @pytest.fixture(scope="session")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A history with the sample hunt in it, written once; not to be changed."""
+    """A history with the sample hunt in it, written once; never changed."""
     path = tmp_path_factory.mktemp("written") / "history.db"
     with closing(History.open(path)) as opened:
         sample.write(opened)
@@ -44,7 +44,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def told(written: Path, path: Path) -> Iterator[History]:
+def sampled(written: Path, path: Path) -> Iterator[History]:
     """A history with the sample hunt in it, open for writing."""
     path.parent.mkdir(parents=True)
     shutil.copy(written, path)

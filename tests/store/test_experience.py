@@ -1,4 +1,4 @@
-"""What earlier hunts teach the next one."""
+"""Data of earlier hunts for the next one."""
 
 import math
 import random
@@ -25,15 +25,15 @@ def test_nothing_is_known_at_first(history: History) -> None:
     assert history.build_failures(sample.SETTINGS, 0.0) == ()
 
 
-def test_costs_are_those_of_the_same_host_builder_and_variant(told: History) -> None:
-    assert told.costs(sample.SETTINGS) == Costs(7.5, 12.5)
+def test_costs_are_those_of_the_same_host_builder_and_variant(sampled: History) -> None:
+    assert sampled.costs(sample.SETTINGS) == Costs(7.5, 12.5)
     for other in OTHERS:
-        assert told.costs(other) == Costs(None, None)
+        assert sampled.costs(other) == Costs(None, None)
 
 
 @pytest.mark.parametrize("change", [{"workload": "scan"}, {"overrides": {"time": 60}}])
-def test_runs_of_another_workload_or_length_cost_something_else(told: History, change: dict[str, object]) -> None:
-    assert told.costs(replace(sample.SETTINGS, **change)) == Costs(7.5, None)  # type: ignore[arg-type]
+def test_runs_of_another_workload_or_length_cost_something_else(sampled: History, change: dict[str, object]) -> None:
+    assert sampled.costs(replace(sample.SETTINGS, **change)) == Costs(7.5, None)  # type: ignore[arg-type]
 
 
 def test_args_that_were_set_are_known_again(history: History) -> None:

@@ -1,4 +1,4 @@
-"""Tables and views tell in columns what the log tells."""
+"""Tables and views repeat the log in columns."""
 
 from dataclasses import replace
 
@@ -16,31 +16,31 @@ def ask(history: History, sql: str) -> list[tuple[object, ...]]:
     return list(history.query(sql).rows)
 
 
-def test_culprits(told: History) -> None:
-    [row] = ask(told, "select hunt_id, culprit, date, subject, probability, ratio, low, high from culprits")
+def test_culprits(sampled: History) -> None:
+    [row] = ask(sampled, "select hunt_id, culprit, date, subject, probability, ratio, low, high from culprits")
     culprit = sample.COMMITS[sample.CULPRIT]
     assert row == (1, culprit.sha, culprit.date, culprit.subject, 0.9731, 0.718, 0.706, 0.731)
 
 
-def test_several_culprits_oldest_first(told: History) -> None:
+def test_several_culprits_oldest_first(sampled: History) -> None:
     steps = tuple(Step(node, 0.9, Interval(0.7, 0.8, 0.9), (node - 1,)) for node in (2, 5))
-    told.append(1, HuntEnded(Several(steps)), 9e9)
-    assert ask(told, "select culprit from culprits") == [(sample.CANDIDATES[2],), (sample.CANDIDATES[5],)]
+    sampled.append(1, HuntEnded(Several(steps)), 9e9)
+    assert ask(sampled, "select culprit from culprits") == [(sample.CANDIDATES[2],), (sample.CANDIDATES[5],)]
 
 
-def test_a_hunt_that_left_pieces_open_says_so_and_blames_nobody_in_them(told: History) -> None:
+def test_a_hunt_with_open_subranges_has_its_reason_and_no_culprit_in_them(sampled: History) -> None:
     step = Step(2, 0.9, Interval(0.7, 0.8, 0.9), (1,))
     known = Inconclusive((5, 6), (0.5, 0.4), Interval(0.7, 0.8, 0.9), Reason.UNBUILDABLE)
-    told.append(1, HuntEnded(Several((step,), (), (Unsettled(4, 6, known),))), 9e9)
-    assert ask(told, "select reason from verdicts") == [("unbuildable",)]
-    assert ask(told, "select culprit from culprits") == [(sample.CANDIDATES[2],)]
-    assert told.listed(1).state == "unsettled"
-    told.append(1, HuntEnded(Several((step,))), 9.1e9)
-    assert told.listed(1).state == "several"
+    sampled.append(1, HuntEnded(Several((step,), (), (Unsettled(4, 6, known),))), 9e9)
+    assert ask(sampled, "select reason from verdicts") == [("unbuildable",)]
+    assert ask(sampled, "select culprit from culprits") == [(sample.CANDIDATES[2],)]
+    assert sampled.listed(1).state == "unsettled"
+    sampled.append(1, HuntEnded(Several((step,))), 9.1e9)
+    assert sampled.listed(1).state == "several"
 
 
-def test_candidates_in_the_order_of_the_range(told: History) -> None:
-    rows = ask(told, "select node, commit_hash, builds, runs, same_as, skipped from candidates")
+def test_candidates_in_the_order_of_the_range(sampled: History) -> None:
+    rows = ask(sampled, "select node, commit_hash, builds, runs, same_as, skipped from candidates")
     assert [row[0] for row in rows] == [0, 4, 5, 6, 7, 8, 10]
     assert [row[1] for row in rows] == [sample.CANDIDATES[row[0]] for row in rows]  # type: ignore[index]
     about = {row[0]: row[2:] for row in rows}
@@ -49,30 +49,30 @@ def test_candidates_in_the_order_of_the_range(told: History) -> None:
     assert about[8] == (1, 5, None, None)
 
 
-def test_relative_qps_cancels_the_drift_of_the_host(told: History) -> None:
-    ratios = dict(ask(told, "select node, rqps from rqps"))
+def test_relative_qps_cancels_the_drift_of_the_host(sampled: History) -> None:
+    ratios = dict(ask(sampled, "select node, rqps from rqps"))
     assert ratios[0] == pytest.approx(1.0, abs=0.001)
     assert ratios[5] == pytest.approx(1.0, abs=0.006)
     assert ratios[8] == pytest.approx(0.72, abs=0.006)
 
 
-def test_build_costs(told: History) -> None:
-    [row] = ask(told, "select host, builder, variant, builds, fastest, slowest, hit_rate from build_costs")
+def test_build_costs(sampled: History) -> None:
+    [row] = ask(sampled, "select host, builder, variant, builds, fastest, slowest, hit_rate from build_costs")
     assert row == ("local", "engine", "o2nofp", 6, 7.5, 31.0, pytest.approx(36 * 5 / (40 * 6)))
 
 
-def test_counters_that_are_missing_are_null(told: History) -> None:
-    assert ask(told, "select distinct value from counters where name = 'dTLB-load-misses'") == [(None,)]
+def test_counters_that_are_missing_are_null(sampled: History) -> None:
+    assert ask(sampled, "select distinct value from counters where name = 'dTLB-load-misses'") == [(None,)]
     [(each,)] = ask(
-        told,
+        sampled,
         "select value / operations from counters join runs on event_id = run_id"
         " where source = 'perf' and name = 'instructions' and node = 5 limit 1",
     )
     assert each == pytest.approx(280_000)
 
 
-def test_the_cost_of_a_run_holds_its_warm_up(told: History) -> None:
-    assert ask(told, "select min(cost), max(cost) from runs where node = 5") == [(12.5, 12.5)]
+def test_the_cost_of_a_run_holds_its_warm_up(sampled: History) -> None:
+    assert ask(sampled, "select min(cost), max(cost) from runs where node = 5") == [(12.5, 12.5)]
 
 
 def test_runs_of_one_visit_share_it(history: History) -> None:
@@ -109,7 +109,7 @@ def test_a_skip_after_runs_stands_beside_them(history: History) -> None:
 
 
 def test_several_hosts(history: History) -> None:
-    """What a run cost, and its base, are looked for on its own host."""
+    """The cost of a run and its baseline are those of its own host."""
     hunt = sample.begin(history)
     good, other = sample.CANDIDATES[0], sample.CANDIDATES[1]
     for at, host, commit, operations in (

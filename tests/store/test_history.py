@@ -88,7 +88,7 @@ def test_the_log_gives_back_what_was_appended(history: History, entries: list[tu
 def test_every_kind_of_event_comes_back(history: History) -> None:
     interval = Interval(0.7, 0.8, float("inf"))
     step = Step(3, 0.97, Interval(0.7, 0.8, 0.9), (2,))
-    told = [
+    events = [
         Warned("w", "a"),
         sample.started(),
         sample.started(sample.CANDIDATES[:2], resumed=True),
@@ -99,9 +99,9 @@ def test_every_kind_of_event_comes_back(history: History) -> None:
         HuntEnded(Inconclusive((1, 2), (0.5, 0.4), step.ratio, Reason.BUILDS_SPENT)),
     ]
     hunt = sample.begin(history)
-    for event in told:
+    for event in events:
         history.append(hunt, event, 5.0)
-    assert [entry.event for entry in history.events(hunt)] == told
+    assert [entry.event for entry in history.events(hunt)] == events
     history.append(hunt, HuntEnded(NotReproduced(interval, 0.02)), 6.0)
     *_, last = history.events(hunt)
     assert isinstance(last.event, HuntEnded)
@@ -130,8 +130,8 @@ def test_a_belief_comes_back_to_four_digits_and_takes_little_room(history: Histo
 
 def test_a_record_without_sides_is_still_read(history: History) -> None:
     belief = Belief(np.array([0.0, 1.0]), 0.9, 0.01, Interval(0.1, 0.2, 0.3))
-    told = encode(Decided(Decision(Measure((Share(0, 2),), Purpose.ENDS), belief)), ())
-    event = decode("Decided", told.replace(',"slow":[]', ""))
+    body = encode(Decided(Decision(Measure((Share(0, 2),), Purpose.ENDS), belief)), ())
+    event = decode("Decided", body.replace(',"slow":[]', ""))
     assert isinstance(event, Decided)
     assert len(event.decision.belief.slow) == 0
 

@@ -97,15 +97,15 @@ def test_migrating_again_changes_nothing(history: History) -> None:
     assert schema(history.connection) == before
 
 
-def test_every_table_is_filled_by_a_plausible_hunt_and_an_aa(told: History) -> None:
+def test_every_table_is_filled_by_a_plausible_hunt_and_an_aa(sampled: History) -> None:
     request = TrialRequest(
         TrialType.NOISE, "demo", "o2nofp", "local", "qps", {}, (TrialBuild("v1.0", sample.COMMITS[0].sha),),
         (TrialWorkload("scan", "scan", 1.0, 2.0),), 1, 1,
     )  # fmt: skip
-    trial = told.begin_trial(request, sample.HOST, sample.COMMITS[:1], 1.0)
-    told.add_to_trial(trial.id, TrialRun(0, 0, 0, 2.0, 1.0, sample.run(0, 1.0)))
-    told.skip_in_trial(trial.id, TrialSkip(0, 0, 3.0, SkipFacts("v1.0", "run", "it crashed", "/log", 1.0)))
-    [*tables] = told.query("select name from sqlite_master where type in ('table', 'view')").rows
+    trial = sampled.begin_trial(request, sample.HOST, sample.COMMITS[:1], 1.0)
+    sampled.add_to_trial(trial.id, TrialRun(0, 0, 0, 2.0, 1.0, sample.run(0, 1.0)))
+    sampled.skip_in_trial(trial.id, TrialSkip(0, 0, 3.0, SkipFacts("v1.0", "run", "it crashed", "/log", 1.0)))
+    [*tables] = sampled.query("select name from sqlite_master where type in ('table', 'view')").rows
     for (table,) in tables:
-        [(rows,)] = told.query(f"select count(*) from {table}").rows
+        [(rows,)] = sampled.query(f"select count(*) from {table}").rows
         assert rows > 0, table

@@ -1,4 +1,4 @@
-"""What can be wrong with the file of a history, each with one sentence, and nothing is lost or made by looking."""
+"""Each problem with the file of a history has its own sentence, and reading neither loses nor creates anything."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ from perfbisect.store.migrations import migrations
 
 
 def read(path: Path) -> History:
-    """Open a history as those do who only look."""
+    """Open a history read-only."""
     return History.open(path, read_only=True)
 
 
@@ -69,7 +69,7 @@ def test_odd_names_are_only_names(tmp_path: Path, odd: str) -> None:
 
 @pytest.fixture
 def theirs() -> Iterator[Path]:
-    """A folder in which this process cannot write, with the rights of nobody if it has those of root."""
+    """A folder in which this process cannot write, as user nobody if this is root."""
     folder = Path(tempfile.mkdtemp())
     with closing(History.open(folder / "history.db")) as history:
         sample.begin(history)
@@ -158,7 +158,7 @@ def test_an_empty_file_holds_no_hunts_and_can_be_written(tmp_path: Path) -> None
         assert sample.begin(history) == 1
 
 
-def test_an_older_form_is_said_when_reading_and_mended_when_writing(path: Path) -> None:
+def test_an_older_form_is_reported_when_reading_and_migrated_when_writing(path: Path) -> None:
     path.parent.mkdir(parents=True)
     with closing(connection.open_writer(path)) as old:
         migrations.apply(sqlite_utils.Database(old, execute_plugins=False), stop_before="m004_hosts")

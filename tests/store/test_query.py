@@ -1,4 +1,4 @@
-"""Somebody's own SQL: answered when it reads, refused in one sentence when it does not."""
+"""SQL of users: executed when it reads, refused in one sentence when it writes."""
 
 import os
 import signal
@@ -14,20 +14,20 @@ from perfbisect.store.history import History
 
 
 @pytest.fixture
-def told(written: Path) -> Iterator[History]:
+def sampled(written: Path) -> Iterator[History]:
     """The sample hunt, opened read-only."""
     with closing(History.open(written, read_only=True)) as opened:
         yield opened
 
 
-def test_an_answer_has_columns_and_rows(told: History) -> None:
-    answer = told.query("select id, good || '..' || bad as range from hunts")
+def test_an_answer_has_columns_and_rows(sampled: History) -> None:
+    answer = sampled.query("select id, good || '..' || bad as range from hunts")
     assert answer.columns == ("id", "range")
     assert list(answer.rows) == [(1, "1.0..1.1")]
 
 
-def test_no_rows(told: History) -> None:
-    assert list(told.query("select 1 where 0").rows) == []
+def test_no_rows(sampled: History) -> None:
+    assert list(sampled.query("select 1 where 0").rows) == []
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_no_rows(told: History) -> None:
         "values (1)",
     ],
 )
-def test_all_reading_is_allowed(told: History, sql: str) -> None:
-    assert list(told.query(sql).rows)
+def test_all_reading_is_allowed(sampled: History, sql: str) -> None:
+    assert list(sampled.query(sql).rows)
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_all_reading_is_allowed(told: History, sql: str) -> None:
         "begin",
     ],
 )
-def test_all_writing_is_refused(told: History, sql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_writing_is_refused(sampled: History, sql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    before = told.path.read_bytes()
+    before = sampled.path.read_bytes()
     with pytest.raises(UsageError, match="only read"):
-        list(told.query(sql).rows)
-    assert told.path.read_bytes() == before
+        list(sampled.query(sql).rows)
+    assert sampled.path.read_bytes() == before
     assert list(tmp_path.iterdir()) == []
 
 
@@ -88,15 +88,15 @@ def test_all_writing_is_refused(told: History, sql: str, tmp_path: Path, monkeyp
         ("select '\udce4'", "wrong"),
     ],
 )
-def test_mistakes_are_one_sentence(told: History, sql: str, says: str) -> None:
+def test_mistakes_are_one_sentence(sampled: History, sql: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        list(told.query(sql).rows)
+        list(sampled.query(sql).rows)
 
 
-def test_ctrl_c_ends_a_query_that_does_not(told: History) -> None:
+def test_ctrl_c_ends_a_query_that_does_not(sampled: History) -> None:
     answer = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n"
     alarm = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
     alarm.start()
     with pytest.raises(KeyboardInterrupt):
-        list(told.query(answer).rows)
+        list(sampled.query(answer).rows)
     alarm.join()

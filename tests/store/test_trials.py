@@ -97,37 +97,37 @@ def test_every_run_is_kept_as_it_ends_and_the_estimates_beside(history: History)
     found = noise_in(visits(0.01, 0.01), "qps")
     assert found is not None
     history.record_noise(trial, found)
-    told = history.query(
+    stored = history.query(
         "select t.between_visits, t.noise, count(*), max(r.visit) from trials t join trial_runs r"
     ).rows
-    assert list(told) == [(found.between, found.run, 3, 1)]
+    assert list(stored) == [(found.between, found.run, 3, 1)]
 
 
 def test_runs_that_share_a_visit_are_not_taken_for_the_noise_between_visits(history: History) -> None:
-    """As servers are measured in hunts: several runs in each visit, much alike, and visits that differ."""
+    """As servers are measured in hunts: several similar runs in each visit, and visits that differ."""
     hunt = sample.begin(history)
     for number, (_, run) in enumerate(visits(0.03, 0.001, count=30, runs=3)):
         history.append(hunt, RunFinished(0, run), 20.0 * number + 12)
     assert history.noise(sample.SETTINGS) == pytest.approx(0.03, rel=0.4)
 
 
-def test_unfinished_hunts_pin_what_they_use(told: History) -> None:
-    hunt = sample.begin(told, at=5000.0)
-    told.append(hunt, RunFinished(1, replace(sample.run(1, 5010.0), dataset="data-2")), 5020.0)
-    told.append(hunt, BuildFinished(1, replace(sample.build(1), key="mine"), None), 5030.0)
-    assert told.pinned("local", 0.0) == {"mine", "data-2"}
-    assert told.pinned("local", 5025.0) == {"mine", "data-2"}
-    assert told.pinned("local", 6000.0) == frozenset()
-    assert told.pinned("elsewhere", 0.0) == frozenset()
-    told.append(hunt, HuntEnded(NotReproduced(Interval(0.9, 1.0, 1.1), 0.01)), 5040.0)
-    assert told.pinned("local", 0.0) == frozenset()
+def test_unfinished_hunts_pin_what_they_use(sampled: History) -> None:
+    hunt = sample.begin(sampled, at=5000.0)
+    sampled.append(hunt, RunFinished(1, replace(sample.run(1, 5010.0), dataset="data-2")), 5020.0)
+    sampled.append(hunt, BuildFinished(1, replace(sample.build(1), key="mine"), None), 5030.0)
+    assert sampled.pinned("local", 0.0) == {"mine", "data-2"}
+    assert sampled.pinned("local", 5025.0) == {"mine", "data-2"}
+    assert sampled.pinned("local", 6000.0) == frozenset()
+    assert sampled.pinned("elsewhere", 0.0) == frozenset()
+    sampled.append(hunt, HuntEnded(NotReproduced(Interval(0.9, 1.0, 1.1), 0.01)), 5040.0)
+    assert sampled.pinned("local", 0.0) == frozenset()
 
 
-def test_what_earlier_hunts_left(told: History) -> None:
-    keys, _ = told.kept(sample.SETTINGS)
+def test_what_earlier_hunts_left(sampled: History) -> None:
+    keys, _ = sampled.kept(sample.SETTINGS)
     assert keys
     assert all(key.startswith("key-") for key in keys)
-    assert told.kept(replace(sample.SETTINGS, builder="other")) == (frozenset(), frozenset())
+    assert sampled.kept(replace(sample.SETTINGS, builder="other")) == (frozenset(), frozenset())
 
 
 def test_a_trial_comes_back_as_it_was_entered(history: History) -> None:
@@ -135,8 +135,8 @@ def test_a_trial_comes_back_as_it_was_entered(history: History) -> None:
     trial = history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
     run = TrialRun(0, 0, 2, 20.0, 14.0, replace(sample.run(0, 5.0), commit="new"))
     history.add_to_trial(trial.id, run)
-    told = history.trial("c1")
-    assert (told.request, told.host, told.runs, told.state) == (wanted, sample.HOST, [run], "running")
+    stored = history.trial("c1")
+    assert (stored.request, stored.host, stored.runs, stored.state) == (wanted, sample.HOST, [run], "running")
     history.end_trial(trial.id, 30.0)
     assert history.trial("c1").state == "done"
     for wrong in ("n1", "c2"):
@@ -152,7 +152,7 @@ def test_an_aa_that_has_failed_teaches_nothing(history: History) -> None:
     assert history.noise(sample.SETTINGS) is None
 
 
-def test_what_told_less_of_its_work_is_gone_on_with(history: History) -> None:
+def test_a_trial_without_a_hash_of_its_workload_is_continued(history: History) -> None:
     wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
     history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
     history.connection.execute("UPDATE trials SET process = 'gone 1 1'")
@@ -166,7 +166,7 @@ def test_what_told_less_of_its_work_is_gone_on_with(history: History) -> None:
 def test_a_comparison_that_was_interrupted_goes_on_only_with_the_same(history: History) -> None:
     wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
     history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
-    assert history.resume_trial(wanted, sample.HOST) is None, "this process is at it"
+    assert history.resume_trial(wanted, sample.HOST) is None, "this process works on it"
     history.connection.execute("UPDATE trials SET process = 'gone 1 1'")
     changed = replace(wanted.subjects[1], key="another")
     for other in (
@@ -180,7 +180,7 @@ def test_a_comparison_that_was_interrupted_goes_on_only_with_the_same(history: H
     going_on = history.resume_trial(replace(wanted, rounds=9, metric="p95"), sample.HOST)
     assert going_on is not None
     assert going_on.name == "c1"
-    assert history.resume_trial(wanted, sample.HOST) is None, "somebody is at it now"
+    assert history.resume_trial(wanted, sample.HOST) is None, "this process continues it now"
 
 
 def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History) -> None:
@@ -198,7 +198,7 @@ def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History) -> 
     assert (history.trial("c1").state, history.trial("c1").failure) == ("running", "")
     history.end_trial(trial.id, 9.0, "nothing was measured")
     assert history.trial("c1").state == "failed"
-    assert history.resume_trial(wanted, sample.HOST) is None, "there is nothing to go on with"
+    assert history.resume_trial(wanted, sample.HOST) is None, "there is nothing to continue"
 
 
 def test_comparisons_that_were_interrupted_pin_what_they_use(history: History) -> None:
