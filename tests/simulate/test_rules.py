@@ -59,13 +59,13 @@ def test_git_bisect_splits_as_git_does(tmp_path: Path) -> None:
     reach, left = Reach(graph), np.ones(graph.size, bool)
     left[0] = False
     below = reach.sums(left.astype(float))
-    asked = subprocess.run(
+    answer = subprocess.run(
         ["git", "rev-list", "--bisect-vars", "v80", "^v0"], cwd=tmp_path, check=True, capture_output=True, text=True
     )
-    told = dict(line.split("=") for line in asked.stdout.splitlines())
+    fields = dict(line.split("=") for line in answer.stdout.splitlines())
     chosen = module._next(reach, left, set(), np.random.default_rng(0))
     assert chosen is not None
-    assert max(below[chosen], 80 - below[chosen]) - 1 == int(told["bisect_nr"])
+    assert max(below[chosen], 80 - below[chosen]) - 1 == int(fields["bisect_nr"])
 
 
 def test_git_bisect_skips_what_does_not_build() -> None:
@@ -129,7 +129,7 @@ def test_judgement_where_there_is_no_culprit(verdict: Verdict, judgement: str, s
 
 def test_the_account_of_every_step() -> None:
     world = World(Graph.line(20), {5: -0.1, 9: -0.03, 12: -0.06, 15: 0.06, 18: -0.001})
-    verdict = every(5, 6, 15, 18, left=(10, 13), detectable=0.04)  # 15 is a rise, told as a drop
+    verdict = every(5, 6, 15, 18, left=(10, 13), detectable=0.04)  # 15 is a rise, named as a drop
     assert account(verdict, world, 0.02) == Account(right=1, wrong=3, missed=1, unsettled=1, unseen=1)
     assert account(NotReproduced(WIDE, 0.05), world, 0.02) == Account(missed=3, unseen=1)
     assert account(undecided(5), world, 0.02) == Account(unsettled=4)
@@ -149,10 +149,10 @@ def test_the_set_of_an_inconclusive_hunt() -> None:
     assert suspects(undecided(4, 5)) == suspects(found(4)) == ((), None)
     scenario = Scenario(Graph.line(100), effect=0.05)
     trials = [attempt(scenario, seed, ours, Policy(max_runs=16)) for seed in range(6)]
-    told = [trial for trial in trials if trial.together is not None]
-    assert {trial.judgement for trial in told if trial.held} <= {Judgement.HONEST}
-    assert {trial.judgement for trial in told if not trial.held} <= {Judgement.WRONG}
-    assert any(trial.held for trial in told)
+    sets = [trial for trial in trials if trial.together is not None]
+    assert {trial.judgement for trial in sets if trial.held} <= {Judgement.HONEST}
+    assert {trial.judgement for trial in sets if not trial.held} <= {Judgement.WRONG}
+    assert any(trial.held for trial in sets)
 
 
 def test_a_range_is_right_if_the_rest_of_it_does_not_build() -> None:

@@ -24,7 +24,7 @@ def test_a_history_has_its_size_and_leads_to_the_bad_end(shape: Callable[[int], 
     assert len(trunk(graph)) < graph.size
 
 
-def test_merges_are_as_frequent_as_asked() -> None:
+def test_merges_are_as_frequent_as_requested() -> None:
     graph = merging(2000, seed=1)
     parents = np.diff(graph.first)
     share = (parents > 1).sum() / len(trunk(graph))

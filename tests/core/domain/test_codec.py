@@ -78,11 +78,3 @@ def test_the_comparison_with_a_merge_base_is_stored() -> None:
     known = Inconclusive((1,), (0.5,), Interval(0.9, 1.0, 1.1), Reason.RUNS_SPENT, detail=9.0)
     event = HuntEnded(Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=MergeBase("ab", "v1", known)))
     assert decode("HuntEnded", json.loads(dumps(encode(event)))) == event
-
-
-def test_a_single_host_stores_no_fleet() -> None:
-    stored = {"order": {"kind": "Measure", **order(0, 2)}, "belief": BELIEF}
-    event = decode("Decided", stored)
-    assert isinstance(event, Decided)
-    assert event.fleet == Fleet()
-    assert json.loads(dumps(encode(event))) == stored

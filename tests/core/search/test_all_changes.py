@@ -55,7 +55,7 @@ def test_changes_on_both_sides_of_a_merge() -> None:
     assert [step.candidate for step in outcome.verdict.steps] == [2, 6]
 
 
-def test_a_part_sees_its_own_and_corrects_for_what_a_branch_lacks() -> None:
+def test_a_subrange_has_its_own_readings_corrected_for_what_a_branch_lacks() -> None:
     #  0 - 1 - 2 - 5    with 2 as the good end, 3 and 4 lack what 1 and 2 changed
     #   \ 3 - 4 /
     part = subrange(Graph.of([(), (0,), (1,), (0,), (3,), (2, 4)]), 2, 5)
@@ -75,7 +75,7 @@ def test_a_part_sees_its_own_and_corrects_for_what_a_branch_lacks() -> None:
     assert list(part.observations([Reading(4, 0.5, 1.0, 1)], {1: -0.3, 3: -1.0})) == [Reading(3, 1.2, 1.0, 1)]
 
 
-def test_a_branch_that_lacks_a_change_not_found_yet_is_not_accused() -> None:
+def test_a_branch_that_lacks_a_change_not_found_yet_is_not_blamed() -> None:
     graph = merging(40, seed=2137)  # 24 to 26 are a branch from 5, merged by 27
     steps = {6: -0.0408, 13: 0.0408, 19: -0.0408}
     outcome = hunt(World(graph, steps, Habits(noise=0.01), seed=2137), ALL)
@@ -96,14 +96,14 @@ STRETCH = frozenset(range(13, 18))
 
 
 @pytest.mark.parametrize("steps", [{5: -0.2, 15: -0.1}, {5: -0.1, 15: -0.2}], ids=["the smaller", "the larger"])
-def test_a_step_in_a_stretch_that_does_not_build_is_told_and_the_other_one_named(steps: dict[int, float]) -> None:
+def test_a_step_in_a_stretch_that_does_not_build_is_unsettled_and_the_other_one_named(steps: dict[int, float]) -> None:
     outcome = hunt(World(Graph.line(24), steps, QUIET, unbuildable=STRETCH, seed=1), ALL)
     assert isinstance(outcome.verdict, Several)
     assert [step.candidate for step in outcome.verdict.steps] == [5]
-    [piece] = outcome.verdict.unsettled
-    assert (piece.good, piece.bad, piece.known.reason) == (12, 18, Reason.UNBUILDABLE)
-    assert set(piece.known.candidates) == STRETCH | {18}
-    assert np.isclose(np.log(piece.known.ratio.middle), steps[15], atol=0.02)
+    [one] = outcome.verdict.unsettled
+    assert (one.good, one.bad, one.known.reason) == (12, 18, Reason.UNBUILDABLE)
+    assert set(one.known.candidates) == STRETCH | {18}
+    assert np.isclose(np.log(one.known.ratio.middle), steps[15], atol=0.02)
     assert exit_status(outcome.verdict) == 2
 
 
@@ -115,17 +115,17 @@ def test_both_sides_of_a_stretch_on_a_side_branch_are_searched() -> None:
     outcome = hunt(world, ALL)
     assert isinstance(outcome.verdict, Several)
     assert [step.candidate for step in outcome.verdict.steps] == [2, 9]
-    assert [(piece.good, piece.bad) for piece in outcome.verdict.unsettled] == [(4, 8)]
+    assert [(one.good, one.bad) for one in outcome.verdict.unsettled] == [(4, 8)]
 
 
-def test_a_stretch_at_the_root_of_another_project_is_told() -> None:
+def test_a_stretch_at_the_root_of_another_project_is_unsettled() -> None:
     graph = two_roots(16)  # 8 to 14 do not descend from good, 15 takes them in
     world = World(graph, {2: -0.1, 9: -0.2}, QUIET, unbuildable=frozenset({8, 9, 10}), seed=1)
     outcome = hunt(world, ALL)
     assert isinstance(outcome.verdict, Several)
     assert [step.candidate for step in outcome.verdict.steps] == [2]
-    [piece] = outcome.verdict.unsettled
-    assert (piece.good, piece.bad, set(piece.known.candidates)) == (0, 11, {8, 9, 10, 11})
+    [one] = outcome.verdict.unsettled
+    assert (one.good, one.bad, set(one.known.candidates)) == (0, 11, {8, 9, 10, 11})
 
 
 def test_a_fork_that_does_not_build_is_no_good_end() -> None:
@@ -141,8 +141,8 @@ def test_a_fork_that_does_not_build_is_no_good_end() -> None:
     assert not verdict.unsettled
 
 
-def test_a_change_that_another_takes_back_is_found_once_that_one_is() -> None:
-    #  0 - … - 5 - … - 30 - 61 - … - 111    7 takes back what 4 changed, and the branch lacks it
+def test_a_change_that_is_reverted_is_found_once_the_revert_is() -> None:
+    #  0 - … - 5 - … - 30 - 61 - … - 111    7 reverts 4, and the branch lacks both
     #           \ 31 - … - 60 /
     graph = Graph.of(
         [
@@ -162,22 +162,22 @@ def test_a_change_that_another_takes_back_is_found_once_that_one_is() -> None:
 
 
 @pytest.mark.parametrize("budget", [{"max_builds": 9}, {"max_runs": 34}, {"max_minutes": 115.0}], ids=str)
-def test_what_the_budget_left_unsearched_is_told_beside_what_was_found(budget: dict[str, float]) -> None:
+def test_what_the_budget_left_unsearched_is_unsettled(budget: dict[str, float]) -> None:
     world = World(Graph.line(32), {10: -0.2, 25: -0.1}, QUIET, seed=1)
     verdict = hunt(world, replace(ALL, **budget)).verdict  # type: ignore[arg-type]
     assert isinstance(verdict, Several)
     assert [step.candidate for step in verdict.steps] == [10]
-    assert any(piece.good < 25 <= piece.bad for piece in verdict.unsettled)
-    assert all(piece.known.reason in SPENT for piece in verdict.unsettled)
+    assert any(one.good < 25 <= one.bad for one in verdict.unsettled)
+    assert all(one.known.reason in SPENT for one in verdict.unsettled)
     assert exit_status(verdict) == 2
 
 
 def test_ends_that_are_alike_leave_open_what_the_budget_kept_from_being_halved() -> None:
     verdict = hunt(World(Graph.line(32), {10: -0.2, 25: 0.2}, QUIET, seed=1), replace(ALL, max_builds=2)).verdict
     assert isinstance(verdict, Several)
-    [piece] = verdict.unsettled
-    assert (piece.good, piece.bad, piece.known.candidates) == (0, 32, ())
-    assert piece.known.ratio.low < 1 < piece.known.ratio.high
+    [one] = verdict.unsettled
+    assert (one.good, one.bad, one.known.candidates) == (0, 32, ())
+    assert one.known.ratio.low < 1 < one.known.ratio.high
     assert exit_status(verdict) == 2
 
 
@@ -204,7 +204,7 @@ def test_named_steps_are_steps_and_large_ones_are_named_or_lie_in_what_is_left_o
     assert wrong <= 2
 
 
-def test_a_step_that_is_named_without_all_is_named_although_it_proves_smaller_than_asked_for() -> None:
+def test_a_step_that_is_named_without_all_is_named_although_it_is_smaller_than_requested() -> None:
     runs = [Reading(k % 2, 5 - 0.049 * (k % 2) + 0.004 * (-1) ** (k // 2), 3.0 + k, k, 0, 60.0) for k in range(24)]
     seen = [Built(0, 9.0), Built(1, 9.0), *runs]
     rules = Policy(min_effect=0.05)
@@ -213,18 +213,18 @@ def test_a_step_that_is_named_without_all_is_named_although_it_proves_smaller_th
     assert decide(Graph.line(1), seen, replace(rules, all_steps=True)).order == Several((alone.step,))
 
 
-@pytest.mark.parametrize(("middle", "told"), [(7, [(4, 10)]), (8, [(4, 10), (8, 10)])], ids=["smaller", "equal"])
-def test_pieces_that_hold_each_other_do_not_explain_each_other_away(middle: int, told: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize(("middle", "left"), [(7, [(4, 10)]), (8, [(4, 10), (8, 10)])], ids=["smaller", "equal"])
+def test_subranges_that_contain_each_other_do_not_explain_each_other(middle: int, left: list[tuple[int, int]]) -> None:
     #  0 - 1 - 2 - 3 - 4 - 9 - 10    7 and 8, near the middle of what follows 4, lack 1 to 4
     #   \ 5 - 6 - 7 - 8 /
     graph = Graph.of([(), (0,), (1,), (2,), (3,), (0,), (5,), (6,), (7,), (4, 8), (9,)])
     doubt = Inconclusive((), (), Interval(0.9, 0.95, 0.99), Reason.TOO_NOISY)
     doubts = {_Span(4, 10): doubt, _Span(middle, 10): doubt}
     progress = _Progress(Situation(graph, [], ALL), doubts=doubts, divided=set(doubts))
-    assert [(piece.good, piece.bad) for piece in _unsettled(progress)] == told
+    assert [(one.good, one.bad) for one in _unsettled(progress)] == left
 
 
-def test_the_middle_of_a_piece_is_the_first_that_was_measured_unless_another_is_far_more_central() -> None:
+def test_the_middle_of_a_subrange_is_the_first_that_was_measured_unless_another_is_far_more_central() -> None:
     for measured, middle in (((), 8), ((7,), 7), ((7, 8), 7), ((9, 7), 9), ((3,), 8)):
         seen = [Reading(v, 5.0, 3.0 + i, i) for i, v in enumerate((0, 16, *measured))]
         now = Situation(Graph.line(16), seen, ALL)

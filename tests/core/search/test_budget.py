@@ -19,7 +19,7 @@ ENDS: list[Observation] = [
 ]
 
 
-def asked(*candidates: int) -> Measure:
+def order(*candidates: int) -> Measure:
     return Measure(tuple(Share(candidate, 1) for candidate in candidates), Purpose.SEARCH)
 
 
@@ -31,8 +31,8 @@ def test_what_failed_in_an_earlier_hunt_costs_none_of_the_builds(more: list[Obse
     policy = Policy(max_builds=4)
     budget = Budget(arrange([*REMEMBERED, *ENDS, *more], policy, BAD), policy, ALL_FREE)
     assert budget.may_build
-    assert budget.builds_allowed(asked(0, *range(40, 40 + left)))
-    assert not budget.builds_allowed(asked(0, *range(40, 41 + left)))
+    assert budget.builds_allowed(order(0, *range(40, 40 + left)))
+    assert not budget.builds_allowed(order(0, *range(40, 41 + left)))
 
 
 def test_what_took_no_time_says_nothing_of_what_a_build_costs() -> None:

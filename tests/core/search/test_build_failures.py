@@ -54,11 +54,11 @@ def test_a_success_on_the_way_shows_that_it_was_mended() -> None:
 def test_heights_and_pieces(graph: Graph) -> None:
     reach = reach_of(graph)
     marked = np.random.default_rng(1).choice(graph.size, 20, replace=False).tolist()
-    piece, below = reach.cut(marked)
+    segment, below = reach.cut(marked)
     height = [0] * graph.size
     for v in range(graph.size):
         parents = graph.parents_of(v)
         height[v] = max((height[p] + 1 for p in parents), default=0)
-        assert {int(piece[p]) for p in parents} <= {int(piece[v]), *below[piece[v]]}
-        assert v not in marked or (piece == piece[v]).sum() == 1
+        assert {int(segment[p]) for p in parents} <= {int(segment[v]), *below[segment[v]]}
+        assert v not in marked or (segment == segment[v]).sum() == 1
     assert reach.height.tolist() == height

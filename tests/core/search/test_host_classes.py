@@ -101,7 +101,7 @@ def test_a_build_is_there_only_where_it_was_made() -> None:
 @pytest.mark.calibration
 @pytest.mark.parametrize("seed", range(3))
 def test_whole_hunts(seed: int) -> None:
-    """45 % on one, 22 % on the other: both are told, and the culprit is the same."""
+    """45 % on one, 22 % on the other: both effects are reported, and the culprit is the same."""
     quiet = Habits(noise=0.01, outliers=0.0)
     worlds = [World(GRAPH, {25: drop}, quiet, seed=seed + 100 * host) for host, drop in enumerate((-0.6, -0.25))]
     seen: list[Observation] = []

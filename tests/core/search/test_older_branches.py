@@ -76,7 +76,7 @@ def test_the_culprit_is_named_however_fast_branches_started(step: int) -> None:
 
 
 @pytest.mark.calibration
-def test_a_branch_that_is_slow_from_the_start_accuses_nobody() -> None:
+def test_a_branch_that_is_slow_from_the_start_is_not_blamed() -> None:
     """Bad holds what the branch lacks, so the ends are alike."""
     assert isinstance(hunted(0).verdict, NotReproduced)
 
@@ -145,13 +145,13 @@ def test_budgets_are_kept(policy: Policy, unbuildable: tuple[int, ...]) -> None:
 
 @pytest.mark.calibration
 def test_a_set_at_the_end_of_the_budget_allows_for_slow_branches() -> None:
-    held = 0
+    sound = 0
     for seed in range(3):
         for step in (TRUNK, AFTER):
             world = World(TWO, {step: -0.05}, QUIET, older={1: -0.06, 2: -0.06}, seed=seed)
             verdict = hunt(world, Policy(max_builds=9)).verdict
-            held += judge(verdict, world) != "wrong"
-    assert held == 6
+            sound += judge(verdict, world) != "wrong"
+    assert sound == 6
 
 
 def test_steps_that_depend_on_no_branch_point_are_kept_when_the_budget_ends() -> None:

@@ -76,7 +76,7 @@ def test_trust_goes_evenly_from_one_combination_to_the_other() -> None:
 
 @pytest.mark.calibration
 def test_on_a_drifting_host_builds_are_not_repeated_alone() -> None:
-    """Without a reference, run after run of one build tells nothing new of it."""
+    """Without a reference, more runs of one build have no information on it."""
     habits = Habits(noise=0.01, drift=0.04, drift_memory=7200, run_seconds=60, build_seconds=600)
     world = World(Graph.line(200), {90: -DROP}, habits, seed=3)
     seen: list[Observation] = []

@@ -1,8 +1,8 @@
 """Four hunts through one commit each that were really made, decided again from what was measured.
 
-A record holds what the search was told on a noisy machine: readings as logarithms of the metric with their minute, and
+A record contains the observations of a hunt on a noisy machine: readings as logarithms of the metric with their minute, and
 what each build cost; docs/hunts.md tells the story. What is asserted is what the whole record leads to, and that
-nothing wrong is named on the way: by which orders the search gets there is its own affair.
+nothing wrong is named on the way: the orders of the search may differ.
 """
 
 import json
@@ -35,7 +35,7 @@ class Record:
     policy: Policy
     prior: PriorKnowledge
     observations: Sequence[Observation]
-    asked_after: Sequence[int]
+    decided_after: Sequence[int]
 
     @property
     def measured(self) -> float:
@@ -59,11 +59,11 @@ def read(name: str) -> Record:
     return Record(policy, prior, [observation(*each) for each in kept["observations"]], kept["asked_after"])
 
 
-def observation(kind: str, candidate: int, *told: float) -> Observation:
+def observation(kind: str, candidate: int, *rest: float) -> Observation:
     """One entry: a build with its seconds, or a run with its value, minute, visit and seconds."""
     if kind == "built":
-        return Built(candidate, *told)
-    value, at, visit, seconds = told
+        return Built(candidate, *rest)
+    value, at, visit, seconds = rest
     return Reading(candidate, value, at, int(visit), seconds=seconds)
 
 
@@ -75,7 +75,7 @@ VERDICTS = {
     "float-multiplication-1": Found,  # a rise of about 5 % in CPU time, at the edge of what the machine shows:
     "float-multiplication-2": NotReproduced,  # one hunt found it, the next could not
     "hash-aggregation": Found,  # a drop by another plan
-    "sorted-groups": NotReproduced,  # the same query and commit, the plan held: nothing there
+    "sorted-groups": NotReproduced,  # the same query and commit with an equal plan: no change
 }
 BORDERLINE = 1.05  # the ratio of float multiplications, from interleaved pairs measured another day
 CONFIDENCES = (0.8, 0.95)
@@ -103,13 +103,13 @@ def test_the_whole_record_leads_to_its_verdict(name: str, confidence: float) -> 
         assert record.policy.min_effect / 2 < order.detectable < 0.15, "so large a change would have been seen"
 
 
-def test_more_confidence_than_the_record_supports_names_nobody(name: str) -> None:
+def test_more_confidence_than_the_record_supports_names_no_culprit(name: str) -> None:
     order = read(name).decision(confidence=0.99).order
-    assert isinstance(order, VERDICTS[name] | Measure | Inconclusive), "nobody is named with less"
+    assert isinstance(order, VERDICTS[name] | Measure | Inconclusive), "no culprit is named with less"
 
 
 def test_a_borderline_change_is_within_every_interval() -> None:
-    """Whether it could be told from nothing or not, both hunts give the ratio honestly."""
+    """Both hunts state a ratio that contains it, whether they found a change or not."""
     found, not_found = (read(f"float-multiplication-{number}").decision().order for number in (1, 2))
     assert isinstance(found, Found)
     assert holds(found.step.ratio, BORDERLINE)
@@ -120,11 +120,11 @@ def test_a_borderline_change_is_within_every_interval() -> None:
 
 @pytest.mark.parametrize("direction", Direction)
 def test_nothing_wrong_is_named_on_the_way(name: str, direction: Direction) -> None:
-    """At every moment at which the hunt was asked, whichever way it looks."""
+    """At every decision of the hunt, for every direction."""
     record = read(name)
-    for asked in record.asked_after:
+    for count in record.decided_after:
         order = decide(
-            RANGE, record.observations[:asked], replace(record.policy, direction=direction), record.prior
+            RANGE, record.observations[:count], replace(record.policy, direction=direction), record.prior
         ).order
         if isinstance(order, Found):
             assert name != "sorted-groups", "nothing is there"

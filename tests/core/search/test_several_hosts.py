@@ -43,14 +43,14 @@ def test_orders_of_other_hosts_are_charged_in_advance() -> None:
     record = arrange([*ends, Reading(0, 0.0, 1.0, 0), Reading(100, -0.1, 2.0, 1)], Policy(), 100)
     other = Measure((Share(50, 3), Share(0, 2)), Purpose.SEARCH, 1)
     fleet, lost = Fleet((other,), (2,)), Fleet(gone=(2,))
-    asked = Measure((Share(25, 4),), Purpose.SEARCH)
-    assert Budget(record, Policy(max_runs=9), fleet).within(asked).plan == (Share(25, 2),)
+    order = Measure((Share(25, 4),), Purpose.SEARCH)
+    assert Budget(record, Policy(max_runs=9), fleet).within(order).plan == (Share(25, 2),)
     assert not Budget(record, Policy(max_runs=8), fleet).spent
     assert Budget(record, Policy(max_runs=7), fleet).spent
     assert not Budget(record, Policy(max_runs=7), lost).spent
-    assert Budget(record, Policy(max_builds=4), fleet).builds_allowed(asked)
+    assert Budget(record, Policy(max_builds=4), fleet).builds_allowed(order)
     three = Budget(record, Policy(max_builds=3), fleet)
-    assert not three.builds_allowed(asked)
+    assert not three.builds_allowed(order)
     assert three.builds_allowed(Measure((Share(50, 1),), Purpose.SEARCH))
     assert not three.may_build
 
@@ -93,7 +93,7 @@ def test_references_are_builds_that_the_host_has() -> None:
 
 
 def at_once(values: dict[tuple[int, int], float], turns: list[list[int]]) -> list[Observation]:
-    """``turns`` of each host, told as they happen; a run is worth what its host and build are."""
+    """The readings of ``turns`` of each host, in time order; a value depends on host and build."""
     seen: list[Observation] = []
     for number in range(max(map(len, turns))):
         for host, mine in enumerate(turns):
