@@ -10,6 +10,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# On a busy machine everything takes long.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 # A process started in the background of a script inherits that SIGINT is ignored, and passes it on to the programs that
 # tests interrupt.

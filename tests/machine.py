@@ -141,7 +141,7 @@ def run(*argv: str) -> None:
     assert done.returncode == 0, f"{argv}: {done.stderr}"
 
 
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Wait for a condition."""
     deadline = time.monotonic() + seconds
     while not condition():
