@@ -121,10 +121,10 @@ def _recipes(folders: Iterable[Path], file: str) -> dict[str, Path]:
     return found
 
 
-def _chosen(kind: str, name: str, things: Mapping[str, Thing]) -> Thing:
+def _chosen(noun: str, name: str, things: Mapping[str, Thing]) -> Thing:
     if name not in things:
         raise RecipeError(
-            f"There is no {kind} '{name}'.{hint(name, things)}",
-            f"{kind.capitalize()}s: {listed(things)}." if things else f"There are no {kind}s at all.",
+            f"There is no {noun} '{name}'.{hint(name, things)}",
+            f"{noun.capitalize()}s: {listed(things)}." if things else f"There are no {noun}s at all.",
         )
     return things[name]

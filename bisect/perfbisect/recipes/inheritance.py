@@ -53,7 +53,7 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
 
 
 def recipe_files(builder: Builder) -> dict[str, Path]:
-    """The files that lie under ``{recipe}``: name below that folder → where it is here.
+    """The files below ``{recipe}``: name below that folder → path on this machine.
 
     A recipe's own file wins over one of the same name of a recipe that it extends.
     """

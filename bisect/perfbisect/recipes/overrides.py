@@ -55,7 +55,7 @@ def _like(known: Option, name: str, text: str) -> Option:
             return TRUTHS[text.lower()]
         return type(known)(text)
     except (KeyError, ValueError):
-        kind = {bool: "true or false", int: "a whole number", float: "a number"}[type(known)]
+        allowed = {bool: "true or false", int: "a whole number", float: "a number"}[type(known)]
         raise UsageError(
-            f"{name}={text} cannot be set: {name} is {kind}.", f"It is {show(known)} unless set."
+            f"{name}={text} cannot be set: {name} is {allowed}.", f"It is {show(known)} unless set."
         ) from None

@@ -10,14 +10,16 @@ PACKAGE = Path(__file__).parents[1]
 SHIPPED = (PACKAGE, PACKAGE.parents[1])  # recipes are in the installed package, or at the top of a checkout
 
 
-def recipe_folders(kind: str, given: str | Path = "") -> list[Path]:
-    """The folders with recipes of ``kind`` ("builders", "workloads"); the first has precedence.
+def recipe_folders(recipe_type: str, given: str | Path = "") -> list[Path]:
+    """The folders with recipes of ``recipe_type`` ("builders", "workloads"); the first has precedence.
 
     Raises UsageError when the folder ``given`` by the user does not exist.
     """
     if given and not Path(given).is_dir():
-        raise UsageError(f"There is no folder {given}.", f"--{kind} takes a folder with one folder for each recipe.")
-    return _existing(kind, given)
+        raise UsageError(
+            f"There is no folder {given}.", f"--{recipe_type} takes a folder with one folder for each recipe."
+        )
+    return _existing(recipe_type, given)
 
 
 def inventory_files(given: str | Path = "") -> list[Path]:

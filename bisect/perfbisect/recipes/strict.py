@@ -68,15 +68,15 @@ def convert(table: Table, shape: type[Shape], location: Location) -> Shape:
     return msgspec.convert(table, shape)
 
 
-def verify(value: object, kind: Any, location: Location, *, partial: bool = False) -> None:
-    """Raise RecipeError unless ``value`` has the type ``kind``; a ``partial`` table may lack required keys."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        _verify_struct(value, kind, location, partial)
+def verify(value: object, expected: Any, location: Location, *, partial: bool = False) -> None:
+    """Raise RecipeError unless ``value`` has the type ``expected``; a ``partial`` table may lack required keys."""
+    origin, arguments = get_origin(expected), get_args(expected)
+    if isinstance(expected, type) and issubclass(expected, msgspec.Struct):
+        _verify_struct(value, expected, location, partial)
     elif origin is Annotated:
         if isinstance(value, list) and get_origin(arguments[0]) is list:
             verify(value, arguments[0], location)  # the error names the wrong entry
-        _verify_leaf(value, kind, location)
+        _verify_leaf(value, expected, location)
     elif origin is dict:
         for key, entry in _expect(value, dict, location).items():
             verify(key, arguments[0], location.at(key))
@@ -87,7 +87,7 @@ def verify(value: object, kind: Any, location: Location, *, partial: bool = Fals
     elif origin in (Union, types.UnionType) and types.NoneType in arguments:  # TOML has no null
         verify(value, arguments[0], location, partial=partial)
     else:
-        _verify_leaf(value, kind, location)
+        _verify_leaf(value, expected, location)
 
 
 def _verify_struct(value: object, shape: type[msgspec.Struct], location: Location, partial: bool) -> None:
@@ -109,32 +109,32 @@ def _verify_struct(value: object, shape: type[msgspec.Struct], location: Locatio
         verify(entry, hints[fields[key].name], location.at(key), partial=partial)
 
 
-def _verify_leaf(value: object, kind: Any, location: Location) -> None:
+def _verify_leaf(value: object, expected: Any, location: Location) -> None:
     try:
-        msgspec.convert(value, kind)
+        msgspec.convert(value, expected)
     except msgspec.ValidationError as error:
-        near = hint(value, get_args(kind)) if get_origin(kind) is Literal and isinstance(value, str) else ""
-        raise location.mistake(f"is {show(value)}, but must be {describe(kind)}.{near}") from error
+        near = hint(value, get_args(expected)) if get_origin(expected) is Literal and isinstance(value, str) else ""
+        raise location.mistake(f"is {show(value)}, but must be {describe(expected)}.{near}") from error
 
 
-def _expect(value: object, kind: type, location: Location) -> Any:
-    if not isinstance(value, kind):
-        raise location.mistake(f"is {show(value)}, but must be {WORDS[kind]}.")
+def _expect(value: object, expected: type, location: Location) -> Any:
+    if not isinstance(value, expected):
+        raise location.mistake(f"is {show(value)}, but must be {WORDS[expected]}.")
     return value
 
 
-def describe(kind: Any) -> str:
+def describe(expected: Any) -> str:
     """The values that a type allows, for an error."""
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin, arguments = get_origin(expected), get_args(expected)
     if origin is Annotated:
         return arguments[1].description or describe(arguments[0])
     if origin is Literal:
         return "one of " + ", ".join(f'"{choice}"' for choice in arguments)
     if origin in (Union, types.UnionType):
         return " or ".join(describe(choice) for choice in arguments if choice is not types.NoneType)
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+    if isinstance(expected, type) and issubclass(expected, msgspec.Struct):
         return WORDS[dict]
-    return WORDS.get(origin or kind, "a value")
+    return WORDS.get(origin or expected, "a value")
 
 
 def show(value: object) -> str:

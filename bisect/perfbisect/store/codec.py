@@ -25,7 +25,7 @@ def encode(event: Event, candidates: tuple[str, ...]) -> str:
 
 
 def decode(kind: str, text: str, candidates: tuple[str, ...] = ()) -> Event:
-    """The event of that kind from its JSON, in a hunt with this range."""
+    """The event of type ``kind`` from its JSON, in a hunt with this range."""
     event = codec.decode(kind, json.loads(text))
     if isinstance(event, HuntStarted) and not event.candidates:
         return replace(event, candidates=candidates)

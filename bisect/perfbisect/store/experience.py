@@ -33,7 +33,7 @@ SELECT skips.commit_hash, stage, reason, skips.log, seconds FROM skips JOIN hunt
 WHERE builder = :builder AND variant = :variant AND skips.host = :host AND at >= :since
   AND stage IN ('configure', 'compile', 'install')
   AND seconds > 0 -- 0 for failures that a hunt took over from earlier ones
-  AND coalesce(json_extract(hunts.settings, '$.made'), '') = :made
+  AND coalesce(json_extract(hunts.settings, '$.made'), '') = :build_hash
   AND NOT EXISTS (
     SELECT 1 FROM builds JOIN hunts others ON others.id = builds.hunt_id
     WHERE builds.commit_hash = skips.commit_hash AND builds.at > skips.at
@@ -51,7 +51,7 @@ def parameters(settings: Settings) -> dict[str, str]:
         "builder": settings.builder,
         "variant": settings.variant,
         "host": settings.host,
-        "made": settings.build_hash,
+        "build_hash": settings.build_hash,
         "workload": settings.workload,
         "overrides": json.dumps(settings.overrides, separators=(",", ":")),
     }

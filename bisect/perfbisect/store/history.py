@@ -63,7 +63,7 @@ class History:
     def open(cls, path: Path | None = None, *, read_only: bool = False) -> "History":
         """The history at ``path`` (None: in the user's state folder); for writing it is created if it does not exist.
 
-        Raises UsageError when it does not exist (read-only), is another kind of file, or is too new; EnvironmentFailure
+        Raises UsageError when it does not exist (read-only), is not a history, or is too new; EnvironmentFailure
         for an error of the file system.
         """
         path = path or default_place()
@@ -269,10 +269,10 @@ class History:
         request: Settings = msgspec.convert(read_settings(stored), Settings)
         return request
 
-    def update_recipe_hash(self, hunt: int, made: str) -> None:
+    def update_recipe_hash(self, hunt: int, build_hash: str) -> None:
         """Store the hash of a changed recipe: later build failures of the hunt belong to it."""
         with self.transaction() as db:
-            db.execute("UPDATE hunts SET settings = json_set(settings, '$.made', ?) WHERE id = ?", [made, hunt])
+            db.execute("UPDATE hunts SET settings = json_set(settings, '$.made', ?) WHERE id = ?", [build_hash, hunt])
 
     def began(self, hunt: int) -> float:
         """The start of a hunt, in seconds since the epoch."""

@@ -148,7 +148,7 @@ def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
         TrialType(kind), builder, variant, host, metric, json.loads(overrides), subjects,
         tuple(TrialWorkload(*work) for work in works), visits, runs,
     )  # fmt: skip
-    made = connection.execute(
+    rows = connection.execute(
         "SELECT visit, workload, build, at, cost, body FROM trial_runs WHERE trial_id = ? ORDER BY number", [number]
     )
     skips = connection.execute(
@@ -163,7 +163,7 @@ def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
         trial_state(ended, process, failure),
         [
             TrialRun(visit, work, subject, at, cost, msgspec.convert(json.loads(body), RunFacts))
-            for visit, work, subject, at, cost, body in made
+            for visit, work, subject, at, cost, body in rows
         ],
         [
             TrialSkip(work, subject, at, SkipFacts(subjects[subject].commit or subjects[subject].name, *facts))
