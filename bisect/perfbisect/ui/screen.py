@@ -176,13 +176,13 @@ def run_line(view: View, run: Running, room: int, now: float, glyphs: Glyphs) ->
         passed = run.seconds if run.finished else min(run.seconds, passed)
     row = view.rows.get(run.candidate)
     if run.finished and row is not None and row.runs:
-        parts = f"{figure(shown(row.runs[-1], view.metric))} {unit(view.metric)}"
+        text = f"{figure(shown(row.runs[-1], view.metric))} {unit(view.metric)}"
     elif run.samples:
-        parts = f"{figure(run.samples[-1])} QPS"
+        text = f"{figure(run.samples[-1])} QPS"
     else:
-        parts = "running" if not run.seconds else "warming up" if passed < run.seconds else "finishing"
+        text = "running" if not run.seconds else "warming up" if passed < run.seconds else "finishing"
     of = f" of {run.seconds:.0f}" if run.seconds else ""
-    behind = f"{parts} {glyphs.dot} {passed:.0f}{of} s"
+    behind = f"{text} {glyphs.dot} {passed:.0f}{of} s"
     size = max(5, min(60, room - 36))
     drawn = sparkline(run.samples, view.top, size, glyphs)
     return Text.assemble((drawn, "cyan"), (" " * (size - len(drawn))), "  ", behind)
@@ -220,8 +220,8 @@ def verdict(view: View, room: int) -> list[Text]:
     """The verdict in sentences."""
     if view.state.verdict is None or view.hunt is None:
         return []
-    parts = sentences(view.state.verdict, view.commit, view.hunt.metric)
-    lines = [(line, place == 0) for place, text in enumerate(parts) for line in folded(text, room, indent(text), 9)]
+    texts = sentences(view.state.verdict, view.commit, view.hunt.metric)
+    lines = [(line, place == 0) for place, text in enumerate(texts) for line in folded(text, room, indent(text), 9)]
     hint = (Text(line, "dim") for line in folded(view.report_hint, room, "", 9))
     return [*(Text(line, "bold" if first else "") for line, first in lines), *hint]
 
