@@ -122,7 +122,7 @@ def test_data_that_lost_something_is_loaded_again(open_lab: Open, commits: Commi
     )
     assert [run.dataset for run in runs(events)] == [key]
     change_kept(host, lambda kept: (kept / "dataset.json").unlink())
-    assert "is gone: it is loaded again" in warnings(measure(open_lab(WORKLOAD, hashes), Share(0, 1)))[0]
+    assert "its record is missing: it is loaded again" in warnings(measure(open_lab(WORKLOAD, hashes), Share(0, 1)))[0]
 
 
 def test_data_with_other_rows_is_loaded_again(open_lab: Open, commits: Commits, host: LocalHost) -> None:

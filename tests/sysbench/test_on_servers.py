@@ -199,15 +199,15 @@ def started(recipe: Server) -> Iterator[Values]:
         folder = Path(name)
         (folder / "data").mkdir()
         values: Values = {key: f"{folder}/{key}" for key in ("data", "socket", "pidfile")} | {"port": 5432}
-        disguise = []
+        user_switch = []
         if os.getuid() == 0:
-            disguise = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+            user_switch = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
             for owned in (folder, folder / "data"):
                 os.chown(owned, 65534, 65534)
         for command in recipe.initialise:
-            subprocess.run([*disguise, *fill(command, values)], check=True, capture_output=True, cwd=folder)
+            subprocess.run([*user_switch, *fill(command, values)], check=True, capture_output=True, cwd=folder)
         with (folder / "log").open("w") as log:
-            process = subprocess.Popen([*disguise, *fill(recipe.start, values)], stdout=log, stderr=log, cwd=folder)
+            process = subprocess.Popen([*user_switch, *fill(recipe.start, values)], stdout=log, stderr=log, cwd=folder)
         try:
             deadline = time.monotonic() + 60
             while subprocess.run(fill(recipe.ready, values), check=False, capture_output=True).returncode:

@@ -26,7 +26,7 @@ def timed_out(argv: tuple[str, ...], timeout: float) -> Result:
 
 
 def no_space(host: str, detail: str) -> EnvironmentFailure:
-    """The error for a full disk; ``detail`` is what the failing program said."""
+    """The error for a full disk; ``detail`` is the message of the failing program."""
     return EnvironmentFailure(
         f"no space left on host {host}: {detail}",
         f"Free some with `bisect gc {host} --keep SIZE`: builds and datasets are made again when they are needed.",

@@ -109,12 +109,12 @@ DEVELOPMENT = {
 
 
 def is_header(need: str) -> bool:
-    """Whether this is looked for by the compiler."""
+    """Whether the compiler finds this."""
     return need.endswith(HEADERS)
 
 
 def is_library(need: str) -> bool:
-    """Whether this is looked for by pkg-config."""
+    """Whether pkg-config finds this."""
     return need.endswith(LIBRARY)
 
 

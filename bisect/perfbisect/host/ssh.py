@@ -138,18 +138,18 @@ class SshHost(BaseHost):
         words = shlex.join(argv)
         script = f"{_require(argv[0])}\n{words}"
         channel = self._open(script, "perfbisect-stream")
-        ours, theirs = socket.socketpair()
-        with ours, theirs, channel, ThreadPoolExecutor(3) as pool:
+        near, far = socket.socketpair()
+        with near, far, channel, ThreadPoolExecutor(3) as pool:
             try:
                 errors = pool.submit(_read, channel.recv_stderr)
-                pool.submit(_forward, theirs, channel)
-                pool.submit(_backward, channel, theirs)
-                yield ours
-                ours.close()
+                pool.submit(_forward, far, channel)
+                pool.submit(_backward, channel, far)
+                yield near
+                near.close()
                 stderr = errors.result().decode(errors="replace")
                 status = channel.recv_exit_status()
             except BaseException:
-                ours.close()
+                near.close()
                 channel.close()
                 raise
         if status < 0:

@@ -24,7 +24,7 @@ from perfbisect.lab.measure import perf, visit
 from perfbisect.lab.progress import Steps
 from perfbisect.lab.server import config
 from perfbisect.lab.server.installation import System
-from perfbisect.lab.server.service import Service, disguise, driver_options, site
+from perfbisect.lab.server.service import Service, driver_options, site, user_switch
 from perfbisect.lab.upload import recipe
 from perfbisect.lab.workload import command, dataset, lua, sysbench
 from perfbisect.recipes.builder import Builder
@@ -131,7 +131,7 @@ def _measurement(
     service = None
     if server := plan.builder.server:
         service = Service(
-            host, server, {**values, **site(host, folder)}, folder, disguise(host, server), entry.server_cpus
+            host, server, {**values, **site(host, folder)}, folder, user_switch(host, server), entry.server_cpus
         )
         written = config.configuration(plan.builder, service.values)
         yield Part(f"configuration of the server, {service.values['config']}", tuple(written.splitlines()))

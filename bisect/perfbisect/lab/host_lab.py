@@ -68,7 +68,7 @@ class Parts:
 class HostLab:
     """Measures candidates on one host. Nothing is done there before the first measurement.
 
-    ``variant`` "" is the recipe's own choice. ``build_place`` is where builds are made, if that is another host.
+    ``variant`` "" is the recipe's own choice. ``build_place`` is the host that builds, if it is another.
     """
 
     place: LabHost

@@ -18,7 +18,7 @@ class RetryPolicy:
     """Decides for the candidates of one lab."""
 
     def __init__(self, host: Host, others: Iterable[Host], candidates: Candidates, workload: str) -> None:
-        """``host`` measures; ``others`` is where builds are made, if that is another. Remembers in which boot each is."""
+        """``host`` measures; ``others`` contains the host that builds, if it is another. Stores the present boot of each."""
         self.host = host
         self.candidates = candidates
         self.workload = workload

@@ -26,7 +26,6 @@ from perfbisect.lab.server.service import (
     NOBODY,
     Service,
     descendants,
-    disguise,
     free_port,
     initialise,
     log_excerpt,
@@ -34,6 +33,7 @@ from perfbisect.lab.server.service import (
     processes,
     serve,
     site,
+    user_switch,
 )
 from perfbisect.recipes.builder import Server, When
 from perfbisect.recipes.workload import Workload
@@ -119,7 +119,7 @@ def lab(host: LocalHost, tmp_path: Path, git: Callable[..., str]) -> HostLab:
 @pytest.mark.tools
 def test_commands_of_a_recipe(host: LocalHost) -> None:
     recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
-    service = Service(host, recipe, {"data": "a b"}, host.root, disguise(host, recipe))
+    service = Service(host, recipe, {"data": "a b"}, host.root, user_switch(host, recipe))
     both = ["sh", "-c", "echo {data}; echo error >&2"]
     assert service.do(both, "prepare") == ["a b", "error"]
     assert service.do(both, "prepare", merged=False) == ["a b"]
@@ -231,7 +231,7 @@ def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(
 ) -> None:
     monkeypatch.setattr(service, "AS_ANOTHER", ("false",))
     recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
-    as_nobody = Service(host, recipe, {}, host.root, disguise(host, recipe))
+    as_nobody = Service(host, recipe, {}, host.root, user_switch(host, recipe))
     assert as_nobody.do(["id", "-u"], "prepare") == [owner(host, recipe)] == [NOBODY]
     assert as_nobody.do(["ls", "."], "prepare") == ["jobs", "tmp"], "in a folder that is root's alone"
 

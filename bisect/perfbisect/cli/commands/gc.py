@@ -59,7 +59,10 @@ def gc(
         # What a hunt has built here for another host is known to the history by that one's name.
         users = {entry.name, *(each.name for each in load_hosts(hosts or "") if each.built_elsewhere == entry.name)}
         left = [job.id for job in (*jobs.running(there), *jobs.orphaned(there))]
-        pinned = pins(users, history) | {*left, *(item.name for item in found if left and item.kind in storage.IN_USE)}
+        pinned = pins(users, history) | {
+            *left,
+            *(item.name for item in found if left and item.category in storage.IN_USE),
+        }
         gone = storage.expendable(found, limit, pinned)
         if not dry_run:
             storage.remove(there, gone)
@@ -104,9 +107,9 @@ def lines(
 
     head = ("last used", "size", "what")
     many = ("jobs", "logs")
-    rows = [(moment(item.used), size(item.size), item.path) for item in gone if item.kind not in many]
+    rows = [(moment(item.used), size(item.size), item.path) for item in gone if item.category not in many]
     for kind in many:
-        if some := [item for item in gone if item.kind == kind]:
+        if some := [item for item in gone if item.category == kind]:
             until = max(item.used for item in some)
             rows.append((moment(until), size(sum(item.size for item in some)), f"{len(some):,} in {kind}"))
     if rows:

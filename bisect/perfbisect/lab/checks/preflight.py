@@ -20,7 +20,7 @@ from perfbisect.recipes.workload import Workload
 CHECKS = (tools, drivers, space, counters, device, load, others, clock_speed, sharing, layout, swap, clock)
 """The most serious first."""
 
-ASKED: tuple[Fact[object], ...] = (
+FURTHER: tuple[Fact[object], ...] = (
     facts.ONLINE, facts.LOAD, conditions.SYSTEM, conditions.SWAP, conditions.STEAL, conditions.THROTTLED,
     conditions.TURBO_SWITCH, conditions.CLOCK_SOURCE, conditions.SYNCHRONISED, conditions.PORTS, conditions.DRIVERS,
 )  # fmt: skip
@@ -29,7 +29,7 @@ ASKED: tuple[Fact[object], ...] = (
 def inspect_host(request: CheckRequest) -> Inspection:
     """Read the facts of the host that take no longer than one command."""
     host = request.host
-    answers = ask_all(host, (*fingerprint_facts(host), *ASKED, facts.free(host.root), conditions.reflinks(host)))
+    answers = ask_all(host, (*fingerprint_facts(host), *FURTHER, facts.free(host.root), conditions.reflinks(host)))
     return Inspection(request, answers, answers.get(conditions.SYSTEM) or "")
 
 

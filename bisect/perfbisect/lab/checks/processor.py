@@ -13,8 +13,8 @@ def clock_speed(inspection: Inspection) -> Iterator[Finding]:
     """Governor, turbo and heat."""
     governor = inspection.answers.get(SETTINGS["governor"])
     if governor in (None, "performance"):
-        said = "is performance" if governor else "is unknown: the host does not let its clock be set"
-        yield Finding(Level.OK, "governor", f"the CPU governor {said}")
+        state = "is performance" if governor else "is unknown: the host does not let its clock be set"
+        yield Finding(Level.OK, "governor", f"the CPU governor {state}")
     else:
         yield Finding(
             Level.WARNING,

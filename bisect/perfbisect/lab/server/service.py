@@ -57,7 +57,7 @@ class Service:
     recipe: Server
     values: Values  # of all its placeholders
     folder: PurePosixPath  # of the visit: the working directory
-    disguise: tuple[str, ...] = ()  # the command prefix that replaces root by another user
+    user_switch: tuple[str, ...] = ()  # the command prefix that replaces root by another user
     cpus: str = ""
 
     @property
@@ -67,7 +67,7 @@ class Service:
 
     def argv(self, command: Sequence[str]) -> list[str]:
         """A command of the recipe, as the user that may run it."""
-        return [*self.disguise, *fill(command, self.values)]
+        return [*self.user_switch, *fill(command, self.values)]
 
     def do(self, command: Sequence[str], stage: str, *, merged: bool = True) -> list[str]:
         """Run one command of the recipe to its end; returns the lines that it printed, with its errors if ``merged``.
@@ -107,7 +107,7 @@ def service_in(host: Host, system: System, folder: PurePosixPath, cpus: str = ""
     values = {**system.values, **site(host, folder)}
     if text := config.configuration(system.builder, values):
         host.run(["sh", "-c", 'cat >"$1"', "write", str(values["config"])], stdin=text)
-    return Service(host, server, values, folder, disguise(host, server), cpus)
+    return Service(host, server, values, folder, user_switch(host, server), cpus)
 
 
 def driver_options(builder: Builder, service: Service | None) -> dict[str, str]:
@@ -118,7 +118,7 @@ def driver_options(builder: Builder, service: Service | None) -> dict[str, str]:
     return {"db-driver": builder.driver, **options}
 
 
-def disguise(host: Host, recipe: Server) -> tuple[str, ...]:
+def user_switch(host: Host, recipe: Server) -> tuple[str, ...]:
     """The prefix of a server's commands when it refuses to run as root and the user is root."""
     if not recipe.refuses_root:
         return ()
@@ -128,7 +128,7 @@ def disguise(host: Host, recipe: Server) -> tuple[str, ...]:
 
 def owner(host: Host, recipe: Server | None) -> str:
     """The user id that the data has to belong to; "" for that of the user."""
-    return NOBODY if recipe and disguise(host, recipe) == AS_NOBODY else ""
+    return NOBODY if recipe and user_switch(host, recipe) == AS_NOBODY else ""
 
 
 def initialise(service: Service) -> None:

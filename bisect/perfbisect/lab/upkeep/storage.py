@@ -13,7 +13,7 @@ from perfbisect.host.facts import free_bytes
 from perfbisect.host.protocol import Host
 from perfbisect.lab.checks.space import GIB, LITTLE
 
-KINDS = ("builds", "datasets", "jobs", "logs", "work")  # folders whose entries can go one by one
+CATEGORIES = ("builds", "datasets", "jobs", "logs", "work")  # folders whose entries can go one by one
 VISIT = "visit"  # a folder that goes as a whole: the copy of the data that a session which was killed has left
 IN_USE = ("work", VISIT)  # by builds and servers that a session has left running
 LONG = 3600.0  # seconds: counting or removing millions of files
@@ -21,7 +21,7 @@ LONG = 3600.0  # seconds: counting or removing millions of files
 # For every entry: KiB, time of its last change or use, path. Then the same for what is not freed.
 _SIZES = """\
 cd -- "$1" || exit 1; shift
-{ for kind do [ ! -d "$kind" ] || find "$kind" -mindepth 1 -maxdepth 1 -print0; done; [ ! -d visit ] || printf 'visit\\0'; } |
+{ for each do [ ! -d "$each" ] || find "$each" -mindepth 1 -maxdepth 1 -print0; done; [ ! -d visit ] || printf 'visit\\0'; } |
     { du -sk --time --time-style=+%s --files0-from=- 2>/dev/null || true; }  # a job's folder may go meanwhile
 """
 _OF_THESE = 'cd -- "$1" && shift && du -sk --time --time-style=+%s -- "$@" 2>/dev/null || true'
@@ -37,7 +37,7 @@ class Item:
     used: float  # seconds since the epoch, on the host's clock
 
     @property
-    def kind(self) -> str:
+    def category(self) -> str:
         """The folder that it is in."""
         return self.path.partition("/")[0]
 
@@ -54,7 +54,7 @@ class Item:
 
 def items(host: Host) -> tuple[Item, ...]:
     """Everything that can be freed."""
-    listed = host.run(["sh", "-c", _SIZES, "sizes", str(host.root), *KINDS], timeout=LONG).stdout
+    listed = host.run(["sh", "-c", _SIZES, "sizes", str(host.root), *CATEGORIES], timeout=LONG).stdout
     return tuple(read_items(listed))
 
 
@@ -71,7 +71,7 @@ def expendable(found: Iterable[Item], limit: int, pinned: Collection[str]) -> li
     What a killed session left behind, the last step of a build or the copy of a visit, goes in any case; where builds
     are made, only after all else: without that the next build checks everything out again.
     """
-    known = sorted(found, key=lambda item: (not item.left, item.kind == "work", item.used, item.path))
+    known = sorted(found, key=lambda item: (not item.left, item.category == "work", item.used, item.path))
     total = sum(item.size for item in known)
     going = []
     for item in known:
@@ -106,10 +106,10 @@ def too_little(host: Host, builds: Collection[str], datasets: Collection[str], e
     wanted = [*(f"builds/{key}" for key in builds), *(f"datasets/{key}" for key in datasets)]
     listed = host.run(["sh", "-c", _OF_THESE, "sizes", str(host.root), *wanted], timeout=LONG).stdout
     known = list(read_items(listed))
-    sizes = [item.size for item in known if item.kind == "builds"]
+    sizes = [item.size for item in known if item.category == "builds"]
     if not sizes:
         return ()
-    data = max((item.size for item in known if item.kind == "datasets"), default=0)
+    data = max((item.size for item in known if item.category == "datasets"), default=0)
     needed = expected * int(median(sizes)) + data
     if needed + LITTLE / 5 < free:
         return ()
