@@ -61,8 +61,8 @@ def chosen_rules(text: str) -> tuple[str, ...]:
 def missing(cells: list[str], rules: tuple[str, ...], hunts: dict[str, int], played: Played) -> Iterator[Task]:
     """The tasks that are missing for so many ``hunts`` by each rule.
 
-    A few hunts of every cell come before more of any, so that any stop leaves a fair table; and cells that goals speak
-    of most come first with all of theirs.
+    A few hunts of every cell come before more of any, so that the table is balanced whenever it stops. The cells that
+    count for most goals come first, with all their hunts.
     """
     for _, group in itertools.groupby(cells, key=lambda name: cell_of()[name].urgent):
         of_group = list(group)

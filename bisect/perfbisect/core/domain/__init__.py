@@ -1,1 +1,1 @@
-"""The facts and values of the field that everything else speaks in."""
+"""The values of the domain: graph, observations, orders, events, metrics, policy and settings."""

@@ -124,7 +124,7 @@ class Inconclusive:
     reason: Reason
     effects: tuple[Effect, ...] = ()
     several: float = 0.0  # probability that there is more than one change; ``probabilities`` assume one
-    detail: "float | MergeBase | str | None" = None  # what it is depends on the reason
+    detail: "float | MergeBase | str | None" = None  # see Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 By default a branch is assumed to start as fast as good, as most do; its branch point is measured only when a verdict
 depends on it. As soon as a branch point has readings, it is compared with good like the two ends of a range. If they
-differ, the readings of the branch are corrected by the difference, and the hunt goes on.
+differ, the readings of the branch are corrected by the difference, and the hunt continues.
 """
 
 import math

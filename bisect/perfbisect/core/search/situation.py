@@ -1,4 +1,4 @@
-"""All that a decision depends on, in one value: what the rules of the search are given."""
+"""All that a decision depends on, in one value: the argument of every rule of the search."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
