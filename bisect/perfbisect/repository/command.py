@@ -107,7 +107,7 @@ def failure(what: str, stderr: str) -> EnvironmentFailure:
     """The error for a git command that failed, with the line of its output that gives the reason."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
-    why = (fatal or lines or ["it said nothing"])[-1 if not fatal else 0]
+    why = (fatal or lines or ["it printed no message"])[-1 if not fatal else 0]
     advice = ""
     if "dubious ownership" in why:
         advice = "If you trust that folder: git config --global --add safe.directory FOLDER"
