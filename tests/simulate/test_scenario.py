@@ -6,12 +6,20 @@ import numpy as np
 import pytest
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.inference.ancestry import Reach
+from perfbisect.core.domain.orders import Inconclusive
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.ancestry import Reach, reach_of
 from perfbisect.simulate.chance import Purpose, generator
 from perfbisect.simulate.changes import CHANGES
 from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, trunk, two_roots
+from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.judge import Judgement, judge
 from perfbisect.simulate.scenario import Odd, Place, Scenario
 from perfbisect.simulate.world import World
+
+BROKEN = Scenario(
+    merging(300, seed=4, branching=0.3, back=60), effect=0.1, broken=60
+)  # a stretch on a history with merges
 
 
 @pytest.mark.parametrize("shape", [merging, long_branch, criss_cross, octopus, two_roots])
@@ -120,3 +128,21 @@ def test_the_same_seed_is_the_same_world() -> None:
     one, same, other = scenario.world(4), scenario.world(4), scenario.world(5)
     assert (one.steps, one.unbuildable) == (same.steps, same.unbuildable)
     assert one.steps != other.steps
+
+
+def test_a_broken_stretch_has_the_commit_that_breaks_and_not_the_one_that_fixes() -> None:
+    world = BROKEN.world(1)
+    reach = reach_of(world.graph)
+    assert world.answers < world.unbuildable
+    first = min(world.unbuildable)
+    assert all(reach.ancestors(v)[first] for v in world.unbuildable)
+    assert len(world.unbuildable) > 30
+    assert not world.unbuildable & {0, world.graph.size - 1}
+
+
+@pytest.mark.calibration
+def test_a_culprit_in_a_broken_stretch_is_as_small_a_set_as_can_be() -> None:
+    world = BROKEN.world(3)
+    verdict = hunt(world, Policy()).verdict
+    assert isinstance(verdict, Inconclusive)
+    assert judge(verdict, world) is Judgement.RIGHT, len(verdict.candidates)
