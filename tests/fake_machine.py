@@ -63,7 +63,7 @@ class FakeMachine(FakeHost):
             "sh perf": "perf\n",
             "sh *": "",  # any other program is installed
             "orphaned */jobs": "",
-            "running */jobs": lambda *_: "".join(f"/here/jobs/{job}\n{STAT}\n" for job in self.running),
+            "running */jobs": lambda *_: "".join(f"/{self.name}/jobs/{job}\n{STAT}\n" for job in self.running),
             "ls -1 */jobs": "",
             "ls -1 */datasets": lambda *_: "".join(f"{key}\n" for key in self.datasets),
             "logs *": "", "place *": "", "share *": "", "identity *": "", "steps *": "", "remember *": "", "join *": "", "test -f */build.json": "",

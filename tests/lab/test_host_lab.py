@@ -1,6 +1,8 @@
 """The whole lab on a small library in C: real git, gcc, ccache, sysbench and perf."""
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -79,12 +81,13 @@ def test_where_builds_are_made_may_be_cleared_away(open_lab: Open, host: LocalHo
 
 
 def test_what_a_killed_session_has_left_running_is_ended_with_a_word(host: LocalHost) -> None:
-    for name in ("server", "run"):
-        jobs.start(host, ["sleep", "100"], name=name, timeout=100)
+    jobs.start(host, ["sleep", "100"], name="server", timeout=100)
+    orphan = jobs.start(host, ["sleep", "100"], name="run", timeout=100)
+    os.kill(orphan.pid, signal.SIGKILL)
     assert [event.text for event in tidy(host)] == [
         "2 jobs of an earlier session on host here, a load and a server, were still running and have been ended"
     ]
-    assert not jobs.running(host)
+    assert not (*jobs.running(host), *jobs.orphaned(host))
 
 
 def test_a_measurement_that_is_given_up_leaves_nothing_running(open_lab: Open, host: LocalHost) -> None:

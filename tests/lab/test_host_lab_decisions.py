@@ -192,6 +192,18 @@ def test_builds_of_different_formats_have_data_of_their_own(machine: FakeMachine
     assert [step for step in machine.done if step.startswith("load")] == [f"load {A}", f"load {D}"]
 
 
+def test_a_build_ends_what_a_killed_session_has_left_where_it_builds() -> None:
+    maker = FakeMachine("maker")
+    here = FakeMachine("here", builds_of=maker)
+    maker.running = ["20200101-000000-build-fake-another-abcdef", "20200101-000000-run-abcdef"]
+    measure(open_lab(here, build_host=maker), Share(MIDDLE, 1))
+    assert maker.done == [
+        "kill 20200101-000000-run-abcdef",
+        "kill 20200101-000000-build-fake-another-abcdef",
+        f"build {B}",
+    ]
+
+
 def test_no_build_of_a_killed_session_runs_beside_a_measurement(machine: FakeMachine) -> None:
     measure(open_lab(machine), Share(GOOD, 1))
     machine.done.clear()

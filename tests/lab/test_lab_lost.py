@@ -7,12 +7,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from lab_events import finished, measure
+from lab_events import finished
 from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
@@ -23,29 +23,9 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from small import BROKEN, BUILDER, FAST, Open
+from small import BUILDER, FAST, Open
 
 pytestmark = pytest.mark.tools
-
-
-def test_what_a_killed_session_left_running_is_ended(open_lab: Open, host: LocalHost) -> None:
-    jobs.start(host, ["sleep", "100"], name="run", timeout=200)
-    jobs.start(host, ["sleep", "100"], name="build-small-of-another-commit", timeout=200)
-    measure(open_lab(), Share(BROKEN, 1))
-    assert jobs.running(host) == ()
-
-
-def test_what_a_killed_session_left_where_it_builds_is_ended(open_lab: Open, tmp_path: Path) -> None:
-    maker = LocalHost("maker", PurePosixPath(tmp_path, "maker"))
-    lab = open_lab(build_host=maker)
-    (tmp_path / "maker").mkdir()
-    jobs.start(maker, ["sleep", "100"], name="run", timeout=200)
-    orphan = jobs.start(maker, ["sleep", "100"], name="run", timeout=200)
-    os.kill(orphan.pid, signal.SIGKILL)
-    (tmp_path / "maker/tmp/cc1.s").touch()
-    measure(lab, Share(BROKEN, 1))
-    assert jobs.running(maker) == jobs.orphaned(maker) == ()
-    assert not (tmp_path / "maker/tmp/cc1.s").exists()
 
 
 def test_a_build_of_a_killed_session_is_followed_to_its_end(
