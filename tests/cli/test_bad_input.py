@@ -182,13 +182,13 @@ def test_a_busy_host_is_told_before_anything_is_begun(invoke: Invoke, repo: Path
         (["v1.0", "v1.9"], "scan", ["v1.9", "v1.1"]),
         (["v1.0", "old=nothing"], "scan", ["no folder", "nothing", "NAME=PATH"]),
         (["v1.0", "old=nothing.tar.xz"], "scan", ["no file", "nothing.tar.xz"]),
-        (["v1.0", "=empty"], "scan", ["lacks its name"]),
-        (["v1.0", "old="], "scan", ["lacks its path"]),
+        (["v1.0", "=empty"], "scan", ["has no name"]),
+        (["v1.0", "old="], "scan", ["has no path"]),
         (["v1.0", "old=empty"], "scan", ["empty is no installed demo", "lib/libdemo.so"]),
         (["v1.0", "old=text.tar.gz"], "scan", ["text.tar.gz is damaged"]),
         (["v1.0", "v1.1"], "scn", ["no workload and no group 'scn'", "'scan'", "Groups: point"]),
         (["v1.0", "v1.1"], "write,demo/scn", ["demo/scn", "demo/scan"]),
-        (["v1.0", "v1.1"], ",", ["names nothing"]),
+        (["v1.0", "v1.1"], ",", ["--workload is empty"]),
     ],
 )
 def test_what_cannot_be_compared(
@@ -222,7 +222,7 @@ def test_a_recipe_without_build_hunts_nothing(invoke: Invoke, repo: Path, tmp_pa
 def test_an_id_that_is_none(invoke: Invoke, wrong: str) -> None:
     status, said = invoke("show", "--", wrong)
     assert status == 3
-    assert "is no id" in said
+    assert "is not an id" in said
 
 
 def test_a_suspicion_that_meets_no_commit_is_said(repo: Path) -> None:
@@ -239,10 +239,10 @@ def test_a_suspicion_that_meets_no_commit_is_said(repo: Path) -> None:
     [
         ("", "--builder is missing"),
         ("--builder demo", "--workload is missing"),
-        ("--build make", "--build goes with a command of your own"),
-        ("--builder demo --workload scan --rate (x)", "--rate goes with a command of your own"),
-        ("--run ./b --workload scan", "--workload and --run both say what is run"),
-        ("--run ./b --builder demo --build make", "--builder and --build both say what is built"),
+        ("--build make", "--build needs a command"),
+        ("--builder demo --workload scan --rate (x)", "--rate needs a command"),
+        ("--run ./b --workload scan", "--workload and --run exclude each other"),
+        ("--run ./b --builder demo --build make", "--builder and --build exclude each other"),
         ("--run", "requires an argument"),
         ("--run ./b'", '--run "./b\'" cannot be split into words'),
         ("--run ./b --build m\\", "cannot be split into words"),

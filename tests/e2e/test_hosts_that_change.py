@@ -61,7 +61,7 @@ def test_one_who_waits_begins_when_the_other_ends(tmp_path: Path) -> None:
         pipe = subprocess.PIPE
         waiting.append(subprocess.Popen(args, stdout=pipe, stderr=pipe, text=True, env=environment))
         assert waiting[0].stderr is not None
-        assert waiting[0].stderr.readline().startswith("WaitCallback for a hunt for demo update-index")
+        assert waiting[0].stderr.readline().startswith("Waiting for a hunt for demo update-index")
         interrupt(first)
 
     hunt = ["--builder", "demo", "--workload", "update-index", "--repo", str(tmp_path / "demo" / "repository")]

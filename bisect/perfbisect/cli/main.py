@@ -1,7 +1,7 @@
-"""The command line: arguments → settings → hunt → exit status. The only place that prints and exits.
+"""The command line: arguments → settings → hunt → exit status.
 
-Each verb is a module that is imported only when the verb is used, so that `bisect --help` and shell completion
-answer at once; the help texts of the list therefore stand here.
+Each verb is a module that is imported when the verb is used, so that `bisect --help` and shell completion are fast;
+therefore the help texts of the list are here.
 """
 
 import importlib
@@ -21,21 +21,21 @@ from perfbisect import __version__
 from perfbisect.errors import BUG, INTERRUPTED, USAGE, Interrupted, PerfBisectError, in_words
 
 VERBS: Mapping[str, str] = {
-    "run": "Hunt the commit that changed the speed between two revisions.",
-    "resume": "Go on with an interrupted hunt.",
-    "replay": "Decide a past hunt again from its log, by other rules.",
-    "compare": "Measure several builds, and say how fast they are relative to the first.",
-    "history": "List the hunts and comparisons so far.",
-    "show": "Describe one hunt: verdict, proof, candidates, counters; or one comparison.",
-    "query": "Ask the history in SQL.",
-    "builders": "List the recipes: systems that can be built or, prebuilt, compared.",
+    "run": "Find the commit that changed the speed between two revisions.",
+    "resume": "Continue an interrupted hunt.",
+    "replay": "Repeat the decisions of a past hunt from its log, with other settings.",
+    "compare": "Measure several builds relative to the first.",
+    "history": "List the hunts and comparisons.",
+    "show": "Report one hunt: verdict, proof, candidates, counters; or one comparison.",
+    "query": "Query the history in SQL.",
+    "builders": "List the builders: systems that can be built or, prebuilt, compared.",
     "workloads": "List the microbenchmarks.",
-    "hosts": "List the machines of hosts.toml.",
-    "doctor": "Check whether a host is fit to measure on, and what would mend it.",
-    "noise": "Measure a build against itself: how small a change can be seen on a host?",
-    "gc": "Free old builds and datasets of a host.",
-    "simulate": "Tell what a hunt would cost, and how often it would be right.",
-    "demo": "Hunt a planted slowdown in a small storage engine, start to finish.",
+    "hosts": "List the hosts of hosts.toml.",
+    "doctor": "Check whether a host is fit to measure on, and how to fix it.",
+    "noise": "Measure a build against itself: the smallest change that a host can show.",
+    "gc": "Remove old builds and datasets from a host.",
+    "simulate": "Simulate hunts: what they cost, and how often they are right.",
+    "demo": "Find a planted slowdown in a small storage engine.",
 }
 
 
@@ -43,7 +43,7 @@ class Verbs(click.Group):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All verbs, in the order in which people meet them."""
+        """All verbs, in the order of VERBS."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -57,7 +57,7 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, with the nearest verb named for a mistyped one."""
+        """As click does it, with the nearest verb suggested for a mistyped one."""
         if args and not args[0].startswith("-") and args[0] not in VERBS:
             from difflib import get_close_matches
 
@@ -67,7 +67,7 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of verbs, without importing any of them."""
+        """The list of verbs, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
@@ -83,8 +83,8 @@ Examples:
 
 \b
 Exit status: 0 culprit named, 1 nothing to find, 2 inconclusive, 3 usage or
-configuration error, 4 environment failure, 70 a bug of ours, 130 interrupted
-(resumable).
+configuration error, 4 environment failure, 70 bug of perfbisect,
+130 interrupted (resumable).
 
 \b
 Tab completion: eval "$(_BISECT_COMPLETE=bash_source bisect)"   (or zsh_source, fish_source)
@@ -96,35 +96,35 @@ Tab completion: eval "$(_BISECT_COMPLETE=bash_source bisect)"   (or zsh_source, 
 def bisect() -> None:
     """Find the commit that made a database slower.
 
-    Give it a fast revision and a slow one. It builds candidates with ccache, measures them with a targeted
-    microbenchmark, and names the commit with a stated probability and the proof against its parent.
+    Give it a fast revision and a slow one. It builds candidates with ccache, measures them with a microbenchmark, and
+    names the commit, with its probability and a comparison with its parent as proof.
     """
 
 
 def interrupt(number: int, _frame: FrameType | None) -> None:
-    """A polite kill, or the end of the terminal, is handled as Ctrl-C: stop cleanly, resumable."""
-    if number == signal.SIGHUP:  # the shell says it again, which must not interrupt the clean stop
+    """SIGTERM and SIGHUP (the end of the terminal) stop cleanly and resumably, as Ctrl-C does."""
+    if number == signal.SIGHUP:  # the shell may send it again, which must not interrupt the clean stop
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         leave_terminal()
     raise KeyboardInterrupt
 
 
 def leave_terminal() -> None:
-    """Let what is still said go nowhere: writing to a terminal that has ended fails, in the midst of the clean stop."""
+    """Discard further output: writing to a terminal that has ended fails, and would interrupt the clean stop."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
-        with suppress(OSError):  # one that is closed
+        with suppress(OSError):  # a closed stream
             if stat.S_ISCHR(os.fstat(stream).st_mode):  # isatty says no when the terminal has ended
                 os.dup2(nowhere, stream)
     os.close(nowhere)
 
 
 def main() -> None:
-    """Entry point of the `bisect` program: runs a verb and turns every failure into a sentence and a status."""
+    """Entry point of the `bisect` program: runs a verb, and turns every failure into a message and an exit status."""
     signal.signal(signal.SIGTERM, interrupt)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, interrupt)
-    # Matrices here are small: more threads only spin, and take the processors that are being measured.
+    # Matrices here are small: more threads would only spin on the processors that are being measured.
     for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     try:
@@ -146,7 +146,7 @@ def main() -> None:
         if failure.advice:
             click.echo(failure.advice, err=True)
         status = failure.exit_status
-    except Exception:  # noqa: BLE001  # the one place that catches what should not happen
+    except Exception:  # noqa: BLE001  # the only place that catches everything
         click.echo(f"Error: this is a bug of perfbisect; please report it with {keep_traceback()}", err=True)
         status = BUG
     finally:
@@ -155,7 +155,7 @@ def main() -> None:
 
 
 def flush() -> None:
-    """Write what is buffered. Where that cannot be done, Python does not try it again at the end, to fail anew."""
+    """Write what is buffered. Where that fails, standard output is replaced, so that Python does not fail again at exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -166,16 +166,16 @@ def flush() -> None:
 def keep_traceback() -> str:
     """Write the traceback being handled to a file, in the user's state folder if possible, and return its path.
 
-    Where no file can be written, it is the traceback itself that is returned.
+    Where no file can be written, returns the traceback itself.
     """
-    told = f"perfbisect {__version__}\n{' '.join(sys.argv)}\n{traceback.format_exc()}"
-    told = told.encode(errors="backslashreplace").decode()  # arguments need not be text
+    text = f"perfbisect {__version__}\n{' '.join(sys.argv)}\n{traceback.format_exc()}"
+    text = text.encode(errors="backslashreplace").decode()  # arguments need not be text
     for make in (_in_state_folder, _in_temporary_folder):
         with suppress(OSError, PerfBisectError):  # the latter without a home folder
             path = make()
-            path.write_text(told, encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
             return str(path)
-    return f"this:\n{told}"
+    return f"this:\n{text}"
 
 
 def _in_state_folder() -> Path:

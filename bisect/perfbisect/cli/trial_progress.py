@@ -1,4 +1,4 @@
-"""How a trial is followed while it runs: a bar in a terminal, a line for each run elsewhere; both on standard error."""
+"""The progress of a trial on standard error: a bar in a terminal, otherwise a line for each run."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Lines:
-    """A line for each run, and for what changes."""
+    """A line for each run and each step."""
 
     def __init__(self, metric: str, *, quiet: bool) -> None:
         self.metric = metric
@@ -25,11 +25,11 @@ class Lines:
         self.said = ""
 
     def expect(self, runs: int) -> None:
-        """So many runs will be made."""
+        """The number of runs that will be made."""
         self.runs = runs
 
     def say(self, text: str) -> None:
-        """What happens now, once."""
+        """What happens now; repeated texts are left out."""
         if text != self.said and not self.quiet:
             click.echo(printable(text), err=True)
         self.said = text
@@ -44,11 +44,11 @@ class Lines:
             click.echo(f"  run {self.done} of {self.runs}  {text}", err=True)
 
     def warn(self, warned: Warned) -> None:
-        """Something the user should know."""
+        """A warning."""
         click.echo(f"warning: {advised(warned.text, warned.advice)}", err=True)
 
     def close(self) -> None:
-        """Nothing is left behind."""
+        """Nothing to remove."""
 
 
 class Bar:
@@ -70,7 +70,7 @@ class Bar:
         self.rich.start()
 
     def expect(self, runs: int) -> None:
-        """So many runs will be made."""
+        """The number of runs that will be made."""
         self.rich.update(self.task, total=runs)
 
     def say(self, text: str) -> None:
@@ -82,14 +82,14 @@ class Bar:
         self.rich.advance(self.task)
 
     def warn(self, warned: Warned) -> None:
-        """Something the user should know, above the bar."""
+        """A warning, above the bar."""
         self.rich.console.print(f"warning: {advised(warned.text, warned.advice)}", markup=False, highlight=False)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self.rich.stop()
 
 
 def open_progress(metric: str, *, quiet: bool) -> "Progress":
-    """What suits standard error, for runs of a metric; ``quiet`` leaves warnings only."""
+    """The progress that suits standard error, with runs in a metric; with ``quiet`` warnings only."""
     return Lines(metric, quiet=quiet) if quiet or not sys.stderr.isatty() else Bar()

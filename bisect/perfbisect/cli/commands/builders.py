@@ -1,4 +1,4 @@
-"""`bisect builders`: the recipes that there are."""
+"""`bisect builders`: list the builders."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from perfbisect.cli.options.completion import builder_name
 @click.option("--show", metavar="NAME", shell_complete=builder_name, help="Print one recipe, fully resolved, as TOML.")
 @click.option("--builders", type=FOLDER, help="Folder with builders of your own.")
 def builders(show: str | None, builders: Path | None) -> None:
-    """List the recipes: systems that can be built or, prebuilt, compared."""
+    """List the builders: systems that can be built or, prebuilt, compared."""
     from perfbisect.recipes.find import load_builder, load_builders
     from perfbisect.recipes.render import to_toml
 

@@ -1,4 +1,4 @@
-"""`bisect compare`: how fast are several builds, relative to the first?"""
+"""`bisect compare`: measure several builds relative to the first."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,8 @@ import click
 
 from perfbisect.cli.options.common import clone_progress, painter, say
 from perfbisect.cli.options.completion import host_name, workload_names
-from perfbisect.cli.options.measurement import BUILDER, asked_rounds, asked_what, settings_of
-from perfbisect.cli.options.wait import patience
+from perfbisect.cli.options.measurement import BUILDER, round_options, settings_of, what_options
+from perfbisect.cli.options.wait import wait_callback
 
 EPILOG = """\b
 Examples:
@@ -19,12 +19,12 @@ Examples:
 
 \b
 A BUILD is a release as the builder's tags spell it, any git revision, or NAME=PATH for
-binaries that are there already: a folder on the host, or a tarball on this machine.
-Ctrl-C keeps what was measured, and the same command continues it; `bisect history`
-lists it, `bisect show` tells it again with its counters.
+prebuilt binaries: a folder on the host, or a tarball on this machine.
+Ctrl-C keeps what was measured, and the same command continues it. `bisect history` lists
+comparisons, `bisect show` reports one with its counters.
 
 \b
-Exit status: 0 all was measured, 2 something could not be, 3 usage or configuration error,
+Exit status: 0 complete, 2 some builds could not be measured, 3 usage or configuration error,
 4 environment failure, 130 interrupted.
 """
 
@@ -39,12 +39,14 @@ INCOMPLETE = 2
     required=True,
     metavar="NAME,…",
     shell_complete=workload_names,
-    help="What to run: workloads, groups or suites.",
+    help="Workloads, groups or suites.",
 )
 @BUILDER
-@asked_what
-@click.option("--host", default="local", show_default=True, metavar="NAME", shell_complete=host_name, help="Where.")
-@asked_rounds(5, 2, "Rounds: visits of each build.")
+@what_options
+@click.option(
+    "--host", default="local", show_default=True, metavar="NAME", shell_complete=host_name, help="Host to measure on."
+)
+@round_options(5, 2, "Rounds: visits of each build.")
 def compare(
     builds: tuple[str, ...],
     workload: str,
@@ -56,10 +58,10 @@ def compare(
     history: Path | None,
     **options: Any,
 ) -> int:
-    """Measure each BUILD, and say how fast it is relative to the first.
+    """Measure each BUILD relative to the first.
 
-    All builds take turns, so that drift of the machine cancels. Ratios and their 95 % intervals come from rounds in
-    which both sides were measured.
+    All builds take turns, so that drift of the machine cancels. Ratios and their 95 % intervals are computed from the
+    rounds in which both builds were measured.
     """
     from dataclasses import replace
 
@@ -79,10 +81,10 @@ def compare(
     builder = builder_of(settings)
     chosen = choose_workloads(workload, builder.driver, settings.workloads_path)
     if not chosen:
-        raise click.UsageError("--workload names nothing.")
+        raise click.UsageError("--workload is empty.")
     settings, subjects = read_builds(builds, settings, builder, clone_progress)
     settings = replace(settings, workload=next(iter(chosen)), metric=choose_metric(settings.metric, [*chosen.values()]))
-    plan = TrialPlan.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, patience(wait))
+    plan = TrialPlan.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, wait_callback(wait))
     trial, complete = perform(plan, history, open_progress(settings.metric, quiet=as_json))
     say(as_object(trial) if as_json else "\n".join(lines(trial, painter())))
     if not complete:

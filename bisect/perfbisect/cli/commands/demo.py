@@ -1,4 +1,4 @@
-"""`bisect demo`: hunt a planted slowdown in a small storage engine, start to finish."""
+"""`bisect demo`: find a planted slowdown in a small storage engine."""
 
 import shutil
 from pathlib import Path
@@ -17,7 +17,7 @@ Examples:
   bisect demo
   bisect demo --seed 7
   bisect demo --seed 7 --drop 8%   a drop of your choice
-  bisect demo --host dell32        on a machine of hosts.toml
+  bisect demo --host dell32        on a host of hosts.toml
 
 \b
 Exit status: 0 only if the commit named is the one that was planted.
@@ -27,11 +27,11 @@ WRONG = 1
 
 
 @click.command(epilog=EPILOG)
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Which history is written.")
-@click.option("--drop", type=Percent(), help="Size of the planted drop. Default: 25% to 60%, by the seed.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the history.")
+@click.option("--drop", type=Percent(), help="Size of the planted drop. Default: 25% to 60%, from the seed.")
 @click.option(
     "--host", "host", multiple=True, default=("local",), metavar="NAME", show_default="local", shell_complete=host_name,
-    help="Where. Repeatable: several hosts share the work.",
+    help="Host to measure on. Repeatable: several hosts share the work.",
 )  # fmt: skip
 @click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the history is written.")
@@ -46,9 +46,9 @@ def demo(
     history: Path | None,
     view: str | None,
 ) -> int:
-    """Write a small storage engine with 60 commits of history, and hunt the commit that slowed update-index.
+    """Write a small storage engine with 60 commits of history, and find the commit that slowed update-index.
 
-    The answer is written to a file beside the repository that the hunt does not read, and compared at the end.
+    The answer is written to a file that the hunt does not read, and compared at the end.
     """
     import msgspec
 
@@ -95,7 +95,7 @@ def demo(
 
 
 def ours(answer_file: Path) -> bool:
-    """Whether the repository beside it is an earlier demo's. Raises UsageError for a file that is no answer of ours."""
+    """Whether an earlier demo wrote the repository beside it. Raises UsageError for a file that is not an answer."""
     import msgspec
 
     from perfbisect.demo.history import Answer

@@ -1,4 +1,4 @@
-"""`bisect doctor`: is a host fit to measure on, and what would make it fitter?"""
+"""`bisect doctor`: check whether a host is fit to measure on."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,17 +21,23 @@ Examples:
   bisect doctor spare --json | jq '.findings[] | select(.level != "ok")'
 
 \b
-Before each hunt the same checks run; then only refusals and warnings are told.
-Exit status: 0 fit, 4 something makes measurements meaningless or impossible.
+The same checks run before each hunt, which shows only refusals and warnings.
+Exit status: 0 fit, 4 measurements would be meaningless or impossible.
 """
 
 
 @click.command(epilog=EPILOG)
 @click.argument("host", default="local", shell_complete=host_name)
-@click.option("--builder", "-b", metavar="NAME", shell_complete=builder_name, help="Can it be built there?")
-@click.option("--workload", "-w", metavar="NAME", shell_complete=workload_name, help="Can it be run there?")
+@click.option(
+    "--builder", "-b", metavar="NAME", shell_complete=builder_name, help="Check whether it can be built there."
+)
+@click.option(
+    "--workload", "-w", metavar="NAME", shell_complete=workload_name, help="Check whether it can be run there."
+)
 @click.option("--variant", metavar="NAME", default="", help="Compiler settings of the builder.")
-@click.option("--metric", default="qps", show_default=True, metavar="NAME", help="Can it be counted there?")
+@click.option(
+    "--metric", default="qps", show_default=True, metavar="NAME", help="Check whether it can be measured there."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--builders", type=click.Path(path_type=Path), help="Folder with builders of your own.")
 @click.option("--workloads", type=click.Path(path_type=Path), help="Folder with workloads of your own.")
@@ -47,7 +53,7 @@ def doctor(
     workloads: Path | None,
     hosts: Path | None,
 ) -> int:
-    """Check HOST (default: local): what is missing, what makes it noisy, and the command that fixes each."""
+    """Check HOST (default: local): what is missing, what adds noise, and the command that fixes each."""
     from perfbisect.core.domain.metrics import find_metric
     from perfbisect.errors import ENVIRONMENT, EnvironmentFailure
     from perfbisect.host.facts import read_fingerprint
@@ -57,7 +63,7 @@ def doctor(
     from perfbisect.recipes.find import load_builder, load_host, load_workload
 
     if workload and not builder:
-        raise click.UsageError("A workload is run on a system: give its --builder, too.")
+        raise click.UsageError("A workload needs a system: give --builder, too.")
     find_metric(metric)
     recipe = load_builder(builder, builders or "") if builder else None
     chosen: tuple[Workload, ...] | None = None
@@ -80,7 +86,7 @@ def doctor(
 
 
 def only_commands(driver: str, workloads: "Path | None") -> bool:
-    """Whether sysbench drives no workload of a driver, as far as that is known: not where a suite cannot be read."""
+    """Whether no workload of a driver needs sysbench; false where a suite cannot be read."""
     from perfbisect.errors import RecipeError
     from perfbisect.recipes.find import load_workloads
 
@@ -98,7 +104,7 @@ def as_object(facts: "HostFacts | None", found: Sequence["Finding"]) -> str:
 
 
 def lines(name: str, facts: "HostFacts | None", found: Sequence["Finding"]) -> Iterator[str]:
-    """The host, each finding with what mends it below, and what it comes to."""
+    """The host, each finding with its fix, and a summary."""
     from perfbisect.lab.checks.finding import Level
     from perfbisect.wording.quantities import count
     from perfbisect.wording.text import printable

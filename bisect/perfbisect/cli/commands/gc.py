@@ -1,4 +1,4 @@
-"""`bisect gc`: free what is oldest of what can be made anew."""
+"""`bisect gc`: remove the oldest of what can be built or loaded again."""
 
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -11,7 +11,7 @@ import click
 from perfbisect.cli.options.common import history_option, say
 from perfbisect.cli.options.completion import host_name
 from perfbisect.cli.options.param_types import Bytes
-from perfbisect.cli.options.wait import patience, wait_option
+from perfbisect.cli.options.wait import wait_callback, wait_option
 
 if TYPE_CHECKING:
     from perfbisect.lab.upkeep.storage import Item
@@ -23,8 +23,8 @@ Examples:
   bisect gc --keep 0
 
 \b
-Goes by last use, oldest first, over builds, datasets, jobs and logs below the host's root. Kept is what hunts without
-a verdict need that were active in the last 30 days. The compiler cache bounds itself: ccache_size in hosts.toml.
+Removes builds, datasets, jobs and logs below the host's root, least recently used first. What hunts without a verdict
+need is kept for 30 days. ccache limits itself: ccache_size in hosts.toml.
 """
 
 ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps what it needs
@@ -32,8 +32,10 @@ ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps what i
 
 @click.command(epilog=EPILOG)
 @click.argument("host", default="local", shell_complete=host_name)
-@click.option("--keep", type=Bytes(), help="Leave so much: 20G, 500M, 0. Default: `keep` of the host in hosts.toml.")
-@click.option("--dry-run", is_flag=True, help="Only list what would go.")
+@click.option(
+    "--keep", type=Bytes(), help="Size that may stay: 20G, 500M, 0. Default: `keep` of the host in hosts.toml."
+)
+@click.option("--dry-run", is_flag=True, help="List what would be removed.")
 @click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @wait_option
@@ -41,7 +43,7 @@ ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps what i
 def gc(
     host: str, keep: int | None, dry_run: bool, hosts: Path | None, as_json: bool, wait: bool, history: Path | None
 ) -> int:
-    """Free old builds and datasets of HOST (default: local) until no more than --keep is left of them."""
+    """Remove old builds and datasets from HOST (default: local) until at most --keep is left."""
     from contextlib import nullcontext
 
     from perfbisect.host import jobs
@@ -53,10 +55,10 @@ def gc(
 
     entry = load_host(host, hosts or "")
     limit = in_bytes(entry.keep) if keep is None else keep
-    # The lock keeps others from measuring, so nothing is removed that is being used.
-    with connect(entry) as there, nullcontext() if dry_run else hold(there, "a clean-up", patience(wait)):
+    # While we hold the lock no session measures, so nothing is removed that is in use.
+    with connect(entry) as there, nullcontext() if dry_run else hold(there, "a clean-up", wait_callback(wait)):
         found = storage.items(there)
-        # What a hunt has built here for another host is known to the history by that one's name.
+        # The history knows builds made here for another host by that host's name.
         users = {entry.name, *(each.name for each in load_hosts(hosts or "") if each.built_elsewhere == entry.name)}
         left = [job.id for job in (*jobs.running(there), *jobs.orphaned(there))]
         pinned = pins(users, history) | {
@@ -71,9 +73,9 @@ def gc(
 
 
 def pins(hosts: Collection[str], path: Path | None) -> frozenset[str]:
-    """Keys of what unfinished hunts on these hosts need; none where there is no history yet.
+    """Keys of what unfinished hunts on these hosts need; none without a history.
 
-    Raises UsageError for a history that is asked for and not there.
+    Raises UsageError for a given history that does not exist.
     """
     from perfbisect.errors import UsageError
     from perfbisect.store.connection import default_place
@@ -83,14 +85,15 @@ def pins(hosts: Collection[str], path: Path | None) -> frozenset[str]:
         return frozenset()
     if path and not path.exists():
         raise UsageError(
-            f"There is no history {path} to tell what has to stay.", "Name it as `bisect run` did, or leave it out."
+            f"There is no history {path}, which would list what has to stay.",
+            "Give the same --history as to `bisect run`, or leave it out.",
         )
     with closing(History.open(path)) as opened:
         return frozenset().union(*(opened.pinned(host, time.time() - ACTIVE) for host in hosts))
 
 
 def as_object(gone: "Sequence[Item]", found: "Sequence[Item]", dry_run: bool) -> str:
-    """What went, or would go, as JSON."""
+    """What was, or would be, removed, as JSON."""
     import msgspec
 
     left = sum(item.size for item in found) - sum(item.size for item in gone)
@@ -101,7 +104,7 @@ def as_object(gone: "Sequence[Item]", found: "Sequence[Item]", dry_run: bool) ->
 def lines(
     host: str, gone: "Sequence[Item]", found: "Sequence[Item]", limit: int, pinned: frozenset[str], dry_run: bool
 ) -> Iterator[str]:
-    """What went, or would go; the kinds of which there are many in one line each."""
+    """What was, or would be, removed; all jobs in one line, and all logs."""
     from perfbisect.wording.quantities import moment
     from perfbisect.wording.table import table
 
@@ -128,7 +131,7 @@ def lines(
 
 
 def size(number: int) -> str:
-    """Bytes as people say them."""
+    """Bytes with a unit."""
     for unit, one in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if number >= one:
             return f"{number / one:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""`bisect history`: list the hunts so far."""
+"""`bisect history`: list hunts, comparisons and A/As."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ Examples:
   bisect history --json | jq '.[] | select(.state == "found")'
 
 \b
-Comparisons (c3) and A/As (n4) are listed with them. `bisect show ID` tells one. The history is one SQLite file: `bisect query`, sqlite-utils and Datasette read it.
+Comparisons have ids as c3, A/As as n4. `bisect show ID` reports one. The history is one SQLite file for `bisect query`,
+sqlite-utils and Datasette.
 """
 
 DISPENSABLE = (
@@ -29,7 +30,7 @@ DISPENSABLE = (
     "builder",
     "range",
     "when",
-)  # columns that a narrow terminal goes without
+)  # columns that are dropped in a narrow terminal
 HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "sure", "state")
 
 
@@ -37,7 +38,7 @@ HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", 
 @click.option("--json", "as_json", is_flag=True, help="A JSON array; `kind` is hunt, compare or noise.")
 @history_option
 def history(history: Path | None, as_json: bool) -> None:
-    """List the hunts, comparisons and A/As so far, oldest first."""
+    """List hunts, comparisons and A/As, oldest first."""
     with closing(History.open(history, read_only=True)) as opened:
         done: list[Listed | ListedTrial] = [*opened.hunts(), *opened.trials()]
     done.sort(key=lambda one: one.started)
@@ -45,7 +46,7 @@ def history(history: Path | None, as_json: bool) -> None:
 
 
 def listing(done: Sequence[Listed | ListedTrial]) -> str:
-    """The table of what was done."""
+    """The table of hunts and trials."""
     from perfbisect.wording.table import table
     from perfbisect.wording.text import printable
 
@@ -62,7 +63,7 @@ def listing(done: Sequence[Listed | ListedTrial]) -> str:
 
 
 def row(hunt: Listed) -> tuple[str, ...]:
-    """One line of the table."""
+    """The row of a hunt."""
     from perfbisect.wording.quantities import MISSING, chance, moment
     from perfbisect.wording.text import printable
 
@@ -82,7 +83,7 @@ def row(hunt: Listed) -> tuple[str, ...]:
 
 
 def trial_row(trial: ListedTrial) -> tuple[str, ...]:
-    """One line of the table, for builds that were measured without a search."""
+    """The row of a trial."""
     from perfbisect.wording.quantities import MISSING, count, moment
     from perfbisect.wording.text import printable
 

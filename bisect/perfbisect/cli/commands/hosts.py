@@ -1,4 +1,4 @@
-"""`bisect hosts`: the machines of hosts.toml."""
+"""`bisect hosts`: list the hosts of hosts.toml."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from perfbisect.cli.options.completion import host_name
 @click.option("--show", metavar="NAME", shell_complete=host_name, help="Print one host, complete, as TOML.")
 @click.option("--hosts", type=FOLDER, help="hosts.toml to use.")
 def hosts(show: str | None, hosts: Path | None) -> None:
-    """List the machines of hosts.toml."""
+    """List the hosts of hosts.toml."""
     from perfbisect.recipes.find import load_host, load_hosts
     from perfbisect.recipes.inventory import Inventory
     from perfbisect.recipes.render import to_toml

@@ -1,4 +1,4 @@
-"""`bisect noise`: how much does a host vary, and what does that allow to see?"""
+"""`bisect noise`: measure the noise of a host, and the smallest change that it can show."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,8 @@ import click
 
 from perfbisect.cli.options.common import clone_progress, say
 from perfbisect.cli.options.completion import host_name, workload_name
-from perfbisect.cli.options.measurement import BUILDER, asked_rounds, asked_what, settings_of
-from perfbisect.cli.options.wait import patience
+from perfbisect.cli.options.measurement import BUILDER, round_options, settings_of, what_options
+from perfbisect.cli.options.wait import wait_callback
 
 EPILOG = """\b
 Examples:
@@ -17,18 +17,18 @@ Examples:
   bisect noise spare -b my-postgres -w scan --rev REL_17_0 --time 60 --metric p95
 
 \b
-Later hunts with the same host, builder, variant, workload and options begin with what is learnt.
-Ctrl-C keeps what was measured. `bisect history` lists it, `bisect show` tells it again.
+Later hunts with the same host, builder, variant, workload and options use the result.
+Ctrl-C keeps what was measured. `bisect history` lists it, `bisect show` reports it.
 """
 
 
 @click.command(epilog=EPILOG)
 @click.argument("host", default="local", shell_complete=host_name)
-@click.option("--workload", "-w", required=True, metavar="NAME", shell_complete=workload_name, help="What to run.")
+@click.option("--workload", "-w", required=True, metavar="NAME", shell_complete=workload_name, help="Workload to run.")
 @click.option("--rev", required=True, metavar="REV", help="Release or git revision to build.")
 @BUILDER
-@asked_what
-@asked_rounds(8, 4, "Starts of the server.")
+@what_options
+@round_options(8, 4, "Starts of the server.")
 def noise(
     host: str,
     workload: str,
@@ -42,8 +42,8 @@ def noise(
 ) -> int:
     """Build one revision on HOST (default: local) and measure it against itself (an A/A).
 
-    Says how much it varies between visits and within them, the smallest drop that a hunt could see for how many runs,
-    and how long runs should be.
+    Reports how much it varies between visits and within them, the smallest drop that a hunt can detect by the number
+    of runs, and how long runs should be.
     """
     from perfbisect.cli.trial_progress import open_progress
     from perfbisect.core.domain.trials import TrialBuild, TrialType
@@ -60,15 +60,15 @@ def noise(
     )
     subject = TrialBuild(rev, settings.good_commit)
     chosen = {workload: load_workload(workload, builder_of(settings).driver, settings.workloads_path)}
-    plan = TrialPlan.make(TrialType.NOISE, settings, [subject], chosen, visits, runs, patience(wait))
+    plan = TrialPlan.make(TrialType.NOISE, settings, [subject], chosen, visits, runs, wait_callback(wait))
     trial, complete = perform(plan, history, open_progress(settings.metric, quiet=as_json))
     found = noise_of_trial(trial)
     if found is None:
         if not complete:
-            click.echo("Interrupted before two runs were done: nothing is known yet.", err=True)
+            click.echo("Interrupted before two runs had ended: there is no result.", err=True)
             return INTERRUPTED
         raise EnvironmentFailure(
-            f"The runs of {rev} have too few values for {settings.metric} to tell how they vary.",
+            f"The runs of {rev} have too few values of {settings.metric} to estimate their noise.",
             "Make more runs with --visits and --runs, or choose another metric.",
         )
     say(as_object(trial, found) if as_json else "\n".join(lines(trial, found)))

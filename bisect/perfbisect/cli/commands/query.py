@@ -1,4 +1,4 @@
-"""`bisect query`: ask the history in SQL."""
+"""`bisect query`: query the history in SQL."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ Examples:
   bisect query "select name, sql from sqlite_master where type = 'table'" --json
 
 \b
-Views to begin with: culprits, candidates, rqps, build_costs. rqps is of QPS, whatever metric a hunt is for.
+Useful views: culprits, candidates, rqps, build_costs. rqps is of QPS, whatever the metric of the hunt.
 Tables: hunts, events, hosts, commits, builds, skips, datasets, visits, runs, counters, samples, verdicts, suspects.
 """
 
@@ -33,7 +33,7 @@ Tables: hunts, events, hosts, commits, builds, skips, datasets, visits, runs, co
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header.")
 @history_option
 def query(sql: str, history: Path | None, as_json: bool, as_csv: bool) -> None:
-    """Print the rows of one SQL statement that only reads."""
+    """Print the rows of one SQL query."""
     if as_json and as_csv:
         raise click.UsageError("Choose one of --json and --csv.")
     lines = json_lines if as_json else csv_lines if as_csv else table_lines
@@ -43,14 +43,14 @@ def query(sql: str, history: Path | None, as_json: bool, as_csv: bool) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value of SQLite as JSON and tables can hold it: bytes become hexadecimal."""
+    """A value of SQLite for JSON and tables: bytes become hexadecimal."""
     return value.hex() if isinstance(value, bytes) else value
 
 
 def json_lines(answer: Answer) -> Iterator[str]:
-    """An array with one object a line. Raises UsageError where two columns have one name, which would be one key."""
+    """An array with one object a line. Raises UsageError where two columns have the same name."""
     if twice := [name for name in answer.columns if answer.columns.count(name) > 1]:
-        raise UsageError(f"Several columns are called {twice[0]}, of which JSON can hold one.", "Name them with AS.")
+        raise UsageError(f"Several columns are called {twice[0]}; keys of JSON are unique.", "Name them with AS.")
     objects = (
         json.dumps(dict(zip(answer.columns, map(plain, row), strict=True)), ensure_ascii=False) for row in answer.rows
     )

@@ -1,4 +1,4 @@
-"""`bisect replay`: decide a past hunt again from its log, without touching a host."""
+"""`bisect replay`: repeat the decisions of a past hunt from its log, without touching a host."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -13,12 +13,12 @@ from perfbisect.core.domain.policy import CAP
 
 EPILOG = """\b
 Examples:
-  bisect replay                       the latest hunt, by its own rules
-  bisect replay 12 --confidence 80%   would less certainty have cost fewer runs?
-  bisect replay 12 --max-runs 40      what would have been said after 40 runs?
+  bisect replay                       the latest hunt, with its own settings
+  bisect replay 12 --confidence 80%   would a lower confidence have cost fewer runs?
+  bisect replay 12 --max-runs 40      the verdict after 40 runs
 
 \b
-Exit status: as that of a hunt with this verdict; 2 where the log ends before one.
+Exit status: that of a hunt with this verdict; 2 when the log ends before a verdict.
 """
 
 UNDECIDED = 2
@@ -26,17 +26,17 @@ UNDECIDED = 2
 
 @click.command(epilog=EPILOG)
 @click.argument("hunt", type=int, required=False)
-@click.option("--confidence", type=Percent(CAP), help="Name a culprit when this sure.")
+@click.option("--confidence", type=Percent(CAP), help="Probability at which a culprit is named.")
 @click.option("--min-effect", type=Percent(), help="Smallest change of interest.")
-@click.option("--max-builds", type=click.IntRange(min=1), help="Stop after so many builds.")
-@click.option("--max-runs", type=click.IntRange(min=1), help="Stop after so many timed runs.")
-@click.option("--max-time", "max_minutes", type=Minutes(), help="Stop after so much time: 90s, 45m, 2h.")
+@click.option("--max-builds", type=click.IntRange(min=1), help="Stop after this many builds.")
+@click.option("--max-runs", type=click.IntRange(min=1), help="Stop after this many timed runs.")
+@click.option("--max-time", "max_minutes", type=Minutes(), help="Stop after this time: 90s, 45m, 2h.")
 @history_option
 def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
-    """Decide HUNT (default: the latest) again from its log, by its own rules or by others.
+    """Repeat the decisions of HUNT (default: the latest) from its log, with its own settings or with others.
 
-    Each line is one decision: what the search believed after so many runs. The runs are those that were made, so
-    the replay of other rules ends where they would have asked for runs that were not.
+    Each line is one decision: the number of runs before it, and the most probable culprit. Only runs of the log are
+    available, so a replay with other settings may end before a verdict.
     """
     from perfbisect.core.domain.orders import Measure, Purpose
     from perfbisect.errors import UsageError
@@ -53,7 +53,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     with closing(History.open(history, read_only=True)) as store:
         number = store.latest() if hunt is None else hunt
         settings, began = store.settings(number), store.began(number)
-        told = [(entry.at, entry.event) for entry in store.events(number)]
+        events = [(entry.at, entry.event) for entry in store.events(number)]
         candidates = store.candidates(number)
     span, _ = span_of(settings, requested_builder(settings))
     if span.candidates != candidates:
@@ -62,7 +62,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     hosts = settings.hosts if settings.further_hosts else ()
     repository = open_repository(Path(settings.repository))
     for runs, decision in decisions(
-        SearchProblem(span.graph, candidates, policy, settings.metric, hosts, settings.prior), told, began
+        SearchProblem(span.graph, candidates, policy, settings.metric, hosts, settings.prior), events, began
     ):
         if isinstance(decision.order, Measure):
             leader = int(decision.belief.culprit.argmax())
@@ -78,5 +78,5 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
             ):
                 say(sentence)
             return exit_status(decision.order)
-    say("The log ends here; these rules would go on.")
+    say("The log ends here; with these settings the hunt would continue.")
     return UNDECIDED

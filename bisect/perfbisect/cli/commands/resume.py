@@ -1,4 +1,4 @@
-"""`bisect resume`: go on with an interrupted hunt."""
+"""`bisect resume`: continue an interrupted hunt."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import click
 
 from perfbisect.cli.options.common import history_option
 from perfbisect.cli.options.views import open_view, view_options
-from perfbisect.cli.options.wait import patience, wait_option
+from perfbisect.cli.options.wait import wait_callback, wait_option
 
 EPILOG = """\b
 Examples:
@@ -21,8 +21,8 @@ Examples:
 @view_options
 @history_option
 def resume(hunt: int | None, history: Path | None, view: str | None, wait: bool) -> int:
-    """Go on with HUNT (default: the latest) where it was interrupted or has failed, without repeating finished work."""
+    """Continue HUNT (default: the latest) after an interruption or a failure, without repeating finished work."""
     from perfbisect.hunt import follow
     from perfbisect.wording.verdicts import exit_status
 
-    return exit_status(follow.resume(hunt, history, open_view(history, view), patience(wait)))
+    return exit_status(follow.resume(hunt, history, open_view(history, view), wait_callback(wait)))

@@ -1,4 +1,4 @@
-"""`bisect run`: hunt the commit that changed the speed between two revisions."""
+"""`bisect run`: find the commit that changed the speed between two revisions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,10 +8,10 @@ import click
 
 from perfbisect.cli.options.common import clone_progress, history_option, say
 from perfbisect.cli.options.completion import builder_name, host_name, workload_name
-from perfbisect.cli.options.measurement import asked_how, asked_what, settings_of
+from perfbisect.cli.options.measurement import how_options, settings_of, what_options
 from perfbisect.cli.options.param_types import Minutes, Percent, Suspect
 from perfbisect.cli.options.views import open_view, view_options
-from perfbisect.cli.options.wait import patience, wait_option
+from perfbisect.cli.options.wait import wait_callback, wait_option
 from perfbisect.core.domain.policy import CAP, Direction, Policy
 from perfbisect.core.domain.settings import Quick
 
@@ -26,10 +26,10 @@ Examples:
 
 \b
 GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git revision.
---build and --run stand in for --builder and --workload: any repository, any command. What is
-measured is what --rate or --cost finds in its output, by a pattern with one group or a path
-into JSON ($.result.ops), and otherwise how long it takes.
-A hunt that was interrupted goes on with `bisect resume`.
+--build and --run replace --builder and --workload: any repository, any command. The metric is
+the number that --rate or --cost finds in its output, by a pattern with one group or a path
+into JSON ($.result.ops); without them it is the duration of the command.
+`bisect resume` continues an interrupted hunt.
 """
 
 
@@ -38,36 +38,34 @@ A hunt that was interrupted goes on with `bisect resume`.
 @click.argument("bad")
 @click.option("--builder", "-b", default="", metavar="NAME", shell_complete=builder_name, help="System to build.")
 @click.option("--workload", "-w", default="", metavar="NAME", shell_complete=workload_name, help="What to run.")
-@click.option("--build", metavar="COMMAND", multiple=True, help="Or: build like this, in the checkout. Repeatable.")
-@click.option("--run", "command", metavar="COMMAND", help="Or: run this, in the same place.")
-@click.option("--rate", default="", metavar="PATTERN", help="Where its output tells a number: more is better.")
-@click.option("--cost", default="", metavar="PATTERN", help="Where its output tells a number: less is better.")
-@click.option("--operations", default="", metavar="PATTERN", help="… how many operations it has done. Default: one.")
-@asked_what
+@click.option("--build", metavar="COMMAND", multiple=True, help="Or a command that builds in the checkout. Repeatable.")
+@click.option("--run", "command", metavar="COMMAND", help="Or a command to measure, in the same folder.")
+@click.option("--rate", default="", metavar="PATTERN", help="Number in its output; higher is better.")
+@click.option("--cost", default="", metavar="PATTERN", help="Number in its output; lower is better.")
+@click.option("--operations", default="", metavar="PATTERN", help="Number of operations in its output. Default: one.")
+@what_options
 @click.option(
     "--host", "host", multiple=True, default=("local",), metavar="NAME", show_default="local", shell_complete=host_name,
-    help="Where. Repeatable: several hosts share the work.",
+    help="Host to measure on. Repeatable: several hosts share the work.",
 )  # fmt: skip
 @click.option(
     "--direction",
     type=click.Choice([d.value for d in Direction]),
-    help="Which change is hunted, from good to bad. Default: the one that makes the metric worse.",
+    help="Change of the metric from good to bad. Default: the one that makes it worse.",
 )
 @click.option(
-    "--confidence", type=Percent(CAP), default=0.95, show_default="95%", help="Name a culprit when this sure."
+    "--confidence", type=Percent(CAP), default=0.95, show_default="95%", help="Probability at which a culprit is named."
 )
 @click.option("--min-effect", type=Percent(), default=0.02, show_default="2%", help="Smallest change of interest.")
-@click.option("--all", "all_steps", is_flag=True, help="Then find every other change of that size, too.")
-@click.option(
-    "--suspect", type=Suspect(), multiple=True, help="Commits that touch PATH are so much likelier. Repeatable."
-)
-@click.option("--max-builds", type=click.IntRange(min=1), help="Stop with the best answer after so many builds.")
-@click.option("--max-runs", type=click.IntRange(min=1), help="… after so many timed runs.")
-@click.option("--max-time", type=Minutes(), help="… after so much time: 90s, 45m, 2h.")
-@click.option("--dry-run", is_flag=True, help="Print every command for both ends, and run none.")
+@click.option("--all", "all_steps", is_flag=True, help="Find all changes of at least that size, not only the largest.")
+@click.option("--suspect", type=Suspect(), multiple=True, help="Prior weight of commits that touch PATH. Repeatable.")
+@click.option("--max-builds", type=click.IntRange(min=1), help="Stop with the best answer after this many builds.")
+@click.option("--max-runs", type=click.IntRange(min=1), help="… after this many timed runs.")
+@click.option("--max-time", type=Minutes(), help="… after this time: 90s, 45m, 2h.")
+@click.option("--dry-run", is_flag=True, help="Print the commands for both ends without running them.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
-@click.option("--retry-failed", is_flag=True, help="Try commits again that failed to build in earlier hunts.")
-@asked_how
+@click.option("--retry-failed", is_flag=True, help="Build commits again that failed in earlier hunts.")
+@how_options
 @wait_option
 @view_options
 @history_option
@@ -89,18 +87,18 @@ def run(
     wait: bool,
     **options: Any,
 ) -> int:
-    """Hunt the commit that changed the speed between GOOD and BAD."""
+    """Find the commit that changed the speed between GOOD and BAD."""
     from perfbisect.hunt.follow import follow_anew
     from perfbisect.hunt.resolve import resolve_settings
     from perfbisect.hunt.setup import HuntSetup
     from perfbisect.recipes.requested import RECIPE
     from perfbisect.wording.verdicts import exit_status
 
-    if options["builder"] == RECIPE and command is not None:  # which by itself would be the same for all repositories
+    if options["builder"] == RECIPE and command is not None:  # that name alone would be the same for all repositories
         options["builder"] = ""
     builder = options["builder"]
-    told = {"--build": build, "--rate": rate, "--cost": cost, "--operations": operations}
-    check_choice(builder, workload, command, [option for option, value in told.items() if value])
+    given = {"--build": build, "--rate": rate, "--cost": cost, "--operations": operations}
+    check_choice(builder, workload, command, [option for option, value in given.items() if value])
     quick = None if command is None else Quick(command, None if builder else build, rate, cost, operations)
     policy = Policy(
         confidence=options["confidence"],
@@ -133,19 +131,19 @@ def run(
 
         say("\n".join(lines(settings)))
         return 0
-    waiting = patience(wait)
+    waiting = wait_callback(wait)
     verdict = follow_anew(HuntSetup.set_up(settings, waiting), history, open_view(history, view), waiting)
     return exit_status(verdict)
 
 
-def check_choice(builder: str, workload: str, command: str | None, told: Sequence[str]) -> None:
-    """Raise UsageError unless it is said once what is built and what is run; ``told`` are options given beside --run."""
-    if command is None and told:
-        raise click.UsageError(f"{told[0]} goes with a command of your own: give that with --run.")
+def check_choice(builder: str, workload: str, command: str | None, given: Sequence[str]) -> None:
+    """Raise UsageError unless build and workload are each given once; ``given`` are the options beside --run."""
+    if command is None and given:
+        raise click.UsageError(f"{given[0]} needs a command: give it with --run.")
     if command is None and not (builder and workload):
-        lacking = "--workload" if builder else "--builder"
-        raise click.UsageError(f"{lacking} is missing. Or measure a command of your own, with --build and --run.")
+        missing = "--workload" if builder else "--builder"
+        raise click.UsageError(f"{missing} is missing. Or measure any command, with --build and --run.")
     if command is not None and workload:
-        raise click.UsageError("--workload and --run both say what is run: give one of them.")
-    if builder and "--build" in told:
-        raise click.UsageError("--builder and --build both say what is built: give one of them.")
+        raise click.UsageError("--workload and --run exclude each other: give one of them.")
+    if builder and "--build" in given:
+        raise click.UsageError("--builder and --build exclude each other: give one of them.")

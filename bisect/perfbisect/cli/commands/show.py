@@ -1,4 +1,4 @@
-"""`bisect show`: describe one hunt, one comparison or one A/A."""
+"""`bisect show`: report one hunt, one comparison or one A/A."""
 
 import re
 from contextlib import closing
@@ -31,20 +31,20 @@ class Which(click.ParamType[int | str]):
     name = "ID"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """A number for a hunt, text for what is none."""
+        """A number for a hunt, text for a trial."""
         text = str(value)
         if not re.fullmatch(r"[cn]?\d{1,15}", text):
-            self.fail(f"{text!r} is no id; write 12 for a hunt, c3 for a comparison, n4 for an A/A.", param, ctx)
+            self.fail(f"{text!r} is not an id; write 12 for a hunt, c3 for a comparison, n4 for an A/A.", param, ctx)
         return int(text) if text.isdecimal() else text
 
 
 @click.command(epilog=EPILOG)
 @click.argument("hunt", type=Which(), required=False)
-@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
-@click.option("--markdown", is_flag=True, help="The same as Markdown, for an issue.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--markdown", is_flag=True, help="Print Markdown, for an issue.")
 @history_option
 def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: bool) -> None:
-    """Describe HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs. Or a comparison, or an A/A."""
+    """Report HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs; or a comparison or an A/A."""
     if as_json and markdown:
         raise click.UsageError("Choose one of --json and --markdown.")
     if isinstance(hunt, str):
@@ -75,7 +75,7 @@ def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: 
 
 
 def trial_text(trial: "Trial", *, as_json: bool) -> str:
-    """A comparison or an A/A, told as when it was made."""
+    """The report of a comparison or an A/A."""
     from perfbisect.core.domain.trials import TrialType
     from perfbisect.core.stats.sampling_plan import noise_of_trial
     from perfbisect.report import comparison, noise
@@ -88,18 +88,18 @@ def trial_text(trial: "Trial", *, as_json: bool) -> str:
     if as_json:
         return noise.as_object(trial, found)
     if found is None:
-        return f"{trial.name}: {trial.failure or 'too few runs to tell how they vary.'}"
+        return f"{trial.name}: {trial.failure or 'too few runs to estimate their noise.'}"
     return "\n".join(noise.lines(trial, found))
 
 
 class Describer:
-    """Describes commits from the repository of a hunt, while it is still there; opened only when it is needed."""
+    """Describes commits from the repository of a hunt, if it still exists; opened when it is needed."""
 
     def __init__(self, repository: Path) -> None:
         self.repository = repository
 
     def __call__(self, sha: str) -> "Commit":
-        """The commit with that full hash; its hash alone when the repository does not say more."""
+        """The commit with that full hash; the hash alone when the repository does not have it."""
         from perfbisect.core.domain.events import Commit
         from perfbisect.errors import PerfBisectError
         from perfbisect.repository.describe import describe

@@ -1,4 +1,4 @@
-"""`bisect simulate`: hunt in simulated worlds, to plan before machine time is spent."""
+"""`bisect simulate`: simulate hunts, to plan before machine time is spent."""
 
 import json
 import math
@@ -31,7 +31,7 @@ Examples:
   bisect simulate --effect 10% --steps before-and-after --all
 
 \b
---steps: one (the culprit alone), nothing, improvement (bad is faster), smaller (three lesser changes beside it),
+--steps: one (the culprit alone), nothing, improvement (bad is faster), smaller (three smaller changes beside it),
 large (a second drop of 70 %), cancelling, before-and-after, adjacent, reverted, sloping, slope (no culprit).
 """
 
@@ -46,7 +46,7 @@ GIT_BISECTS = ("repeats",)
 
 
 class Cost(click.ParamType[tuple[float, str]]):
-    """A bare number of runs, or a length of time."""
+    """A bare number of runs, or a duration."""
 
     name = "COST"
 
@@ -59,7 +59,7 @@ class Cost(click.ParamType[tuple[float, str]]):
         except ValueError:
             return Minutes().convert(value, param, ctx), "minutes"
         if not 0 <= runs < math.inf:
-            self.fail(f"{value!r} is neither a number of runs nor a length of time; write 10, or 15m.", param, ctx)
+            self.fail(f"{value!r} is neither a number of runs nor a duration; write 10, or 15m.", param, ctx)
         return runs, "runs"
 
 
@@ -67,52 +67,68 @@ class Cost(click.ParamType[tuple[float, str]]):
 @click.argument("good", required=False)
 @click.argument("bad", required=False)
 @click.option("--commits", type=click.IntRange(1, 1_000_000), help="Length of the range. Default: 1000.")
-@click.option("--merges", is_flag=True, help="A history with side branches instead of a line.")
-@click.option("--repo", type=click.Path(path_type=Path), help="Take the range GOOD..BAD of this local clone.")
-@click.option("--builder", "-b", metavar="NAME", shell_complete=builder_name, help="… and leave out what it ignores.")
+@click.option("--merges", is_flag=True, help="A history with merges instead of a line.")
+@click.option("--repo", type=click.Path(path_type=Path), help="Local clone with the range GOOD..BAD.")
+@click.option(
+    "--builder",
+    "-b",
+    metavar="NAME",
+    shell_complete=builder_name,
+    help="… and ignore the paths that its recipe ignores.",
+)
 @click.option("--first-parent", is_flag=True, help="… and follow only the first parent of merges.")
-@click.option("--effect", type=Percent(), default=0.05, show_default="5%", help="The drop that is hunted.")
+@click.option("--effect", type=Percent(), default=0.05, show_default="5%", help="Size of the drop.")
 @click.option("--noise", type=Percent(), default=0.01, show_default="1%", help="Standard deviation of a run.")
 @click.option("--noise-known", is_flag=True, help="The host is known from earlier hunts.")
 @click.option(
-    "--layout", type=Percent(none=True), default=0.005, show_default="0.5%", help="… of a build, by chance of layout."
+    "--layout",
+    type=Percent(none=True),
+    default=0.005,
+    show_default="0.5%",
+    help="… of a build, from its memory layout.",
 )
 @click.option("--drift", type=Percent(none=True), default=0.0, show_default="0%", help="… of the host, over two hours.")
 @click.option(
-    "--outliers", type=Percent(none=True), default=0.02, show_default="2%", help="Share of runs that go wrong."
+    "--outliers", type=Percent(none=True), default=0.02, show_default="2%", help="Share of runs that are outliers."
 )
 @click.option("--steps", type=click.Choice(STEPS), default="one", show_default=True, metavar="KIND", help="See below.")
 @click.option(
     "--failing", type=Percent(none=True), default=0.0, show_default="0%", help="Share of commits that do not build."
 )
-@click.option("--build-cost", type=Cost(), default="10", show_default=True, help="A build: runs (10) or time (15m).")
 @click.option(
-    "--cached", type=Percent(whole=True), default=1.0, show_default="100%", help="Its share beside a build that exists."
+    "--build-cost", type=Cost(), default="10", show_default=True, help="Cost of a build: in runs (10) or time (15m)."
 )
-@click.option("--run-time", type=Minutes(), default=1.0, show_default="1m", help="A run, with its warm-up.")
-@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that measure at once.")
 @click.option(
-    "--confidence", type=Percent(CAP), default=0.95, show_default="95%", help="Name a culprit when this sure."
+    "--cached",
+    type=Percent(whole=True),
+    default=1.0,
+    show_default="100%",
+    help="Share of that for a build close to an existing one.",
+)
+@click.option("--run-time", type=Minutes(), default=1.0, show_default="1m", help="Duration of a run, with its warm-up.")
+@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Number of hosts.")
+@click.option(
+    "--confidence", type=Percent(CAP), default=0.95, show_default="95%", help="Probability at which a culprit is named."
 )
 @click.option("--min-effect", type=Percent(), default=0.02, show_default="2%", help="Smallest change of interest.")
-@click.option("--all", "all_steps", is_flag=True, help="Hunt every change of that size, not only the largest.")
-@click.option("--max-builds", type=click.IntRange(min=1), help="Stop with the best answer after so many builds.")
-@click.option("--max-runs", type=click.IntRange(min=1), help="… after so many timed runs.")
-@click.option("--max-time", type=Minutes(), help="… after so much time: 90s, 45m, 2h.")
+@click.option("--all", "all_steps", is_flag=True, help="Find all changes of at least that size, not only the largest.")
+@click.option("--max-builds", type=click.IntRange(min=1), help="Stop with the best answer after this many builds.")
+@click.option("--max-runs", type=click.IntRange(min=1), help="… after this many timed runs.")
+@click.option("--max-time", type=Minutes(), help="… after this time: 90s, 45m, 2h.")
 @click.option(
-    "--policy", type=click.Choice(["ours", "git-bisect"]), default="ours", show_default=True, help="Who hunts."
+    "--policy", type=click.Choice(["ours", "git-bisect"]), default="ours", show_default=True, help="Search to simulate."
 )
 @click.option(
-    "--repeats", type=click.IntRange(min=1), default=3, show_default=True, help="Runs a commit of git-bisect."
+    "--repeats", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each commit by git-bisect."
 )
-@click.option("--hunts", type=click.IntRange(min=1), default=50, show_default=True, help="How many are simulated.")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the first one.")
+@click.option("--hunts", type=click.IntRange(min=1), default=50, show_default=True, help="Number of simulated hunts.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the first one.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -> None:
-    """Tell what a hunt would cost, and how often it would be right.
+    """Simulate hunts: what they cost, and how often they are right.
 
-    Simulates hunts for a drop of a given size, in a history of --commits commits or in the range GOOD..BAD of a real
-    repository, on a host with given habits.
+    Each hunt is for a drop of a given size, in a history of --commits commits or in the range GOOD..BAD of a real
+    repository, on a host with the given noise.
     """
     from perfbisect.core.domain.policy import Policy
     from perfbisect.core.domain.prior_knowledge import PriorKnowledge
@@ -169,7 +185,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
 
 
 def check_applies(policy: str) -> None:
-    """Raises UsageError for an option that was given and that this policy knows nothing of."""
+    """Raise UsageError for a given option that the policy does not have."""
     from click.core import ParameterSource
 
     context = click.get_current_context()
@@ -177,22 +193,24 @@ def check_applies(policy: str) -> None:
     for option in context.command.params:
         if option.name in names and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
             raise UsageError(
-                f"{option.opts[0]} is nothing to --policy {policy}.", f"Leave it out, or use --policy {other}."
+                f"{option.opts[0]} does not apply to --policy {policy}.", f"Leave it out, or use --policy {other}."
             )
 
 
 def chosen_graph(good: str | None, bad: str | None, options: dict[str, Any]) -> "Graph":
-    """Of a real repository, or made up."""
+    """The graph of a real repository, or a random one."""
     from perfbisect.core.domain.graph import Graph
     from perfbisect.simulate.graphs import merging
 
     if good is None:
         if options["repo"] or options["builder"] or options["first_parent"]:
-            raise UsageError("Which range of the repository?", "Give two revisions: bisect simulate GOOD BAD --repo …")
+            raise UsageError(
+                "A range of the repository is missing.", "Give two revisions: bisect simulate GOOD BAD --repo …"
+            )
         commits = options["commits"] or 1000
         return merging(commits) if options["merges"] else Graph.line(commits)
     if bad is None:
-        raise UsageError(f"One revision, '{good}', is no range.", "Give two: bisect simulate GOOD BAD --repo FOLDER")
+        raise UsageError(f"One revision, '{good}', is not a range.", "Give two: bisect simulate GOOD BAD --repo FOLDER")
     if options["commits"] or options["merges"]:
         raise UsageError("A range of a repository has its own commits.", "Leave out --commits and --merges.")
     return real_graph(good, bad, options["builder"], options["repo"], options["first_parent"])
@@ -208,7 +226,7 @@ def real_graph(good: str, bad: str, name: str | None, repo: Path | None, first_p
     builder = load_builder(name) if name else None
     if repo is None:
         if builder is None:
-            raise UsageError("In which repository?", "Give --repo FOLDER, or --builder NAME.")
+            raise UsageError("A repository is missing.", "Give --repo FOLDER, or --builder NAME.")
         repo = cached_clone(builder, (good, bad), clone_progress)
     git = open_repository(repo)
     tags: Sequence[str] = builder.release_tags if builder else ()
@@ -217,7 +235,7 @@ def real_graph(good: str, bad: str, name: str | None, repo: Path | None, first_p
 
 
 def chosen_rule(options: dict[str, Any], prior: "PriorKnowledge") -> "Rule":
-    """Who hunts."""
+    """The search to simulate."""
     from functools import partial
 
     from perfbisect.simulate.git_bisect import git_bisect
@@ -231,7 +249,7 @@ def chosen_rule(options: dict[str, Any], prior: "PriorKnowledge") -> "Rule":
 
 
 def attempts(scenario: Any, policy: Any, rule: "Rule", seeds: range) -> list["Trial"]:
-    """One hunt for each seed, with a progress bar where a person watches."""
+    """One hunt for each seed, with a progress bar in a terminal."""
     from rich.console import Console
     from rich.progress import track
 
@@ -243,7 +261,7 @@ def attempts(scenario: Any, policy: Any, rule: "Rule", seeds: range) -> list["Tr
 
 
 def as_object(tally: Any, graph: "Graph", options: dict[str, Any]) -> str:
-    """The question and the answer; what is not a number becomes null."""
+    """The options and the result; NaN becomes null."""
     from dataclasses import asdict
 
     def plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`bisect workloads`: the microbenchmarks that there are."""
+"""`bisect workloads`: list the microbenchmarks."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ def workloads(show: str | None, builder: str | None, builders: Path | None, work
 
 
 def chosen(name: str, workloads: "Iterable[Workload]") -> "list[Workload]":
-    """Every workload called ``name``: more than one where systems have a workload in common."""
+    """Every workload called ``name``: several where systems share a workload."""
     from perfbisect.errors import RecipeError
     from perfbisect.recipes.find import full_name
     from perfbisect.recipes.suggestions import hint, listed

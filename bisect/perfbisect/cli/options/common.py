@@ -1,4 +1,4 @@
-"""What several verbs share: the history they work on, and how they write to standard output."""
+"""Shared by several verbs: the history option, and writing to standard output."""
 
 import os
 import shutil
@@ -26,12 +26,12 @@ def history_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def output_width() -> int | None:
-    """Columns that a line of standard output may take; None (no limit) where it does not go to a terminal."""
+    """Columns of the terminal that standard output goes to; None (no limit) for a file or a pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def painter() -> Callable[[str, str], str]:
-    """Colours a text that is "worse" or "better" ("" is neither), where a terminal shows colours."""
+    """A function that colours a text that is "worse" or "better" ("" is neither), on terminals with colours."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return lambda text, _: text
     return lambda text, tone: click.style(text, fg={"worse": "red", "better": "green"}[tone]) if tone else text
@@ -44,7 +44,7 @@ def say(text: str) -> None:
     """
     try:
         put(writable(text, sys.stdout.encoding or "utf-8"), sys.stdout)
-    except BrokenPipeError:  # the reader has enough (`| head`)
+    except BrokenPipeError:  # as with `| head`
         raise click.exceptions.Exit(0) from None
 
 

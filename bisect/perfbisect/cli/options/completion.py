@@ -17,12 +17,12 @@ def builder_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -
 
     try:
         return complete((builder.name for builder in load_builders(ctx.params.get("builders") or "")), incomplete)
-    except RecipeError:  # a shell has no place to say what is wrong
+    except RecipeError:  # a shell cannot show an error
         return []
 
 
 def workload_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Shell completion of a workload's name, for the builder chosen before it if there is one."""
+    """Shell completion of a workload's name; only those of the builder, if --builder stands before it."""
     from perfbisect.errors import RecipeError
     from perfbisect.recipes.find import full_name, load_builder, load_workloads
 

@@ -1,4 +1,4 @@
-"""What `run`, `noise` and `compare` are asked alike: which system, how it is built and measured, and where recipes are."""
+"""Options that `run`, `noise` and `compare` share: which system, how it is built and measured, and where recipes are."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,11 +20,11 @@ BUILDER = click.option(
 WHAT = (
     click.option(
         "--repo", type=PATH,
-        help="Local clone. Default: the recipe's URL, cloned once; without a recipe, where you are.",
+        help="Local clone. Default: a clone of the recipe's URL; without a recipe, the current folder.",
     ),
     click.option("--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`."),
     click.option(
-        "--metric", default="", show_default="qps, or what a command tells", metavar="NAME",
+        "--metric", default="", show_default="qps, or that of the command", metavar="NAME",
         help="qps, p95, cpu/o, instructions/o, …",
     ),
 )  # fmt: skip
@@ -32,15 +32,17 @@ HOW = (
     click.option("--time", type=click.IntRange(min=1), help="Seconds of each timed run."),
     click.option("--warmup", type=click.FloatRange(min=0), help="Seconds of warm-up before each run."),
     click.option("--threads", type=click.IntRange(min=1), help="Client threads."),
-    click.option("--set", "changes", type=Option(), multiple=True, help="One of the workload's args. Repeatable."),
+    click.option(
+        "--set", "changes", type=Option(), multiple=True, help="Change one of the workload's args. Repeatable."
+    ),
     click.option("--builders", type=PATH, help="Folder with builders of your own."),
     click.option("--workloads", type=PATH, help="Folder with workloads of your own."),
     click.option("--hosts", type=PATH, help="hosts.toml to use."),
 )
 
 
-def asked_rounds(visits: int, runs: int, of: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add what `noise` and `compare` are asked alike: how many rounds of what ``of`` says, and all options of `asked_how`."""
+def round_options(visits: int, runs: int, of: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options of `noise` and `compare`: the number of rounds, which ``of`` describes, and those of HOW."""
     one = click.IntRange(min=1)
     return lambda command: added(
         command,
@@ -55,13 +57,13 @@ def asked_rounds(visits: int, runs: int, of: str) -> Callable[[Callable[..., Any
     )
 
 
-def asked_what(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what is measured; ``settings_of`` reads them."""
+def what_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select what is measured; ``settings_of`` reads them."""
     return added(command, WHAT)
 
 
-def asked_how(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say how, and with which recipes; ``settings_of`` reads them."""
+def how_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select how, and with which recipes; ``settings_of`` reads them."""
     return added(command, HOW)
 
 
@@ -73,14 +75,14 @@ def added(command: Callable[..., Any], options: tuple[Callable[..., Any], ...]) 
 
 
 def overrides(options: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
-    """What the options change of a workload; in one order, whatever the order they are given in."""
+    """The changes to a workload; sorted, whatever the order on the command line."""
     return {name: options[name] for name in TIMING if options[name] is not None} | dict(
         sorted(dict(options["changes"]).items())
     )
 
 
 def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
-    """The settings that the options of both kinds say, with what is a verb's ``own``."""
+    """The settings from the options of WHAT and HOW, and the verb's ``own``."""
 
     def folder(name: str) -> str:
         return str(options[name].absolute()) if options[name] else ""

@@ -1,4 +1,4 @@
-"""Kinds of values that options take: lengths of time and shares."""
+"""Types of option values: durations, sizes, shares, paths with weights, names with values."""
 
 import click
 
@@ -6,7 +6,7 @@ from perfbisect.core.domain.settings import TIMING
 
 
 class Minutes(click.ParamType[float]):
-    """A length of time such as 90s, 45m or 2h; a bare number means minutes."""
+    """A duration such as 90s, 45m or 2h; a bare number means minutes."""
 
     name = "TIME"
 
@@ -19,9 +19,9 @@ class Minutes(click.ParamType[float]):
         try:
             minutes = float(text[:-1]) * unit if unit else float(text)
         except ValueError:
-            self.fail(f"{text!r} is not a length of time; write 90s, 45m or 2h.", param, ctx)
+            self.fail(f"{text!r} is not a duration; write 90s, 45m or 2h.", param, ctx)
         if not 0 < minutes < float("inf"):
-            self.fail(f"{text!r} is not a positive length of time.", param, ctx)
+            self.fail(f"{text!r} is not a positive duration.", param, ctx)
         return minutes
 
 
@@ -79,7 +79,7 @@ class Option(click.ParamType[tuple[str, str]]):
 
 
 class Percent(click.ParamType[float]):
-    """A share such as 2% or 0.02, of at most ``most``; ``none`` and ``whole`` say whether it may be 0, or all."""
+    """A share such as 2% or 0.02, of at most ``most``; with ``none`` it may be 0, with ``whole`` 1."""
 
     name = "SHARE"
 
@@ -98,5 +98,7 @@ class Percent(click.ParamType[float]):
         if not (0 < share < 1 or (self.none and share == 0) or (self.whole and share == 1)):
             self.fail(f"{text!r} is not between 0 and 1 (0% and 100%).", param, ctx)
         if share > self.most:
-            self.fail(f"{text!r} is more than {self.most:.1%}, and no model is surer than that.", param, ctx)
+            self.fail(
+                f"{text!r} is more than {self.most:.1%}, the highest probability that a verdict states.", param, ctx
+            )
         return share

@@ -50,7 +50,7 @@ def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_view(history: Path | None, view: str | None) -> "View":
-    """The view of that name, or the one that suits standard output, of a hunt in the history at that path."""
+    """The view of that name (None: the one that suits standard output) for a hunt in ``history``."""
     from perfbisect.report.command import command_to_show
 
     if view:

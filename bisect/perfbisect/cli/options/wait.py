@@ -1,4 +1,4 @@
-"""WaitCallback for a host that somebody else measures on, with a line that says for whom."""
+"""Waiting for a host on which another session measures, with a line that names it."""
 
 import shutil
 import sys
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 def wait_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--wait``, given to the command as ``wait: bool``."""
-    text = "Wait while somebody else measures on the host, instead of failing."
+    text = "Wait for a host on which another session measures, instead of failing."
     return click.option("--wait", is_flag=True, help=text)(command)
 
 
-def patience(wait: bool) -> "WaitCallback | None":
-    """What is done while the host is taken: said on standard error. None when nobody wants to wait."""
+def wait_callback(wait: bool) -> "WaitCallback | None":
+    """Shows on standard error which session is waited for; None without ``wait``."""
     if not wait:
         return None
     began = time.monotonic()
-    told: set[str] = set()
+    shown: set[str] = set()
 
     def waiting(owner: "Owner | None") -> None:
         if owner is None:
@@ -35,8 +35,8 @@ def patience(wait: bool) -> "WaitCallback | None":
 
             line = f"{clock(time.monotonic() - began)} waiting for {owner}"
             click.echo(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", nl=False, err=True)
-        elif str(owner) not in told:
-            click.echo(f"WaitCallback for {owner}.", err=True)
-        told.add(str(owner))
+        elif str(owner) not in shown:
+            click.echo(f"Waiting for {owner}.", err=True)
+        shown.add(str(owner))
 
     return waiting

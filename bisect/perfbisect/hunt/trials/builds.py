@@ -47,7 +47,7 @@ def named(word: str, host: str, *, here: bool) -> TrialBuild:
     if not is_path:
         return TrialBuild(word)
     if not name or not path:
-        raise UsageError(f"'{word}' lacks its {'path' if name else 'name'}.", FORM)
+        raise UsageError(f"'{word}' has no {'path' if name else 'name'}.", FORM)
     if here or is_tarball(path):
         local = Path(path).expanduser().absolute()
         if not (local.is_file() if is_tarball(path) else local.is_dir()):
