@@ -117,7 +117,7 @@ def test_every_command_is_told_in_its_order(told: Callable[..., str], tmp_path: 
 
 def test_what_is_different_at_the_other_end_is_told_apart(told: Callable[..., str]) -> None:
     assert told("2.0", "2.1").endswith(": the same\n")
-    _, other = told("1.0", "2.1").split("the same but for")
+    _, other = told("1.0", "2.1").split("the same except")
     assert "--quick" not in other
     assert "kvd --config=" in other
     assert "make install" not in other

@@ -105,4 +105,4 @@ def test_a_host_named_twice(tmp_path: Path) -> None:
     named = hosts(tmp_path)
     twice = bisect(*demo(tmp_path, *named[:4], "--host", "one"))
     assert twice.returncode == 3
-    assert "Host one is named twice" in twice.stderr
+    assert "Host one is given twice" in twice.stderr

@@ -9,7 +9,7 @@ import pytest
 
 import sample_hunt as sample
 from perfbisect.core.domain.settings import Settings
-from perfbisect.hunt.prior_hunts import REMEMBERED, experienced, failures_before
+from perfbisect.hunt.prior_hunts import REMEMBERED, known_failures, with_prior_knowledge
 from perfbisect.store.history import History
 
 
@@ -28,20 +28,20 @@ def on(*classes: str) -> Settings:
 
 
 def test_a_new_host_knows_what_one_of_its_class_knows(told: History) -> None:
-    before = experienced(told, sample.SETTINGS).prior
+    before = with_prior_knowledge(told, sample.SETTINGS).prior
     assert before.build_cost == pytest.approx(7.5 / 12.5)
-    after = experienced(told, on("c8", "c8"))
+    after = with_prior_knowledge(told, on("c8", "c8"))
     assert (after.prior.build_cost, after.prior.noise) == (before.build_cost, before.noise)
     assert after.hosts == ("new", "local")
-    [failed] = failures_before(told, on("c8", "c8"), sample.BEGAN + 1000)
+    [failed] = known_failures(told, on("c8", "c8"), sample.BEGAN + 1000)
     assert failed.commit == sample.CANDIDATES[4]
 
 
 def test_a_host_of_another_class_teaches_nothing(told: History) -> None:
-    assert experienced(told, on("c8", "arm")) == on("c8", "arm")
-    assert failures_before(told, on("c8", "arm"), sample.BEGAN + 1000) == ()
+    assert with_prior_knowledge(told, on("c8", "arm")) == on("c8", "arm")
+    assert known_failures(told, on("c8", "arm"), sample.BEGAN + 1000) == ()
 
 
 def test_failures_are_forgotten_in_the_end(told: History) -> None:
-    assert failures_before(told, sample.SETTINGS, sample.BEGAN + 1000)
-    assert failures_before(told, sample.SETTINGS, sample.BEGAN + 1000 + REMEMBERED) == ()
+    assert known_failures(told, sample.SETTINGS, sample.BEGAN + 1000)
+    assert known_failures(told, sample.SETTINGS, sample.BEGAN + 1000 + REMEMBERED) == ()

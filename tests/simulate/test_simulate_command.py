@@ -77,7 +77,7 @@ def test_the_range_of_a_repository(bisect: Bisect, git: Callable[..., str], tmp_
 
 
 @pytest.mark.parametrize(("args", "said"), [
-    (("v1",), "no range"),
+    (("v1",), "is not a range"),
     (("v1", "v2"), "--repo"),
     (("--repo", "."), "GOOD BAD"),
     (("v1", "v2", "--commits", "9"), "own commits"),
@@ -87,10 +87,10 @@ def test_the_range_of_a_repository(bisect: Bisect, git: Callable[..., str], tmp_
     (("--steps", "many"), "sloping"),
     (("--failing", "100%"), "between 0 and 1"),
     (("--policy", "git-bisect", "--hosts", "4"), "--hosts does not apply to --policy git-bisect"),
-    (("--policy", "git-bisect", "--max-builds", "3"), "--max-builds is nothing"),
-    (("--policy", "git-bisect", "--noise-known"), "--noise-known is nothing"),
-    (("--policy", "git-bisect", "--confidence", "95%"), "--confidence is nothing"),
-    (("--policy", "git-bisect", "--all"), "--all is nothing"),
+    (("--policy", "git-bisect", "--max-builds", "3"), "--max-builds does not apply"),
+    (("--policy", "git-bisect", "--noise-known"), "--noise-known does not apply"),
+    (("--policy", "git-bisect", "--confidence", "95%"), "--confidence does not apply"),
+    (("--policy", "git-bisect", "--all"), "--all does not apply"),
     (("--repeats", "3"), "--policy git-bisect"),
     (("--first-parent",), "GOOD BAD"),
 ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""`bisect run --dry-run`: every command, for both ends."""
+"""`bisect run --dry-run`: the commands for both ends."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -12,7 +12,7 @@ from perfbisect.recipes.requested import load_requested
 
 
 def lines(settings: Settings) -> Iterator[str]:
-    """What would be run at the bad end, and where that is different at the good end."""
+    """The commands for the bad end, and those for the good end that differ."""
     bad = parts_of(settings, settings.bad_commit)
     yield f"# {settings.bad}, {settings.bad_commit}"
     yield from text(bad)
@@ -21,7 +21,7 @@ def lines(settings: Settings) -> Iterator[str]:
     if not good:
         yield f"# {settings.good}, {settings.good_commit}: the same"
         return
-    yield f"# {settings.good}, {settings.good_commit}: the same but for"
+    yield f"# {settings.good}, {settings.good_commit}: the same except"
     yield from text(good)
 
 
@@ -38,7 +38,7 @@ def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:
 
 
 def text(parts: Sequence[Part]) -> Iterator[str]:
-    """Parts as a script that explains itself."""
+    """The parts as a script with comments."""
     for part in parts:
         yield ""
         yield f"# {part.title}"

@@ -1,4 +1,4 @@
-"""Follow a hunt: run it under a view, from its first event to its verdict, and close everything."""
+"""Follow a hunt, new or resumed: save and show its events until there is a verdict."""
 
 import threading
 import time
@@ -11,10 +11,10 @@ from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent, Warn
 from perfbisect.core.domain.orders import Verdict
 from perfbisect.errors import Interrupted, PerfBisectError, UsageError, in_words
 from perfbisect.host.lock import Lease, WaitCallback
-from perfbisect.hunt.host_locks import hold_all
+from perfbisect.hunt.host_locks import lock_hosts
 from perfbisect.hunt.labs import HuntLabs, connection_events
-from perfbisect.hunt.merge_base import stands_in
-from perfbisect.hunt.prior_hunts import experienced, failures_before
+from perfbisect.hunt.merge_base import merge_base_equals_good
+from perfbisect.hunt.prior_hunts import known_failures, with_prior_knowledge
 from perfbisect.hunt.search import SavedLog, SearchProblem, TimedEvent, hunt
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.view import View
@@ -25,11 +25,13 @@ from perfbisect.store.history import History
 
 
 def follow_anew(setup: HuntSetup, path: Path | None, view: View, waiting: WaitCallback | None = None) -> Verdict:
-    """Begin a hunt in the history at ``path`` and follow it to its verdict."""
-    with hold_all(setup, waiting) as held, closing(History.open(path)) as history:
+    """Begin a hunt in the history at ``path`` and follow it to its verdict; see ``follow``."""
+    with lock_hosts(setup, waiting) as held, closing(History.open(path)) as history:
         warnings = (*setup.warnings, *little_space(history, setup))
         settings = replace(
-            experienced(history, setup.settings), run_hash=setup.method(setup.workload), build_hash=setup.made()
+            with_prior_knowledge(history, setup.settings),
+            run_hash=setup.run_hash(setup.workload),
+            build_hash=setup.build_hash(),
         )
         setup = replace(setup, settings=settings, warnings=warnings)
         hunt_id = history.begin(setup.settings, setup.facts, setup.started(0, False), time.time())
@@ -41,7 +43,7 @@ def little_space(history: History, setup: HuntSetup) -> tuple[Warned, ...]:
     expected = storage.expected_builds(len(setup.span.candidates), setup.settings.policy.max_builds)
     return tuple(
         warning
-        for site in setup.sites
+        for site in setup.hosts
         for warning in storage.too_little(
             site.host, *history.kept(replace(setup.settings, host=site.host.name)), expected
         )
@@ -49,17 +51,19 @@ def little_space(history: History, setup: HuntSetup) -> tuple[Warned, ...]:
 
 
 def resume(hunt_id: int | None, path: Path | None, view: View, waiting: WaitCallback | None = None) -> Verdict:
-    """Go on with a hunt (None: the latest) of the history at ``path`` where its log ends.
+    """Continue a hunt (None: the latest) of the history at ``path`` where its log ends; see ``follow``.
 
-    Raises UsageError when what it would measure now cannot be compared with what it has measured.
+    Raises UsageError when new runs could not be compared with its earlier ones.
     """
     with closing(History.open(path)) as history:
         hunt_id = history.latest() if hunt_id is None else hunt_id
         setup = HuntSetup.set_up(history.settings(hunt_id), waiting)
         check_unchanged(history, hunt_id, setup)
-        if setup.settings.build_hash != (made := setup.made()):  # nothing was built, or the lab refuses to go on
+        if setup.settings.build_hash != (
+            made := setup.build_hash()
+        ):  # the lab refuses to continue if builds exist already
             history.update_recipe_hash(hunt_id, made)
-        with hold_all(setup, waiting) as held:
+        with lock_hosts(setup, waiting) as held:
             return follow(history, hunt_id, setup, view, held, resumed=True)
 
 
@@ -67,16 +71,16 @@ def check_unchanged(history: History, hunt_id: int, setup: HuntSetup) -> None:
     """Raise UsageError when the range or the workload of a hunt has changed."""
     if setup.span.candidates != history.candidates(hunt_id):
         raise UsageError(
-            f"Hunt {hunt_id} cannot go on: its range in {setup.settings.repository} is not what it was.",
+            f"Hunt {hunt_id} cannot go on: its range in {setup.settings.repository} has changed.",
             "Its recipe's ignore list or the repository has changed; begin a new hunt with: bisect run",
         )
-    if setup.settings.run_hash not in ("", setup.method(setup.workload)):
+    if setup.settings.run_hash not in ("", setup.run_hash(setup.workload)):
         raise UsageError(
-            f"Hunt {hunt_id} cannot go on: its runs would be made in another way than before, so those of then and"
-            " of now cannot be compared.",
-            f"Workload {setup.workload.suite}/{setup.workload.name} or its files, what the recipe of"
-            f" {setup.builder.name} says of sysbench and perf, or the processors and the memory in hosts.toml have"
-            " changed: undo that, or begin a new hunt with: bisect run",
+            f"Hunt {hunt_id} cannot go on: its runs would be made in another way than before, so they could not be"
+            " compared with the earlier ones.",
+            f"Workload {setup.workload.suite}/{setup.workload.name} or its files, the settings of sysbench and"
+            f" perf in the recipe of {setup.builder.name}, or the processors and the memory in hosts.toml have changed:"
+            " undo that, or begin a new hunt with: bisect run",
         )
 
 
@@ -85,7 +89,7 @@ def follow(
 ) -> Verdict:
     """Hunt, showing every event, until there is a verdict.
 
-    Raises Interrupted, or the failure, with the command that goes on.
+    Raises Interrupted or the failure, with the command that continues the hunt.
     """
     verdict: Verdict | None = None
     log = SavedLog(history, hunt_id)
@@ -95,8 +99,8 @@ def follow(
         if threading.current_thread() is threading.main_thread():  # the history belongs to it
             view.show(event, log.append(event)[0])
 
-    alone = len(setup.sites) == 1  # the threads of several hosts forward the events themselves
-    with connection_events(setup.sites[0], save_and_show) if alone else nullcontext(), closing(view):
+    alone = len(setup.hosts) == 1  # the threads of several hosts forward the events themselves
+    with connection_events(setup.hosts[0], save_and_show) if alone else nullcontext(), closing(view):
         try:
             if resumed:
                 view.recall((entry.at, entry.event) for entry in history.events(hunt_id))
@@ -111,7 +115,7 @@ def follow(
             failure = in_words(trouble)
             with suppress(PerfBisectError):  # of the history itself
                 history.fail(hunt_id, str(failure), time.time())
-            own = "\nIts commands are kept, too: with others, begin a new hunt." if setup.settings.quick else ""
+            own = "\nThe hunt keeps its commands: to change them, begin a new hunt." if setup.settings.quick else ""
             failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: {again}{own}".strip()
             raise failure from failure.__cause__
     assert verdict is not None, "a hunt ends with a verdict"
@@ -121,7 +125,7 @@ def follow(
 def session(log: SavedLog, setup: HuntSetup, held: Mapping[str, Lease], resumed: bool) -> Generator[TimedEvent]:
     """The events of one session of a hunt, beginning with its warnings."""
     settings = setup.settings
-    hosts = settings.hosts if len(setup.sites) > 1 else ()
+    hosts = settings.hosts if len(setup.hosts) > 1 else ()
     problem = SearchProblem(
         setup.span.graph, setup.span.candidates, settings.policy, settings.metric, hosts, settings.prior
     )
@@ -130,15 +134,15 @@ def session(log: SavedLog, setup: HuntSetup, held: Mapping[str, Lease], resumed:
     labs = HuntLabs(setup, log, before, held)
     for warning in (*setup.warnings, *changes_since(before, setup)):
         yield log.append(warning)
-    # Once bad is built the merge base was shown to stand in for good; what it is measured since is not to undo that.
+    # Bad is built only after the merge base was found to equal good; later runs of it do not reopen that.
     bad_is_known = any(event.facts.commit == problem.commits[-1] for _, event in log.entries)
     if not (
         setup.span.good_is_ancestor
         or bad_is_known
-        or (yield from stands_in(problem, started, settings, log, labs.workers))
+        or (yield from merge_base_equals_good(problem, started, settings, log, labs.workers))
     ):
         return
-    failed = () if resumed or settings.retry_failed else failures_before(log.history, settings, log.began)
+    failed = () if resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
     yield from hunt(problem, started, log, labs.workers, failed)
 
 
@@ -147,7 +151,7 @@ def changes_since(before: Sequence[HuntStarted], setup: HuntSetup) -> tuple[Warn
     last = {facts.name: facts for event in before for facts in event.hosts}
     return tuple(
         warning
-        for site in setup.sites
+        for site in setup.hosts
         if site.facts.name in last
         for warning in changed(site.host.name, last[site.facts.name], site.facts)
     )

@@ -1,4 +1,4 @@
-"""The hosts of a session are its own from its beginning to its end, and are left as they were found."""
+"""A session locks its hosts, and cleans them up at its end."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def hold_all(setup: "HuntSetup", waiting: WaitCallback | None, purpose: str = "") -> Iterator[dict[str, Lease]]:
-    """Hold the locks of all hosts, for a hunt or another ``purpose``.
+def lock_hosts(setup: "HuntSetup", waiting: WaitCallback | None, purpose: str = "") -> Iterator[dict[str, Lease]]:
+    """Hold the locks of all hosts, for a hunt or another ``purpose``; yields the lease of each host by name.
 
-    They are taken in the order of their names, so that no two hunts wait for each other. The last visit's copy of the
-    data goes before they are given back; but not after a failure, whose cause it may show.
+    They are taken in the order of the names, so that two hunts cannot deadlock. Before they are released, the last
+    visit's copy of the data is removed; not after a failure, whose cause it may show.
     """
-    hosts = {site.build_host.name: site.build_host for site in setup.sites if site.build_host}
-    hosts |= {site.host.name: site.host for site in setup.sites}
+    hosts = {site.build_host.name: site.build_host for site in setup.hosts if site.build_host}
+    hosts |= {site.host.name: site.host for site in setup.hosts}
     with ExitStack() as stack:
         purpose = purpose or setup.purpose
         held = {name: stack.enter_context(hold(host, purpose, waiting)) for name, host in sorted(hosts.items())}
-        for site in setup.sites:
+        for site in setup.hosts:
             stack.push(partial(clear, site.host, held[site.host.name]))
         yield held
 
 
 def clear(host: Host, held: Lease, failure: type[BaseException] | None, *_: object) -> None:
-    """Remove what the last visit of a session has left, unless the session has failed."""
+    """Remove what the last visit of a session has left, unless the session failed."""
     failed = failure is not None and issubclass(failure, Exception) and not issubclass(failure, Interrupted)
     if not held.lost and not failed:
-        with suppress(PerfBisectError):  # out of reach: `bisect gc` will find it
-            held.confirm()  # after a long sleep the visit may be another's
+        with suppress(PerfBisectError):  # out of reach: `bisect gc` removes it later
+            held.confirm()  # after a long sleep the visit may belong to another session
             dataset.remove_visit(host)

@@ -1,4 +1,4 @@
-"""The labs of a session of a hunt: one for each host, with what earlier sessions have left there."""
+"""The labs of a session: one for each host, with the builds and data that earlier sessions have left there."""
 
 import threading
 from collections import defaultdict
@@ -24,7 +24,7 @@ from perfbisect.lab.protocol import Lab
 
 
 class HuntLabs:
-    """Makes the labs of one session; ``before`` are the beginnings of earlier ones."""
+    """Makes the labs of one session; ``before`` has the first events of earlier ones."""
 
     def __init__(
         self, setup: HuntSetup, log: SavedLog, before: Sequence[HuntStarted], held: Mapping[str, Lease]
@@ -39,11 +39,11 @@ class HuntLabs:
             elif isinstance(event, RunFinished):
                 self._data[host][event.facts.commit] = event.facts.dataset
         self._first = {facts.name: facts for event in reversed(before) for facts in event.hosts}
-        self._locks: dict[str, FairLock] = defaultdict(FairLock)  # of each host: one thing at a time
+        self._locks: dict[str, FairLock] = defaultdict(FairLock)  # by host, which may build for several
 
     def workers(self, commits: tuple[str, ...]) -> Workers[LabEvent]:
         """The hosts of the hunt, for measurements of these commits."""
-        sites = self._setup.sites
+        sites = self._setup.hosts
         if len(sites) == 1:
             return InlineWorkers(sites[0].host.name, self._lab(sites[0], commits))
         return ThreadWorkers(*(self._member(site, commits) for site in sites))

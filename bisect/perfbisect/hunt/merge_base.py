@@ -1,4 +1,4 @@
-"""Good is not an ancestor of bad: may their merge base stand in for it?"""
+"""Good is not an ancestor of bad: the merge base stands in for it if both are equally fast."""
 
 from collections.abc import Generator
 from dataclasses import replace
@@ -14,12 +14,12 @@ from perfbisect.wording.quantities import ratio
 from perfbisect.wording.text import metric_title
 
 
-def stands_in(
+def merge_base_equals_good(
     problem: SearchProblem, started: HuntStarted, settings: Settings, log: SavedLog, workers_for: WorkersFor
 ) -> Generator[TimedEvent, None, bool]:
-    """Show that the merge base is as fast as good; true when it is. Where nothing is shown the hunt has ended.
+    """Measure the merge base against good: true when they are equally fast. When that is inconclusive, the hunt ends.
 
-    Raises UsageError when it is not: then a change lies on good's own side of the fork.
+    Raises UsageError when they are not: then a change lies between the merge base and good.
     """
     base, good = problem.commits[0][:10], settings.good_commit[:10]
     verdict = yield from compare_merge_base(problem, started, settings.good_commit, log, workers_for)
@@ -39,7 +39,7 @@ def stands_in(
                 f"To hunt one on bad's own side of the fork: {own_side}",
             )
         case Inconclusive():
-            yield log.append(started)  # the range is what was to be hunted, no more what was compared
+            yield log.append(started)  # the range of the hunt again, in place of the two commits compared
             yield log.append(
                 Warned("bad was not measured: the merge base comes first", f"To hunt without good: {own_side}")
             )
@@ -47,4 +47,4 @@ def stands_in(
             yield log.append(HuntEnded(Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=compared)))
             return False
         case _:
-            raise AssertionError(f"one step was hunted, and {verdict} was found")
+            raise AssertionError(f"{verdict} is no verdict on a range of one commit")

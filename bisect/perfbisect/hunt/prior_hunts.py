@@ -1,4 +1,4 @@
-"""What earlier hunts teach one that is about to begin."""
+"""What earlier hunts in the history provide to a new one."""
 
 from dataclasses import replace
 
@@ -9,11 +9,9 @@ from perfbisect.store.history import History
 REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 
 
-def experienced(history: History, settings: Settings) -> Settings:
-    """The settings with what earlier hunts on the host, or on one like it, teach: how noisy a run is, and how many runs
-    a build costs.
-    """
-    prior, each = settings.prior, like_the_first(settings)
+def with_prior_knowledge(history: History, settings: Settings) -> Settings:
+    """The settings with the noise of a run and the cost of a build, from earlier hunts on hosts of the first one's class."""
+    prior, each = settings.prior, on_each_like_first(settings)
     costs = next((known for one in each if (known := history.costs(one)).build and known.run), None)
     if costs and costs.build and costs.run:
         prior = replace(prior, build_cost=costs.build / costs.run)
@@ -21,18 +19,18 @@ def experienced(history: History, settings: Settings) -> Settings:
     return replace(settings, prior=replace(prior, noise=noise))
 
 
-def failures_before(history: History, settings: Settings, now: float) -> tuple[SkipFacts, ...]:
-    """Builds that failed in earlier hunts, on the host or on one like it."""
+def known_failures(history: History, settings: Settings, now: float) -> tuple[SkipFacts, ...]:
+    """Builds that failed in earlier hunts on hosts of the first one's class."""
     found = {
         facts.commit: facts
-        for one in like_the_first(settings)
+        for one in on_each_like_first(settings)
         for facts in history.build_failures(one, now - REMEMBERED)
     }
     return tuple(found.values())
 
 
-def like_the_first(settings: Settings) -> list[Settings]:
-    """The settings for each host of the first one's class alone, the first one's before the others."""
+def on_each_like_first(settings: Settings) -> list[Settings]:
+    """The settings with each host of the first one's class as the only host, the first one first."""
     classes = settings.prior.host_classes or ("",)
-    alike = (name for name, its in zip(settings.hosts, classes, strict=True) if its == classes[0])
+    alike = (name for name, one in zip(settings.hosts, classes, strict=True) if one == classes[0])
     return [replace(settings, host=name, further_hosts=()) for name in alike]

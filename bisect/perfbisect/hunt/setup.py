@@ -37,7 +37,7 @@ from perfbisect.repository.touched import touched
 
 @dataclass(frozen=True, slots=True)
 class PreparedHost:
-    """One host of a hunt, looked at."""
+    """A host of a hunt that has passed its checks."""
 
     entry: HostEntry
     host: Host
@@ -47,7 +47,7 @@ class PreparedHost:
     build_host: Host | None
 
     @classmethod
-    def visit(
+    def prepare(
         cls,
         name: str,
         settings: Settings,
@@ -55,7 +55,7 @@ class PreparedHost:
         workloads: tuple[Workload, ...],
         waiting: WaitCallback | None,
     ) -> "PreparedHost":
-        """Inspect the host of that name. Raises the error of whatever is wrong there."""
+        """Connect to the host of that name and check it. Raises EnvironmentFailure or UsageError for what it lacks."""
         entry = load_host(name, settings.hosts_path)
         host = connect(entry)
         if waiting:
@@ -64,26 +64,31 @@ class PreparedHost:
         build_entry = load_host(entry.built_elsewhere, settings.hosts_path) if entry.built_elsewhere else None
         build_host = connect(build_entry) if build_entry else None
         if build_host:
-            machines = [each.run(["uname", "-m"]).stdout.strip() for each in (host, build_host)]
-            if machines[0] != machines[1]:
-                raise UsageError(
-                    f"Host {name} is {machines[0]} and its build_host {build_host.name} is {machines[1]}: what is built there"
-                    " does not run here.",
-                    "Choose a build_host of the same architecture in hosts.toml.",
-                )
+            check_architectures(host, build_host)
         return cls(
             entry, host, read_fingerprint(host, inspection.answers), warnings(inspection), build_entry, build_host
         )
 
 
+def check_architectures(host: Host, build_host: Host) -> None:
+    """Raise UsageError unless builds of one host run on the other."""
+    runs, builds = (each.run(["uname", "-m"]).stdout.strip() for each in (host, build_host))
+    if runs != builds:
+        raise UsageError(
+            f"Host {host.name} is {runs} and its build_host {build_host.name} is {builds}: builds of the latter do not"
+            " run on the former.",
+            "Choose a build_host of the same architecture in hosts.toml.",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class HuntSetup:
-    """Everything a hunt stands on, loaded and checked."""
+    """The recipes, the range and the hosts of a hunt or a trial, loaded and checked."""
 
     settings: Settings
     builder: Builder
     workload: Workload
-    sites: tuple[PreparedHost, ...]
+    hosts: tuple[PreparedHost, ...]
     span: Range
     warnings: tuple[Warned, ...]
 
@@ -95,10 +100,10 @@ class HuntSetup:
         span: Range | None = None,
         workloads: tuple[Workload, ...] = (),
     ) -> "HuntSetup":
-        """Load the recipes, read the range and look at the hosts. Raises the error of whatever is wrong.
+        """Load the recipes, read the range and check the hosts.
 
-        With ``waiting`` a host is first looked at when nobody else measures there. ``span`` is given where no range
-        is to be read, ``workloads`` where there are several.
+        With ``waiting`` a host is checked only when no other session measures there. A trial gives its builds as
+        ``span``, and its ``workloads``. Raises UsageError and EnvironmentFailure.
         """
         if workloads:
             builder = requested_builder(settings)
@@ -107,44 +112,45 @@ class HuntSetup:
             builder, workload = load_requested(settings)
             workloads = (workload,)
         settings = replace(settings, prior=replace(settings.prior, host_classes=host_classes(settings)))
-        # Where nothing is built the host need not be able to.
+        # Without a repository nothing is built, so the host needs no compiler.
         needed = builder if settings.repository else msgspec.structs.replace(builder, build=None)
-        idle: tuple[str, ...] = ()
+        untouched: tuple[str, ...] = ()
         if span is None:
-            span, idle = span_of(settings, builder)
-        sites = tuple(PreparedHost.visit(name, settings, needed, workloads, waiting) for name in settings.hosts)
-        warned = tuple(warning for site in sites for warning in site.warnings)
-        own = (path for path in idle if path not in (builder.suspects | workloads[0].suspects))
-        warned += tuple(Warned(f"No commit of the range touches {path}, which you suspect") for path in own)
-        if settings.repository and is_dirty(open_repository(Path(settings.repository))):
-            unseen = Warned(
-                f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first."
-            )
-            warned = (unseen, *warned)
-        return cls(settings, builder, workloads[0], sites, span, warned)
+            span, untouched = read_hunt_range(settings, builder)
+        hosts = tuple(PreparedHost.prepare(name, settings, needed, workloads, waiting) for name in settings.hosts)
+        warned = (
+            *uncommitted_changes(settings),
+            *(warning for each in hosts for warning in each.warnings),
+            *(
+                Warned(f"No commit of the range touches {path}, which you suspect")
+                for path in untouched
+                if path not in builder.suspects | workloads[0].suspects
+            ),
+        )
+        return cls(settings, builder, workloads[0], hosts, span, warned)
 
     @property
     def host(self) -> Host:
         """The first host."""
-        return self.sites[0].host
+        return self.hosts[0].host
 
     @property
     def facts(self) -> HostFacts:
-        """Of the first host."""
-        return self.sites[0].facts
+        """The facts of the first host."""
+        return self.hosts[0].facts
 
     @property
     def purpose(self) -> str:
-        """What others are told who find the host busy."""
-        asked = self.settings
-        return f"a hunt for {asked.builder} {asked.workload}, {asked.good}..{asked.bad},"
+        """Shown to other sessions that find the host busy."""
+        settings = self.settings
+        return f"a hunt for {settings.builder} {settings.workload}, {settings.good}..{settings.bad},"
 
-    def method(self, workload: Workload) -> str:
-        """A hash of all that a run of the workload is told."""
-        return fingerprint(self.builder, workload, [site.entry for site in self.sites])
+    def run_hash(self, workload: Workload) -> str:
+        """A hash of everything that a run of the workload depends on."""
+        return fingerprint(self.builder, workload, [each.entry for each in self.hosts])
 
-    def made(self) -> str:
-        """A hash of all that the recipe says of builds."""
+    def build_hash(self) -> str:
+        """A hash of everything in the recipe that builds depend on."""
         return store.fingerprint(self.builder, variant_of(self.builder, self.settings.variant))
 
     def lab(
@@ -155,7 +161,7 @@ class HuntSetup:
         workload: Workload,
         locks: Mapping[str, FairLock],
     ) -> HostLab:
-        """A lab that measures these candidates at a site; ``locks`` are those of the hosts, by name."""
+        """A lab that measures these candidates at ``site``; ``locks`` are those of the hosts, by name."""
         build_place = None
         if site.build_host and site.build_entry:
             build_place = LabHost(site.build_host, site.build_entry, locks[site.build_host.name])
@@ -190,14 +196,14 @@ class HuntSetup:
             merges=self.span.merges,
             resumed=resumed,
             metric=self.settings.metric,
-            further=tuple(site.facts for site in self.sites[1:]),
+            further=tuple(each.facts for each in self.hosts[1:]),
             host_classes=self.settings.prior.host_classes,
             branch_points=self.span.graph.branch_points,
         )
 
 
-def span_of(settings: Settings, builder: Builder) -> tuple[Range, tuple[str, ...]]:
-    """The range of a hunt, read from its repository; and the suspected paths that no commit of it touches."""
+def read_hunt_range(settings: Settings, builder: Builder) -> tuple[Range, tuple[str, ...]]:
+    """The range of a hunt from its repository, and the suspected paths that no commit of it touches."""
     repository = open_repository(Path(settings.repository))
     ends, first_parent = (settings.good_commit, settings.bad_commit), settings.first_parent
     span = read_range(repository, *ends, builder.ignore, first_parent=first_parent)
@@ -207,20 +213,26 @@ def span_of(settings: Settings, builder: Builder) -> tuple[Range, tuple[str, ...
 
 
 def host_classes(settings: Settings) -> tuple[str, ...]:
-    """The class of each host, by its own name if the inventory tells none; empty for a single host.
+    """The class of each host, by default its name; empty for a single host.
 
-    Raises UsageError for a host that is named twice, and when all changes are asked for on hosts of several classes.
+    Raises UsageError for a host that is given twice, and for --all on hosts of several classes.
     """
     names = settings.hosts
     if len(names) < 2:
         return ()
     if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"Host {twice[0]} is named twice.", "Name each host once.")
+        raise UsageError(f"Host {twice[0]} is given twice.", "Give each host once.")
     classes = tuple(load_host(name, settings.hosts_path).kind or name for name in names)
     if settings.policy.all_steps and len(set(classes)) > 1:
         raise UsageError(
-            f"All changes (--all) can be hunted on hosts of one class only; these are of {len(set(classes))}:"
-            f" {', '.join(dict.fromkeys(classes))}.",
+            f"--all needs hosts of one class; these are of {len(set(classes))}: {', '.join(dict.fromkeys(classes))}.",
             "Hunt without --all, or on one host; or, if they are alike, give them one `class` in hosts.toml.",
         )
     return classes
+
+
+def uncommitted_changes(settings: Settings) -> tuple[Warned, ...]:
+    """A warning about uncommitted changes in the repository."""
+    if not settings.repository or not is_dirty(open_repository(Path(settings.repository))):
+        return ()
+    return (Warned(f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first."),)

@@ -71,7 +71,7 @@ def compare(
     from perfbisect.errors import INTERRUPTED
     from perfbisect.hunt.resolve import builder_of, choose_metric
     from perfbisect.hunt.trials.builds import read_builds
-    from perfbisect.hunt.trials.runner import perform
+    from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.hunt.trials.setup import TrialPlan
     from perfbisect.recipes.find import choose_workloads
     from perfbisect.report.command import command_to_show
@@ -85,7 +85,7 @@ def compare(
     settings, subjects = read_builds(builds, settings, builder, clone_progress)
     settings = replace(settings, workload=next(iter(chosen)), metric=choose_metric(settings.metric, [*chosen.values()]))
     plan = TrialPlan.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, wait_callback(wait))
-    trial, complete = perform(plan, history, open_progress(settings.metric, quiet=as_json))
+    trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=as_json))
     say(as_object(trial) if as_json else "\n".join(lines(trial, painter())))
     if not complete:
         click.echo(f"Interrupted. What was measured is kept as {trial.name}; the same command continues it.", err=True)

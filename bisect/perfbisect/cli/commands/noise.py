@@ -50,7 +50,7 @@ def noise(
     from perfbisect.core.stats.sampling_plan import noise_of_trial
     from perfbisect.errors import INTERRUPTED, EnvironmentFailure
     from perfbisect.hunt.resolve import builder_of, resolve_settings
-    from perfbisect.hunt.trials.runner import perform
+    from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.hunt.trials.setup import TrialPlan
     from perfbisect.recipes.find import load_workload
     from perfbisect.report.noise import as_object, lines
@@ -61,7 +61,7 @@ def noise(
     subject = TrialBuild(rev, settings.good_commit)
     chosen = {workload: load_workload(workload, builder_of(settings).driver, settings.workloads_path)}
     plan = TrialPlan.make(TrialType.NOISE, settings, [subject], chosen, visits, runs, wait_callback(wait))
-    trial, complete = perform(plan, history, open_progress(settings.metric, quiet=as_json))
+    trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=as_json))
     found = noise_of_trial(trial)
     if found is None:
         if not complete:

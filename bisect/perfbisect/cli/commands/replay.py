@@ -42,7 +42,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     from perfbisect.errors import UsageError
     from perfbisect.hunt.search import SearchProblem
     from perfbisect.hunt.search import replay as decisions
-    from perfbisect.hunt.setup import span_of
+    from perfbisect.hunt.setup import read_hunt_range
     from perfbisect.recipes.requested import requested_builder
     from perfbisect.repository.describe import describe
     from perfbisect.repository.resolve import open_repository
@@ -55,9 +55,9 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
         settings, began = store.settings(number), store.began(number)
         events = [(entry.at, entry.event) for entry in store.events(number)]
         candidates = store.candidates(number)
-    span, _ = span_of(settings, requested_builder(settings))
+    span, _ = read_hunt_range(settings, requested_builder(settings))
     if span.candidates != candidates:
-        raise UsageError(f"The range of hunt {number} in {settings.repository} is not what it was.")
+        raise UsageError(f"The range of hunt {number} in {settings.repository} has changed.")
     policy = replace(settings.policy, **{name: value for name, value in rules.items() if value is not None})
     hosts = settings.hosts if settings.further_hosts else ()
     repository = open_repository(Path(settings.repository))

@@ -1,4 +1,4 @@
-"""Trials: builds measured in rounds, without a search; every run is kept as it ends."""
+"""Run a trial: builds measured in rounds, without a search. Every run is in the history as soon as it ends."""
 
 import time
 from collections import defaultdict
@@ -22,7 +22,7 @@ from perfbisect.core.stats.sampling_plan import noise_of_trial
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError, in_words
 from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.lock import Lease
-from perfbisect.hunt.host_locks import hold_all
+from perfbisect.hunt.host_locks import lock_hosts
 from perfbisect.hunt.labs import connection_events
 from perfbisect.hunt.loop import Listed, Workers, run
 from perfbisect.hunt.trials.setup import TrialPlan
@@ -36,20 +36,20 @@ from perfbisect.lab.protocol import Lab
 from perfbisect.store.history import History
 
 
-def perform(plan: TrialPlan, path: Path | None, progress: Progress) -> tuple[Trial, bool]:
+def run_trial(plan: TrialPlan, path: Path | None, progress: Progress) -> tuple[Trial, bool]:
     """Build and measure; returns the trial, and whether it is complete: false when Ctrl-C ended it.
 
     An interrupted comparison continues when the same builds are requested again.
     """
     setup = plan.setup
     with ExitStack() as stack:
-        held = stack.enter_context(hold_all(setup, plan.waiting, plan.purpose))
+        held = stack.enter_context(lock_hosts(setup, plan.waiting, plan.purpose))
         history = stack.enter_context(closing(History.open(path)))
         stack.enter_context(closing(progress))
         for warned in setup.warnings:
             progress.warn(warned)
         runner = TrialRunner(plan, held[setup.host.name], progress)
-        stack.enter_context(connection_events(setup.sites[0], runner.append))
+        stack.enter_context(connection_events(setup.hosts[0], runner.append))
         try:
             request = replace(plan.request, subjects=runner.build())
         except EnvironmentFailure as reason:
@@ -113,7 +113,7 @@ class TrialLab:
 
 
 class TrialRunner:
-    """Makes and measures the builds of a trial: gives the orders of its rounds to the loop, and keeps what happens."""
+    """Makes and measures the builds of a trial: its rounds are the orders of the loop, and it is the loop's log."""
 
     def __init__(self, plan: TrialPlan, held: Lease, progress: Progress) -> None:
         self.plan = plan
@@ -180,7 +180,7 @@ class TrialRunner:
         setup = self.plan.setup
         candidates = replace(setup.candidates(setup.span.candidates), prebuilt=self._prebuilt, is_range=False)
         earlier = Earlier(datasets=self._loaded[work])
-        return setup.lab(candidates, earlier, setup.sites[0], self.plan.workloads[work], defaultdict(FairLock))
+        return setup.lab(candidates, earlier, setup.hosts[0], self.plan.workloads[work], defaultdict(FairLock))
 
     def _obey(self, orders: Iterator[Measure]) -> None:
         for _ in run(Listed(orders), self, self._workers):

@@ -1,4 +1,4 @@
-"""What a trial stands on: recipes, workloads and a host that was looked at."""
+"""Set up a trial: load its recipes and workloads, check its host."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -20,7 +20,7 @@ from perfbisect.repository.resolve import open_repository
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """Everything that a trial stands on, loaded and looked at; nothing is built yet."""
+    """The recipes, the workloads and the host of a trial, loaded and checked; nothing is built yet."""
 
     request: TrialRequest
     setup: HuntSetup
@@ -38,13 +38,13 @@ class TrialPlan:
         runs: int,
         waiting: WaitCallback | None,
     ) -> "TrialPlan":
-        """Inspect the host, as before a hunt; ``workloads`` are as their suites have them."""
+        """Check the host, as before a hunt; ``workloads`` are those of the suites, without overrides."""
         names = tuple(subject.commit or subject.name for subject in subjects)
         alone = Range(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
         run = tuple(overridden(each, settings.overrides) for each in workloads.values())
         setup = HuntSetup.set_up(settings, waiting, alone, run)
         works = tuple(
-            TrialWorkload(name, each.group, each.warmup, each.time, setup.method(each))
+            TrialWorkload(name, each.group, each.warmup, each.time, setup.run_hash(each))
             for name, each in zip(workloads, run, strict=True)
         )
         changed = typed(next(iter(workloads.values())), settings.overrides)
@@ -56,13 +56,13 @@ class TrialPlan:
 
     @property
     def purpose(self) -> str:
-        """What others are told who find the host busy."""
+        """Shown to other sessions that find the host busy."""
         names = ", ".join(subject.name for subject in self.request.subjects)
         what = "an A/A" if self.request.kind is TrialType.NOISE else "a comparison"
         return f"{what} of {self.request.builder}, {names},"
 
     def commits(self) -> list[Commit]:
-        """What people know of the commits that are measured."""
+        """Date, author and subject of the commits that are measured."""
         found = [subject.commit for subject in self.request.subjects if subject.commit]
         if not found:
             return []
