@@ -1,0 +1,219 @@
+"""Hunts through the loop, with a lab that computes: what is saved, ordered and yielded, and in which order."""
+
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from computed import ComputedLab, commits, log_of, measured_by, problem, speeds, started
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    CandidateSkipped,
+    Decided,
+    Event,
+    HuntEnded,
+    HuntStarted,
+    LabEvent,
+    RunFinished,
+)
+from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Reason, Verdict
+from perfbisect.core.domain.policy import Policy
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.hunt.search import SavedLog, SearchProblem, compare_merge_base, hunt, replay
+from perfbisect.lab.progress import Steps
+from perfbisect.store.history import History
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    history = History.open(tmp_path / "history.db")
+    yield history
+    history.close()
+
+
+def test_names_the_culprit_and_tells_the_story_in_order(history: History) -> None:
+    names = commits(30)
+    log = log_of(history, names)
+    lab = ComputedLab(names, speeds(names, 17), frozenset({names[9]}))
+    told = [event for _, event in hunt(problem(names), started(names), log, measured_by(lab))]
+    kinds = [type(event) for event in told]
+    assert kinds[0] is HuntStarted
+    assert kinds[1] is Decided
+    assert kinds[-2:] == [Decided, HuntEnded]
+    ended = told[-1]
+    assert isinstance(ended, HuntEnded)
+    assert isinstance(ended.verdict, Found)
+    assert ended.verdict.step.candidate == 17
+    assert ended.verdict.step.parents == (16,)
+    assert len(lab.built) == len(set(lab.built))
+
+
+def test_what_is_told_is_already_saved(history: History) -> None:
+    names = commits(8)
+    log = log_of(history, names)
+    lab = ComputedLab(names, speeds(names, 4))
+    for _, event in hunt(problem(names), started(names), log, measured_by(lab)):
+        if isinstance(event, BuildFinished | RunFinished):
+            assert history.log(log.hunt)[-1][1] == event
+
+
+@pytest.mark.parametrize("cut", [1, 3, 10, 25])
+def test_a_cut_hunt_goes_on_to_the_same_end_without_repeating(history: History, cut: int) -> None:
+    """Stop after any event, read the log back, go on: nothing that was measured is lost."""
+    names = commits(30)
+    hunt_id = log_of(history, names).hunt
+    lab = ComputedLab(names, speeds(names, 11))
+    before: list[Event] = []
+    for _, event in hunt(problem(names), started(names), SavedLog(history, hunt_id), measured_by(lab)):
+        before.append(event)
+        if len(before) > cut:
+            break
+    finished = [event for event in before if isinstance(event, BuildFinished | RunFinished)]
+    again = SavedLog(history, hunt_id)
+    assert [event for _, event in again.entries] == finished
+    told = [event for _, event in hunt(problem(names), started(names), again, measured_by(lab))]
+    ended = told[-1]
+    assert isinstance(ended, HuntEnded)
+    assert isinstance(ended.verdict, Found)
+    assert ended.verdict.step.candidate == 11
+    assert len(lab.built) == len(set(lab.built))
+
+
+def test_builds_that_failed_in_an_earlier_hunt_are_not_tried_again_but_for_the_ends(history: History) -> None:
+    names = commits(30)
+    lab = ComputedLab(names, speeds(names, 11))
+    failed = [SkipFacts(names[node], "compile", "error: no", "log", 1.0) for node in (0, 14, 15, 29)]
+    told = [
+        event for _, event in hunt(problem(names), started(names), log_of(history, names), measured_by(lab), failed)
+    ]
+    assert {event.candidate for event in told if isinstance(event, CandidateSkipped)} == {14, 15}
+    assert not {names[14], names[15]} & set(lab.built)
+    ended = told[-1]
+    assert isinstance(ended, HuntEnded)
+    assert isinstance(ended.verdict, Found)
+    assert ended.verdict.step.candidate == 11
+
+
+def test_equal_ends_are_not_reproduced(history: History) -> None:
+    names = commits(30)
+    lab = ComputedLab(names, speeds(names, 30))
+    *_, (_, ended) = hunt(problem(names), started(names), log_of(history, names), measured_by(lab))
+    assert isinstance(ended, HuntEnded)
+    assert isinstance(ended.verdict, NotReproduced)
+    assert len(lab.built) == 2
+
+
+def test_an_end_that_does_not_build_is_told_as_such(history: History) -> None:
+    names = commits(5)
+    lab = ComputedLab(names, speeds(names, 3), frozenset({names[-1]}))
+    *_, (_, ended) = hunt(problem(names), started(names), log_of(history, names), measured_by(lab))
+    assert isinstance(ended, HuntEnded)
+    assert isinstance(ended.verdict, Inconclusive)
+    assert ended.verdict.reason is Reason.BAD_UNMEASURABLE
+
+
+class Instant(ComputedLab):
+    """Measures runs so short that their QPS is beyond all numbers."""
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        for event in super().measure(order):
+            yield (
+                replace(event, facts=replace(event.facts, seconds=5e-324)) if isinstance(event, RunFinished) else event
+            )
+
+
+def test_runs_whose_metric_is_infinite_end_the_hunt(history: History) -> None:
+    names = commits(5)
+    lab = Instant(names, speeds(names, 3))
+    with pytest.raises(EnvironmentFailure, match="no value for qps, or it is 0 or infinite"):
+        list(islice(hunt(problem(names), started(names), log_of(history, names), measured_by(lab)), 200))
+
+
+def test_runs_without_the_metric_end_the_hunt(history: History) -> None:
+    """Otherwise the same order would be given for ever."""
+    names = commits(5)
+    lab = ComputedLab(names, speeds(names, 3))
+    with pytest.raises(EnvironmentFailure, match="instructions/o"):
+        list(
+            hunt(
+                problem(names, "instructions/o"),
+                started(names),
+                log_of(history, names),
+                measured_by(lab, "instructions/o"),
+            )
+        )
+
+
+class TestMergeBase:
+    """Good is not an ancestor of bad: the merge base is compared with it, for a change in either direction."""
+
+    good = "f" * 40
+
+    def check(self, history: History, speed_of_good: float, max_runs: int = 0) -> tuple[list[Event], Verdict]:
+        names = commits(6)
+        truth = speeds(names, 3) | {self.good: speed_of_good}
+        asked = replace(problem(names), policy=Policy(max_runs=max_runs))
+        told = Steps(
+            compare_merge_base(
+                asked,
+                replace(started(names), branch_points=2),
+                self.good,
+                log_of(history, names),
+                lambda nodes: measured_by(ComputedLab(nodes, truth))(nodes),
+            )
+        )
+        return [event for _, event in told], told.result
+
+    def test_as_fast(self, history: History) -> None:
+        told, verdict = self.check(history, 1.0)
+        measured = {event.facts.commit for event in told if isinstance(event, RunFinished)}
+        assert measured == {self.good, commits(6)[0]}
+        assert isinstance(verdict, NotReproduced)
+        assert [event.choices for event in told if isinstance(event, HuntStarted)] == [1]
+
+    @pytest.mark.parametrize("speed", [0.8, 1.25])
+    def test_not_as_fast(self, history: History, speed: float) -> None:
+        _, verdict = self.check(history, speed)
+        assert isinstance(verdict, Found)
+        assert verdict.step.ratio.low < speed < verdict.step.ratio.high
+
+    def test_a_budget_that_is_spent_tells_nothing_of_its_speed(self, history: History) -> None:
+        told, verdict = self.check(history, 1.0, max_runs=8)
+        assert isinstance(verdict, Inconclusive)
+        assert len([event for event in told if isinstance(event, RunFinished)]) == 8
+
+
+class TestReplay:
+    """A finished hunt, decided again from its log."""
+
+    def told(self, history: History) -> tuple[SearchProblem, list[tuple[float, Event]], float]:
+        names = commits(30)
+        log = log_of(history, names)
+        lab = ComputedLab(names, speeds(names, 21, slow=0.97))
+        list(hunt(problem(names), started(names), log, measured_by(lab)))
+        return problem(names), [(entry.at, entry.event) for entry in history.events(log.hunt)], log.began
+
+    def test_by_its_own_rules_it_takes_the_same_course(self, history: History) -> None:
+        rules, told, began = self.told(history)
+        recorded = [event.decision.order for _, event in told if isinstance(event, Decided)]
+        assert [decision.order for _, decision in replay(rules, told, began)] == recorded
+
+    def test_a_smaller_budget_ends_it_earlier(self, history: History) -> None:
+        rules, told, began = self.told(history)
+        *_, (all_runs, _) = replay(rules, told, began)
+        poorer = replace(rules, policy=replace(rules.policy, max_runs=all_runs // 2))
+        *_, (runs, decision) = replay(poorer, told, began)
+        assert runs < all_runs
+        assert isinstance(decision.order, Inconclusive)
+
+
+def test_an_end_without_the_metric_ends_the_hunt(history: History) -> None:
+    """Not only when both lack it: the search would ask for the missing one again and again."""
+    names = commits(5)
+    lab = ComputedLab(names, speeds(names, 3, slow=0.0))
+    with pytest.raises(EnvironmentFailure, match=rf"{names[-1][:10]} have no value for qps"):
+        for _ in hunt(problem(names), started(names), log_of(history, names), measured_by(lab)):
+            pass
