@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.core.domain.events import BuildProgress, BuildStarted, Event, HuntStarted, LabEvent, RunProgress, Warned
-from perfbisect.core.domain.observations import Reading
 from perfbisect.core.inference.classification import Classification
-from perfbisect.core.stats.relative_speed import relative
 from perfbisect.ui.live import render
 from perfbisect.ui.plain import lines
 from perfbisect.ui.screen import lines as drawn
@@ -74,23 +72,3 @@ def test_what_one_host_does_does_not_disturb_the_other(two: Events, views_of_two
     after = update(view, other, 1.0)
     assert after.busy["local"] == view.busy["local"]
     assert not recalled(after, []).busy
-
-
-def test_hosts_of_different_speeds_are_compared_by_their_ratios() -> None:
-    """The second is five times as fast; b was measured there only."""
-    wiggle = (0.001, -0.001, 0.0005, -0.0005)
-    runs = [
-        Reading(
-            candidate,
-            value + 1.6 * host + wiggle[turn],
-            turn * 9.0 + 3 * host + candidate,
-            100 * turn + candidate,
-            host,
-        )
-        for turn in range(4)
-        for candidate, value, host in ((0, 0.0, 0), (1, -0.1, 0), (0, 0.0, 1), (2, -0.2, 1))
-    ]
-    found = relative(runs, 0, ("x", "x"))
-    assert found[1].middle == pytest.approx(0.905, abs=0.003)
-    assert found[2].middle == pytest.approx(0.819, abs=0.003)
-    assert relative(runs, 0, ("x", "y"))[2].middle == pytest.approx(0.819, abs=0.003)

@@ -50,7 +50,7 @@ class Reader:
         """The report, with the commands that repeat and that resume the hunt."""
         state, settings, verdict = self.state, self.settings, self.state.verdict
         hosts = settings.hosts if settings.further_hosts else ()
-        found = ratios(state, state.commits[0], settings.metric, hosts, settings.prior.host_classes)
+        found = ratios(state, settings.metric, hosts, settings.prior.host_classes)
         ends_measured = state.measured(state.commits[0]) and state.measured(state.commits[-1])
         belief = state.belief if ends_measured else None  # until then it is only the prior
         warnings = {printable(text): printable(advice) for text, advice in state.warnings.items()}

@@ -4,7 +4,6 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -199,8 +198,8 @@ def belief(view: View, room: int, glyphs: Glyphs) -> list[Text]:
         commit = view.commit(candidate)
         first = Text.assemble("leading  ", (f"{commit.short}  {chance(share)}", "bold"), "  ", commit.subject)
     parts = []
-    if np.isfinite(known.effect.high) and view.ratios:
-        parts.append(f"bad is {ratio(known.effect)} of good")
+    if (effect := view.ratio(len(view.state.commits) - 1)) is not None:
+        parts.append(f"bad is {ratio(effect)} of good")
     if known.change < 0.95:
         parts.append(f"{chance(known.change)} that they differ")
     parts += [f"noise {percent(known.noise)}", f"95 % within {count(within(known, 0.95), 'candidate')}"]

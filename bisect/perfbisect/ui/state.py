@@ -189,7 +189,7 @@ def with_ratios(view: View) -> View:
     """The view with the ratios from all runs so far: the one step here that takes time."""
     if view.hunt is None:
         return view
-    found = ratios(view.state, view.sha(0), view.metric, view.state.hosts, view.hunt.host_classes)
+    found = ratios(view.state, view.metric, view.state.hosts, view.hunt.host_classes)
     return replace(view, ratios=found)
 
 

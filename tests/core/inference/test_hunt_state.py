@@ -153,16 +153,16 @@ def test_ratios_are_those_to_the_baseline() -> None:
     state = measured((0, 1000.0), (3, 700.0))
     state.add(2000.0, built(1, SHAS[0]))
     state.add(2000.0, built(2, SHAS[3]))
-    found = ratios(state, SHAS[0], "qps")
+    found = ratios(state, "qps")
     assert found[SHAS[3]].low < 0.7 < found[SHAS[3]].high
     assert found[SHAS[2]] == found[SHAS[3]] and found[SHAS[1]] == Interval(1.0, 1.0, 1.0)
     assert SHAS[0] not in found
-    assert ratios(state, "never built", "qps") == {}
+    assert ratios(HuntState(), "qps") == {}
 
 
 def test_classifications_without_a_belief_follow_the_intervals() -> None:
     state = measured((0, 1000.0), (1, 995.0), (2, 702.0), (3, 700.0))
-    found = ratios(state, SHAS[0], "qps")
+    found = ratios(state, "qps")
     expected = [Classification.BASELINE, Classification.GOOD, Classification.BAD, Classification.BAD]
     assert [classify(state, sha, found) for sha in SHAS] == expected
 

@@ -7,8 +7,12 @@ import pytest
 
 from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.dataset import arrange
-from perfbisect.core.inference.state_space import DRIFTS, HOST_OFFSET, VISITS, estimate
+from perfbisect.core.inference.dataset import Record, arrange
+from perfbisect.core.inference.state_space import DRIFTS, HOST_OFFSET, VISITS, Levels, fit, levels_of
+
+
+def estimate(record: Record, weight: np.ndarray) -> Levels:
+    return levels_of(fit(record, weight))
 
 
 def readings(seed: int, count: int = 24, hosts: int = 1) -> list[Observation]:

@@ -17,7 +17,7 @@ from perfbisect.core.inference.dataset import arrange
 from perfbisect.core.inference.hypotheses import classes
 from perfbisect.core.inference.outliers import behaviour
 from perfbisect.core.inference.posterior import infer
-from perfbisect.core.inference.state_space import estimate
+from perfbisect.core.inference.state_space import fit, levels_of
 from perfbisect.core.search.decide import decide
 from perfbisect.simulate.world import Habits, World
 
@@ -112,7 +112,7 @@ def test_classes_lose_nothing(state) -> None:
     graph, seen = state
     record = arrange(seen, POLICY, graph.size - 1)
     groups = classes(graph, record)
-    levels = estimate(record, behaviour(record, 0, graph.size - 1).weight)
+    levels = levels_of(fit(record, behaviour(record, 0, graph.size - 1).weight))
     quick = groups.spread(infer(levels, groups, 0.3).culprit)
     possible = np.flatnonzero(groups.weight)
     single = dataclasses.replace(

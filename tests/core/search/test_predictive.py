@@ -13,7 +13,7 @@ from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.dataset import arrange
 from perfbisect.core.inference.hypotheses import Classes, classes
 from perfbisect.core.inference.posterior import Posterior, infer
-from perfbisect.core.inference.state_space import Levels, estimate
+from perfbisect.core.inference.state_space import Levels, fit, levels_of
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.predictive import Prediction, Separation, predict
 from perfbisect.simulate.world import Habits, World
@@ -33,7 +33,7 @@ def seen_of(levels: dict[int, float], runs: int = 6, noise: float = 0.004) -> li
 
 def believed(seen: list[Observation], bad: int = BAD, drop: float = DROP) -> tuple[Levels, Classes, Posterior]:
     record = arrange(seen, Policy(), bad)
-    levels = estimate(record, np.ones(len(record.value)))
+    levels = levels_of(fit(record, np.ones(len(record.value))))
     groups = classes(Graph.line(bad), record)
     return levels, groups, infer(levels, groups, drop, 0.004)
 

@@ -13,7 +13,7 @@ from perfbisect.core.domain.orders import Found, Inconclusive, Measure, Purpose,
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.inference.dataset import arrange
-from perfbisect.core.inference.state_space import estimate
+from perfbisect.core.inference.state_space import fit, levels_of
 from perfbisect.core.search.budget import Budget
 from perfbisect.core.search.confirmation import pairwise_proofs
 from perfbisect.core.search.decide import decide
@@ -106,7 +106,7 @@ def at_once(values: dict[tuple[int, int], float], turns: list[list[int]]) -> lis
 def test_the_runs_of_other_hosts_do_not_stand_between_those_of_a_proof() -> None:
     values = {(host, build): 0.01 * host - 0.1 * (build == 5) for host in range(4) for build in (0, 4, 5)}
     record = arrange(at_once(values, [[5, 4] * 4, [0] * 8, [0] * 8, [0] * 8]), Policy(), 5)
-    (proof,) = pairwise_proofs(record, estimate(record, np.ones(len(record.value))), 5, [4])
+    (proof,) = pairwise_proofs(record, levels_of(fit(record, np.ones(len(record.value)))), 5, [4])
     assert (proof.runs, proof.proven) == (3, True)
 
 
@@ -114,7 +114,7 @@ def test_a_faster_host_proves_nothing() -> None:
     """The one has run more of the culprit, the other more of its parent."""
     values = {(host, build): math.log(1 + 0.3 * host) for host in range(2) for build in (4, 5)}
     record = arrange(at_once(values, [[5, 4, 5, 5, 4, 5, 5, 4, 5], [4, 5, 4, 4, 5, 4, 4, 5, 4]]), Policy(), 5)
-    (proof,) = pairwise_proofs(record, estimate(record, np.ones(len(record.value))), 5, [4])
+    (proof,) = pairwise_proofs(record, levels_of(fit(record, np.ones(len(record.value)))), 5, [4])
     assert proof.runs > 4
     assert proof.contrast is not None
     assert proof.contrast.drop == pytest.approx(0)

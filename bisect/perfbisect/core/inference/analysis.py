@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Belief
+from perfbisect.core.domain.orders import Belief, Interval
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference import endpoints
 from perfbisect.core.inference.belief import believed
@@ -12,7 +12,8 @@ from perfbisect.core.inference.endpoints import Contrast
 from perfbisect.core.inference.hypotheses import Classes
 from perfbisect.core.inference.outliers import Behaviour, behaviour
 from perfbisect.core.inference.posterior import CHANGE, Posterior, infer
-from perfbisect.core.inference.state_space import Levels, estimate
+from perfbisect.core.inference.relative_speed import Speeds, speeds
+from perfbisect.core.inference.state_space import Levels, fit, levels_of
 
 ANOTHER = 0.2  # prior of a change in a subrange of a range that was searched for its largest
 UNCHANGED = 0.08  # probability of any change below which there is nothing to find
@@ -26,12 +27,18 @@ class Knowledge:
     policy: Policy
     record: Record
     levels: Levels
+    speeds: Speeds
     groups: Classes
     posterior: Posterior
     ends: Contrast
     seen: Behaviour
     belief: Belief
     subrange: bool  # part of a range that was searched for its largest change
+
+    @property
+    def effect(self) -> Interval:
+        """The metric of the bad end relative to the good end."""
+        return self.belief.effect
 
     @property
     def searching(self) -> bool:
@@ -57,9 +64,10 @@ def know(
     """What follows from the readings of ``record``, in which both ends have some; ``noise`` is that of a run, if known."""
     bad = record.name(graph.size - 1)
     seen = behaviour(record, 0, bad)
-    levels = estimate(record, seen.weight, noise)
+    fitted = fit(record, seen.weight)
+    levels, compared = levels_of(fitted, noise), speeds(record, fitted)
     ends = endpoints.contrast(levels, record.builds.index(0), record.builds.index(bad))
     drop = max(ends.drop, endpoints.least(policy))
     posterior = infer(levels, groups, drop, ends.error, change=ANOTHER if subrange else CHANGE)
-    belief = believed(groups, posterior, record, ends, levels, seen)
-    return Knowledge(graph, policy, record, levels, groups, posterior, ends, seen, belief, subrange)
+    belief = believed(groups, posterior, record, compared.ratio(bad, 0), levels, seen)
+    return Knowledge(graph, policy, record, levels, compared, groups, posterior, ends, seen, belief, subrange)

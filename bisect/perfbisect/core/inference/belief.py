@@ -8,7 +8,6 @@ from perfbisect.core.domain.orders import Belief, Interval
 from perfbisect.core.domain.policy import CAP
 from perfbisect.core.inference.ancestry import reach_of
 from perfbisect.core.inference.dataset import Record
-from perfbisect.core.inference.endpoints import Contrast
 from perfbisect.core.inference.hypotheses import Classes
 from perfbisect.core.inference.outliers import PRIOR_NOISE, Behaviour
 from perfbisect.core.inference.posterior import BASE, Posterior
@@ -28,15 +27,15 @@ def prior_belief(graph: Graph) -> Belief:
 
 
 def believed(
-    groups: Classes, posterior: Posterior, record: Record, ends: Contrast, levels: Levels, behaviour: Behaviour
+    groups: Classes, posterior: Posterior, record: Record, effect: Interval, levels: Levels, behaviour: Behaviour
 ) -> Belief:
-    """The belief that ``levels`` support."""
+    """The belief that ``levels`` support; ``effect`` is bad relative to good."""
     culprit = groups.spread(posterior.culprit)
     slow = groups.reach.sums(culprit)
     slow[list(record.builds)] = groups.slow @ posterior.culprit
     change = float(np.clip(posterior.change, 1 - CAP, CAP))
     noticed = warnings(levels, behaviour, posterior.several)
-    return Belief(culprit, change, levels.noise, ends.ratio(record.sign), noticed, _known(slow), posterior.several)
+    return Belief(culprit, change, levels.noise, effect, noticed, _known(slow), posterior.several)
 
 
 def _known(slow: NDArray[np.float64]) -> NDArray[np.float64]:

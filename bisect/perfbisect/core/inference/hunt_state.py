@@ -23,10 +23,9 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts
-from perfbisect.core.domain.observations import Reading
 from perfbisect.core.domain.orders import Belief, Interval, Measure, Purpose, Verdict
 from perfbisect.core.inference.from_log import Binaries, Logged, observations
-from perfbisect.core.stats.relative_speed import relative
+from perfbisect.core.inference.relative_speed import relative_speeds
 
 Transient = BuildProgress | RunStarted | RunProgress  # these are not stored, and change nothing here
 BUILDING = ("configure", "compile", "install")  # stages of a failure that belong to a build
@@ -202,21 +201,25 @@ def fold(events: Iterable[tuple[float, Event]], sessions: Sequence[float] = ()) 
 
 
 def ratios(
-    state: HuntState, baseline: str, metric: str, hosts: Sequence[str] = (), kinds: Sequence[str] = ()
+    state: HuntState, metric: str, hosts: Sequence[str] = (), host_classes: Sequence[str] = ()
 ) -> dict[str, Interval]:
-    """The ratio of the metric of each measured commit to that of ``baseline``, equal binaries taken together.
+    """The metric of each measured commit relative to the good end, equal binaries taken together.
 
-    ``hosts`` and ``kinds`` are the names and host classes where there are several hosts. The baseline has no entry.
+    ``hosts`` and ``host_classes`` are the names and classes where there are several hosts. The good end has no entry.
+    Commits of the range are compared by their own runs alone, as the search compares them.
     """
-    shas = dict.fromkeys(event.facts.commit for _, event in state.log)
-    number = {sha: place for place, sha in enumerate(shas)}
-    node = {sha: number[state.binary_of(sha)] for sha in shas}
-    if baseline not in node:
+    if not state.commits or not state.log:
         return {}
-    seen = observations(state.log, node, metric, state.log[0][0], hosts)
-    found = relative([one for one in seen if isinstance(one, Reading)], node[baseline], kinds)
-    same = (sha for sha in shas if node[sha] == node[baseline] and sha != baseline)
-    return {sha: found[node[sha]] for sha in shas if node[sha] in found} | dict.fromkeys(same, Interval(1.0, 1.0, 1.0))
+    outside = dict.fromkeys(event.facts.commit for _, event in state.log if event.facts.commit not in state.node)
+    wider = state.node | {sha: len(state.commits) + place for place, sha in enumerate(outside)}
+    found: dict[str, Interval] = {}
+    for node in (wider, state.node) if outside else (state.node,):
+        seen = observations(state.log, node, metric, state.log[0][0], hosts)
+        speeds = relative_speeds(seen, len(state.commits) - 1, host_classes)
+        found |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
+    good = state.commits[0]
+    same = [sha for sha in state.tested if sha != good and state.binary_of(sha) == state.binary_of(good)]
+    return found | dict.fromkeys(same, Interval(1.0, 1.0, 1.0))
 
 
 def hit_rate(builds: Iterable[BuildFacts]) -> float | None:

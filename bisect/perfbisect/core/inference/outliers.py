@@ -27,12 +27,12 @@ class Behaviour:
 
 
 def behaviour(record: Record, good: int, bad: int) -> Behaviour:
-    """Judge every reading; ``good`` and ``bad`` are the two ends, both measured."""
+    """Judge every reading; ``good`` and ``bad`` are the two ends, at least one of them measured."""
     runs = np.bincount(record.build, minlength=len(record.builds))
     value = record.value[np.lexsort((record.value, record.build))]
     first = np.cumsum(runs) - runs
     centre = (value[first + (runs - 1) // 2] + value[first + runs // 2]) / 2  # the median of each build
-    ends = centre[[record.builds.index(good), record.builds.index(bad)]]
+    ends = centre[np.isin(record.builds, [good, record.name(bad)])]
     deviation = record.value - centre[record.build]
     repeated = runs[record.build] > 1
     scale = _scale(deviation[repeated], int((runs > 1).sum()))

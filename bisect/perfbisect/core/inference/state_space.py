@@ -1,14 +1,13 @@
 """From readings to the level of each build, under each law that the host's noise may follow.
 
-A reading is  level(build) + drift(host, time) + noise.  The drift is a stationary Markov process
-(Ornstein-Uhlenbeck) whose size, relative to the noise of a run, and whose memory, relative to the pace
-of the readings, are unknown: both are put on a small grid, so that the same code serves runs of one
-second and of ten minutes. Runs of one visit may share a visit effect besides.
+A reading is  level(build) + offset(host) + drift(host, time) + visit effect + noise.  The drift is a stationary Markov
+process (Ornstein-Uhlenbeck). Its size relative to the noise of a run, its memory relative to the pace of the readings,
+and the size of the visit effect are unknown: they are put on a small grid, so that the same code serves runs of one
+second and of ten minutes.
 
-Because the drift is Markov, the readings can be whitened one by one (a Kalman filter), for all laws at
-once and in time linear in the readings. What remains is ordinary least squares of the levels. Everything
-that the search asks later (which culprit, how large, how sure) depends on the readings only through the
-levels, their covariance and the residual left: see model.py.
+Because the drift is Markov, the readings can be whitened one by one (a Kalman filter), for all laws at once and in time
+linear in the readings. What remains is ordinary least squares of the levels. The posterior of the culprit (posterior.py)
+and every ratio that is shown (relative_speed.py) depend on the readings only through this fit.
 """
 
 from dataclasses import dataclass
@@ -21,35 +20,39 @@ from perfbisect.core.inference.dataset import Record
 from perfbisect.core.inference.outliers import PRIOR_NOISE, PRIOR_RUNS
 from perfbisect.core.stats.distributions import log_sum
 
+Array = NDArray[np.float64]
+
 # (size of the drift in s.d. of a run, memory in units of the pace of readings, prior)
 DRIFTS = ((0.0, 1.0, 0.40), (0.8, 5.0, 0.12), (2.0, 5.0, 0.08), (0.8, 25.0, 0.10), (2.0, 25.0, 0.10),
           (0.8, 100.0, 0.10), (2.5, 100.0, 0.10))  # fmt: skip
-CALM = 0.02  # noise from which on a steady host becomes unlikely: what makes runs vary comes in phases
+CALM = 0.02  # noise above which a steady host becomes unlikely: what makes runs vary comes in phases
 VISITS = ((0.0, 0.65), (1.0, 0.35))  # (size of the visit effect in s.d. of a run, prior)
+# Further laws, for ratios alone: decisions do not depend on them.
+LARGE_DRIFTS = ((6.0, 25.0, 0.06), (6.0, 100.0, 0.06))
+LARGE_VISITS = ((2.0, 0.20), (4.0, 0.05))
 HOST_OFFSET = 5.0  # s.d. of a constant difference between two hosts, in s.d. of a run
 KEPT = 4e-3  # laws less probable than this are dropped
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Present:
-    """What the readings tell of the speed of each of S hosts now; variances in units of s².
+    """The speed of each of S hosts after its last reading; variances in units of s².
 
     Given the levels, the drift of a host is  some constant - ``drift`` · [levels, offsets]  + an error, and the offsets
-    of the further hosts are  some constant - ``offset`` · levels  + an error. So readings of one build in a row
-    say as little of the build as they say of the host.
+    of the further hosts are  some constant - ``offset`` · levels  + an error.
     """
 
     hosts: NDArray[np.int64]  # (S,)
-    drift: NDArray[np.float64]  # (S, H, M + S - 1)
-    drift_error: NDArray[np.float64]  # (S, H), variance
-    offset: NDArray[np.float64]  # (H, S - 1, M)
-    offset_error: NDArray[np.float64]  # (H, S - 1, S - 1), covariance
+    drift: Array  # (S, H, M + S - 1)
+    drift_error: Array  # (S, H), variance
+    offset: Array  # (H, S - 1, M)
+    offset_error: Array  # (H, S - 1, S - 1), covariance
 
-    def at(self, host: int, law: int, kept: float) -> tuple[NDArray[np.float64], float]:
-        """How the levels enter what is known of a host's speed, (M,), and the variance of the error.
+    def at(self, host: int, law: int, kept: float) -> tuple[Array, float]:
+        """The coefficients of the levels in a host's speed, (M,), and the variance of the error.
 
-        ``kept`` is the share of the drift that is left by the time in question. Of a host without readings nothing
-        is known.
+        ``kept`` is the share of the drift that is left by the time in question. A host without readings has
+        coefficients of zero and the variance of the prior.
         """
         builds = self.offset.shape[2]
         known = np.flatnonzero(self.hosts == host)
@@ -62,25 +65,52 @@ class Present:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """Least squares of M levels and S - 1 host offsets on the whitened readings, under each of H laws.
+
+    Variances are in units of a law's s². K = M + S - 1 coefficients: the levels first. The last S - 1 of the R rows are
+    pseudo-readings, which say that the offset of a further host is about zero.
+    """
+
+    drift: Array  # (H,) s.d. of the drift in s
+    memory: Array  # (H,) of the drift, in minutes
+    prior: Array  # (H,) not normalised
+    searched: NDArray[np.bool_]  # (H,) whether decisions depend on the law
+    y: Array  # (H, R) whitened readings
+    x: Array  # (H, R, K) whitened indicators of build and host
+    log_det: Array  # (H,) log determinant of the readings' covariance
+    information: Array  # (H, K, K)
+    covariance: Array  # (H, K, K)
+    coefficients: Array  # (H, K)
+    squares: Array  # (H,) weighted sum of squared residuals
+    within: float  # the part of ``squares`` within groups of readings, the same under each law
+    runs: Array  # (M,) weighted runs of each build
+    pace: float  # minutes from one reading to the next within a measurement
+    hosts: NDArray[np.int64]  # (S,)
+    state: Array  # (S, H, 1 + K) mean of each host's drift after its last reading, as columns of [readings, indicators]
+    spread: Array  # (S, H) its variance
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Levels:
     """The levels of M builds under H laws of noise; variances are in units of that law's s²."""
 
-    mean: NDArray[np.float64]  # (H, M)
-    covariance: NDArray[np.float64]  # (H, M, M)
-    residual: NDArray[np.float64]  # (H,) sum of squares left, prior guess included
+    mean: Array  # (H, M)
+    covariance: Array  # (H, M, M)
+    residual: Array  # (H,) sum of squares left, prior guess included
     freedom: float  # of ``residual`` with the levels known: prior runs + readings
-    evidence: NDArray[np.float64]  # (H,) log prior and whatever of the likelihood does not depend on the levels
-    probability: NDArray[np.float64]  # (H,) of each law, given nothing but the readings
-    drift: NDArray[np.float64]  # (H,) s.d. of the drift in s
-    memory: NDArray[np.float64]  # (H,) of the drift, in minutes
-    runs: NDArray[np.float64]  # (M,) weighted runs of each build
+    evidence: Array  # (H,) log prior and the part of the log likelihood that does not depend on the levels
+    probability: Array  # (H,) of each law, given nothing but the readings
+    drift: Array  # (H,) s.d. of the drift in s
+    memory: Array  # (H,) of the drift, in minutes
+    runs: Array  # (M,) weighted runs of each build
     pace: float  # minutes from one reading to the next within a measurement
     present: Present
 
     @property
-    def variance(self) -> NDArray[np.float64]:
+    def variance(self) -> Array:
         """s² under each law, (H,)."""
-        result: NDArray[np.float64] = self.residual / max(self.freedom - self.mean.shape[1], 1.0)
+        result: Array = self.residual / max(self.freedom - self.mean.shape[1], 1.0)
         return result
 
     @property
@@ -95,53 +125,64 @@ class _Groups:
 
     build: NDArray[np.int64]
     host: NDArray[np.int64]
-    at: NDArray[np.float64]
-    weight: NDArray[np.float64]
-    mean: NDArray[np.float64]
+    at: Array
+    weight: Array
+    mean: Array
     within: float  # weighted squares around the group means
-    repeated: bool  # whether any group holds more than one reading
+    repeated: bool  # whether any group has more than one reading
 
 
-def estimate(record: Record, weight: NDArray[np.float64], noise: float | None = None) -> Levels:
-    """Levels of all builds of ``record``, readings weighted by ``weight``; ``noise`` is the host's known s.d."""
+def fit(record: Record, weight: Array) -> Fit:
+    """The fit to ``record``, readings weighted by ``weight``."""
     groups = _group(record, weight)
-    pace = _pace(record)
-    laws = [
-        (drift, memory * pace, visit, p * q)
-        for (drift, memory, p), (visit, q) in product(DRIFTS, VISITS if groups.repeated else ((0.0, 1.0),))
-    ]
-    drift, memory, visit, prior = (np.array(column) for column in zip(*laws, strict=True))
+    builds, pace = len(record.builds), _pace(record)
+    visits = VISITS if groups.repeated else ((0.0, 1.0),)
+    laws = [*product(DRIFTS, visits)]
+    further = [*product(LARGE_DRIFTS, visits), *product(DRIFTS, LARGE_VISITS if groups.repeated else ())]
+    columns = [(drift, memory * pace, visit, p * q) for (drift, memory, p), (visit, q) in laws + further]
+    drift, memory, visit, prior = (np.array(column) for column in zip(*columns, strict=True))
     prior = np.where(drift == 0, prior * min(1.0, CALM / _spread(record, weight)), prior)
-    white, log_det, state, spread = _whiten(groups, len(record.builds), drift, memory, visit)
+    white, log_det, state, spread = _whiten(groups, builds, drift, memory, visit)
     y, x = white[:, :, 0], white[:, :, 1:]
     information = np.swapaxes(x, 1, 2) @ x
-    covariance = np.linalg.inv(information)
-    mean = (covariance @ (np.swapaxes(x, 1, 2) @ y[:, :, None]))[:, :, 0]
-    left = ((y - (x @ mean[:, :, None])[:, :, 0]) ** 2).sum(axis=1) + groups.within
-    builds = len(record.builds)
-    covariance, mean = covariance[:, :builds, :builds], mean[:, :builds]
-    guess, worth = (PRIOR_NOISE, PRIOR_RUNS) if noise is None else (noise, 10.0)
-    residual = left + worth * guess**2
-    freedom = worth + float(weight.sum())
-    # |S of the readings| · |covariance of the levels|⁻¹ stands before the part that model.py adds
-    evidence = np.log(prior / prior.sum()) - 0.5 * log_det - 0.5 * np.linalg.slogdet(information)[1]
-    total = evidence - 0.5 * (freedom - builds) * np.log(residual)
-    probability = np.exp(total - log_sum(total))
-    kept = probability > KEPT
-    return Levels(
-        mean[kept], covariance[kept], residual[kept], freedom, evidence[kept], probability[kept] / probability[kept].sum(),
-        drift[kept], memory[kept], np.bincount(record.build, weight, builds).astype(np.float64), pace,
-        Present(np.unique(groups.host), state[:, kept, 1:], spread[:, kept], *_offsets(information[kept], builds)),
+    covariance = np.linalg.inv(information).astype(np.float64)
+    coefficients = (covariance @ (np.swapaxes(x, 1, 2) @ y[:, :, None]))[:, :, 0]
+    squares = ((y - (x @ coefficients[:, :, None])[:, :, 0]) ** 2).sum(axis=1) + groups.within
+    runs = np.bincount(record.build, weight, builds).astype(np.float64)
+    return Fit(
+        drift, memory, prior, np.arange(len(prior)) < len(laws), y, x, log_det, information, covariance, coefficients, squares, groups.within, runs,
+        pace, np.unique(groups.host), state, spread,
     )  # fmt: skip
 
 
-def _offsets(information: NDArray[np.float64], builds: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of the further hosts, given the levels: how the levels enter, (H, S - 1, M), and the error's covariance."""
+def levels_of(fit: Fit, noise: float | None = None) -> Levels:
+    """The levels as the search uses them; ``noise`` is the host's known s.d. of a run."""
+    ours = np.flatnonzero(fit.searched)
+    prior, builds = fit.prior[ours], len(fit.runs)
+    guess, worth = (PRIOR_NOISE, PRIOR_RUNS) if noise is None else (noise, 10.0)
+    residual = fit.squares[ours] + worth * guess**2
+    freedom = worth + float(fit.runs.sum())
+    information = fit.information[ours]
+    # |S of the readings| · |covariance of the levels|⁻¹ stands before the part that posterior.py adds
+    evidence = np.log(prior / prior.sum()) - 0.5 * fit.log_det[ours] - 0.5 * np.linalg.slogdet(information)[1]
+    total = evidence - 0.5 * (freedom - builds) * np.log(residual)
+    probability = np.exp(total - log_sum(total))
+    kept = probability > KEPT
+    law = ours[kept]
+    return Levels(
+        fit.coefficients[law, :builds], fit.covariance[law, :builds, :builds], residual[kept], freedom, evidence[kept],
+        probability[kept] / probability[kept].sum(), fit.drift[law], fit.memory[law], fit.runs, fit.pace,
+        Present(fit.hosts, fit.state[:, law, 1:], fit.spread[:, law], *_offsets(information[kept], builds)),
+    )  # fmt: skip
+
+
+def _offsets(information: Array, builds: int) -> tuple[Array, Array]:
+    """Of the offsets of the further hosts, given the levels: the coefficients, (H, S - 1, M), and the error's covariance."""
     error = np.linalg.inv(information[:, builds:, builds:]).astype(np.float64)
     return error @ information[:, builds:, :builds], error
 
 
-def _spread(record: Record, weight: NDArray[np.float64]) -> float:
+def _spread(record: Record, weight: Array) -> float:
     """S.d. of the readings around their builds' means, as if the host were steady."""
     total = np.bincount(record.build, weight)
     centre = np.bincount(record.build, weight * record.value) / total
@@ -151,13 +192,13 @@ def _spread(record: Record, weight: NDArray[np.float64]) -> float:
 
 
 def _pace(record: Record) -> float:
-    """Minutes between neighbouring readings of a host; builds in between are not counted (the lower half is)."""
+    """Minutes between neighbouring readings of a host; gaps with a build in between are longer, and fewer."""
     gaps = np.concatenate([np.diff(np.sort(record.at[record.host == host])) for host in np.unique(record.host)])
     gaps = gaps[gaps > 0]
     return float(np.median(gaps)) if len(gaps) else record.run_seconds / 60
 
 
-def _group(record: Record, weight: NDArray[np.float64]) -> _Groups:
+def _group(record: Record, weight: Array) -> _Groups:
     order = np.lexsort((record.at, record.host))  # what other hosts do meanwhile does not end a visit
     build, visit, host = record.build[order], record.visit[order], record.host[order]
     new = np.ones(len(order), bool)
@@ -174,10 +215,10 @@ def _group(record: Record, weight: NDArray[np.float64]) -> _Groups:
 def _whiten(
     groups: _Groups,
     builds: int,
-    drift: NDArray[np.float64],
-    memory: NDArray[np.float64],
-    visit: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    drift: Array,
+    memory: Array,
+    visit: Array,
+) -> tuple[Array, Array, Array, Array]:
     """The columns [reading, build indicators, host indicators] made independent, and log|S|, for every law.
 
     Shapes (H, groups + pseudo-readings, 1 + M + S - 1) and (H,) for S hosts. A pseudo-reading says that the offset

@@ -78,6 +78,11 @@ def pairwise_proofs(record: Record, levels: Levels, culprit: int, parents: Seque
     return tuple(_pairwise_proof(record, levels, culprit, parent, len(parents) + 1) for parent in parents)
 
 
+def weakest(proofs: Sequence[PairwiseProof]) -> PairwiseProof:
+    """The proof with the smallest drop; each has fresh runs of both sides."""
+    return min(proofs, key=lambda proof: proof.contrast.drop if proof.contrast else np.inf)
+
+
 def confirmation(
     record: Record, posterior: Posterior, noise: float, culprit: int, proofs: Sequence[PairwiseProof]
 ) -> Measure | None:

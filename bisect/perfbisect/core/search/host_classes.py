@@ -18,11 +18,13 @@ import numpy as np
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Reading
 from perfbisect.core.domain.orders import (
+    UNKNOWN,
     Belief,
     Decision,
     Effect,
     Found,
     Inconclusive,
+    Interval,
     Measure,
     NotReproduced,
     Order,
@@ -36,7 +38,8 @@ from perfbisect.core.inference.analysis import Knowledge, know
 from perfbisect.core.inference.belief import believed, prior_belief
 from perfbisect.core.inference.hypotheses import Classes, classes
 from perfbisect.core.inference.posterior import Posterior
-from perfbisect.core.search.confirmation import pairwise_proofs
+from perfbisect.core.inference.relative_speed import leading
+from perfbisect.core.search.confirmation import pairwise_proofs, weakest
 from perfbisect.core.search.next_action import next_action
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.stopping import no_suspect, nothing_found, pointless, undecided
@@ -132,7 +135,7 @@ def _together(each: list[_HostClass]) -> list[_HostClass]:
 
 
 def _believed(known: Knowledge, posterior: Posterior) -> Belief:
-    return believed(known.groups, posterior, known.record, known.ends, known.levels, known.seen)
+    return believed(known.groups, posterior, known.record, known.effect, known.levels, known.seen)
 
 
 def _order(one: _HostClass) -> Order:
@@ -141,7 +144,7 @@ def _order(one: _HostClass) -> Order:
     if known is None:
         return endpoints.first_look(now.bad, now.build_runs)
     if known.nothing:
-        return nothing_found(known.record, known.ends)
+        return nothing_found(known.effect, known.ends)
     if not known.differ:
         return endpoints.further_look(known.ends, now.bad)
     return next_action(known, now, (one.free or one.hosts)[0])
@@ -157,14 +160,14 @@ def _belief(graph: Graph, each: Sequence[_HostClass]) -> Belief:
     if main is None:
         return prior_belief(graph)
     noticed = [f"{one.name}: {text}" for one in each if one.known for text in one.known.belief.warnings]
-    return replace(main.belief, warnings=tuple(noticed))
+    return replace(main.belief, effect=_leading_effect(each), warnings=tuple(noticed))
 
 
 def _nothing_found(each: Sequence[_HostClass]) -> Verdict:
     main = _main(each)
     if main is None:
         return no_suspect(Reason.NO_HOST, each[0].now.policy)
-    return _with_effects(nothing_found(main.record, main.ends), each)
+    return _with_effects(nothing_found(main.effect, main.ends), each)
 
 
 def _with_effects(verdict: Verdict, each: Sequence[_HostClass]) -> Verdict:
@@ -173,9 +176,15 @@ def _with_effects(verdict: Verdict, each: Sequence[_HostClass]) -> Verdict:
         case Found(step):
             return Found(replace(step, effects=_effects(each, step)))
         case NotReproduced() | Inconclusive():
-            return replace(verdict, effects=_effects(each))
+            return replace(verdict, ratio=_leading_effect(each), effects=_effects(each))
         case Several():
             return verdict
+
+
+def _leading_effect(each: Sequence[_HostClass]) -> Interval:
+    """Bad relative to good on the host class that is shown for all."""
+    ratios = [one.known.effect if one.known else None for one in each]
+    return ratios[leading(ratios)] or UNKNOWN
 
 
 def _effects(each: Sequence[_HostClass], step: Step | None = None) -> tuple[Effect, ...]:
@@ -185,8 +194,7 @@ def _effects(each: Sequence[_HostClass], step: Step | None = None) -> tuple[Effe
         if (known := one.known) is None:
             continue
         proofs = pairwise_proofs(known.record, known.levels, step.candidate, step.parents) if step else ()
-        compared = [proof.contrast for proof in proofs if proof.contrast]
-        own = bool(compared) and len(compared) == len(proofs)
-        contrast = min(compared, key=lambda contrast: contrast.drop) if own else known.ends
-        found.append(Effect(one.name, contrast.ratio(known.record.sign), not own))
+        own = bool(proofs) and all(proof.contrast for proof in proofs)
+        ratio = known.speeds.ratio(step.candidate, weakest(proofs).parent) if step and own else known.effect
+        found.append(Effect(one.name, ratio, not own))
     return tuple(found)

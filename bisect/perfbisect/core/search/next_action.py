@@ -7,7 +7,7 @@ from perfbisect.core.inference.analysis import Knowledge
 from perfbisect.core.inference.credible_set import Answer, best_answer
 from perfbisect.core.search.acquisition import choose, hopeless
 from perfbisect.core.search.budget import Budget
-from perfbisect.core.search.confirmation import compared_with, confirmation, pairwise_proofs
+from perfbisect.core.search.confirmation import compared_with, confirmation, pairwise_proofs, weakest
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.stopping import nothing_found, undecided
 
@@ -38,7 +38,7 @@ def _give_up(known: Knowledge, reason: Reason, budget: Budget) -> Order:
     if reason is Reason.UNBUILDABLE and answer.probability >= min(known.policy.confidence, CAP):
         return _conclude(known, answer, budget) or undecided(known.belief, known.policy, Reason.BY_CHANCE)
     if known.posterior.change < DOUBTFUL and known.ends.runs >= 3:
-        return nothing_found(known.record, known.ends)
+        return nothing_found(known.effect, known.ends)
     return undecided(known.belief, known.policy, reason)
 
 
@@ -65,10 +65,10 @@ def _conclude(known: Knowledge, answer: Answer, budget: Budget) -> Order | None:
         if endpoints.settled(known.ends):
             return None
         return endpoints.further_look(known.ends, graph.size - 1)
-    weakest = min((proof.contrast for proof in proofs if proof.contrast), key=lambda contrast: contrast.drop)
+    ratio = known.speeds.ratio(answer.slow, weakest(proofs).parent)
     prior = float(graph.weight[answer.slow])
     stand_ins = tuple(p for p in parents if p not in graph.parents_of(answer.slow))
-    return Found(Step(answer.slow, stated, weakest.ratio(record.sign), parents, stand_ins, prior))
+    return Found(Step(answer.slow, stated, ratio, parents, stand_ins, prior))
 
 
 def _why_stuck(known: Knowledge, *, may_build: bool) -> Reason:

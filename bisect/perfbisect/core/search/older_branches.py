@@ -30,6 +30,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.inference.dataset import Record
+from perfbisect.core.inference.relative_speed import relative_speeds
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.stopping import undecided
@@ -70,7 +71,8 @@ def with_older_branches(hunt: Hunt, now: Situation) -> Decision:
             continue
         out_of_reach = [point for point in needed if isinstance(compared[point], Measure)]
         if not out_of_reach or isinstance(decision.order, Measure):
-            return _explained(_afforded(decision, now), start, now.policy, offsets, unknown)
+            explained = _explained(_afforded(decision, now), start, now.policy, offsets, unknown)
+            return explained if now.subrange or not (offsets or unknown) else _with_measured_effect(explained, now)
         unknown += out_of_reach
 
 
@@ -228,6 +230,17 @@ def _explained(
         order = replace(order, reason=Reason.BRANCH_POINT_UNKNOWN, detail=None)
     belief = replace(decision.belief, warnings=(*decision.belief.warnings, *noticed))
     return replace(decision, order=order, belief=belief)
+
+
+def _with_measured_effect(decision: Decision, now: Situation) -> Decision:
+    """The decision with bad relative to good as it was measured: readings are corrected only to find the change."""
+    effect = relative_speeds(now.observations, now.bad, now.prior.host_classes).get(now.record.name(now.bad))
+    if effect is None:
+        return decision
+    order = decision.order
+    if isinstance(order, NotReproduced | Inconclusive) and math.isfinite(order.ratio.high):
+        order = replace(order, ratio=effect)
+    return replace(decision, order=order, belief=replace(decision.belief, effect=effect))
 
 
 def _hunted(ratio: Interval, policy: Policy) -> bool:

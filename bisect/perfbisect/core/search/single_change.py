@@ -20,7 +20,7 @@ def single_change(now: Situation) -> Decision:
     known = know(graph, now.policy, record, classes(graph, record), now.prior.noise, subrange=now.subrange)
     ends, belief = known.ends, known.belief
     if known.nothing:
-        return Decision(nothing_found(record, ends), belief)
+        return Decision(nothing_found(known.effect, ends), belief)
     if not known.differ:
         order: Order = endpoints.further_look(ends, now.bad)
     else:

@@ -28,9 +28,9 @@ def undecided(belief: Belief, policy: Policy, reason: Reason) -> Inconclusive:
     )
 
 
-def nothing_found(record: Record, ends: Contrast) -> NotReproduced:
+def nothing_found(effect: Interval, ends: Contrast) -> NotReproduced:
     """That the ends do not differ, with the smallest change that would have been seen."""
-    return NotReproduced(ends.ratio(record.sign), endpoints.detectable(ends))
+    return NotReproduced(effect, endpoints.detectable(ends))
 
 
 def no_suspect(reason: Reason, policy: Policy, ratio: Interval = UNKNOWN) -> Inconclusive:

@@ -1,0 +1,146 @@
+"""Relative speed: the ratio of the metric of one build to that of another, with a 95 % interval.
+
+Every ratio that a view, a report or a verdict shows comes from here, and so from the fit that the search decides by. A
+difference of levels has under each law of noise a Student distribution, whose degrees of freedom are those of the
+readings alone; the laws are weighted by how well they explain the readings. The interval is central, the middle the median.
+
+It leaves out what the search assumes before the first reading, so that it is as wide as the readings require: the noise of
+a run and the difference between two hosts have flat priors, and drift and visit effects can be larger. It is about these two
+builds: what code placement adds to a change of the source is weighed in the decisions alone (endpoints.py).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfbisect.core.domain.observations import Observation, Reading
+from perfbisect.core.domain.orders import Interval
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.dataset import Record, arrange
+from perfbisect.core.inference.outliers import behaviour
+from perfbisect.core.inference.state_space import HOST_OFFSET, KEPT, Array, Fit, fit
+from perfbisect.core.stats.distributions import log_sum, t_mixture_quantiles
+
+FLAT = 1e-3  # of the host offset's prior precision: so little of it is left
+CONSISTENT = 1.14  # variance of a weighted mean over what weights of outliers.py make it seem, where noise is normal
+EXACT = 1e-9  # s.d. of a run below which readings are the same number: counts can be exact
+PROBABILITIES = (0.025, 0.5, 0.975)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Speeds:
+    """The levels of M builds under H laws of noise, as the readings alone support them."""
+
+    record: Record
+    probability: Array  # (H,) of each law
+    level: Array  # (H, M)
+    covariance: Array  # (H, M, M), noise included
+    freedom: float
+    compared: Mapping[int, frozenset[int]]  # build → those that it can be compared with, through common hosts
+
+    def ratios(self, builds: Sequence[int], baseline: int) -> list[Interval]:
+        """The metric of each of ``builds`` relative to ``baseline``; the high end is infinite where no run was repeated."""
+        rows = [self.record.builds.index(self.record.name(build)) for build in builds]
+        origin = self.record.builds.index(self.record.name(baseline))
+        difference = self.record.sign * (self.level[:, rows] - self.level[:, [origin]])
+        if self.freedom <= 0:
+            return [Interval(0.0, math.exp(middle), math.inf) for middle in (self.probability @ difference).tolist()]
+        own = self.covariance[:, rows, rows]
+        variance = own + self.covariance[:, [origin], [origin]] - 2 * self.covariance[:, rows, [origin]]
+        scale = np.sqrt(np.maximum(variance, EXACT**2))
+        found = np.exp(t_mixture_quantiles(self.probability, difference, scale, self.freedom, PROBABILITIES))
+        return [Interval(low, middle, high) for low, middle, high in found.tolist()]
+
+    def ratio(self, build: int, baseline: int) -> Interval:
+        """The metric of ``build`` relative to ``baseline``."""
+        return self.ratios([build], baseline)[0]
+
+
+def speeds(record: Record, fitted: Fit) -> Speeds:
+    """The levels of ``fitted``, which was made of ``record``, with their uncertainty."""
+    builds, hosts = len(fitted.runs), len(fitted.hosts)
+    readings = np.bincount(record.build, minlength=builds)
+    single = readings == 1
+    information, covariance, level = fitted.information, fitted.covariance, fitted.coefficients
+    squares = fitted.squares
+    if hosts > 1:
+        rows = fitted.x.shape[1] - (hosts - 1)  # the rest are the pseudo-readings of offsets
+        y, x = fitted.y[:, :rows], fitted.x[:, :rows]
+        offset = np.arange(builds, builds + hosts - 1)
+        information = information.copy()
+        information[:, offset, offset] -= (1 - FLAT) / HOST_OFFSET**2
+        covariance = np.linalg.inv(information).astype(np.float64)
+        level = (covariance @ (np.swapaxes(x, 1, 2) @ y[:, :, None]))[:, :, 0]
+        squares = ((y - (x @ level[:, :, None])[:, :, 0]) ** 2).sum(axis=1) + fitted.within
+    spent = builds + hosts - 1
+    # The weight of a build's only reading says how far it is from both ends, not how far it can be trusted.
+    freedom = float(fitted.runs[~single].sum()) + int(single.sum()) - spent
+    freedom = max(freedom, 1.0) if len(record.value) > spent else 0.0
+    squares = squares + EXACT**2
+    evidence = np.log(fitted.prior) - 0.5 * (
+        fitted.log_det + np.linalg.slogdet(information)[1] + freedom * np.log(squares)
+    )
+    probability = np.exp(evidence - log_sum(evidence))
+    kept = probability > KEPT
+    covariance = covariance[kept][:, :builds, :builds].copy()
+    covariance[:, single, single] += 1 - 1 / fitted.runs[single]
+    covariance *= (CONSISTENT * squares[kept] / max(freedom, 1.0))[:, None, None]
+    weight = probability[kept] / probability[kept].sum()
+    return Speeds(record, weight, level[kept, :builds], covariance, freedom, _compared(record))
+
+
+def _compared(record: Record) -> Mapping[int, frozenset[int]]:
+    """For each build those that share a host with it, or with one that does: all others may differ by their host."""
+    groups: list[set[int]] = []
+    for host in np.unique(record.host):
+        group = set(np.unique(record.build[record.host == host]).tolist())
+        for other in [other for other in groups if other & group]:
+            groups.remove(other)
+            group |= other
+        groups.append(group)
+    named = [frozenset(record.builds[row] for row in group) for group in groups]
+    return {build: group for group in named for build in group}
+
+
+def relative_speeds(
+    observations: Sequence[Observation], bad: int, host_classes: Sequence[str] = ()
+) -> Mapping[int, Interval]:
+    """The metric of every measured candidate relative to the good end; ``bad`` is the candidate at the bad end.
+
+    The good end and candidates with its binary are left out, and so is what cannot be compared with it. Hosts of one class,
+    ``host_classes`` by number, show the same ratios. Of several classes the leading one is shown, and others where that
+    did not measure a candidate.
+    """
+    each = []
+    for name in dict.fromkeys(host_classes) or ("",):
+        members = {number for number, other in enumerate(host_classes) if other == name}
+        own = [seen for seen in observations if not members or not isinstance(seen, Reading) or seen.host in members]
+        each.append(_among_equals(own, bad))
+    first = leading([ratios.get(bad) for ratios in each])
+    found: dict[int, Interval] = {}
+    for ratios in (each[first], *each):
+        found = {**ratios, **found}
+    return found
+
+
+def leading(ratios: Sequence[Interval | None]) -> int:
+    """The host class whose ``ratios``, bad against good, is shown for all: the first with a clear difference, or else the first."""
+    known = [place for place, ratio in enumerate(ratios) if ratio is not None and math.isfinite(ratio.high)]
+    clear = [place for place in known if not ratios[place].low <= 1 <= ratios[place].high]  # type: ignore[union-attr]
+    return next(iter(clear or known), 0)
+
+
+def _among_equals(observations: Sequence[Observation], bad: int) -> Mapping[int, Interval]:
+    """The same on hosts of one class, which may be of different speeds."""
+    record = arrange(observations, Policy(), bad)
+    if 0 not in record.builds or len(record.builds) < 2:
+        return {}
+    found = speeds(record, fit(record, behaviour(record, 0, bad).weight))
+    builds = [build for build in record.builds if build and build in found.compared[0]]
+    if found.freedom <= 0 or not builds:
+        return {}
+    ratios = dict(zip(builds, found.ratios(builds, 0), strict=True))
+    same = {candidate: ratios[name] for candidate, name in record.same.items() if name in ratios}
+    return ratios | same

@@ -1,0 +1,227 @@
+"""Relative speed: invariances, exactness without noise, host classes, and how often the interval contains the truth."""
+
+import math
+from collections.abc import Callable, Sequence
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfbisect.core.domain.observations import Built, Reading
+from perfbisect.core.domain.orders import Interval
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.dataset import arrange
+from perfbisect.core.inference.outliers import behaviour
+from perfbisect.core.inference.relative_speed import Speeds, leading, relative_speeds, speeds
+from perfbisect.core.inference.state_space import fit
+
+LEVELS = st.floats(-0.5, 0.5)
+
+
+def alternating(noise: list[float], drop: float) -> list[Reading]:
+    """Good (0) and another build (1) in turns, a minute apart, each run a visit of its own."""
+    return [
+        Reading(turn % 2, 7.0 + drop * (turn % 2) + wobble, at=float(turn), visit=turn)
+        for turn, wobble in enumerate(noise)
+    ]
+
+
+def fitted(readings: Sequence[Reading]) -> Speeds:
+    record = arrange(readings, Policy(), 1)
+    return speeds(record, fit(record, behaviour(record, 0, 1).weight))
+
+
+def near(interval: Interval, other: Interval, tolerance: float = 1e-5) -> bool:
+    ends = (interval.low, interval.middle, interval.high)
+    return ends == pytest.approx((other.low, other.middle, other.high), rel=tolerance)
+
+
+runs = st.builds(alternating, st.lists(st.floats(-0.05, 0.05), min_size=6, max_size=12), LEVELS)
+
+
+@given(runs, st.floats(-3, 3))
+@settings(max_examples=15, deadline=None)
+def test_the_unit_of_the_metric_does_not_matter(readings: list[Reading], shift: float) -> None:
+    moved = [Reading(one.candidate, one.value + shift, one.at, one.visit) for one in readings]
+    assert near(relative_speeds(readings, 1)[1], relative_speeds(moved, 1)[1])
+
+
+@given(runs, st.randoms(use_true_random=False))
+@settings(max_examples=15, deadline=None)
+def test_the_order_of_the_list_does_not_matter(readings: list[Reading], random: Random) -> None:
+    shuffled = random.sample(readings, len(readings))
+    assert near(relative_speeds(readings, 1)[1], relative_speeds(shuffled, 1)[1])
+
+
+@given(runs)
+@settings(max_examples=15, deadline=None)
+def test_exchanging_the_two_inverts_the_interval(readings: list[Reading]) -> None:
+    found = fitted(readings)
+    there, back = found.ratio(1, 0), found.ratio(0, 1)
+    assert near(back, Interval(1 / there.high, 1 / there.middle, 1 / there.low), 1e-3)
+    assert there.low < there.middle < there.high
+
+
+@given(LEVELS)
+@settings(max_examples=15, deadline=None)
+def test_without_noise_the_ratio_is_exact(drop: float) -> None:
+    interval = relative_speeds(alternating([0.0] * 8, drop), 1)[1]
+    assert interval.low == pytest.approx(math.exp(drop), abs=1e-6)
+    assert interval.high == pytest.approx(math.exp(drop), abs=1e-6)
+
+
+def test_a_host_that_slows_down_steadily_does_not_look_like_a_drop() -> None:
+    readings = alternating([-0.02 * turn + 0.001 * (-1) ** (turn // 2) for turn in range(16)], 0.0)
+    interval = relative_speeds(readings, 1)[1]
+    assert interval.low < 1 < interval.high
+    assert interval.high - interval.low < 0.05  # though the host changed by 27 %
+
+
+def test_an_outlier_hardly_moves_the_ratio() -> None:
+    noise = [0.004 * math.sin(7 * turn) for turn in range(20)]
+    calm = relative_speeds(alternating(noise, -0.1), 1)[1]
+    wild = relative_speeds(alternating([*noise[:9], -0.8, *noise[10:]], -0.1), 1)[1]
+    assert wild.middle == pytest.approx(calm.middle, abs=0.01)
+    assert wild.high - wild.low < 0.1
+
+
+def test_builds_are_compared_through_what_was_measured_in_between() -> None:
+    """Good and 2 were never neighbours; 1 was beside both while the host drifted."""
+    first = [Reading(turn % 2, 0.0 + 0.001 * (turn % 3), at=turn, visit=turn) for turn in range(12)]
+    later = [
+        Reading(1 + turn % 2, -0.1 - 0.2 * (turn % 2) + 0.001 * (turn % 3), at=300 + turn, visit=20 + turn)
+        for turn in range(12)
+    ]
+    assert relative_speeds(first + later, 2)[2].middle == pytest.approx(math.exp(-0.2), abs=0.02)
+
+
+def test_a_single_run_has_the_interval_of_a_run_however_far_it_is_from_both_ends() -> None:
+    """Its weight in the fit says that it is suspicious, not that its build is unknown."""
+    ends = alternating([0.004 * math.sin(7 * turn) for turn in range(12)], -0.1)
+    found = relative_speeds([*ends, Reading(2, 7.5, 12.0, 12), Reading(3, 6.95, 13.0, 13)], 1)
+    far, close = found[2], found[3]
+    assert math.log(far.high / far.low) == pytest.approx(math.log(close.high / close.low), rel=0.2)
+
+
+def test_without_a_repeated_run_there_is_no_interval() -> None:
+    assert relative_speeds([], 1) == {}
+    assert relative_speeds([Reading(1, 7.0, 0.0, 0)] * 3, 1) == {}  # good not measured
+    assert relative_speeds([Reading(0, 7.0, 0.0, 0), Reading(1, 6.9, 1.0, 1)], 1) == {}
+    assert relative_speeds([Reading(0, 7.0, float(at), at) for at in range(4)], 1) == {}  # good alone
+    once = fitted([Reading(0, 7.0, 0.0, 0), Reading(1, 6.9, 1.0, 1)]).ratio(1, 0)
+    assert (once.low, once.high) == (0.0, math.inf)
+    assert once.middle == pytest.approx(math.exp(-0.1))
+
+
+def test_equal_binaries_have_one_ratio() -> None:
+    readings = alternating([0.001, -0.001, 0.002, 0.0, -0.002, 0.001], -0.1)
+    equal = [Built(1, 9.0), Built(2, 9.0, same_as=1), Built(3, 9.0, same_as=0)]
+    found = relative_speeds([*equal, *readings, Reading(2, 6.9, 8.0, 8)], 1)
+    assert found.keys() == {1, 2}, "3 has the binary of good"
+    assert found[1] == found[2]
+
+
+def host(number: int, *builds: tuple[int, float], turns: int = 4) -> list[Reading]:
+    """Builds in turns on one host, whose values differ by a few tenths of a per cent from run to run."""
+    wiggle = (0.001, -0.001, 0.0005, -0.0005)
+    return [
+        Reading(build, value + wiggle[(turn + build) % 4], turn * 9.0 + 2 * place + number, 100 * turn + place, number)
+        for turn in range(turns)
+        for place, (build, value) in enumerate(builds)
+    ]
+
+
+def test_hosts_of_different_speeds_are_compared_by_their_ratios() -> None:
+    """The second is five times as fast; 2 was measured there only."""
+    readings = host(0, (0, 0.0), (1, -0.1)) + host(1, (0, 1.6), (2, 1.4))
+    found = relative_speeds(readings, 1, ("x", "x"))
+    assert found[1].middle == pytest.approx(math.exp(-0.1), abs=0.003)
+    assert found[2].middle == pytest.approx(math.exp(-0.2), abs=0.003)
+    assert found[2].high - found[2].low < 0.02
+    assert relative_speeds(readings, 1, ("x", "y"))[2].middle == pytest.approx(math.exp(-0.2), abs=0.003)
+
+
+def test_a_build_that_shares_no_host_with_good_has_no_ratio() -> None:
+    readings = host(0, (0, 0.0), (1, -0.1)) + host(1, (2, 1.4), (3, 1.3))
+    assert relative_speeds(readings, 1).keys() == {1}
+    assert relative_speeds(readings + host(1, (1, 1.5)), 1).keys() == {1, 2, 3}, "compared through 1"
+
+
+def test_of_several_host_classes_the_first_with_a_clear_difference_is_shown() -> None:
+    readings = host(0, (0, 0.0), (1, 0.0), (2, 0.0)) + host(1, (0, 1.6), (1, 1.4))
+    found = relative_speeds(readings, 1, ("x", "y"))
+    assert found[1].middle == pytest.approx(math.exp(-0.2), abs=0.003)
+    assert found[2].middle == pytest.approx(1.0, abs=0.003), "measured on the other class alone"
+    same, slower, unknown = Interval(0.99, 1.0, 1.01), Interval(0.8, 0.9, 0.95), Interval(0.0, 0.9, math.inf)
+    assert [leading(each) for each in ((same, slower), (None, same), (unknown, slower), (), (None, None))] == [
+        1,
+        1,
+        1,
+        0,
+        0,
+    ]
+
+
+World = Callable[[np.random.Generator], list[Reading]]
+
+
+def world(
+    *, noise: float = 0.01, visits: float = 0.0, drift: float = 0.0, wild: float = 0.0, each: int = 1, gap: float = 1.0,
+    turns: int = 6, further: int = 0, speeds: Sequence[float] = (0.0,),
+) -> World:  # fmt: skip
+    """Hunts: s.d. of a run, of visits and of drift in units of that, share of outliers, ``speeds`` of hosts in the same.
+
+    Build 1 takes ``turns`` turns with good, then build 2; then ``further`` builds are visited once, each beside one of
+    these. A turn is one visit of ``each`` runs.
+    """
+    plan = [(visit % 2) * (1 + visit // (2 * turns)) for visit in range(4 * turns)]
+    plan += [build for number in range(further) for build in (3 + number, number % 3)]
+
+    def hunt(random: np.random.Generator) -> list[Reading]:
+        readings: list[Reading] = []
+        present, at = random.normal(0, drift), 0.0
+        for visit, build in enumerate(plan):
+            offset, place = random.normal(0, visits), int(random.integers(len(speeds)))
+            for _ in range(each):
+                fade = math.exp(-gap / 30)
+                present = fade * present + math.sqrt(1 - fade**2) * random.normal(0, drift)
+                own = random.normal(0, 1) + (random.random() < wild) * random.normal(-10, 3)
+                value = 5.0 - 0.05 * build + noise * (present + offset + own + speeds[place])
+                readings.append(Reading(build, value, at, visit, place))
+                at += gap
+        return readings
+
+    return hunt
+
+
+WORLDS = {
+    "plain": world(),
+    "few runs": world(turns=3),
+    "one turn": world(turns=2),
+    "quiet": world(noise=0.0005),
+    "noisy": world(noise=0.12, turns=3),
+    "visits": world(visits=1.0, each=3),
+    "large visits": world(visits=4.0, each=3),
+    "drift": world(drift=4.0),
+    "drift and visits": world(drift=4.0, visits=1.0, each=2),
+    "slow turns": world(drift=2.0, gap=5.0),
+    "outliers": world(wild=0.05),
+    "single runs": world(turns=2, further=8),
+    "single runs and drift": world(turns=2, further=8, drift=2.0),
+    "hosts of different speeds": world(speeds=(0.0, 30.0, -20.0)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.calibration
+@pytest.mark.parametrize("name", WORLDS)
+def test_the_interval_contains_the_truth_as_often_as_it_says(name: str) -> None:
+    random = np.random.default_rng(20)
+    contained = []
+    for _ in range(400):
+        for build, interval in relative_speeds(WORLDS[name](random), 1).items():
+            contained.append(interval.low <= math.exp(-0.05 * build) <= interval.high)
+    print(f"{name}: {np.mean(contained):.3f}")
+    assert 0.93 <= np.mean(contained) <= 0.985
