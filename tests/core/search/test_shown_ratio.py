@@ -15,7 +15,9 @@ from perfbisect.core.inference.relative_speed import relative_speeds
 from perfbisect.core.search.decide import decide
 
 LINE = Graph.line(10)
-OLDER = Graph.of([(), (), (0,), (2,), (1,), (4,), (3, 5)], branch_points=1)  # 1 is older than good, 4 and 5 descend from it
+OLDER = Graph.of(
+    [(), (), (0,), (2,), (1,), (4,), (3, 5)], branch_points=1
+)  # 1 is older than good, 4 and 5 descend from it
 
 
 def readings(

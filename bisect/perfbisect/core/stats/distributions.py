@@ -44,6 +44,9 @@ def log_sum(terms: NDArray[np.float64], axis: int | None = None) -> NDArray[np.f
     return np.squeeze(total, axis=axis)
 
 
+HALVINGS = 60  # at most, of an interval that contains a quantile
+
+
 def t_mixture_quantiles(
     weight: NDArray[np.float64],
     location: NDArray[np.float64],
@@ -51,7 +54,7 @@ def t_mixture_quantiles(
     freedom: float,
     levels: Sequence[float],
 ) -> NDArray[np.float64]:
-    """Quantiles of N mixtures of Student distributions, shape (N, levels), by bisection, to 1e-7 of the least scale.
+    """Quantiles of N mixtures of Student distributions, shape (N, levels), by bisection, to 1e-10 of the least scale.
 
     ``weight`` (H,) is common to all mixtures and sums to one; ``location`` and ``scale`` have the shape (H, N).
     """
@@ -62,12 +65,14 @@ def t_mixture_quantiles(
     mass = np.concatenate(([0.0], np.cumsum(density[1:] + density[:-1])))
     mass /= mass[-1]
     width = np.sqrt(freedom) * scale
-    close = 1e-7 * scale.min(axis=0)
+    close = 1e-10 * scale.min(axis=0)
     found = np.empty((location.shape[1], len(levels)))
     for place, level in enumerate(levels):
         reach = width * np.tan(np.interp(level, mass, angle))  # of each component from its location
         low, high = (location + reach).min(axis=0), (location + reach).max(axis=0)
-        while (high - low > close).any():
+        for _ in range(HALVINGS):
+            if (high - low <= close).all():
+                break
             middle = (low + high) / 2
             above = weight @ np.interp(np.arctan((middle - location) / width), angle, mass) > level
             low, high = np.where(above, low, middle), np.where(above, middle, high)
