@@ -220,14 +220,11 @@ def verdict(view: View, room: int) -> list[Text]:
     if view.state.verdict is None or view.hunt is None:
         return []
     texts = sentences(view.state.verdict, view.commit, view.hunt.metric)
-    lines = [(line, place == 0) for place, text in enumerate(texts) for line in folded(text, room, indent(text), 9)]
-    hint = (Text(line, "dim") for line in folded(view.report_hint, room, "", 9))
-    return [*(Text(line, "bold" if first else "") for line, first in lines), *hint]
-
-
-def indent(text: str) -> str:
-    """How further lines of a sentence or of a list entry begin."""
-    return "    " if text.startswith("  ") else ""
+    lines: list[Text] = []
+    for place, text in enumerate(texts):
+        begin = "    " if text.startswith("  ") else ""  # of further lines
+        lines += [Text(line, "" if place else "bold") for line in folded(text, room, begin, 9)]
+    return lines + [Text(line, "dim") for line in folded(view.report_hint, room, "", 9)]
 
 
 def folded(text: str, room: int, begin: str, most: int) -> Iterator[str]:

@@ -10,26 +10,17 @@ from perfbisect.wording.glyphs import Glyphs
 from perfbisect.wording.text import printable
 from perfbisect.wording.verdicts import classification_name
 
-STYLES = {
-    Classification.BASELINE: "green",
+STYLES = {  # where one column has several candidates, the last of these is shown
+    Classification.BUILT: "default",
+    Classification.SKIPPED: "yellow",
+    Classification.UNCLEAR: "yellow",
     Classification.GOOD: "green",
+    Classification.BASELINE: "green",
     Classification.BAD: "red",
     Classification.CULPRIT: "bold red",
-    Classification.UNCLEAR: "yellow",
-    Classification.SKIPPED: "yellow",
     Classification.NOW: "bold cyan",
-    Classification.BUILT: "default",
 }
-RANK = (
-    Classification.BUILT,
-    Classification.SKIPPED,
-    Classification.UNCLEAR,
-    Classification.GOOD,
-    Classification.BASELINE,
-    Classification.BAD,
-    Classification.CULPRIT,
-    Classification.NOW,
-)  # where one column has several candidates, the last of these is shown
+RANK = list(STYLES)
 LEGEND = (Classification.GOOD, Classification.BAD, Classification.UNCLEAR, Classification.SKIPPED, Classification.NOW)
 WIDEST = 3  # columns for one candidate
 NEGLIGIBLE = 0.0005
@@ -51,11 +42,6 @@ def strip(view: View, width: int, glyphs: Glyphs) -> list[Text]:
     ]
 
 
-def column(candidate: int, size: int, columns: int) -> int:
-    """The first column of a candidate."""
-    return candidate * columns // size
-
-
 def blocks(share: NDArray[np.float64], columns: int, each: int, glyphs: Glyphs) -> str:
     """One block a column. Heights grow with the root of the probability, so that small chances can be seen too."""
     places = np.arange(len(share)) * columns // len(share)
@@ -75,7 +61,7 @@ def marks(view: View, size: int, columns: int, glyphs: Glyphs) -> Text:
     half = (columns // size - 1) // 2 if columns >= size else 0
     for candidate in view.rows:
         what = view.classification(candidate)
-        place = column(candidate, size, columns) + half
+        place = candidate * columns // size + half
         if what is not None and (place not in found or RANK.index(what) > RANK.index(found[place])):
             found[place] = what
     signs = (sign(found.get(place), glyphs) for place in range(columns))
