@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
@@ -29,6 +30,7 @@ with suppress(OSError, StopIteration):
     available = next(int(line.split()[1]) for line in facts if line.startswith("MemAvailable:"))
     if not shared.f_flag & os.ST_NOEXEC and min(shared.f_bavail * shared.f_frsize >> 10, available) > ROOM:
         os.environ.setdefault("TMPDIR", "/dev/shm")
+        tempfile.tempdir = None  # pytest has asked for it already
 
 LONGEST_FIRST = ("e2e", "calibration", "dbms", "tools")  # by marker; tests without one take milliseconds
 
