@@ -14,6 +14,7 @@ import pytest
 import postgres
 from perfbisect.core.domain.settings import Settings
 from perfbisect.demo.history import write_history
+from perfbisect.store.experience import read_noise
 from perfbisect.store.history import History
 from program import bisect, bisect_until
 
@@ -44,7 +45,7 @@ def test_an_aa_tells_the_noise_and_hunts_begin_with_it(arguments: list[str], tmp
     assert runs(tmp_path) == [(0, 3), (1, 3)]
     with closing(History.open(tmp_path / "history.db")) as history:
         wanted = Settings("v1.0", "v1.1", "", "demo", "update-index", "local", "o2nofp", overrides={"warmup": 0.0})
-        assert history.noise(wanted) == pytest.approx(told["noise"]["run"])
+        assert read_noise(history, wanted) == pytest.approx(told["noise"]["run"])
 
 
 def test_ctrl_c_keeps_what_was_measured(arguments: list[str], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
 from perfbisect.core.stats.variance_components import LEAST
-from perfbisect.store.experience import Costs
+from perfbisect.store.experience import Costs, read_costs, read_failures, read_noise
 from perfbisect.store.history import History
 
 OTHERS = [
@@ -20,20 +20,20 @@ OTHERS = [
 
 
 def test_nothing_is_known_at_first(history: History) -> None:
-    assert history.costs(sample.SETTINGS) == Costs(None, None)
-    assert history.noise(sample.SETTINGS) is None
-    assert history.build_failures(sample.SETTINGS, 0.0) == ()
+    assert read_costs(history, sample.SETTINGS) == Costs(None, None)
+    assert read_noise(history, sample.SETTINGS) is None
+    assert read_failures(history, sample.SETTINGS, 0.0) == ()
 
 
 def test_costs_are_those_of_the_same_host_builder_and_variant(sampled: History) -> None:
-    assert sampled.costs(sample.SETTINGS) == Costs(7.5, 12.5)
+    assert read_costs(sampled, sample.SETTINGS) == Costs(7.5, 12.5)
     for other in OTHERS:
-        assert sampled.costs(other) == Costs(None, None)
+        assert read_costs(sampled, other) == Costs(None, None)
 
 
 @pytest.mark.parametrize("change", [{"workload": "scan"}, {"overrides": {"time": 60}}])
 def test_runs_of_another_workload_or_length_cost_something_else(sampled: History, change: dict[str, object]) -> None:
-    assert sampled.costs(replace(sample.SETTINGS, **change)) == Costs(7.5, None)  # type: ignore[arg-type]
+    assert read_costs(sampled, replace(sample.SETTINGS, **change)) == Costs(7.5, None)  # type: ignore[arg-type]
 
 
 def test_args_that_were_set_are_known_again(history: History) -> None:
@@ -42,8 +42,8 @@ def test_args_that_were_set_are_known_again(history: History) -> None:
     )
     hunt = sample.begin(history, asked)
     history.append(hunt, RunFinished(0, sample.run(0, 0.0)), 12.0)
-    assert history.costs(replace(asked, good="v0")).run is not None
-    assert history.costs(replace(asked, overrides=asked.overrides | {"table-size": 8})).run is None
+    assert read_costs(history, replace(asked, good="v0")).run is not None
+    assert read_costs(history, replace(asked, overrides=asked.overrides | {"table-size": 8})).run is None
 
 
 def test_failures_are_remembered_until_the_commit_builds(history: History) -> None:
@@ -51,32 +51,32 @@ def test_failures_are_remembered_until_the_commit_builds(history: History) -> No
     for at, candidate in ((1.0, 3), (2.0, 4), (3.0, 3)):
         history.append(hunt, CandidateSkipped(candidate, sample.skip(candidate, reason=f"at {at}")), at)
     history.append(hunt, CandidateSkipped(5, sample.skip(5, "run")), 4.0)
-    assert history.build_failures(sample.SETTINGS, 0.0) == (
+    assert read_failures(history, sample.SETTINGS, 0.0) == (
         sample.skip(4, reason="at 2.0"),
         sample.skip(3, reason="at 3.0"),
     )
-    assert history.build_failures(sample.SETTINGS, 2.5) == (sample.skip(3, reason="at 3.0"),)
+    assert read_failures(history, sample.SETTINGS, 2.5) == (sample.skip(3, reason="at 3.0"),)
     for other in OTHERS:
-        assert history.build_failures(other, 0.0) == ()
+        assert read_failures(history, other, 0.0) == ()
     history.append(hunt, BuildFinished(3, sample.build(3), None), 5.0)
-    assert history.build_failures(sample.SETTINGS, 0.0) == (sample.skip(4, reason="at 2.0"),)
+    assert read_failures(history, sample.SETTINGS, 0.0) == (sample.skip(4, reason="at 2.0"),)
 
 
 def test_what_another_recipe_could_not_build_is_forgotten(history: History) -> None:
     before = replace(sample.SETTINGS, build_hash="before")
     hunt = sample.begin(history, before)
     history.append(hunt, CandidateSkipped(3, sample.skip(3)), 1.0)
-    assert history.build_failures(before, 0.0)
-    assert history.build_failures(replace(before, build_hash="after"), 0.0) == ()
+    assert read_failures(history, before, 0.0)
+    assert read_failures(history, replace(before, build_hash="after"), 0.0) == ()
 
 
 def test_a_failure_that_is_only_remembered_does_not_begin_its_time_anew(history: History) -> None:
     for at, seconds in ((1.0, 4.0), (9.0, 0.0)):
         hunt = sample.begin(history)
         history.append(hunt, CandidateSkipped(3, replace(sample.skip(3), seconds=seconds)), at)
-    [failed] = history.build_failures(sample.SETTINGS, 0.5)
+    [failed] = read_failures(history, sample.SETTINGS, 0.5)
     assert failed.seconds == 4.0
-    assert history.build_failures(sample.SETTINGS, 5.0) == ()
+    assert read_failures(history, sample.SETTINGS, 5.0) == ()
 
 
 @pytest.mark.parametrize("noise", [0.003, 0.03])
@@ -88,6 +88,6 @@ def test_noise_is_that_of_a_run_without_the_drift(history: History, noise: float
         wild = -1.0 if turn % 20 == 7 else 0.0
         qps = 20_000 * math.exp(drift + wild + chance.gauss(0, noise)) * (0.5 if turn % 2 else 1.0)
         history.append(hunt, RunFinished(turn % 2, sample.run(turn % 2, 20.0 * turn, qps=qps)), 20.0 * turn + 12)
-    assert history.noise(sample.SETTINGS) == pytest.approx(noise, rel=0.35)
-    assert history.noise(replace(sample.SETTINGS, metric="instructions/o")) == LEAST
-    assert history.noise(replace(sample.SETTINGS, metric="p99")) is None
+    assert read_noise(history, sample.SETTINGS) == pytest.approx(noise, rel=0.35)
+    assert read_noise(history, replace(sample.SETTINGS, metric="instructions/o")) == LEAST
+    assert read_noise(history, replace(sample.SETTINGS, metric="p99")) is None

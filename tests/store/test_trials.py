@@ -14,6 +14,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
 from perfbisect.core.stats.variance_components import noise_in
 from perfbisect.errors import UsageError
+from perfbisect.store.experience import read_kept, read_noise, read_pinned
 from perfbisect.store.history import History
 
 
@@ -63,13 +64,13 @@ def test_an_aa_goes_before_what_old_hunts_let_guess(history: History) -> None:
     for turn in range(30):
         run = sample.run(turn % 2, 20.0 * turn, qps=20_000 * math.exp(chance.gauss(0, 0.05)))
         history.append(hunt, RunFinished(turn % 2, run), 20.0 * turn + 12)
-    guessed = history.noise(sample.SETTINGS)
+    guessed = read_noise(history, sample.SETTINGS)
     assert guessed == pytest.approx(0.05, rel=0.4)
     runs = visits(0.01, 0.002)
     enter(history, runs)
     exact = noise_in(runs, "qps")
     assert exact is not None
-    assert history.noise(sample.SETTINGS) == pytest.approx(exact.run)
+    assert read_noise(history, sample.SETTINGS) == pytest.approx(exact.run)
     assert exact.run == pytest.approx(0.01, rel=0.5)
 
 
@@ -79,16 +80,16 @@ def test_an_aa_goes_before_what_old_hunts_let_guess(history: History) -> None:
 )
 def test_an_aa_speaks_only_of_the_same_work(history: History, change: dict[str, object]) -> None:
     enter(history, visits(0.01, 0.01), replace(sample.SETTINGS, **change))  # type: ignore[arg-type]
-    assert history.noise(sample.SETTINGS) is None
+    assert read_noise(history, sample.SETTINGS) is None
 
 
 def test_too_few_runs_teach_nothing_and_the_newest_counts(history: History) -> None:
     enter(history, visits(0.01, 0.01)[:5])
-    assert history.noise(sample.SETTINGS) is None
+    assert read_noise(history, sample.SETTINGS) is None
     enter(history, visits(0.02, 0.01))
     enter(history, visits(0.0, 0.001))
-    assert (history.noise(sample.SETTINGS) or 1) < 0.01
-    assert history.noise(replace(sample.SETTINGS, metric="p99")) is None
+    assert (read_noise(history, sample.SETTINGS) or 1) < 0.01
+    assert read_noise(history, replace(sample.SETTINGS, metric="p99")) is None
 
 
 def test_every_run_is_kept_as_it_ends_and_the_estimates_beside(history: History) -> None:
@@ -108,26 +109,26 @@ def test_runs_that_share_a_visit_are_not_taken_for_the_noise_between_visits(hist
     hunt = sample.begin(history)
     for number, (_, run) in enumerate(visits(0.03, 0.001, count=30, runs=3)):
         history.append(hunt, RunFinished(0, run), 20.0 * number + 12)
-    assert history.noise(sample.SETTINGS) == pytest.approx(0.03, rel=0.4)
+    assert read_noise(history, sample.SETTINGS) == pytest.approx(0.03, rel=0.4)
 
 
 def test_unfinished_hunts_pin_what_they_use(sampled: History) -> None:
     hunt = sample.begin(sampled, at=5000.0)
     sampled.append(hunt, RunFinished(1, replace(sample.run(1, 5010.0), dataset="data-2")), 5020.0)
     sampled.append(hunt, BuildFinished(1, replace(sample.build(1), key="mine"), None), 5030.0)
-    assert sampled.pinned("local", 0.0) == {"mine", "data-2"}
-    assert sampled.pinned("local", 5025.0) == {"mine", "data-2"}
-    assert sampled.pinned("local", 6000.0) == frozenset()
-    assert sampled.pinned("elsewhere", 0.0) == frozenset()
+    assert read_pinned(sampled, "local", 0.0) == {"mine", "data-2"}
+    assert read_pinned(sampled, "local", 5025.0) == {"mine", "data-2"}
+    assert read_pinned(sampled, "local", 6000.0) == frozenset()
+    assert read_pinned(sampled, "elsewhere", 0.0) == frozenset()
     sampled.append(hunt, HuntEnded(NotReproduced(Interval(0.9, 1.0, 1.1), 0.01)), 5040.0)
-    assert sampled.pinned("local", 0.0) == frozenset()
+    assert read_pinned(sampled, "local", 0.0) == frozenset()
 
 
 def test_what_earlier_hunts_left(sampled: History) -> None:
-    keys, _ = sampled.kept(sample.SETTINGS)
+    keys, _ = read_kept(sampled, sample.SETTINGS)
     assert keys
     assert all(key.startswith("key-") for key in keys)
-    assert sampled.kept(replace(sample.SETTINGS, builder="other")) == (frozenset(), frozenset())
+    assert read_kept(sampled, replace(sample.SETTINGS, builder="other")) == (frozenset(), frozenset())
 
 
 def test_a_trial_comes_back_as_it_was_entered(history: History) -> None:
@@ -149,7 +150,7 @@ def test_a_trial_comes_back_as_it_was_entered(history: History) -> None:
 def test_an_aa_that_has_failed_teaches_nothing(history: History) -> None:
     failed = enter(history, visits(0.01, 0.01))
     history.end_trial(failed, 9.0, "it crashed")
-    assert history.noise(sample.SETTINGS) is None
+    assert read_noise(history, sample.SETTINGS) is None
 
 
 def test_a_trial_without_a_hash_of_its_workload_is_continued(history: History) -> None:
@@ -207,14 +208,14 @@ def test_comparisons_that_were_interrupted_pin_what_they_use(history: History) -
     )
     facts = replace(sample.run(0, 5.0), build_key="key-0", dataset="data-1")
     history.add_to_trial(trial.id, TrialRun(0, 0, 0, 120.0, 14.0, facts))
-    assert history.pinned("local", 50.0) == {"key-0", "data-1"}
-    assert history.pinned("local", 150.0) == history.pinned("elsewhere", 50.0) == frozenset()
+    assert read_pinned(history, "local", 50.0) == {"key-0", "data-1"}
+    assert read_pinned(history, "local", 150.0) == read_pinned(history, "elsewhere", 50.0) == frozenset()
     history.end_trial(trial.id, 130.0)
-    assert history.pinned("local", 50.0) == frozenset()
+    assert read_pinned(history, "local", 50.0) == frozenset()
 
 
 def test_a_comparison_teaches_hunts_nothing_of_noise(history: History) -> None:
     trial = history.begin_trial(request(TrialType.COMPARE), sample.HOST, sample.COMMITS[:1], 1.0)
     for visit, run in visits(0.01, 0.01):
         history.add_to_trial(trial.id, TrialRun(visit, 0, 0, run.started, 1.0, run))
-    assert history.noise(sample.SETTINGS) is None
+    assert read_noise(history, sample.SETTINGS) is None

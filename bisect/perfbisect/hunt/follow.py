@@ -21,6 +21,7 @@ from perfbisect.hunt.view import View
 from perfbisect.lab.guarded_lab import changed
 from perfbisect.lab.upkeep import storage
 from perfbisect.report.command import command_to_resume
+from perfbisect.store.experience import read_kept
 from perfbisect.store.history import History
 
 
@@ -45,7 +46,7 @@ def little_space(history: History, setup: HuntSetup) -> tuple[Warned, ...]:
         warning
         for site in setup.hosts
         for warning in storage.too_little(
-            site.host, *history.kept(replace(setup.settings, host=site.host.name)), expected
+            site.host, *read_kept(history, replace(setup.settings, host=site.host.name)), expected
         )
     )
 

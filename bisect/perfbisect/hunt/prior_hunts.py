@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.settings import Settings
+from perfbisect.store.experience import read_costs, read_failures, read_noise
 from perfbisect.store.history import History
 
 REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
@@ -12,10 +13,10 @@ REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 def with_prior_knowledge(history: History, settings: Settings) -> Settings:
     """The settings with the noise of a run and the cost of a build, from earlier hunts on hosts of the first one's class."""
     prior, each = settings.prior, on_each_like_first(settings)
-    costs = next((known for one in each if (known := history.costs(one)).build and known.run), None)
+    costs = next((known for one in each if (known := read_costs(history, one)).build and known.run), None)
     if costs and costs.build and costs.run:
         prior = replace(prior, build_cost=costs.build / costs.run)
-    noise = next((noise for one in each if (noise := history.noise(one)) is not None), None)
+    noise = next((noise for one in each if (noise := read_noise(history, one)) is not None), None)
     return replace(settings, prior=replace(prior, noise=noise))
 
 
@@ -24,7 +25,7 @@ def known_failures(history: History, settings: Settings, now: float) -> tuple[Sk
     found = {
         facts.commit: facts
         for one in on_each_like_first(settings)
-        for facts in history.build_failures(one, now - REMEMBERED)
+        for facts in read_failures(history, one, now - REMEMBERED)
     }
     return tuple(found.values())
 

@@ -1,23 +1,27 @@
 """Data of earlier hunts for the next one: failed builds, costs, what is stored on a host, noise."""
 
-import json
 import math
-import sqlite3
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import value
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.stats.variance_components import at_least
+from perfbisect.core.stats.variance_components import ENOUGH, Noise, at_least, noise_in
 from perfbisect.store.codec import decode
-from perfbisect.store.trials import trial_noise
+from perfbisect.store.connection import explained
+from perfbisect.store.trials import compact, read_trial
+
+if TYPE_CHECKING:
+    from perfbisect.store.history import History
 
 RECENT = 400  # latest runs that are used
-ENOUGH = 8  # pairs of runs needed for an estimate of noise
+ENOUGH_PAIRS = 8  # pairs of runs needed for an estimate of noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,49 +57,59 @@ def parameters(settings: Settings) -> dict[str, str]:
         "host": settings.host,
         "build_hash": settings.build_hash,
         "workload": settings.workload,
-        "overrides": json.dumps(settings.overrides, separators=(",", ":")),
+        "overrides": compact(settings.overrides),
     }
 
 
-def read_failures(connection: sqlite3.Connection, settings: Settings, since: float) -> tuple[SkipFacts, ...]:
+def select(history: "History", sql: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    """All rows of a query."""
+    with explained(history.path):
+        return history.connection.execute(sql, values).fetchall()
+
+
+def read_failures(history: "History", settings: Settings, since: float) -> tuple[SkipFacts, ...]:
     """Commits that did not build for this builder, variant and host after ``since``, and did not build later.
 
     Failures with another version of the recipe do not count.
     """
-    rows = connection.execute(FAILURES, parameters(settings) | {"since": since})
+    rows = select(history, FAILURES, parameters(settings) | {"since": since})
     return tuple(SkipFacts(*row) for row in rows)
 
 
-def read_costs(connection: sqlite3.Connection, settings: Settings) -> Costs:
+def read_costs(history: "History", settings: Settings) -> Costs:
     """The expected seconds of a build and of a run of a hunt of these settings."""
     named = parameters(settings)
-    builds = connection.execute(
+    builds = select(
+        history,
         f"SELECT seconds FROM builds JOIN hunts ON hunts.id = hunt_id WHERE NOT reused AND {ALIKE} AND builds.host = :host"
         f" ORDER BY at DESC LIMIT {RECENT}",
         named,
-    ).fetchall()
-    runs = connection.execute(
+    )
+    runs = select(
+        history,
         f"SELECT cost FROM runs JOIN hunts ON hunts.id = hunt_id WHERE {SAME_WORK}"
         f" ORDER BY runs.started DESC LIMIT {RECENT}",
         named,
-    ).fetchall()
+    )
     return Costs(middle(builds), middle(runs))
 
 
-def middle(rows: list[tuple[float]]) -> float | None:
+def middle(rows: list[tuple[Any, ...]]) -> float | None:
     """The median of a column; None without rows."""
     return median(number for (number,) in rows) if rows else None
 
 
-def read_kept(connection: sqlite3.Connection, settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
+def read_kept(history: "History", settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
     """Keys of the latest builds and datasets of comparable hunts on the host."""
     named = parameters(settings)
-    builds = connection.execute(
+    builds = select(
+        history,
         f"SELECT build_key FROM builds JOIN hunts ON hunts.id = hunt_id WHERE {ALIKE} AND builds.host = :host"
         " ORDER BY at DESC LIMIT 10",
         named,
     )
-    datasets = connection.execute(
+    datasets = select(
+        history,
         "SELECT dataset_key FROM runs JOIN hunts ON hunts.id = runs.hunt_id JOIN visits ON visits.id = visit_id"
         f" WHERE dataset_key IS NOT NULL AND {SAME_WORK} ORDER BY runs.started DESC LIMIT 1",
         named,
@@ -103,7 +117,7 @@ def read_kept(connection: sqlite3.Connection, settings: Settings) -> tuple[froze
     return frozenset(key for (key,) in builds), frozenset(key for (key,) in datasets)
 
 
-def read_pinned(connection: sqlite3.Connection, host: str, since: float) -> frozenset[str]:
+def read_pinned(history: "History", host: str, since: float) -> frozenset[str]:
     """Keys of builds and datasets on a host that are still needed: by hunts without a verdict that have an event after
     ``since``, and by unfinished comparisons started after it.
     """
@@ -111,7 +125,8 @@ def read_pinned(connection: sqlite3.Connection, host: str, since: float) -> froz
 SELECT id FROM hunts WHERE ended IS NULL
   AND (started >= :since OR EXISTS (SELECT 1 FROM events WHERE hunt_id = hunts.id AND at >= :since))
 """
-    rows = connection.execute(
+    rows = select(
+        history,
         f"SELECT build_key FROM builds WHERE host = :host AND hunt_id IN ({unfinished})"
         " UNION SELECT dataset_key FROM runs JOIN visits ON visits.id = visit_id"
         f" WHERE host = :host AND dataset_key IS NOT NULL AND runs.hunt_id IN ({unfinished})"
@@ -124,17 +139,19 @@ SELECT id FROM hunts WHERE ended IS NULL
     return frozenset(key for (key,) in rows if key)
 
 
-def read_noise(connection: sqlite3.Connection, settings: Settings) -> float | None:
+def read_noise(history: "History", settings: Settings) -> float | None:
     """The s.d. of one run as a fraction, from the newest A/A, or without one from comparable hunts.
 
     In hunts, it is estimated from the differences between successive runs of one build, which cancel slow drift; their
     median is robust against outliers. Only runs of different visits are compared, since hunts compare builds of different
     visits, too. None when there are too few.
     """
-    known = trial_noise(connection, settings)
+    with explained(history.path):
+        known = trial_noise(history, settings)
     if known is not None:
         return at_least(known.run, settings.metric)
-    rows = connection.execute(
+    rows = select(
+        history,
         f"SELECT runs.hunt_id, runs.build_key, events.body FROM runs JOIN hunts ON hunts.id = runs.hunt_id"
         f" JOIN events ON events.id = event_id WHERE {SAME_WORK} ORDER BY runs.started DESC LIMIT {RECENT}",
         parameters(settings),
@@ -153,4 +170,21 @@ def read_noise(connection: sqlite3.Connection, settings: Settings) -> float | No
         if visit != other
     ]
     # The median of |x| is 0.6745 for a standard normal x; a difference of two runs has twice the variance of one.
-    return at_least(median(steps) / 0.6745 / math.sqrt(2), settings.metric) if len(steps) >= ENOUGH else None
+    return at_least(median(steps) / 0.6745 / math.sqrt(2), settings.metric) if len(steps) >= ENOUGH_PAIRS else None
+
+
+def trial_noise(history: "History", settings: Settings) -> Noise | None:
+    """The noise of the metric in the newest A/A with enough runs of the workload of ``settings``."""
+    trials = select(
+        history,
+        "SELECT trials.id FROM trials JOIN trial_workloads ON trial_id = trials.id"
+        f" WHERE kind = 'noise' AND {ALIKE} AND host = :host AND name = :workload AND overrides = :overrides"
+        " AND coalesce(failure, '') = '' AND (SELECT count(*) FROM trial_runs WHERE trial_id = trials.id) >= :least"
+        " ORDER BY trials.id DESC",
+        parameters(settings) | {"least": ENOUGH},
+    )
+    for (number,) in trials:
+        trial = read_trial(history.connection, number)
+        if trial and (noise := noise_in([(run.round, run.facts) for run in trial.runs], settings.metric)):
+            return noise
+    return None

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlite_utils
@@ -42,20 +42,25 @@ def insert(db: sqlite_utils.Database, table: str, row: Row) -> int:
 
 def host_row(db: sqlite_utils.Database, host: HostFacts, at: float) -> int:
     """The id of the host; a host whose fingerprint has changed gets a new row."""
-    row: Row = {
-        "name": host.name,
-        "cpu": host.cpu,
-        "cores": host.cores,
-        "memory_mib": host.memory_mib,
-        "kernel": host.kernel,
-        "compiler": host.compiler,
-        "tools": dumps(dict(sorted(host.tools.items()))),
-        "settings": dumps(dict(sorted(host.settings.items()))),
-    }
+    texts = {name: dumps(dict(sorted(getattr(host, name).items()))) for name in ("tools", "settings")}
+    row: Row = asdict(host) | texts
     fingerprint = hashlib.sha256(dumps(row).encode()).hexdigest()
     db.execute("UPDATE hosts SET last_seen = max(last_seen, ?) WHERE fingerprint = ?", [at, fingerprint])
     db.table("hosts").insert(clean(row) | {"first_seen": at, "last_seen": at, "fingerprint": fingerprint}, ignore=True)
     return int(db.execute("SELECT id FROM hosts WHERE fingerprint = ?", [fingerprint]).fetchone()[0])
+
+
+def commit_row(db: sqlite_utils.Database, commit: Commit) -> None:
+    """Write a commit's date, author and subject."""
+    row = clean(asdict(commit))
+    db.table("commits").upsert({"commit_hash": row.pop("sha"), **row}, pk="commit_hash")
+
+
+def skip_row(skip: SkipFacts) -> Row:
+    """The columns of a failure, without its commit."""
+    row = asdict(skip)
+    del row["commit"]
+    return row
 
 
 def commit_of(event: Event) -> str | None:
@@ -94,7 +99,7 @@ class FactWriter:
                     host_row(self.db, host, self.at)
                 self.db.execute("UPDATE hunts SET ended = NULL WHERE id = ?", [self.hunt])
             case BuildStarted(commit=commit):
-                self.commit(commit)
+                commit_row(self.db, commit)
             case BuildFinished(facts=build, same_as=twin):
                 self.build(build, twin is not None)
             case CandidateSkipped(facts=skip):
@@ -114,16 +119,6 @@ class FactWriter:
     def about_on_host(self, commit_hash: str) -> Row:
         """The same columns, and the host."""
         return self.about(commit_hash) | {"host": self.host}
-
-    def commit(self, commit: Commit) -> None:
-        """A commit's date, author and subject."""
-        row = {
-            "commit_hash": commit.sha,
-            "date": commit.date,
-            "author": commit.author,
-            "subject": commit.subject,
-        }
-        self.db.table("commits").upsert(clean(row), pk="commit_hash")
 
     def build(self, build: BuildFacts, has_twin: bool) -> None:
         """A build, with the first build of this hunt that has the same binary."""
@@ -157,10 +152,7 @@ class FactWriter:
             | {
                 "event_id": self.event_id,
                 "at": self.at,
-                "stage": skip.stage,
-                "reason": skip.reason,
-                "seconds": skip.seconds,
-                "log": skip.log,
+                **skip_row(skip),
             },
         )
 

@@ -32,11 +32,14 @@ if TYPE_CHECKING:
     import sqlite_utils
 
     from perfbisect.core.domain.events import Commit, Event, HuntStarted
-    from perfbisect.core.domain.facts import HostFacts, SkipFacts
+    from perfbisect.core.domain.facts import HostFacts
     from perfbisect.core.domain.trials import Trial, TrialRequest, TrialRun, TrialSkip
     from perfbisect.core.inference.from_log import Logged
     from perfbisect.core.stats.variance_components import Noise
-    from perfbisect.store.experience import Costs
+
+OF_SETTINGS = (
+    "good", "bad", "good_commit", "bad_commit", "repository", "builder", "variant", "workload", "host", "metric",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +100,9 @@ class History:
         with self.transaction() as db:
             row = {
                 "started": at,
-                "good": settings.good,
-                "bad": settings.bad,
-                "good_commit": settings.good_commit,
-                "bad_commit": settings.bad_commit,
+                **{column: getattr(settings, column) for column in OF_SETTINGS},
                 "base_commit": started.candidates[0],
-                "repository": settings.repository,
-                "builder": settings.builder,
-                "variant": settings.variant,
-                "workload": settings.workload,
-                "host": settings.host,
                 "host_id": host_row(db, host, at),
-                "metric": settings.metric,
                 "settings": json.dumps(stored_settings(asdict(settings)), allow_nan=False, separators=(",", ":")),
                 "commits": started.commits,
                 "candidates": started.choices + 1,
@@ -187,12 +181,12 @@ class History:
 
     def resume_trial(self, request: "TrialRequest", host: "HostFacts") -> "Trial | None":
         """The newest unfinished trial of the same settings on the same machine, entered as continued by this process; or None."""
-        from perfbisect.store.trials import enter_process, enter_request, unfinished
+        from perfbisect.store.trials import unfinished
 
         with self.transaction() as db:
             if trial := unfinished(self.connection, request, host):
-                enter_process(db, trial.id)
-                enter_request(db, trial.id, request)
+                values = [this_process(), request.metric, request.rounds, trial.id]
+                db.execute("UPDATE trials SET failure = NULL, process = ?, metric = ?, visits = ? WHERE id = ?", values)
             return trial
 
     def add_to_trial(self, trial: int, run: "TrialRun") -> None:
@@ -211,10 +205,8 @@ class History:
 
     def end_trial(self, trial: int, at: float | None, failure: str = "") -> None:
         """Enter that everything was measured; or why that cannot be done, with None for ``at`` if it may be later."""
-        from perfbisect.store.trials import enter_end
-
         with self.transaction() as db:
-            enter_end(db, trial, at, failure)
+            db.execute("UPDATE trials SET ended = ?, failure = ? WHERE id = ?", [at, failure or None, trial])
 
     def trial(self, name: str) -> "Trial":
         """The trial of that name, as c3. Raises UsageError when none exists."""
@@ -233,10 +225,9 @@ class History:
 
     def record_noise(self, trial: int, noise: "Noise") -> None:
         """Enter the noise estimated from the runs of an A/A so far."""
-        from perfbisect.store.trials import enter_noise
-
+        values = [noise.between, noise.within, noise.run, trial]
         with self.transaction() as db:
-            enter_noise(db, trial, noise)
+            db.execute("UPDATE trials SET between_visits = ?, within_visits = ?, noise = ? WHERE id = ?", values)
 
     # Reading one hunt
 
@@ -326,40 +317,3 @@ class History:
     def query(self, sql: str) -> Answer:
         """The result of a user's SQL. Raises UsageError for a mistake in it, and for a statement that would write."""
         return ask(self.connection, sql, self.path)
-
-    # Data of earlier hunts for the next one
-
-    def build_failures(self, settings: Settings, since: float) -> "tuple[SkipFacts, ...]":
-        """Commits that did not build for this builder, variant and host after ``since`` (seconds since the epoch)."""
-        from perfbisect.store.experience import read_failures
-
-        with explained(self.path):
-            return read_failures(self.connection, settings, since)
-
-    def costs(self, settings: Settings) -> "Costs":
-        """The costs of comparable builds and runs on the host of ``settings``."""
-        from perfbisect.store.experience import read_costs
-
-        with explained(self.path):
-            return read_costs(self.connection, settings)
-
-    def kept(self, settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
-        """Keys of builds and of datasets of comparable hunts on the host of ``settings``."""
-        from perfbisect.store.experience import read_kept
-
-        with explained(self.path):
-            return read_kept(self.connection, settings)
-
-    def pinned(self, host: str, since: float) -> frozenset[str]:
-        """Keys of builds and datasets that unfinished hunts on a host need, if they were active after ``since``."""
-        from perfbisect.store.experience import read_pinned
-
-        with explained(self.path):
-            return read_pinned(self.connection, host, since)
-
-    def noise(self, settings: Settings) -> float | None:
-        """The s.d. of one run, as a fraction, from an A/A or comparable hunts; None when unknown."""
-        from perfbisect.store.experience import read_noise
-
-        with explained(self.path):
-            return read_noise(self.connection, settings)

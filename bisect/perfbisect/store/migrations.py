@@ -5,6 +5,8 @@ null for a commit outside of it. ``at`` and ``started`` are seconds since the ep
 is null. ``event_id`` is the log entry of a fact.
 """
 
+from collections.abc import Callable
+
 import sqlite_utils
 
 from perfbisect.store.connection import APPLICATION, VERSION
@@ -297,48 +299,26 @@ GROUP BY builds.host, builder, variant
 """
 
 
-def run(db: sqlite_utils.Database, script: str, version: int) -> None:
-    """Execute the statements of ``script``, and set the version of the file."""
-    for statement in script.split(";\n"):
-        db.execute(statement)
-    db.execute(f"PRAGMA user_version = {version}")
+def migration(script: str, version: int) -> Callable[[sqlite_utils.Database], None]:
+    """A migration that executes the statements of ``script``, and sets the version of the file."""
+
+    def run(db: sqlite_utils.Database) -> None:
+        for statement in (*script.split(";\n"), f"PRAGMA user_version = {version}"):
+            db.execute(statement)
+
+    return run
 
 
-@migrations()
-def m001_tables(db: sqlite_utils.Database) -> None:
-    """The log and the tables of facts."""
-    db.execute(f"PRAGMA application_id = {APPLICATION}")
-    run(db, TABLES, 1)
-
-
-@migrations()
-def m002_views(db: sqlite_utils.Database) -> None:
-    """Views for the most frequent queries."""
-    run(db, VIEWS, 2)
-
-
-@migrations()
-def m003_trials(db: sqlite_utils.Database) -> None:
-    """Trials: a build measured against itself."""
-    run(db, TRIALS, 3)
-
-
-@migrations()
-def m004_hosts(db: sqlite_utils.Database) -> None:
-    """Hunts on several hosts: facts have a host."""
-    run(db, HOSTS, 4)
-
-
-@migrations()
-def m005_subjects(db: sqlite_utils.Database) -> None:
-    """Trials of several builds and workloads, and of builds that are not commits."""
-    run(db, SUBJECTS, 5)
-
-
-@migrations()
-def m006_failures(db: sqlite_utils.Database) -> None:
-    """Failures of hunts and trials, and builds that fail in a trial."""
-    run(db, FAILURES, 6)
+STEPS = (
+    ("m001_tables", f"PRAGMA application_id = {APPLICATION};\n{TABLES}"),  # the log and the tables of facts
+    ("m002_views", VIEWS),  # for the most frequent queries
+    ("m003_trials", TRIALS),  # a build measured against itself
+    ("m004_hosts", HOSTS),  # hunts on several hosts: facts have a host
+    ("m005_subjects", SUBJECTS),  # trials of several builds and workloads, and of builds that are not commits
+    ("m006_failures", FAILURES),  # failures of hunts and trials, and builds that fail in a trial
+)
+for number, (name, script) in enumerate(STEPS, 1):
+    migrations(name=name)(migration(script, number))
 
 
 def migrate(db: sqlite_utils.Database) -> None:

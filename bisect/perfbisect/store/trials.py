@@ -11,11 +11,9 @@ import sqlite_utils
 from perfbisect.core.domain.codec import builtins, dumps
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
-from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
-from perfbisect.core.stats.variance_components import ENOUGH, Noise, noise_in
 from perfbisect.process import this_process
-from perfbisect.store.facts import clean, host_row, insert
+from perfbisect.store.facts import commit_row, host_row, insert, skip_row
 from perfbisect.store.listing import trial_state
 
 
@@ -24,8 +22,7 @@ def enter_trial(
 ) -> int:
     """A new trial; ``commits`` has date, author and subject of those among its builds."""
     for commit in commits:
-        known = {"commit_hash": commit.sha, "date": commit.date, "author": commit.author, "subject": commit.subject}
-        db.table("commits").upsert(clean(known), pk="commit_hash")
+        commit_row(db, commit)
     row = {
         "kind": request.kind,
         "started": at,
@@ -87,41 +84,8 @@ def enter_run(db: sqlite_utils.Database, trial: int, run: TrialRun) -> None:
 
 def enter_skip(db: sqlite_utils.Database, trial: int, skip: TrialSkip) -> None:
     """A build fails in a workload."""
-    facts = skip.facts
-    row = {
-        "trial_id": trial,
-        "workload": skip.work,
-        "build": skip.subject,
-        "at": skip.at,
-        "stage": facts.stage,
-        "reason": facts.reason,
-        "seconds": facts.seconds,
-        "log": facts.log,
-    }
-    db.table("trial_skips").insert(row)
-
-
-def enter_noise(db: sqlite_utils.Database, trial: int, noise: Noise) -> None:
-    """The noise estimated from the runs of an A/A."""
-    db.execute(
-        "UPDATE trials SET between_visits = ?, within_visits = ?, noise = ? WHERE id = ?",
-        [noise.between, noise.within, noise.run, trial],
-    )
-
-
-def enter_request(db: sqlite_utils.Database, trial: int, request: TrialRequest) -> None:
-    """A trial is continued, perhaps with another metric and number of rounds."""
-    db.execute("UPDATE trials SET metric = ?, visits = ? WHERE id = ?", [request.metric, request.rounds, trial])
-
-
-def enter_end(db: sqlite_utils.Database, trial: int, at: float | None, failure: str = "") -> None:
-    """A trial has ended, or with a ``failure`` has stopped; with None for ``at`` it can be continued."""
-    db.execute("UPDATE trials SET ended = ?, failure = ? WHERE id = ?", [at, failure or None, trial])
-
-
-def enter_process(db: sqlite_utils.Database, trial: int) -> None:
-    """This process continues a trial."""
-    db.execute("UPDATE trials SET failure = NULL, process = ? WHERE id = ?", [this_process(), trial])
+    row = {"trial_id": trial, "workload": skip.work, "build": skip.subject, "at": skip.at}
+    db.table("trial_skips").insert(row | skip_row(skip.facts))
 
 
 def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
@@ -173,12 +137,12 @@ def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
     )
 
 
-def read_host(connection: sqlite3.Connection, row: int) -> HostFacts:
+def read_host(connection: sqlite3.Connection, number: int) -> HostFacts:
     """The facts of a host."""
-    name, cpu, cores, memory, kernel, compiler, tools, settings = connection.execute(
-        "SELECT name, cpu, cores, memory_mib, kernel, compiler, tools, settings FROM hosts WHERE id = ?", [row]
+    row = connection.execute(
+        "SELECT name, cpu, cores, memory_mib, kernel, compiler, tools, settings FROM hosts WHERE id = ?", [number]
     ).fetchone()
-    return HostFacts(name, cpu, cores, memory, kernel, compiler, json.loads(tools), json.loads(settings))
+    return HostFacts(*row[:6], *map(json.loads, row[6:]))
 
 
 def unfinished(connection: sqlite3.Connection, request: TrialRequest, host: HostFacts) -> Trial | None:
@@ -206,28 +170,6 @@ def same(one: TrialRequest, other: TrialRequest) -> bool:
         for was, now in zip(one.works, other.works, strict=False)
     )
     return less(one) == less(other) and all(agree)
-
-
-def trial_noise(connection: sqlite3.Connection, settings: Settings) -> Noise | None:
-    """The noise of the metric in the newest A/A with enough runs of the workload of ``settings``."""
-    rows = connection.execute(
-        "SELECT trials.id FROM trials JOIN trial_workloads ON trial_id = trials.id"
-        " WHERE kind = 'noise' AND builder = ? AND variant = ? AND host = ? AND name = ? AND overrides = ?"
-        " AND coalesce(failure, '') = '' AND (SELECT count(*) FROM trial_runs WHERE trial_id = trials.id) >= ? ORDER BY trials.id DESC",
-        [
-            settings.builder,
-            settings.variant,
-            settings.host,
-            settings.workload,
-            compact(settings.overrides),
-            ENOUGH,
-        ],
-    ).fetchall()
-    for (number,) in rows:
-        trial = read_trial(connection, number)
-        if trial and (noise := noise_in([(run.round, run.facts) for run in trial.runs], settings.metric)):
-            return noise
-    return None
 
 
 def compact(value: object) -> str:

@@ -79,6 +79,7 @@ def pins(hosts: Collection[str], path: Path | None) -> frozenset[str]:
     """
     from perfbisect.errors import UsageError
     from perfbisect.store.connection import default_place
+    from perfbisect.store.experience import read_pinned
     from perfbisect.store.history import History
 
     if path in (None, default_place()) and not default_place().exists():
@@ -89,7 +90,7 @@ def pins(hosts: Collection[str], path: Path | None) -> frozenset[str]:
             "Give the same --history as to `bisect run`, or leave it out.",
         )
     with closing(History.open(path)) as opened:
-        return frozenset().union(*(opened.pinned(host, time.time() - ACTIVE) for host in hosts))
+        return frozenset().union(*(read_pinned(opened, host, time.time() - ACTIVE) for host in hosts))
 
 
 def as_object(gone: "Sequence[Item]", found: "Sequence[Item]", dry_run: bool) -> str:
