@@ -117,9 +117,9 @@ class Machine:
 
     def kill_sshd(self) -> None:
         """All of sshd, with its connections, is killed, and starts again."""
-        (self.folder / "pid").unlink()
+        (self.folder / "pid").unlink(missing_ok=True)
         self.inside("for each in /proc/[0-9]*; do [ $(cat $each/comm) != sshd ] || kill -9 ${each#/proc/}; done")
-        until((self.folder / "pid").exists)
+        until(lambda: self._init is None or (self.folder / "pid").exists())  # it may be powered off meanwhile
 
     def inside(self, script: str) -> str:
         """What a script prints there."""
