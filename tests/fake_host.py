@@ -7,13 +7,13 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from perfbisect.host.outcome import judged
-from perfbisect.host.protocol import BaseHost, Result
+from perfbisect.host.protocol import Host, Result
 
 Answer = str | int | BaseException | Callable[[list[str], str], "Answer"]
 """What a command prints; or the status of one that fails; or what it raises; or a function of its words and stdin."""
 
 
-class FakeHost(BaseHost):
+class FakeHost(Host):
     """``answers`` maps a pattern (as of fnmatch) to an answer; the first that matches counts.
 
     What is matched are the words of a command, without ``env -u …`` before it. Of ``sh -c SCRIPT NAME ARGUMENTS`` these

@@ -13,8 +13,7 @@ from paramiko import Channel
 from machine import PROJECT, Machine, until, why_not
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
 from perfbisect.host import jobs, ssh, ssh_connection
-from perfbisect.host.events import ConnectionEvent, ConnectionState
-from perfbisect.host.protocol import Host
+from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Host
 from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
 from perfbisect.recipes.inventory import HostEntry

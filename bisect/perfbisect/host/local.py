@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.outcome import judged, no_folder, no_root, timed_out
 from perfbisect.host.programs import absent
-from perfbisect.host.protocol import BaseHost, Result
+from perfbisect.host.protocol import Host, Result
 from perfbisect.recipes.inventory import HostEntry
 
 
@@ -27,7 +27,7 @@ def connect(entry: HostEntry, _destination: str) -> "LocalHost":
 
 
 @dataclass(frozen=True, slots=True)
-class LocalHost(BaseHost):
+class LocalHost(Host):
     """Commands run as children of this process, each in a session of its own.
 
     So Ctrl-C in the terminal does not reach the command, and a command that exceeds its time limit is killed together
@@ -36,11 +36,7 @@ class LocalHost(BaseHost):
 
     name: str
     root: PurePosixPath
-
-    @property
-    def is_local(self) -> bool:
-        """True."""
-        return True
+    is_local = True
 
     def run(
         self,

@@ -1,14 +1,37 @@
 """The one interface through which effects on a machine happen."""
 
 import socket
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import PurePosixPath
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
-from perfbisect.host.events import Listener, Unsubscribe
+
+class ConnectionState(StrEnum):
+    """What has happened to a connection."""
+
+    RETRYING = "retrying"  # it is lost, and is being opened again
+    LOST = "lost"  # it could not be opened again in time
+    RESTORED = "restored"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionEvent:
+    """A change of the connection to a host, in a sentence for the user."""
+
+    host: str
+    state: ConnectionState
+    text: str
+
+
+Listener = Callable[[ConnectionEvent], None]
+"""Called in the thread whose command needs the connection. An exception of it ends the attempts to reconnect."""
+
+Unsubscribe = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +49,7 @@ class Result:
         return self.status == 0
 
 
-class Host(Protocol):
+class Host(ABC):
     """A machine on which commands run. They write only below ``root``.
 
     ``run`` is for short commands. Long ones are jobs (``perfbisect.host.jobs``), which use nothing but ``run``.
@@ -34,38 +57,36 @@ class Host(Protocol):
     to measure on it.
     """
 
-    @property
-    def name(self) -> str:
-        """The host's name in hosts.toml."""
+    __slots__ = ()
+    name: str  # in hosts.toml
+    root: PurePosixPath  # the folder on that host that contains everything perfbisect writes there
+    is_local: bool  # whether commands see the files of this process
 
-    @property
-    def root(self) -> PurePosixPath:
-        """The folder on that host that contains everything perfbisect writes there."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether commands see the files of this process."""
-
-    def acquire(self) -> None:
+    def acquire(self) -> None:  # noqa: B027
         """Obtain what commands need: open the connection, or wait for an allocation. Does nothing when acquired.
 
-        Raises EnvironmentFailure when the host cannot be reached.
+        By default nothing has to be obtained. Raises EnvironmentFailure when the host cannot be reached.
         """
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027
         """Give back what ``acquire`` obtained. A later command acquires the host again."""
 
     def __enter__(self) -> Self:
         """Acquire the host."""
+        self.acquire()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the host."""
+        self.release()
 
-    def subscribe(self, listener: Listener) -> Unsubscribe:
-        """Report connection events to ``listener`` until the returned function is called."""
+    def subscribe(self, _listener: Listener) -> Unsubscribe:
+        """Report connection events to the listener until the returned function is called. By default there are none."""
+        return lambda: None
 
+    @abstractmethod
     def run(
         self,
         argv: Sequence[str],
@@ -86,6 +107,7 @@ class Host(Protocol):
         EnvironmentFailure when the host cannot be reached or the program does not exist.
         """
 
+    @abstractmethod
     def stream(self, argv: Sequence[str]) -> AbstractContextManager[socket.socket]:
         """Run ``argv`` with its stdin and stdout connected to the socket that is yielded: for data too large for ``run``.
 
@@ -94,30 +116,3 @@ class Host(Protocol):
         Raises CommandFailed when the status is not 0, ConnectionLost when the connection is, EnvironmentFailure as
         above.
         """
-
-
-class BaseHost:
-    """The defaults of a host that needs no connection."""
-
-    __slots__ = ()
-
-    def acquire(self) -> None:
-        """Nothing has to be obtained."""
-
-    def release(self) -> None:
-        """Nothing has to be given back."""
-
-    def __enter__(self) -> Self:
-        """Acquire the host."""
-        self.acquire()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Release the host."""
-        self.release()
-
-    def subscribe(self, _listener: Listener) -> Unsubscribe:
-        """There are no events."""
-        return lambda: None

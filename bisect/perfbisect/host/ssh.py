@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
 from perfbisect.host import ssh_connection
-from perfbisect.host.events import Listener, Unsubscribe
 from perfbisect.host.outcome import TIMED_OUT, judged, no_folder, no_root, timed_out
 from perfbisect.host.programs import absent
-from perfbisect.host.protocol import BaseHost, Result
+from perfbisect.host.protocol import Host, Listener, Result, Unsubscribe
 from perfbisect.host.ssh_connection import SshConnection
 from perfbisect.recipes.inventory import HostEntry
 
@@ -66,17 +65,13 @@ def connect(entry: HostEntry, destination: str) -> "SshHost":
 
 
 @dataclass(frozen=True, slots=True)
-class SshHost(BaseHost):
+class SshHost(Host):
     """Commands run in channels of one connection, which is reopened when it is lost."""
 
     name: str
     root: PurePosixPath
     connection: SshConnection
-
-    @property
-    def is_local(self) -> bool:
-        """False, even if the address leads to this machine."""
-        return False
+    is_local = False  # even if the address leads to this machine
 
     def acquire(self) -> None:
         """Open the connection."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure, UsageError
-from perfbisect.host.events import ConnectionEvent, ConnectionState, Listener, Unsubscribe
+from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Listener, Unsubscribe
 
 if TYPE_CHECKING:
     from fabric import Connection

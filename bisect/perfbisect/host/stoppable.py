@@ -4,38 +4,22 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from perfbisect.errors import Cancelled
-from perfbisect.host.events import Listener, Unsubscribe
-from perfbisect.host.protocol import BaseHost, Host, Result
+from perfbisect.host.protocol import Host, Listener, Result, Unsubscribe
 
 
-@dataclass(frozen=True, slots=True)
-class StoppableHost(BaseHost):
+class StoppableHost(Host):
     """``host``; when ``stop`` is set, the next command raises Cancelled instead.
 
     It is raised once, and clears ``stop``, so that the clean-up that follows (ending a job, stopping a server) can run.
     """
 
-    host: Host
-    stop: threading.Event
-
-    @property
-    def name(self) -> str:
-        """The host's name in hosts.toml."""
-        return self.host.name
-
-    @property
-    def root(self) -> PurePosixPath:
-        """See ``Host.root``."""
-        return self.host.root
-
-    @property
-    def is_local(self) -> bool:
-        """See ``Host.is_local``."""
-        return self.host.is_local
+    def __init__(self, host: Host, stop: threading.Event) -> None:
+        self.host = host
+        self.stop = stop
+        self.name, self.root, self.is_local = host.name, host.root, host.is_local
 
     def acquire(self) -> None:
         """Acquire the host itself."""

@@ -9,9 +9,9 @@ from functools import partial
 
 from perfbisect.core.domain.events import BuildFinished, HuntStarted, LabEvent, RunFinished, Warned
 from perfbisect.errors import Cancelled
-from perfbisect.host.events import ConnectionEvent, ConnectionState
 from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.lock import Lease
+from perfbisect.host.protocol import ConnectionEvent, ConnectionState
 from perfbisect.host.stoppable import StoppableHost
 from perfbisect.hunt.loop import Workers
 from perfbisect.hunt.metric_check import MetricLab
