@@ -143,15 +143,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_is_named(write: Write, small: str, case: str) -> None:
-    text, sentence = MISTAKES[case]
-    file = write("builders/small/builder.toml", small + text)
-    with pytest.raises(RecipeError, match=sentence) as caught:
-        load_builder("small")
-    assert str(caught.value).startswith(f"{file}:")
-
-
+# What precedes the small recipe, and what the error must say.
 HEADS = {
     "extends what is not there": ('extends = "smll"', r"`extends` is \"smll\", but .* Did you mean 'small'"),
     "default variant": ('variant = "o2"', r"`variant` is \"o2\", but no such variant exists"),
@@ -171,13 +163,13 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("case", HEADS)
-def test_a_mistake_at_the_top_is_named(write: Write, small: str, case: str) -> None:
-    text, sentence = HEADS[case]
-    file = write("builders/top/builder.toml", f"{text}\n{small}")
+@pytest.mark.parametrize("case", [*MISTAKES, *HEADS])
+def test_a_mistake_is_named(write: Write, small: str, case: str) -> None:
+    text, sentence = HEADS.get(case) or MISTAKES[case]
     write("builders/small/builder.toml", small)
+    file = write("builders/wrong/builder.toml", f"{text}\n{small}" if case in HEADS else small + text)
     with pytest.raises(RecipeError, match=sentence) as caught:
-        load_builder("top")
+        load_builder("wrong")
     assert str(caught.value).startswith(f"{file}:")
 
 

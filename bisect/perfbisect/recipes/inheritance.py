@@ -139,7 +139,7 @@ def _read_source(file: Path) -> Source:
     verify(table, Builder, location, partial=True)
     check_placeholders(table, location)
     for index, block in enumerate(table.get("when", [])):
-        where = location.at("when").at(index)
+        where = location.at("when", index)
         check_conditions(msgspec.convert(block, When), where)
         verify(block["change"], Builder, where.at("change"), partial=True)
         check_placeholders(block["change"], where.at("change"))
@@ -150,7 +150,7 @@ def _check_changes(sources: Sequence[Source], table: Table) -> None:
     """Every block must result in a complete recipe: one that adds a [server], for example, must define all of it."""
     for source in sources:
         for index, block in enumerate(source.table.get("when", [])):
-            location = Location(source.file).at("when").at(index)
+            location = Location(source.file).at("when", index)
             changed = convert(merged({**table, "when": []}, block["change"]), Builder, location.at("change"))
             if block.get("version") and not (changed.version or changed.installed_version):
                 raise location.at("version").mistake(
@@ -174,25 +174,17 @@ def _check_builder(builder: Builder, location: Location) -> None:
     for index, path in enumerate((builder.library, *artifacts)):
         parts = PurePosixPath(path).parts
         if path.startswith("/") or ".." in parts:
-            where = location.at("build").at("artifacts").at(index - 1) if index else location.at("library")
+            where = location.at("build", "artifacts", index - 1) if index else location.at("library")
             raise where.mistake(f'is "{path}", but must be a path below {{prefix}}, without a leading /.')
     for index, pattern in enumerate(builder.release_tags):
         if "{version}" not in pattern and "{version:_}" not in pattern:
-            raise (
-                location.at("release_tags")
-                .at(index)
-                .mistake(
-                    f'is "{pattern}", which has no placeholder for the version.',
-                    'Write {version}, or {version:_} for one with _ instead of dots: "REL_{version:_}".',
-                )
+            raise location.at("release_tags", index).mistake(
+                f'is "{pattern}", which has no placeholder for the version.',
+                'Write {version}, or {version:_} for one with _ instead of dots: "REL_{version:_}".',
             )
     for index, pattern in enumerate(builder.ignore):
         if not pattern or pattern.startswith(("/", "./", "!", ":")) or pattern.endswith("/"):
-            raise (
-                location.at("ignore")
-                .at(index)
-                .mistake(
-                    f'is "{pattern}", which matches nothing.',
-                    'Write paths from the top of the source tree: "doc/**" for a folder, "**/*.md" at any depth.',
-                )
+            raise location.at("ignore", index).mistake(
+                f'is "{pattern}", which matches nothing.',
+                'Write paths from the top of the source tree: "doc/**" for a folder, "**/*.md" at any depth.',
             )

@@ -91,7 +91,7 @@ def check_placeholders(table: Table, location: Location) -> None:
         ("dataset", ("format_command",), SERVER_PLACEHOLDERS),
     ):
         for key in keys:
-            check_texts(table.get(section, {}).get(key, []), location.at(section).at(key), allowed)
+            check_texts(table.get(section, {}).get(key, []), location.at(section, key), allowed)
 
 
 def check_config(text: str, location: Location) -> None:

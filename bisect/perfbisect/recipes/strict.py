@@ -32,11 +32,12 @@ class Location:
     file: Path
     keys: str = ""
 
-    def at(self, key: str | int) -> "Location":
-        """The location of an entry of the table or list at this location."""
-        if isinstance(key, int):
-            return Location(self.file, f"{self.keys}[{key}]")
-        return Location(self.file, f"{self.keys}.{key}" if self.keys else key)
+    def at(self, *path: str | int) -> "Location":
+        """The location of an entry of the table or list at this location, or of an entry of that, and so on."""
+        keys = self.keys
+        for key in path:
+            keys = f"{keys}[{key}]" if isinstance(key, int) else f"{keys}.{key}" if keys else key
+        return Location(self.file, keys)
 
     def mistake(self, what: str, advice: str = "") -> RecipeError:
         """The error for the value here; ``what`` continues the sentence after the key: "is missing"."""

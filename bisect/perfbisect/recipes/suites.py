@@ -30,7 +30,7 @@ def read_suite(file: Path) -> Suite:
         raise location.at("workloads").mistake("is empty: a suite has at least one workload.")
     folder = file.parent
     for name, workload in suite.workloads.items():
-        _check_workload(workload, location.at("workloads").at(name))
+        _check_workload(workload, location.at("workloads", name))
     return msgspec.structs.replace(
         suite,
         name=folder.name,

@@ -73,21 +73,19 @@ def check_conditions(block: When, location: Location) -> None:
         raise location.mistake("changes nothing.", 'Give what it changes: change.build.configure = [["…"]].')
     for key in FIXED:
         if key in block.change:
-            raise location.at("change").at(key).mistake("cannot depend on a condition.")
+            raise location.at("change", key).mistake("cannot depend on a condition.")
     if block.version:
         _check_rule(block.version, location.at("version"))
     if block.compiler:
-        name, rule = COMPILER.fullmatch(block.compiler), ""
-        if name:
-            rule = name[2]
-        if not name or name[1] not in COMPILERS:
-            near = hint(name[1], COMPILERS) if name else ""
+        found = COMPILER.fullmatch(block.compiler)
+        if not found or found[1] not in COMPILERS:
+            near = hint(found[1], COMPILERS) if found else ""
             raise location.at("compiler").mistake(
                 f'is "{block.compiler}", but must begin with one of {", ".join(COMPILERS)}.{near}',
                 'For example "gcc>=12" or "clang".',
             )
-        if rule:
-            _check_rule(rule, location.at("compiler"))
+        if found[2]:
+            _check_rule(found[2], location.at("compiler"))
     for key in ("file", "missing"):
         if getattr(block, key).startswith(("/", "./", "../")):
             raise location.at(key).mistake("must be a path from the top of the source tree, without a leading / or ./.")

@@ -15,12 +15,11 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from perfbisect.recipes.builder import Argv
+from perfbisect.recipes.builder import Argv, Seconds, Weight
 
-Weight = Annotated[float, msgspec.Meta(gt=0, description="a number above 0; an ordinary commit has 1")]
 Drivers = str | Annotated[list[str], msgspec.Meta(min_length=1, description="a list of at least one")]
 Option = str | int | float | bool
-Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
+SecondsOrZero = Annotated[float, msgspec.Meta(ge=0, description="a number of seconds, 0 or more")]
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -47,7 +46,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         "event"  # what counts as one operation: "event" (one call of event()) or "query" (as sysbench counts them)
     )
     threads: Annotated[int, msgspec.Meta(ge=1, description="a whole number of at least 1")] = 1
-    warmup: Annotated[float, msgspec.Meta(ge=0, description="a number of seconds, 0 or more")] = 2.0
+    warmup: SecondsOrZero = 2.0
     time: Seconds = 10.0  # the measured window
     command: list[str] = []  # measured from its start to its end, instead of a script; run in {prefix}
     prepare_commands: list[Argv] = []  # load its dataset, below {data}
@@ -55,7 +54,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     cost: str = ""  # pattern of a cost in the output (lower is better)
     operations: str = ""  # pattern of the number of operations in the output; "": the whole execution is one operation
     # Seconds after which a run is killed; 0: five times its length, and an hour for a command, otherwise a minute.
-    timeout: Annotated[float, msgspec.Meta(ge=0, description="a number of seconds, 0 or more")] = 0.0
+    timeout: SecondsOrZero = 0.0
 
     @property
     def metric(self) -> str:
