@@ -197,15 +197,6 @@ def test_ends_that_were_not_measured_show_no_effect_and_no_suspects() -> None:
     assert "Most probable so far" not in text
 
 
-def test_json_is_complete() -> None:
-    story = json.loads(msgspec.json.encode(story_of(sample.events())))
-    assert story["cases"][0]["commit"]["sha"] == sample.CANDIDATES[sample.CULPRIT]
-    assert story["cases"][0]["cause"] == "instructions"
-    assert {row["state"] for row in story["candidates"]} == {"base", "good", "bad", "culprit", "skipped"}
-    missing = [row for row in story["cases"][0]["counters"] if row["metric"] == "dTLB-load-misses/o"]
-    assert missing == [{"metric": "dTLB-load-misses/o", "parent": None, "culprit": None, "ratio": None}]
-
-
 def test_foreign_text_cannot_steer_a_terminal_or_break_markdown() -> None:
     nasty = "\x1b[2J\x07evil\n\u202e|`<b>"
 

@@ -245,13 +245,14 @@ def random_history(seed: int) -> dict[str, Made]:
     return commits
 
 
-def check_any_history(history: History, seed: int, ranges: int) -> None:
+@pytest.mark.parametrize("seed", range(40))
+def test_the_graph_of_any_history(history: History, seed: int) -> None:
     """Compare ranges of a random history with the definition, along all parents and along first parents."""
     commits = random_history(seed)
     repo, hashes = history(commits)
     chance = random.Random(seed)
     names = {commit: name for name, commit in hashes.items()}
-    for number in range(ranges):
+    for number in range(12):
         good, bad = chance.sample(list(commits), 2)
         along = number % 2 == 1
         edges = expected(commits, good, bad, first_parent=along)
@@ -265,17 +266,6 @@ def check_any_history(history: History, seed: int, ranges: int) -> None:
         assert found(span, hashes) == edges, f"{good}..{bad}"
         assert is_closed(span)
         assert counts(commits[names[span.candidates[-1]]].tree) == counts(commits[bad].tree)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_the_graph_of_any_history(history: History, seed: int) -> None:
-    check_any_history(history, seed, 6)
-
-
-@pytest.mark.tools
-@pytest.mark.parametrize("seed", range(2, 40))
-def test_the_graph_of_many_histories(history: History, seed: int) -> None:
-    check_any_history(history, seed, 12)
 
 
 def test_first_parents_only(history: History) -> None:
@@ -360,7 +350,6 @@ def test_a_range_without_sense_is_refused(history: History) -> None:
             read_range(repo, hashes[good], hashes[bad], IGNORE)
 
 
-@pytest.mark.tools
 def test_a_long_history_with_many_merges(history: History) -> None:
     """Every fifth commit is documentation, every tenth is followed by a merge of a side branch."""
     commits = {"c0": Made([], {"a.c": "0"})}

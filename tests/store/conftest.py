@@ -25,13 +25,18 @@ def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def copied(original: Path, path: Path) -> Iterator[History]:
+    """A copy of a history, open for writing."""
+    path.parent.mkdir(parents=True)
+    shutil.copy(original, path)
+    with closing(History.open(path)) as opened:
+        yield opened
+
+
 @pytest.fixture
 def history(blank: Path, path: Path) -> Iterator[History]:
     """A new history, open for writing."""
-    path.parent.mkdir(parents=True)
-    shutil.copy(blank, path)
-    with closing(History.open(path)) as opened:
-        yield opened
+    yield from copied(blank, path)
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +51,4 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def sampled(written: Path, path: Path) -> Iterator[History]:
     """A history with the sample hunt in it, open for writing."""
-    path.parent.mkdir(parents=True)
-    shutil.copy(written, path)
-    with closing(History.open(path)) as opened:
-        yield opened
+    yield from copied(written, path)

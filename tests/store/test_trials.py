@@ -37,18 +37,8 @@ def request(kind: TrialType, settings: Settings = sample.SETTINGS, *names: str) 
         *(TrialBuild(name, path=f"/{name}", key=name) for name in names),
     )
     works = (TrialWorkload(settings.workload, "write", 2.0, 10.0),)
-    return TrialRequest(
-        kind,
-        settings.builder,
-        settings.variant,
-        settings.host,
-        settings.metric,
-        settings.overrides,
-        subjects,
-        works,
-        3,
-        2,
-    )
+    what = (settings.builder, settings.variant, settings.host, settings.metric, settings.overrides)
+    return TrialRequest(kind, *what, subjects, works, rounds=3, runs=2)
 
 
 def enter(history: History, runs: list[tuple[int, RunFacts]], settings: Settings = sample.SETTINGS) -> int:

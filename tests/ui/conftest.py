@@ -1,5 +1,7 @@
 """One invented hunt for all tests of the views."""
 
+from itertools import accumulate
+
 import pytest
 
 from perfbisect.core.domain.events import Event
@@ -18,8 +20,4 @@ def events() -> Events:
 @pytest.fixture(scope="session")
 def views(events: Events) -> list[View]:
     """The view after each of them."""
-    found, view = [], View()
-    for at, event in events:
-        view = update(view, event, at)
-        found.append(view)
-    return found
+    return list(accumulate(events, lambda view, entry: update(view, entry[1], entry[0]), initial=View()))[1:]

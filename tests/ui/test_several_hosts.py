@@ -1,6 +1,7 @@
 """A hunt on two hosts, as the views show it: who does what."""
 
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 
@@ -8,6 +9,7 @@ from perfbisect.core.domain.events import BuildProgress, BuildStarted, Event, Hu
 from perfbisect.core.inference.classification import Classification
 from perfbisect.ui.live import render
 from perfbisect.ui.plain import lines
+from perfbisect.ui.sample import HOST
 from perfbisect.ui.screen import lines as drawn
 from perfbisect.ui.state import View, recalled, update
 
@@ -25,23 +27,15 @@ def two(events: Events) -> Events:
             case Warned():
                 found.append((at, event))
             case _ if isinstance(event, LabEvent):
-                found += [(at, replace(event, host=name)) for name in (event_host(found), "b")]
+                found += [(at, replace(event, host=name)) for name in (HOST.name, "b")]
             case _:
                 found.append((at, event))
     return found
 
 
-def event_host(found: Events) -> str:
-    return next(event.host.name for _, event in found if isinstance(event, HuntStarted))
-
-
 @pytest.fixture(scope="session")
 def views_of_two(two: Events) -> list[View]:
-    found, view = [], View()
-    for at, event in two:
-        view = update(view, event, at)
-        found.append(view)
-    return found
+    return list(accumulate(two, lambda view, entry: update(view, entry[1], entry[0]), initial=View()))[1:]
 
 
 def test_each_host_has_two_lines(two: Events, views_of_two: list[View]) -> None:
