@@ -8,10 +8,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from perfbisect.host.local import LocalHost
 
 # On a busy machine everything takes long.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -74,6 +76,14 @@ def seal(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 
 
 Git = Callable[..., str]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> LocalHost:
+    """This machine, with a root folder that is empty."""
+    root = tmp_path / "root"
+    root.mkdir()
+    return LocalHost("here", PurePosixPath(root))
 
 
 @pytest.fixture

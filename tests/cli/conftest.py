@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.main import main
+from perfbisect.errors import USAGE
 
 Told = tuple[int, str, str]  # exit status, standard output, standard error
 Invoke = Callable[..., Told]
+Exits = Callable[..., str]
 
 
 @pytest.fixture
@@ -26,6 +28,19 @@ def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
         assert "Traceback" not in err
         assert isinstance(leave.value.code, int)
         return leave.value.code, out, err
+
+    return run
+
+
+@pytest.fixture
+def exits(invoke: Invoke) -> Exits:
+    """``exits(status, *args)`` runs the program, which ends with that status; returns what it prints, mistakes on stderr."""
+
+    def run(status: int, *args: str) -> str:
+        ended, out, err = invoke(*args)
+        assert ended == status, err
+        assert not (status == USAGE and out)
+        return out + err
 
     return run
 

@@ -14,18 +14,7 @@ from perfbisect.recipes.find import load_host
 
 pytestmark = pytest.mark.tools  # starts git, and looks for everything a hunt needs
 
-Invoke = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def invoke(invoke: Callable[..., tuple[int, str, str]]) -> Invoke:
-    """``invoke(*args)`` runs the program in this process; returns its exit status and what it says on stderr."""
-
-    def run(*args: str) -> tuple[int, str]:
-        status, _, said = invoke(*args)
-        return status, said
-
-    return run
+Exits = Callable[..., str]
 
 
 @pytest.fixture
@@ -46,44 +35,38 @@ def hunt(repo: Path, good: str, bad: str, **options: str) -> list[str]:
     return ["run", good, bad, *(word for name, value in chosen.items() for word in (f"--{name}", value))]
 
 
-def test_unknown_revision(invoke: Invoke, repo: Path) -> None:
-    status, said = invoke(*hunt(repo, "v1.0", "v1.9"))
-    assert status == 3
+def test_unknown_revision(exits: Exits, repo: Path) -> None:
+    said = exits(3, *hunt(repo, "v1.0", "v1.9"))
     assert "v1.9" in said
     assert "v1.2" in said or "v1.1" in said  # the nearest that exist
 
 
 @pytest.mark.parametrize("odd", ["--upload-pack=x", "a b", "$(touch x)", "'", "v1.0;ls", "..", "HEAD~99"])
-def test_odd_revision_names_are_only_unknown(invoke: Invoke, repo: Path, odd: str) -> None:
+def test_odd_revision_names_are_only_unknown(exits: Exits, repo: Path, odd: str) -> None:
     args = hunt(repo, "v1.0", "v1.1")[3:]
-    status, said = invoke("run", *args, "--", "v1.0", odd)
-    assert status == 3
+    said = exits(3, "run", *args, "--", "v1.0", odd)
     assert odd in said
     assert not (repo / "x").exists()
 
 
-def test_good_and_bad_swapped(invoke: Invoke, repo: Path) -> None:
-    status, said = invoke(*hunt(repo, "v1.2", "v1.0"))
-    assert status == 3
+def test_good_and_bad_swapped(exits: Exits, repo: Path) -> None:
+    said = exits(3, *hunt(repo, "v1.2", "v1.0"))
     assert "swap" in said
 
 
-def test_equal_ends(invoke: Invoke, repo: Path) -> None:
-    status, said = invoke(*hunt(repo, "v1.1", "v1.1"))
-    assert status == 3
+def test_equal_ends(exits: Exits, repo: Path) -> None:
+    said = exits(3, *hunt(repo, "v1.1", "v1.1"))
     assert "same commit" in said
 
 
-def test_not_a_repository(invoke: Invoke, tmp_path: Path) -> None:
-    status, said = invoke(*hunt(tmp_path / "nothing", "a", "b"))
-    assert status == 3
+def test_not_a_repository(exits: Exits, tmp_path: Path) -> None:
+    said = exits(3, *hunt(tmp_path / "nothing", "a", "b"))
     assert "nothing" in said
 
 
-def test_shallow_clone(invoke: Invoke, repo: Path, git: Callable[..., str], tmp_path: Path) -> None:
+def test_shallow_clone(exits: Exits, repo: Path, git: Callable[..., str], tmp_path: Path) -> None:
     git("clone", "-q", "--depth=1", f"file://{repo}", str(tmp_path / "shallow"), cwd=tmp_path)
-    status, said = invoke(*hunt(tmp_path / "shallow", "v1.0", "v1.2"))
-    assert status == 3
+    said = exits(3, *hunt(tmp_path / "shallow", "v1.0", "v1.2"))
     assert "--unshallow" in said
 
 
@@ -91,21 +74,19 @@ def test_shallow_clone(invoke: Invoke, repo: Path, git: Callable[..., str], tmp_
     ("option", "wrong", "nearest"),
     [("builder", "demoo", "demo"), ("workload", "update-indx", "update-index"), ("host", "locl", "local")],
 )
-def test_unknown_names_say_the_nearest(invoke: Invoke, repo: Path, option: str, wrong: str, nearest: str) -> None:
-    status, said = invoke(*hunt(repo, "v1.0", "v1.1", **{option: wrong}))
-    assert status == 3
+def test_unknown_names_say_the_nearest(exits: Exits, repo: Path, option: str, wrong: str, nearest: str) -> None:
+    said = exits(3, *hunt(repo, "v1.0", "v1.1", **{option: wrong}))
     assert wrong in said
     assert nearest in said
 
 
-def test_typo_in_a_recipe_key(invoke: Invoke, repo: Path, tmp_path: Path) -> None:
+def test_typo_in_a_recipe_key(exits: Exits, repo: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "builders" / "mine"
     recipe.mkdir(parents=True)
     (recipe / "builder.toml").write_text(
         'summary = "mine"\ndriver = "demo"\n[build]\ncompil = [["make"]]\nartifacts = []\n'
     )
-    status, said = invoke(*hunt(repo, "v1.0", "v1.1", builder="mine", builders=str(tmp_path / "builders")))
-    assert status == 3
+    said = exits(3, *hunt(repo, "v1.0", "v1.1", builder="mine", builders=str(tmp_path / "builders")))
     for part in ("builder.toml", "compil", "compile"):
         assert part in said
 
@@ -122,33 +103,29 @@ def test_typo_in_a_recipe_key(invoke: Invoke, repo: Path, tmp_path: Path) -> Non
         ("set", "batch=x"),
     ],
 )
-def test_wrong_option_values(invoke: Invoke, repo: Path, option: str, value: str) -> None:
-    status, said = invoke(*hunt(repo, "v1.0", "v1.1", **{option: value}))
-    assert status == 3
+def test_wrong_option_values(exits: Exits, repo: Path, option: str, value: str) -> None:
+    said = exits(3, *hunt(repo, "v1.0", "v1.1", **{option: value}))
     assert value in said
 
 
-def test_an_arg_that_the_workload_does_not_have(invoke: Invoke, repo: Path) -> None:
-    status, said = invoke(*hunt(repo, "v1.0", "v1.1", set="tablesize=5"))
-    assert status == 3
+def test_an_arg_that_the_workload_does_not_have(exits: Exits, repo: Path) -> None:
+    said = exits(3, *hunt(repo, "v1.0", "v1.1", set="tablesize=5"))
     assert "demo/update-index has no arg 'tablesize' to set. Did you mean 'table-size'" in said
 
 
-def test_unknown_verb_says_the_nearest(invoke: Invoke) -> None:
-    status, said = invoke("histroy")
-    assert status == 3
+def test_unknown_verb_says_the_nearest(exits: Exits) -> None:
+    said = exits(3, "histroy")
     assert "history" in said
 
 
 @pytest.mark.parametrize("verb", ["show", "resume"])
-def test_no_history_yet(invoke: Invoke, verb: str) -> None:
-    status, said = invoke(verb)
-    assert status == 3
+def test_no_history_yet(exits: Exits, verb: str) -> None:
+    said = exits(3, verb)
     assert said.startswith("Error: ")
 
 
 def test_a_missing_tool_is_named_with_its_package(
-    invoke: Invoke, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exits: Exits, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A PATH that holds everything but sysbench."""
     tools = tmp_path / "bin"
@@ -159,17 +136,15 @@ def test_a_missing_tool_is_named_with_its_package(
             if program.name != "sysbench" and not link.is_symlink():
                 link.symlink_to(program)
     monkeypatch.setenv("PATH", str(tools))
-    status, said = invoke(*hunt(repo, "v1.0", "v1.2"))
-    assert status == 4
+    said = exits(4, *hunt(repo, "v1.0", "v1.2"))
     assert "sysbench" in said
     assert "apt-get install" in said
 
 
-def test_a_busy_host_is_told_before_anything_is_begun(invoke: Invoke, repo: Path, seal: Path) -> None:
-    with hold(connect(load_host("local")), "a hunt of somebody else"):
-        status, said = invoke(*hunt(repo, "v1.0", "v1.2"))
-    assert status == 4
-    assert "a hunt of somebody else" in said
+def test_a_busy_host_is_told_before_anything_is_begun(exits: Exits, repo: Path, seal: Path) -> None:
+    with hold(connect(load_host("local")), "a hunt of another session"):
+        said = exits(4, *hunt(repo, "v1.0", "v1.2"))
+    assert "a hunt of another session" in said
     assert not list(seal.rglob("history.db"))
 
 
@@ -192,36 +167,33 @@ def test_a_busy_host_is_told_before_anything_is_begun(invoke: Invoke, repo: Path
     ],
 )
 def test_what_cannot_be_compared(
-    invoke: Invoke, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    exits: Exits, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     builds: list[str], workload: str, said: list[str],
 ) -> None:  # fmt: skip
     for name in ("empty", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "text.tar.gz").write_text("no tarball")
     monkeypatch.chdir(tmp_path)
-    status, told = invoke("compare", *builds, "--builder", "demo", "--workload", workload, "--repo", str(repo))
-    assert status == 3
+    told = exits(3, "compare", *builds, "--builder", "demo", "--workload", workload, "--repo", str(repo))
     for part in said:
         assert part in told
 
 
-def test_a_recipe_without_build_hunts_nothing(invoke: Invoke, repo: Path, tmp_path: Path) -> None:
+def test_a_recipe_without_build_hunts_nothing(exits: Exits, repo: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "builders" / "served"
     recipe.mkdir(parents=True)
     (recipe / "builder.toml").write_text('summary = "only run, never built"\ndriver = "demo"\n')
     mine = {"builder": "served", "builders": str(tmp_path / "builders")}
     for words in (hunt(repo, "v1.0", "v1.1", **mine), ["noise", *hunt(repo, "", "", **mine)[3:], "--rev", "v1.0"]):
-        status, said = invoke(*words)
-        assert status == 3
+        said = exits(3, *words)
         assert "served cannot build commits: its recipe has no [build]" in said
         assert "bisect compare NAME=PATH" in said
         assert 'extends = "served"' in said
 
 
 @pytest.mark.parametrize("wrong", ["x3", "c", "3c", "-1", "c99999999999999999999"])
-def test_an_id_that_is_none(invoke: Invoke, wrong: str) -> None:
-    status, said = invoke("show", "--", wrong)
-    assert status == 3
+def test_an_id_that_is_none(exits: Exits, wrong: str) -> None:
+    said = exits(3, "show", "--", wrong)
     assert "is not an id" in said
 
 
@@ -258,15 +230,13 @@ def test_a_suspicion_that_meets_no_commit_is_said(repo: Path) -> None:
         ("--run ./b --set time=abc", "time has an option of its own: --time abc"),
     ],
 )
-def test_commands_that_cannot_be_meant(invoke: Invoke, repo: Path, seal: Path, options: str, sentence: str) -> None:
-    status, said = invoke("run", "v1.0", "v1.2", "--repo", str(repo), *options.split())
-    assert status == 3
+def test_commands_that_cannot_be_meant(exits: Exits, repo: Path, seal: Path, options: str, sentence: str) -> None:
+    said = exits(3, "run", "v1.0", "v1.2", "--repo", str(repo), *options.split())
     assert sentence in said
     assert not list(seal.rglob("history.db"))
 
 
-def test_a_command_needs_a_repository(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_needs_a_repository(exits: Exits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    status, said = invoke("run", "v1.0", "v1.2", "--run", "./b")
-    assert status == 3
+    said = exits(3, "run", "v1.0", "v1.2", "--run", "./b")
     assert "is not a git repository" in said

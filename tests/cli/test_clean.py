@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import sample_hunt as sample
-from perfbisect.cli.main import main
 from perfbisect.core.domain.events import BuildFinished
 from perfbisect.host import jobs
 from perfbisect.host.lock import hold
@@ -23,20 +21,7 @@ from perfbisect.store.history import History
 
 pytestmark = pytest.mark.tools
 
-Invoke = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    def run(*args: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["bisect", *args])
-        with pytest.raises(SystemExit) as leave:
-            main()
-        assert isinstance(leave.value.code, int)
-        said = capsys.readouterr()
-        return leave.value.code, said.out + said.err
-
-    return run
+Exits = Callable[..., str]
 
 
 @pytest.fixture
@@ -56,102 +41,96 @@ def left(root: Path) -> list[str]:
     return sorted(path.name for kind in ("builds", "jobs") for path in (root / kind).iterdir())
 
 
-def test_the_oldest_go(invoke: Invoke, root: Path) -> None:
-    status, said = invoke("gc", "--keep", "2.2M")
-    assert status == 0
+def test_the_oldest_go(exits: Exits, root: Path) -> None:
+    said = exits(0, "gc", "--keep", "2.2M")
     assert left(root) == ["20200101-000000-run-abc", "b2"]
     assert "builds/b0" in said
     assert "2.0 MB were freed on host local" in said
-    status, said = invoke("gc")
-    assert (status, left(root)) == (0, ["20200101-000000-run-abc", "b2"])
+    said = exits(0, "gc")
+    assert left(root) == ["20200101-000000-run-abc", "b2"]
     assert "Nothing had to be freed" in said
 
 
-def test_a_dry_run_only_tells(invoke: Invoke, root: Path) -> None:
+def test_a_dry_run_only_tells(exits: Exits, root: Path) -> None:
     with hold(connect(load_host("local")), "a hunt"):
-        status, said = invoke("gc", "--keep", "0", "--dry-run")
-    assert status == 0
+        said = exits(0, "gc", "--keep", "0", "--dry-run")
     assert "4.0 MB would be freed" in said
     assert "1 in jobs" in said
     assert len(left(root)) == 4
-    told = json.loads(invoke("gc", "--keep", "0", "--dry-run", "--json")[1])
+    told = json.loads(exits(0, "gc", "--keep", "0", "--dry-run", "--json"))
     assert not told["removed"]
     assert told["items"][0]["path"] == "builds/b0"
 
 
-def test_what_an_unfinished_hunt_needs_stays(invoke: Invoke, root: Path, tmp_path: Path) -> None:
+def test_what_an_unfinished_hunt_needs_stays(exits: Exits, root: Path, tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     with closing(History.open(path)) as history:
         now = time.time()
         hunt = sample.begin(history, replace(sample.SETTINGS, host="local"), at=now)
         history.append(hunt, BuildFinished(1, replace(sample.build(1), key="b0"), None), now)
-    status, said = invoke("gc", "--keep", "0", "--history", str(path))
-    assert status == 0
+    said = exits(0, "gc", "--keep", "0", "--history", str(path))
     assert left(root) == ["b0"]
     assert "belong to hunts without a verdict" in said
 
 
-def test_what_an_unfinished_hunt_has_built_for_another_host_stays(invoke: Invoke, tmp_path: Path) -> None:
+def test_what_an_unfinished_hunt_has_built_for_another_host_stays(exits: Exits, tmp_path: Path) -> None:
     path, hosts = tmp_path / "history.db", tmp_path / "hosts.toml"
     one, two = (f'[hosts.{name}]\nroot = "{tmp_path}/{name}"\n' for name in ("one", "two"))
     hosts.write_text(f'{one}{two}build_host = "one"\n')
     for key in ("old", "made for two"):
         (tmp_path / "one/builds" / key).mkdir(parents=True)
+        (tmp_path / "one/builds" / key / "file").write_text("a folder alone takes no space on some file systems")
     with closing(History.open(path)) as history:
         now = time.time()
         hunt = sample.begin(history, replace(sample.SETTINGS, host="two"), at=now)
         history.append(hunt, BuildFinished(1, replace(sample.build(1), key="made for two"), None), now)
-    status, _ = invoke("gc", "one", "--keep", "0", "--history", str(path), "--hosts", str(hosts))
-    assert status == 0
+    exits(0, "gc", "one", "--keep", "0", "--history", str(path), "--hosts", str(hosts))
     assert [build.name for build in (tmp_path / "one/builds").iterdir()] == ["made for two"]
 
 
-def test_a_mistyped_history_frees_nothing(invoke: Invoke, root: Path, tmp_path: Path) -> None:
-    status, said = invoke("gc", "--keep", "0", "--history", str(tmp_path / "typo.db"))
-    assert status == 3
+def test_a_mistyped_history_frees_nothing(exits: Exits, root: Path, tmp_path: Path) -> None:
+    said = exits(3, "gc", "--keep", "0", "--history", str(tmp_path / "typo.db"))
     assert "typo.db" in said
     assert len(left(root)) == 4
     assert not (tmp_path / "typo.db").exists()
-    assert invoke("gc", "--keep", "0", "--history", str(default_place()))[0] == 0
+    exits(0, "gc", "--keep", "0", "--history", str(default_place()))
 
 
-def test_nothing_is_taken_from_a_running_hunt(invoke: Invoke, root: Path) -> None:
-    with hold(connect(load_host("local")), "a hunt of somebody else"):
-        status, said = invoke("gc", "--keep", "0")
-    assert status == 4
-    assert "a hunt of somebody else" in said
+def test_nothing_is_taken_from_a_running_hunt(exits: Exits, root: Path) -> None:
+    with hold(connect(load_host("local")), "a hunt of another session"):
+        said = exits(4, "gc", "--keep", "0")
+    assert "a hunt of another session" in said
     assert len(left(root)) == 4
 
 
-def test_a_job_that_still_runs_keeps_its_folder(invoke: Invoke, root: Path) -> None:
+def test_a_job_that_still_runs_keeps_its_folder(exits: Exits, root: Path) -> None:
     host = connect(load_host("local"))
     job = jobs.start(host, ["sleep", "100"], name="left", timeout=100)
     try:
-        assert job.id not in invoke("gc", "--keep", "0", "--dry-run", "--json")[1]
+        assert job.id not in exits(0, "gc", "--keep", "0", "--dry-run", "--json")
     finally:
         jobs.kill(host, job)
-    assert job.id in invoke("gc", "--keep", "0", "--dry-run", "--json")[1]
+    assert job.id in exits(0, "gc", "--keep", "0", "--dry-run", "--json")
 
 
-def test_visits_and_builds_that_may_go_on_keep_their_folders(invoke: Invoke, root: Path) -> None:
+def test_visits_and_builds_that_may_go_on_keep_their_folders(exits: Exits, root: Path) -> None:
     host = connect(load_host("local"))
     for path in ("visit/data", "work/demo/build"):
         (root / path).mkdir(parents=True)
         (root / path / "file").write_bytes(bytes(1_000_000))
     job = jobs.start(host, ["sleep", "100"], name="build-demo-key", timeout=100)
     try:
-        assert invoke("gc", "--keep", "0")[0] == 0
+        exits(0, "gc", "--keep", "0")
         assert sorted(path.name for path in root.iterdir() if path.name in ("visit", "work")) == ["visit", "work"]
         assert (root / "work/demo/build/file").exists()
     finally:
         jobs.kill(host, job)
-    _, said = invoke("gc", "--keep", "0")
+    said = exits(0, "gc", "--keep", "0")
     assert "visit" in said and "work/demo" in said
     assert not (root / "visit").exists()
     assert not (root / "work/demo").exists()
 
 
-def test_a_size_is_read_as_in_the_inventory(invoke: Invoke) -> None:
-    status, said = invoke("gc", "--keep", "3 G")
-    assert status == 3
+def test_a_size_is_read_as_in_the_inventory(exits: Exits) -> None:
+    said = exits(3, "gc", "--keep", "3 G")
     assert "20G" in said

@@ -11,11 +11,6 @@ from perfbisect.host.registry import connect
 from perfbisect.recipes.inventory import HostEntry
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> LocalHost:
-    return LocalHost("here", PurePosixPath(tmp_path))
-
-
 def test_output_status_and_stdin(host: LocalHost) -> None:
     result = host.run(["sh", "-c", "cat; echo two >&2; exit 3"], stdin="one", check=False)
     assert (result.status, result.stdout, result.stderr, result.ok) == (3, "one", "two\n", False)

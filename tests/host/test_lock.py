@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,11 +18,6 @@ from perfbisect.process import this_process
 pytestmark = pytest.mark.tools
 
 ELSEWHERE = "another-boot pid:[1] 12 34"  # a process that cannot be seen from here
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> LocalHost:
-    return LocalHost("here", PurePosixPath(tmp_path))
 
 
 def rewrite(host: LocalHost, **changes: object) -> None:

@@ -1,7 +1,7 @@
 """What brings what is lacking, on which system; and how it is looked for."""
 
 import shutil
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
@@ -92,11 +92,6 @@ def test_the_tables_name_what_they_should() -> None:
 )
 def test_the_family_of_a_system(text: str, system: str | None) -> None:
     assert read_system(text) == system
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> LocalHost:
-    return LocalHost("here", PurePosixPath(tmp_path))
 
 
 @pytest.mark.tools

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +17,6 @@ from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Option
 from small import BUILDER, HERE, Open, workload
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> LocalHost:
-    root = tmp_path / "root"
-    root.mkdir()
-    return LocalHost("here", PurePosixPath(root))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -37,11 +36,6 @@ class Runs:
                 yield RAN
         finally:
             self.left = True
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> LocalHost:
-    return LocalHost("here", PurePosixPath(tmp_path))
 
 
 @pytest.fixture

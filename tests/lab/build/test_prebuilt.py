@@ -29,11 +29,6 @@ BUILDER = Builder(
 )
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> LocalHost:
-    return LocalHost("here", PurePosixPath(tmp_path / "root"))
-
-
 def install(folder: Path, version: str = "8.0.36-debug") -> Path:
     """A server that says its own path, which holds a number, and its version."""
     program = folder / "bin" / "kvd"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
@@ -17,11 +17,6 @@ from perfbisect.recipes.inventory import HostEntry
 
 OUTPUTS = Path(__file__).parents[2] / "outputs" / "facts"
 CPUS = "/sys/devices/system/cpu"
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> LocalHost:
-    return LocalHost("here", PurePosixPath(tmp_path))
 
 
 def inspection_of(

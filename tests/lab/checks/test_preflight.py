@@ -75,11 +75,6 @@ def needed(entry: HostEntry, recipe: Builder, variant: str) -> list[str]:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> LocalHost:
-    return LocalHost("here", PurePosixPath(tmp_path))
-
-
-@pytest.fixture
 def take_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def only(*gone: str, **replaced: str) -> None:
         folder = tmp_path / "bin"
