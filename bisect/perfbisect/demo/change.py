@@ -62,14 +62,11 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, edits=tuple(edits))
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    change: tuple[Change, ...]
-
-
 @cache
 def read_changes(kind: str) -> tuple[Change, ...]:
     """The changes of ``changes/KIND.toml``, in the order of the file."""
-    return msgspec.toml.decode((FOLDER / "changes" / f"{kind}.toml").read_bytes(), type=_File).change
+    tables = msgspec.toml.decode((FOLDER / "changes" / f"{kind}.toml").read_bytes(), type=dict[str, tuple[Change, ...]])
+    return tables["change"]
 
 
 def first_tree() -> Tree:

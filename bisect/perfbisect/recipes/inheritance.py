@@ -1,7 +1,6 @@
 """A builder recipe merged with the recipes that it extends."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,14 +17,6 @@ from perfbisect.recipes.when import check_conditions
 FILE = "builder.toml"
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One builder.toml, verified without the recipes that it extends."""
-
-    file: Path
-    table: Table
-
-
 def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
     """The builder that a file describes, with everything that it extends.
 
@@ -34,9 +25,9 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
     sources = _inheritance(file, folders)
     table: Table = {"variants": SHARED}
     blocks: list[Any] = []
-    for source in reversed(sources):
-        blocks += source.table.get("when", [])
-        table = merged(table, source.table)
+    for source in reversed(sources.values()):
+        blocks += source.get("when", [])
+        table = merged(table, source)
     location = Location(file)
     builder = convert({**table, "when": blocks}, Builder, location)
     _check_builder(builder, location)
@@ -45,7 +36,7 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
         name=file.parent.name,
         folder=str(file.parent),
         extends="",  # merged
-        inherited=[str(source.file.parent) for source in sources[1:]],
+        inherited=[str(source.parent) for source in sources if source != file],
     )
     _check_changes(sources, table)
     config_template(builder)
@@ -107,16 +98,16 @@ def build_of(builder: Builder) -> Build:
     return builder.build
 
 
-def _inheritance(file: Path, folders: Sequence[Path]) -> list[Source]:
-    """The recipe, the recipe that it extends, the one that this extends, …"""
-    sources = [_read_source(file)]
-    while name := sources[-1].table.get("extends", ""):
-        parent = _parent(name, sources[-1].file, folders)
-        seen = [source.file for source in sources]
-        if parent in seen:
+def _inheritance(file: Path, folders: Sequence[Path]) -> dict[Path, Table]:
+    """The tables of the recipe, of the recipe that it extends, of the one that this extends, … by their files."""
+    sources = {file: _read_source(file)}
+    while name := sources[file].get("extends", ""):
+        parent = _parent(name, file, folders)
+        if parent in sources:
+            seen = list(sources)
             cycle = " → ".join(str(each) for each in (*seen[seen.index(parent) :], parent))
-            raise Location(sources[-1].file, "extends").mistake(f"is a cycle: {cycle}.")
-        sources.append(_read_source(parent))
+            raise Location(file, "extends").mistake(f"is a cycle: {cycle}.")
+        file, sources[parent] = parent, _read_source(parent)
     return sources
 
 
@@ -134,7 +125,8 @@ def _parent(name: str, child: Path, folders: Sequence[Path]) -> Path:
     return files[0]
 
 
-def _read_source(file: Path) -> Source:
+def _read_source(file: Path) -> Table:
+    """One builder.toml, verified without the recipes that it extends."""
     table, location = read_table(file), Location(file)
     verify(table, Builder, location, partial=True)
     check_placeholders(table, location)
@@ -143,14 +135,14 @@ def _read_source(file: Path) -> Source:
         check_conditions(msgspec.convert(block, When), where)
         verify(block["change"], Builder, where.at("change"), partial=True)
         check_placeholders(block["change"], where.at("change"))
-    return Source(file, table)
+    return table
 
 
-def _check_changes(sources: Sequence[Source], table: Table) -> None:
+def _check_changes(sources: Mapping[Path, Table], table: Table) -> None:
     """Every block must result in a complete recipe: one that adds a [server], for example, must define all of it."""
-    for source in sources:
-        for index, block in enumerate(source.table.get("when", [])):
-            location = Location(source.file).at("when", index)
+    for file, source in sources.items():
+        for index, block in enumerate(source.get("when", [])):
+            location = Location(file).at("when", index)
             changed = convert(merged({**table, "when": []}, block["change"]), Builder, location.at("change"))
             if block.get("version") and not (changed.version or changed.installed_version):
                 raise location.at("version").mistake(

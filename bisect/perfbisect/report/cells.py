@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from perfbisect.core.inference.classification import Classification
 from perfbisect.report.story import Candidate, Case, Story
-from perfbisect.wording.quantities import MISSING, between, duration, figure, share
+from perfbisect.wording.quantities import MISSING, between, chance, duration, figure, share
 from perfbisect.wording.text import metric_title
 from perfbisect.wording.verdicts import classification_name
 
@@ -13,6 +13,7 @@ Row = tuple[str, ...]
 UNITS = {"cpu/o": "cpu/o, µs", "ipc": "instructions/cycle"}
 DISPENSABLE: Row = ("ccache", "date", "build", "runs")  # columns that are left out on a narrow terminal
 COUNTERS: Row = ("counter", "parent", "culprit", "ratio")
+NUMBERS: Row = ("runs", "build", "ccache")  # columns that are aligned at the right, as the ratio
 
 
 def counters(case: Case) -> list[Row]:
@@ -33,6 +34,13 @@ def not_counted(case: Case) -> str:
     """The metrics that the host could not count, in one line; empty when there is none."""
     missing = (each.metric for each in case.counters if each.parent is None and each.culprit is None)
     return ", ".join(missing)
+
+
+def suspects(story: Story) -> list[Row]:
+    """Probability, commit, date and subject of each suspect."""
+    return [
+        (chance(each.probability), each.commit.short, each.commit.date, each.commit.subject) for each in story.suspects
+    ]
 
 
 def relative_name(story: Story) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from perfbisect.report import cells
 from perfbisect.report.story import Story
 from perfbisect.report.terminal import extent, machines, so_far, spent
-from perfbisect.wording.quantities import chance, moment
+from perfbisect.wording.quantities import moment
 from perfbisect.wording.text import advised, metric_title
 
 SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
@@ -56,14 +56,13 @@ def details(story: Story) -> Iterator[str]:
         yield ""
         yield "### Most probable so far"
         yield ""
-        rows = [(chance(each.probability), each.commit.short, each.commit.date, each.commit.subject)
-                for each in story.suspects]  # fmt: skip
-        yield from table(("probability", "commit", "date", "subject"), rows, right=("probability",))
+        titles = ("probability", "commit", "date", "subject")
+        yield from table(titles, cells.suspects(story), right=titles[:1])
     yield ""
     yield "<details><summary>Candidates</summary>"
     yield ""
     head = cells.candidates_head(story)
-    yield from table(head, cells.candidates(story), right=(head[2], "runs", "build", "ccache"))
+    yield from table(head, cells.candidates(story), right=(head[2], *cells.NUMBERS))
     yield ""
     yield from (f"- {escape(remark)}" for remark in cells.remarks(story))
     yield ""

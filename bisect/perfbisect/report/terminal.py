@@ -5,7 +5,7 @@ from textwrap import wrap
 
 from perfbisect.report import cells
 from perfbisect.report.story import Case, Story
-from perfbisect.wording.quantities import chance, count, duration, moment, ratio, share
+from perfbisect.wording.quantities import count, duration, moment, ratio, share
 from perfbisect.wording.table import cut, table
 from perfbisect.wording.text import metric_title, printable
 
@@ -85,10 +85,7 @@ def suspects(story: Story, inner: int) -> Iterator[str]:
     if story.verdict or not story.suspects:
         return
     yield "Most probable so far"
-    rows = [
-        (chance(each.probability), each.commit.short, each.commit.date, each.commit.subject) for each in story.suspects
-    ]
-    yield from indented(table(("", "commit", "date", "subject"), rows, right=("",), width=inner))
+    yield from indented(table(("", "commit", "date", "subject"), cells.suspects(story), right=("",), width=inner))
 
 
 def candidates(story: Story, inner: int) -> Iterator[str]:
@@ -97,7 +94,7 @@ def candidates(story: Story, inner: int) -> Iterator[str]:
         return
     head = cells.candidates_head(story)
     yield f"Candidates, oldest first; {head[2]} is relative to {story.settings.good}"
-    right = (head[2], "runs", "build", "ccache")
+    right = (head[2], *cells.NUMBERS)
     yield from indented(table(head, cells.candidates(story), right=right, width=inner, drop=cells.DISPENSABLE))
     yield from indented([cut(remark, inner) for remark in cells.remarks(story)])
 

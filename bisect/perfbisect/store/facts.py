@@ -20,6 +20,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.core.inference.from_log import Logged
 
 Row = dict[str, Any]
 AT_A_HOST = (BuildStarted, BuildFinished, CandidateSkipped, RunFinished)
@@ -65,13 +66,9 @@ def skip_row(skip: SkipFacts) -> Row:
 
 def commit_of(event: Event) -> str | None:
     """The commit that an event is about."""
-    match event:
-        case BuildStarted(commit=commit):
-            return commit.sha
-        case BuildFinished() | CandidateSkipped() | RunFinished():
-            return event.facts.commit
-        case _:
-            return None
+    if isinstance(event, BuildStarted):
+        return event.commit.sha
+    return event.facts.commit if isinstance(event, Logged) else None
 
 
 def host_of(event: Event) -> str | None:

@@ -129,19 +129,16 @@ def activity(view: View, doing: Building | Running | None, room: int, now: float
     """What a host is busy with."""
     match doing:
         case Building() as build:
-            return [build_title(view, build), build_line(view, build, room, now, glyphs)]
+            commit = view.commit(build.candidate)
+            which = "built     " if build.finished else "building  "
+            line = build_line(view, build, room, now, glyphs)
         case Running() as run:
-            return [run_title(view, run, glyphs), run_line(view, run, room, now, glyphs)]
+            commit = view.commit(run.candidate)
+            which = f"run {run.number} of {run.of} {glyphs.dot} {PURPOSES[run.purpose]}  "
+            line = run_line(view, run, room, now, glyphs)
         case None:
             return [Text("deciding" if view.rows else "starting", "dim"), Text()]
-
-
-def build_title(view: View, build: Building) -> Text:
-    """Which commit is built."""
-    commit = view.commit(build.candidate)
-    return Text.assemble(
-        ("built     " if build.finished else "building  "), (commit.short, "bold"), "  ", commit.subject
-    )
+    return [Text.assemble(which, (commit.short, "bold"), "  ", commit.subject), line]
 
 
 def build_line(view: View, build: Building, room: int, now: float, glyphs: Glyphs) -> Text:
@@ -159,13 +156,6 @@ def build_line(view: View, build: Building, room: int, now: float, glyphs: Glyph
     behind = f"  {f' {glyphs.dot} '.join(parts)}"
     done, todo = bar(fraction, max(5, min(60, room - 36)), glyphs)
     return Text.assemble((done, "cyan"), (todo, "dim"), behind)
-
-
-def run_title(view: View, run: Running, glyphs: Glyphs) -> Text:
-    """Which run of which commit, and its purpose."""
-    commit = view.commit(run.candidate)
-    which = f"run {run.number} of {run.of} {glyphs.dot} {PURPOSES[run.purpose]}  "
-    return Text.assemble(which, (commit.short, "bold"), "  ", commit.subject)
 
 
 def run_line(view: View, run: Running, room: int, now: float, glyphs: Glyphs) -> Text:

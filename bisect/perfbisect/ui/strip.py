@@ -10,17 +10,18 @@ from perfbisect.wording.glyphs import Glyphs
 from perfbisect.wording.text import printable
 from perfbisect.wording.verdicts import classification_name
 
-STYLES = {  # where one column has several candidates, the last of these is shown
-    Classification.BUILT: "default",
-    Classification.SKIPPED: "yellow",
-    Classification.UNCLEAR: "yellow",
-    Classification.GOOD: "green",
-    Classification.BASELINE: "green",
-    Classification.BAD: "red",
-    Classification.CULPRIT: "bold red",
-    Classification.NOW: "bold cyan",
+MARKS = {  # style, and name of the sign; where one column has several candidates, the last of these is shown
+    Classification.BUILT: ("default", "line"),
+    Classification.SKIPPED: ("yellow", "skipped"),
+    Classification.UNCLEAR: ("yellow", "unclear"),
+    Classification.GOOD: ("green", "good"),
+    Classification.BASELINE: ("green", "good"),
+    Classification.BAD: ("red", "bad"),
+    Classification.CULPRIT: ("bold red", "bad"),
+    Classification.NOW: ("bold cyan", "now"),
 }
-RANK = list(STYLES)
+STYLES = {what: style for what, (style, _) in MARKS.items()}
+RANK = list(MARKS)
 LEGEND = (Classification.GOOD, Classification.BAD, Classification.UNCLEAR, Classification.SKIPPED, Classification.NOW)
 WIDEST = 3  # columns for one candidate
 NEGLIGIBLE = 0.0005
@@ -73,19 +74,7 @@ def marks(view: View, size: int, columns: int, glyphs: Glyphs) -> Text:
 
 def sign(what: Classification | None, glyphs: Glyphs) -> str:
     """The sign of a classification on the axis."""
-    match what:
-        case Classification.GOOD | Classification.BASELINE:
-            return glyphs.good
-        case Classification.BAD | Classification.CULPRIT:
-            return glyphs.bad
-        case Classification.UNCLEAR:
-            return glyphs.unclear
-        case Classification.SKIPPED:
-            return glyphs.skipped
-        case Classification.NOW:
-            return glyphs.now
-        case Classification.BUILT | None:
-            return glyphs.line
+    return str(getattr(glyphs, MARKS[what][1] if what else "line"))
 
 
 def names(view: View, columns: int, width: int, glyphs: Glyphs) -> Text:
