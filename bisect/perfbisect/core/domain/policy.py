@@ -26,6 +26,10 @@ class Policy:
     max_minutes: float = 0.0
     all_steps: bool = False  # hunt every change of at least ``min_effect``, not only the largest
 
+    def hunts(self, ratio: float) -> bool:
+        """Whether a change by the factor ``ratio`` has the direction that is hunted."""
+        return self.direction is Direction.ANY or (ratio < 1) is (self.direction is Direction.DROP)
+
     def unlimited(self) -> "Policy":
         """The same rules for a hunt for the largest change alone, without budgets."""
         return replace(self, all_steps=False, max_builds=0, max_runs=0, max_minutes=0.0)

@@ -16,17 +16,19 @@ from perfbisect.core.inference.analysis import Knowledge
 from perfbisect.core.inference.dataset import Record
 from perfbisect.core.inference.hypotheses import Classes
 from perfbisect.core.inference.posterior import Posterior
-from perfbisect.core.inference.state_space import Levels, Present
 from perfbisect.core.search import mutual_information
 from perfbisect.core.search.build_cost import price
 from perfbisect.core.search.build_failures import chance_to_build
 from perfbisect.core.search.predictive import Prediction, predict
+from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.split_candidates import splits
 
 Array = NDArray[np.float64]
 
 RUNS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
-REFERENCES = (0.0, 0.5, 1.0)  # reference runs for each run
+REFERENCES = np.array([0.0, 0.5, 1.0])  # reference runs for each run
+BATCH_RUNS = np.repeat(RUNS, len(REFERENCES))  # all pairs (runs, reference runs), flattened: (B,)
+BATCH_REFERENCES = np.ceil(np.outer(RUNS, REFERENCES)).astype(np.int64).ravel()
 BUILD_EXPONENT = 0.7
 GOOD_ENOUGH = 0.93  # repeats: the largest batch whose score is at least this share of the best is taken
 FAIR, SMALL = 0.85, 0.04  # the same share for batches that are a small share of the runs so far
@@ -48,15 +50,13 @@ class Choice:
     rate: float
 
 
-def choose(known: Knowledge, build_runs: float, *, may_build: bool, host: int, busy: Collection[int]) -> Choice | None:
-    """The best measurement on ``host``, or None if there is none.
-
-    ``build_runs`` is the usual cost of a build, in runs. Candidates that are ``busy`` are left to other hosts.
-    """
+def choose(known: Knowledge, now: Situation, host: int) -> Choice | None:
+    """The best measurement on ``host``, or None if there is none. The subjects of other hosts' orders are left to them."""
+    build_runs, busy = now.build_runs, now.fleet.subjects
     record, levels, classes, posterior = known.record, known.levels, known.groups, known.posterior
     chance = chance_to_build(classes.reach, record.skipped, (*record.builds, *record.built, *record.same))
     measured = [b for b in record.builds if b not in record.skipped]
-    new = splits(record, classes, posterior, chance, busy, may_build=may_build)
+    new = splits(record, classes, posterior, chance, busy, may_build=now.budget.may_build)
     candidates = [v for v in (*measured, *new) if v not in busy]
     if not candidates:
         return None
@@ -65,86 +65,60 @@ def choose(known: Knowledge, build_runs: float, *, may_build: bool, host: int, b
     made = record.made(host)
     new_build = np.array([v not in made for v in candidates])
     references = _references(record, classes, posterior, rows, made)
-    drift = _Drift.of(record, levels, posterior, host)
     likely = np.array([1.0 if row >= 0 else chance[v] for v, row in zip(candidates, rows, strict=True)])
     besides_new = np.array([sum(record.builds[row] not in made for row in pair) for pair in references])
     first = np.where(new_build, price(record, build_runs, candidates, likely, host), 0.0)
     gaps = first * record.run_seconds / 60
     cost = np.column_stack((first**BUILD_EXPONENT, besides_new * build_runs**BUILD_EXPONENT))
-    score = _scores(seen, cost, likely, drift, gaps, _weights(references, len(record.builds)))
+    known_drift = {gap: _drift(known, host, gap) for gap in np.unique(gaps).tolist()}
+    before, error = (np.array(each) for each in zip(*(known_drift[gap] for gap in gaps.tolist()), strict=True))
+    score = _scores(seen, cost, likely, before, error, _weights(references, len(record.builds)))
     option, k = divmod(int(score.argmax()), score.shape[1])
     best = float(score[option, k])
-    runs, besides = _batches()
     if rows[option] >= 0:
-        small = runs + besides <= SMALL * len(record.value)
+        small = SMALL * len(record.value) >= BATCH_RUNS + BATCH_REFERENCES
         near = score[option] >= np.where(small, FAIR, GOOD_ENOUGH) * best
-        k = int(np.where(near, 100 * runs - besides, -1).argmax())
-    n, beside = int(runs[k]), int(besides[k])
+        k = int(np.where(near, 100 * BATCH_RUNS - BATCH_REFERENCES, -1).argmax())
+    n, beside = int(BATCH_RUNS[k]), int(BATCH_REFERENCES[k])
     if rows[option] < 0 and n > 2:  # half of the runs of a new build, then decide again
         n, beside = (n + 1) // 2, (beside + 1) // 2
     shares = [Share(candidates[option], n), *_shared(record, references[option], beside)]
     return Choice(Measure(tuple(shares), Purpose.SEARCH), best)
 
 
-@dataclass(frozen=True, slots=True)
-class _Drift:
-    """The drift of one host, for a prediction of its next visit; variances in units of s²."""
+def _drift(known: Knowledge, host: int, gap: float) -> tuple[Array, Array]:
+    """The drift of a host that is expected in a visit ``gap`` minutes after its last reading; variances in units of s².
 
-    present: Present
-    host: int
-    law: int
-    size: float
-    memory: float  # minutes
-    pace: float  # minutes
-
-    @classmethod
-    def of(cls, record: Record, levels: Levels, posterior: Posterior, host: int) -> "_Drift":
-        law = posterior.fit.law
-        expected = float(levels.probability @ levels.drift**2)
-        memory = levels.memory[law] if levels.drift[law] > 0 else levels.memory[int(levels.drift.argmax())]
-        size = max(float(levels.drift[law] ** 2), expected)
-        return cls(levels.present, host, law, size, float(memory), record.run_seconds / 60)
-
-    def after(self, gap: float, runs: NDArray[np.int64], references: NDArray[np.int64]) -> tuple[Array, Array]:
-        """The drift expected in a visit ``gap`` minutes after the last reading, by the levels (M,): see Present.at.
-
-        And its variance in the mean of ``runs`` and ``references`` readings, (B,).
-        """
-        kept = float(np.exp(-(gap + self.pace) / self.memory))
-        of_levels, error = self.present.at(self.host, self.law, kept)
-        span = (runs + references) * self.pace / self.memory
-        averaged = np.where(span > 1e-3, 2 * (span - 1 + np.exp(-span)) / np.maximum(span, 1e-3) ** 2, 1.0)
-        return of_levels, np.maximum(error + self.size * (1 - kept**2) * averaged, 1e-9)
+    By the levels, (M,): see Present.at. And its variance in the mean of the runs and references of each batch, (B,).
+    """
+    levels, law, pace = known.levels, known.posterior.fit.law, known.record.run_seconds / 60
+    memory = levels.memory[law] if levels.drift[law] > 0 else levels.memory[int(levels.drift.argmax())]  # minutes
+    size = max(float(levels.drift[law] ** 2), float(levels.probability @ levels.drift**2))
+    kept = float(np.exp(-(gap + pace) / memory))
+    of_levels, error = levels.present.at(host, law, kept)
+    span = (BATCH_RUNS + BATCH_REFERENCES) * pace / memory
+    averaged = np.where(span > 1e-3, 2 * (span - 1 + np.exp(-span)) / np.maximum(span, 1e-3) ** 2, 1.0)
+    return of_levels, np.maximum(error + size * (1 - kept**2) * averaged, 1e-9)
 
 
-def _batches() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All pairs (runs, reference runs), flattened."""
-    runs = np.repeat(RUNS, len(REFERENCES))
-    beside = np.ceil(RUNS[:, None] * np.array(REFERENCES)[None]).astype(np.int64).ravel()
-    return runs, beside
-
-
-def _scores(seen: Prediction, cost: Array, likely: Array, drift: _Drift, gaps: Array, references: Array) -> Array:
+def _scores(seen: Prediction, cost: Array, likely: Array, before: Array, error: Array, references: Array) -> Array:
     """Bits for each run spent, (options, batches); ``references`` (options, M) are the weights of builds in their mean.
 
     ``cost`` (options, 2) is that of the builds which have to be made first, in runs: the candidate, and its references.
-    The speed of the host is estimated from earlier readings and from the references, weighted by their precision.
+    The speed of the host is estimated from earlier readings and from the references, weighted by their precision;
+    ``before`` (options, M) and ``error`` (options, batches) are the drift and its variance, from ``_drift``.
     """
-    runs, beside = _batches()
-    known = {gap: drift.after(gap, runs, beside) for gap in np.unique(gaps).tolist()}
-    before = np.array([known[gap][0] for gap in gaps.tolist()])  # (O, M)
-    error = np.array([known[gap][1] for gap in gaps.tolist()])  # (O, B)
+    beside = BATCH_REFERENCES
     trust = np.where(references.sum(axis=1, keepdims=True) > 0, beside / (beside + 1 / error), 0.0)  # in the references
     read = seen.against(references, before, trust)
-    noise = 1 / runs + error * (1 - trust)
+    noise = 1 / BATCH_RUNS + error * (1 - trust)
     square = read.between / (read.above * (1 - read.above)) / (read.within + noise)
     gain = mutual_information.bits(read.above, square) * likely[:, None]
-    builds = cost[:, :1] + cost[:, 1:] * (beside > 0)
-    result: Array = gain / (builds + runs + beside)
+    result: Array = gain / (cost[:, :1] + cost[:, 1:] * (beside > 0) + BATCH_RUNS + beside)
     return result
 
 
-def hopeless(choice: Choice, known: Knowledge, build_runs: float, *, may_build: bool, required: float) -> bool:
+def hopeless(choice: Choice, known: Knowledge, now: Situation, required: float) -> bool:
     """Whether to give up, because the expected costs are out of proportion.
 
     A hunt is given up when its best step promises next to nothing; and when the missing bits, at the price of the best
@@ -153,11 +127,12 @@ def hopeless(choice: Choice, known: Knowledge, build_runs: float, *, may_build: 
     repeats of builds are left, and while a change is uncertain. Where no build is allowed any more, repeats can only
     separate hypotheses: they stop once a hypothesis of several candidates has the ``required`` probability.
     """
-    record, classes, posterior = known.record, known.groups, known.posterior
+    record, classes, posterior, build_runs = known.record, known.groups, known.posterior, now.build_runs
     repeats = choice.order.plan[0].candidate in record.builds
-    between = posterior.culprit if repeats and not may_build else classes.spread(posterior.culprit)
+    only_repeats = repeats and not now.budget.may_build
+    between = posterior.culprit if only_repeats else classes.spread(posterior.culprit)
     top = int(posterior.culprit.argmax())
-    if repeats and not may_build and classes.members[top] > 1 and posterior.culprit[top] >= required:
+    if only_repeats and classes.members[top] > 1 and posterior.culprit[top] >= required:
         return True
     favoured = _ideal(-float(posterior.culprit @ posterior.fit.drop), posterior, build_runs)
     if choice.rate < POINTLESS * favoured:

@@ -269,10 +269,7 @@ def _verdict(progress: _Progress, whole: Decision) -> Verdict:
         assert not isinstance(whole.order, Measure | Found | Several)
         return whole.order
     steps = sorted(progress.steps, key=lambda step: step.candidate)
-    if now.policy.direction is Direction.ANY:
-        return Several(tuple(steps), (), unsettled, progress.detectable)
-    worse = -1.0 if now.policy.direction is Direction.DROP else 1.0
-    hunted = tuple(step for step in steps if worse * math.log(step.ratio.middle) > 0)
+    hunted = tuple(step for step in steps if now.policy.hunts(step.ratio.middle))
     others = tuple(step for step in steps if step not in hunted)
     return Several(hunted, others, unsettled, progress.detectable)
 

@@ -28,7 +28,6 @@ MOST = 40  # fresh runs of each side, after which the proof is given up
 DRIFT_LIKELY = 0.75  # probability from which a host is treated as drifting
 PROVEN = 2.2  # standard errors between culprit and parent
 
-
 Readings = NDArray[np.int64]  # positions in the record
 
 
@@ -37,14 +36,8 @@ class PairwiseProof:
     """The fresh runs of the culprit and of one parent."""
 
     parent: int
-    slow: NDArray[np.float64]  # readings of the culprit
-    fast: NDArray[np.float64]  # and of the parent
+    runs: int  # fresh runs of the side that has fewer
     contrast: Contrast | None  # None while one side has no fresh run
-
-    @property
-    def runs(self) -> int:
-        """Fresh runs of the side that has fewer."""
-        return min(len(self.slow), len(self.fast))
 
     def clear(self, least: int) -> bool:
         """Whether the difference is clear after ``least`` fresh runs of each side."""
@@ -113,13 +106,13 @@ def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, r
         slow, fast = slow[slow > start], fast[fast > start]
         slow, fast = slow[record.near(slow, fast, reach)], fast[record.near(fast, slow, reach)]
     if not len(slow) or not len(fast):
-        return PairwiseProof(parent, record.value[slow[:0]], record.value[fast[:0]], None)
+        return PairwiseProof(parent, 0, None)
     low, high = _on_one_host(record, slow, fast)
     variance = levels.noise**2 * (1 / len(low) + 1 / len(high))
     freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
     runs = min(len(low), len(high))
     contrast = Contrast(_centre(high) - _centre(low), float(np.sqrt(variance)), freedom, runs, levels.noise)
-    return PairwiseProof(parent, low, high, contrast)
+    return PairwiseProof(parent, runs, contrast)
 
 
 def _on_one_host(record: Record, slow: Readings, fast: Readings) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -27,7 +27,6 @@ from perfbisect.core.domain.orders import (
     Interval,
     Measure,
     NotReproduced,
-    Order,
     Reason,
     Several,
     Step,
@@ -37,7 +36,6 @@ from perfbisect.core.inference import endpoints
 from perfbisect.core.inference.analysis import Knowledge, know
 from perfbisect.core.inference.belief import believed, prior_belief
 from perfbisect.core.inference.hypotheses import Classes, classes
-from perfbisect.core.inference.posterior import Posterior
 from perfbisect.core.inference.relative_speed import leading
 from perfbisect.core.search.confirmation import pairwise_proofs, weakest
 from perfbisect.core.search.next_action import next_action
@@ -74,7 +72,7 @@ def across_host_classes(now: Situation) -> Decision:
     lost = [one.name for one in each if one.takes_part and not one.hosts]
     if not lost and not any(one.hosts and not (one.known and one.known.nothing) for one in each):
         return Decision(_nothing_found(each), belief)
-    orders = [(one, _order(one)) for one in each if one.hosts]
+    orders = [(one, next_action(one.known, one.now, (one.free or one.hosts)[0])) for one in each if one.hosts]
     for _, order in orders:
         if isinstance(order, Found):
             return Decision(_with_effects(order, each), belief)
@@ -129,25 +127,10 @@ def _together(each: list[_HostClass]) -> list[_HostClass]:
             return one
         known = one.known
         posterior = replace(known.posterior, culprit=joint, change=change, several=several)
-        return replace(one, known=replace(known, posterior=posterior, belief=_believed(known, posterior)))
+        belief = believed(known.groups, posterior, known.record, known.effect, known.levels, known.seen)
+        return replace(one, known=replace(known, posterior=posterior, belief=belief))
 
     return [shared(one) for one in each]
-
-
-def _believed(known: Knowledge, posterior: Posterior) -> Belief:
-    return believed(known.groups, posterior, known.record, known.effect, known.levels, known.seen)
-
-
-def _order(one: _HostClass) -> Order:
-    """The best order for a host of one class, or the verdict of that class."""
-    known, now = one.known, one.now
-    if known is None:
-        return endpoints.first_look(now.bad, now.build_runs)
-    if known.nothing:
-        return nothing_found(known.effect, known.ends)
-    if not known.differ:
-        return endpoints.further_look(known.ends, now.bad)
-    return next_action(known, now, (one.free or one.hosts)[0])
 
 
 def _main(each: Sequence[_HostClass]) -> Knowledge | None:

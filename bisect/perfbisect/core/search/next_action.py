@@ -1,4 +1,4 @@
-"""What to do once the ends differ: confirm a probable culprit, or learn more, or end with what is known."""
+"""The next order of one hunt: measure the ends, confirm a probable culprit, learn more, or end with what is known."""
 
 from perfbisect.core.domain.orders import Found, Order, Reason, Step
 from perfbisect.core.domain.policy import CAP
@@ -15,8 +15,17 @@ DOUBTFUL = 0.5  # probability of any change below which a search that cannot go 
 SPLIT = 0.05  # a build is undecided if its probability of being slow is not this close to 0 or 1
 
 
-def next_action(known: Knowledge, now: Situation, host: int) -> Order:
-    """The order for ``host``; the candidates of interest of other hosts' orders are left to them."""
+def next_action(known: Knowledge | None, now: Situation, host: int) -> Order:
+    """The order for ``host``; ``known`` is None while one of the ends has no reading.
+
+    The candidates of interest of other hosts' orders are left to them.
+    """
+    if known is None:
+        return endpoints.first_look(now.bad, now.build_runs)
+    if known.nothing:
+        return nothing_found(known.effect, known.ends)
+    if not known.differ:
+        return endpoints.further_look(known.ends, now.bad)
     posterior = known.posterior
     answer = best_answer(known.groups, posterior, known.record)
     required = min(known.policy.confidence, CAP)
@@ -24,10 +33,9 @@ def next_action(known: Knowledge, now: Situation, host: int) -> Order:
         required = min(required / posterior.change, CAP)
     if answer.probability >= required and (order := _conclude(known, answer, now.budget)) is not None:
         return order
-    may_build, build_runs = now.budget.may_build, now.build_runs
-    choice = choose(known, build_runs, may_build=may_build, host=host, busy=now.fleet.subjects)
-    if choice is None or hopeless(choice, known, build_runs, may_build=may_build, required=required):
-        reason = Reason.BY_CHANCE if answer.probability >= required else _why_stuck(known, may_build=may_build)
+    choice = choose(known, now, host)
+    if choice is None or hopeless(choice, known, now, required):
+        reason = Reason.BY_CHANCE if answer.probability >= required else _why_stuck(known, now.budget)
         return _give_up(known, reason, now.budget)
     return choice.order
 
@@ -71,10 +79,10 @@ def _conclude(known: Knowledge, answer: Answer, budget: Budget) -> Order | None:
     return Found(Step(answer.slow, stated, ratio, parents, stand_ins, prior))
 
 
-def _why_stuck(known: Knowledge, *, may_build: bool) -> Reason:
+def _why_stuck(known: Knowledge, budget: Budget) -> Reason:
     """The reason why no measurement promises anything."""
     record, groups, posterior = known.record, known.groups, known.posterior
-    if not may_build:
+    if not budget.may_build:
         return Reason.BUILDS_SPENT
     top = groups.of_class(int(posterior.culprit.argmax()))
     if len(top) > 1 and record.skipped.intersection(top.tolist()):

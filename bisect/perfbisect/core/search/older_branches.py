@@ -107,7 +107,8 @@ def _compared(point: int, now: Situation) -> Order:
     """
     record = now.record
     place = {record.name(0): 0, record.name(point): 1}
-    near = _side_by_side(record, record.readings(0), record.readings(point))
+    one, other = record.readings(0), record.readings(point)
+    near = {*one[record.near(one, other, NEAR)].tolist(), *other[record.near(other, one, NEAR)].tolist()}
     observations: list[Observation] = []
     number = -1
     for seen in now.observations:
@@ -128,11 +129,6 @@ def _compared(point: int, now: Situation) -> Order:
     if isinstance(order, Measure):
         return replace(order.renumbered({0: 0, 1: point}), purpose=Purpose.CONFIRM)
     return order
-
-
-def _side_by_side(record: Record, one: NDArray[np.int64], other: NDArray[np.int64]) -> set[int]:
-    """The readings of both that have one of the other within NEAR of the same host."""
-    return {*one[record.near(one, other, NEAR)].tolist(), *other[record.near(other, one, NEAR)].tolist()}
 
 
 def _difference(order: Order) -> Interval | None:
@@ -224,7 +220,7 @@ def _explained(
         for ratio in offsets.values()
     )
     order = decision.order
-    if isinstance(order, NotReproduced) and (ratio := offsets.get(int(start[-1]))) and _hunted(ratio, policy):
+    if isinstance(order, NotReproduced) and (ratio := offsets.get(int(start[-1]))) and policy.hunts(ratio.middle):
         order = Inconclusive((), (), ratio, Reason.NOT_IN_BAD)
     elif isinstance(order, Inconclusive) and np.isin(start[list(order.candidates)], unknown).any():
         order = replace(order, reason=Reason.BRANCH_POINT_UNKNOWN, detail=None)
@@ -241,8 +237,3 @@ def _with_measured_effect(decision: Decision, now: Situation) -> Decision:
     if isinstance(order, NotReproduced | Inconclusive) and math.isfinite(order.ratio.high):
         order = replace(order, ratio=effect)
     return replace(decision, order=order, belief=replace(decision.belief, effect=effect))
-
-
-def _hunted(ratio: Interval, policy: Policy) -> bool:
-    """Whether a change to ``ratio`` is one of those that are hunted."""
-    return policy.direction is Direction.ANY or (ratio.middle < 1) is (policy.direction is Direction.DROP)

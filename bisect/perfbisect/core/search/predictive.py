@@ -55,10 +55,8 @@ class Prediction:
         """
         o = self.candidates
         turn = one - other
-        mean, mean_turn = (
-            self.mean[:o] - other @ self.mean[o:],
-            turn @ self.mean[o:],
-        )  # (O, C): mean - trust · mean_turn
+        # (O, C): mean - trust · mean_turn
+        mean, mean_turn = self.mean[:o] - other @ self.mean[o:], turn @ self.mean[o:]
         left, left_turn = self.left[:o] - other @ self.left[o:], turn @ self.left[o:]
         own, cross, builds = self.covariance[:o, :o], self.covariance[:o, o:], self.covariance[o:, o:]
         variance = _quadratic(
@@ -100,7 +98,6 @@ def predict(
     share = np.concatenate((np.array(shares, np.float64).reshape(len(shares), -1), slow))  # (O + M, C)
     row = np.array([*builds, *range(len(slow))])
     splits = (share > 0) & (share < 1)
-    label = np.where(splits, 0.0, share)
     alike = (row[:, None] == row[None]) & (row >= 0) | np.eye(len(row), dtype=bool)
 
     walk = fit.walk * (share * classes.prior) @ share.T
@@ -112,8 +109,8 @@ def predict(
     solved = np.linalg.solve(fit.covariance, np.column_stack((y, slow, cross.T)))
     solved_y, solved_z, solved_c = solved[:, 0], solved[:, 1 : 1 + slow.shape[1]], solved[:, 1 + slow.shape[1] :]
 
-    left = label - cross @ solved_z
-    decoy_left = np.where(splits, share, label) - cross @ solved_z
+    left = np.where(splits, 0.0, share) - cross @ solved_z
+    decoy_left = share - cross @ solved_z
     mean = (cross @ solved_y)[:, None] + fit.drop * left + fit.decoy * decoy_left[:, fit.decoy_class]
     options = slice(len(candidates))
     slow_side = np.where(splits, share, 0.0)[options] * pi

@@ -5,7 +5,7 @@ any range. A candidate may lack changes that the good end has, or have others; w
 corrected for them.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -38,11 +38,12 @@ class Subrange:
 
     def situation(self, whole: Situation, changes: Mapping[int, float]) -> Situation:
         """The situation as seen in the subrange; ``changes`` of the log metric are known, by candidate."""
+        places = {v: int(self.place[v]) for v in whole.fleet.candidates if self.place[v] >= 0}
         return replace(
             whole,
             graph=self.graph,
             observations=list(self.observations(whole.observations, changes)),
-            fleet=whole.fleet.renumbered(self._places(whole.fleet.candidates)),
+            fleet=whole.fleet.renumbered(places),
             subrange=True,
         )
 
@@ -78,10 +79,6 @@ class Subrange:
         reach = reach_of(self.whole)
         has, own = reach.ancestors(self.good), reach.ancestors(candidate)
         return sum(change * (int(has[step]) - int(own[step])) for step, change in changes.items())
-
-    def _places(self, candidates: Collection[int]) -> dict[int, int]:
-        """The node of each candidate that has one."""
-        return {candidate: int(self.place[candidate]) for candidate in candidates if self.place[candidate] >= 0}
 
     def outer_order(self, order: Measure) -> Measure:
         """An order of the subrange in candidates of the whole."""
