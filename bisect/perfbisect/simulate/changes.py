@@ -71,18 +71,11 @@ def slope(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
     return _sum(*((v, -drop / TINY) for v in _scattered(graph, rng)))
 
 
+_ALL = (
+    one, nothing, improvement, smaller, large, cancelling, before_and_after, adjacent, reverted, sloping, slope
+)  # fmt: skip
 CHANGES: Mapping[str, Callable[[Graph, int, float, Rng], Steps]] = {
-    "one": one,
-    "nothing": nothing,
-    "improvement": improvement,
-    "smaller": smaller,
-    "large": large,
-    "cancelling": cancelling,
-    "before-and-after": before_and_after,
-    "adjacent": adjacent,
-    "reverted": reverted,
-    "sloping": sloping,
-    "slope": slope,
+    change.__name__.replace("_", "-"): change for change in _ALL
 }
 
 

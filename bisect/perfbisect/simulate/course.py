@@ -3,6 +3,7 @@
 import bisect
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,8 +20,10 @@ class Course:
     def __init__(self, habits: Habits, seed: int, host: int) -> None:
         self._habits = habits
         self._drift = Drift(generator(seed, Purpose.DRIFT, host), habits.drift_memory)
-        self._jumps = Walk(generator(seed, Purpose.JUMPS, host), habits.jumps[0], habits.jumps[1])
-        self._phases = Phases(generator(seed, Purpose.PHASES, host), habits.phases[0], habits.phases[2])
+        jumps, phases = generator(seed, Purpose.JUMPS, host), generator(seed, Purpose.PHASES, host)
+        (rate, size), (share, _, length) = habits.jumps, habits.phases
+        self._jumps = Steps(jumps, 1 / rate if rate else math.inf, lambda last: last + size * float(jumps.normal()))
+        self._phases = Steps(phases, length, lambda _: float(phases.random() < share))
         self._slope = habits.ramp / 3600 * (1 if generator(seed, Purpose.RAMP, host).random() < 0.5 else -1)
         self._sunrise = float(generator(seed, Purpose.DAY, host).random())
         self._level = habits.host_spread * float(generator(seed, Purpose.HOST, host).normal())
@@ -61,31 +64,16 @@ class Drift:
         return before + rest * (after - before)
 
 
-class Walk:
-    """Lasting jumps at random times."""
+class Steps:
+    """A value that changes at random times: it is 0, then what ``draw`` makes of the one before."""
 
-    def __init__(self, rng: np.random.Generator, rate: float, size: float) -> None:
-        self._rng, self._rate, self._size = rng, rate, size
+    def __init__(self, rng: np.random.Generator, length: float, draw: Callable[[float], float]) -> None:
+        self._rng, self._length, self._draw = rng, length, draw
         self._times, self._values = [0.0], [0.0]
 
     def at(self, seconds: float) -> float:
-        """The sum of the jumps so far."""
-        while self._times[-1] <= seconds:
-            self._times.append(self._times[-1] + float(self._rng.exponential(1 / self._rate)))
-            self._values.append(self._values[-1] + self._size * float(self._rng.normal()))
-        return self._values[bisect.bisect_right(self._times, seconds) - 1]
-
-
-class Phases:
-    """0 or 1 for periods of random length."""
-
-    def __init__(self, rng: np.random.Generator, share: float, length: float) -> None:
-        self._rng, self._share, self._length = rng, share, length
-        self._times, self._values = [0.0], [0]
-
-    def at(self, seconds: float) -> int:
-        """The phase at a time."""
+        """The value at a time."""
         while self._times[-1] <= seconds:
             self._times.append(self._times[-1] + float(self._rng.exponential(self._length)))
-            self._values.append(int(self._rng.random() < self._share))
+            self._values.append(self._draw(self._values[-1]))
         return self._values[bisect.bisect_right(self._times, seconds) - 1]

@@ -47,13 +47,18 @@ def _branch(rows: Rows, start: int, length: int, tip: int, returning: float, rng
 
 def long_branch(commits: int, share: float = 0.6) -> Graph:
     """One branch that left at the good end and has most of the commits."""
-    side = max(1, int(share * (commits - 1)))
-    rows: Rows = [(), (0,), *((v,) for v in range(1, side))]
-    trunk = 0
-    while len(rows) < commits:
-        rows.append((trunk,))
-        trunk = len(rows) - 1
+    rows: Rows = [()]
+    side = _line(rows, 0, max(1, int(share * (commits - 1))))
+    trunk = _line(rows, 0, commits - len(rows))
     return Graph.of([*rows, (trunk, side)])
+
+
+def _line(rows: Rows, start: int, length: int) -> int:
+    """Add a straight line of commits after ``start``; returns its last one."""
+    for _ in range(length):
+        rows.append((start,))
+        start = len(rows) - 1
+    return start
 
 
 def older_branches(commits: int, branches: int = 4, share: float = 0.5) -> Graph:
@@ -63,18 +68,11 @@ def older_branches(commits: int, branches: int = 4, share: float = 0.5) -> Graph
     rows: Rows = [() for _ in range(branches + 1)]
     trunk = 0
     for point in range(1, branches + 1):
-        top = point
-        for _ in range(length):
-            rows.append((top,))
-            top = len(rows) - 1
-        for _ in range(between):
-            rows.append((trunk,))
-            trunk = len(rows) - 1
+        top = _line(rows, point, length)
+        trunk = _line(rows, trunk, between)
         rows.append((trunk, top))
         trunk = len(rows) - 1
-    while len(rows) <= commits + branches:
-        rows.append((trunk,))
-        trunk = len(rows) - 1
+    _line(rows, trunk, commits + branches + 1 - len(rows))
     return Graph.of(rows, branch_points=branches)
 
 
@@ -94,11 +92,9 @@ def octopus(commits: int, arms: int = 6) -> Graph:
     while len(rows) + 2 * arms < commits:
         start, tops = len(rows) - 1, []
         for _ in range(arms):
-            rows += [(start,), (len(rows),)]
-            tops.append(len(rows) - 1)
+            tops.append(_line(rows, start, 2))
         rows.append((start, *tops))
-    while len(rows) <= commits:
-        rows.append((len(rows) - 1,))
+    _line(rows, len(rows) - 1, commits + 1 - len(rows))
     return Graph.of(rows)
 
 

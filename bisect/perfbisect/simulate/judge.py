@@ -1,7 +1,8 @@
 """Whether a verdict is right, by the known truth of a simulated world."""
 
 import math
-from dataclasses import dataclass
+import operator
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 
 from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced, Several, Unsettled, Verdict
@@ -29,10 +30,7 @@ class Account:
     unseen: int = 0  # not named, smaller than what the verdict says would have been seen
 
     def __add__(self, other: "Account") -> "Account":
-        return Account(
-            self.right + other.right, self.wrong + other.wrong, self.missed + other.missed,
-            self.unsettled + other.unsettled, self.unseen + other.unseen,
-        )  # fmt: skip
+        return Account(*map(operator.add, astuple(self), astuple(other)))
 
 
 def account(verdict: Verdict, world: World, min_effect: float) -> Account:
@@ -88,7 +86,7 @@ def judge(verdict: Verdict, world: World, min_effect: float = Policy().min_effec
                 return Judgement.WRONG
             return Judgement.HONEST if unsettled or of.unseen else Judgement.RIGHT
         case NotReproduced():
-            drop = -_change(world)
+            drop = -sum(world.steps.values())
             if drop <= 0:
                 return Judgement.RIGHT
             return Judgement.HONEST if verdict.detectable >= drop else Judgement.WRONG
@@ -123,11 +121,6 @@ def suspects(verdict: Verdict) -> tuple[tuple[int, ...], float | None]:
             return candidates, sum(probabilities)
         case _:
             return (), None
-
-
-def _change(world: World) -> float:
-    """The change of the log metric between the ends."""
-    return sum(world.steps.values())
 
 
 def _inside(world: World, part: Unsettled, candidate: int) -> bool:

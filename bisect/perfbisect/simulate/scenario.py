@@ -135,14 +135,8 @@ class Scenario:
         return same
 
     def _layouts(self, culprit: int) -> dict[int, float]:
-        match self.odd:
-            case None:
-                return {}
-            case Odd.GOOD:
-                return {0: -self.drop / 2}
-            case Odd.BEFORE:
-                return {culprit - 1: -self.drop / 2}
-            case Odd.CULPRIT:
-                return {culprit: self.drop / 2}
-            case Odd.BAD:
-                return {self.graph.size - 1: self.drop / 2}
+        if self.odd is None:
+            return {}
+        places = {Odd.GOOD: 0, Odd.BEFORE: culprit - 1, Odd.CULPRIT: culprit, Odd.BAD: self.graph.size - 1}
+        half = self.drop / 2
+        return {places[self.odd]: -half if self.odd in (Odd.GOOD, Odd.BEFORE) else half}

@@ -6,6 +6,7 @@ The same seed gives the same world. The n-th run of a build has the same noise w
 visit to it.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -48,10 +49,8 @@ class World:
     build_seconds: dict[int, float] = field(default_factory=dict)  # by candidate, failed attempts included
     _clocks: dict[int, float] = field(default_factory=dict)
     _courses: dict[int, Course] = field(default_factory=dict)
-    _noise: dict[int, np.random.Generator] = field(default_factory=dict)
-    _flakes: dict[int, np.random.Generator] = field(default_factory=dict)
-    _visits: dict[int, np.random.Generator] = field(default_factory=dict)
-    _runs: dict[int, int] = field(default_factory=dict)
+    _generators: dict[tuple[Purpose, int], np.random.Generator] = field(default_factory=dict)
+    _runs: Counter[int] = field(default_factory=Counter)
     _levels: dict[int, float] = field(default_factory=dict)
     _built: dict[int, list[int]] = field(default_factory=dict)  # host → the candidates that it has built, in this order
 
@@ -144,21 +143,24 @@ class World:
         """Set the clock of a host to a later time."""
         self._clocks[host] = max(self.clock(host), until)
 
+    def _generator(self, purpose: Purpose, candidate: int) -> np.random.Generator:
+        """The generator of a build for one purpose, after all that was drawn from it."""
+        key = purpose, candidate
+        if key not in self._generators:
+            self._generators[key] = generator(self.seed, *key)
+        return self._generators[key]
+
     def _visit(self, candidate: int) -> float:
         """The change of all runs of the next visit to a build."""
         if not self.habits.visits:
             return 0.0
-        if candidate not in self._visits:
-            self._visits[candidate] = generator(self.seed, Purpose.VISITS, candidate)
-        return self.habits.visits * float(self._visits[candidate].normal())
+        return self.habits.visits * float(self._generator(Purpose.VISITS, candidate).normal())
 
     def _flakes_now(self, candidate: int) -> bool:
         """Whether this attempt to build fails by chance; each attempt is a new one."""
         if not self.habits.flaky or candidate in (0, self.graph.size - 1):
             return False
-        if candidate not in self._flakes:
-            self._flakes[candidate] = generator(self.seed, Purpose.FLAKES, candidate)
-        return bool(self._flakes[candidate].random() < self.habits.flaky)
+        return bool(self._generator(Purpose.FLAKES, candidate).random() < self.habits.flaky)
 
     def _cost(self, candidate: int, made: Collection[int]) -> float:
         """Seconds that a build takes: the less, the nearer an existing build is."""
@@ -172,14 +174,12 @@ class World:
     def _disturbance(self, candidate: int, host: int) -> float:
         """The noise of the next run of a build."""
         habits = self.habits
-        if candidate not in self._noise:
-            self._noise[candidate] = generator(self.seed, Purpose.NOISE, candidate)
-        rng = self._noise[candidate]
+        rng = self._generator(Purpose.NOISE, candidate)
         draw, outlier, second = float(rng.normal()), float(rng.random()), float(rng.random())
-        number = self._runs[candidate] = self._runs.get(candidate, 0) + 1
+        self._runs[candidate] += 1
         noise = habits.noise * draw * (habits.bad_host if host == 1 else 1.0)
         if habits.slow_noise != 1 and any(reach_of(self.graph).ancestors(candidate)[v] for v in self.answers):
             noise *= habits.slow_noise
-        if outlier < habits.outliers or (candidate in self.spoiled and number <= 2):
+        if outlier < habits.outliers or (candidate in self.spoiled and self._runs[candidate] <= 2):
             noise = abs(10 * noise) * (1 if outlier < habits.outliers * habits.lucky else -1)
         return noise + (habits.second_speed[1] if second < habits.second_speed[0] else 0.0)

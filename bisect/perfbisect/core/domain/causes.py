@@ -9,7 +9,7 @@ The largest term names the cause, as an engineer would who compares `perf stat` 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -39,7 +39,8 @@ class Explanation:
 
 def classify(parent_runs: Sequence[RunFacts], culprit_runs: Sequence[RunFacts]) -> Explanation:
     """Say from the counters why the culprit's operations take longer, or less long, than its parent's."""
-    ratios = dict(compare(parent_runs, culprit_runs))
+    pairs = ((metric, typical(culprit_runs, metric), typical(parent_runs, metric)) for metric in METRICS)
+    ratios = {metric: ratio for metric, after, before in pairs if (ratio := quotient(after, before)) is not None}
     change = {name: math.log(ratio) for name, ratio in ratios.items() if ratio > 0}
     if any(run.reported is not None and run.operations == 1 for run in (*parent_runs, *culprit_runs)):
         return Explanation(
@@ -58,15 +59,6 @@ def classify(parent_runs: Sequence[RunFacts], culprit_runs: Sequence[RunFacts]) 
     if also and (parts[also[0]] > 0) == slower and also[0] is not Cause.UNKNOWN:
         sentences.append(f"In part also: {ALSO[also[0]]}.")
     return Explanation(cause, " ".join(sentences), ratios)
-
-
-def compare(parent_runs: Sequence[RunFacts], culprit_runs: Sequence[RunFacts]) -> Iterator[tuple[str, float]]:
-    """Each metric that both builds have, with culprit over parent."""
-    for metric in METRICS:
-        before, after = typical(parent_runs, metric), typical(culprit_runs, metric)
-        ratio = quotient(after, before)
-        if ratio is not None:
-            yield metric, ratio
 
 
 def split(change: Mapping[str, float]) -> dict[Cause, float]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.events import Decided, Event, HuntEnded, HuntStarted
 from perfbisect.core.domain.fleet import ALL_FREE, Fleet
-from perfbisect.core.domain.orders import Belief, Decision, Interval, Measure, Order
+from perfbisect.core.domain.orders import Belief, Decision, Measure, Order
 from perfbisect.core.domain.stored import (
     STARTED,
     read_fleet,
@@ -106,15 +106,7 @@ def short(belief: Belief) -> dict[str, Any]:
 
 def full(body: dict[str, Any]) -> Belief:
     """The belief from its plain values; what old records lack is empty."""
-    return Belief(
-        culprit=unpacked(body["culprit"]),
-        change=body["change"],
-        noise=body["noise"],
-        effect=msgspec.convert(body["effect"], Interval),
-        warnings=tuple(body["warnings"]),
-        slow=unpacked(body.get("slow", ())),
-        several=body.get("several", 0.0),
-    )
+    return msgspec.convert(body, Belief, dec_hook=lambda _, runs: unpacked(runs))
 
 
 def over_numbers(value: Any, change: Callable[[float], float]) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 
 from perfbisect.core.domain.orders import Measure
 
@@ -16,10 +17,7 @@ class Fleet:
     @property
     def free_host(self) -> int:
         """The first host that can take an order, if there are enough hosts."""
-        host = 0
-        while not self.is_free(host):
-            host += 1
-        return host
+        return next(host for host in count() if self.is_free(host))
 
     def is_free(self, host: int) -> bool:
         """Whether the host can take an order now."""

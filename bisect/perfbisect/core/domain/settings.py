@@ -34,9 +34,8 @@ class Settings:
     bad_commit: str = ""
     metric: str = "qps"
     first_parent: bool = False
-    overrides: dict[str, str | int | float | bool] = field(
-        default_factory=dict
-    )  # of the workload: its TIMING and its args
+    # of the workload: its TIMING and its args
+    overrides: dict[str, str | int | float | bool] = field(default_factory=dict)
     suspects: dict[str, float] = field(default_factory=dict)  # path → prior weight of the commits that touch it
     policy: Policy = field(default_factory=Policy)
     prior: PriorKnowledge = NOTHING_KNOWN
