@@ -111,10 +111,8 @@ def stream(graph: Graph) -> Iterator[bytes]:
     """The graph as input of git fast-import: empty commits, "good" the first and "bad" the last."""
     yield b"commit refs/heads/good\nmark :1\ncommitter A <a@example.org> 1000000000 +0000\ndata 0\n"
     for v in range(1, graph.size):
-        yield b"commit refs/heads/bad\nmark :%d\ncommitter A <a@example.org> %d +0000\ndata 0\n" % (
-            v + 1,
-            10**9 + 60 * v,
-        )
+        when = 10**9 + 60 * v
+        yield b"commit refs/heads/bad\nmark :%d\ncommitter A <a@example.org> %d +0000\ndata 0\n" % (v + 1, when)
         for i, parent in enumerate(graph.parents_of(v)):
             yield b"%s :%d\n" % (b"merge" if i else b"from", parent + 1)
     yield b"done\n"

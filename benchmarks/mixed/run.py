@@ -1,7 +1,6 @@
 """Plays hunts in worlds drawn at random, in which several things go wrong at once. See benchmarks/README.md."""
 
 import argparse
-import math
 import os
 import sys
 import time
@@ -18,7 +17,7 @@ from worlds import draw
 from perfbisect.core.domain.orders import Found, Several, Step, Verdict
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import Account, Judgement, account, judge, suspects
-from perfbisect.simulate.tally import Chance
+from perfbisect.simulate.tally import Chance, mean
 
 CHUNK = 10  # hunts that a process plays in a row
 EVERY = 30.0  # seconds between two lines of progress
@@ -98,12 +97,6 @@ def row(name: str, hunts: Sequence[Played], *, every_change: bool) -> str:
     cells += [f"{mean(stated):.3f}", *rest]
     cells += [f"{mean(played.builds for played in hunts):.1f}", f"{mean(played.runs for played in hunts):.0f}"]
     return f"| {' | '.join(cells)} |"
-
-
-def mean(values: Iterable[float]) -> float:
-    """NaN without any."""
-    known = list(values)
-    return sum(known) / len(known) if known else math.nan
 
 
 def watched(hunts: Iterable[Played], total: int) -> Iterator[Played]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.policy import Policy
@@ -27,6 +28,27 @@ CHANGES = ("one",) * 6 + (
     "sloping",
 )  # fmt: skip
 
+Trouble = tuple[str, float, Callable[[Random, float], dict[str, Any]]]  # its probability; fields by the noise of a run
+HABITS: tuple[Trouble, ...] = (
+    ("drift", 0.3, lambda rng, noise: {"drift": 0.02}),
+    ("ramp", 0.15, lambda rng, noise: {"ramp": rng.choice((-0.01, 0.01))}),
+    ("day and night", 0.1, lambda rng, noise: {"daily": 0.02}),
+    ("jumps", 0.15, lambda rng, noise: {"jumps": (1 / 7200, 0.02)}),
+    ("phases", 0.15, lambda rng, noise: {"phases": (0.3, -0.05, 1800.0)}),
+    ("second speed", 0.1, lambda rng, noise: {"second_speed": (0.3, -0.04)}),
+    ("visits differ", 0.15, lambda rng, noise: {"visits": 0.7 * noise}),
+    ("slow builds are noisier", 0.1, lambda rng, noise: {"slow_noise": 2.0}),
+    ("builds share a cache", 0.3, lambda rng, noise: {"cached_share": 0.1}),
+    ("flaky builds", 0.15, lambda rng, noise: {"flaky": 0.1}),
+)
+SCENARIOS: tuple[Trouble, ...] = (
+    ("commits do not build", 0.3, lambda rng, noise: {"failing": rng.choice((0.1, 0.3))}),
+    ("nor does the culprit", 0.15, lambda rng, noise: {"block": rng.choice((2, 5))}),
+    ("commits crash", 0.15, lambda rng, noise: {"crashing": 0.05}),
+    ("equal binaries", 0.2, lambda rng, noise: {"identical": 0.3}),
+)
+BUDGETS = {"runs": (20, 60), "builds": (4, 8)}
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
@@ -39,7 +61,7 @@ class Drawn:
 
 
 def draw(seed: int, *, every_change: bool) -> Drawn:
-    """The scenario of this seed; the meaning of each of ``features`` is in the line that adds it."""
+    """The scenario of this seed; the meaning of each of ``features`` is in the line that names it."""
     rng = Random(seed)
     size = rng.choice([size for size in SIZES if size <= FEW or not every_change])
     shape, changes = rng.choice(list(GRAPHS)), rng.choice(CHANGES)
@@ -57,40 +79,17 @@ def draw(seed: int, *, every_change: bool) -> Drawn:
             return True
         return False
 
-    if happens("drift", 0.3):
-        habits = replace(habits, drift=0.02)
-    if happens("ramp", 0.15):
-        habits = replace(habits, ramp=rng.choice((-0.01, 0.01)))
-    if happens("day and night", 0.1):
-        habits = replace(habits, daily=0.02)
-    if happens("jumps", 0.15):
-        habits = replace(habits, jumps=(1 / 7200, 0.02))
-    if happens("phases", 0.15):
-        habits = replace(habits, phases=(0.3, -0.05, 1800.0))
-    if happens("second speed", 0.1):
-        habits = replace(habits, second_speed=(0.3, -0.04))
-    if happens("visits differ", 0.15):
-        habits = replace(habits, visits=0.7 * noise)
-    if happens("slow builds are noisier", 0.1):
-        habits = replace(habits, slow_noise=2.0)
-    if happens("builds share a cache", 0.3):
-        habits = replace(habits, cached_share=0.1)
-    if happens("flaky builds", 0.15):
-        habits = replace(habits, flaky=0.1)
-    if happens("commits do not build", 0.3):
-        scenario = replace(scenario, failing=rng.choice((0.1, 0.3)))
-    if happens("nor does the culprit", 0.15):
-        scenario = replace(scenario, block=rng.choice((2, 5)))
-    if happens("commits crash", 0.15):
-        scenario = replace(scenario, crashing=0.05)
-    if happens("equal binaries", 0.2):
-        scenario = replace(scenario, identical=0.3)
+    for feature, probability, change in HABITS:
+        if happens(feature, probability):
+            habits = replace(habits, **change(rng, noise))
+    for feature, probability, change in SCENARIOS:
+        if happens(feature, probability):
+            scenario = replace(scenario, **change(rng, noise))
     if scenario.graph.branch_points and happens("older branches differ", 0.6):
         scenario = replace(scenario, older=rng.choice((-0.05, 0.03, 0.1)))
     if happens("several hosts", 0.15):
         hosts = rng.choice((2, 3))
-    if happens("budget of runs", 0.1):
-        policy = replace(policy, max_runs=rng.choice((20, 60)))
-    if happens("budget of builds", 0.1):
-        policy = replace(policy, max_builds=rng.choice((4, 8)))
+    for feature, limits in BUDGETS.items():
+        if happens(f"budget of {feature}", 0.1):
+            policy = replace(policy, **{f"max_{feature}": rng.choice(limits)})
     return Drawn(replace(scenario, habits=habits), policy, hosts, tuple(features))

@@ -60,15 +60,8 @@ def main() -> None:
     parser.add_argument("--hosts", help="hosts.toml to use")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            "-c",
-            "from perfbisect.cli import main; main()",
-            "demo",
-            "--json",
-            "--seed",
-            args.seed,
-        ]
+        demo = "from perfbisect.cli.main import main; main()"
+        command = [sys.executable, "-c", demo, "demo", "--json", "--seed", args.seed]
         command += ["--folder", str(Path(folder) / "demo"), "--history", str(Path(folder) / "history.db")]
         command += ["--host", args.host, *(["--hosts", args.hosts] if args.hosts else [])]
         hunt = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)

@@ -17,7 +17,6 @@ from perfbisect.core.domain.orders import Found, Inconclusive, Reason, Step, Ver
 from perfbisect.core.domain.policy import Policy
 from perfbisect.simulate.git_bisect import UNKNOWN, threshold
 from perfbisect.simulate.graphs import trunk
-from perfbisect.simulate.rules import Rule
 from perfbisect.simulate.world import World
 
 Array = NDArray[np.float64]
@@ -27,12 +26,9 @@ SURE = 0.95
 MOST_RUNS = 1000
 
 
-def bayesect() -> Rule:
+@along_the_trunk
+def bayesect(world: World, policy: Policy) -> Verdict:
     """The rule."""
-    return along_the_trunk(_search)
-
-
-def _search(world: World, policy: Policy) -> Verdict:
     line = trunk(world.graph)
     limit = threshold(world, 3)
     prior = np.ones(len(line))  # the good end included, as published
@@ -43,15 +39,14 @@ def _search(world: World, policy: Policy) -> Verdict:
         if posterior[best] >= SURE:
             return Found(Step(line[best], float(posterior[best]), UNKNOWN, ()))
         if runs.sum() >= MOST_RUNS:
-            order = [int(i) for i in np.argsort(-posterior)]
+            order = np.argsort(-posterior)
             enough = int(np.searchsorted(np.cumsum(posterior[order]), 0.9)) + 1
-            chosen = order[:enough]
+            chosen = order[:enough].tolist()
             probabilities = tuple(float(posterior[i]) for i in chosen)
             return Inconclusive(tuple(line[i] for i in chosen), probabilities, UNKNOWN, Reason.RUNS_SPENT)
         left = _entropy_left(posterior, slow, fast)
-        left[prior == 0] = (
-            np.inf
-        )  # they cannot be run; the published rule also assumes that none of them is the culprit
+        # they cannot be run; the published rule also assumes that none of them is the culprit
+        left[prior == 0] = np.inf
         tested = int(left.argmin())
         value = world.run(line[tested])
         if value is None:

@@ -28,11 +28,12 @@ RULES: Mapping[str, Rule] = {
     "git bisect R=5": git_bisect(5),
     "asv find R=1": asv_find(1),
     "asv find R=10": asv_find(10),
-    "git_bayesect": bayesect(),
-    "Pinpoint": pinpoint(),
+    "git_bayesect": bayesect,
+    "Pinpoint": pinpoint,
     "SPRT": sprt,
     **{f"git bisect R={repeats}": git_bisect(repeats) for repeats in ORACLE},
 }
+PEER_FILES = {"asv": "asv_find.py", "git_bayesect": "bayesect.py", "Pinpoint": "pinpoint.py", "SPRT": "sprt.py"}
 MAIN = tuple(name for name in RULES if not name.startswith("git bisect R=") or name[-3:] in ("R=1", "R=3", "R=5"))
 
 
@@ -61,12 +62,5 @@ def version(name: str) -> str:
     files = [*sorted((package / "simulate").glob("*.py")), here / "cells.py", here / "credit.py"]
     if is_ours(name):
         files += sorted((package / "core").rglob("*.py"))
-    for start, file in (
-        ("asv", "asv_find.py"),
-        ("git_bayesect", "bayesect.py"),
-        ("Pinpoint", "pinpoint.py"),
-        ("SPRT", "sprt.py"),
-    ):
-        if name.startswith(start):
-            files.append(here / file)
+    files += [here / file for start, file in PEER_FILES.items() if name.startswith(start)]
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]

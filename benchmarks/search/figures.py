@@ -5,16 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from perfbisect.simulate.judge import Judgement
-from perfbisect.simulate.tally import Chance, Trial
+from perfbisect.simulate.tally import Chance, Trial, mean
 
 BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95, 0.97, 0.98, 0.99, 1.0)
 Bin = tuple[str, int, float, Chance]  # its name, hunts, mean stated, how often it came true
-
-
-def mean(values: Iterable[float]) -> float:
-    """Arithmetic mean; NaN without values."""
-    known = list(values)
-    return sum(known) / len(known) if known else math.nan
 
 
 def geometric(values: Iterable[float]) -> float:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from bounds import lower_bound
 from cells import Cell
 from contest import BEST, KNOWN, OURS, is_ours
-from figures import geometric, how_often, is_right, mean, of_favourites
+from figures import geometric, how_often, is_right, of_favourites
 from meeting import Meeting
 from oracle import GOAL
 from results import Played
 
-from perfbisect.simulate.tally import Trial
+from perfbisect.simulate.tally import Trial, mean
 
 FEW = 20  # names below which the share of a single cell means little
 PEERS = {  # how much cheaper than each, if a build costs 1 run, and 10

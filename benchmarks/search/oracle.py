@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 
 from contest import BEST, ORACLE
-from figures import how_often, is_right, mean
+from figures import how_often, is_right
 from results import Played
 
-from perfbisect.simulate.tally import Trial
+from perfbisect.simulate.tally import Trial, mean
 
 GOAL = 0.95
 

@@ -21,7 +21,6 @@ from perfbisect.core.domain.orders import NotReproduced, Verdict
 from perfbisect.core.domain.policy import Policy
 from perfbisect.simulate.git_bisect import UNKNOWN, blame, undecided
 from perfbisect.simulate.graphs import trunk
-from perfbisect.simulate.rules import Rule
 from perfbisect.simulate.world import World
 
 Array = NDArray[np.float64]
@@ -34,12 +33,9 @@ IQR = 1.349  # of a normal distribution, in standard deviations
 MOST_RUNS = 5000
 
 
-def pinpoint() -> Rule:
+@along_the_trunk
+def pinpoint(world: World, policy: Policy) -> Verdict:
     """The rule."""
-    return along_the_trunk(_search)
-
-
-def _search(world: World, policy: Policy) -> Verdict:
     line = trunk(world.graph)
     drop = -min(world.steps.values(), default=math.log1p(-policy.min_effect))
     values: dict[int, list[float]] = {0: [], len(line) - 1: []}

@@ -33,12 +33,7 @@ class Progress:
         if time.monotonic() - self._last > (ON_TERMINAL if self._terminal else EVERY):
             self._last = time.monotonic()
             line = f"{self._played.total()} of {self._total} hunts, about {self.minutes_left():.0f} minutes left"
-            print(
-                f"\r\x1b[K{line}" if self._terminal else line,
-                end="" if self._terminal else "\n",
-                file=sys.stderr,
-                flush=True,
-            )
+            print(f"\r\x1b[K{line}" if self._terminal else f"{line}\n", end="", file=sys.stderr, flush=True)
 
     def minutes_left(self) -> float:
         """The estimate; a rule that has not played yet counts as an average one."""
@@ -53,7 +48,5 @@ class Progress:
         for rule, hunts in self._played.items():
             print(f"{rule}: {hunts} hunts, {self._seconds[rule] / hunts:.3f} s each", file=sys.stderr)
         if left := self._left.total():
-            print(
-                f"Stopped with {left} of {self._total} hunts left, about {self.minutes_left():.0f} minutes.",
-                file=sys.stderr,
-            )
+            rest = f"{left} of {self._total} hunts left, about {self.minutes_left():.0f} minutes"
+            print(f"Stopped with {rest}.", file=sys.stderr)

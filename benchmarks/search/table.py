@@ -8,12 +8,12 @@ from pathlib import Path
 
 from cells import Cell
 from contest import BEST, MAIN
-from figures import Bin, geometric, mean, of_favourites, of_sets
+from figures import Bin, geometric, of_favourites, of_sets
 from goals import bound, goals, has_culprit
 from oracle import GOAL, with_oracle
 from results import Played
 
-from perfbisect.simulate.tally import Tally, Trial
+from perfbisect.simulate.tally import Tally, Trial, mean
 
 Tallies = dict[tuple[str, str], Tally]
 Rows = Iterable[Sequence[str]]
@@ -24,10 +24,8 @@ def write(file: Path, cells: Mapping[str, Cell], played: Played, rules: Sequence
     mine = {key: trials for key, trials in with_oracle(cells, played).items() if key[0] in cells}
     tallies = {key: Tally.of(trials.values()) for key, trials in mine.items() if trials}
     if any(rule == BEST for _, rule in mine):
-        rules = [
-            *(rule for rule in rules if rule in MAIN),
-            BEST,
-        ]  # the other numbers of repeats were only needed for the best one
+        # the other numbers of repeats were only needed for the best one
+        rules = [*(rule for rule in rules if rule in MAIN), BEST]
     hunts = [tally.hunts for tally in tallies.values()]
     sections = [
         "# Simulated hunts: results\n",

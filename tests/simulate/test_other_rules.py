@@ -37,14 +37,8 @@ def load(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture(params=["asv_find", "bayesect", "pinpoint", "sprt"])
 def peer(request: pytest.FixtureRequest, load) -> Rule:
-    made = getattr(load(request.param), request.param)
-    match request.param:
-        case "asv_find":
-            return made(3)
-        case "sprt":
-            return made
-        case _:
-            return made()
+    rule = getattr(load(request.param), request.param)
+    return rule(3) if request.param == "asv_find" else rule
 
 
 @pytest.mark.parametrize("culprit", [1, 2, 20, 39, 40])
@@ -72,7 +66,7 @@ def test_what_does_not_build_is_skipped(peer: Rule) -> None:
 def test_where_nothing_changed_each_does_as_its_authors_say(load) -> None:
     line = Graph.line(30)
     assert isinstance(load("asv_find").asv_find(1)(World(line, {}, Habits()), Policy()), Found)
-    assert isinstance(load("pinpoint").pinpoint()(World(line, {}, Habits()), Policy()), NotReproduced)
+    assert isinstance(load("pinpoint").pinpoint(World(line, {}, Habits()), Policy()), NotReproduced)
 
 
 @pytest.mark.calibration
@@ -230,6 +224,6 @@ def test_every_rule_is_in_the_goals(load, tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_inconclusive_search_ends_with_a_set(load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("bayesect")
     monkeypatch.setattr(module, "MOST_RUNS", 5)
-    verdict = module.bayesect()(World(Graph.line(200), {90: -0.2}, STILL), Policy())
+    verdict = module.bayesect(World(Graph.line(200), {90: -0.2}, STILL), Policy())
     assert isinstance(verdict, Inconclusive)
     assert 90 in verdict.candidates

@@ -9,6 +9,12 @@ from perfbisect.simulate.judge import Account, Judgement
 Z = 1.96  # 95 %
 
 
+def mean(values: Iterable[float]) -> float:
+    """Arithmetic mean; NaN without values."""
+    known = list(values)
+    return sum(known) / len(known) if known else math.nan
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One hunt."""
@@ -56,9 +62,9 @@ class Spent:
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spent":
         """Of at least one value."""
-        mean = sum(values) / len(values)
-        variance = sum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1)
-        return cls(mean, math.sqrt(variance / len(values)), sorted(values)[math.ceil(0.9 * len(values)) - 1])
+        middle = mean(values)
+        variance = sum((v - middle) ** 2 for v in values) / max(len(values) - 1, 1)
+        return cls(middle, math.sqrt(variance / len(values)), sorted(values)[math.ceil(0.9 * len(values)) - 1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,6 @@ class Tally:
 
         named = [trial for trial in all_of_them if trial.named]
         accounts = [trial.steps for trial in all_of_them if trial.steps is not None]
-        certain = [trial.stated for trial in named if not math.isnan(trial.stated)]
         return cls(
             hunts=len(all_of_them),
             right=how_often(Judgement.RIGHT, all_of_them),
@@ -98,7 +103,7 @@ class Tally:
             wrong=how_often(Judgement.WRONG, all_of_them),
             named=Chance.of(len(named), len(all_of_them)),
             right_if_named=how_often(Judgement.RIGHT, named),
-            stated=sum(certain) / len(certain) if certain else math.nan,
+            stated=mean(trial.stated for trial in named if not math.isnan(trial.stated)),
             builds=Spent.of([trial.builds for trial in all_of_them]),
             runs=Spent.of([trial.runs for trial in all_of_them]),
             hours=Spent.of([trial.minutes / 60 for trial in all_of_them]),
