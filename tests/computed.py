@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 from perfbisect.core.domain.events import (
@@ -10,6 +10,8 @@ from perfbisect.core.domain.events import (
     BuildStarted,
     CandidateSkipped,
     Commit,
+    Event,
+    HuntEnded,
     HuntStarted,
     LabEvent,
     RunFinished,
@@ -18,7 +20,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.interleaving import interleave
-from perfbisect.core.domain.orders import Measure
+from perfbisect.core.domain.orders import Found, Measure, Step, Verdict
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.settings import Settings
 from perfbisect.hunt.metric_check import MetricLab
@@ -93,3 +95,16 @@ def speeds(names: tuple[str, ...], culprit: int, slow: float = 0.8) -> dict[str,
 def measured_by(lab: Lab, metric: str = "qps") -> WorkersFor:
     """One host with this lab, whatever the commits are."""
     return lambda _: InlineWorkers("local", MetricLab(lab, metric))
+
+
+def verdict(events: Sequence[Event]) -> Verdict:
+    """The verdict of a hunt that has ended."""
+    assert isinstance(events[-1], HuntEnded)
+    return events[-1].verdict
+
+
+def culprit(events: Sequence[Event]) -> Step:
+    """The step that a hunt has found."""
+    found = verdict(events)
+    assert isinstance(found, Found)
+    return found.step

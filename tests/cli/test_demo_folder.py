@@ -11,18 +11,18 @@ from perfbisect.errors import UsageError
 from perfbisect.hunt import setup
 
 Invoke = Callable[..., tuple[int, str, str]]
+Exits = Callable[..., str]
 
 ANSWER = Answer("c", "p", "subject", 1, 2, 0.5, ())
 
 
 @pytest.mark.parametrize("answer", [None, b"42", b'{"commit": "c"}', b"\xff"])
-def test_what_is_not_a_demos_stays(invoke: Invoke, tmp_path: Path, answer: bytes | None) -> None:
+def test_what_is_not_a_demos_stays(exits: Exits, tmp_path: Path, answer: bytes | None) -> None:
     (tmp_path / "repository").mkdir()
     (tmp_path / "repository" / "thesis").touch()
     if answer is not None:
         (tmp_path / "answer.json").write_bytes(answer)
-    status, _, said = invoke("demo", "--folder", str(tmp_path))
-    assert status == 3
+    said = exits(3, "demo", "--folder", str(tmp_path))
     assert str(tmp_path) in said
     assert "Choose a folder that does not exist yet" in said
     assert (tmp_path / "repository" / "thesis").exists()

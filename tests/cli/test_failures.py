@@ -12,6 +12,7 @@ from perfbisect.cli import main
 from program import PROGRAM
 
 Invoke = Callable[..., tuple[int, str, str]]
+Exits = Callable[..., str]
 
 
 def test_a_folder_that_cannot_be_written(invoke: Invoke, tmp_path: Path) -> None:
@@ -22,15 +23,14 @@ def test_a_folder_that_cannot_be_written(invoke: Invoke, tmp_path: Path) -> None
 
 @pytest.mark.tools
 def test_a_cache_that_cannot_be_written(
-    invoke: Invoke, script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exits: Exits, script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = script("echo rate 100")
     recipe = Path("builders/script/builder.toml")
     recipe.write_text(f'repository = "file://{tmp_path}/repo"\n{recipe.read_text()}')
     Path("file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    status, _, said = invoke("run", commit, "main", "--builder", "script", "--workload", "one")
-    assert status == 4
+    said = exits(4, "run", commit, "main", "--builder", "script", "--workload", "one")
     assert said.startswith(f"Error: {tmp_path}/file/perfbisect")
     assert said.endswith(": Not a directory\n")
 

@@ -9,6 +9,7 @@ import pytest
 pytestmark = pytest.mark.tools
 
 Invoke = Callable[..., tuple[int, str, str]]
+Exits = Callable[..., str]
 Fork = Callable[[int, int, int], tuple[str, str, str]]
 HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain"]
 
@@ -29,10 +30,9 @@ def fork(script: Callable[[str], str], git: Callable[..., str]) -> Fork:
     return make
 
 
-def test_one_that_is_not_shown_to_be_leaves_the_hunt_inconclusive(invoke: Invoke, fork: Fork) -> None:
+def test_one_that_is_not_shown_to_be_leaves_the_hunt_inconclusive(exits: Exits, fork: Fork) -> None:
     base, good, bad = fork(1000, 1000, 500)
-    status, out, err = invoke("run", good, bad, *HUNT, "--max-runs", "4")
-    assert status == 2, err
+    out = exits(2, "run", good, bad, *HUNT, "--max-runs", "4")
     told = (
         f"Inconclusive: the merge base {base[:10]} is not shown to be as fast as good {good[:10]}: rate of good is 1.0"
     )
@@ -40,33 +40,33 @@ def test_one_that_is_not_shown_to_be_leaves_the_hunt_inconclusive(invoke: Invoke
     assert "of that of the merge base, and the budget of 4 runs is used up." in out
     assert "The ratio of bad to good is not known." in out
     assert "No commit can be named." in out
-    assert "inconclusive" in invoke("history")[1]
-    shown = invoke("show")[1]
+    assert "inconclusive" in exits(0, "history")
+    shown = exits(0, "show")
     assert told[:90] in shown
     assert out.count("  ran  ") == 4
     assert f"To hunt without good: bisect run {base[:10]} {bad} --builder script" in out
-    status, again, _ = invoke("resume", "--plain")
-    assert status == 2
+    again = exits(2, "resume", "--plain")
     assert told[:90] in again
     assert "  ran  " not in again
 
 
-def test_one_that_is_slower_is_told_with_the_commands_that_find_the_changes(invoke: Invoke, fork: Fork) -> None:
+def test_one_that_is_slower_is_told_with_the_commands_that_find_the_changes(
+    invoke: Invoke, exits: Exits, fork: Fork
+) -> None:
     base, good, bad = fork(1000, 2000, 700)
     status, out, err = invoke("run", good, bad, *HUNT)
     assert status == 3
     assert f"The merge base {base[:10]} does not have the speed of good {good[:10]}" in err
     assert "rate of good is 2.0" in err or "rate of good is 1.9" in err
-    assert "failed" in invoke("history")[1]
+    assert "failed" in exits(0, "history")
     for end, told in ((good, "the change between them: "), (bad, "one on bad's own side of the fork: ")):
         [command] = [line.partition(told)[2] for line in err.splitlines() if told in line]
-        status, out, _ = invoke(*shlex.split(command)[1:], "--plain")
-        assert status == 0, out
+        out = exits(0, *shlex.split(command)[1:], "--plain")
         assert f"The culprit is {end[:10]}" in out
 
 
 def test_what_is_measured_since_does_not_undo_it(
-    invoke: Invoke, script: Callable[[str], str], git: Callable[..., str], tmp_path: Path
+    invoke: Invoke, exits: Exits, script: Callable[[str], str], git: Callable[..., str], tmp_path: Path
 ) -> None:
     """The host's speed at the base changes once bad has run: by the bad end's runs, the hunt has begun."""
     chance, slower = "chance=$(date +%N | cut -c 6)", tmp_path / "slower"
@@ -76,6 +76,5 @@ def test_what_is_measured_since_does_not_undo_it(
     good = script(f"{chance}; echo rate 1000$chance")
     status, out, err = invoke("run", good, bad, *HUNT)
     assert status == 0, out + err
-    status, out, err = invoke("resume", "--plain")
-    assert status == 0, out + err
+    out = exits(0, "resume", "--plain")
     assert f"The culprit is {bad[:10]}" in out

@@ -6,7 +6,7 @@ import pytest
 
 pytestmark = pytest.mark.tools
 
-Invoke = Callable[..., tuple[int, str, str]]
+Exits = Callable[..., str]
 HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo"]
 
 
@@ -21,7 +21,7 @@ def commit(script: Callable[[str], str]) -> Callable[[int, str], str]:
 
 
 def test_it_is_judged_by_what_it_began_with(
-    invoke: Invoke, commit: Callable[[int, str], str], git: Callable[..., str]
+    exits: Exits, commit: Callable[[int, str], str], git: Callable[..., str]
 ) -> None:
     """The branch's third commit is to blame; its first is as slow as what it began at, and no more so than good."""
     old = commit(800, "old")
@@ -33,18 +33,15 @@ def test_it_is_judged_by_what_it_began_with(
     git("merge", "-q", "--no-commit", "-s", "ours", "side")
     commit(750, "merge")
     bad = commit(750, "bad")
-    status, out, err = invoke("run", good, bad, *HUNT, "--plain")
-    assert status == 0, out + err
+    out = exits(0, "run", good, bad, *HUNT, "--plain")
     assert f"The culprit is {side[2][:10]}" in out
     assert f"Proven against {side[1][:10]}, its parent" in out
     assert "9 commits, 9 candidates, 1 merge" in out
     assert f"built     {old[:10]}" in out
-    assert "a branch that is older than good began at 0." in invoke("show")[1]
-    assert invoke("resume", "--plain")[0] == 0
-    status, planned, err = invoke("simulate", good, bad, "--repo", "repo", "--hunts", "2")
-    assert status == 0, err
+    assert "a branch that is older than good began at 0." in exits(0, "show")
+    exits(0, "resume", "--plain")
+    planned = exits(0, "simulate", good, bad, "--repo", "repo", "--hunts", "2")
     assert planned.startswith("9 candidates, 1 of them merges, 4 on branches older than good; 2 hunts")
-    status, again, err = invoke("replay")
-    assert status == 0, err
+    again = exits(0, "replay")
     assert f"The culprit is {side[2][:10]}" in again
-    assert invoke("query", "select candidates - 1 as n from hunts", "--csv")[1].split() == ["n", "9"]
+    assert exits(0, "query", "select candidates - 1 as n from hunts", "--csv").split() == ["n", "9"]

@@ -12,29 +12,27 @@ from perfbisect.hunt.search import TimedEvent
 
 pytestmark = pytest.mark.tools
 
-Invoke = Callable[..., tuple[int, str, str]]
+Exits = Callable[..., str]
 HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain"]
 SUITE, HISTORY = Path("workloads/script/suite.toml"), Path(".local/state/perfbisect/history.db")
 
 
 def test_a_hunt_that_has_failed_goes_on_as_it_began(
-    invoke: Invoke, script: Callable[[str], str], seal: Path, tmp_path: Path
+    exits: Exits, script: Callable[[str], str], seal: Path, tmp_path: Path
 ) -> None:
     """The bad end needs a file to run, which comes later; both write down how many processors they are told."""
     mended, seen = tmp_path / "mended", tmp_path / "seen"
     SUITE.write_text(SUITE.read_text().replace('"{threads}"', '"{cores}"'))
     good = script(f"echo $2 >>{seen}; echo rate 100")
     bad = script(f"[ -e {mended} ] || exit 7; echo $2 >>{seen}; echo rate 10")
-    status, _, said = invoke("run", good, bad, *HUNT)
-    assert status == 4
+    said = exits(4, "run", good, bad, *HUNT)
     assert "the bad end" in said and "bisect resume 1" in said
-    assert "failed: nothing can be compared, because the bad end," in invoke("history")[1]
-    assert "The last session failed: nothing can be compared" in invoke("show")[1]
+    assert "failed: nothing can be compared, because the bad end," in exits(0, "history")
+    assert "The last session failed: nothing can be compared" in exits(0, "show")
 
     before = SUITE.read_text()
     SUITE.write_text(before.replace('"one", "{cores}"]', '"one", "{cores}", "more"]'))
-    status, _, said = invoke("resume", "--plain")
-    assert status == 3
+    said = exits(3, "resume", "--plain")
     assert "Hunt 1 cannot go on: its runs would be made in another way" in said
     assert "undo that, or begin a new hunt" in said
 
@@ -43,36 +41,34 @@ def test_a_hunt_that_has_failed_goes_on_as_it_began(
     seen.unlink(missing_ok=True)
     with closing(sqlite3.connect(seal / HISTORY)) as history, history:
         history.execute("update events set body = json_set(body, '$.host.cores', 77) where kind = 'HuntStarted'")
-    status, out, said = invoke("resume", "--plain")
-    assert status == 0, said
+    out = exits(0, "resume", "--plain")
     assert "The culprit is" in out
     assert set(seen.read_text().split()) == {"77"}
-    assert "found" in invoke("history")[1]
+    assert "found" in exits(0, "history")
 
 
 def test_what_a_mended_recipe_cannot_build_is_remembered_as_that(
-    invoke: Invoke, script: Callable[[str], str], seal: Path
+    exits: Exits, script: Callable[[str], str], seal: Path
 ) -> None:
     recipe = Path("builders/script/builder.toml")
     whole = recipe.read_text()
     recipe.write_text(whole.replace("[build]", '[build]\nconfigure = [["false"]]'))
     good, bad = script("echo rate 100"), script("echo rate 10")
-    assert invoke("run", good, bad, *HUNT)[0] == 4
+    exits(4, "run", good, bad, *HUNT)
     recipe.write_text(whole)
-    assert invoke("resume", "--plain")[0] == 0
-    assert invoke("run", good, bad, *HUNT)[0] == 0
+    exits(0, "resume", "--plain")
+    exits(0, "run", good, bad, *HUNT)
     with closing(sqlite3.connect(seal / HISTORY)) as history:
         resumed, new = history.execute("select json_extract(settings, '$.made') from hunts order by id").fetchall()
     assert resumed == new
 
 
 def test_commands_that_are_told_name_the_history(
-    invoke: Invoke, script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exits: Exits, script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mended, option = tmp_path / "mended", ["--history", "of mine.db"]
     good, bad = script("echo rate 100"), script(f"[ -e {mended} ] || exit 7; echo rate 10")
-    status, _, said = invoke("run", good, bad, *HUNT, *option)
-    assert status == 4
+    said = exits(4, "run", good, bad, *HUNT, *option)
     assert "go on with: bisect resume 1 --history 'of mine.db'\n" in said
 
     def interrupted(*_: object) -> Iterator[TimedEvent]:
@@ -81,14 +77,11 @@ def test_commands_that_are_told_name_the_history(
 
     with monkeypatch.context() as patch:
         patch.setattr(follow, "session", interrupted)
-        status, _, said = invoke("resume", *option)
-    assert status == 130
+        said = exits(130, "resume", *option)
     assert "go on with: bisect resume 1 --history 'of mine.db'\n" in said
 
     mended.touch()
-    status, out, _ = invoke("resume", *option)
-    assert status == 0
+    out = exits(0, "resume", *option)
     assert "Full report: bisect show 1 --history 'of mine.db'\n" in out
-    status, _, said = invoke("compare", good, bad, *HUNT[:-1], "--visits", "1", "--runs", "1", *option)
-    assert status == 0
+    said = exits(0, "compare", good, bad, *HUNT[:-1], "--visits", "1", "--runs", "1", *option)
     assert "bisect show c1 --history 'of mine.db'\n" in said

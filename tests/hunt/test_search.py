@@ -1,13 +1,12 @@
 """Hunts through the loop, with a lab that computes: what is saved, ordered and yielded, and in which order."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
-from computed import ComputedLab, commits, log_of, measured_by, problem, speeds, started
+from computed import ComputedLab, commits, culprit, log_of, measured_by, problem, speeds, started, verdict
 from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
@@ -27,27 +26,22 @@ from perfbisect.lab.progress import Steps
 from perfbisect.store.history import History
 
 
-@pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    history = History.open(tmp_path / "history.db")
-    yield history
-    history.close()
+def hunted(history: History, lab: ComputedLab, failed: Sequence[SkipFacts] = (), metric: str = "qps") -> list[Event]:
+    """The events of a hunt through the commits of a lab."""
+    names = lab.commits
+    log, workers = log_of(history, names), measured_by(lab, metric)
+    return [event for _, event in hunt(problem(names, metric), started(names), log, workers, failed)]
 
 
 def test_names_the_culprit_and_tells_the_story_in_order(history: History) -> None:
     names = commits(30)
-    log = log_of(history, names)
     lab = ComputedLab(names, speeds(names, 17), frozenset({names[9]}))
-    told = [event for _, event in hunt(problem(names), started(names), log, measured_by(lab))]
+    told = hunted(history, lab)
     kinds = [type(event) for event in told]
     assert kinds[0] is HuntStarted
     assert kinds[1] is Decided
     assert kinds[-2:] == [Decided, HuntEnded]
-    ended = told[-1]
-    assert isinstance(ended, HuntEnded)
-    assert isinstance(ended.verdict, Found)
-    assert ended.verdict.step.candidate == 17
-    assert ended.verdict.step.parents == (16,)
+    assert (culprit(told).candidate, culprit(told).parents) == (17, (16,))
     assert len(lab.built) == len(set(lab.built))
 
 
@@ -75,10 +69,7 @@ def test_a_cut_hunt_goes_on_to_the_same_end_without_repeating(history: History, 
     again = SavedLog(history, hunt_id)
     assert [event for _, event in again.entries] == finished
     told = [event for _, event in hunt(problem(names), started(names), again, measured_by(lab))]
-    ended = told[-1]
-    assert isinstance(ended, HuntEnded)
-    assert isinstance(ended.verdict, Found)
-    assert ended.verdict.step.candidate == 11
+    assert culprit(told).candidate == 11
     assert len(lab.built) == len(set(lab.built))
 
 
@@ -86,33 +77,25 @@ def test_builds_that_failed_in_an_earlier_hunt_are_not_tried_again_but_for_the_e
     names = commits(30)
     lab = ComputedLab(names, speeds(names, 11))
     failed = [SkipFacts(names[node], "compile", "error: no", "log", 1.0) for node in (0, 14, 15, 29)]
-    told = [
-        event for _, event in hunt(problem(names), started(names), log_of(history, names), measured_by(lab), failed)
-    ]
+    told = hunted(history, lab, failed)
     assert {event.candidate for event in told if isinstance(event, CandidateSkipped)} == {14, 15}
     assert not {names[14], names[15]} & set(lab.built)
-    ended = told[-1]
-    assert isinstance(ended, HuntEnded)
-    assert isinstance(ended.verdict, Found)
-    assert ended.verdict.step.candidate == 11
+    assert culprit(told).candidate == 11
 
 
 def test_equal_ends_are_not_reproduced(history: History) -> None:
     names = commits(30)
     lab = ComputedLab(names, speeds(names, 30))
-    *_, (_, ended) = hunt(problem(names), started(names), log_of(history, names), measured_by(lab))
-    assert isinstance(ended, HuntEnded)
-    assert isinstance(ended.verdict, NotReproduced)
+    assert isinstance(verdict(hunted(history, lab)), NotReproduced)
     assert len(lab.built) == 2
 
 
 def test_an_end_that_does_not_build_is_told_as_such(history: History) -> None:
     names = commits(5)
     lab = ComputedLab(names, speeds(names, 3), frozenset({names[-1]}))
-    *_, (_, ended) = hunt(problem(names), started(names), log_of(history, names), measured_by(lab))
-    assert isinstance(ended, HuntEnded)
-    assert isinstance(ended.verdict, Inconclusive)
-    assert ended.verdict.reason is Reason.BAD_UNMEASURABLE
+    found = verdict(hunted(history, lab))
+    assert isinstance(found, Inconclusive)
+    assert found.reason is Reason.BAD_UNMEASURABLE
 
 
 class Instant(ComputedLab):
@@ -137,14 +120,7 @@ def test_runs_without_the_metric_end_the_hunt(history: History) -> None:
     names = commits(5)
     lab = ComputedLab(names, speeds(names, 3))
     with pytest.raises(EnvironmentFailure, match="instructions/o"):
-        list(
-            hunt(
-                problem(names, "instructions/o"),
-                started(names),
-                log_of(history, names),
-                measured_by(lab, "instructions/o"),
-            )
-        )
+        hunted(history, lab, metric="instructions/o")
 
 
 class TestMergeBase:
@@ -215,5 +191,4 @@ def test_an_end_without_the_metric_ends_the_hunt(history: History) -> None:
     names = commits(5)
     lab = ComputedLab(names, speeds(names, 3, slow=0.0))
     with pytest.raises(EnvironmentFailure, match=rf"{names[-1][:10]} have no value for qps"):
-        for _ in hunt(problem(names), started(names), log_of(history, names), measured_by(lab)):
-            pass
+        hunted(history, lab)

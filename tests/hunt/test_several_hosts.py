@@ -3,22 +3,20 @@
 import threading
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pytest
 
-from computed import ComputedLab, commits, log_of, problem, speeds, started
+from computed import ComputedLab, commits, culprit, log_of, problem, speeds, started, verdict
 from perfbisect.core.domain.events import (
     BuildFinished,
     Decided,
     Event,
-    HuntEnded,
     LabEvent,
     RunFinished,
     RunStarted,
     Warned,
 )
-from perfbisect.core.domain.orders import Found, Measure, NotReproduced
+from perfbisect.core.domain.orders import Measure, NotReproduced
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.errors import Cancelled, EnvironmentFailure
 from perfbisect.hunt.search import SavedLog, SearchProblem, compare_merge_base, hunt, replay
@@ -75,24 +73,11 @@ def told_by(
         yield event
 
 
-def verdict(told: list[Event]) -> Found:
-    assert isinstance(told[-1], HuntEnded)
-    assert isinstance(told[-1].verdict, Found)
-    return told[-1].verdict
-
-
-@pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    history = History.open(tmp_path / "history.db")
-    yield history
-    history.close()
-
-
 def test_two_alike_share_the_work(history: History) -> None:
     labs = lab(), lab()
     told = list(told_by(history, asked(), threads(*labs)))
-    assert verdict(told).step.candidate == 17
-    assert verdict(told).step.effects == ()
+    assert culprit(told).candidate == 17
+    assert culprit(told).effects == ()
     ran = [event.host for event in told if isinstance(event, RunFinished)]
     assert set(ran) == {"a", "b"}
     assert all(order.host == number for number, one in enumerate(labs) for order in one.orders)
@@ -128,7 +113,7 @@ def test_a_replay_takes_the_same_course(history: History) -> None:
 def test_a_host_that_is_gone_leaves_the_hunt_to_the_others(history: History, order: int) -> None:
     gone = lab(fails_at=order)
     told = list(told_by(history, asked(), threads(lab(), gone)))
-    assert verdict(told).step.candidate == 17
+    assert culprit(told).candidate == 17
     assert len(gone.orders) == order
     [warned] = [event for event in told if isinstance(event, Warned)]
     assert warned.text == f"host b takes no further part: {FAILS}"
@@ -150,7 +135,7 @@ def test_a_cut_hunt_ends_what_is_under_way_and_goes_on(history: History, cut: in
     finished = [event for event in before if isinstance(event, BuildFinished | RunFinished)]
     again = SavedLog(history, log.hunt)
     assert [event for _, event in again.entries] == finished
-    assert verdict(list(told_by(history, asked(), threads(*labs), again))).step.candidate == 17
+    assert culprit(list(told_by(history, asked(), threads(*labs), again))).candidate == 17
 
 
 def test_a_host_in_the_middle_of_something_is_interrupted(history: History) -> None:
@@ -167,7 +152,7 @@ def test_a_host_in_the_middle_of_something_is_interrupted(history: History) -> N
 def test_a_culprit_that_stands_waits_for_nobody(history: History) -> None:
     stuck = lab(waits=threading.Event())
     told = list(told_by(history, asked(), threads(lab(), stuck)))
-    assert verdict(told).step.candidate == 17
+    assert culprit(told).candidate == 17
     assert stuck.ended
     assert {event.host for event in told if isinstance(event, RunFinished)} == {"a"}
 
@@ -178,7 +163,7 @@ class TestClasses:
     def test_each_has_its_effect_and_all_have_one_culprit(self, history: History) -> None:
         other = replace(lab(), speed={name: 500 * speed**3 for name, speed in speeds(NAMES, 17).items()})
         told = list(told_by(history, asked("x86", "arm"), threads(lab(), other)))
-        step = verdict(told).step
+        step = culprit(told)
         assert step.candidate == 17
         x86, arm = step.effects
         assert (x86.host_class, arm.host_class) == ("x86", "arm")
@@ -188,7 +173,7 @@ class TestClasses:
     def test_one_that_does_not_show_it_is_left_alone(self, history: History) -> None:
         steady = replace(lab(), speed=dict.fromkeys(NAMES, 1.0))
         told = list(told_by(history, asked("x86", "arm"), threads(steady, lab())))
-        step = verdict(told).step
+        step = culprit(told)
         assert step.candidate == 17
         assert {order.purpose for order in steady.orders} == {"ends"}
         assert step.effects[0].ends
@@ -196,10 +181,9 @@ class TestClasses:
 
     def test_none_that_shows_it(self, history: History) -> None:
         steady = [replace(lab(), speed=dict.fromkeys(NAMES, 1.0), orders=[]) for _ in "ab"]
-        *_, ended = told_by(history, asked("x86", "arm"), threads(*steady))
-        assert isinstance(ended, HuntEnded)
-        assert isinstance(ended.verdict, NotReproduced)
-        assert [effect.host_class for effect in ended.verdict.effects] == ["x86", "arm"]
+        found = verdict(list(told_by(history, asked("x86", "arm"), threads(*steady))))
+        assert isinstance(found, NotReproduced)
+        assert [effect.host_class for effect in found.effects] == ["x86", "arm"]
 
     def test_the_only_one_that_shows_it_is_gone(self, history: History) -> None:
         steady = replace(lab(), speed=dict.fromkeys(NAMES, 1.0), orders=[])

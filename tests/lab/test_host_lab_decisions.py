@@ -7,6 +7,7 @@ import pytest
 from msgspec import structs
 
 from fake_machine import BUILDER, RUN_SECONDS, FakeMachine, workload
+from lab_events import measure, skipped, warnings
 from labs import lab_of
 from perfbisect.core.domain.events import (
     BuildFinished,
@@ -14,9 +15,8 @@ from perfbisect.core.domain.events import (
     LabEvent,
     RunFinished,
     RunStarted,
-    Warned,
 )
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Share
 from perfbisect.errors import DataDamaged, EnvironmentFailure, JobLost, RunFailed, UsageError
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.retry_policy import LOSSES
@@ -37,16 +37,8 @@ def open_lab(machine: FakeMachine, **more: object) -> HostLab:
     return lab_of(machine, BUILDER, workload(), Path("/repo"), COMMITS, **more)  # type: ignore[arg-type]
 
 
-def measure(lab: HostLab, *shares: Share) -> list[LabEvent]:
-    return list(lab.measure(Measure(shares, Purpose.SEARCH)))
-
-
 def runs(events: list[LabEvent]) -> list[int]:
     return [event.candidate for event in events if isinstance(event, RunFinished)]
-
-
-def warnings(events: list[LabEvent]) -> list[str]:
-    return [event.text for event in events if isinstance(event, Warned)]
 
 
 def test_builds_come_first_then_data_then_runs_in_turns(machine: FakeMachine) -> None:
@@ -104,7 +96,7 @@ def test_nothing_can_be_compared_without_an_end(machine: FakeMachine, fault: str
     with pytest.raises(EnvironmentFailure, match=f"because an end of the range, {D[:10]}, {text}"):
         measure(lab, Share(BAD, 1))
     independent = open_lab(machine, is_range=False)
-    assert isinstance(measure(independent, Share(GOOD, 1))[-1], CandidateSkipped)
+    assert skipped(measure(independent, Share(GOOD, 1))).commit == A
 
 
 @pytest.mark.parametrize("what", ["build", "load", "run"])
@@ -122,12 +114,11 @@ def test_work_that_was_lost_is_repeated(machine: FakeMachine, what: str) -> None
 def test_work_that_is_killed_again_and_again_is_skipped(machine: FakeMachine, what: str, stage: str) -> None:
     """The host stayed up all the while: most often the kernel had no memory left."""
     machine.to_lose[what] = LOSSES + 1
-    *warned, skipped = measure(open_lab(machine), Share(MIDDLE, 1))
-    assert len(warnings(warned)) == LOSSES
-    assert isinstance(skipped, CandidateSkipped)
-    assert skipped.facts.stage == stage
-    assert skipped.facts.reason.startswith(f"it was killed {LOSSES + 1} times in a row")
-    assert skipped.facts.log == "/here/jobs"
+    events = measure(open_lab(machine), Share(MIDDLE, 1))
+    assert len(warnings(events)) == LOSSES
+    facts = skipped(events)
+    assert (facts.stage, facts.log) == (stage, "/here/jobs")
+    assert facts.reason.startswith(f"it was killed {LOSSES + 1} times in a row")
 
 
 def test_a_run_that_ends_well_ends_a_row_of_losses(machine: FakeMachine) -> None:
@@ -159,9 +150,7 @@ def test_builds_are_lost_with_the_host_that_builds(restarted: str) -> None:
         with pytest.raises(JobLost):
             measure(lab, Share(MIDDLE, 1))
     else:
-        [*_, skipped] = measure(lab, Share(MIDDLE, 1))
-        assert isinstance(skipped, CandidateSkipped)
-        assert skipped.facts.log == "/maker/jobs"
+        assert skipped(measure(lab, Share(MIDDLE, 1))).log == "/maker/jobs"
 
 
 def test_a_hunt_does_not_go_on_with_other_builds(machine: FakeMachine) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from lab_events import finished, measure
-from perfbisect.core.domain.events import CandidateSkipped, Warned
+from lab_events import finished, measure, skipped, warnings
 from perfbisect.core.domain.orders import Share
 from perfbisect.errors import DataDamaged
 from perfbisect.host.local import LocalHost
@@ -43,20 +42,18 @@ def test_conditions_reach_the_library_that_is_measured_and_its_data(
 def test_a_build_whose_format_command_fails_is_skipped(open_lab: Open, commits: tuple[str, ...]) -> None:
     script = f"ls {{data}}; [ {{commit}} != {commits[SLOW]} ] || ! echo no format >&2"
     lab = open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=["sh", "-c", script])))
-    *_, skipped = measure(lab, Share(SLOW, 1))
-    assert isinstance(skipped, CandidateSkipped)
-    assert skipped.facts.stage == "prepare"
-    assert skipped.facts.reason == "the format of its data cannot be determined: sh ended with status 1: no format"
-    assert "no format" in Path(skipped.facts.log).read_text()
+    facts = skipped(measure(lab, Share(SLOW, 1)))
+    assert facts.stage == "prepare"
+    assert facts.reason == "the format of its data cannot be determined: sh ended with status 1: no format"
+    assert "no format" in Path(facts.log).read_text()
     assert len(finished(measure(lab, Share(FAST, 1)))) == 1
 
 
 def test_a_build_without_the_program_that_tells_its_format_is_skipped(open_lab: Open) -> None:
     lab = open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=["{prefix}/bin/tell", "{data}"])))
-    *_, skipped = measure(lab, Share(SLOW, 1))
-    assert isinstance(skipped, CandidateSkipped)
-    assert skipped.facts.stage == "prepare"
-    assert "bin/tell" in skipped.facts.reason
+    facts = skipped(measure(lab, Share(SLOW, 1)))
+    assert facts.stage == "prepare"
+    assert "bin/tell" in facts.reason
 
 
 def test_damaged_data_is_loaded_again_but_not_for_ever(open_lab: Open, host: LocalHost) -> None:
@@ -69,8 +66,8 @@ def test_damaged_data_is_loaded_again_but_not_for_ever(open_lab: Open, host: Loc
 
     one_file_more()
     events = measure(lab, Share(FAST, 1))
-    (said,) = [event.text for event in events if isinstance(event, Warned)]
-    assert re.search(r"is damaged: [\d,]+ bytes in \d+ files were copied, but .* were loaded: it is loaded again", said)
+    [text] = warnings(events)
+    assert re.search(r"is damaged: [\d,]+ bytes in \d+ files were copied, but .* were loaded: it is loaded again", text)
     assert [again.dataset for _, again in finished(events)] == [run.dataset]
     one_file_more()
     with pytest.raises(DataDamaged, match="is damaged") as caught:

@@ -7,11 +7,11 @@ from pathlib import Path, PurePosixPath
 import msgspec
 import pytest
 
+from lab_events import measure, runs, skipped
 from labs import lab_of
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, LabEvent, RunFinished, RunStarted
-from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.events import BuildFinished, RunStarted
 from perfbisect.core.domain.metrics import value
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
@@ -75,26 +75,18 @@ def with_workload(lab: HostLab, **changes: object) -> HostLab:
     return replace(lab, workload=msgspec.structs.replace(lab.workload, **changes))
 
 
-def measure(lab: HostLab, *shares: Share) -> list[LabEvent]:
-    return list(lab.measure(Measure(shares, Purpose.SEARCH)))
-
-
-def finished(events: list[LabEvent]) -> list[RunFacts]:
-    return [event.facts for event in events if isinstance(event, RunFinished)]
-
-
 def test_a_command_is_measured_in_the_place_where_it_was_built(lab: HostLab) -> None:
     events = measure(lab, Share(GOOD, 2), Share(SLOW, 1))
-    runs = finished(events)
-    assert sorted(value(run, "rate") or 0 for run in runs) == [100, 200, 200]
-    assert {run.operations for run in runs} == {50}
-    assert all(0 < run.seconds < 60 for run in runs)
-    assert all(run.latency["avg"] == pytest.approx(20 * run.seconds) for run in runs)
+    done = runs(events)
+    assert sorted(value(run, "rate") or 0 for run in done) == [100, 200, 200]
+    assert {run.operations for run in done} == {50}
+    assert all(0 < run.seconds < 60 for run in done)
+    assert all(run.latency["avg"] == pytest.approx(20 * run.seconds) for run in done)
     assert [event.seconds for event in events if isinstance(event, RunStarted)] == [0, 0, 0]
     [built, *_] = (event.facts for event in events if isinstance(event, BuildFinished))
     there = Path(built.log).parent / "prefix" / "built"
     assert there.read_text().splitlines()[0] == str(lab.place.host.root / "work" / lab.builder.work_name / "prefix")
-    assert len({run.dataset for run in runs}) == 1
+    assert len({run.dataset for run in done}) == 1
     [kept] = Path(lab.place.host.root, "datasets").rglob("loaded")
     assert kept.read_text() == "beside\n"  # each run had a copy of its own
 
@@ -102,7 +94,7 @@ def test_a_command_is_measured_in_the_place_where_it_was_built(lab: HostLab) -> 
 def test_what_a_command_leaves_running_is_ended(lab: HostLab, tmp_path: Path) -> None:
     script = """sh -c 'echo $$ >>"$1"; exec sleep 60' child "$1" & echo ops/s: 5, done: 1"""
     lab = with_workload(lab, command=["sh", "-c", script, "leave", str(tmp_path / "left")])
-    assert len(finished(measure(lab, Share(GOOD, 2)))) == 2
+    assert len(runs(measure(lab, Share(GOOD, 2)))) == 2
     left = [Path("/proc", pid, "stat") for pid in (tmp_path / "left").read_text().split()]
     assert left
     alive = [stat.read_text() for stat in left if stat.exists()]
@@ -110,7 +102,7 @@ def test_what_a_command_leaves_running_is_ended(lab: HostLab, tmp_path: Path) ->
 
 
 def test_perf_counts_the_whole_command(lab: HostLab) -> None:
-    [run] = finished(measure(lab, Share(GOOD, 1)))
+    [run] = runs(measure(lab, Share(GOOD, 1)))
     if not run.counters:
         pytest.skip("perf is not permitted here")
     spent = run.counters["task-clock"]
@@ -128,18 +120,16 @@ def test_perf_counts_the_whole_command(lab: HostLab) -> None:
     ],
 )
 def test_a_commit_that_gives_no_number_is_skipped(lab: HostLab, candidate: int, reason: str) -> None:
-    *_, last = measure(lab, Share(candidate, 2))
-    assert isinstance(last, CandidateSkipped)
-    assert (last.facts.stage, last.facts.reason) == ("run", reason)
-    assert "ops/s" in Path(last.facts.log).read_text()
+    facts = skipped(measure(lab, Share(candidate, 2)))
+    assert (facts.stage, facts.reason) == ("run", reason)
+    assert "ops/s" in Path(facts.log).read_text()
 
 
 def test_a_program_of_the_commit_that_loading_lacks_is_the_commits_fault_and_one_of_the_host_the_hosts(
     lab: HostLab,
 ) -> None:
-    *_, last = measure(with_workload(lab, prepare_commands=[["./loader"]]), Share(SLOW, 1))
-    assert isinstance(last, CandidateSkipped)
-    assert last.facts.reason.startswith("the data cannot be loaded: ./loader ended with status 127: ")
+    facts = skipped(measure(with_workload(lab, prepare_commands=[["./loader"]]), Share(SLOW, 1)))
+    assert facts.reason.startswith("the data cannot be loaded: ./loader ended with status 127: ")
     lab = with_workload(lab, prepare_commands=[["bench-loader"]])
     with pytest.raises(EnvironmentFailure, match="bench-loader is not installed on host here"):
         measure(lab, Share(GOOD, 1))
