@@ -1,6 +1,9 @@
 """Small histories, and what the range of one is by definition, found commit by commit and without git."""
 
+import os
+import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -98,3 +101,15 @@ def first_parents(commits: Mapping[str, Made], name: str) -> list[str]:
 def line(*trees: Mapping[str, str]) -> dict[str, Made]:
     """Commits c0, c1, … one after the other."""
     return {f"c{number}": Made([f"c{number - 1}"] if number else [], tree) for number, tree in enumerate(trees)}
+
+
+def data(text: str) -> str:
+    """A text in the language of git fast-import."""
+    return f"data {len(text.encode())}\n{text}\n"
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """The output of a git command in a folder, without the configuration of the user."""
+    environment = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    done = subprocess.run(["git", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()

@@ -6,17 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from histories import git
 from perfbisect.demo.history import BAD, GOOD, Answer, write_history
 
 pytestmark = pytest.mark.tools
 
 Make = Callable[..., subprocess.CompletedProcess[str]]
 SAMPLE = 9  # every so many commits of the range, besides the interesting ones
-
-
-def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 @pytest.mark.parametrize("seed", [1, 5])  # broken commits side by side, and apart

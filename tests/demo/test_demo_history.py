@@ -1,20 +1,13 @@
 """The repository that the demo writes, looked at with git."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from histories import git
 from perfbisect.demo.history import BAD, GOOD, Answer, write_history
 from perfbisect.errors import UsageError
-
-
-def git(folder: Path, *arguments: str) -> str:
-    environment = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    done = subprocess.run(["git", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")

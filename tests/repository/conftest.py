@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from histories import data
 from perfbisect.repository.resolve import open_repository
 
 EPOCH = 1_600_000_000  # 2020-09-13
@@ -14,10 +15,6 @@ EPOCH = 1_600_000_000  # 2020-09-13
 # name → parents, whole tree (path → content), and seconds after the epoch (None: the commit's number)
 Commits = Mapping[str, tuple[Sequence[str], Mapping[str, str], int | None]]
 History = Callable[[Commits], tuple[object, dict[str, str]]]
-
-
-def data(text: str) -> str:
-    return f"data {len(text.encode())}\n{text}\n"
 
 
 def stream(commits: Commits) -> str:

@@ -19,6 +19,7 @@ import msgspec
 import pytest
 
 import sample_hunt as sample
+from histories import data
 from perfbisect.cli.main import main
 from perfbisect.core.domain.events import Decided, HuntEnded
 from perfbisect.core.domain.orders import Found, Several
@@ -84,11 +85,6 @@ def counter(tmp_path: Path) -> None:
         ]
     subprocess.run(["git", "init", "-q", "-b", "main", folder], check=True)
     subprocess.run(["git", "fast-import", "--quiet"], cwd=folder, input="".join(parts), text=True, check=True)
-
-
-def data(text: str) -> str:
-    """A text in the language of git fast-import."""
-    return f"data {len(text.encode())}\n{text}\n"
 
 
 @pytest.fixture

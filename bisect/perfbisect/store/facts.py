@@ -113,9 +113,9 @@ class FactWriter:
         self.db.table("commits").insert({"commit_hash": commit_hash}, ignore=True)
         return {"hunt_id": self.hunt, "commit_hash": commit_hash, "node": self.node.get(commit_hash)}
 
-    def about_on_host(self, commit_hash: str) -> Row:
-        """The same columns, and the host."""
-        return self.about(commit_hash) | {"host": self.host}
+    def fact(self, commit_hash: str) -> Row:
+        """The same columns, with the log entry and the host of a fact."""
+        return self.about(commit_hash) | {"event_id": self.event_id, "host": self.host}
 
     def build(self, build: BuildFacts, has_twin: bool) -> None:
         """A build, with the first build of this hunt that has the same binary."""
@@ -125,9 +125,8 @@ class FactWriter:
         insert(
             self.db,
             "builds",
-            self.about_on_host(build.commit)
+            self.fact(build.commit)
             | {
-                "event_id": self.event_id,
                 "at": self.at,
                 "build_key": build.key,
                 "binary_hash": build.binary,
@@ -145,17 +144,12 @@ class FactWriter:
         insert(
             self.db,
             "skips",
-            self.about_on_host(skip.commit)
-            | {
-                "event_id": self.event_id,
-                "at": self.at,
-                **skip_row(skip),
-            },
+            self.fact(skip.commit) | {"at": self.at} | skip_row(skip),
         )
 
     def run(self, run: RunFacts) -> None:
         """A run with its visit, counters and samples."""
-        about = self.about_on_host(run.commit)
+        about = self.fact(run.commit)
         # events of other hosts, and decisions taken while other hosts are busy, do not bound this run
         before = self.db.execute(
             "SELECT max(at) FROM events WHERE hunt_id = ? AND id < ?"
@@ -167,7 +161,6 @@ class FactWriter:
             "runs",
             about
             | {
-                "event_id": self.event_id,
                 "visit_id": self.visit(run),
                 "build_key": run.build_key,
                 "started": run.started,

@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import msgspec
 import sqlite_utils
@@ -15,6 +15,10 @@ from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, Trial
 from perfbisect.process import this_process
 from perfbisect.store.facts import commit_row, host_row, insert, skip_row
 from perfbisect.store.listing import trial_state
+
+# in the order of the fields of TrialBuild and of TrialWorkload
+BUILD_COLUMNS = ("name", "commit_hash", "path", "build_key", "binary_hash", "version", "trouble")
+WORK_COLUMNS = ("name", "work_group", "warmup", "seconds", "told")
 
 
 def enter_trial(
@@ -37,32 +41,12 @@ def enter_trial(
         "runs": request.runs,
     }
     trial = insert(db, "trials", row)
-    db.table("trial_builds").insert_all(
-        {
-            "trial_id": trial,
-            "number": number,
-            "name": build.name,
-            "commit_hash": build.commit or None,
-            "path": build.path or None,
-            "version": build.version or None,
-            "build_key": build.key or None,
-            "binary_hash": build.binary or None,
-            "trouble": build.trouble or None,
-        }
-        for number, build in enumerate(request.subjects)
-    )
-    db.table("trial_workloads").insert_all(
-        {
-            "trial_id": trial,
-            "number": number,
-            "name": work.name,
-            "work_group": work.group,
-            "warmup": work.warmup,
-            "seconds": work.time,
-            "told": work.run_hash,
-        }
-        for number, work in enumerate(request.works)
-    )
+    for number, build in enumerate(request.subjects):
+        known = {column: value or None for column, value in zip(BUILD_COLUMNS, astuple(build), strict=True)}
+        db.table("trial_builds").insert({"trial_id": trial, "number": number, **known})
+    for number, work in enumerate(request.works):
+        known = dict(zip(WORK_COLUMNS, astuple(work), strict=True))
+        db.table("trial_workloads").insert({"trial_id": trial, "number": number, **known})
     return trial
 
 
@@ -99,13 +83,12 @@ def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
         return None
     kind, started, ended, process, builder, variant, overrides, host, host_id, metric, visits, runs, failure = row
     builds = connection.execute(
-        "SELECT name, commit_hash, path, build_key, binary_hash, version, trouble FROM trial_builds"
-        " WHERE trial_id = ? ORDER BY number",
+        f"SELECT {', '.join(BUILD_COLUMNS)} FROM trial_builds WHERE trial_id = ? ORDER BY number",
         [number],
     )
     subjects = tuple(TrialBuild(*(column or "" for column in build)) for build in builds)
     works = connection.execute(
-        "SELECT name, work_group, warmup, seconds, told FROM trial_workloads WHERE trial_id = ? ORDER BY number",
+        f"SELECT {', '.join(WORK_COLUMNS)} FROM trial_workloads WHERE trial_id = ? ORDER BY number",
         [number],
     )
     request = TrialRequest(
