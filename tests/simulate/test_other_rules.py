@@ -10,6 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from named import found
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced
 from perfbisect.core.domain.policy import Policy
@@ -44,9 +45,7 @@ def peer(request: pytest.FixtureRequest, load) -> Rule:
 @pytest.mark.parametrize("culprit", [1, 2, 20, 39, 40])
 def test_a_line(peer: Rule, culprit: int) -> None:
     world = World(Graph.line(40), {culprit: -0.2}, STILL, seed=culprit)
-    verdict = peer(world, Policy())
-    assert isinstance(verdict, Found)
-    assert verdict.step.candidate == culprit
+    assert found(peer(world, Policy())).candidate == culprit
 
 
 def test_credit_for_the_merge(peer: Rule) -> None:

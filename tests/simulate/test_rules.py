@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from named import found
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     Found,
@@ -41,9 +42,7 @@ WIDE = Interval(0.9, 0.95, 1.0)
 def test_git_bisect_is_right_where_nothing_is_uncertain(graph: Graph) -> None:
     for culprit in range(1, graph.size):
         world = World(graph, {culprit: -0.2}, STILL, seed=culprit)
-        verdict = git_bisect(1)(world, Policy())
-        assert isinstance(verdict, Found)
-        assert verdict.step.candidate == culprit
+        assert found(git_bisect(1)(world, Policy())).candidate == culprit
         assert world.builds <= 2 + 1.71 * math.log2(graph.size) + 1
 
 
@@ -92,7 +91,7 @@ def test_two_hosts_are_quicker_than_one() -> None:
     assert times[1] < times[0]
 
 
-def found(candidate: int) -> Verdict:
+def culprit(candidate: int) -> Verdict:
     return Found(Step(candidate, 0.97, WIDE, ()))
 
 
@@ -109,7 +108,7 @@ def undecided(*candidates: int) -> Verdict:
 
 
 @pytest.mark.parametrize(("verdict", "judgement"), [
-    (found(5), "right"), (found(6), "wrong"), (every(5, 9), "right"), (every(5), "wrong"), (every(6, 9), "wrong"), (every(5, 8), "wrong"),
+    (culprit(5), "right"), (culprit(6), "wrong"), (every(5, 9), "right"), (every(5), "wrong"), (every(6, 9), "wrong"), (every(5, 8), "wrong"),
     (every(5, left=(7, 10)), "honest"), (every(5, left=(5, 8)), "wrong"), (every(5, left=(7, 10), of=(8,)), "wrong"),
     (every(5, detectable=0.04), "honest"), (every(9, detectable=0.04), "wrong"),
     (undecided(4, 5), "honest"), (undecided(6, 7), "wrong"), (undecided(), "honest"),
@@ -120,7 +119,7 @@ def test_judgement(verdict: Verdict, judgement: str) -> None:
 
 
 @pytest.mark.parametrize(("verdict", "judgement"), [
-    (found(5), "wrong"), (undecided(1, 2), "honest"), (NotReproduced(WIDE, 0.05), "right"),
+    (culprit(5), "wrong"), (undecided(1, 2), "honest"), (NotReproduced(WIDE, 0.05), "right"),
 ])  # fmt: skip
 @pytest.mark.parametrize("steps", [{}, {5: 0.1}], ids=["nothing", "improvement"])
 def test_judgement_where_there_is_no_culprit(verdict: Verdict, judgement: str, steps: dict[int, float]) -> None:
@@ -137,7 +136,7 @@ def test_the_account_of_every_step() -> None:
 
 def test_the_favourite() -> None:
     assert favourite(every())[0] is None and not is_named(every())
-    assert favourite(found(5)) == (5, 0.97)
+    assert favourite(culprit(5)) == (5, 0.97)
     assert favourite(Inconclusive((4, 5), (0.6, 0.3), WIDE, Reason.BUILDS_SPENT)) == (4, 0.6)
     assert favourite(undecided(4, 5))[0] is None
     assert favourite(NotReproduced(WIDE, 0.1))[0] is None
@@ -146,7 +145,7 @@ def test_the_favourite() -> None:
 @pytest.mark.calibration
 def test_the_set_of_an_inconclusive_hunt() -> None:
     assert suspects(Inconclusive((4, 5), (0.6, 0.3), WIDE, Reason.BUILDS_SPENT)) == ((4, 5), pytest.approx(0.9))
-    assert suspects(undecided(4, 5)) == suspects(found(4)) == ((), None)
+    assert suspects(undecided(4, 5)) == suspects(culprit(4)) == ((), None)
     scenario = Scenario(Graph.line(100), effect=0.05)
     trials = [attempt(scenario, seed, ours, Policy(max_runs=16)) for seed in range(6)]
     sets = [trial for trial in trials if trial.together is not None]

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,11 @@ def bisect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     return run
 
 
+def figures(bisect: Bisect, *args: str) -> Any:
+    """What ``bisect simulate --json`` prints."""
+    return json.loads(bisect(*args, "--json")[1])
+
+
 def test_a_plan(bisect: Bisect) -> None:
     status, printed, errors = bisect(*EASY)
     assert (status, errors) == (0, "")
@@ -40,29 +46,24 @@ def test_a_plan(bisect: Bisect) -> None:
 
 
 def test_numbers_for_programs(bisect: Bisect) -> None:
-    printed = json.loads(
-        bisect(*EASY, "--json", "--policy", "git-bisect", "--build-cost", "30m", "--run-time", "3m")[1]
-    )
+    printed = figures(bisect, *EASY, "--policy", "git-bisect", "--build-cost", "30m", "--run-time", "3m")
     assert printed["candidates"] == 30
     assert printed["options"]["build_cost"] == "30.0 minutes"
     assert printed["stated"] is None
     assert printed["right"]["middle"] == 1.0
-    assert printed["cost"]["mean"] == pytest.approx(printed["runs"]["mean"] + 10 * (printed["builds"]["mean"] - 2))
-    assert printed["hours"]["mean"] == pytest.approx(
-        (3 * printed["runs"]["mean"] + 30 * printed["builds"]["mean"]) / 60
-    )
+    runs, builds = printed["runs"]["mean"], printed["builds"]["mean"]
+    assert printed["cost"]["mean"] == pytest.approx(runs + 10 * (builds - 2))
+    assert printed["hours"]["mean"] == pytest.approx((3 * runs + 30 * builds) / 60)
 
 
 def test_budgets_hold(bisect: Bisect) -> None:
-    printed = json.loads(bisect(*EASY, "--max-runs", "7", "--json")[1])
-    assert printed["runs"]["most"] <= 7
+    assert figures(bisect, *EASY, "--max-runs", "7")["runs"]["most"] <= 7
 
 
 def test_habits_reach_the_host(bisect: Bisect) -> None:
-    asked = ("--hunts", "1", "--commits", "8", "--effect", "30%", "--json")
-    easy = json.loads(bisect(*asked)[1])
-    hard = json.loads(bisect(*asked, "--noise", "20%")[1])
-    assert hard["runs"]["mean"] > easy["runs"]["mean"]
+    plan = ("--hunts", "1", "--commits", "8", "--effect", "30%")
+    easy, hard = (figures(bisect, *plan, *noise)["runs"]["mean"] for noise in ((), ("--noise", "20%")))
+    assert hard > easy
 
 
 def test_the_range_of_a_repository(bisect: Bisect, git: Callable[..., str], tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_nothing_and_all_are_shares_however_they_are_written(bisect: Bisect) -> 
 
 def test_every_change_is_accounted_for(bisect: Bisect) -> None:
     asked = (*EASY, "--noise", "0.3%", "--layout", "0", "--steps", "before-and-after", "--all")
-    steps = json.loads(bisect(*asked, "--json")[1])["steps"]
+    steps = figures(bisect, *asked)["steps"]
     assert steps["right"] >= 4
     assert steps["wrong"] == steps["missed"] == 0
     assert "100 % are named" in bisect(*asked)[1]

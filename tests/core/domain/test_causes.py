@@ -16,39 +16,37 @@ def changed(operations: int, **factors: float) -> RunFacts:
     return run(operations, counters)
 
 
-def test_more_instructions() -> None:
-    bloated = changed(140_000, instructions=1.42, cycles=1.43, task_clock=1.43)
-    explained = classify([run()] * 3, [bloated] * 3)
-    assert explained.cause is Cause.INSTRUCTIONS
-    assert "×1.42" in explained.sentence
-    assert explained.ratios["instructions/o"] == pytest.approx(1.42)
+BLOATED = changed(140_000, instructions=1.42, cycles=1.43, task_clock=1.43)
+MISSING = changed(140_000, instructions=1.01, cycles=1.43, task_clock=1.43, dTLB_load_misses=6.0)
+FROM_STORAGE = {**FULL, "task-clock": 4_800.0, "instructions": 28e9, "cycles": 14e9, "context-switches": 6e4}
+BOTH = changed(100_000, instructions=1.5, cycles=1.95, task_clock=2.0)
 
 
-def test_fewer_instructions_per_cycle() -> None:
-    missing = changed(140_000, instructions=1.01, cycles=1.43, task_clock=1.43, dTLB_load_misses=6.0)
-    explained = classify([run()] * 3, [missing] * 3)
-    assert explained.cause is Cause.MEMORY
-    assert "dTLB-load-misses/o ×6.00" in explained.sentence
+@pytest.mark.parametrize(
+    ("parent", "culprit", "cause", "part"),
+    [
+        pytest.param([run()] * 3, [BLOATED] * 3, Cause.INSTRUCTIONS, "×1.42", id="more instructions"),
+        pytest.param([run()] * 3, [MISSING] * 3, Cause.MEMORY, "dTLB-load-misses/o ×6.00", id="slower memory"),
+        pytest.param([run()] * 3, [changed(110_000, context_switches=4.0)] * 3, Cause.WAITING, "contention", id="locks"),
+        pytest.param(
+            [run()] * 3, [run(100_000, FROM_STORAGE, {"r/s": 500.0})] * 3, Cause.WAITING, "storage", id="storage"
+        ),
+        pytest.param([run()], [BOTH], Cause.INSTRUCTIONS, "also: the number of instructions per cycle", id="both"),
+        pytest.param([BLOATED], [run()], Cause.INSTRUCTIONS, "fewer instructions per operation", id="an improvement"),
+        # a hunt on instructions/o names a commit that changed nothing else
+        pytest.param([run()], [changed(200_000, instructions=1.06)], Cause.INSTRUCTIONS, "×1.06", id="at the same speed"),
+        pytest.param([run()], [], Cause.UNKNOWN, "no runs of both builds", id="no runs of one side"),
+        pytest.param([run()] * 2, [run()] * 2, Cause.UNKNOWN, "does not differ enough", id="the same build twice"),
+    ],
+)  # fmt: skip
+def test_the_cause_and_its_evidence(parent: list[RunFacts], culprit: list[RunFacts], cause: Cause, part: str) -> None:
+    explained = classify(parent, culprit)
+    assert explained.cause is cause
+    assert part in explained.sentence
 
 
-def test_waiting_is_contention_when_context_switches_grow() -> None:
-    explained = classify([run()] * 3, [changed(110_000, context_switches=4.0)] * 3)
-    assert explained.cause is Cause.WAITING
-    assert "contention" in explained.sentence
-
-
-def test_waiting_for_storage() -> None:
-    slow = run(100_000, {**FULL, "task-clock": 4_800.0, "instructions": 28e9, "cycles": 14e9, "context-switches": 6e4},
-               {"r/s": 500.0})  # fmt: skip
-    explained = classify([run()] * 3, [slow] * 3)
-    assert explained.cause is Cause.WAITING
-    assert "storage" in explained.sentence
-
-
-def test_both_at_once_names_the_larger_first() -> None:
-    explained = classify([run()], [changed(100_000, instructions=1.5, cycles=1.95, task_clock=2.0)])
-    assert explained.cause is Cause.INSTRUCTIONS
-    assert "also: the number of instructions per cycle" in explained.sentence
+def test_ratios_are_of_the_culprit_to_its_parent() -> None:
+    assert classify([run()], [BLOATED]).ratios["instructions/o"] == pytest.approx(1.42)
 
 
 def test_without_instruction_counts_cpu_time_still_tells_computing_from_waiting() -> None:
@@ -65,23 +63,3 @@ def test_nothing_counted_says_so() -> None:
     explained = classify([run(counters={}, system={})], [run(100_000, {}, {})])
     assert explained.cause is Cause.UNKNOWN
     assert explained.ratios["qps"] == 0.5
-
-
-def test_no_runs_of_one_side() -> None:
-    assert classify([run()], []).cause is Cause.UNKNOWN
-
-
-def test_the_same_build_twice_is_not_explained() -> None:
-    assert classify([run()] * 2, [run()] * 2).cause is Cause.UNKNOWN
-
-
-def test_an_improvement_reads_the_other_way() -> None:
-    explained = classify([changed(140_000, instructions=1.42, cycles=1.43, task_clock=1.43)], [run()])
-    assert explained.cause is Cause.INSTRUCTIONS
-    assert "fewer instructions per operation" in explained.sentence
-
-
-def test_more_instructions_at_the_same_speed() -> None:
-    """A hunt on instructions/o names a commit that changed nothing else."""
-    explained = classify([run()], [changed(200_000, instructions=1.06)])
-    assert explained.cause is Cause.INSTRUCTIONS

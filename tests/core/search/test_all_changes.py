@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from named import several
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Reading, Skipped
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Reason, Several
@@ -46,13 +47,52 @@ def test_nothing_is_found_where_there_is_nothing() -> None:
     assert outcome.builds <= 9  # the ends and the borders of eighths
 
 
-def test_changes_on_both_sides_of_a_merge() -> None:
-    #  0 - 1 - 2 - 3 - 8 - 9
-    #   \ 4 - 5 - 6 - 7 /
-    graph = Graph.of([(), (0,), (1,), (2,), (0,), (4,), (5,), (6,), (3, 7), (8,)])
-    outcome = hunt(World(graph, {2: -0.2, 6: -0.1}, QUIET, seed=2), ALL)
-    assert isinstance(outcome.verdict, Several)
-    assert [step.candidate for step in outcome.verdict.steps] == [2, 6]
+def line(first: int, last: int) -> list[tuple[int, ...]]:
+    """The parents of commits in a straight line, from that after ``first`` to ``last``."""
+    return [(v,) for v in range(first, last)]
+
+
+#  0 - 1 - 2 - 3 - 8 - 9
+#   \ 4 - 5 - 6 - 7 /
+MERGE = Graph.of([(), (0,), (1,), (2,), (0,), (4,), (5,), (6,), (3, 7), (8,)])
+#  0 - 1 - 2 - 3 - 10 - 11
+#   \ 4 - 5 - 6 - 7 - 8 - 9 /
+LONGER = Graph.of([(), (0,), (1,), (2,), (0,), (4,), (5,), (6,), (7,), (8,), (3, 9), (10,)])
+#  0 - … - 5 - … - 20 - 31 - … - 40
+#           \ 21 - … - 30 /
+FORK = Graph.of([(), *line(0, 20), (5,), *line(21, 30), (20, 30), *line(31, 40)])
+#  0 - … - 5 - … - 30 - 61 - … - 111    7 reverts 4, and the branch lacks both
+#           \ 31 - … - 60 /
+REVERT = Graph.of([(), *line(0, 30), (5,), *line(31, 60), (30, 60), *line(61, 111)])
+BACK = {6: -0.0408, 13: 0.0408, 19: -0.0408}  # in a history where 24 to 26 are a branch from 5, merged by 27
+
+
+@pytest.mark.parametrize(
+    ("world", "drops", "improvements", "left"),
+    [
+        pytest.param(World(MERGE, {2: -0.2, 6: -0.1}, QUIET, seed=2), [2, 6], [], [], id="both sides of a merge"),
+        pytest.param(
+            World(merging(40, seed=2137), BACK, Habits(noise=0.01), seed=2137), [6, 19], [13], [],
+            id="a branch that lacks a change not found yet is not blamed",
+        ),
+        pytest.param(
+            World(LONGER, {2: -0.1, 6: -0.2, 9: -0.07}, QUIET, unbuildable=frozenset({5, 6, 7}), seed=2), [2, 9], [],
+            [(4, 8)], id="both sides of a stretch that does not build on a side branch",
+        ),
+        pytest.param(
+            World(FORK, {10: -0.2, 25: -0.1}, QUIET, unbuildable=frozenset({5}), seed=1), [10, 25], [], [],
+            id="a fork that does not build is no good end",
+        ),
+        pytest.param(
+            World(REVERT, {4: -0.06, 7: 0.06, 11: -0.2, 45: -0.05}, Habits(noise=0.005, layout=0.002, outliers=0.0), seed=1),
+            [4, 11, 45], [7], [], id="a change that is reverted is found once the revert is",
+        ),
+    ],
+)  # fmt: skip
+def test_changes_in_histories_with_branches(
+    world: World, drops: list[int], improvements: list[int], left: list[tuple[int, int]]
+) -> None:
+    assert several(hunt(world, ALL).verdict) == (drops, improvements, left)
 
 
 def test_a_subrange_has_its_own_readings_corrected_for_what_a_branch_lacks() -> None:
@@ -75,20 +115,9 @@ def test_a_subrange_has_its_own_readings_corrected_for_what_a_branch_lacks() -> 
     assert list(part.observations([Reading(4, 0.5, 1.0, 1)], {1: -0.3, 3: -1.0})) == [Reading(3, 1.2, 1.0, 1)]
 
 
-def test_a_branch_that_lacks_a_change_not_found_yet_is_not_blamed() -> None:
-    graph = merging(40, seed=2137)  # 24 to 26 are a branch from 5, merged by 27
-    steps = {6: -0.0408, 13: 0.0408, 19: -0.0408}
-    outcome = hunt(World(graph, steps, Habits(noise=0.01), seed=2137), ALL)
-    assert isinstance(outcome.verdict, Several)
-    assert [step.candidate for step in outcome.verdict.steps] == [6, 19]
-    assert [step.candidate for step in outcome.verdict.improvements] == [13]
-    assert not outcome.verdict.unsettled
-
-
 def test_builds_that_differ_by_their_layout_alone_are_not_measured_for_ever() -> None:
     outcome = hunt(World(Graph.line(8), {4: -0.05}, Habits(noise=0.005), seed=1), ALL)
-    assert isinstance(outcome.verdict, Several)
-    assert [step.candidate for step in outcome.verdict.steps] == [4]
+    assert several(outcome.verdict)[0] == [4]
     assert outcome.runs <= 90  # ten for each build
 
 
@@ -98,85 +127,38 @@ STRETCH = frozenset(range(13, 18))
 @pytest.mark.parametrize("steps", [{5: -0.2, 15: -0.1}, {5: -0.1, 15: -0.2}], ids=["the smaller", "the larger"])
 def test_a_step_in_a_stretch_that_does_not_build_is_unsettled_and_the_other_one_named(steps: dict[int, float]) -> None:
     outcome = hunt(World(Graph.line(24), steps, QUIET, unbuildable=STRETCH, seed=1), ALL)
-    assert isinstance(outcome.verdict, Several)
-    assert [step.candidate for step in outcome.verdict.steps] == [5]
+    assert several(outcome.verdict) == ([5], [], [(12, 18)])
     [one] = outcome.verdict.unsettled
-    assert (one.good, one.bad, one.known.reason) == (12, 18, Reason.UNBUILDABLE)
+    assert one.known.reason is Reason.UNBUILDABLE
     assert set(one.known.candidates) == STRETCH | {18}
     assert np.isclose(np.log(one.known.ratio.middle), steps[15], atol=0.02)
     assert exit_status(outcome.verdict) == 2
 
 
-def test_both_sides_of_a_stretch_on_a_side_branch_are_searched() -> None:
-    #  0 - 1 - 2 - 3 - 10 - 11    3 to 9 are on the side branch, 5 to 7 do not build
-    #   \ 4 - 5 - 6 - 7 - 8 - 9 /
-    graph = Graph.of([(), (0,), (1,), (2,), (0,), (4,), (5,), (6,), (7,), (8,), (3, 9), (10,)])
-    world = World(graph, {2: -0.1, 6: -0.2, 9: -0.07}, QUIET, unbuildable=frozenset({5, 6, 7}), seed=2)
-    outcome = hunt(world, ALL)
-    assert isinstance(outcome.verdict, Several)
-    assert [step.candidate for step in outcome.verdict.steps] == [2, 9]
-    assert [(one.good, one.bad) for one in outcome.verdict.unsettled] == [(4, 8)]
-
-
 def test_a_stretch_at_the_root_of_another_project_is_unsettled() -> None:
     graph = two_roots(16)  # 8 to 14 do not descend from good, 15 takes them in
     world = World(graph, {2: -0.1, 9: -0.2}, QUIET, unbuildable=frozenset({8, 9, 10}), seed=1)
-    outcome = hunt(world, ALL)
-    assert isinstance(outcome.verdict, Several)
-    assert [step.candidate for step in outcome.verdict.steps] == [2]
-    [one] = outcome.verdict.unsettled
-    assert (one.good, one.bad, set(one.known.candidates)) == (0, 11, {8, 9, 10, 11})
-
-
-def test_a_fork_that_does_not_build_is_no_good_end() -> None:
-    #  0 - … - 5 - … - 20 - 31 - … - 40
-    #           \ 21 - … - 30 /
-    graph = Graph.of(
-        [(), *((v,) for v in range(20)), (5,), *((v,) for v in range(21, 30)), (20, 30), *((v,) for v in range(31, 40))]
-    )
-    world = World(graph, {10: -0.2, 25: -0.1}, QUIET, unbuildable=frozenset({5}), seed=1)
     verdict = hunt(world, ALL).verdict
-    assert isinstance(verdict, Several)
-    assert [step.candidate for step in verdict.steps] == [10, 25]
-    assert not verdict.unsettled
-
-
-def test_a_change_that_is_reverted_is_found_once_the_revert_is() -> None:
-    #  0 - … - 5 - … - 30 - 61 - … - 111    7 reverts 4, and the branch lacks both
-    #           \ 31 - … - 60 /
-    graph = Graph.of(
-        [
-            (),
-            *((v,) for v in range(30)),
-            (5,),
-            *((v,) for v in range(31, 60)),
-            (30, 60),
-            *((v,) for v in range(61, 111)),
-        ]
-    )
-    habits = Habits(noise=0.005, layout=0.002, outliers=0.0)
-    verdict = hunt(World(graph, {4: -0.06, 7: 0.06, 11: -0.2, 45: -0.05}, habits, seed=1), ALL).verdict
-    assert isinstance(verdict, Several)
-    assert [step.candidate for step in verdict.steps] == [4, 11, 45]
-    assert [step.candidate for step in verdict.improvements] == [7]
+    assert several(verdict) == ([2], [], [(0, 11)])
+    assert set(verdict.unsettled[0].known.candidates) == {8, 9, 10, 11}
 
 
 @pytest.mark.parametrize("budget", [{"max_builds": 9}, {"max_runs": 34}, {"max_minutes": 115.0}], ids=str)
 def test_what_the_budget_left_unsearched_is_unsettled(budget: dict[str, float]) -> None:
     world = World(Graph.line(32), {10: -0.2, 25: -0.1}, QUIET, seed=1)
     verdict = hunt(world, replace(ALL, **budget)).verdict  # type: ignore[arg-type]
-    assert isinstance(verdict, Several)
-    assert [step.candidate for step in verdict.steps] == [10]
-    assert any(one.good < 25 <= one.bad for one in verdict.unsettled)
+    drops, _, left = several(verdict)
+    assert drops == [10]
+    assert any(good < 25 <= bad for good, bad in left)
     assert all(one.known.reason in SPENT for one in verdict.unsettled)
     assert exit_status(verdict) == 2
 
 
 def test_ends_that_are_alike_leave_open_what_the_budget_kept_from_being_halved() -> None:
     verdict = hunt(World(Graph.line(32), {10: -0.2, 25: 0.2}, QUIET, seed=1), replace(ALL, max_builds=2)).verdict
-    assert isinstance(verdict, Several)
+    assert several(verdict)[2] == [(0, 32)]
     [one] = verdict.unsettled
-    assert (one.good, one.bad, one.known.candidates) == (0, 32, ())
+    assert one.known.candidates == ()
     assert one.known.ratio.low < 1 < one.known.ratio.high
     assert exit_status(verdict) == 2
 

@@ -155,18 +155,16 @@ def test_two_speeds_are_noticed() -> None:
     assert not any("two speeds" in text for text in warnings(0.0))
 
 
-def test_a_candidate_that_another_host_measures_is_left_to_it() -> None:
+def test_a_free_host_gets_an_order_and_leaves_the_candidates_of_others_to_them() -> None:
     world = World(Graph.line(200), {90: -0.2}, Habits(noise=0.005), seed=3)
     seen: list[Observation] = []
     first = decide(world.graph, seen, POLICY).order
-    assert isinstance(first, Measure)
+    assert (first.host, decide(world.graph, seen, POLICY, fleet=Fleet((first,))).order.host) == (0, 1)
     seen += world.measure(first)
     one = decide(world.graph, seen, POLICY).order
-    assert isinstance(one, Measure)
     other = decide(world.graph, seen, POLICY, fleet=Fleet((one,))).order
-    assert isinstance(other, Measure)
     assert other.plan[0].candidate != one.plan[0].candidate
-    assert other.host != one.host
+    assert (one.host, other.host) == (0, 1)
 
 
 def test_a_build_that_crashed_after_a_run_is_not_measured_again() -> None:
@@ -188,11 +186,3 @@ def test_changes_that_were_taken_back_rule_nothing_out() -> None:
     runs = [Reading(v, -0.2 * (v > 0), float(i), i) for i, v in enumerate([0, 9] * 4)]
     decision = decide(Graph.line(9), [*equal, *runs], POLICY)
     assert decision.belief.culprit.sum() == pytest.approx(1)
-
-
-def test_every_order_names_a_free_host() -> None:
-    first = decide(Graph.line(9), [], POLICY).order
-    assert isinstance(first, Measure)
-    second = decide(Graph.line(9), [], POLICY, fleet=Fleet((first,))).order
-    assert isinstance(second, Measure)
-    assert (first.host, second.host) == (0, 1)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from named import found, several
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.orders import (
@@ -69,10 +70,8 @@ def test_the_branch_point_of_each_commit() -> None:
 @pytest.mark.calibration
 @pytest.mark.parametrize("step", [FORKED, BRANCH, MERGED, TRUNK, SECOND, AFTER])
 def test_the_culprit_is_named_however_fast_branches_started(step: int) -> None:
-    verdict = hunted(step).verdict
-    assert isinstance(verdict, Found)
-    assert verdict.step.candidate == step
-    assert verdict.step.parents == TWO.parents_of(step)
+    named = found(hunted(step).verdict)
+    assert (named.candidate, named.parents) == (step, TWO.parents_of(step))
 
 
 @pytest.mark.calibration
@@ -90,17 +89,13 @@ def test_the_difference_of_a_branch_point_is_a_warning() -> None:
 @pytest.mark.calibration
 @pytest.mark.parametrize("classes", [("one", "one"), ("new", "old")])
 def test_on_several_hosts(classes: tuple[str, str]) -> None:
-    verdict = hunted(BRANCH, prior=PriorKnowledge(host_classes=classes), hosts=2).verdict
-    assert isinstance(verdict, Found)
-    assert verdict.step.candidate == BRANCH
+    assert found(hunted(BRANCH, prior=PriorKnowledge(host_classes=classes), hosts=2).verdict).candidate == BRANCH
 
 
 @pytest.mark.calibration
 def test_a_rise() -> None:
     world = World(TWO, {BRANCH: 0.06}, QUIET, older={1: 0.05, 2: -0.04}, seed=1)
-    verdict = hunt(world, Policy(direction=Direction.RISE)).verdict
-    assert isinstance(verdict, Found)
-    assert verdict.step.candidate == BRANCH
+    assert found(hunt(world, Policy(direction=Direction.RISE)).verdict).candidate == BRANCH
 
 
 @pytest.mark.calibration
@@ -108,9 +103,7 @@ def test_a_rise() -> None:
 def test_every_change() -> None:
     world = World(TWO, {BRANCH: -0.1, AFTER: -0.06}, Habits(noise=0.005, layout=0.002), older={1: -0.05}, seed=2)
     verdict = hunt(world, Policy(all_steps=True)).verdict
-    assert isinstance(verdict, Several)
-    assert [step.candidate for step in verdict.steps] == [BRANCH, AFTER]
-    assert not verdict.improvements
+    assert several(verdict)[:2] == ([BRANCH, AFTER], [])
 
 
 @pytest.mark.calibration
@@ -124,9 +117,7 @@ def test_a_branch_point_that_cannot_be_measured_leaves_its_branch_in_doubt(step:
 
 @pytest.mark.calibration
 def test_a_culprit_that_does_not_depend_on_it_is_named() -> None:
-    verdict = hunted(AFTER, unbuildable=frozenset({1, 2})).verdict
-    assert isinstance(verdict, Found)
-    assert verdict.step.candidate == AFTER
+    assert found(hunted(AFTER, unbuildable=frozenset({1, 2})).verdict).candidate == AFTER
 
 
 @pytest.mark.calibration
@@ -155,18 +146,17 @@ def test_a_set_at_the_end_of_the_budget_allows_for_slow_branches() -> None:
 
 
 def test_steps_that_depend_on_no_branch_point_are_kept_when_the_budget_ends() -> None:
-    several = Several((step(MERGED), step(AFTER)), (), (), 0.01)
+    every = Several((step(MERGED), step(AFTER)), (), (), 0.01)
 
     def stub(now: Situation) -> Decision:
         lost = {seen.candidate for seen in now.observations if isinstance(seen, Skipped)}
         left = (Unsettled(0, MERGED, Inconclusive((), (), UNKNOWN, Reason.UNBUILDABLE)),) if FORKED in lost else ()
-        return Decision(replace(several, steps=several.steps[len(left) :], unsettled=left), prior_belief(TWO))
+        return Decision(replace(every, steps=every.steps[len(left) :], unsettled=left), prior_belief(TWO))
 
     ends: list[Observation] = [Built(0, 9.0), Built(102, 9.0), Reading(0, 0.0, 1.0, 0), Reading(102, -0.1, 2.0, 1)]
     verdict = with_older_branches(stub, Situation(TWO, ends, Policy(all_steps=True, max_builds=2))).order
-    assert isinstance(verdict, Several)
-    assert [each.candidate for each in verdict.steps] == [AFTER]
-    assert verdict.unsettled
+    drops, _, left = several(verdict)
+    assert drops == [AFTER] and left
 
 
 @pytest.mark.calibration
@@ -175,9 +165,8 @@ def test_one_binary_on_two_branches_rules_nothing_out() -> None:
     rows = [(), (), (0,), *((v,) for v in range(2, 9)), (1,), (10,), (11,), (9, 12), (13,), (14,)]
     graph = Graph.of(rows, branch_points=1)
     for seed in range(2):
-        verdict = hunt(World(graph, {2: -0.05}, QUIET, older={1: -0.05}, binaries={2: 1}, seed=seed), Policy()).verdict
-        assert isinstance(verdict, Found)
-        assert verdict.step.candidate == 2
+        world = World(graph, {2: -0.05}, QUIET, older={1: -0.05}, binaries={2: 1}, seed=seed)
+        assert found(hunt(world, Policy()).verdict).candidate == 2
 
 
 @pytest.mark.calibration
@@ -188,9 +177,8 @@ def test_good_that_bad_does_not_contain() -> None:
     assert isinstance(nothing, Inconclusive)
     assert (nothing.reason, nothing.candidates) == (Reason.NOT_IN_BAD, ())
     assert isinstance(hunt(World(chain, {}, QUIET, older={1: 0.05}), Policy()).verdict, NotReproduced)
-    found = hunt(World(chain, {9: -0.06}, QUIET, older={1: -0.05}), Policy()).verdict
-    assert isinstance(found, Found)
-    assert found.step.candidate == 9
+    world = World(chain, {9: -0.06}, QUIET, older={1: -0.05})
+    assert found(hunt(world, Policy()).verdict).candidate == 9
 
 
 @pytest.mark.calibration
@@ -204,9 +192,7 @@ def test_a_branch_point_is_measured_only_if_a_verdict_depends_on_it() -> None:
 @pytest.mark.calibration
 def test_a_branch_point_with_the_binary_of_good_needs_no_run() -> None:
     world = World(TWO, {FORKED: -0.06}, QUIET, binaries={1: 0})
-    outcome = hunt(world, Policy())
-    assert isinstance(outcome.verdict, Found)
-    assert outcome.verdict.step.candidate == FORKED
+    assert found(hunt(world, Policy()).verdict).candidate == FORKED
 
 
 @pytest.mark.calibration

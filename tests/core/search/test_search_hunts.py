@@ -2,8 +2,9 @@
 
 import pytest
 
+from named import found
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced, Reason
+from perfbisect.core.domain.orders import Inconclusive, NotReproduced, Reason
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
@@ -16,10 +17,9 @@ QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)
 @pytest.mark.parametrize(("commits", "culprit"), [(1, 1), (2, 1), (2, 2), (3, 2), (40, 1), (40, 40), (40, 17)])
 def test_a_line(commits: int, culprit: int) -> None:
     outcome = hunt(World(Graph.line(commits), {culprit: -0.2}, QUIET, seed=commits), Policy())
-    assert isinstance(outcome.verdict, Found)
-    assert outcome.verdict.step.candidate == culprit
-    assert outcome.verdict.step.parents == (culprit - 1,)
-    assert 0.7 < outcome.verdict.step.ratio.middle < 0.9
+    step = found(outcome.verdict)
+    assert (step.candidate, step.parents) == (culprit, (culprit - 1,))
+    assert 0.7 < step.ratio.middle < 0.9
     assert outcome.builds <= 2 + 9
 
 
@@ -38,10 +38,9 @@ def test_an_improvement_is_no_drop() -> None:
 
 @pytest.mark.parametrize("direction", [Direction.RISE, Direction.ANY])
 def test_an_improvement_is_found_when_hunted(direction: Direction) -> None:
-    outcome = hunt(World(Graph.line(50), {20: 0.2}, QUIET, seed=3), Policy(direction=direction))
-    assert isinstance(outcome.verdict, Found)
-    assert outcome.verdict.step.candidate == 20
-    assert outcome.verdict.step.ratio.middle == pytest.approx(1.22, abs=0.03)
+    step = found(hunt(World(Graph.line(50), {20: 0.2}, QUIET, seed=3), Policy(direction=direction)).verdict)
+    assert step.candidate == 20
+    assert step.ratio.middle == pytest.approx(1.22, abs=0.03)
 
 
 #            1 - 2 - 3 ---------- 8 - 9
@@ -52,18 +51,14 @@ DIAMOND = [(), (0,), (1,), (2,), (0,), (4,), (5,), (6,), (3, 7), (8,)]
 
 @pytest.mark.parametrize("culprit", range(1, 10))
 def test_a_merge(culprit: int) -> None:
-    outcome = hunt(World(Graph.of(DIAMOND), {culprit: -0.2}, QUIET, seed=1), Policy())
-    assert isinstance(outcome.verdict, Found)
-    assert outcome.verdict.step.candidate == culprit
-    assert outcome.verdict.step.parents == Graph.of(DIAMOND).parents_of(culprit)
+    step = found(hunt(World(Graph.of(DIAMOND), {culprit: -0.2}, QUIET, seed=1), Policy()).verdict)
+    assert (step.candidate, step.parents) == (culprit, Graph.of(DIAMOND).parents_of(culprit))
 
 
 def test_equal_binaries_are_measured_once() -> None:
     same = {v: v - 1 for v in range(2, 41, 2)}
     world = World(Graph.line(40), {25: -0.2}, QUIET, binaries=same, seed=2)
-    outcome = hunt(world, Policy())
-    assert isinstance(outcome.verdict, Found)
-    assert outcome.verdict.step.candidate == 25
+    assert found(hunt(world, Policy()).verdict).candidate == 25
 
 
 def test_equal_ends() -> None:
@@ -86,20 +81,18 @@ def test_a_culprit_in_an_unbuildable_stretch_is_a_range(culprit: int) -> None:
 @pytest.mark.parametrize("culprit", [30, 45])
 def test_a_culprit_beside_an_unbuildable_stretch_is_found(culprit: int) -> None:
     stretch = frozenset(range(31, 44))
-    outcome = hunt(World(Graph.line(80), {culprit: -0.2}, QUIET, unbuildable=stretch, seed=4), Policy())
-    assert isinstance(outcome.verdict, Found)
-    assert outcome.verdict.step.candidate == culprit
+    world = World(Graph.line(80), {culprit: -0.2}, QUIET, unbuildable=stretch, seed=4)
+    assert found(hunt(world, Policy()).verdict).candidate == culprit
 
 
 def test_an_unbuildable_parent_is_replaced_by_its_nearest_tested_ancestor() -> None:
     #  0 - 1 - 2 - 3 - 5    2 does not build, but 3 after it is fast
     #           \ 4 /
     graph = Graph.of([(), (0,), (1,), (2,), (2,), (3, 4)])
-    outcome = hunt(World(graph, {4: -0.2}, QUIET, unbuildable=frozenset({2}), seed=6), Policy())
-    assert isinstance(outcome.verdict, Found)
-    assert outcome.verdict.step.candidate == 4
-    assert outcome.verdict.step.parents == (0,)  # the nearest tested ancestor; 3 is none
-    assert outcome.verdict.step.stand_ins == (0,)
+    step = found(hunt(World(graph, {4: -0.2}, QUIET, unbuildable=frozenset({2}), seed=6), Policy()).verdict)
+    assert step.candidate == 4
+    assert step.parents == (0,)  # the nearest tested ancestor; 3 is none
+    assert step.stand_ins == (0,)
 
 
 @pytest.mark.parametrize(
