@@ -11,7 +11,7 @@ from perfbisect.core.domain.events import BuildFinished, HuntEnded, RunFinished
 from perfbisect.core.domain.facts import RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Interval, NotReproduced
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
 from perfbisect.core.stats.variance_components import noise_in
 from perfbisect.errors import UsageError
 from perfbisect.store.experience import read_kept, read_noise, read_pinned
@@ -41,8 +41,12 @@ def request(kind: TrialType, settings: Settings = sample.SETTINGS, *names: str) 
     return TrialRequest(kind, *what, subjects, works, rounds=3, runs=2)
 
 
+def begin(history: History, wanted: TrialRequest, at: float = 1.0) -> Trial:
+    return history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], at)
+
+
 def enter(history: History, runs: list[tuple[int, RunFacts]], settings: Settings = sample.SETTINGS) -> int:
-    trial = history.begin_trial(request(TrialType.NOISE, settings), sample.HOST, sample.COMMITS[:1], 1.0)
+    trial = begin(history, request(TrialType.NOISE, settings))
     for visit, run in runs:
         history.add_to_trial(trial.id, TrialRun(visit, 0, 0, run.started + 12, 14.0, run))
     return trial.id
@@ -123,7 +127,7 @@ def test_what_earlier_hunts_left(sampled: History) -> None:
 
 def test_a_trial_comes_back_as_it_was_entered(history: History) -> None:
     wanted = request(TrialType.COMPARE, sample.SETTINGS, "old", "new")
-    trial = history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
+    trial = begin(history, wanted)
     run = TrialRun(0, 0, 2, 20.0, 14.0, replace(sample.run(0, 5.0), commit="new"))
     history.add_to_trial(trial.id, run)
     stored = history.trial("c1")
@@ -145,7 +149,7 @@ def test_an_aa_that_has_failed_teaches_nothing(history: History) -> None:
 
 def test_a_trial_without_a_hash_of_its_workload_is_continued(history: History) -> None:
     wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
-    history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
+    begin(history, wanted)
     history.connection.execute("UPDATE trials SET process = 'gone 1 1'")
     now = replace(wanted, works=tuple(replace(work, run_hash="all") for work in wanted.works))
     history.connection.execute("UPDATE trial_workloads SET told = 'other'")
@@ -156,7 +160,7 @@ def test_a_trial_without_a_hash_of_its_workload_is_continued(history: History) -
 
 def test_a_comparison_that_was_interrupted_goes_on_only_with_the_same(history: History) -> None:
     wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
-    history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
+    begin(history, wanted)
     assert history.resume_trial(wanted, sample.HOST) is None, "this process works on it"
     history.connection.execute("UPDATE trials SET process = 'gone 1 1'")
     changed = replace(wanted.subjects[1], key="another")
@@ -176,7 +180,7 @@ def test_a_comparison_that_was_interrupted_goes_on_only_with_the_same(history: H
 
 def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History) -> None:
     wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
-    trial = history.begin_trial(wanted, sample.HOST, sample.COMMITS[:1], 1.0)
+    trial = begin(history, wanted)
     skip = TrialSkip(0, 1, 2.0, SkipFacts("old", "run", "it crashed", "/log", 3.0))
     history.skip_in_trial(trial.id, skip)
     history.end_trial(trial.id, None, "no room")
@@ -193,9 +197,7 @@ def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History) -> 
 
 
 def test_comparisons_that_were_interrupted_pin_what_they_use(history: History) -> None:
-    trial = history.begin_trial(
-        request(TrialType.COMPARE, sample.SETTINGS, "old"), sample.HOST, sample.COMMITS[:1], 100.0
-    )
+    trial = begin(history, request(TrialType.COMPARE, sample.SETTINGS, "old"), 100.0)
     facts = replace(sample.run(0, 5.0), build_key="key-0", dataset="data-1")
     history.add_to_trial(trial.id, TrialRun(0, 0, 0, 120.0, 14.0, facts))
     assert read_pinned(history, "local", 50.0) == {"key-0", "data-1"}
@@ -205,7 +207,7 @@ def test_comparisons_that_were_interrupted_pin_what_they_use(history: History) -
 
 
 def test_a_comparison_teaches_hunts_nothing_of_noise(history: History) -> None:
-    trial = history.begin_trial(request(TrialType.COMPARE), sample.HOST, sample.COMMITS[:1], 1.0)
+    trial = begin(history, request(TrialType.COMPARE))
     for visit, run in visits(0.01, 0.01):
         history.add_to_trial(trial.id, TrialRun(visit, 0, 0, run.started, 1.0, run))
     assert read_noise(history, sample.SETTINGS) is None
