@@ -180,3 +180,6 @@ class Decision:
 
     order: Order
     belief: Belief
+    # The ratio on which further decisions are based: of the named step in the runs of its proof alone, or of the ends with
+    # the share of layout. None before both ends were measured. It is neither shown nor stored.
+    evidence: Interval | None = None

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.orders import Interval, Measure, Purpose, Share
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.posterior import LAYOUT
 from perfbisect.core.inference.state_space import Levels
-from perfbisect.core.stats.distributions import t_cdf
+from perfbisect.core.stats.distributions import t_cdf, t_quantile_975
 
 CLEAR = ((4, 20, 40), (2.1, 1.9, 1.7))  # standard errors at which the ends are taken to differ: after so many runs
 CLEAR_OF_LAYOUT = ((0.4, 0.8), (2.7, 1.9))  # the same, by the share of layout in what is uncertain
@@ -47,6 +47,12 @@ class Contrast:
     def above(self, drop: float) -> float:
         """Probability that the true drop is larger than ``drop``."""
         return t_cdf((self.drop - drop) / self.error, self.freedom)
+
+    def ratio(self, sign: float) -> Interval:
+        """Second build against first, in the metric's own direction; for decisions (relative_speed.py has what is shown)."""
+        half = t_quantile_975(self.freedom) * self.error
+        low, high = sorted(float(np.exp(-sign * (self.drop + d))) for d in (-half, half))
+        return Interval(low, float(np.exp(-sign * self.drop)), high)
 
 
 def contrast(levels: Levels, first: int, second: int) -> Contrast:

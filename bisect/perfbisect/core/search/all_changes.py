@@ -15,6 +15,7 @@ from perfbisect.core.domain.orders import (
     Decision,
     Found,
     Inconclusive,
+    Interval,
     Measure,
     NotReproduced,
     Purpose,
@@ -56,6 +57,9 @@ class _Progress:
     now: Situation
     steps: list[Step] = field(default_factory=list)
     noted: dict[int, Step] = field(default_factory=dict)  # by candidate, also those that are too small to be named
+    evidence: dict[int, Interval] = field(
+        default_factory=dict
+    )  # of the noted steps: their ratios by their proofs alone
     stretches: dict[int, float] = field(default_factory=dict)  # changes by the first build after what does not build
     doubts: dict[_Span, Inconclusive] = field(default_factory=dict)
     quiet: set[_Span] = field(default_factory=set)  # those that are not halved and whose ends are alike
@@ -70,7 +74,7 @@ class _Progress:
     @property
     def changes(self) -> dict[int, float]:
         """All known changes of the log metric, by candidate."""
-        return self.stretches | {candidate: math.log(step.ratio.middle) for candidate, step in self.noted.items()}
+        return self.stretches | {candidate: math.log(ratio.middle) for candidate, ratio in self.evidence.items()}
 
     def subrange(self, span: _Span) -> Subrange:
         """The subrange with these ends."""
@@ -93,7 +97,7 @@ def all_changes(now: Situation) -> Decision:
             continue
         part = progress.subrange(span)
         if not searched and isinstance(whole.order, Found):
-            waiting += _note(progress, part, whole.order.step, named=True)
+            waiting += _note(progress, part, whole.order.step, whole.evidence, named=True)
         else:
             decision = with_older_branches(single_change, part.situation(inner, progress.changes))
             if isinstance(decision.order, Measure):
@@ -102,7 +106,7 @@ def all_changes(now: Situation) -> Decision:
                     return Decision(budget.within(order), _outer_belief(part, decision.belief, whole))
                 progress.doubts[span] = _broken_off(progress, part, decision.belief)
             else:
-                waiting += _settle(progress, part, span, decision.order)
+                waiting += _settle(progress, part, span, decision.order, decision.evidence)
         searched.add(span)
     return Decision(_verdict(progress, whole), whole.belief)
 
@@ -123,19 +127,21 @@ def _final(now: Situation, whole: Decision) -> bool:
     return now.budget.ended(whole.order) or not now.record.skipped.isdisjoint((0, now.bad))
 
 
-def _settle(progress: _Progress, part: Subrange, span: _Span, verdict: Verdict) -> list[_Span]:
+def _settle(
+    progress: _Progress, part: Subrange, span: _Span, verdict: Verdict, evidence: Interval | None
+) -> list[_Span]:
     """Note the verdict on a subrange; returns the smaller subranges that are to be searched."""
     match verdict:
         case Found(step):
-            return _note(progress, part, _outer_step(part, step))
+            return _note(progress, part, _outer_step(part, step), evidence)
         case Inconclusive(reason=reason) if reason not in STUCK and (held := _known_step(progress, part)):
             return _sides(progress, part, held)
         case Inconclusive():
             progress.doubts[span] = replace(verdict, candidates=part.outer(verdict.candidates))
             if verdict.reason in STUCK:
                 spans = _around(progress, part, verdict.candidates)
-                if not spans:
-                    progress.stretches[span.bad] = math.log(verdict.ratio.middle)
+                if not spans and evidence:
+                    progress.stretches[span.bad] = math.log(evidence.middle)
             else:
                 spans = _halves(progress, part) or []
             progress.divided.update([span] if spans else [])
@@ -203,18 +209,21 @@ def _broken_off(progress: _Progress, part: Subrange, belief: Belief) -> Inconclu
     return replace(verdict, candidates=part.outer(verdict.candidates))
 
 
-def _note(progress: _Progress, part: Subrange, step: Step, *, named: bool = False) -> list[_Span]:
+def _note(
+    progress: _Progress, part: Subrange, step: Step, evidence: Interval | None, *, named: bool = False
+) -> list[_Span]:
     """Note a step, if it is large enough or was ``named`` as the largest change; returns the subranges around it.
 
     In a history with branches other subranges may contain the step, too. Those in doubt are divided at it, and so are
     those whose ends are alike, as another change must cancel it there.
     """
     if step.candidate not in progress.noted:
-        large = abs(math.log(step.ratio.middle)) >= least(progress.now.policy)
-        if named or (large and not step.ratio.low <= 1 <= step.ratio.high):
+        proven = evidence or step.ratio
+        large = abs(math.log(proven.middle)) >= least(progress.now.policy)
+        if named or (large and not proven.low <= 1 <= proven.high):
             parents = progress.now.graph.parents_of(step.candidate)
             progress.steps.append(replace(step, stand_ins=tuple(p for p in step.parents if p not in parents)))
-        progress.noted[step.candidate] = step
+        progress.noted[step.candidate], progress.evidence[step.candidate] = step, proven
     spans = _sides(progress, part, step)
     doubts, divided = progress.doubts, progress.divided
     in_doubt = [one for one, doubt in doubts.items() if doubt.reason not in STUCK and one not in divided]
@@ -269,7 +278,7 @@ def _verdict(progress: _Progress, whole: Decision) -> Verdict:
         assert not isinstance(whole.order, Measure | Found | Several)
         return whole.order
     steps = sorted(progress.steps, key=lambda step: step.candidate)
-    hunted = tuple(step for step in steps if now.policy.hunts(step.ratio.middle))
+    hunted = tuple(step for step in steps if now.policy.hunts(progress.evidence[step.candidate].middle))
     others = tuple(step for step in steps if step not in hunted)
     return Several(hunted, others, unsettled, progress.detectable)
 

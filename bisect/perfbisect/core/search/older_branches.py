@@ -22,7 +22,6 @@ from perfbisect.core.domain.orders import (
     Interval,
     Measure,
     NotReproduced,
-    Order,
     Purpose,
     Reason,
     Several,
@@ -56,20 +55,21 @@ def with_older_branches(hunt: Hunt, now: Situation) -> Decision:
     measured = [point for point in points if start[point] and record.runs(point) and point not in unknown]
     compared = {point: _compared(point, now) for point in measured}
     if now.subrange:
-        compared = {point: order for point, order in compared.items() if not isinstance(order, Measure)}
+        compared = {point: each for point, each in compared.items() if not isinstance(each.order, Measure)}
     while True:
-        offsets = {point: ratio for point, order in compared.items() if (ratio := _difference(order))}
+        offsets = {point: ratio for point, each in compared.items() if (ratio := _difference(each))}
         decision = hunt(replace(now, observations=list(_corrected(start, now.observations, offsets, unknown))))
         needed = [point for point in _needed(now, start, decision) if point not in unknown]
         compared |= {point: _compared(point, now) for point in needed if point not in compared}
-        for point, order in compared.items():
+        for point, each in compared.items():
+            order = each.order
             if point in unknown or (point in now.fleet.candidates and isinstance(decision.order, Measure)):
                 continue  # it cannot be measured, or another host measures it and there is something else to do
             if isinstance(order, Measure) and budget.allows(order):
                 return replace(decision, order=budget.within(order))
-        if any(_difference(order) for point, order in compared.items() if point not in offsets):
+        if any(_difference(each) for point, each in compared.items() if point not in offsets):
             continue
-        out_of_reach = [point for point in needed if isinstance(compared[point], Measure)]
+        out_of_reach = [point for point in needed if isinstance(compared[point].order, Measure)]
         if not out_of_reach or isinstance(decision.order, Measure):
             explained = _explained(_afforded(decision, now), start, now.policy, offsets, unknown)
             return explained if now.subrange or not (offsets or unknown) else _with_measured_effect(explained, now)
@@ -100,7 +100,7 @@ def branch_point_of(graph: Graph) -> NDArray[np.int64]:
     return start
 
 
-def _compared(point: int, now: Situation) -> Order:
+def _compared(point: int, now: Situation) -> Decision:
     """The comparison of good with a branch point: its next order, or how it ended.
 
     Only runs with some of the other side nearby count: the rest is of other comparisons, at another time of the host.
@@ -125,21 +125,16 @@ def _compared(point: int, now: Situation) -> Order:
         policy=replace(now.policy.unlimited(), direction=Direction.ANY),
         fleet=now.fleet.renumbered({0: 0, point: 1}),
     )
-    order = single_change(two).order
-    if isinstance(order, Measure):
-        return replace(order.renumbered({0: 0, 1: point}), purpose=Purpose.CONFIRM)
-    return order
+    decision = single_change(two)
+    if not isinstance(decision.order, Measure):
+        return decision
+    order = replace(decision.order.renumbered({0: 0, 1: point}), purpose=Purpose.CONFIRM)
+    return replace(decision, order=order)
 
 
-def _difference(order: Order) -> Interval | None:
+def _difference(compared: Decision) -> Interval | None:
     """The branch point relative to good, if they are not taken to be equally fast."""
-    match order:
-        case Found(step):
-            return step.ratio
-        case Inconclusive(ratio=ratio) if math.isfinite(ratio.high):
-            return ratio
-        case _:
-            return None
+    return compared.evidence if isinstance(compared.order, Found | Inconclusive) else None
 
 
 def _corrected(

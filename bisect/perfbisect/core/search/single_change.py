@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from perfbisect.core.domain.orders import Decision, Found, Measure
-from perfbisect.core.inference.analysis import know
+from perfbisect.core.domain.orders import Decision, Found, Measure, Step
+from perfbisect.core.inference.analysis import Knowledge, know
 from perfbisect.core.inference.belief import prior_belief
 from perfbisect.core.inference.hypotheses import classes
+from perfbisect.core.search.confirmation import PairwiseProof, pairwise_proofs, weakest
 from perfbisect.core.search.next_action import next_action
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.stopping import no_suspect, pointless, undecided
@@ -26,4 +27,13 @@ def single_change(now: Situation) -> Decision:
         order = undecided(belief, policy, spent) if known else no_suspect(spent, policy)
     if isinstance(order, Measure):
         order = replace(budget.within(order), host=host)
-    return Decision(order, belief)
+    evidence = None
+    if known:
+        contrast = weakest_proof(known, order.step).contrast if isinstance(order, Found) else known.ends
+        evidence = contrast.ratio(record.sign) if contrast else None
+    return Decision(order, belief, evidence)
+
+
+def weakest_proof(known: Knowledge, step: Step) -> PairwiseProof:
+    """The proof of a named step with the smallest drop."""
+    return weakest(pairwise_proofs(known.record, known.levels, step.candidate, step.parents))
