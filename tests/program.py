@@ -13,7 +13,7 @@ from threading import Timer
 from typing import IO, Any
 
 PROGRAM = [sys.executable, "-c", "from perfbisect.cli.main import main; main()"]
-LIMIT = 900  # seconds; far beyond what is needed
+LIMIT = 3000  # seconds; far beyond what is needed, on a busy machine too
 
 Process = subprocess.Popen[str]
 
