@@ -51,15 +51,15 @@ def test_the_oldest_go(exits: Exits, root: Path) -> None:
     assert "Nothing had to be freed" in said
 
 
-def test_a_dry_run_only_tells(exits: Exits, root: Path) -> None:
+def test_a_dry_run_only_lists(exits: Exits, root: Path) -> None:
     with hold(connect(load_host("local")), "a hunt"):
         said = exits(0, "gc", "--keep", "0", "--dry-run")
     assert "4.0 MB would be freed" in said
     assert "1 in jobs" in said
     assert len(left(root)) == 4
-    told = json.loads(exits(0, "gc", "--keep", "0", "--dry-run", "--json"))
-    assert not told["removed"]
-    assert told["items"][0]["path"] == "builds/b0"
+    report = json.loads(exits(0, "gc", "--keep", "0", "--dry-run", "--json"))
+    assert not report["removed"]
+    assert report["items"][0]["path"] == "builds/b0"
 
 
 def test_what_an_unfinished_hunt_needs_stays(exits: Exits, root: Path, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_workload_needs_its_system(exits: Exits) -> None:
     assert "--builder" in said
 
 
-def test_without_a_workload_those_of_the_system_tell_whether_sysbench_is_needed(
+def test_without_a_workload_those_of_the_system_decide_whether_sysbench_is_needed(
     exits: Exits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everything of this machine is there but sysbench."""
@@ -94,7 +94,7 @@ def test_without_a_workload_those_of_the_system_tell_whether_sysbench_is_needed(
         assert ("sysbench is not installed" in said) == bool(status), said
 
 
-def test_without_a_workload_a_broken_suite_is_nobodys_business(exits: Exits, tmp_path: Path) -> None:
+def test_without_a_workload_a_broken_suite_is_ignored(exits: Exits, tmp_path: Path) -> None:
     suite = tmp_path / "mine" / "suite.toml"
     suite.parent.mkdir()
     broken = """summary = "s"\ndriver = "demo"\n[defaults]\ngroup = "g"\nsummary = "s"

@@ -1,4 +1,4 @@
-"""What a hunt would run, told without running it."""
+"""The commands of a dry run. The names of these tests are short: sockets are in folders that are named after them."""
 
 import os
 import re
@@ -60,8 +60,8 @@ def write(file: Path, text: str) -> None:
 
 
 @pytest.fixture
-def told(tmp_path: Path, git: Callable[..., str]) -> Callable[..., str]:
-    """``told(good, bad)``: what a dry run from one to the other prints."""
+def listing(tmp_path: Path, git: Callable[..., str]) -> Callable[..., str]:
+    """``listing(good, bad)``: what a dry run from one to the other prints."""
     for version in ("1.0", "2.0", "2.1"):
         write(tmp_path / "repo" / "VERSION", f"{version}\n")
         git("add", "-A")
@@ -86,8 +86,8 @@ def told(tmp_path: Path, git: Callable[..., str]) -> Callable[..., str]:
     return ask
 
 
-def test_every_command_is_told_in_its_order(told: Callable[..., str], tmp_path: Path) -> None:
-    said = told("2.0", "2.1")
+def test_commands_in_order(listing: Callable[..., str], tmp_path: Path) -> None:
+    said = listing("2.0", "2.1")
     work, visit = f"{tmp_path}/ours/work/kv", f"{tmp_path}/ours/visit"
     wanted = [
         f"# build, in {work}/build",
@@ -110,40 +110,38 @@ def test_every_command_is_told_in_its_order(told: Callable[..., str], tmp_path: 
     ]
     place = 0
     for part in wanted:
-        assert part in said[place:], f"{part} is not told after {said[:place][-80:]}"
+        assert part in said[place:], f"{part} is not listed after {said[:place][-80:]}"
         place = said.index(part, place) + len(part)
     assert not list((tmp_path / "ours").iterdir())
 
 
-def test_what_is_different_at_the_other_end_is_told_apart(told: Callable[..., str]) -> None:
-    assert told("2.0", "2.1").endswith(": the same\n")
-    _, other = told("1.0", "2.1").split("the same except")
+def test_the_other_end(listing: Callable[..., str]) -> None:
+    assert listing("2.0", "2.1").endswith(": the same\n")
+    _, other = listing("1.0", "2.1").split("the same except")
     assert "--quick" not in other
     assert "kvd --config=" in other
     assert "make install" not in other
 
 
-def test_processors_are_told_where_they_are_chosen(told: Callable[..., str]) -> None:
-    loading, visit = told("2.0", "2.1", 'server_cpus = "0-1"\nclient_cpus = "1"').split("# a visit")
-    assert "taskset" not in loading, "nobody measures yet"
+def test_chosen_processors(listing: Callable[..., str]) -> None:
+    loading, visit = listing("2.0", "2.1", 'server_cpus = "0-1"\nclient_cpus = "1"').split("# a visit")
+    assert "taskset" not in loading, "nothing is measured yet"
     assert re.search(r"^KV_HOME=\S+ taskset -c 0-1 \S+/kvd --config=", visit, re.MULTILINE)
     assert re.search(r"^taskset -c 1 perf stat ", visit, re.MULTILINE)
 
 
-def test_perf_is_told_where_it_can_count(
-    told: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_perf(listing: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "bin" / "perf", "#!/bin/sh\nexit 1\n")
     (tmp_path / "bin" / "perf").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    said = told("2.0", "2.1")
+    said = listing("2.0", "2.1")
     assert "perf" not in said.replace(str(tmp_path), "")
     assert "kvbench --seconds=7" in said
 
 
-def test_builds_are_told_where_they_are_made(told: Callable[..., str], tmp_path: Path) -> None:
+def test_a_build_host(listing: Callable[..., str], tmp_path: Path) -> None:
     maker = f'[hosts.maker]\nroot = "{tmp_path}/theirs"\njobs = 7\nccache_size = "3G"'
-    said = told("2.0", "2.1", 'build_host = "maker"\njobs = 3', maker)
+    said = listing("2.0", "2.1", 'build_host = "maker"\njobs = 3', maker)
     made, measured = said.split("# configuration of the server")
     assert f"# build, in {tmp_path}/theirs/work/kv/build on host maker, which sends the result to host here" in made
     assert "make -j7\n" in made
@@ -153,34 +151,32 @@ def test_builds_are_told_where_they_are_made(told: Callable[..., str], tmp_path:
     assert f"{tmp_path}/theirs" not in measured
 
 
-def test_only_the_hosts_own_folder_has_to_be_short(
-    told: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_length_of_the_root(listing: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = tmp_path / ("long" * 30)
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    assert "kvbench" in told("2.0", "2.1")
+    assert "kvbench" in listing("2.0", "2.1")
     assert not [*scratch.iterdir()]
     with pytest.raises(EnvironmentFailure, match="the path of the server's socket is too long"):
-        told("2.0", "2.1", root="far" * 30)
+        listing("2.0", "2.1", root="far" * 30)
 
 
-def test_without_a_build_only_that_is_left_out(told: Callable[..., str], tmp_path: Path) -> None:
+def test_without_a_build(listing: Callable[..., str], tmp_path: Path) -> None:
     head, tail = BUILDER.split("[build]")[0], BUILDER[BUILDER.index("[server]") :]
     write(tmp_path / "builders" / "kv" / "builder.toml", head + tail)
-    said = told("1.0", "2.1")
+    said = listing("1.0", "2.1")
     assert "# left out: the recipe of kv has no [build]" in said.split("# configuration of the server")[0]
     assert f"{tmp_path}/ours/work/kv/prefix/bin/kvd --config={tmp_path}/ours/visit/config --quick &" in said
     assert "kvbench --seconds=7" in said
     assert "environment of the build" not in said
     with pytest.raises(RecipeError, match=r"cannot build commits: its recipe has no \[build\]"):
-        told("1.0", "2.1", dry=False)
+        listing("1.0", "2.1", dry=False)
 
 
-def test_a_format_is_asked_without_a_server_too(told: Callable[..., str], tmp_path: Path) -> None:
+def test_format_without_server(listing: Callable[..., str], tmp_path: Path) -> None:
     head, tail = (
         BUILDER.split("[server]")[0],
         '[dataset]\nformat_command = ["{prefix}/bin/kvd", "--format", "{data}"]\n',
     )
     write(tmp_path / "builders" / "kv" / "builder.toml", head + tail)
-    assert f"{tmp_path}/ours/work/kv/prefix/bin/kvd --format {tmp_path}/ours/visit/data\n" in told("2.0", "2.1")
+    assert f"{tmp_path}/ours/work/kv/prefix/bin/kvd --format {tmp_path}/ours/visit/data\n" in listing("2.0", "2.1")

@@ -50,7 +50,7 @@ def test_one_that_is_not_shown_to_be_leaves_the_hunt_inconclusive(exits: Exits, 
     assert "  ran  " not in again
 
 
-def test_one_that_is_slower_is_told_with_the_commands_that_find_the_changes(
+def test_one_that_is_slower_is_reported_with_the_commands_that_find_the_changes(
     invoke: Invoke, exits: Exits, fork: Fork
 ) -> None:
     base, good, bad = fork(1000, 2000, 700)

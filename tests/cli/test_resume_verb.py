@@ -20,11 +20,11 @@ SUITE, HISTORY = Path("workloads/script/suite.toml"), Path(".local/state/perfbis
 def test_a_hunt_that_has_failed_goes_on_as_it_began(
     exits: Exits, script: Callable[[str], str], seal: Path, tmp_path: Path
 ) -> None:
-    """The bad end needs a file to run, which comes later; both write down how many processors they are told."""
-    mended, seen = tmp_path / "mended", tmp_path / "seen"
+    """The bad end needs a file to run, which comes later; both write down how many processors they get."""
+    fixed, seen = tmp_path / "fixed", tmp_path / "seen"
     SUITE.write_text(SUITE.read_text().replace('"{threads}"', '"{cores}"'))
     good = script(f"echo $2 >>{seen}; echo rate 100")
-    bad = script(f"[ -e {mended} ] || exit 7; echo $2 >>{seen}; echo rate 10")
+    bad = script(f"[ -e {fixed} ] || exit 7; echo $2 >>{seen}; echo rate 10")
     said = exits(4, "run", good, bad, *HUNT)
     assert "the bad end" in said and "bisect resume 1" in said
     assert "failed: nothing can be compared, because the bad end," in exits(0, "history")
@@ -37,7 +37,7 @@ def test_a_hunt_that_has_failed_goes_on_as_it_began(
     assert "undo that, or begin a new hunt" in said
 
     SUITE.write_text(before)
-    mended.touch()
+    fixed.touch()
     seen.unlink(missing_ok=True)
     with closing(sqlite3.connect(seal / HISTORY)) as history, history:
         history.execute("update events set body = json_set(body, '$.host.cores', 77) where kind = 'HuntStarted'")
@@ -47,7 +47,7 @@ def test_a_hunt_that_has_failed_goes_on_as_it_began(
     assert "found" in exits(0, "history")
 
 
-def test_what_a_mended_recipe_cannot_build_is_remembered_as_that(
+def test_a_recipe_that_was_fixed_updates_the_hash_of_the_hunt(
     exits: Exits, script: Callable[[str], str], seal: Path
 ) -> None:
     recipe = Path("builders/script/builder.toml")
@@ -63,11 +63,11 @@ def test_what_a_mended_recipe_cannot_build_is_remembered_as_that(
     assert resumed == new
 
 
-def test_commands_that_are_told_name_the_history(
+def test_commands_in_messages_name_the_history(
     exits: Exits, script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mended, option = tmp_path / "mended", ["--history", "of mine.db"]
-    good, bad = script("echo rate 100"), script(f"[ -e {mended} ] || exit 7; echo rate 10")
+    fixed, option = tmp_path / "fixed", ["--history", "of mine.db"]
+    good, bad = script("echo rate 100"), script(f"[ -e {fixed} ] || exit 7; echo rate 10")
     said = exits(4, "run", good, bad, *HUNT, *option)
     assert "go on with: bisect resume 1 --history 'of mine.db'\n" in said
 
@@ -80,7 +80,7 @@ def test_commands_that_are_told_name_the_history(
         said = exits(130, "resume", *option)
     assert "go on with: bisect resume 1 --history 'of mine.db'\n" in said
 
-    mended.touch()
+    fixed.touch()
     out = exits(0, "resume", *option)
     assert "Full report: bisect show 1 --history 'of mine.db'\n" in out
     said = exits(0, "compare", good, bad, *HUNT[:-1], "--visits", "1", "--runs", "1", *option)

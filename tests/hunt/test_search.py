@@ -33,19 +33,19 @@ def hunted(history: History, lab: ComputedLab, failed: Sequence[SkipFacts] = (),
     return [event for _, event in hunt(problem(names, metric), started(names), log, workers, failed)]
 
 
-def test_names_the_culprit_and_tells_the_story_in_order(history: History) -> None:
+def test_names_the_culprit_and_yields_the_events_in_order(history: History) -> None:
     names = commits(30)
     lab = ComputedLab(names, speeds(names, 17), frozenset({names[9]}))
-    told = hunted(history, lab)
-    kinds = [type(event) for event in told]
+    events = hunted(history, lab)
+    kinds = [type(event) for event in events]
     assert kinds[0] is HuntStarted
     assert kinds[1] is Decided
     assert kinds[-2:] == [Decided, HuntEnded]
-    assert (culprit(told).candidate, culprit(told).parents) == (17, (16,))
+    assert (culprit(events).candidate, culprit(events).parents) == (17, (16,))
     assert len(lab.built) == len(set(lab.built))
 
 
-def test_what_is_told_is_already_saved(history: History) -> None:
+def test_an_event_is_saved_before_it_is_yielded(history: History) -> None:
     names = commits(8)
     log = log_of(history, names)
     lab = ComputedLab(names, speeds(names, 4))
@@ -68,8 +68,8 @@ def test_a_cut_hunt_goes_on_to_the_same_end_without_repeating(history: History, 
     finished = [event for event in before if isinstance(event, BuildFinished | RunFinished)]
     again = SavedLog(history, hunt_id)
     assert [event for _, event in again.entries] == finished
-    told = [event for _, event in hunt(problem(names), started(names), again, measured_by(lab))]
-    assert culprit(told).candidate == 11
+    events = [event for _, event in hunt(problem(names), started(names), again, measured_by(lab))]
+    assert culprit(events).candidate == 11
     assert len(lab.built) == len(set(lab.built))
 
 
@@ -77,10 +77,10 @@ def test_builds_that_failed_in_an_earlier_hunt_are_not_tried_again_but_for_the_e
     names = commits(30)
     lab = ComputedLab(names, speeds(names, 11))
     failed = [SkipFacts(names[node], "compile", "error: no", "log", 1.0) for node in (0, 14, 15, 29)]
-    told = hunted(history, lab, failed)
-    assert {event.candidate for event in told if isinstance(event, CandidateSkipped)} == {14, 15}
+    events = hunted(history, lab, failed)
+    assert {event.candidate for event in events if isinstance(event, CandidateSkipped)} == {14, 15}
     assert not {names[14], names[15]} & set(lab.built)
-    assert culprit(told).candidate == 11
+    assert culprit(events).candidate == 11
 
 
 def test_equal_ends_are_not_reproduced(history: History) -> None:
@@ -90,7 +90,7 @@ def test_equal_ends_are_not_reproduced(history: History) -> None:
     assert len(lab.built) == 2
 
 
-def test_an_end_that_does_not_build_is_told_as_such(history: History) -> None:
+def test_an_end_that_does_not_build_is_the_reason(history: History) -> None:
     names = commits(5)
     lab = ComputedLab(names, speeds(names, 3), frozenset({names[-1]}))
     found = verdict(hunted(history, lab))
@@ -132,7 +132,7 @@ class TestMergeBase:
         names = commits(6)
         truth = speeds(names, 3) | {self.good: speed_of_good}
         asked = replace(problem(names), policy=Policy(max_runs=max_runs))
-        told = Steps(
+        events = Steps(
             compare_merge_base(
                 asked,
                 replace(started(names), branch_points=2),
@@ -141,14 +141,14 @@ class TestMergeBase:
                 lambda nodes: measured_by(ComputedLab(nodes, truth))(nodes),
             )
         )
-        return [event for _, event in told], told.result
+        return [event for _, event in events], events.result
 
     def test_as_fast(self, history: History) -> None:
-        told, verdict = self.check(history, 1.0)
-        measured = {event.facts.commit for event in told if isinstance(event, RunFinished)}
+        events, verdict = self.check(history, 1.0)
+        measured = {event.facts.commit for event in events if isinstance(event, RunFinished)}
         assert measured == {self.good, commits(6)[0]}
         assert isinstance(verdict, NotReproduced)
-        assert [event.choices for event in told if isinstance(event, HuntStarted)] == [1]
+        assert [event.choices for event in events if isinstance(event, HuntStarted)] == [1]
 
     @pytest.mark.parametrize("speed", [0.8, 1.25])
     def test_not_as_fast(self, history: History, speed: float) -> None:
@@ -157,15 +157,15 @@ class TestMergeBase:
         assert verdict.step.ratio.low < speed < verdict.step.ratio.high
 
     def test_a_budget_that_is_spent_tells_nothing_of_its_speed(self, history: History) -> None:
-        told, verdict = self.check(history, 1.0, max_runs=8)
+        events, verdict = self.check(history, 1.0, max_runs=8)
         assert isinstance(verdict, Inconclusive)
-        assert len([event for event in told if isinstance(event, RunFinished)]) == 8
+        assert len([event for event in events if isinstance(event, RunFinished)]) == 8
 
 
 class TestReplay:
     """A finished hunt, decided again from its log."""
 
-    def told(self, history: History) -> tuple[SearchProblem, list[tuple[float, Event]], float]:
+    def finished(self, history: History) -> tuple[SearchProblem, list[tuple[float, Event]], float]:
         names = commits(30)
         log = log_of(history, names)
         lab = ComputedLab(names, speeds(names, 21, slow=0.97))
@@ -173,15 +173,15 @@ class TestReplay:
         return problem(names), [(entry.at, entry.event) for entry in history.events(log.hunt)], log.began
 
     def test_by_its_own_rules_it_takes_the_same_course(self, history: History) -> None:
-        rules, told, began = self.told(history)
-        recorded = [event.decision.order for _, event in told if isinstance(event, Decided)]
-        assert [decision.order for _, decision in replay(rules, told, began)] == recorded
+        rules, events, began = self.finished(history)
+        recorded = [event.decision.order for _, event in events if isinstance(event, Decided)]
+        assert [decision.order for _, decision in replay(rules, events, began)] == recorded
 
     def test_a_smaller_budget_ends_it_earlier(self, history: History) -> None:
-        rules, told, began = self.told(history)
-        *_, (all_runs, _) = replay(rules, told, began)
+        rules, events, began = self.finished(history)
+        *_, (all_runs, _) = replay(rules, events, began)
         poorer = replace(rules, policy=replace(rules.policy, max_runs=all_runs // 2))
-        *_, (runs, decision) = replay(poorer, told, began)
+        *_, (runs, decision) = replay(poorer, events, began)
         assert runs < all_runs
         assert isinstance(decision.order, Inconclusive)
 

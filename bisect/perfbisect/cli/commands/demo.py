@@ -5,8 +5,7 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.options.common import history_option
-from perfbisect.cli.options.completion import host_name
+from perfbisect.cli.options.common import history_option, hosts_option
 from perfbisect.cli.options.param_types import Percent
 from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
@@ -29,10 +28,7 @@ WRONG = 1
 @click.command(epilog=EPILOG)
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the history.")
 @click.option("--drop", type=Percent(), help="Size of the planted drop. Default: 25% to 60%, from the seed.")
-@click.option(
-    "--host", "host", multiple=True, default=("local",), metavar="NAME", show_default="local", shell_complete=host_name,
-    help="Host to measure on. Repeatable: several hosts share the work.",
-)  # fmt: skip
+@hosts_option
 @click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the history is written.")
 @view_options

@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import clone_progress, history_option, say
-from perfbisect.cli.options.completion import builder_name, host_name, workload_name
+from perfbisect.cli.options.common import clone_progress, history_option, hosts_option, say
+from perfbisect.cli.options.completion import builder_name, workload_name
 from perfbisect.cli.options.measurement import how_options, settings_of, what_options
-from perfbisect.cli.options.param_types import Minutes, Percent, Suspect
+from perfbisect.cli.options.param_types import Suspect
+from perfbisect.cli.options.policy import policy_of, policy_options
 from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.cli.options.wait import wait_callback, wait_option
-from perfbisect.core.domain.policy import CAP, Direction, Policy
+from perfbisect.core.domain.policy import Direction
 from perfbisect.core.domain.settings import Quick
 
 EPILOG = """\b
@@ -44,24 +45,14 @@ into JSON ($.result.ops); without them it is the duration of the command.
 @click.option("--cost", default="", metavar="PATTERN", help="Number in its output; lower is better.")
 @click.option("--operations", default="", metavar="PATTERN", help="Number of operations in its output. Default: one.")
 @what_options
-@click.option(
-    "--host", "host", multiple=True, default=("local",), metavar="NAME", show_default="local", shell_complete=host_name,
-    help="Host to measure on. Repeatable: several hosts share the work.",
-)  # fmt: skip
+@hosts_option
 @click.option(
     "--direction",
     type=click.Choice([d.value for d in Direction]),
     help="Change of the metric from good to bad. Default: the one that makes it worse.",
 )
-@click.option(
-    "--confidence", type=Percent(CAP), default=0.95, show_default="95%", help="Probability at which a culprit is named."
-)
-@click.option("--min-effect", type=Percent(), default=0.02, show_default="2%", help="Smallest change of interest.")
-@click.option("--all", "all_steps", is_flag=True, help="Find all changes of at least that size, not only the largest.")
 @click.option("--suspect", type=Suspect(), multiple=True, help="Prior weight of commits that touch PATH. Repeatable.")
-@click.option("--max-builds", type=click.IntRange(min=1), help="Stop with the best answer after this many builds.")
-@click.option("--max-runs", type=click.IntRange(min=1), help="… after this many timed runs.")
-@click.option("--max-time", type=Minutes(), help="… after this time: 90s, 45m, 2h.")
+@policy_options
 @click.option("--dry-run", is_flag=True, help="Print the commands for both ends without running them.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
 @click.option("--retry-failed", is_flag=True, help="Build commits again that failed in earlier hunts.")
@@ -100,14 +91,6 @@ def run(
     given = {"--build": build, "--rate": rate, "--cost": cost, "--operations": operations}
     check_choice(builder, workload, command, [option for option, value in given.items() if value])
     quick = None if command is None else Quick(command, None if builder else build, rate, cost, operations)
-    policy = Policy(
-        confidence=options["confidence"],
-        min_effect=options["min_effect"],
-        max_builds=options["max_builds"] or 0,
-        max_runs=options["max_runs"] or 0,
-        max_minutes=options["max_time"] or 0.0,
-        all_steps=options["all_steps"],
-    )
     settings = resolve_settings(
         settings_of(
             options,
@@ -119,7 +102,7 @@ def run(
             first_parent=first_parent,
             retry_failed=retry_failed,
             suspects=dict(options["suspect"]),
-            policy=policy,
+            policy=policy_of(options),
             quick=quick,
         ),
         Direction(direction) if direction else None,

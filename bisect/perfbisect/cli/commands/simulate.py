@@ -12,7 +12,7 @@ import click
 from perfbisect.cli.options.common import clone_progress, say
 from perfbisect.cli.options.completion import builder_name
 from perfbisect.cli.options.param_types import Minutes, Percent
-from perfbisect.core.domain.policy import CAP
+from perfbisect.cli.options.policy import policy_of, policy_options
 from perfbisect.errors import UsageError
 
 if TYPE_CHECKING:
@@ -107,14 +107,7 @@ class Cost(click.ParamType[tuple[float, str]]):
 )
 @click.option("--run-time", type=Minutes(), default=1.0, show_default="1m", help="Duration of a run, with its warm-up.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Number of hosts.")
-@click.option(
-    "--confidence", type=Percent(CAP), default=0.95, show_default="95%", help="Probability at which a culprit is named."
-)
-@click.option("--min-effect", type=Percent(), default=0.02, show_default="2%", help="Smallest change of interest.")
-@click.option("--all", "all_steps", is_flag=True, help="Find all changes of at least that size, not only the largest.")
-@click.option("--max-builds", type=click.IntRange(min=1), help="Stop with the best answer after this many builds.")
-@click.option("--max-runs", type=click.IntRange(min=1), help="… after this many timed runs.")
-@click.option("--max-time", type=Minutes(), help="… after this time: 90s, 45m, 2h.")
+@policy_options
 @click.option(
     "--policy", type=click.Choice(["ours", "git-bisect"]), default="ours", show_default=True, help="Search to simulate."
 )
@@ -130,7 +123,6 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     Each hunt is for a drop of a given size, in a history of --commits commits or in the range GOOD..BAD of a real
     repository, on a host with the given noise.
     """
-    from perfbisect.core.domain.policy import Policy
     from perfbisect.core.domain.prior_knowledge import PriorKnowledge
     from perfbisect.core.search.older_branches import branch_point_of
     from perfbisect.simulate.habits import Habits
@@ -158,18 +150,13 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
             cached_share=options["cached"],
         ),
     )
-    policy = Policy(
-        confidence=options["confidence"],
-        min_effect=options["min_effect"],
-        max_builds=options["max_builds"] or 0,
-        max_runs=options["max_runs"] or 0,
-        max_minutes=options["max_time"] or 0.0,
-        all_steps=options["all_steps"],
-    )
     prior = PriorKnowledge(build_seconds / run_seconds, options["noise"] if options["noise_known"] else None)
     tally = Tally.of(
         attempts(
-            scenario, policy, chosen_rule(options, prior), range(options["seed"], options["seed"] + options["hunts"])
+            scenario,
+            policy_of(options),
+            chosen_rule(options, prior),
+            range(options["seed"], options["seed"] + options["hunts"]),
         )
     )
     if as_json:

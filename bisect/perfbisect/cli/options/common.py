@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from perfbisect.cli.options.completion import host_name
 from perfbisect.ui.stream import put
 from perfbisect.wording.glyphs import writable
 
@@ -23,6 +24,14 @@ def history_option(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Path(dir_okay=False, path_type=Path),
         help="History to use. Default: perfbisect/history.db in the user's state folder.",
     )(command)
+
+
+def hosts_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--host NAME``, repeatable, given to the command as ``host: tuple[str, ...]``."""
+    return click.option(
+        "--host", multiple=True, default=("local",), metavar="NAME", show_default="local", shell_complete=host_name,
+        help="Host to measure on. Repeatable: several hosts share the work.",
+    )(command)  # fmt: skip
 
 
 def output_width() -> int | None:
