@@ -27,6 +27,8 @@ def write(file: Path, cells: Mapping[str, Cell], played: Played, rules: Sequence
         # the other numbers of repeats were only needed for the best one
         rules = [*(rule for rule in rules if rule in MAIN), BEST]
     hunts = [tally.hunts for tally in tallies.values()]
+    # in worlds with a culprit, or without any change
+    findable = {key: trials for key, trials in mine.items() if has_culprit(cells[key[0]])}
     sections = [
         "# Simulated hunts: results\n",
         f"Written by `{command}` on {datetime.datetime.now(datetime.UTC).date()};",
@@ -38,16 +40,11 @@ def write(file: Path, cells: Mapping[str, Cell], played: Played, rules: Sequence
         *by_effect(cells, tallies, rules),
         *by_world(cells, tallies, rules),
         *calibration("the candidate most suspected at the end", of_favourites, mine, rules),
-        *calibration("the suspects of an undecided hunt", of_sets, findable(cells, mine), rules),
+        *calibration("the suspects of an undecided hunt", of_sets, findable, rules),
     ]
     file.write_text("\n".join(sections) + "\n")
     rows = [json.dumps(as_row(cells[cell], rule, tally)) for (cell, rule), tally in tallies.items()]
     file.with_suffix(".json").write_text("[\n" + ",\n".join(rows) + "\n]\n")
-
-
-def findable(cells: Mapping[str, Cell], played: Played) -> Played:
-    """The hunts in worlds with a culprit, or without any change."""
-    return {key: trials for key, trials in played.items() if has_culprit(cells[key[0]])}
 
 
 def overview(cells: Mapping[str, Cell], tallies: Tallies, rules: Sequence[str]) -> Iterator[str]:
