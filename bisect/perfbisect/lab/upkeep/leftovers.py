@@ -27,7 +27,8 @@ def tidy(host: Host) -> Iterator[Warned]:
     """
     running = jobs.running(host)
     builds = [job for job in running if job.name.startswith(PREFIX)]
-    ended = [*jobs.orphaned(host), *(job for job in running if job not in builds)]
+    # A job whose leader is killed between the two listings is in both.
+    ended = dict.fromkeys((*jobs.orphaned(host), *(job for job in running if job not in builds)))
     for job in ended:
         jobs.kill(host, job, grace=5)
     if ended:
