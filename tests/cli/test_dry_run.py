@@ -3,7 +3,7 @@
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -60,7 +60,14 @@ def write(file: Path, text: str) -> None:
 
 
 @pytest.fixture
-def listing(tmp_path: Path, git: Callable[..., str]) -> Callable[..., str]:
+def ours() -> Iterator[Path]:
+    """The root of the host; a short path, because of the server's socket."""
+    with tempfile.TemporaryDirectory(prefix="lab") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def listing(tmp_path: Path, ours: Path, git: Callable[..., str]) -> Callable[..., str]:
     """``listing(good, bad)``: what a dry run from one to the other prints."""
     for version in ("1.0", "2.0", "2.1"):
         write(tmp_path / "repo" / "VERSION", f"{version}\n")
@@ -71,8 +78,8 @@ def listing(tmp_path: Path, git: Callable[..., str]) -> Callable[..., str]:
     write(tmp_path / "builders" / "kv" / "kv.conf", "cache = {cache}M\n{settings}\n")
     write(tmp_path / "workloads" / "kv" / "suite.toml", SUITE)
 
-    def ask(good: str, bad: str, host: str = "", more: str = "", root: str = "ours", dry: bool = True) -> str:
-        write(tmp_path / "hosts.toml", f'[hosts.here]\nroot = "{tmp_path}/{root}"\nmemory = 1024\n{host}\n{more}')
+    def ask(good: str, bad: str, host: str = "", more: str = "", root: str = "", dry: bool = True) -> str:
+        write(tmp_path / "hosts.toml", f'[hosts.here]\nroot = "{ours / root}"\nmemory = 1024\n{host}\n{more}')
         places = {name: str(tmp_path / name) for name in ("builders", "workloads", "repo")}
         places |= {"hosts": str(tmp_path / "hosts.toml"), "builder": "kv", "workload": "get", "host": "here"}
         options = [word for name, value in places.items() for word in (f"--{name}", value)]
@@ -86,9 +93,9 @@ def listing(tmp_path: Path, git: Callable[..., str]) -> Callable[..., str]:
     return ask
 
 
-def test_commands_in_order(listing: Callable[..., str], tmp_path: Path) -> None:
+def test_commands_in_order(listing: Callable[..., str], ours: Path) -> None:
     said = listing("2.0", "2.1")
-    work, visit = f"{tmp_path}/ours/work/kv", f"{tmp_path}/ours/visit"
+    work, visit = f"{ours}/work/kv", f"{ours}/visit"
     wanted = [
         f"# build, in {work}/build",
         f"{work}/source/configure --prefix={work}/prefix 'CFLAGS=-O2 -fno-omit-frame-pointer'",
@@ -112,7 +119,7 @@ def test_commands_in_order(listing: Callable[..., str], tmp_path: Path) -> None:
     for part in wanted:
         assert part in said[place:], f"{part} is not listed after {said[:place][-80:]}"
         place = said.index(part, place) + len(part)
-    assert not list((tmp_path / "ours").iterdir())
+    assert not list(ours.iterdir())
 
 
 def test_the_other_end(listing: Callable[..., str]) -> None:
@@ -139,15 +146,15 @@ def test_without_perf(listing: Callable[..., str], tmp_path: Path, monkeypatch: 
     assert "kvbench --seconds=7" in said
 
 
-def test_a_build_host(listing: Callable[..., str], tmp_path: Path) -> None:
+def test_a_build_host(listing: Callable[..., str], tmp_path: Path, ours: Path) -> None:
     maker = f'[hosts.maker]\nroot = "{tmp_path}/theirs"\njobs = 7\nccache_size = "3G"'
     said = listing("2.0", "2.1", 'build_host = "maker"\njobs = 3', maker)
     made, measured = said.split("# configuration of the server")
     assert f"# build, in {tmp_path}/theirs/work/kv/build on host maker, which sends the result to host here" in made
     assert "make -j7\n" in made
     assert "CCACHE_MAXSIZE=3G" in made
-    assert f"{tmp_path}/ours" not in made
-    assert f"{tmp_path}/ours/work/kv/prefix/bin/kvd" in measured
+    assert f"{ours}" not in made
+    assert f"{ours}/work/kv/prefix/bin/kvd" in measured
     assert f"{tmp_path}/theirs" not in measured
 
 
@@ -161,22 +168,22 @@ def test_length_of_the_root(listing: Callable[..., str], tmp_path: Path, monkeyp
         listing("2.0", "2.1", root="far" * 30)
 
 
-def test_without_a_build(listing: Callable[..., str], tmp_path: Path) -> None:
+def test_without_a_build(listing: Callable[..., str], tmp_path: Path, ours: Path) -> None:
     head, tail = BUILDER.split("[build]")[0], BUILDER[BUILDER.index("[server]") :]
     write(tmp_path / "builders" / "kv" / "builder.toml", head + tail)
     said = listing("1.0", "2.1")
     assert "# left out: the recipe of kv has no [build]" in said.split("# configuration of the server")[0]
-    assert f"{tmp_path}/ours/work/kv/prefix/bin/kvd --config={tmp_path}/ours/visit/config --quick &" in said
+    assert f"{ours}/work/kv/prefix/bin/kvd --config={ours}/visit/config --quick &" in said
     assert "kvbench --seconds=7" in said
     assert "environment of the build" not in said
     with pytest.raises(RecipeError, match=r"cannot build commits: its recipe has no \[build\]"):
         listing("1.0", "2.1", dry=False)
 
 
-def test_format_without_server(listing: Callable[..., str], tmp_path: Path) -> None:
+def test_format_without_server(listing: Callable[..., str], tmp_path: Path, ours: Path) -> None:
     head, tail = (
         BUILDER.split("[server]")[0],
         '[dataset]\nformat_command = ["{prefix}/bin/kvd", "--format", "{data}"]\n',
     )
     write(tmp_path / "builders" / "kv" / "builder.toml", head + tail)
-    assert f"{tmp_path}/ours/work/kv/prefix/bin/kvd --format {tmp_path}/ours/visit/data\n" in listing("2.0", "2.1")
+    assert f"{ours}/work/kv/prefix/bin/kvd --format {ours}/visit/data\n" in listing("2.0", "2.1")
