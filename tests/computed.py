@@ -24,7 +24,7 @@ from perfbisect.core.domain.orders import Found, Measure, Step, Verdict
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.settings import Settings
 from perfbisect.hunt.metric_check import MetricLab
-from perfbisect.hunt.search import SavedLog, SearchProblem, WorkersFor
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, WorkersFor
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.protocol import Lab
 from perfbisect.store.history import History

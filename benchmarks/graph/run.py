@@ -20,7 +20,7 @@ from perfbisect.core.domain.orders import Measure
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.search.decide import decide
 from perfbisect.simulate.graphs import merging
-from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.world import World
 
 PATIENCE = 120  # seconds for git

@@ -8,7 +8,7 @@ from typing import Any
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.policy import Policy
 from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, older_branches, two_roots
-from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.scenario import Scenario
 
 SIZES = (3, 6, 12, 25, 60, 150, 400)

@@ -15,7 +15,7 @@ from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.policy import Policy
 from perfbisect.simulate.git_bisect import blame, timed, undecided
 from perfbisect.simulate.graphs import trunk
-from perfbisect.simulate.rules import Rule
+from perfbisect.simulate.strategies import Rule
 from perfbisect.simulate.world import World
 
 

@@ -8,7 +8,7 @@ from itertools import product
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, older_branches, two_roots
-from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.scenario import Odd, Place, Scenario
 
 RUN = 60.0  # seconds

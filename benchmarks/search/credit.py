@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.ancestry import Reach, reach_of
+from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
 from perfbisect.simulate.graphs import trunk
-from perfbisect.simulate.rules import Rule
+from perfbisect.simulate.strategies import Rule
 from perfbisect.simulate.world import World
 
 
@@ -15,13 +15,13 @@ def along_the_trunk(rule: Rule) -> Rule:
     """``rule``, where naming the merge is as right as naming the commit on the side branch."""
 
     def credited(world: World, policy: Policy) -> Verdict:
-        line, reach = trunk(world.graph), reach_of(world.graph)
+        line, reach = trunk(world.graph), ancestry_of(world.graph)
         world.culprits = world.answers | {brought_in(reach, line, culprit) for culprit in world.answers}
         return rule(world, policy)
 
     return credited
 
 
-def brought_in(reach: Reach, line: Sequence[int], culprit: int) -> int:
+def brought_in(reach: Ancestry, line: Sequence[int], culprit: int) -> int:
     """The first commit of ``line`` that contains ``culprit``."""
     return line[bisect_left(line, True, key=lambda v: bool(reach.ancestors(v)[culprit]))]

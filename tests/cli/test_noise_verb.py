@@ -14,8 +14,8 @@ import pytest
 import postgres
 from perfbisect.core.domain.settings import Settings
 from perfbisect.demo.history import write_history
-from perfbisect.store.experience import read_noise
 from perfbisect.store.history import History
+from perfbisect.store.prior_data import read_noise
 from program import bisect, bisect_until
 
 pytestmark = pytest.mark.tools

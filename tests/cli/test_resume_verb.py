@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.hunt import follow
-from perfbisect.hunt.search import TimedEvent
+from perfbisect.hunt import session
+from perfbisect.hunt.search_problem import TimedEvent
 
 pytestmark = pytest.mark.tools
 
@@ -76,7 +76,7 @@ def test_commands_in_messages_name_the_history(
         yield
 
     with monkeypatch.context() as patch:
-        patch.setattr(follow, "session", interrupted)
+        patch.setattr(session, "session", interrupted)
         said = exits(130, "resume", *option)
     assert "go on with: bisect resume 1 --history 'of mine.db'\n" in said
 

@@ -19,7 +19,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.orders import Measure, NotReproduced
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.errors import Cancelled, EnvironmentFailure
-from perfbisect.hunt.search import SavedLog, SearchProblem, compare_merge_base, hunt, replay
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, compare_merge_base, hunt, replay
 from perfbisect.hunt.workers import Member, ThreadWorkers
 from perfbisect.store.history import History
 

@@ -9,8 +9,8 @@ import pytest
 
 from perfbisect.recipes import builder, inventory, workload
 from perfbisect.recipes.find import load_builders, load_hosts, load_workloads
-from perfbisect.recipes.strict import Location, convert
 from perfbisect.recipes.suites import read_suite
+from perfbisect.recipes.toml_reader import Location, convert
 from perfbisect.recipes.variants import SHARED
 
 ROOT = Path(__file__).parents[2]

@@ -45,9 +45,9 @@ from perfbisect.core.inference.belief import prior_belief
 from perfbisect.core.inference.classification import Classification
 from perfbisect.core.inference.hunt_state import fold
 from perfbisect.report import markdown, terminal
-from perfbisect.report.command import command_to_resume, command_to_run
+from perfbisect.report.command_line import command_to_resume, command_to_run
+from perfbisect.report.content import Story, as_object
 from perfbisect.report.reader import Reader, read_story
-from perfbisect.report.story import Story, as_object
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.repository.command import environment
+from perfbisect.repository.git import environment
 from perfbisect.repository.resolve import UnknownRevision, is_dirty, open_repository, releases, resolve
 
 pytestmark = pytest.mark.tools

@@ -15,9 +15,9 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced
 from perfbisect.core.domain.policy import Policy
 from perfbisect.simulate.graphs import merging
-from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.judge import Judgement, judge
-from perfbisect.simulate.rules import Rule
+from perfbisect.simulate.strategies import Rule
 from perfbisect.simulate.tally import Trial
 from perfbisect.simulate.world import World
 

@@ -12,7 +12,7 @@ from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.search.decide import decide
 from perfbisect.simulate.graphs import merging
-from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.world import World

@@ -8,12 +8,12 @@ import pytest
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Inconclusive
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.ancestry import Reach, reach_of
-from perfbisect.simulate.chance import Purpose, generator
+from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
 from perfbisect.simulate.changes import CHANGES
 from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, trunk, two_roots
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import Judgement, judge
+from perfbisect.simulate.random_streams import Purpose, generator
 from perfbisect.simulate.scenario import Odd, Place, Scenario
 from perfbisect.simulate.world import World
 
@@ -27,7 +27,7 @@ BROKEN = Scenario(
 def test_a_history_has_its_size_and_leads_to_the_bad_end(shape: Callable[[int], Graph], commits: int) -> None:
     graph = shape(commits)
     assert graph.size == commits + 1
-    assert Reach(graph).ancestors(commits)[1:].all()
+    assert Ancestry(graph).ancestors(commits)[1:].all()
     assert trunk(graph)[-1] == commits
     assert len(trunk(graph)) < graph.size
 
@@ -108,7 +108,7 @@ def test_identical_binaries_are_as_fast() -> None:
     assert not set(world.binaries) & set(world.steps)
     for v, first in world.binaries.items():
         assert first not in world.binaries
-        assert Reach(world.graph).ancestors(v)[first]
+        assert Ancestry(world.graph).ancestors(v)[first]
     without = World(world.graph, world.steps, world.habits, seed=world.seed)
     levels = {v: without.level(world.binaries.get(v, v)) for v in range(301)}
     assert levels == {v: world.level(v) for v in range(301)}
@@ -132,7 +132,7 @@ def test_the_same_seed_is_the_same_world() -> None:
 
 def test_a_broken_stretch_has_the_commit_that_breaks_and_not_the_one_that_fixes() -> None:
     world = BROKEN.world(1)
-    reach = reach_of(world.graph)
+    reach = ancestry_of(world.graph)
     assert world.answers < world.unbuildable
     first = min(world.unbuildable)
     assert all(reach.ancestors(v)[first] for v in world.unbuildable)

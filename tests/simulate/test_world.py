@@ -8,10 +8,10 @@ import pytest
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Reading, Skipped
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.simulate.chance import Purpose as Draw
-from perfbisect.simulate.chance import generator
-from perfbisect.simulate.course import DAY, Course, Drift
-from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.drift import DAY, Course, Drift
+from perfbisect.simulate.host_model import Habits
+from perfbisect.simulate.random_streams import Purpose as Draw
+from perfbisect.simulate.random_streams import generator
 from perfbisect.simulate.world import World
 
 LINE = Graph.line(20)

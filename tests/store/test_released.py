@@ -25,8 +25,8 @@ from perfbisect.core.domain.events import Decided, HuntEnded
 from perfbisect.core.domain.orders import Found, Several
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.stored import read_settings
-from perfbisect.lab.build import store
+from perfbisect.core.domain.stored_forms import read_settings
+from perfbisect.lab.build import build_store
 from perfbisect.lab.workload import fingerprint as method
 from perfbisect.recipes.inheritance import variant_of
 from perfbisect.recipes.inventory import HostEntry
@@ -144,7 +144,10 @@ def test_hashes_of_recipes_are_what_they_were(released: Path) -> None:
         settings, [stored] = history.settings(1), history.query("select settings from hunts where id = 1").rows
     builder, workload = load_requested(settings)
     variant = variant_of(builder, settings.variant)
-    hashes = {"told": method.fingerprint(builder, workload, [HostEntry()]), "made": store.fingerprint(builder, variant)}
+    hashes = {
+        "told": method.fingerprint(builder, workload, [HostEntry()]),
+        "made": build_store.fingerprint(builder, variant),
+    }
     assert json.loads(stored[0]).items() >= hashes.items()
 
 

@@ -14,8 +14,8 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
 from perfbisect.core.stats.variance_components import noise_in
 from perfbisect.errors import UsageError
-from perfbisect.store.experience import read_kept, read_noise, read_pinned
 from perfbisect.store.history import History
+from perfbisect.store.prior_data import read_kept, read_noise, read_pinned
 
 
 def visits(between: float, within: float, count: int = 20, runs: int = 2) -> list[tuple[int, RunFacts]]:

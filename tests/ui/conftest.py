@@ -4,9 +4,9 @@ from itertools import accumulate
 
 import pytest
 
+from example_hunt import SampleHunt
 from perfbisect.core.domain.events import Event
-from perfbisect.ui.sample import SampleHunt
-from perfbisect.ui.state import View, update
+from perfbisect.ui.view_model import ViewModel, update
 
 Events = list[tuple[float, Event]]
 
@@ -18,6 +18,6 @@ def events() -> Events:
 
 
 @pytest.fixture(scope="session")
-def views(events: Events) -> list[View]:
+def views(events: Events) -> list[ViewModel]:
     """The view after each of them."""
-    return list(accumulate(events, lambda view, entry: update(view, entry[1], entry[0]), initial=View()))[1:]
+    return list(accumulate(events, lambda view, entry: update(view, entry[1], entry[0]), initial=ViewModel()))[1:]

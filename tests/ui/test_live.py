@@ -8,6 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from example_hunt import SampleHunt
 from perfbisect.core.domain.events import BuildStarted, Commit, Decided, Event, RunFinished, RunProgress, Warned
 from perfbisect.core.domain.orders import (
     Inconclusive,
@@ -21,14 +22,13 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.ui.live import LiveScreen, render
-from perfbisect.ui.sample import SampleHunt
-from perfbisect.ui.state import View, update
+from perfbisect.ui.view_model import ViewModel, update
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs
 
 Events = list[tuple[float, Event]]
 
 
-def picture(view: View, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[str]:
+def picture(view: ViewModel, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[str]:
     """The picture as a terminal of that width shows it."""
     console = Console(file=io.StringIO(), width=width, height=height or 200, highlight=False, color_system=None)
     with console.capture() as drawn:
@@ -36,7 +36,7 @@ def picture(view: View, width: int, height: int | None, now: float, glyphs: Glyp
     return drawn.get().splitlines()
 
 
-def moment(events: Events, views: list[View], purpose: Purpose, sample: int) -> tuple[View, float]:
+def moment(events: Events, views: list[ViewModel], purpose: Purpose, sample: int) -> tuple[ViewModel, float]:
     """The view at a sample of the first run after ``purpose`` was ordered, and its time."""
     asked = next(
         place
@@ -80,17 +80,17 @@ CONFIRMING = """\
 """
 
 
-def with_state(view: View, **changes: object) -> View:
+def with_state(view: ViewModel, **changes: object) -> ViewModel:
     """The view with other values in its state."""
     return replace(view, state=replace(view.state, **changes))  # type: ignore[arg-type]
 
 
-def test_the_picture(events: Events, views: list[View]) -> None:
+def test_the_picture(events: Events, views: list[ViewModel]) -> None:
     view, now = moment(events, views, Purpose.CONFIRM, 4)
     assert "\n".join(picture(view, 90, 30, now)) == CONFIRMING.rstrip("\n")
 
 
-def test_the_ratio_is_named_after_the_metric(events: Events, views: list[View]) -> None:
+def test_the_ratio_is_named_after_the_metric(events: Events, views: list[ViewModel]) -> None:
     view, now = moment(events, views, Purpose.CONFIRM, 4)
     assert view.hunt is not None
     drawn = "\n".join(picture(with_state(view, started=replace(view.hunt, metric="p95")), 90, 30, now))
@@ -98,7 +98,7 @@ def test_the_ratio_is_named_after_the_metric(events: Events, views: list[View]) 
     assert "rQPS" not in drawn
 
 
-def test_the_picture_in_ascii(events: Events, views: list[View]) -> None:
+def test_the_picture_in_ascii(events: Events, views: list[ViewModel]) -> None:
     for view, (at, _) in list(zip(views, events, strict=True))[::45]:
         one, other = picture(view, 90, 30, at, ASCII), picture(view, 90, 30, at)
         assert "".join(one).isascii()
@@ -108,7 +108,7 @@ def test_the_picture_in_ascii(events: Events, views: list[View]) -> None:
 @pytest.mark.parametrize("height", [3, 8, 24, None])
 @pytest.mark.parametrize("width", [20, 60, 100, 160])
 def test_nothing_is_wider_or_higher_than_the_terminal(
-    events: Events, views: list[View], width: int, height: int | None
+    events: Events, views: list[ViewModel], width: int, height: int | None
 ) -> None:
     for view, (at, _) in list(zip(views, events, strict=True))[::45]:
         drawn = picture(view, width, height, at)
@@ -116,17 +116,17 @@ def test_nothing_is_wider_or_higher_than_the_terminal(
         assert height is None or len(drawn) <= height
 
 
-def test_what_runs_now_stays_on_the_shortest_terminal(events: Events, views: list[View]) -> None:
+def test_what_runs_now_stays_on_the_shortest_terminal(events: Events, views: list[ViewModel]) -> None:
     view, now = moment(events, views, Purpose.CONFIRM, 4)
     assert "run 1 of 6" in "\n".join(picture(view, 80, 2, now))
 
 
-def test_the_clock_ticks_between_events(events: Events, views: list[View]) -> None:
+def test_the_clock_ticks_between_events(events: Events, views: list[ViewModel]) -> None:
     view, now = moment(events, views, Purpose.SEARCH, 4)
     assert picture(view, 100, 30, now)[0] != picture(view, 100, 30, now + 1)[0]
 
 
-def test_the_strip_shows_where_was_tested(events: Events, views: list[View]) -> None:
+def test_the_strip_shows_where_was_tested(events: Events, views: list[ViewModel]) -> None:
     view, now = moment(events, views, Purpose.CONFIRM, 4)
     blocks, axis, names = picture(view, 100, 40, now)[3:6]
     assert blocks.index("█") == axis.index(UNICODE.now) == 1 + 37
@@ -137,7 +137,7 @@ def test_the_strip_shows_where_was_tested(events: Events, views: list[View]) -> 
 
 def test_a_range_wider_than_the_terminal_is_binned() -> None:
     sample = SampleHunt(size=200, culprit=100, broken=frozenset())
-    view = View()
+    view = ViewModel()
     for at, event in sample.events():
         view = update(view, event, at)
     blocks, axis, _ = picture(view, 82, 40, sample.at)[3:6]
@@ -148,7 +148,7 @@ def test_a_range_wider_than_the_terminal_is_binned() -> None:
 
 def test_a_small_range_is_drawn_wider() -> None:
     sample = SampleHunt(size=5, culprit=3, broken=frozenset())
-    views = [View()]
+    views = [ViewModel()]
     for at, event in sample.events():
         views.append(update(views[-1], event, at))
     assert len(picture(views[-2], 80, 40, sample.at)[4]) == 1 + 5 * 3
@@ -162,7 +162,7 @@ def test_a_small_range_is_drawn_wider() -> None:
         (Inconclusive((3, 4), (0.5, 0.4), Interval(0.8, 0.9, 0.95), Reason.BUILDS_SPENT), "one of these 2 commits"),
     ],
 )
-def test_the_verdict_is_shown(views: list[View], verdict: Verdict, words: str) -> None:
+def test_the_verdict_is_shown(views: list[ViewModel], verdict: Verdict, words: str) -> None:
     said = "\n".join(picture(with_state(views[-1], verdict=verdict), 100, 40, 2e9))
     assert words in said
     assert "left" not in said and "bisect show 12\n" in f"{said}\n"
@@ -173,12 +173,12 @@ def test_the_verdict_is_shown(views: list[View], verdict: Verdict, words: str) -
 
 
 def test_before_anything_is_known() -> None:
-    assert picture(View(), 80, 24, 0.0)[0] == " preparing the hunt"
-    warned = picture(update(View(), Warned("Slow disk.", "Buy another."), 0.0), 80, 24, 0.0)
+    assert picture(ViewModel(), 80, 24, 0.0)[0] == " preparing the hunt"
+    warned = picture(update(ViewModel(), Warned("Slow disk.", "Buy another."), 0.0), 80, 24, 0.0)
     assert warned[-1] == " ! Slow disk. Buy another."
 
 
-def test_wide_characters_keep_the_columns(events: Events, views: list[View]) -> None:
+def test_wide_characters_keep_the_columns(events: Events, views: list[ViewModel]) -> None:
     at = events[-1][0]
     commit = Commit(views[-1].commit(37).sha, "2023-01-01", "A", "索引の更新を速くする" * 5)
     drawn = picture(update(with_state(views[-1], verdict=None), BuildStarted(37, commit), at), 100, 40, at)
@@ -187,7 +187,7 @@ def test_wide_characters_keep_the_columns(events: Events, views: list[View]) -> 
     assert len({cell_len(line[: line.index("0.577")]) for line in rows}) == 1
 
 
-def test_the_table_and_the_line_below_show_one_interval(events: Events, views: list[View]) -> None:
+def test_the_table_and_the_line_below_show_one_interval(events: Events, views: list[ViewModel]) -> None:
     """After every event of the hunt at which both are drawn, in the middle of a measurement as well."""
     compared = 0
     for (at, _), view in zip(events, views, strict=True):

@@ -17,7 +17,7 @@ from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts
 from perfbisect.core.domain.orders import Purpose
 from perfbisect.ui.plain import lines
 from perfbisect.ui.screen import lines as screen
-from perfbisect.ui.state import View, update
+from perfbisect.ui.view_model import ViewModel, update
 
 SHAS = ("a" * 40, "b" * 40)
 HOST = HostFacts("local", "CPU", 2, 1024, "6", "gcc")
@@ -27,7 +27,7 @@ HUNTED = [("rate", "12,345 rate", "rrate"), ("cost", "12,345 cost", "rcost"), ("
           ("qps", "2.00 QPS", "rQPS"), ("cpu/o", "2.00 QPS", "rcpu…")]  # fmt: skip
 
 
-def view_of(metric: str) -> tuple[View, list[Event]]:
+def view_of(metric: str) -> tuple[ViewModel, list[Event]]:
     """The view after a run of the good end, and what led to it."""
     events: list[Event] = [
         replace(STARTED, metric=metric),
@@ -36,7 +36,7 @@ def view_of(metric: str) -> tuple[View, list[Event]]:
         RunStarted(0, 1, 2, Purpose.ENDS, 0.0),
         RunFinished(0, FACTS),
     ]
-    view = View()
+    view = ViewModel()
     for second, event in enumerate(events):
         view = update(view, event, 1000.0 + second)
     return view, events

@@ -10,13 +10,13 @@ import pytest
 from perfbisect.core.domain.events import BuildProgress, Decided, Event, RunFinished, RunProgress, RunStarted
 from perfbisect.core.domain.orders import Measure
 from perfbisect.ui.plain import PlainLines, lines
-from perfbisect.ui.state import View
+from perfbisect.ui.view_model import ViewModel
 
 Events = list[tuple[float, Event]]
 
 
 @pytest.fixture(scope="session")
-def log(events: Events, views: list[View]) -> str:
+def log(events: Events, views: list[ViewModel]) -> str:
     """Everything that is written of the hunt."""
     return "\n".join(
         line for (at, event), view in zip(events, views, strict=True) for line in lines(view, event, at)
@@ -52,7 +52,7 @@ def test_the_lines(log: str, pattern: str) -> None:
     assert re.search(pattern, log)
 
 
-def test_a_ratio_is_named_after_its_metric(events: Events, views: list[View]) -> None:
+def test_a_ratio_is_named_after_its_metric(events: Events, views: list[ViewModel]) -> None:
     at, event, view = next(
         (at, event, view)
         for (at, event), view in zip(events, views, strict=True)
@@ -63,7 +63,7 @@ def test_a_ratio_is_named_after_its_metric(events: Events, views: list[View]) ->
     assert re.search(r"QPS  rcpu/o 0\.5\d\d ", line)
 
 
-def test_progress_has_no_lines(events: Events, views: list[View]) -> None:
+def test_progress_has_no_lines(events: Events, views: list[ViewModel]) -> None:
     for (at, event), view in zip(events, views, strict=True):
         silent = isinstance(event, BuildProgress | RunProgress | RunStarted)
         silent |= isinstance(event, Decided) and not isinstance(event.decision.order, Measure)

@@ -5,13 +5,13 @@ from itertools import accumulate
 
 import pytest
 
+from example_hunt import HOST
 from perfbisect.core.domain.events import BuildProgress, BuildStarted, Event, HuntStarted, LabEvent, RunProgress, Warned
 from perfbisect.core.inference.classification import Classification
 from perfbisect.ui.live import render
 from perfbisect.ui.plain import lines
-from perfbisect.ui.sample import HOST
 from perfbisect.ui.screen import lines as drawn
-from perfbisect.ui.state import View, recalled, update
+from perfbisect.ui.view_model import ViewModel, recalled, update
 
 Events = list[tuple[float, Event]]
 
@@ -34,11 +34,11 @@ def two(events: Events) -> Events:
 
 
 @pytest.fixture(scope="session")
-def views_of_two(two: Events) -> list[View]:
-    return list(accumulate(two, lambda view, entry: update(view, entry[1], entry[0]), initial=View()))[1:]
+def views_of_two(two: Events) -> list[ViewModel]:
+    return list(accumulate(two, lambda view, entry: update(view, entry[1], entry[0]), initial=ViewModel()))[1:]
 
 
-def test_each_host_has_two_lines(two: Events, views_of_two: list[View]) -> None:
+def test_each_host_has_two_lines(two: Events, views_of_two: list[ViewModel]) -> None:
     drawings = [
         (at, event, view)
         for (at, event), view in zip(two, views_of_two, strict=True)
@@ -51,7 +51,7 @@ def test_each_host_has_two_lines(two: Events, views_of_two: list[View]) -> None:
         assert render(view, 60, 20, at)
 
 
-def test_lines_name_the_host(two: Events, views_of_two: list[View]) -> None:
+def test_lines_name_the_host(two: Events, views_of_two: list[ViewModel]) -> None:
     said = [text for (at, event), view in zip(two, views_of_two, strict=True) for text in lines(view, event, at)]
     assert any("on local and b" in text for text in said)
     for word in ("building", "built", "ran", "decided"):
@@ -59,7 +59,7 @@ def test_lines_name_the_host(two: Events, views_of_two: list[View]) -> None:
     assert any(f"{'ran':9} b  " in text for text in said)
 
 
-def test_what_one_host_does_does_not_disturb_the_other(two: Events, views_of_two: list[View]) -> None:
+def test_what_one_host_does_does_not_disturb_the_other(two: Events, views_of_two: list[ViewModel]) -> None:
     first = next(place for place, (_, event) in enumerate(two) if isinstance(event, BuildStarted))
     view = views_of_two[first]
     other = replace(two[first][1], candidate=9, host="b")  # type: ignore[call-arg]

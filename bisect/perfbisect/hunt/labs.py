@@ -15,7 +15,7 @@ from perfbisect.host.protocol import ConnectionEvent, ConnectionState
 from perfbisect.host.stoppable import StoppableHost
 from perfbisect.hunt.loop import Workers
 from perfbisect.hunt.metric_check import MetricLab
-from perfbisect.hunt.search import SavedLog
+from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.setup import HuntSetup, PreparedHost
 from perfbisect.hunt.workers import InlineWorkers, Listener, Member, ThreadWorkers
 from perfbisect.lab.guarded_lab import GuardedLab

@@ -8,8 +8,8 @@ from perfbisect.core.domain.orders import UNKNOWN, Found, Inconclusive, MergeBas
 from perfbisect.core.domain.policy import Direction
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
-from perfbisect.hunt.search import SavedLog, SearchProblem, TimedEvent, WorkersFor, compare_merge_base
-from perfbisect.report.command import command_to_run
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor, compare_merge_base
+from perfbisect.report.command_line import command_to_run
 from perfbisect.wording.quantities import ratio
 from perfbisect.wording.text import metric_title
 

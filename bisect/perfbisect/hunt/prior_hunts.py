@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.settings import Settings
-from perfbisect.store.experience import read_costs, read_failures, read_noise
 from perfbisect.store.history import History
+from perfbisect.store.prior_data import read_costs, read_failures, read_noise
 
 REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 

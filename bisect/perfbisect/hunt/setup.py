@@ -17,7 +17,7 @@ from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.lock import WaitCallback, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
-from perfbisect.lab.build import store
+from perfbisect.lab.build import build_store
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.checks.finding import CheckRequest
 from perfbisect.lab.checks.preflight import inspect_host, warnings
@@ -151,7 +151,7 @@ class HuntSetup:
 
     def build_hash(self) -> str:
         """A hash of everything in the recipe that builds depend on."""
-        return store.fingerprint(self.builder, variant_of(self.builder, self.settings.variant))
+        return build_store.fingerprint(self.builder, variant_of(self.builder, self.settings.variant))
 
     def lab(
         self,

@@ -21,10 +21,10 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.build import checkout, pipeline
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.measure import perf, visit
-from perfbisect.lab.progress import Steps
 from perfbisect.lab.server import config
 from perfbisect.lab.server.installation import System
 from perfbisect.lab.server.service import Service, driver_options, site, user_switch
+from perfbisect.lab.steps import Steps
 from perfbisect.lab.upload import recipe
 from perfbisect.lab.workload import command, dataset, lua, sysbench
 from perfbisect.recipes.builder import Builder

@@ -14,7 +14,7 @@ from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import pipeline, store
+from perfbisect.lab.build import build_store, pipeline
 from perfbisect.lab.build.candidate_builder import CandidateBuilder, check_known, send_sources
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.measure import perf
@@ -231,7 +231,7 @@ class HostLab:
         if built.prefix and owner(host, built.builder.server):
             prefix = built.prefix
         else:
-            prefix = store.put_in_place(host, self.builder.work_name, built.facts.key, built.prefix)
+            prefix = build_store.put_in_place(host, self.builder.work_name, built.facts.key, built.prefix)
         sha = self.candidates.sha(candidate)
         values = {**parts.values, "commit": sha, "prefix": str(prefix), "version": built.version}
         return System(self.candidates.commits[candidate], built.facts.key, prefix, built.builder, values)

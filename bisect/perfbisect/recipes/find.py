@@ -12,9 +12,9 @@ from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inheritance import read_builder
 from perfbisect.recipes.inventory import HostEntry, Inventory
 from perfbisect.recipes.search_path import inventory_files, recipe_folders
-from perfbisect.recipes.strict import Location, convert, read_table
 from perfbisect.recipes.suggestions import hint, listed
 from perfbisect.recipes.suites import for_each_driver, read_suite
+from perfbisect.recipes.toml_reader import Location, convert, read_table
 from perfbisect.recipes.workload import Workload
 
 Thing = TypeVar("Thing")

@@ -9,8 +9,8 @@ import msgspec
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from perfbisect.recipes.placeholders import check_config, check_placeholders
-from perfbisect.recipes.strict import Location, Table, convert, merged, read_table, read_text, verify
 from perfbisect.recipes.suggestions import hint, listed
+from perfbisect.recipes.toml_reader import Location, Table, convert, merged, read_table, read_text, verify
 from perfbisect.recipes.variants import SHARED
 from perfbisect.recipes.when import check_conditions
 

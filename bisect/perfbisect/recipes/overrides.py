@@ -7,8 +7,8 @@ import msgspec
 from perfbisect.core.domain.settings import TIMING
 from perfbisect.errors import UsageError
 from perfbisect.recipes.find import full_name
-from perfbisect.recipes.strict import show
 from perfbisect.recipes.suggestions import hint, listed
+from perfbisect.recipes.toml_reader import show
 from perfbisect.recipes.workload import Option, Workload
 
 TRUTHS = {"true": True, "on": True, "false": False, "off": False}

@@ -17,8 +17,8 @@ from perfbisect.recipes.builder import (
     SERVER_PLACEHOLDERS,
     VERSION_PLACEHOLDERS,
 )
-from perfbisect.recipes.strict import Location, Table
 from perfbisect.recipes.suggestions import hint, listed
+from perfbisect.recipes.toml_reader import Location, Table
 
 Values = Mapping[str, str | int]
 

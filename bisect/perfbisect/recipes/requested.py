@@ -21,8 +21,8 @@ from perfbisect.recipes.find import load_builder, load_workload
 from perfbisect.recipes.inheritance import build_of
 from perfbisect.recipes.overrides import overridden
 from perfbisect.recipes.placeholders import check_texts, placeholders_in
-from perfbisect.recipes.strict import Location
 from perfbisect.recipes.suites import check_command
+from perfbisect.recipes.toml_reader import Location
 from perfbisect.recipes.workload import Workload
 
 RECIPE = "command"

@@ -7,8 +7,8 @@ import msgspec
 from perfbisect.recipes.builder import COMMAND_PLACEHOLDERS
 from perfbisect.recipes.output_pattern import check_pattern
 from perfbisect.recipes.placeholders import check_texts
-from perfbisect.recipes.strict import Location, convert, merged, read_table, verify
 from perfbisect.recipes.suggestions import hint
+from perfbisect.recipes.toml_reader import Location, convert, merged, read_table, verify
 from perfbisect.recipes.workload import Suite, Workload
 
 FILE = "suite.toml"

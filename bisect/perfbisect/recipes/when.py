@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from perfbisect.recipes.builder import Builder, When
-from perfbisect.recipes.strict import Location, convert, merged
 from perfbisect.recipes.suggestions import hint
+from perfbisect.recipes.toml_reader import Location, convert, merged
 from perfbisect.recipes.versions import parse_conditions, satisfies
 
 COMPILERS = ("gcc", "clang")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from perfbisect.core.inference.classification import Classification
-from perfbisect.report.story import Candidate, Case, Story
+from perfbisect.report.content import Candidate, Case, Story
 from perfbisect.wording.quantities import MISSING, between, chance, duration, figure, share
 from perfbisect.wording.text import metric_title
 from perfbisect.wording.verdicts import classification_name

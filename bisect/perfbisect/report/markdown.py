@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from perfbisect.report import cells
-from perfbisect.report.story import Story
+from perfbisect.report.content import Story
 from perfbisect.report.terminal import extent, machines, so_far, spent
 from perfbisect.wording.quantities import moment
 from perfbisect.wording.text import advised, metric_title

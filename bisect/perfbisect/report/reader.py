@@ -11,8 +11,8 @@ from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotRepr
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference import classification
 from perfbisect.core.inference.hunt_state import HuntState, fold, hit_rate, ratios
-from perfbisect.report.command import command_to_resume, command_to_run
-from perfbisect.report.story import Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
+from perfbisect.report.command_line import command_to_resume, command_to_run
+from perfbisect.report.content import Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
 from perfbisect.wording.text import printable, printable_commit

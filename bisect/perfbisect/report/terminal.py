@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from textwrap import wrap
 
 from perfbisect.report import cells
-from perfbisect.report.story import Case, Story
+from perfbisect.report.content import Case, Story
 from perfbisect.wording.quantities import count, duration, moment, ratio, share
 from perfbisect.wording.table import cut, table
 from perfbisect.wording.text import metric_title, printable

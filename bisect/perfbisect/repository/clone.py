@@ -10,7 +10,7 @@ from pathlib import Path
 from perfbisect.errors import UsageError
 from perfbisect.folders import cache_folder
 from perfbisect.recipes.builder import Builder
-from perfbisect.repository.command import git, talk
+from perfbisect.repository.git import git, talk
 from perfbisect.repository.resolve import look_up, open_repository, tags_of
 
 Progress = Callable[[str, int, int], None]  # what git does, steps done, steps in all

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.events import Commit
-from perfbisect.repository.command import git
+from perfbisect.repository.git import git
 
 if TYPE_CHECKING:
     from git import Repo

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.errors import UsageError
-from perfbisect.repository.command import git
+from perfbisect.repository.git import git
 
 if TYPE_CHECKING:
     from git import Repo

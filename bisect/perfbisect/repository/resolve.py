@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.repository.command import git, unsteered
+from perfbisect.repository.git import git, unsteered
 
 if TYPE_CHECKING:
     from git import Repo

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from perfbisect.repository.command import git
+from perfbisect.repository.git import git
 
 if TYPE_CHECKING:
     from git import Repo

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Reason, Step, Verdict
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.ancestry import Reach, reach_of
-from perfbisect.simulate.chance import Purpose, generator
-from perfbisect.simulate.rules import Rule
+from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
+from perfbisect.simulate.random_streams import Purpose, generator
+from perfbisect.simulate.strategies import Rule
 from perfbisect.simulate.world import World
 
 END_RUNS = 3  # of each end, at least
@@ -54,7 +54,7 @@ def timed(world: World, candidate: int, runs: int) -> list[float]:
 
 def halve(world: World, is_slow: Callable[[int], bool | None]) -> Verdict:
     """Test and halve until one commit is left; ``is_slow`` tests a commit, and returns None if it cannot be tested."""
-    reach, rng = reach_of(world.graph), generator(world.seed, Purpose.RULE)
+    reach, rng = ancestry_of(world.graph), generator(world.seed, Purpose.RULE)
     left = np.ones(world.graph.size, bool)  # what may still be the first slow commit
     left[: world.graph.candidates.start] = False
     skipped: set[int] = set()
@@ -80,7 +80,7 @@ def _search(world: World, policy: Policy, repeats: int) -> Verdict:
     return halve(world, is_slow)
 
 
-def _next(reach: Reach, left: NDArray[np.bool_], skipped: set[int], rng: np.random.Generator) -> int | None:
+def _next(reach: Ancestry, left: NDArray[np.bool_], skipped: set[int], rng: np.random.Generator) -> int | None:
     """The commit to test; None if none of the remaining ones can be tested."""
     top = int(np.flatnonzero(left)[-1])  # known to be slow: it is the bad end, or was tested
     below = np.nan_to_num(reach.sums(left.astype(np.float64)))

@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.simulate.chance import Purpose, generator
+from perfbisect.simulate.random_streams import Purpose, generator
 
 Rows = list[tuple[int, ...]]  # the parents of each candidate, oldest first
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced, Several, Unsettled, Verdict
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.ancestry import reach_of
+from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.simulate.world import World
 
 
@@ -124,7 +124,7 @@ def suspects(verdict: Verdict) -> tuple[tuple[int, ...], float | None]:
 
 
 def _inside(world: World, part: Unsettled, candidate: int) -> bool:
-    reach = reach_of(world.graph)
+    reach = ancestry_of(world.graph)
     return bool(reach.ancestors(part.bad)[candidate] and not reach.ancestors(part.good)[candidate])
 
 
@@ -140,7 +140,7 @@ def _as_small_as_can_be(world: World, candidates: tuple[int, ...]) -> bool:
     broken = world.unbuildable | world.crashing
     if len(candidates) < 2 or not broken:
         return False
-    reach, chosen = reach_of(world.graph), list(candidates)
+    reach, chosen = ancestry_of(world.graph), list(candidates)
     usable = (v for v in range(world.graph.size) if v not in broken)
     below = (reach.ancestors(v)[chosen] for v in usable)
     return all(mask.all() or not mask.any() for mask in below)

@@ -7,11 +7,11 @@ from enum import StrEnum
 import numpy as np
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.inference.ancestry import reach_of
-from perfbisect.simulate.chance import Purpose, generator
+from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.simulate.changes import CHANGES
 from perfbisect.simulate.graphs import trunk
-from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.host_model import Habits
+from perfbisect.simulate.random_streams import Purpose, generator
 from perfbisect.simulate.world import World
 
 STRETCH = 5  # commits of a typical stretch that does not build
@@ -110,7 +110,7 @@ class Scenario:
         """Descendants of the commit that breaks the build, without those of the commit that fixes it."""
         if not self.broken:
             return set()
-        line, below = trunk(self.graph)[1:], reach_of(self.graph).ancestors(culprit)
+        line, below = trunk(self.graph)[1:], ancestry_of(self.graph).ancestors(culprit)
         breaks = max((v for v in line if below[v] and v <= culprit - self.broken // 2), default=line[0])
         fixed_by = next((v for v in line if v >= breaks + self.broken and not below[v]), self.graph.size - 1)
         return self._from(breaks) - self._from(fixed_by)

@@ -17,11 +17,11 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.interleaving import interleave
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.orders import Measure
-from perfbisect.core.inference.ancestry import reach_of
+from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.search.older_branches import branch_point_of
-from perfbisect.simulate.chance import Purpose, generator
-from perfbisect.simulate.course import Course
-from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.drift import Course
+from perfbisect.simulate.host_model import Habits
+from perfbisect.simulate.random_streams import Purpose, generator
 
 SAME_SIZE = 0.999  # drops from this share of the largest on count as equally large
 
@@ -125,7 +125,7 @@ class World:
         """The true log metric of a build, layout included."""
         binary = self.binaries.get(candidate, candidate)
         if binary not in self._levels:
-            below = reach_of(self.graph).ancestors(binary)
+            below = ancestry_of(self.graph).ancestors(binary)
             layout = float(generator(self.seed, Purpose.LAYOUT, binary).normal()) * self.habits.layout
             change = sum(size for step, size in self.steps.items() if below[step])
             if self.older:
@@ -178,7 +178,7 @@ class World:
         draw, outlier, second = float(rng.normal()), float(rng.random()), float(rng.random())
         self._runs[candidate] += 1
         noise = habits.noise * draw * (habits.bad_host if host == 1 else 1.0)
-        if habits.slow_noise != 1 and any(reach_of(self.graph).ancestors(candidate)[v] for v in self.answers):
+        if habits.slow_noise != 1 and any(ancestry_of(self.graph).ancestors(candidate)[v] for v in self.answers):
             noise *= habits.slow_noise
         if outlier < habits.outliers or (candidate in self.spoiled and self._runs[candidate] <= 2):
             noise = abs(10 * noise) * (1 if outlier < habits.outliers * habits.lucky else -1)

@@ -94,8 +94,8 @@ class History:
 
     def begin(self, settings: Settings, host: "HostFacts", started: "HuntStarted", at: float) -> int:
         """Enter a new hunt and return its id; the range is that of ``started``, whose ``hunt`` is ignored."""
-        from perfbisect.core.domain.stored import stored_settings
-        from perfbisect.store.facts import host_row, insert
+        from perfbisect.core.domain.stored_forms import stored_settings
+        from perfbisect.store.fact_tables import host_row, insert
 
         with self.transaction() as db:
             row = {
@@ -117,7 +117,7 @@ class History:
     def append(self, hunt: int, event: "Event", at: float) -> None:
         """Append ``event`` to the log of a hunt, and its rows to the other tables. It is durable when this returns."""
         from perfbisect.store.codec import PASSING, encode
-        from perfbisect.store.facts import FactWriter, commit_of, host_of, insert
+        from perfbisect.store.fact_tables import FactWriter, commit_of, host_of, insert
 
         if isinstance(event, PASSING):
             return
@@ -254,7 +254,7 @@ class History:
         """The settings of a hunt."""
         import msgspec
 
-        from perfbisect.core.domain.stored import read_settings
+        from perfbisect.core.domain.stored_forms import read_settings
 
         stored = json.loads(str(self.column(hunt, "settings")))
         request: Settings = msgspec.convert(read_settings(stored), Settings)

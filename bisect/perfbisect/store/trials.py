@@ -13,7 +13,7 @@ from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
 from perfbisect.process import this_process
-from perfbisect.store.facts import commit_row, host_row, insert, skip_row
+from perfbisect.store.fact_tables import commit_row, host_row, insert, skip_row
 from perfbisect.store.listing import trial_state
 
 # in the order of the fields of TrialBuild and of TrialWorkload

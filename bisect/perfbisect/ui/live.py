@@ -1,7 +1,4 @@
-"""The live view: redraws the screen once a second, and leaves the last picture behind.
-
-``python -m perfbisect.ui.live`` plays an invented hunt.
-"""
+"""The live view: redraws the screen once a second, and leaves the last picture behind."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -11,13 +8,13 @@ from rich.live import Live
 
 from perfbisect.core.domain.events import Event
 from perfbisect.ui.screen import lines
-from perfbisect.ui.state import REPORT, View, recalled, update
+from perfbisect.ui.view_model import REPORT, ViewModel, recalled, update
 from perfbisect.wording.glyphs import UNICODE, Glyphs, glyphs_for
 
 PER_SECOND = 1  # pictures: enough for a clock; each costs some milliseconds, and measurements must not feel them
 
 
-def render(view: View, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> Group:
+def render(view: ViewModel, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> Group:
     """The picture of a hunt at ``now`` (seconds since the epoch); ``height`` None draws all there is."""
     return Group(*lines(view, width, height, now, glyphs))
 
@@ -37,7 +34,7 @@ class LiveScreen:
         self.console = console or Console(highlight=False)
         self.glyphs = glyphs_for(self.console.encoding)
         self.now = now
-        self.view = View(report=report)
+        self.view = ViewModel(report=report)
         self.live: Live | None = None
 
     def recall(self, events: Iterable[tuple[float, Event]]) -> None:
@@ -63,9 +60,3 @@ class LiveScreen:
     def picture(self) -> Group:
         """What is drawn now, in the size that the terminal now has."""
         return render(self.view, self.console.width, self.console.height, self.now(), self.glyphs)
-
-
-if __name__ == "__main__":
-    from perfbisect.ui.sample import main
-
-    main()

@@ -17,21 +17,21 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.metrics import shown, unit
 from perfbisect.core.domain.orders import Decision, Measure
-from perfbisect.ui.state import REPORT, Running, View, recalled, update
 from perfbisect.ui.stream import put
+from perfbisect.ui.view_model import REPORT, Running, ViewModel, recalled, update
 from perfbisect.wording.glyphs import writable
 from perfbisect.wording.quantities import chance, count, duration, figure, ratio, share, time_of_day
 from perfbisect.wording.text import advised, listed, printable
 from perfbisect.wording.verdicts import PURPOSES, sentences
 
 
-def lines(view: View, event: Event, at: float) -> Iterator[str]:
+def lines(view: ViewModel, event: Event, at: float) -> Iterator[str]:
     """The lines of ``event``; ``view`` includes it."""
     for place, text in enumerate(texts(view, event)):
         yield f"{time_of_day(at)}  {text}" if place == 0 else f"{'':8}  {text}"
 
 
-def texts(view: View, event: Event) -> Iterator[str]:
+def texts(view: ViewModel, event: Event) -> Iterator[str]:
     """The text of an event: a word, the commit, the facts. Progress has none."""
     match event:
         case HuntStarted():
@@ -70,7 +70,7 @@ def hunt(event: HuntStarted) -> str:
     )
 
 
-def named(view: View, host: str) -> str:
+def named(view: ViewModel, host: str) -> str:
     """The name of a host, where there are several."""
     return f"{host}  " if view.state.hosts else ""
 
@@ -80,7 +80,7 @@ def about(commit: Commit) -> str:
     return printable(f"{commit.date} {commit.title}")
 
 
-def built(view: View, event: BuildFinished) -> str:
+def built(view: ViewModel, event: BuildFinished) -> str:
     """How long a build took, and with what result."""
     facts = event.facts
     parts = ["an earlier build is used again" if facts.reused else duration(facts.seconds)]
@@ -91,7 +91,7 @@ def built(view: View, event: BuildFinished) -> str:
     return ", ".join(parts)
 
 
-def ran(view: View, event: RunFinished) -> str:
+def ran(view: ViewModel, event: RunFinished) -> str:
     """The rate of a run, how its build now compares with the baseline, and which run it was."""
     found = view.ratio(event.candidate)
     measured = f"{figure(shown(event.facts, view.metric)):>10} {unit(view.metric)}"
@@ -103,7 +103,7 @@ def ran(view: View, event: RunFinished) -> str:
     return f"{measured}  {compared:24}  {which}".rstrip()
 
 
-def decided(view: View, order: Measure) -> str:
+def decided(view: ViewModel, order: Measure) -> str:
     """Who leads, and what is measured next."""
     plan = ", ".join(f"{view.commit(share.candidate).short} x{share.runs}" for share in order.plan)
     leads = view.no_leader
@@ -118,7 +118,7 @@ class PlainLines:
 
     def __init__(self, stream: TextIO, report: Callable[[int], str] = REPORT) -> None:
         self.stream = stream
-        self.view = View(report=report)
+        self.view = ViewModel(report=report)
 
     def recall(self, events: Iterable[tuple[float, Event]]) -> None:
         """Take the events of earlier sessions of a resumed hunt; their lines were written then."""

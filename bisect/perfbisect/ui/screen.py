@@ -8,10 +8,10 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from perfbisect.core.domain.metrics import shown, unit
+from perfbisect.ui.commit_line import strip
 from perfbisect.ui.estimate import within
-from perfbisect.ui.state import Building, Running, View, minutes_left
-from perfbisect.ui.strip import strip
 from perfbisect.ui.table import table
+from perfbisect.ui.view_model import Building, Running, ViewModel, minutes_left
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
 from perfbisect.wording.quantities import chance, clock, count, duration, estimate, figure, percent, ratio, share
 from perfbisect.wording.text import advised, printable
@@ -29,7 +29,7 @@ class Section:
     priority: int
 
 
-def lines(view: View, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[Text]:
+def lines(view: ViewModel, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[Text]:
     """At most ``height`` lines (None: as many as it takes) of at most ``width`` columns, at ``now`` (epoch seconds)."""
     room = max(10, width - 2)
     around = [
@@ -72,7 +72,7 @@ def share_out(around: list[Section], rows: int, height: int | None) -> tuple[int
     return height - fixed, False
 
 
-def header(view: View, room: int, now: float, glyphs: Glyphs) -> list[Text]:
+def header(view: ViewModel, room: int, now: float, glyphs: Glyphs) -> list[Text]:
     """What is hunted, its time and estimated time left; the range and the costs."""
     if view.hunt is None:
         return [Text("preparing the hunt")]
@@ -112,7 +112,7 @@ def facts(parts: list[str], room: int, glyphs: Glyphs) -> str:
     return line
 
 
-def in_progress(view: View, room: int, now: float, glyphs: Glyphs) -> list[Text]:
+def in_progress(view: ViewModel, room: int, now: float, glyphs: Glyphs) -> list[Text]:
     """What each host is busy with: always two lines for each, so that nothing jumps."""
     names = view.state.hosts
     if not names:
@@ -125,7 +125,7 @@ def in_progress(view: View, room: int, now: float, glyphs: Glyphs) -> list[Text]
     return drawn
 
 
-def activity(view: View, doing: Building | Running | None, room: int, now: float, glyphs: Glyphs) -> list[Text]:
+def activity(view: ViewModel, doing: Building | Running | None, room: int, now: float, glyphs: Glyphs) -> list[Text]:
     """What a host is busy with."""
     match doing:
         case Building() as build:
@@ -141,7 +141,7 @@ def activity(view: View, doing: Building | Running | None, room: int, now: float
     return [Text.assemble(which, (commit.short, "bold"), "  ", commit.subject), line]
 
 
-def build_line(view: View, build: Building, room: int, now: float, glyphs: Glyphs) -> Text:
+def build_line(view: ViewModel, build: Building, room: int, now: float, glyphs: Glyphs) -> Text:
     """The progress of the build."""
     row = view.rows.get(build.candidate)
     if build.finished and row is not None and row.builds:
@@ -158,7 +158,7 @@ def build_line(view: View, build: Building, room: int, now: float, glyphs: Glyph
     return Text.assemble((done, "cyan"), (todo, "dim"), behind)
 
 
-def run_line(view: View, run: Running, room: int, now: float, glyphs: Glyphs) -> Text:
+def run_line(view: ViewModel, run: Running, room: int, now: float, glyphs: Glyphs) -> Text:
     """The rate so far, from 0 to the highest rate seen."""
     passed = max(0.0, now - run.since)
     if run.seconds:  # planned
@@ -177,7 +177,7 @@ def run_line(view: View, run: Running, room: int, now: float, glyphs: Glyphs) ->
     return Text.assemble((drawn, "cyan"), (" " * (size - len(drawn))), "  ", behind)
 
 
-def belief(view: View, room: int, glyphs: Glyphs) -> list[Text]:
+def belief(view: ViewModel, room: int, glyphs: Glyphs) -> list[Text]:
     """The leader and its probability, how the ends differ, how noisy the runs are."""
     known = view.state.belief
     if known is None or view.hunt is None:
@@ -197,7 +197,7 @@ def belief(view: View, room: int, glyphs: Glyphs) -> list[Text]:
     return [second] if view.state.verdict else [first, second]
 
 
-def warnings(view: View, room: int, whole: bool) -> list[Text]:
+def warnings(view: ViewModel, room: int, whole: bool) -> list[Text]:
     """The warnings; the latest ones if there are many."""
     texts = [advised(text, advice) for text, advice in view.state.warnings.items()]
     texts += [printable(text) for text in (view.state.belief.warnings if view.state.belief is not None else ())]
@@ -205,7 +205,7 @@ def warnings(view: View, room: int, whole: bool) -> list[Text]:
     return [Text(line, "yellow") for text in texts for line in folded(f"! {text}", room, "  ", 9 if whole else 2)]
 
 
-def verdict(view: View, room: int) -> list[Text]:
+def verdict(view: ViewModel, room: int) -> list[Text]:
     """The verdict in sentences."""
     if view.state.verdict is None or view.hunt is None:
         return []

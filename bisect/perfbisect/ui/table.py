@@ -11,8 +11,8 @@ from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.metrics import shown, unit
 from perfbisect.core.inference.classification import classify
 from perfbisect.core.inference.hunt_state import Tested
-from perfbisect.ui.state import Building, View
-from perfbisect.ui.strip import STYLES
+from perfbisect.ui.commit_line import STYLES
+from perfbisect.ui.view_model import Building, ViewModel
 from perfbisect.wording.quantities import between, chance, clock, duration, figure
 from perfbisect.wording.table import GAP, aligned
 from perfbisect.wording.text import printable
@@ -28,11 +28,11 @@ class Column:
 
     title: str
     width: int
-    cell: Callable[[View, int, Tested], str]
+    cell: Callable[[ViewModel, int, Tested], str]
     right: bool = False
 
 
-def ratio_cell(view: View, candidate: int, row: Tested) -> str:
+def ratio_cell(view: ViewModel, candidate: int, row: Tested) -> str:
     """The ratio to the baseline in three decimals."""
     found = view.ratio(candidate)
     if found is not None:
@@ -40,7 +40,7 @@ def ratio_cell(view: View, candidate: int, row: Tested) -> str:
     return "1.000" if view.is_baseline(candidate) and row.runs else ""
 
 
-def interval_cell(view: View, candidate: int, row: Tested) -> str:
+def interval_cell(view: ViewModel, candidate: int, row: Tested) -> str:
     """The 95 % interval of that ratio."""
     found = view.ratio(candidate)
     if found is not None:
@@ -48,14 +48,14 @@ def interval_cell(view: View, candidate: int, row: Tested) -> str:
     return "baseline" if view.is_baseline(candidate) and row.runs else ""
 
 
-def build_cell(view: View, candidate: int, row: Tested) -> str:
+def build_cell(view: ViewModel, candidate: int, row: Tested) -> str:
     """How long its builds took."""
     if len(row.made) > 1:
         return f"{len(row.made)}: {brief(row.build_seconds)}"
     return "kept" if row.reused else brief(row.build_seconds) if row.build_seconds else ""
 
 
-def rate_cell(view: View, candidate: int, row: Tested) -> str:
+def rate_cell(view: ViewModel, candidate: int, row: Tested) -> str:
     """The median of its runs."""
     return figure(median(shown(run, view.metric) for run in row.runs)) if row.runs else ""
 
@@ -65,7 +65,7 @@ def brief(seconds: float) -> str:
     return duration(seconds) if seconds < 59.5 else clock(seconds)
 
 
-def chance_cell(view: View, candidate: int, row: Tested) -> str:
+def chance_cell(view: ViewModel, candidate: int, row: Tested) -> str:
     """How probable it is to be the culprit; nothing where that is next to nothing, or the ends may be alike."""
     belief = view.state.belief
     culprit = belief.culprit if belief is not None and view.ends_differ else ()
@@ -73,7 +73,7 @@ def chance_cell(view: View, candidate: int, row: Tested) -> str:
     return chance(share) if share >= 0.005 else ""
 
 
-def state_cell(view: View, candidate: int, row: Tested) -> str:
+def state_cell(view: ViewModel, candidate: int, row: Tested) -> str:
     """Its classification, or what is done with it now."""
     if activity := view.activity(candidate):
         return "building" if isinstance(activity, Building) else "measuring"
@@ -98,7 +98,7 @@ SHOWN = (COMMIT, DATE, SUBJECT, RATE, RATIO, INTERVAL, BUILD, RUNS, CHANCE, STAT
 NEEDED = (COMMIT, RATIO, INTERVAL, STATE, RUNS, CHANCE, BUILD, SUBJECT, DATE, RATE)  # what is left out last comes first
 
 
-def table(view: View, width: int, rows: int) -> list[Text]:
+def table(view: ViewModel, width: int, rows: int) -> list[Text]:
     """A header and at most ``rows`` further lines of at most ``width`` columns."""
     if not view.rows:
         return []
@@ -116,7 +116,7 @@ def table(view: View, width: int, rows: int) -> list[Text]:
     return lines
 
 
-def title(view: View, column: Column) -> str:
+def title(view: ViewModel, column: Column) -> str:
     """The title of a column."""
     return view.ratio_title if column is RATIO else unit(view.metric) if column is RATE else column.title
 
@@ -141,7 +141,7 @@ def chosen(width: int) -> dict[Column, int]:
     return widths
 
 
-def most_relevant(view: View, rows: int) -> list[int]:
+def most_relevant(view: ViewModel, rows: int) -> list[int]:
     """The rows to show where there is no room for all: what is in progress, the ends, and those near the leader."""
     leader = int(view.state.belief.culprit.argmax()) if view.state.belief is not None else 0
     ends = (0, len(view.state.commits) - 1)
@@ -153,7 +153,7 @@ def most_relevant(view: View, rows: int) -> list[int]:
     return sorted(sorted(view.rows, key=rank)[:rows])
 
 
-def line(view: View, candidate: int, widths: dict[Column, int]) -> Text:
+def line(view: ViewModel, candidate: int, widths: dict[Column, int]) -> Text:
     """One row."""
     row = view.rows[candidate]
     what = view.classification(candidate)

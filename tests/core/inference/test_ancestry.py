@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.inference import ancestry as module
-from perfbisect.core.inference.ancestry import Reach
+from perfbisect.core.inference.ancestry import Ancestry
 
 
 @st.composite
@@ -37,7 +37,7 @@ def slow_ancestors(parents: Sequence[Sequence[int]]) -> np.ndarray:
 @given(histories(), st.randoms(use_true_random=False))
 @settings(max_examples=40, deadline=None)
 def test_agrees_with_the_slow_answer(parents: list[tuple[int, ...]], random) -> None:
-    reach, square = Reach(Graph.of(parents)), slow_ancestors(parents)
+    reach, square = Ancestry(Graph.of(parents)), slow_ancestors(parents)
     weight = np.array([random.random() for _ in parents])
     assert np.array_equal([reach.ancestors(v) for v in range(len(parents))], square)
     assert np.allclose(reach.sums(weight), square @ weight, rtol=1e-5)
@@ -48,7 +48,7 @@ def test_agrees_with_the_slow_answer(parents: list[tuple[int, ...]], random) -> 
 def test_large_graphs_are_exact_on_the_trunk_and_where_weight_is_left(parents, random) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "DENSE", 3)
-        reach, square = Reach(Graph.of(parents)), slow_ancestors(parents)
+        reach, square = Ancestry(Graph.of(parents)), slow_ancestors(parents)
         weight = np.array([random.random() for _ in parents])
         sums = reach.sums(weight)
         known = ~np.isnan(sums)
@@ -64,7 +64,7 @@ def test_large_graphs_are_exact_on_the_trunk_and_where_weight_is_left(parents, r
 
 
 def test_a_line_is_one_segment() -> None:
-    reach = Reach(Graph.line(1000))
+    reach = Ancestry(Graph.line(1000))
     assert reach.segments == 1
     assert reach.sums(np.ones(1001))[-1] == 1001
     assert reach.ancestors(17).sum() == 18

@@ -7,7 +7,7 @@ import pytest
 
 from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.dataset import Record, arrange
+from perfbisect.core.inference.record import Record, arrange
 from perfbisect.core.inference.state_space import DRIFTS, HOST_OFFSET, VISITS, Levels, fit, levels_of
 
 

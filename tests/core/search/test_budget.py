@@ -6,7 +6,7 @@ from perfbisect.core.domain.fleet import ALL_FREE
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.dataset import arrange
+from perfbisect.core.inference.record import arrange
 from perfbisect.core.search.budget import Budget
 
 BAD = 50

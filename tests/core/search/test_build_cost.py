@@ -5,7 +5,7 @@ import pytest
 
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.dataset import arrange
+from perfbisect.core.inference.record import arrange
 from perfbisect.core.search.build_cost import price
 
 RUN = [Reading(0, 0.0, 1.0, 0, 0, 60.0)]

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.inference.ancestry import reach_of
+from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.search.build_failures import chance_to_build
 from perfbisect.simulate.graphs import criss_cross, merging, octopus, two_roots
 
 
 def test_on_a_line_by_distance_and_room() -> None:
-    chance = chance_to_build(reach_of(Graph.line(20)), [10], [0, 20])
+    chance = chance_to_build(ancestry_of(Graph.line(20)), [10], [0, 20])
     assert chance[[10, 11, 12, 15]].tolist() == [0.0, 1 / 2, 2 / 3, 5 / 6]
     assert np.array_equal(chance, chance[::-1])
-    two = chance_to_build(reach_of(Graph.line(20)), [8, 12], [0, 20])
+    two = chance_to_build(ancestry_of(Graph.line(20)), [8, 12], [0, 20])
     assert two[[9, 10, 11]] == pytest.approx([3 / 16, 4 / 25 * 25 / 25, 3 / 16], abs=0.1)
     assert two[13] == 1 / (1 + 3)
-    four = chance_to_build(reach_of(Graph.line(20)), [6, 8, 12, 14], [0, 20])
+    four = chance_to_build(ancestry_of(Graph.line(20)), [6, 8, 12, 14], [0, 20])
     assert four[10] == pytest.approx(two[10] * 0.6**2)
 
 
@@ -27,7 +27,7 @@ def fork() -> Graph:
 
 
 def test_what_is_only_numbered_between_failures_is_not_between_them() -> None:
-    reach = reach_of(fork())
+    reach = ancestry_of(fork())
     failed = [20, 31]
     chance = chance_to_build(reach, failed, [0, 32, 10])
     assert chance[30] > 0.4, "it leads up to a failure, but lacks the other one"
@@ -35,7 +35,7 @@ def test_what_is_only_numbered_between_failures_is_not_between_them() -> None:
 
 
 def test_a_branch_that_left_a_failing_line_took_along_what_fails() -> None:
-    reach = reach_of(fork())
+    reach = ancestry_of(fork())
     before, after = (chance_to_build(reach, failed, [0, 32]) for failed in ([5], [5, 11]))
     assert after[21] < before[21] / 2, "10 is between two failures"
     cleared = chance_to_build(reach, [5, 11], [0, 32, 10])
@@ -43,7 +43,7 @@ def test_a_branch_that_left_a_failing_line_took_along_what_fails() -> None:
 
 
 def test_a_success_on_the_way_shows_that_it_was_mended() -> None:
-    chance = chance_to_build(reach_of(fork()), [5, 11], [0, 32, 21])
+    chance = chance_to_build(ancestry_of(fork()), [5, 11], [0, 32, 21])
     assert (chance[21:31] == 1.0).all()
     assert chance[10] < 1.0
 
@@ -52,7 +52,7 @@ def test_a_success_on_the_way_shows_that_it_was_mended() -> None:
     "graph", [merging(200, branching=0.3, back=60), criss_cross(100), octopus(100), two_roots(80)]
 )  # fmt: skip
 def test_heights_and_pieces(graph: Graph) -> None:
-    reach = reach_of(graph)
+    reach = ancestry_of(graph)
     marked = np.random.default_rng(1).choice(graph.size, 20, replace=False).tolist()
     segment, below = reach.cut(marked)
     height = [0] * graph.size

@@ -13,10 +13,10 @@ from perfbisect.core.domain.observations import Built, Observation, Reading, Ski
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.belief import CAP
-from perfbisect.core.inference.dataset import arrange
-from perfbisect.core.inference.hypotheses import classes
+from perfbisect.core.inference.hypotheses import hypotheses
 from perfbisect.core.inference.outliers import behaviour
 from perfbisect.core.inference.posterior import infer
+from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import fit, levels_of
 from perfbisect.core.search.decide import decide
 from perfbisect.simulate.world import Habits, World
@@ -111,7 +111,7 @@ def test_classes_lose_nothing(state) -> None:
     """The posterior is the same as when every candidate is a class of its own."""
     graph, seen = state
     record = arrange(seen, POLICY, graph.size - 1)
-    groups = classes(graph, record)
+    groups = hypotheses(graph, record)
     levels = levels_of(fit(record, behaviour(record, 0, graph.size - 1).weight))
     quick = groups.spread(infer(levels, groups, 0.3).culprit)
     possible = np.flatnonzero(groups.weight)

@@ -13,8 +13,8 @@ from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import Found, Measure, NotReproduced
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
-from perfbisect.core.inference.dataset import arrange
 from perfbisect.core.inference.from_log import observations
+from perfbisect.core.inference.record import arrange
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.host_classes import across_host_classes
 from perfbisect.core.search.single_change import single_change

@@ -29,7 +29,7 @@ from perfbisect.core.search.older_branches import branch_point_of, with_older_br
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.subrange import subrange
 from perfbisect.simulate.graphs import older_branches
-from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.judge import judge
 from perfbisect.simulate.world import World

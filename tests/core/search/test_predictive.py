@@ -10,9 +10,9 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import Measure
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.dataset import arrange
-from perfbisect.core.inference.hypotheses import Classes, classes
+from perfbisect.core.inference.hypotheses import Hypotheses, hypotheses
 from perfbisect.core.inference.posterior import Posterior, infer
+from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import Levels, fit, levels_of
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.predictive import Prediction, Separation, predict
@@ -31,10 +31,10 @@ def seen_of(levels: dict[int, float], runs: int = 6, noise: float = 0.004) -> li
     return [Reading(v, levels[v] + rng.normal() * noise, float(i), i, 0, 60.0) for i, v in enumerate(turns)]
 
 
-def believed(seen: list[Observation], bad: int = BAD, drop: float = DROP) -> tuple[Levels, Classes, Posterior]:
+def believed(seen: list[Observation], bad: int = BAD, drop: float = DROP) -> tuple[Levels, Hypotheses, Posterior]:
     record = arrange(seen, Policy(), bad)
     levels = levels_of(fit(record, np.ones(len(record.value))))
-    groups = classes(Graph.line(bad), record)
+    groups = hypotheses(Graph.line(bad), record)
     return levels, groups, infer(levels, groups, drop, 0.004)
 
 

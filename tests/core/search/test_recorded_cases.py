@@ -20,7 +20,7 @@ from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import Decision, Found, Inconclusive, Interval, Measure, NotReproduced
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
-from perfbisect.core.domain.stored import read_settings
+from perfbisect.core.domain.stored_forms import read_settings
 from perfbisect.core.search.decide import decide
 
 RECORDS = Path(__file__).parents[2] / "records"

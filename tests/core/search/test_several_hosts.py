@@ -12,12 +12,12 @@ from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, Purpose, Share
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
-from perfbisect.core.inference.dataset import arrange
+from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import fit, levels_of
 from perfbisect.core.search.budget import Budget
 from perfbisect.core.search.confirmation import pairwise_proofs
 from perfbisect.core.search.decide import decide
-from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.world import World
 

@@ -10,7 +10,7 @@ from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import checkout, store
+from perfbisect.lab.build import build_store, checkout
 from perfbisect.lab.build.pipeline import BuildContext, Built, build, build_context
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from perfbisect.recipes.inventory import HostEntry
@@ -109,7 +109,7 @@ def test_a_later_commit_compiles_only_what_changed(place: Place) -> None:
     assert [step.stage for step in told] == ["checkout", *["compile"] * 4, "install"]
     assert (told[4].done, told[4].total) == (3, 3)  # as many as the build before it
 
-    here = Path(store.folder(place.host, second.key))
+    here = Path(build_store.folder(place.host, second.key))
     assert (here / "prefix/lib/libtiny.so").is_file()
     assert "[perfbisect] install: make" in Path(second.log).read_text()
     assert Path(second.log).parent == here
@@ -241,17 +241,17 @@ def test_odd_names_are_only_names(place: Place) -> None:
 def test_a_fixed_path_leads_to_the_build_that_is_measured(place: Place) -> None:
     keys = [place.build(place.commit(**{"one.c": f"int one(void) {{ return {n}; }}\n"})).key for n in (1, 2)]
     for key in (*keys, keys[0]):
-        fixed = Path(store.put_in_place(place.host, "tiny", key))
-        assert fixed.resolve() == Path(store.prefix(place.host, key))
+        fixed = Path(build_store.put_in_place(place.host, "tiny", key))
+        assert fixed.resolve() == Path(build_store.prefix(place.host, key))
         assert (fixed / "lib/libtiny.so").is_file()
     place.build(place.commit(**{"one.c": "int one(void) { return 3; }\n"}))
-    assert all(Path(store.prefix(place.host, key), "lib/libtiny.so").is_file() for key in keys)
+    assert all(Path(build_store.prefix(place.host, key), "lib/libtiny.so").is_file() for key in keys)
 
 
 def test_a_build_cut_short_is_built_again(place: Place) -> None:
     sha = place.commit()
     facts = place.build(sha)
-    Path(store.folder(place.host, facts.key), "build.json").unlink()
+    Path(build_store.folder(place.host, facts.key), "build.json").unlink()
     again = place.build(sha)
     assert not again.reused
     assert (again.cache_hits, again.binary) == (3, facts.binary)

@@ -8,7 +8,7 @@ import pytest
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import prebuilt, store
+from perfbisect.lab.build import build_store, prebuilt
 from perfbisect.recipes.builder import Build, Builder, Dataset, Variant, When
 
 pytestmark = pytest.mark.tools
@@ -54,7 +54,7 @@ def test_a_folder_is_known_by_what_it_holds_and_used_where_it_is(host: LocalHost
     before = times(tmp_path / "opt")
     built = prebuilt.take(host, BUILDER, "old", str(folder))
     assert (built.facts.commit, built.version, built.prefix) == ("old", "8.0.36-debug", PurePosixPath(folder))
-    fixed = store.put_in_place(host, "kv", built.facts.key, built.prefix)
+    fixed = build_store.put_in_place(host, "kv", built.facts.key, built.prefix)
     assert os.path.realpath(fixed) == str(folder)
     assert times(tmp_path / "opt") == before
 
@@ -77,7 +77,7 @@ def test_a_tarball_is_unpacked_once(host: LocalHost, tmp_path: Path, ending: str
     install(tmp_path / "kv-8.0.36-linux")
     tarball = pack(tmp_path, tmp_path / f"kv{ending}", "kv-8.0.36-linux")
     built = prebuilt.take(host, BUILDER, "old", str(tarball))
-    place = Path(store.prefix(host, built.facts.key))
+    place = Path(build_store.prefix(host, built.facts.key))
     assert sorted(path.name for path in place.rglob("*")) == ["bin", "kvd", "link"]
     folder = prebuilt.take(host, BUILDER, "folder", str(tmp_path / "kv-8.0.36-linux"))
     assert built.facts.binary == folder.facts.binary

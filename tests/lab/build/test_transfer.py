@@ -15,7 +15,7 @@ from perfbisect.host import ssh
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.host.ssh import SshHost
-from perfbisect.lab.build import store
+from perfbisect.lab.build import build_store
 from perfbisect.lab.build.transfer import ship
 
 pytestmark = pytest.mark.tools
@@ -30,14 +30,14 @@ def near(tmp_path: Path) -> LocalHost:
 
 def make(host: Host) -> None:
     """A build, as far as it matters here. It can be read everywhere on this machine."""
-    place = Path(store.folder(host, "key"))
+    place = Path(build_store.folder(host, "key"))
     place.mkdir(parents=True)
     (place / "build.json").write_text("{}")
     (place / "log").write_bytes(b"0123456789" * (SIZE // 10))
 
 
 def is_whole(host: Host) -> bool:
-    place = Path(store.folder(host, "key"))
+    place = Path(build_store.folder(host, "key"))
     return (place / "log").stat().st_size == SIZE and (place / "build.json").exists()
 
 

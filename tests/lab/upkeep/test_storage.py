@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import store
+from perfbisect.lab.build import build_store
 from perfbisect.lab.upkeep import storage
 from perfbisect.lab.upkeep.storage import Item, expected_builds, expendable, items, remove, too_little
 from perfbisect.lab.workload import dataset
@@ -85,7 +85,7 @@ def test_being_used_counts(host: LocalHost, put: Callable[..., Path]) -> None:
         old = time.time() - 5 * 86400
         os.utime(Path(host.root, folder), (old, old))
     assert all(item.used < time.time() - 86400 for item in items(host))
-    store.put_in_place(host, "demo", "aaaa")
+    build_store.put_in_place(host, "demo", "aaaa")
     dataset.copy(host, "bbbb", dataset.visit_folder(host))
     assert all(item.used > time.time() - 100 for item in items(host))
 

@@ -74,7 +74,7 @@ def compare(
     from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.hunt.trials.setup import TrialPlan
     from perfbisect.recipes.find import choose_workloads
-    from perfbisect.report.command import command_to_show
+    from perfbisect.report.command_line import command_to_show
     from perfbisect.report.comparison import as_object, lines
 
     settings = settings_of(options, good=builds[0], bad=builds[-1], workload="", host=host)

@@ -51,8 +51,8 @@ def demo(
     from perfbisect.core.domain.orders import Found
     from perfbisect.demo.history import write_history
     from perfbisect.folders import cache_folder
-    from perfbisect.hunt.follow import follow_anew
     from perfbisect.hunt.resolve import resolve_settings
+    from perfbisect.hunt.session import follow_anew
     from perfbisect.hunt.setup import HuntSetup
     from perfbisect.wording.verdicts import exit_status
 

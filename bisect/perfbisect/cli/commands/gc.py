@@ -79,8 +79,8 @@ def pins(hosts: Collection[str], path: Path | None) -> frozenset[str]:
     """
     from perfbisect.errors import UsageError
     from perfbisect.store.connection import default_place
-    from perfbisect.store.experience import read_pinned
     from perfbisect.store.history import History
+    from perfbisect.store.prior_data import read_pinned
 
     if path in (None, default_place()) and not default_place().exists():
         return frozenset()

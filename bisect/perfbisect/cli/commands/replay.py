@@ -40,8 +40,8 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     """
     from perfbisect.core.domain.orders import Measure, Purpose
     from perfbisect.errors import UsageError
-    from perfbisect.hunt.search import SearchProblem
-    from perfbisect.hunt.search import replay as decisions
+    from perfbisect.hunt.search_problem import SearchProblem
+    from perfbisect.hunt.search_problem import replay as decisions
     from perfbisect.hunt.setup import read_hunt_range
     from perfbisect.recipes.requested import requested_builder
     from perfbisect.repository.describe import describe

@@ -22,7 +22,7 @@ Examples:
 @history_option
 def resume(hunt: int | None, history: Path | None, view: str | None, wait: bool) -> int:
     """Continue HUNT (default: the latest) after an interruption or a failure, without repeating finished work."""
-    from perfbisect.hunt import follow
+    from perfbisect.hunt import session
     from perfbisect.wording.verdicts import exit_status
 
-    return exit_status(follow.resume(hunt, history, open_view(history, view), wait_callback(wait)))
+    return exit_status(session.resume(hunt, history, open_view(history, view), wait_callback(wait)))

@@ -79,8 +79,8 @@ def run(
     **options: Any,
 ) -> int:
     """Find the commit that changed the speed between GOOD and BAD."""
-    from perfbisect.hunt.follow import follow_anew
     from perfbisect.hunt.resolve import resolve_settings
+    from perfbisect.hunt.session import follow_anew
     from perfbisect.hunt.setup import HuntSetup
     from perfbisect.recipes.requested import RECIPE
     from perfbisect.wording.verdicts import exit_status

@@ -61,7 +61,7 @@ def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: 
     if as_json:
         import msgspec
 
-        from perfbisect.report.story import as_object
+        from perfbisect.report.content import as_object
 
         say(msgspec.json.format(msgspec.json.encode(as_object(story)), indent=2).decode())
     elif markdown:

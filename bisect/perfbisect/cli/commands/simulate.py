@@ -18,7 +18,7 @@ from perfbisect.errors import UsageError
 if TYPE_CHECKING:
     from perfbisect.core.domain.graph import Graph
     from perfbisect.core.domain.prior_knowledge import PriorKnowledge
-    from perfbisect.simulate.rules import Rule
+    from perfbisect.simulate.strategies import Rule
     from perfbisect.simulate.tally import Trial
 
 EPILOG = """\b
@@ -125,7 +125,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     """
     from perfbisect.core.domain.prior_knowledge import PriorKnowledge
     from perfbisect.core.search.older_branches import branch_point_of
-    from perfbisect.simulate.habits import Habits
+    from perfbisect.simulate.host_model import Habits
     from perfbisect.simulate.scenario import Scenario
     from perfbisect.simulate.summary import summary
     from perfbisect.simulate.tally import Tally
@@ -226,7 +226,7 @@ def chosen_rule(options: dict[str, Any], prior: "PriorKnowledge") -> "Rule":
     from functools import partial
 
     from perfbisect.simulate.git_bisect import git_bisect
-    from perfbisect.simulate.rules import ours
+    from perfbisect.simulate.strategies import ours
 
     return (
         git_bisect(options["repeats"])
@@ -240,7 +240,7 @@ def attempts(scenario: Any, policy: Any, rule: "Rule", seeds: range) -> list["Tr
     from rich.console import Console
     from rich.progress import track
 
-    from perfbisect.simulate.rules import attempt
+    from perfbisect.simulate.strategies import attempt
 
     console = Console(stderr=True)
     watched = track(seeds, "Hunting", console=console, transient=True, disable=not sys.stderr.isatty())

@@ -51,7 +51,7 @@ def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def open_view(history: Path | None, view: str | None) -> "View":
     """The view of that name (None: the one that suits standard output) for a hunt in ``history``."""
-    from perfbisect.report.command import command_to_show
+    from perfbisect.report.command_line import command_to_show
 
     if view:
         _, opened = VIEWS[view]

@@ -44,7 +44,7 @@ def classify(parent_runs: Sequence[RunFacts], culprit_runs: Sequence[RunFacts]) 
     change = {name: math.log(ratio) for name, ratio in ratios.items() if ratio > 0}
     if any(run.reported is not None and run.operations == 1 for run in (*parent_runs, *culprit_runs)):
         return Explanation(
-            Cause.UNKNOWN, "The command does not tell how many operations it has done (--operations).", ratios
+            Cause.UNKNOWN, "The output of the command has no count of operations (--operations).", ratios
         )
     if "qps" not in change:
         return Explanation(Cause.UNKNOWN, "There are no runs of both builds to compare.", ratios)
@@ -62,7 +62,7 @@ def classify(parent_runs: Sequence[RunFacts], culprit_runs: Sequence[RunFacts]) 
 
 
 def split(change: Mapping[str, float]) -> dict[Cause, float]:
-    """The terms of the slowdown that the counters allow to tell apart, as log ratios; positive means slower.
+    """The terms of the slowdown that the counters can separate, as log ratios; positive means slower.
 
     Without instruction counts, all of the CPU time is one unknown term.
     """
@@ -135,7 +135,7 @@ def say_computing(ratios: Mapping[str, float]) -> str:
     switches = f" (cs/o {times(ratios['cs/o'])})" if "cs/o" in ratios else ""
     return (
         f"CPU time per operation is {times(spent)}, so the time goes into computing, not waiting{switches}; this host "
-        "has no instruction counts, so more code and slower memory cannot be told apart."
+        "has no instruction counts, so more code and slower memory cannot be separated."
     )
 
 

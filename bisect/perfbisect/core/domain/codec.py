@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.events import Decided, Event, HuntEnded, HuntStarted
 from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.orders import Belief, Decision, Measure, Order
-from perfbisect.core.domain.stored import (
+from perfbisect.core.domain.stored_forms import (
     STARTED,
     read_fleet,
     read_verdict,

@@ -7,11 +7,11 @@ from perfbisect.core.domain.orders import Belief, Interval
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference import endpoints
 from perfbisect.core.inference.belief import believed
-from perfbisect.core.inference.dataset import Record
 from perfbisect.core.inference.endpoints import Contrast
-from perfbisect.core.inference.hypotheses import Classes
+from perfbisect.core.inference.hypotheses import Hypotheses
 from perfbisect.core.inference.outliers import Behaviour, behaviour
 from perfbisect.core.inference.posterior import CHANGE, Posterior, infer
+from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.relative_speed import Speeds, speeds
 from perfbisect.core.inference.state_space import Levels, fit, levels_of
 
@@ -20,7 +20,7 @@ UNCHANGED = 0.08  # probability of any change below which there is nothing to fi
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Knowledge:
+class Analysis:
     """Everything that follows from the readings, at one moment of the hunt over ``graph`` under ``policy``."""
 
     graph: Graph
@@ -28,7 +28,7 @@ class Knowledge:
     record: Record
     levels: Levels
     speeds: Speeds
-    groups: Classes
+    groups: Hypotheses
     posterior: Posterior
     ends: Contrast
     seen: Behaviour
@@ -48,7 +48,7 @@ class Knowledge:
 
     @property
     def nothing(self) -> bool:
-        """Whether there is nothing to find, as far as these readings tell."""
+        """Whether there is nothing to find, as far as these readings show."""
         hopeless_ends = endpoints.nothing(self.ends, self.policy, self.searching)
         return hopeless_ends or (self.ends.runs >= 3 and self.posterior.change < UNCHANGED)
 
@@ -58,9 +58,15 @@ class Knowledge:
         return endpoints.differ(self.ends, self.searching)
 
 
-def know(
-    graph: Graph, policy: Policy, record: Record, groups: Classes, noise: float | None = None, *, subrange: bool = False
-) -> Knowledge:
+def analyse(
+    graph: Graph,
+    policy: Policy,
+    record: Record,
+    groups: Hypotheses,
+    noise: float | None = None,
+    *,
+    subrange: bool = False,
+) -> Analysis:
     """What follows from the readings of ``record``, in which both ends have some; ``noise`` is that of a run, if known."""
     bad = record.name(graph.size - 1)
     seen = behaviour(record, 0, bad)
@@ -70,4 +76,4 @@ def know(
     drop = max(ends.drop, endpoints.least(policy))
     posterior = infer(levels, groups, drop, ends.error, change=ANOTHER if subrange else CHANGE)
     belief = believed(groups, posterior, record, compared.ratio(bad, 0), levels, seen)
-    return Knowledge(graph, policy, record, levels, compared, groups, posterior, ends, seen, belief, subrange)
+    return Analysis(graph, policy, record, levels, compared, groups, posterior, ends, seen, belief, subrange)

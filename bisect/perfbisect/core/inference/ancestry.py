@@ -24,7 +24,7 @@ REMEMBERED = 64  # ancestor sets kept
 NEGLIGIBLE = 1e-6  # weight of a segment that no choice depends on
 
 
-class Reach:
+class Ancestry:
     """Ancestor sets and ancestor sums of one graph."""
 
     def __init__(self, graph: Graph) -> None:
@@ -157,9 +157,9 @@ class Reach:
 
 
 @lru_cache(maxsize=4)
-def reach_of(graph: Graph) -> Reach:
+def ancestry_of(graph: Graph) -> Ancestry:
     """The reach of ``graph``; kept between decisions, since the graph of a hunt does not change."""
-    return Reach(graph)
+    return Ancestry(graph)
 
 
 def _heads(graph: Graph) -> NDArray[np.int64]:

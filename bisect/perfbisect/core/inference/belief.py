@@ -6,11 +6,11 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, Interval
 from perfbisect.core.domain.policy import CAP
-from perfbisect.core.inference.ancestry import reach_of
-from perfbisect.core.inference.dataset import Record
-from perfbisect.core.inference.hypotheses import Classes
+from perfbisect.core.inference.ancestry import ancestry_of
+from perfbisect.core.inference.hypotheses import Hypotheses
 from perfbisect.core.inference.outliers import PRIOR_NOISE, Behaviour
 from perfbisect.core.inference.posterior import BASE, Posterior
+from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.state_space import Levels
 
 NOISY = 0.05  # s.d. of one run from which a host is called noisy
@@ -23,11 +23,11 @@ def prior_belief(graph: Graph) -> Belief:
     weight[0] = 0.0
     culprit = weight / max(weight.sum(), 1e-300)
     effect = Interval(float(np.exp(-2 * BASE)), 1.0, float(np.exp(2 * BASE)))
-    return Belief(culprit, 0.5, PRIOR_NOISE, effect, slow=_known(reach_of(graph).sums(culprit)))
+    return Belief(culprit, 0.5, PRIOR_NOISE, effect, slow=_known(ancestry_of(graph).sums(culprit)))
 
 
 def believed(
-    groups: Classes, posterior: Posterior, record: Record, effect: Interval, levels: Levels, behaviour: Behaviour
+    groups: Hypotheses, posterior: Posterior, record: Record, effect: Interval, levels: Levels, behaviour: Behaviour
 ) -> Belief:
     """The belief that ``levels`` support; ``effect`` is bad relative to good."""
     culprit = groups.spread(posterior.culprit)

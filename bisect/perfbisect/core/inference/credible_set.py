@@ -1,33 +1,35 @@
-"""The best answer so far: one culprit, or the set that cannot be told apart."""
+"""The leading hypothesis: one culprit, or the set of candidates that no measurement can tell apart."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from perfbisect.core.inference.dataset import Record
-from perfbisect.core.inference.hypotheses import Classes
+from perfbisect.core.inference.hypotheses import Hypotheses
 from perfbisect.core.inference.posterior import Posterior
+from perfbisect.core.inference.record import Record
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LeadingHypothesis:
     """A class of culprits whose members nothing measurable separates, and the builds on its two sides."""
 
     members: tuple[int, ...]
     probability: float
-    slow: int  # the build that is slow if the answer is right: the culprit itself, or the first slow one after it
+    slow: int  # the build that is slow if the hypothesis is right: the culprit itself, or the first slow one after it
     fast: int  # the last fast one before
 
     @property
     def certain(self) -> bool:
-        """Whether the answer is a single candidate."""
+        """Whether it is a single candidate."""
         return len(self.members) == 1
 
 
-def best_answer(classes: Classes, posterior: Posterior, record: Record, *, stuck: bool = False) -> Answer:
+def leading_hypothesis(
+    classes: Hypotheses, posterior: Posterior, record: Record, *, stuck: bool = False
+) -> LeadingHypothesis:
     """The likeliest single candidate, or the likeliest class that only failed candidates could split.
 
-    A class that can still be split is no answer, however probable: its likeliest member is. If the search is
+    A class that can still be split is not returned, however probable; its likeliest member is. If the search is
     ``stuck``, nothing can be split any more.
     """
     each = classes.spread(posterior.culprit)
@@ -43,14 +45,14 @@ def best_answer(classes: Classes, posterior: Posterior, record: Record, *, stuck
     fast = max((b for b in fast_builds if below[b]), default=0)
     if len(members) > 1 and untried and not stuck:
         best = int(each.argmax())
-        return Answer((best,), float(each[best]), best, fast)
-    return Answer(tuple(int(v) for v in members), float(posterior.culprit[top]), slow, fast)
+        return LeadingHypothesis((best,), float(each[best]), best, fast)
+    return LeadingHypothesis(tuple(int(v) for v in members), float(posterior.culprit[top]), slow, fast)
 
 
 def credible_set(culprit: np.ndarray, confidence: float) -> tuple[int, ...]:
     """The fewest candidates that hold ``confidence`` together, most probable first.
 
-    Candidates as probable as the last one belong to it as well: nothing tells them apart.
+    Candidates as probable as the last one belong to it as well: no reading separates them.
     """
     order = np.argsort(-culprit, kind="stable")
     held = np.cumsum(culprit[order])

@@ -22,7 +22,7 @@ POWER = 1.28  # further standard errors: a change this much larger would have be
 PROMISED = 0.9  # s.d. of a run: on a noisy host the change that the ends have to show, if not the one asked for
 UNLIKELY = 0.04  # probability of such a change at which it is given up
 MOST = 36.0  # runs of each end
-SETTLED = 0.8  # share of layout in what is uncertain from which more runs of the same builds tell nothing
+SETTLED = 0.8  # share of layout in what is uncertain from which more runs of the same builds add nothing
 CHEAP = 4.0  # builds that cost fewer runs than this
 
 

@@ -1,4 +1,4 @@
-"""Culprits that no reading so far can tell apart.
+"""Culprits that no reading so far can separate.
 
 A build is slow when the culprit is it or one of its ancestors, so a culprit is known to the readings
 only by its pattern: which of the measured builds it makes slow. Culprits with the same pattern form a
@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.inference.ancestry import Reach, reach_of
-from perfbisect.core.inference.dataset import Record
+from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
+from perfbisect.core.inference.record import Record
 
 BITS = 40  # of a pattern collected before the patterns are numbered anew
 
 
 @dataclass(frozen=True, eq=False)
-class Classes:
+class Hypotheses:
     """The classes of culprits over M measured builds."""
 
-    reach: Reach
+    reach: Ancestry
     weight: NDArray[np.float64]  # (size,) prior of each candidate, 0 where it cannot be the culprit; sums to one
     of: NDArray[np.int64]  # (size,) class of each candidate, -1 where it cannot be the culprit
     slow: NDArray[np.bool_]  # (M, C) whether the build is slow if the culprit is of the class
@@ -53,13 +53,13 @@ class Classes:
         return part
 
 
-def classes(graph: Graph, record: Record) -> Classes:
-    """The classes that the builds of ``record`` tell apart.
+def hypotheses(graph: Graph, record: Record) -> Hypotheses:
+    """The classes that the builds of ``record`` separate.
 
     Two candidates with one binary are equally fast, so a culprit below only one of them is ruled out, unless
     that rules out everything: then changes were made and taken back, and nothing follows.
     """
-    reach = reach_of(graph)
+    reach = ancestry_of(graph)
     prior = graph.weight.copy()
     prior[0] = 0.0
     weight = prior.copy()
@@ -79,4 +79,4 @@ def classes(graph: Graph, record: Record) -> Classes:
     of = np.full(graph.size, -1)
     of[possible] = index
     slow = np.array([reach.ancestors(build)[possible[first]] for build in record.builds])
-    return Classes(reach, weight, of, slow, np.bincount(index, weight[possible]).astype(np.float64))
+    return Hypotheses(reach, weight, of, slow, np.bincount(index, weight[possible]).astype(np.float64))

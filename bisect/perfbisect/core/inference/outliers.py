@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.inference.dataset import Record
+from perfbisect.core.inference.record import Record
 
 FREEDOM = 4.0  # of the Student distribution whose weights are used
 PRIOR_NOISE = 0.015  # s.d. of a run before any was seen

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.inference.hypotheses import Classes
+from perfbisect.core.inference.hypotheses import Hypotheses
 from perfbisect.core.inference.state_space import Levels
 from perfbisect.core.stats.distributions import log_cdf, log_sum
 
@@ -113,7 +113,7 @@ class _Terms:
     odd: NDArray[np.int64]  # (Q, C) the odd build, -1 if none
 
 
-def infer(levels: Levels, classes: Classes, drop: float, error: float = 0.0, *, change: float = CHANGE) -> Posterior:
+def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, *, change: float = CHANGE) -> Posterior:
     """Posterior over classes; ``drop`` is the difference between the ends (log units, positive), with its error.
 
     ``change`` is the probability beforehand that anything changed.
@@ -222,7 +222,7 @@ def _changed(
 
     The size of the step has a prior of its own, half of a normal distribution: with one that is centred on what was seen
     between the ends, a change would always look better than none. No build is odd here: otherwise a change next to an
-    end could never be told from an odd end.
+    end could never be distinguished from an odd end.
     """
     cells, left, log_det, yy = log_prior[:, None], residual[:, None], sums.log_det[:, 0], sums.yy[:, 0]
     width = (s2 / CHANGE_WIDTH**2)[:, None]

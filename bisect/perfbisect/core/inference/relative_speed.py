@@ -18,8 +18,8 @@ import numpy as np
 from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.dataset import Record, arrange
 from perfbisect.core.inference.outliers import behaviour
+from perfbisect.core.inference.record import Record, arrange
 from perfbisect.core.inference.state_space import HOST_OFFSET, KEPT, Array, Fit, fit
 from perfbisect.core.stats.distributions import log_sum, t_mixture_quantiles
 

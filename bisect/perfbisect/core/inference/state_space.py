@@ -16,8 +16,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.inference.dataset import Record
 from perfbisect.core.inference.outliers import PRIOR_NOISE, PRIOR_RUNS
+from perfbisect.core.inference.record import Record
 from perfbisect.core.stats.distributions import log_sum
 
 Array = NDArray[np.float64]

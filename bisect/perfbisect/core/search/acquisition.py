@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.core.inference.analysis import Knowledge
-from perfbisect.core.inference.dataset import Record
-from perfbisect.core.inference.hypotheses import Classes
+from perfbisect.core.inference.analysis import Analysis
+from perfbisect.core.inference.hypotheses import Hypotheses
 from perfbisect.core.inference.posterior import Posterior
+from perfbisect.core.inference.record import Record
 from perfbisect.core.search import mutual_information
 from perfbisect.core.search.build_cost import price
 from perfbisect.core.search.build_failures import chance_to_build
 from perfbisect.core.search.predictive import Prediction, predict
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.split_candidates import splits
+from perfbisect.core.search.split_points import splits
 
 Array = NDArray[np.float64]
 
@@ -50,7 +50,7 @@ class Choice:
     rate: float
 
 
-def choose(known: Knowledge, now: Situation, host: int) -> Choice | None:
+def choose(known: Analysis, now: Situation, host: int) -> Choice | None:
     """The best measurement on ``host``, or None if there is none. The subjects of other hosts' orders are left to them."""
     build_runs, busy = now.build_runs, now.fleet.subjects
     record, levels, classes, posterior = known.record, known.levels, known.groups, known.posterior
@@ -86,7 +86,7 @@ def choose(known: Knowledge, now: Situation, host: int) -> Choice | None:
     return Choice(Measure(tuple(shares), Purpose.SEARCH), best)
 
 
-def _drift(known: Knowledge, host: int, gap: float) -> tuple[Array, Array]:
+def _drift(known: Analysis, host: int, gap: float) -> tuple[Array, Array]:
     """The drift of a host that is expected in a visit ``gap`` minutes after its last reading; variances in units of s².
 
     By the levels, (M,): see Present.at. And its variance in the mean of the runs and references of each batch, (B,).
@@ -118,7 +118,7 @@ def _scores(seen: Prediction, cost: Array, likely: Array, before: Array, error: 
     return result
 
 
-def hopeless(choice: Choice, known: Knowledge, now: Situation, required: float) -> bool:
+def hopeless(choice: Choice, known: Analysis, now: Situation, required: float) -> bool:
     """Whether to give up, because the expected costs are out of proportion.
 
     A hunt is given up when its best step promises next to nothing; and when the missing bits, at the price of the best
@@ -164,7 +164,7 @@ def _ideal(drop: float, posterior: Posterior, build_runs: float) -> float:
 
 
 def _references(
-    record: Record, classes: Classes, posterior: Posterior, rows: Sequence[int], made: Collection[int]
+    record: Record, classes: Hypotheses, posterior: Posterior, rows: Sequence[int], made: Collection[int]
 ) -> list[list[int]]:
     """For the candidate of each row of readings (-1: none yet) the rows of the builds to compare it with.
 

@@ -27,14 +27,14 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.policy import Direction
-from perfbisect.core.inference.ancestry import reach_of
+from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.endpoints import least
 from perfbisect.core.search.build_failures import chance_to_build
 from perfbisect.core.search.confirmation import tested
+from perfbisect.core.search.no_culprit import no_suspect, undecided
 from perfbisect.core.search.older_branches import branch_point_of, with_older_branches
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.stopping import no_suspect, undecided
 from perfbisect.core.search.subrange import Subrange, subrange
 
 SMALLEST = 8  # a subrange of fewer candidates than the range has by this factor is not halved
@@ -165,7 +165,7 @@ def _halves(progress: _Progress, part: Subrange) -> list[_Span] | None:
     if len(part.graph.candidates) * SMALLEST <= len(part.whole.candidates):
         return []
     now, record = progress.now, progress.now.record
-    central = part.middles(chance_to_build(reach_of(now.graph), record.skipped, {*record.built, *record.builds}))
+    central = part.middles(chance_to_build(ancestry_of(now.graph), record.skipped, {*record.built, *record.builds}))
     if not central:
         return []
     # the one that was measured first: the chances to build change with every attempt, but the halves must stay the same
@@ -181,7 +181,7 @@ def _around(progress: _Progress, part: Subrange, candidates: Sequence[int]) -> l
     The commits are those around the first of ``candidates``, which are nodes of the subrange, most probable first.
     Empty if the builds are the subrange's ends.
     """
-    now, record, reach = progress.now, progress.now.record, reach_of(part.graph)
+    now, record, reach = progress.now, progress.now.record, ancestry_of(part.graph)
     last = part.graph.size - 1
     built = [b for b in record.builds if b not in record.skipped and b in part]
     below = {node: reach.ancestors(node) for node in {0, last, *part.place[built].tolist()}}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.orders import Inconclusive, Measure, Order, Reason, Share
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.dataset import Record
+from perfbisect.core.inference.record import Record
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.inference.dataset import Record
+from perfbisect.core.inference.record import Record
 
 Array = NDArray[np.float64]
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.inference.ancestry import Reach
+from perfbisect.core.inference.ancestry import Ancestry
 
 Array = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ class _Doubt(NamedTuple):
 NO_DOUBT = _Doubt(1.0, 0, 0, 1.0, 1.0)
 
 
-def chance_to_build(reach: Reach, skipped: Iterable[int], built: Iterable[int]) -> Array:
+def chance_to_build(reach: Ancestry, skipped: Iterable[int], built: Iterable[int]) -> Array:
     """Probability for each candidate, shape (size,): 0 if it was skipped, 1 without evidence against it."""
     failed = set(skipped)
     if not failed:
@@ -95,7 +95,7 @@ def _kin(tried: list[int], below: list[list[int]]) -> tuple[list[int], list[int]
 
 
 def _inherit(
-    chance: Array, seen: "_Tried", reach: Reach, segment: NDArray[np.int64], below: list[list[int]],
+    chance: Array, seen: "_Tried", reach: Ancestry, segment: NDArray[np.int64], below: list[list[int]],
     kin: list[tuple[int, int]],
 ) -> None:  # fmt: skip
     """Lower the chance of descendants of a commit where a failing branch diverged, unless a success between fixed it."""
@@ -137,7 +137,7 @@ class _Tried:
     after: list[int]  # the descendants of each
 
     @classmethod
-    def of(cls, reach: Reach, tried: list[int], failed: set[int], kin: list[tuple[int, int]]) -> "_Tried":
+    def of(cls, reach: Ancestry, tried: list[int], failed: set[int], kin: list[tuple[int, int]]) -> "_Tried":
         """``kin`` are the ancestors and descendants of each."""
         bits = sum(1 << i for i, v in enumerate(tried) if v in failed)
         return cls(tried, reach.height[tried].tolist(), bits, [b for b, _ in kin], [a for _, a in kin])

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.core.inference.ancestry import reach_of
-from perfbisect.core.inference.dataset import Record
+from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.endpoints import Contrast
 from perfbisect.core.inference.posterior import Posterior
+from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.state_space import Levels
 
 LEAST = 3  # fresh runs of each side; one more on a host that drifts, one less for a clear difference
@@ -62,7 +62,7 @@ def tested(graph: Graph, record: Record, candidate: int) -> int:
     """The candidate itself, or the nearest tested one among its ancestors if it cannot be measured."""
     if candidate not in record.skipped:
         return candidate
-    below = reach_of(graph).ancestors(candidate)
+    below = ancestry_of(graph).ancestors(candidate)
     return max((b for b in record.builds if b not in record.skipped and below[b]), default=0)
 
 

@@ -33,14 +33,14 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.inference import endpoints
-from perfbisect.core.inference.analysis import Knowledge, know
+from perfbisect.core.inference.analysis import Analysis, analyse
 from perfbisect.core.inference.belief import believed, prior_belief
-from perfbisect.core.inference.hypotheses import Classes, classes
+from perfbisect.core.inference.hypotheses import Hypotheses, hypotheses
 from perfbisect.core.inference.relative_speed import leading
+from perfbisect.core.search.confirm_or_explore import next_action
 from perfbisect.core.search.confirmation import pairwise_proofs, weakest
-from perfbisect.core.search.next_action import next_action
+from perfbisect.core.search.no_culprit import no_suspect, nothing_found, pointless, undecided
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.stopping import no_suspect, nothing_found, pointless, undecided
 
 NEVER = 1e-300  # probability of a culprit that a host class rules out
 
@@ -53,7 +53,7 @@ class _HostClass:
     hosts: tuple[int, ...]  # those that are not lost
     free: tuple[int, ...]  # those of ``hosts`` that are not busy
     now: Situation  # the readings are those of the class alone
-    known: Knowledge | None  # None until both ends were measured
+    known: Analysis | None  # None until both ends were measured
 
     @property
     def takes_part(self) -> bool:
@@ -66,7 +66,7 @@ def across_host_classes(now: Situation) -> Decision:
     graph, policy, budget = now.graph, now.policy, now.budget
     if verdict := pointless(graph, now.record, policy):
         return Decision(verdict, prior_belief(graph))
-    groups = classes(graph, now.record)
+    groups = hypotheses(graph, now.record)
     each = _together([_host_class(name, now, groups) for name in dict.fromkeys(now.prior.host_classes)])
     belief = _belief(graph, each)
     lost = [one.name for one in each if one.takes_part and not one.hosts]
@@ -90,7 +90,7 @@ def across_host_classes(now: Situation) -> Decision:
     return Decision(_with_effects(ended[0], each) if ended else _nothing_found(each), belief)
 
 
-def _host_class(name: str, now: Situation, groups: Classes) -> _HostClass:
+def _host_class(name: str, now: Situation, groups: Hypotheses) -> _HostClass:
     """The host class ``name``; ``groups`` are the classes of candidates by the builds of all hosts."""
     members = [host for host, its in enumerate(now.prior.host_classes) if its == name]
     hosts = tuple(host for host in members if host not in now.fleet.gone)
@@ -100,7 +100,7 @@ def _host_class(name: str, now: Situation, groups: Classes) -> _HostClass:
     record, known = own.record, None
     if min(record.runs(0), record.runs(now.bad)) > 0:
         rows = [now.record.builds.index(build) for build in record.builds]
-        known = know(now.graph, now.policy, record, replace(groups, slow=groups.slow[rows]), own.prior.noise)
+        known = analyse(now.graph, now.policy, record, replace(groups, slow=groups.slow[rows]), own.prior.noise)
     return _HostClass(name, hosts, free, own, known)
 
 
@@ -133,7 +133,7 @@ def _together(each: list[_HostClass]) -> list[_HostClass]:
     return [shared(one) for one in each]
 
 
-def _main(each: Sequence[_HostClass]) -> Knowledge | None:
+def _main(each: Sequence[_HostClass]) -> Analysis | None:
     """The first host class that takes part, or else the first of which both ends were measured."""
     return next((one.known for one in sorted(each, key=lambda one: not one.takes_part) if one.known), None)
 

@@ -28,11 +28,11 @@ from perfbisect.core.domain.orders import (
     Step,
 )
 from perfbisect.core.domain.policy import Direction, Policy
-from perfbisect.core.inference.dataset import Record
+from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.relative_speed import relative_speeds
+from perfbisect.core.search.no_culprit import undecided
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.stopping import undecided
 
 Hunt = Callable[[Situation], Decision]
 

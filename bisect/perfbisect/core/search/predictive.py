@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.inference.hypotheses import Classes
+from perfbisect.core.inference.hypotheses import Hypotheses
 from perfbisect.core.inference.posterior import Posterior
 from perfbisect.core.inference.state_space import Levels
 
@@ -89,7 +89,7 @@ def _quadratic(constant: Array, linear: Array, square: Array, trust: Array) -> A
 
 
 def predict(
-    levels: Levels, classes: Classes, posterior: Posterior, candidates: Sequence[int], builds: Sequence[int]
+    levels: Levels, classes: Hypotheses, posterior: Posterior, candidates: Sequence[int], builds: Sequence[int]
 ) -> Prediction:
     """Predict ``candidates``; ``builds`` is the row of the readings of each, -1 if it has none."""
     fit, pi = posterior.fit, posterior.culprit

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from perfbisect.core.domain.orders import Decision, Found, Measure, Step
-from perfbisect.core.inference.analysis import Knowledge, know
+from perfbisect.core.inference.analysis import Analysis, analyse
 from perfbisect.core.inference.belief import prior_belief
-from perfbisect.core.inference.hypotheses import classes
+from perfbisect.core.inference.hypotheses import hypotheses
+from perfbisect.core.search.confirm_or_explore import next_action
 from perfbisect.core.search.confirmation import PairwiseProof, pairwise_proofs, weakest
-from perfbisect.core.search.next_action import next_action
+from perfbisect.core.search.no_culprit import no_suspect, pointless, undecided
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.stopping import no_suspect, pointless, undecided
 
 
 def single_change(now: Situation) -> Decision:
@@ -19,7 +19,7 @@ def single_change(now: Situation) -> Decision:
         return Decision(verdict, prior_belief(graph))
     known = None
     if min(record.runs(0), record.runs(now.bad)) > 0:
-        known = know(graph, policy, record, classes(graph, record), now.prior.noise, subrange=now.subrange)
+        known = analyse(graph, policy, record, hypotheses(graph, record), now.prior.noise, subrange=now.subrange)
     belief = known.belief if known else prior_belief(graph)
     host = now.fleet.free_host
     order = next_action(known, now, host)
@@ -34,6 +34,6 @@ def single_change(now: Situation) -> Decision:
     return Decision(order, belief, evidence)
 
 
-def weakest_proof(known: Knowledge, step: Step) -> PairwiseProof:
+def weakest_proof(known: Analysis, step: Step) -> PairwiseProof:
     """The proof of a named step with the smallest drop."""
     return weakest(pairwise_proofs(known.record, known.levels, step.candidate, step.parents))

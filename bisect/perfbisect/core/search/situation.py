@@ -9,7 +9,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
-from perfbisect.core.inference.dataset import Record, arrange
+from perfbisect.core.inference.record import Record, arrange
 from perfbisect.core.search.budget import Budget
 
 

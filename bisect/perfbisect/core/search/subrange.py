@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.orders import Measure
-from perfbisect.core.inference.ancestry import reach_of
+from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.search.situation import Situation
 
 CENTRAL = 0.1  # of the subrange: the middle may be so much farther from where its halves are even
@@ -76,7 +76,7 @@ class Subrange:
         """The known changes that the good end has and ``candidate`` has not, less those of which the reverse is true."""
         if not changes or candidate == self.good:
             return 0.0
-        reach = reach_of(self.whole)
+        reach = ancestry_of(self.whole)
         has, own = reach.ancestors(self.good), reach.ancestors(candidate)
         return sum(change * (int(has[step]) - int(own[step])) for step, change in changes.items())
 
@@ -95,7 +95,7 @@ class Subrange:
         ``chance`` (whole's size,) is the probability that a candidate builds.
         """
         weight = self.graph.weight / self.graph.weight.sum()
-        below = reach_of(self.graph).sums(weight)
+        below = ancestry_of(self.graph).sums(weight)
         uneven = np.abs(np.where(np.isnan(below), 2.0, below) - 0.5)
         uneven += (1 - chance[self.nodes]) / 2
         uneven[[0, -1]] = np.inf
@@ -106,7 +106,7 @@ class Subrange:
 @lru_cache(maxsize=64)
 def subrange(whole: Graph, good: int, bad: int) -> Subrange:
     """The subrange good..bad."""
-    reach = reach_of(whole)
+    reach = ancestry_of(whole)
     inside = reach.ancestors(bad) & ~reach.ancestors(good)
     inside[0] = False
     candidates = [v for v in np.flatnonzero(inside).tolist() if v in whole.candidates]

@@ -29,7 +29,7 @@ class Ratio:
     """One build against the base in one metric of one workload."""
 
     ratio: float
-    interval: Interval | None  # None where a single round does not tell
+    interval: Interval | None  # None after a single round
     rounds: int
 
     @property

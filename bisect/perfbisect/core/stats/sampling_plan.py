@@ -26,7 +26,7 @@ class Advice:
     """How to measure this on that host."""
 
     runs: int  # in each visit
-    seconds: int | None  # of each run; None where nothing tells
+    seconds: int | None  # of each run; None where unknown
 
 
 def noise_of_trial(trial: Trial) -> Noise | None:
@@ -69,7 +69,7 @@ def sentences(trial: Trial, found: Noise) -> Iterator[str]:
         most = "more than one run in a visit teaches nothing new" if best.runs == 1 else f"{best.runs} runs"
         yield f"Best for the time it takes: {most}{'' if best.runs == 1 else ' in each visit'}."
     if best.seconds is None:
-        yield "Too few report intervals in a run to tell how long runs should be."
+        yield "Too few report intervals in a run to say how long runs should be."
     elif 0.6 * now <= best.seconds <= 1.6 * now:
         yield f"Runs of {now:g} s are about as long as is best."
     else:

@@ -56,17 +56,17 @@ class Noise:
     runs: int
     wild: int  # runs left out as accidents
     shared: bool  # the runs of a visit share a start of a server
-    between: float | None  # s.d. between visits; None when one visit, or one run in each, cannot tell
+    between: float | None  # s.d. between visits; None when one visit, or one run in each, leaves it unknown
     within: float | None  # s.d. between the runs of a visit
     run: float  # s.d. of one run as a hunt meets it
     low: float  # 95 % interval of ``run``
     high: float
     freedom: float  # degrees of freedom of ``run``
-    second: float | None  # s.d. of one second within a run; None when samples do not tell
+    second: float | None  # s.d. of one second within a run; None when samples do not show it
 
 
 def noise_in(runs: Sequence[tuple[int, RunFacts]], metric: str) -> Noise | None:
-    """The noise of a metric in the runs of an A/A, each with the number of its visit; None where nothing tells."""
+    """The noise of a metric in the runs of an A/A, each with the number of its visit; None where unknown."""
     timed = []
     for visit, run in runs:
         measured = value(run, metric)
@@ -147,7 +147,7 @@ def best_runs(noise: Noise, run_cost: float, visit_cost: float) -> int:
 
 
 def best_seconds(noise: Noise, seconds: float, run_cost: float) -> int | None:
-    """Seconds of a run, where it is ``seconds`` now and costs ``run_cost`` in all; None when nothing tells."""
+    """Seconds of a run, where it is ``seconds`` now and costs ``run_cost`` in all; None where unknown."""
     if noise.second is None:
         return None
     whole = noise.run if noise.within is None else noise.within  # what differs between visits no longer run averages
@@ -180,8 +180,8 @@ def _tame(runs: Sequence[Timed]) -> list[Timed]:
 
 def _second(runs: Sequence[Timed]) -> float | None:
     """S.d. of one second."""
-    told = [run.sampling * run.seconds for run in runs if run.sampling is not None]
-    return math.sqrt(float(np.mean(told))) if told else None
+    windows = [run.sampling * run.seconds for run in runs if run.sampling is not None]
+    return math.sqrt(float(np.mean(windows))) if windows else None
 
 
 def _factors(freedom: float) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.build import checkout, pipeline
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.build.transfer import ship
-from perfbisect.lab.progress import Steps
+from perfbisect.lab.steps import Steps
 
 
 def send_sources(

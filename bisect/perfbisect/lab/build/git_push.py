@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
 from perfbisect.host.protocol import Host
-from perfbisect.repository.command import OPTIONS, environment, talk
+from perfbisect.repository.git import OPTIONS, environment, talk
 
 REFS = "refs/perfbisect"
 SENDING = "Writing objects"  # as git calls it

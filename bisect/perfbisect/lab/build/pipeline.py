@@ -19,7 +19,7 @@ from perfbisect.host.conditions import SYSTEM
 from perfbisect.host.outcome import TIMED_OUT, no_space
 from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import ccache, checkout, store
+from perfbisect.lab.build import build_store, ccache, checkout
 from perfbisect.lab.build.binary_hash import hash_artifacts
 from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, STAGE, BuildLog
 from perfbisect.lab.build.requirements import NEEDED, lacking_for, own_packages
@@ -128,7 +128,7 @@ def build(context: BuildContext, sha: str) -> Generator[Progress, None, Built]:
     began = time.monotonic()
     paths = present(context, sha)
     key = _key(context, sha, paths)
-    if found := store.find(context.host, key, sha):
+    if found := build_store.find(context.host, key, sha):
         return Built(found.facts, _resolved(context, paths, found.version), found.version)
     yield Progress("checkout")
     job = end_all(context.host, but=_job_name(context, key))
@@ -159,7 +159,7 @@ def build(context: BuildContext, sha: str) -> Generator[Progress, None, Built]:
         context.host.run(["sh", "-c", _REMEMBER, "remember", str(context.work), str(output.steps)]).stdout
     )
     built = BuildFacts(sha, key, binary, time.monotonic() - began, hits, misses, reused=False, log="")
-    built = store.keep(context.host, built, plan.version, context.work / "prefix", job.folder / "stdout")
+    built = build_store.keep(context.host, built, plan.version, context.work / "prefix", job.folder / "stdout")
     jobs.remove(context.host, job)
     return Built(built, plan.builder, plan.version)
 
@@ -182,7 +182,7 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str]) -> Plan:
 
 def _key(context: BuildContext, sha: str, paths: frozenset[str]) -> str:
     tree = checkout.filtered_tree(context.host, context.bare, sha, context.builder.ignore)
-    return store.key_of(context.builder, context.variant, context.tools, tree, paths, sha)
+    return build_store.key_of(context.builder, context.variant, context.tools, tree, paths, sha)
 
 
 def _job_name(context: BuildContext, key: str) -> str:

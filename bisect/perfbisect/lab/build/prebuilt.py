@@ -18,7 +18,7 @@ from perfbisect.host.facts import is_full
 from perfbisect.host.outcome import no_space
 from perfbisect.host.programs import require
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import store
+from perfbisect.lab.build import build_store
 from perfbisect.lab.build.binary_hash import hash_artifacts
 from perfbisect.lab.build.pipeline import Built
 from perfbisect.lab.upload import recipe
@@ -73,7 +73,7 @@ def take(host: Host, builder: Builder, name: str, path: str) -> Built:
     """
     began = time.monotonic()
     tarball = _unpack(host, path) if is_tarball(path) else ""
-    prefix = store.prefix(host, tarball) if tarball else _folder(host, path)
+    prefix = build_store.prefix(host, tarball) if tarball else _folder(host, path)
     contents = _fingerprint(host, prefix)
     version = _version(host, builder, path, prefix)
     known = _resolved(builder, version)
@@ -132,7 +132,7 @@ def _unpack(host: Host, path: str) -> str:
     try:
         with Path(path).open("rb") as file:
             key = hashlib.file_digest(file, "sha256").hexdigest()[:32]
-            place = store.folder(host, key)
+            place = build_store.folder(host, key)
             if host.run(["test", "-d", str(place)], check=False).ok:
                 return key
             for left in reversed(range(ATTEMPTS)):

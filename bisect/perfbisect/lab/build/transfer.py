@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import store
+from perfbisect.lab.build import build_store
 
 ATTEMPTS = 3  # at a stream during which a connection broke off
 
@@ -17,7 +17,7 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
 
     Raises EnvironmentFailure when the build contains the path of its installation, which differs on ``host``.
     """
-    place, there = store.folder(build_host, key), store.folder(host, key)
+    place, there = build_store.folder(build_host, key), build_store.folder(host, key)
     if host.run(["test", "-f", str(there / "build.json")], check=False).ok:
         return
     if build_host.root != host.root:
@@ -50,7 +50,7 @@ def _stream(build_host: Host, pack: list[str], host: Host, unpack: list[str]) ->
 def _refuse_rooted(build_host: Host, builder: str, key: str, host: Host) -> None:
     fixed = str(build_host.root / "work" / builder / "prefix")
     found = build_host.run(
-        ["grep", "-rlF", "-m1", "-e", fixed, str(store.prefix(build_host, key))], check=False, timeout=600
+        ["grep", "-rlF", "-m1", "-e", fixed, str(build_store.prefix(build_host, key))], check=False, timeout=600
     )
     if found.ok:
         raise EnvironmentFailure(

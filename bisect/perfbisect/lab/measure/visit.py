@@ -14,7 +14,7 @@ from perfbisect.host import jobs
 from perfbisect.host.jobs import Job
 from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
-from perfbisect.lab.measure import perf, vmstat
+from perfbisect.lab.measure import perf, system_stats
 from perfbisect.lab.server import service
 from perfbisect.lab.server.installation import System
 from perfbisect.lab.server.service import Service, driver_options
@@ -139,7 +139,7 @@ def start(visit: Visit) -> Job:
     bench, served = visit.bench, visit.service
     run = timed(visit, service.pids(served, visit.server) if bench.perf and served and visit.server else ())
     device = bench.entry.device if bench.iostat else ""
-    argv = vmstat.beside(run.argv, visit.folder, vmstat=bench.vmstat, device=device)
+    argv = system_stats.beside(run.argv, visit.folder, vmstat=bench.vmstat, device=device)
     return jobs.start(bench.host, argv, name=NAME, timeout=bench.limit, cwd=run.cwd, env=run.env, cpus=run.cpus)
 
 
@@ -168,7 +168,7 @@ def facts(
     """The facts of a run that ended well; ``began`` is the start of the reports, in seconds since the epoch."""
     opened = outcome.opened or float(began) + visit.bench.workload.warmup
     window = opened - float(began), opened - float(began) + outcome.seconds
-    rows = vmstat.parse_vmstat(vmstat_report.splitlines()), vmstat.parse_iostat(iostat_report.splitlines())
+    rows = system_stats.parse_vmstat(vmstat_report.splitlines()), system_stats.parse_iostat(iostat_report.splitlines())
     return RunFacts(
         commit=visit.system.commit,
         build_key=visit.system.key,
@@ -180,7 +180,7 @@ def facts(
         latency=outcome.latency,
         samples=outcome.samples,
         counters=perf.parse(counters),
-        system={name: mean for table in rows for name, mean in vmstat.means(table, *window).items()},
+        system={name: mean for table in rows for name, mean in system_stats.means(table, *window).items()},
         dataset=visit.dataset,
         reported=outcome.reported,
     )

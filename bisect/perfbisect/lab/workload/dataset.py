@@ -26,7 +26,7 @@ from perfbisect.lab.server.service import Service, by_path, driver_options, ende
 from perfbisect.lab.workload import command, lua, sysbench
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values, fill
-from perfbisect.recipes.strict import read_text
+from perfbisect.recipes.toml_reader import read_text
 from perfbisect.recipes.workload import Workload
 
 LONG = 6 * 3600.0  # seconds: loading and copying of large data

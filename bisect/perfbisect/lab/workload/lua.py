@@ -9,7 +9,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.upload import files
 from perfbisect.recipes import suites
 from perfbisect.recipes.search_path import recipe_folders
-from perfbisect.recipes.strict import read_text
+from perfbisect.recipes.toml_reader import read_text
 from perfbisect.recipes.workload import Workload
 
 SHARED = "perfbisect.lua"

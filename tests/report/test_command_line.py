@@ -11,7 +11,7 @@ from perfbisect.cli.commands.run import run as run_command
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.domain.settings import Quick, Settings
-from perfbisect.report.command import command_to_resume, command_to_run
+from perfbisect.report.command_line import command_to_resume, command_to_run
 from perfbisect.store.connection import default_place
 
 REQUESTED = Settings(

@@ -58,7 +58,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class View:
+class ViewModel:
     """Everything that is drawn. Times are seconds since the epoch."""
 
     state: HuntState = field(default_factory=HuntState)
@@ -152,12 +152,12 @@ class View:
         return max((*ended, *current), default=0.0)
 
 
-def update(view: View, event: Event, at: float) -> View:
+def update(view: ViewModel, event: Event, at: float) -> ViewModel:
     """The view after ``event``, which happened ``at`` seconds since the epoch."""
     began = at if view.began is None else view.began
     state = view.state.after(at, event)
     if state.commits is not view.state.commits:  # what was done before compared good with the merge base
-        view = View(report=view.report)
+        view = ViewModel(report=view.report)
     if state is not view.state:
         view = replace(view, state=state, rows=rows(state))
     view = replace(view, began=began)
@@ -173,11 +173,11 @@ def update(view: View, event: Event, at: float) -> View:
     return with_ratios(view) if isinstance(event, RunFinished) else view
 
 
-def recalled(view: View, events: Iterable[tuple[float, Event]]) -> View:
+def recalled(view: ViewModel, events: Iterable[tuple[float, Event]]) -> ViewModel:
     """The view after the events of earlier sessions; its clock starts with the next event."""
     state = fold(events)
     state.verdict = None
-    return with_ratios(View(state, rows(state), report=view.report))
+    return with_ratios(ViewModel(state, rows(state), report=view.report))
 
 
 def rows(state: HuntState) -> dict[int, Tested]:
@@ -185,7 +185,7 @@ def rows(state: HuntState) -> dict[int, Tested]:
     return {state.node[sha]: row for sha, row in state.tested.items() if sha in state.node}
 
 
-def with_ratios(view: View) -> View:
+def with_ratios(view: ViewModel) -> ViewModel:
     """The view with the ratios from all runs so far: the one step here that takes time."""
     if view.hunt is None:
         return view
@@ -215,7 +215,7 @@ def activity_after(before: Building | Running | None, event: LabEvent, at: float
             return before
 
 
-def minutes_left(view: View, now: float) -> float | None:
+def minutes_left(view: ViewModel, now: float) -> float | None:
     """Estimated minutes until the verdict; None while too little is known."""
     belief = view.state.belief
     if belief is None or view.state.verdict is not None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from perfbisect.simulate.chance import Purpose, generator
-from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.host_model import Habits
+from perfbisect.simulate.random_streams import Purpose, generator
 
 GRID = 128  # points of a drift within its memory; it is straight between them
 DAY = 86400.0

@@ -6,7 +6,7 @@ import pytest
 
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import store
+from perfbisect.lab.build import build_store
 
 pytestmark = pytest.mark.tools
 
@@ -22,10 +22,10 @@ def host(tmp_path: Path) -> LocalHost:
 
 
 def keep(host: LocalHost) -> None:
-    store.keep(host, FACTS, "1.0", host.root / "prefix", host.root / "log")
-    kept = Path(store.prefix(host, "key"))
+    build_store.keep(host, FACTS, "1.0", host.root / "prefix", host.root / "log")
+    kept = Path(build_store.prefix(host, "key"))
     assert (kept / "file").read_text() == "installed"
-    assert store.find(host, "key", "c" * 40) is not None
+    assert build_store.find(host, "key", "c" * 40) is not None
 
 
 def test_once_is_as_good_as_twice(host: LocalHost) -> None:
@@ -35,7 +35,7 @@ def test_once_is_as_good_as_twice(host: LocalHost) -> None:
 
 def test_what_was_cut_short_is_finished(host: LocalHost) -> None:
     keep(host)
-    place = Path(store.folder(host, "key"))
+    place = Path(build_store.folder(host, "key"))
     place.rename(place.with_name("key.part"))
     keep(host)
     assert not place.with_name("key.part").exists()
@@ -44,8 +44,8 @@ def test_what_was_cut_short_is_finished(host: LocalHost) -> None:
 @pytest.mark.parametrize("text", ["", '{"facts": {"commit": "c', "{}"])
 def test_a_build_that_cannot_be_read_is_made_anew(host: LocalHost, text: str) -> None:
     keep(host)
-    Path(store.folder(host, "key"), "build.json").write_text(text)
-    assert store.find(host, "key", "c" * 40) is None
+    Path(build_store.folder(host, "key"), "build.json").write_text(text)
+    assert build_store.find(host, "key", "c" * 40) is None
     Path(host.root, "prefix").mkdir()
     Path(host.root, "prefix", "file").write_text("installed")
     keep(host)

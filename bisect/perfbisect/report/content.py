@@ -11,7 +11,7 @@ from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.orders import Effect, Interval
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.stored import stored_settings
+from perfbisect.core.domain.stored_forms import stored_settings
 from perfbisect.core.inference.classification import Classification
 from perfbisect.store.listing import Listed
 

@@ -5,8 +5,8 @@ from perfbisect.core.domain.orders import UNKNOWN, Belief, Inconclusive, Interva
 from perfbisect.core.domain.policy import CAP, Policy
 from perfbisect.core.inference import endpoints
 from perfbisect.core.inference.credible_set import credible_set
-from perfbisect.core.inference.dataset import Record
 from perfbisect.core.inference.endpoints import Contrast
+from perfbisect.core.inference.record import Record
 
 
 def pointless(graph: Graph, record: Record, policy: Policy) -> Verdict | None:

@@ -3,19 +3,19 @@
 from perfbisect.core.domain.orders import Found, Order, Reason, Step
 from perfbisect.core.domain.policy import CAP
 from perfbisect.core.inference import endpoints
-from perfbisect.core.inference.analysis import Knowledge
-from perfbisect.core.inference.credible_set import Answer, best_answer
+from perfbisect.core.inference.analysis import Analysis
+from perfbisect.core.inference.credible_set import LeadingHypothesis, leading_hypothesis
 from perfbisect.core.search.acquisition import choose, hopeless
 from perfbisect.core.search.budget import Budget
 from perfbisect.core.search.confirmation import compared_with, confirmation, pairwise_proofs, weakest
+from perfbisect.core.search.no_culprit import nothing_found, undecided
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.search.stopping import nothing_found, undecided
 
 DOUBTFUL = 0.5  # probability of any change below which a search that cannot go on has found nothing
 SPLIT = 0.05  # a build is undecided if its probability of being slow is not this close to 0 or 1
 
 
-def next_action(known: Knowledge | None, now: Situation, host: int) -> Order:
+def next_action(known: Analysis | None, now: Situation, host: int) -> Order:
     """The order for ``host``; ``known`` is None while one of the ends has no reading.
 
     The candidates of interest of other hosts' orders are left to them.
@@ -27,7 +27,7 @@ def next_action(known: Knowledge | None, now: Situation, host: int) -> Order:
     if not known.differ:
         return endpoints.further_look(known.ends, now.bad)
     posterior = known.posterior
-    answer = best_answer(known.groups, posterior, known.record)
+    answer = leading_hypothesis(known.groups, posterior, known.record)
     required = min(known.policy.confidence, CAP)
     if posterior.change > required:  # otherwise it is the change itself that is in doubt, not its place
         required = min(required / posterior.change, CAP)
@@ -40,9 +40,9 @@ def next_action(known: Knowledge | None, now: Situation, host: int) -> Order:
     return choice.order
 
 
-def _give_up(known: Knowledge, reason: Reason, budget: Budget) -> Order:
+def _give_up(known: Analysis, reason: Reason, budget: Budget) -> Order:
     """The verdict when no measurement promises anything: for a proof a set of neighbours is enough."""
-    answer = best_answer(known.groups, known.posterior, known.record, stuck=True)
+    answer = leading_hypothesis(known.groups, known.posterior, known.record, stuck=True)
     if reason is Reason.UNBUILDABLE and answer.probability >= min(known.policy.confidence, CAP):
         return _conclude(known, answer, budget) or undecided(known.belief, known.policy, Reason.BY_CHANCE)
     if known.posterior.change < DOUBTFUL and known.ends.runs >= 3:
@@ -50,7 +50,7 @@ def _give_up(known: Knowledge, reason: Reason, budget: Budget) -> Order:
     return undecided(known.belief, known.policy, reason)
 
 
-def _conclude(known: Knowledge, answer: Answer, budget: Budget) -> Order | None:
+def _conclude(known: Analysis, answer: LeadingHypothesis, budget: Budget) -> Order | None:
     """The next order of the proof of a culprit, or the verdict once it is complete.
 
     None if it is complete, but it is uncertain whether anything changed, and more runs of the ends would not show it.
@@ -79,7 +79,7 @@ def _conclude(known: Knowledge, answer: Answer, budget: Budget) -> Order | None:
     return Found(Step(answer.slow, stated, ratio, parents, stand_ins, prior))
 
 
-def _why_stuck(known: Knowledge, budget: Budget) -> Reason:
+def _why_stuck(known: Analysis, budget: Budget) -> Reason:
     """The reason why no measurement promises anything."""
     record, groups, posterior = known.record, known.groups, known.posterior
     if not budget.may_build:

@@ -42,7 +42,7 @@ class Record:
     skipped: frozenset[int]
     attempted: frozenset[int]  # built, or skipped in this hunt: what failed in an earlier one took no time in this
     attempts: tuple[Attempt, ...]  # to build, in time order; on every host, what was there already left out
-    minutes: float  # since the hunt began, as far as the observations tell
+    minutes: float  # since the hunt began, as far as the observations show
 
     def name(self, candidate: int) -> int:
         """The candidate under whose name this build's readings are kept."""

@@ -11,9 +11,9 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.inference.dataset import Record
-from perfbisect.core.inference.hypotheses import Classes
+from perfbisect.core.inference.hypotheses import Hypotheses
 from perfbisect.core.inference.posterior import Posterior
+from perfbisect.core.inference.record import Record
 
 Array = NDArray[np.float64]
 
@@ -21,7 +21,7 @@ EXPLORED = 4  # hypotheses that are split
 
 
 def splits(
-    record: Record, classes: Classes, posterior: Posterior, chance: Array, busy: Collection[int], *, may_build: bool
+    record: Record, classes: Hypotheses, posterior: Posterior, chance: Array, busy: Collection[int], *, may_build: bool
 ) -> list[int]:
     """Candidates without readings that split the most probable hypotheses best."""
     open_ = chance > 0
@@ -61,7 +61,7 @@ def splits(
     return found
 
 
-def _cut(classes: Classes, busy: Collection[int]) -> list[NDArray[np.bool_]]:
+def _cut(classes: Hypotheses, busy: Collection[int]) -> list[NDArray[np.bool_]]:
     """The range, cut at the candidates that other hosts are measuring; masks (size,)."""
     cells = [np.ones(len(classes.of), bool)]
     for candidate in sorted(busy):

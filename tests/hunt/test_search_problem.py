@@ -21,8 +21,8 @@ from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Reason, Verdict
 from perfbisect.core.domain.policy import Policy
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.hunt.search import SavedLog, SearchProblem, compare_merge_base, hunt, replay
-from perfbisect.lab.progress import Steps
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, compare_merge_base, hunt, replay
+from perfbisect.lab.steps import Steps
 from perfbisect.store.history import History
 
 

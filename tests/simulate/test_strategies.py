@@ -22,14 +22,14 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.ancestry import Reach
+from perfbisect.core.inference.ancestry import Ancestry
 from perfbisect.simulate import git_bisect as module
 from perfbisect.simulate.git_bisect import git_bisect
 from perfbisect.simulate.graphs import criss_cross, merging, octopus, two_roots
-from perfbisect.simulate.habits import Habits
+from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.judge import Account, Judgement, account, favourite, is_named, judge, suspects
-from perfbisect.simulate.rules import attempt, ours
 from perfbisect.simulate.scenario import Scenario
+from perfbisect.simulate.strategies import attempt, ours
 from perfbisect.simulate.summary import summary
 from perfbisect.simulate.tally import Chance, Spent, Tally, Trial
 from perfbisect.simulate.world import World
@@ -55,7 +55,7 @@ def test_git_bisect_splits_as_git_does(tmp_path: Path) -> None:
         lines += [f"{word} :{p + 1}\n" for word, p in zip(words, graph.parents_of(v), strict=False)]
     subprocess.run(["git", "init", "-q", "--bare", tmp_path], check=True)
     subprocess.run(["git", "fast-import", "--quiet"], cwd=tmp_path, input="".join(lines).encode(), check=True)
-    reach, left = Reach(graph), np.ones(graph.size, bool)
+    reach, left = Ancestry(graph), np.ones(graph.size, bool)
     left[0] = False
     below = reach.sums(left.astype(float))
     answer = subprocess.run(

@@ -3,7 +3,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from perfbisect.lab.measure.vmstat import beside, means, parse_iostat, parse_vmstat
+from perfbisect.lab.measure.system_stats import beside, means, parse_iostat, parse_vmstat
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
 

@@ -15,14 +15,14 @@ from perfbisect.hunt.host_locks import lock_hosts
 from perfbisect.hunt.labs import HuntLabs, connection_events
 from perfbisect.hunt.merge_base import merge_base_equals_good
 from perfbisect.hunt.prior_hunts import known_failures, with_prior_knowledge
-from perfbisect.hunt.search import SavedLog, SearchProblem, TimedEvent, hunt
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, hunt
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.view import View
 from perfbisect.lab.guarded_lab import changed
 from perfbisect.lab.upkeep import storage
-from perfbisect.report.command import command_to_resume
-from perfbisect.store.experience import read_kept
+from perfbisect.report.command_line import command_to_resume
 from perfbisect.store.history import History
+from perfbisect.store.prior_data import read_kept
 
 
 def follow_anew(setup: HuntSetup, path: Path | None, view: View, waiting: WaitCallback | None = None) -> Verdict:

@@ -31,17 +31,17 @@ from perfbisect.core.domain.orders import (
     Share,
 )
 from perfbisect.core.inference.classification import Classification
-from perfbisect.ui.state import Building, Running, View, minutes_left, recalled, update
 from perfbisect.ui.table import table
+from perfbisect.ui.view_model import Building, Running, ViewModel, minutes_left, recalled, update
 
 HOST = HostFacts("local", "", 2, 1024, "", "")
 SHAS = tuple(f"{n:040x}" for n in range(4))
 STARTED = HuntStarted(1, "demo", "update-index", HOST, "v1", "v2", 3, SHAS, 0, False)
 
 
-def after(*events: Event, view: View | None = None) -> View:
+def after(*events: Event, view: ViewModel | None = None) -> ViewModel:
     """The view after events one second apart."""
-    view = view or View()
+    view = view or ViewModel()
     for second, event in enumerate(events):
         view = update(view, event, 1000.0 + second)
     return view
@@ -66,7 +66,7 @@ def decided(*culprit: float, purpose: Purpose = Purpose.SEARCH) -> Decided:
     return Decided(Decision(Measure((Share(1, 1),), purpose), belief))
 
 
-def measured(*rates: tuple[int, float]) -> View:
+def measured(*rates: tuple[int, float]) -> ViewModel:
     """A view in which these candidates were built and ran at these rates, each twice."""
     view = after(STARTED)
     for number, (candidate, qps) in enumerate(rates * 2):
@@ -170,10 +170,10 @@ def test_bits_have_a_price_only_from_the_search_on(purpose: Purpose) -> None:
     assert (view.searching is not None) == (purpose is Purpose.SEARCH)
 
 
-def test_a_resumed_hunt_recalls_what_was_measured(events: list[tuple[float, Event]], views: list[View]) -> None:
+def test_a_resumed_hunt_recalls_what_was_measured(events: list[tuple[float, Event]], views: list[ViewModel]) -> None:
     half = len(events) // 2
     kept = [one for one in events[:half] if not isinstance(one[1], BuildProgress | RunStarted | RunProgress)]
-    view = recalled(View(), kept)
+    view = recalled(ViewModel(), kept)
     before = views[half - 1]
     assert view.began is None and view.now is None
     assert view.rows == before.rows and view.state.log == before.state.log

@@ -9,8 +9,8 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
 from perfbisect.core.stats.variance_components import LEAST
-from perfbisect.store.experience import Costs, read_costs, read_failures, read_noise
 from perfbisect.store.history import History
+from perfbisect.store.prior_data import Costs, read_costs, read_failures, read_noise
 
 OTHERS = [
     replace(sample.SETTINGS, host="other"),

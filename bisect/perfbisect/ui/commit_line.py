@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 from perfbisect.core.inference.classification import Classification
-from perfbisect.ui.state import View
+from perfbisect.ui.view_model import ViewModel
 from perfbisect.wording.glyphs import Glyphs
 from perfbisect.wording.text import printable
 from perfbisect.wording.verdicts import classification_name
@@ -27,7 +27,7 @@ WIDEST = 3  # columns for one candidate
 NEGLIGIBLE = 0.0005
 
 
-def strip(view: View, width: int, glyphs: Glyphs) -> list[Text]:
+def strip(view: ViewModel, width: int, glyphs: Glyphs) -> list[Text]:
     """Three lines: probability, tested points, and the names of the ends with the meaning of the signs."""
     size = len(view.state.commits)
     if size == 0:
@@ -56,7 +56,7 @@ def blocks(share: NDArray[np.float64], columns: int, each: int, glyphs: Glyphs) 
     )  # fmt: skip
 
 
-def marks(view: View, size: int, columns: int, glyphs: Glyphs) -> Text:
+def marks(view: ViewModel, size: int, columns: int, glyphs: Glyphs) -> Text:
     """The axis with a sign where something was tested."""
     found: dict[int, Classification] = {}
     half = (columns // size - 1) // 2 if columns >= size else 0
@@ -77,7 +77,7 @@ def sign(what: Classification | None, glyphs: Glyphs) -> str:
     return str(getattr(glyphs, MARKS[what][1] if what else "line"))
 
 
-def names(view: View, columns: int, width: int, glyphs: Glyphs) -> Text:
+def names(view: ViewModel, columns: int, width: int, glyphs: Glyphs) -> Text:
     """The ends under their ends of the axis, and the legend between or behind them where there is room."""
     if view.hunt is None:
         return Text()

@@ -1,12 +1,8 @@
 """An invented hunt, so that the views can be looked at and tested without building anything."""
 
-import argparse
 import hashlib
 import math
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 
@@ -30,9 +26,6 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.interleaving import interleave
 from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step
-from perfbisect.ui.jsonlines import JsonLines
-from perfbisect.ui.live import LiveScreen
-from perfbisect.ui.plain import PlainLines
 
 BEGAN = 1_700_000_000.0  # seconds since the epoch
 VERBS = ("Keep", "Split", "Check", "Inline", "Remove", "Cache", "Count", "Move")
@@ -154,41 +147,3 @@ class SampleHunt:
             int(sum(samples) / 2), {"avg": 0.02}, tuple(samples), {}, {},
         )  # fmt: skip
         yield self.at, RunFinished(candidate, facts)
-
-
-def main() -> None:
-    """Play the sample in a few seconds on the view that suits standard output, or on the requested one."""
-    parser = argparse.ArgumentParser(description="Play an invented hunt.")
-    parser.add_argument("--seconds", type=float, default=12.0, help="how long it takes to play")
-    parser.add_argument("--candidates", type=int, default=60, help="size of the range")
-    parser.add_argument("--until", type=float, default=1.0, help="fraction of the sample to play")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--plain", action="store_true")
-    form.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-
-    size, seconds = max(4, options.candidates), float(options.seconds)
-    events = list(
-        SampleHunt(size=size, culprit=size * 5 // 8, broken=frozenset({(size - 1) // 2, size * 11 // 16})).events()
-    )
-    events = events[: max(1, int(len(events) * options.until))]
-    length = events[-1][0] - BEGAN
-    start = time.monotonic()
-
-    def sample_time() -> float:
-        """The clock of the sample, which runs faster than the real one."""
-        return BEGAN + min(length, (time.monotonic() - start) * length / seconds)
-
-    with suppress(KeyboardInterrupt), closing(screen(options.plain, options.json, sample_time)) as view:
-        for at, event in events:
-            time.sleep(max(0.0, (at - sample_time()) * seconds / length))
-            view.show(event, at)
-
-
-def screen(plain: bool, as_json: bool, now: Callable[[], float]) -> JsonLines | PlainLines | LiveScreen:
-    """The view to play on."""
-    if as_json:
-        return JsonLines(sys.stdout)
-    if plain or not sys.stdout.isatty():
-        return PlainLines(sys.stdout)
-    return LiveScreen(now=now)
