@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import RecipeError, UsageError
+from perfbisect.recipes.builder_reader import build_of, recipe_files, variant_of
 from perfbisect.recipes.find import load_builder, load_builders
-from perfbisect.recipes.inheritance import build_of, recipe_files, variant_of
 
 Write = Callable[[str, str], Path]
 

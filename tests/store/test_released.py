@@ -28,7 +28,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.stored_forms import read_settings
 from perfbisect.lab.build import build_store
 from perfbisect.lab.workload import fingerprint as method
-from perfbisect.recipes.inheritance import variant_of
+from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import load_requested
 from perfbisect.store.codec import decode, encode

@@ -9,8 +9,8 @@ from perfbisect.core.domain.policy import Direction
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
 from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.find import load_builder
-from perfbisect.recipes.inheritance import build_of, variant_of
 from perfbisect.recipes.overrides import typed
 from perfbisect.recipes.requested import load_requested
 from perfbisect.recipes.workload import Workload

@@ -24,8 +24,8 @@ from perfbisect.lab.checks.preflight import inspect_host, warnings
 from perfbisect.lab.host_lab import Earlier, HostLab, LabHost
 from perfbisect.lab.workload.fingerprint import fingerprint
 from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.find import load_host
-from perfbisect.recipes.inheritance import variant_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import check_fit, load_requested, requested_builder
 from perfbisect.recipes.workload import Workload

@@ -28,7 +28,7 @@ from perfbisect.lab.steps import Steps
 from perfbisect.lab.upload import recipe
 from perfbisect.lab.workload import command, dataset, lua, sysbench
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.inheritance import variant_of
+from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.workload import Workload

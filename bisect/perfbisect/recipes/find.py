@@ -7,9 +7,9 @@ from typing import TypeVar
 import msgspec
 
 from perfbisect.errors import RecipeError
-from perfbisect.recipes import inheritance, suites
+from perfbisect.recipes import builder_reader, suites
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.inheritance import read_builder
+from perfbisect.recipes.builder_reader import read_builder
 from perfbisect.recipes.inventory import HostEntry, Inventory
 from perfbisect.recipes.search_path import inventory_files, recipe_folders
 from perfbisect.recipes.suggestions import hint, listed
@@ -23,14 +23,14 @@ Thing = TypeVar("Thing")
 def load_builder(name: str, given: str | Path = "") -> Builder:
     """The builder of that name. Raises RecipeError when none exists, or when its recipe has a mistake."""
     folders = recipe_folders("builders", given)
-    files = _recipes(folders, inheritance.FILE)
+    files = _recipes(folders, builder_reader.FILE)
     return read_builder(_chosen("builder", name, files), folders)
 
 
 def load_builders(given: str | Path = "") -> list[Builder]:
     """All builders, in alphabetical order."""
     folders = recipe_folders("builders", given)
-    return [read_builder(file, folders) for _, file in sorted(_recipes(folders, inheritance.FILE).items())]
+    return [read_builder(file, folders) for _, file in sorted(_recipes(folders, builder_reader.FILE).items())]
 
 
 def load_workload(name: str, driver: str, given: str | Path = "") -> Workload:

@@ -17,8 +17,8 @@ import msgspec
 from perfbisect.core.domain.settings import TIMING, Quick, Settings
 from perfbisect.errors import UsageError
 from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, COMMAND_PLACEHOLDERS, Builder
+from perfbisect.recipes.builder_reader import build_of
 from perfbisect.recipes.find import load_builder, load_workload
-from perfbisect.recipes.inheritance import build_of
 from perfbisect.recipes.overrides import overridden
 from perfbisect.recipes.placeholders import check_texts, placeholders_in
 from perfbisect.recipes.suites import check_command

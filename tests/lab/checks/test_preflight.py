@@ -14,7 +14,7 @@ from perfbisect.lab.build.requirements import NEEDED, compilers
 from perfbisect.lab.checks import preflight, tools
 from perfbisect.lab.checks.finding import CheckRequest
 from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
-from perfbisect.recipes.inheritance import variant_of
+from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 

@@ -17,7 +17,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.build.toolchain import Toolchain
 from perfbisect.lab.upload.recipe import archive
 from perfbisect.recipes.builder import Builder, Variant
-from perfbisect.recipes.inheritance import build_of
+from perfbisect.recipes.builder_reader import build_of
 
 _LAYOUT = "2"  # part of every key: raise it when what a build folder holds changes its meaning
 

@@ -26,7 +26,7 @@ from perfbisect.lab.build.requirements import NEEDED, lacking_for, own_packages
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.upload import recipe
 from perfbisect.recipes.builder import Builder, Variant
-from perfbisect.recipes.inheritance import build_of, variant_of
+from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import fill, fill_text
 from perfbisect.recipes.versions import version_text
@@ -79,7 +79,7 @@ class BuildContext:
     name: str  # of the variant
     variant: Variant  # before the recipe's conditions
     tools: Toolchain
-    bare: PurePosixPath  # the repository on the host: ``lab.source.mirror``
+    bare: PurePosixPath  # the repository on the host: see `checkout.mirror`
 
     @property
     def work(self) -> PurePosixPath:

@@ -9,7 +9,7 @@ from perfbisect.host.packages import how_to_install
 from perfbisect.host.programs import missing
 from perfbisect.lab.build.requirements import NEEDED, compilers, lacking_for, own_packages
 from perfbisect.lab.checks.finding import CheckRequest, Finding, Inspection, Level
-from perfbisect.recipes.inheritance import variant_of
+from perfbisect.recipes.builder_reader import variant_of
 
 TO_MEASURE = ("timeout", "setsid", "flock", "ps", "awk", "base64", "tar")
 OF_SYSBENCH = frozenset({"mysql", "pgsql"})  # drivers that sysbench itself has, if it was compiled with them

@@ -11,7 +11,7 @@ import re
 from perfbisect.host.facts import cpu_numbers
 from perfbisect.lab.upload import recipe
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder, Setting
-from perfbisect.recipes.inheritance import config_template
+from perfbisect.recipes.builder_reader import config_template
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import Values, fill_text
 

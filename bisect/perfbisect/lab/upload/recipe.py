@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from perfbisect.host.protocol import Host
 from perfbisect.lab.upload import files
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.inheritance import recipe_files
+from perfbisect.recipes.builder_reader import recipe_files
 
 
 def archive(builder: Builder) -> bytes:
