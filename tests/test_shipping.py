@@ -5,6 +5,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -17,6 +18,17 @@ ROOT = Path(__file__).parents[1]
 
 HOME = os.environ.get("HOME", "")  # where pip has its configuration and cache; the tests' own home is empty
 PYTHONS = ("python3.11", "python3.12", "python3.13")
+
+
+def interpreter(name: str) -> str | None:
+    """An interpreter of that name that can make environments: on the PATH, or one that pyenv has built."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path(HOME, ".pyenv"))
+    built = pyenv.glob(f"versions/{name.removeprefix('python')}.*/bin/{name}")
+    for each in (name, *map(str, sorted(built))):
+        with suppress(OSError):
+            if subprocess.run([each, "-c", "import ensurepip"], check=False, capture_output=True).returncode == 0:
+                return each
+    return None
 
 
 @pytest.fixture
@@ -47,18 +59,17 @@ def test_the_wheel_contains_every_recipe_and_source_of_the_demo(wheel: Path) -> 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_an_installed_wheel_hunts(python: str, wheel: Path, tmp_path: Path, git: Callable[..., str]) -> None:
     """In a fresh environment of each supported Python: only what the wheel requires is installed."""
-    try:
-        subprocess.run([python, "-c", "import ensurepip"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
+    program = interpreter(python)
+    if program is None:
         pytest.skip(f"no {python} with venv: apt-get install {python}-venv, where the distribution has it")
     env = {"HOME": HOME, "PATH": os.environ["PATH"]}
-    subprocess.run([python, "-m", "venv", tmp_path / "venv"], check=True, capture_output=True, env=env)
+    subprocess.run([program, "-m", "venv", tmp_path / "venv"], check=True, capture_output=True, env=env)
     pip = [tmp_path / "venv/bin/pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, wheel], check=True, capture_output=True, env=env)
 
     def bisect(*words: str) -> str:
-        program = [tmp_path / "venv/bin/bisect", *words]
-        done = subprocess.run(program, capture_output=True, text=True, check=False, cwd=tmp_path / "repo")
+        command = [tmp_path / "venv/bin/bisect", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path / "repo")
         assert (done.returncode, done.stderr) == (0, ""), done
         return done.stdout
 
