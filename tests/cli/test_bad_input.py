@@ -141,7 +141,7 @@ def test_a_missing_tool_is_named_with_its_package(
     assert "apt-get install" in said
 
 
-def test_a_busy_host_is_told_before_anything_is_begun(exits: Exits, repo: Path, seal: Path) -> None:
+def test_a_busy_host_is_reported_before_anything_is_begun(exits: Exits, repo: Path, seal: Path) -> None:
     with hold(connect(load_host("local")), "a hunt of another session"):
         said = exits(4, *hunt(repo, "v1.0", "v1.2"))
     assert "a hunt of another session" in said

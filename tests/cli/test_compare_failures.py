@@ -18,7 +18,7 @@ FAILS_LATER = """\
 echo rate 50"""
 
 
-def test_what_fails_on_the_way_is_said_kept_and_told_later(
+def test_what_fails_on_the_way_is_said_kept_and_reported_later(
     invoke: Invoke, exits: Exits, script: Callable[[str], str], tmp_path: Path
 ) -> None:
     base = script("echo rate 100")
@@ -68,7 +68,7 @@ def test_an_aa_of_a_build_that_fails_on_the_way_has_failed(
     assert (failed["id"], failed["state"], failed["runs"]) == ("n1", "failed", 3)
 
 
-def test_an_aa_that_fails_at_once_is_told_with_its_reason(exits: Exits, script: Callable[[str], str]) -> None:
+def test_an_aa_that_fails_at_once_is_reported_with_its_reason(exits: Exits, script: Callable[[str], str]) -> None:
     build = script("exit 7")
     exits(4, "noise", "--rev", build, "--workload", "one", *HOW)
     told = json.loads(exits(0, "show", "n1", "--json"))

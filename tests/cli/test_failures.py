@@ -55,7 +55,7 @@ def test_a_bug_is_written_down(
     assert path.parent == (tmp_path if broken else seal / ".local" / "state" / "perfbisect")
 
 
-def test_a_bug_is_told_where_it_cannot_be_written_down(
+def test_a_bug_is_reported_where_it_cannot_be_written_down(
     seal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bisect", "\udcff"])

@@ -13,7 +13,9 @@ from perfbisect.core.domain.events import Warned
     ("metric", "told"),
     [("qps", "20,000 QPS"), ("p95", "1.50 ms"), ("rate", "7.20 rate"), ("instructions/o", "no instructions/o")],
 )
-def test_each_run_is_told_in_the_metric_asked_for(metric: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_run_is_reported_in_the_metric_asked_for(
+    metric: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = Lines(metric, quiet=False)
     lines.expect(4)
     run = replace(sample.run(0, 0.0, qps=20_000), reported=7.2, latency={"p95": 1.5}, counters={})
@@ -21,7 +23,7 @@ def test_each_run_is_told_in_the_metric_asked_for(metric: str, told: str, capsys
     assert capsys.readouterr().err == f"  run 1 of 4  {told}\n"
 
 
-def test_programs_are_told_of_warnings_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_are_reported_of_warnings_alone(capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines("qps", quiet=True)
     lines.say("building")
     lines.ran(sample.run(0, 0.0))

@@ -26,7 +26,7 @@ def rewrite(host: LocalHost, **changes: object) -> None:
     lock.write_bytes(msgspec.json.encode(msgspec.structs.replace(owner, **changes)))
 
 
-def test_the_second_is_told_who_has_it(host: LocalHost) -> None:
+def test_the_second_is_reported_who_has_it(host: LocalHost) -> None:
     with hold(host, "hunt 7"):
         owner = holder(host)
         assert owner is not None

@@ -159,7 +159,7 @@ def test_the_root_may_be_below_home(machine: Machine, reach: Reach) -> None:
         connect(entry(machine, root="/proc/x"))
 
 
-def test_an_unknown_key_is_refused_until_the_command_that_is_told_has_run(make: Make, reach: Reach) -> None:
+def test_an_unknown_key_is_refused_until_the_command_that_is_reported_has_run(make: Make, reach: Reach) -> None:
     machine = make(port=2222)
     asked = entry(machine, port=2222)
     with pytest.raises(
@@ -375,7 +375,7 @@ def test_a_stream_goes_both_ways_and_tells_how_it_ended(host: SshHost) -> None:
 
 
 @pytest.mark.parametrize("losing", [False, True])
-def test_who_writes_to_a_stream_that_has_ended_is_told(host: SshHost, machine: Machine, losing: bool) -> None:
+def test_who_writes_to_a_stream_that_has_ended_is_reported(host: SshHost, machine: Machine, losing: bool) -> None:
     """More than fits into any buffer: nobody waits for ever for what reads no more."""
     command = ["sleep", "600"] if losing else ["sh", "-c", "echo no >&2; exit 4"]
     loss = threading.Timer(0.5, machine.kill_sshd if losing else int)

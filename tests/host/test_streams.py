@@ -25,7 +25,7 @@ class Gone:
         raise EOFError
 
 
-def test_who_reads_a_stream_is_told_that_the_connection_has_gone() -> None:
+def test_who_reads_a_stream_is_reported_that_the_connection_has_gone() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.settimeout(10)
@@ -34,7 +34,7 @@ def test_who_reads_a_stream_is_told_that_the_connection_has_gone() -> None:
         assert ours.recv(99) == b""
 
 
-def test_who_writes_to_a_stream_is_told_that_the_connection_has_gone() -> None:
+def test_who_writes_to_a_stream_is_reported_that_the_connection_has_gone() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(b"some")

@@ -87,7 +87,7 @@ def test_two_alike_share_the_work(history: History) -> None:
     assert searched[1] - searched[0]
 
 
-def test_what_is_told_is_saved_and_the_host_waits_until_then(history: History) -> None:
+def test_what_is_reported_is_saved_and_the_host_waits_until_then(history: History) -> None:
     log, busy = log_of(history, NAMES), set[str]()
     for event in told_by(history, asked(), threads(lab(), lab()), log):
         if isinstance(event, BuildFinished | RunFinished):

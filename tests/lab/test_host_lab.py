@@ -26,7 +26,7 @@ from small import CRASHING, FAST, SLOW, Open
 pytestmark = pytest.mark.tools
 
 
-def test_two_builds_take_turns_and_every_run_is_told_in_full(open_lab: Open, host: LocalHost) -> None:
+def test_two_builds_take_turns_and_every_run_is_reported_in_full(open_lab: Open, host: LocalHost) -> None:
     lab = open_lab(entry=HostEntry(name="here", client_cpus="0"))
     events = measure(lab, Share(SLOW, 2), Share(FAST, 1))
     assert [type(event) for event in events[:1]] == [BuildStarted]

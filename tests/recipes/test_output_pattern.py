@@ -82,7 +82,7 @@ def test_json_may_be_the_last_line_that_is_some() -> None:
         ("$.n", [], "it printed no metric: its output is not JSON"),
     ],
 )
-def test_what_is_no_number_above_0_is_told(where: str, lines: list[str], sentence: str) -> None:
+def test_what_is_no_number_above_0_is_reported(where: str, lines: list[str], sentence: str) -> None:
     with pytest.raises(ValueError) as caught:
         find_number(where, lines)
     assert sentence in str(caught.value)

@@ -95,7 +95,7 @@ def test_a_workload_is_named_after_its_program(run: str, begins: str) -> None:
         ({"run": "./bench {port}"}, r"uses {port}, but builder my-store-\w+ has no server"),
     ],
 )
-def test_a_mistake_is_told(change: dict[str, object], sentence: str) -> None:
+def test_a_mistake_is_reported(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         load_requested(asked(**change))
 

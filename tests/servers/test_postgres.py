@@ -185,7 +185,7 @@ def test_a_build_that_refuses_the_data_gets_its_own(
     assert "database files are incompatible with server" in warnings(events)[0]
 
 
-def test_a_crash_in_mid_run_is_the_servers_and_told_in_its_words(
+def test_a_crash_in_mid_run_is_the_servers_and_reported_in_its_words(
     open_lab: Open, commits: Commits, host: LocalHost
 ) -> None:
     """One backend crashes; the postmaster ends a moment after sysbench has complained."""

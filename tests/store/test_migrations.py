@@ -50,7 +50,7 @@ def test_growing_up_ends_where_a_new_one_begins(tmp_path: Path, stop: str) -> No
         assert sample.write(old) == 1
 
 
-def test_old_aas_are_told_as_new_ones_are(tmp_path: Path) -> None:
+def test_old_aas_are_reported_as_new_ones_are(tmp_path: Path) -> None:
     """From before a trial could have several builds and workloads."""
     with closing(open_writer(tmp_path / "old.db")) as connection:
         db = sqlite_utils.Database(connection, execute_plugins=False)

@@ -84,7 +84,7 @@ def test_an_incomplete_clone_is_refused(tmp_path: Path, git: Git, host: LocalHos
     assert there(bare) == set()
 
 
-def test_what_git_says_is_told(tmp_path: Path, git: Git, host: LocalHost, bare: PurePosixPath) -> None:
+def test_what_git_says_is_reported(tmp_path: Path, git: Git, host: LocalHost, bare: PurePosixPath) -> None:
     commit(tmp_path, git, "a")
     with pytest.raises(EnvironmentFailure, match="cannot be pushed to host far"):
         list(push(host, bare, tmp_path / "repo" / ".git", ["1234512345" * 4]))

@@ -76,7 +76,7 @@ def test_the_first_error_explains(lines: list[str], reason: str) -> None:
         ("ccache: error: failed to create /x: Permission denied", "ccache does not work"),
     ],
 )
-def test_trouble_of_the_host_is_told_apart(line: str, trouble: str) -> None:
+def test_trouble_of_the_host_is_distinguished(line: str, trouble: str) -> None:
     assert follow(line).host_trouble == f"{trouble}: {line}"
 
 

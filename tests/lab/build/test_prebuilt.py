@@ -103,7 +103,7 @@ def test_a_tarball_reaches_nothing_outside(host: LocalHost, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.xz", ".tar.zst"])
 @pytest.mark.parametrize("damage", ["cut", "nonsense"])
-def test_a_damaged_tarball_is_told(host: LocalHost, tmp_path: Path, ending: str, damage: str) -> None:
+def test_a_damaged_tarball_is_reported(host: LocalHost, tmp_path: Path, ending: str, damage: str) -> None:
     folder = install(tmp_path / "kv")
     (folder / "ballast").write_bytes(os.urandom(1 << 18))
     tarball = pack(tmp_path, tmp_path / f"kv{ending}", "kv")
@@ -116,7 +116,7 @@ def test_a_damaged_tarball_is_told(host: LocalHost, tmp_path: Path, ending: str,
     assert prebuilt.take(host, BUILDER, "old", str(tarball)).version
 
 
-def test_what_is_no_installed_system_is_told(host: LocalHost, tmp_path: Path) -> None:
+def test_what_is_no_installed_system_is_reported(host: LocalHost, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"empty is no installed kv: .*kvd"):
         prebuilt.take(host, BUILDER, "old", str(tmp_path / "empty"))
@@ -132,7 +132,9 @@ def test_what_is_no_installed_system_is_told(host: LocalHost, tmp_path: Path) ->
         prebuilt.take(host, embedded, "old", str(mute))
 
 
-def test_a_folder_that_cannot_be_read_is_told(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_read_is_reported(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = install(tmp_path / "kv")
     monkeypatch.setattr(prebuilt, "_FINGERPRINT", 'echo "sha256sum: ./x: Permission denied" >&2; echo abc')
     with pytest.raises(EnvironmentFailure, match="cannot be read: sha256sum"):

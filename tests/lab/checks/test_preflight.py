@@ -185,7 +185,7 @@ def test_a_host_that_builds_nothing_needs_nothing_to_build_with(
 
 
 @pytest.mark.tools
-def test_a_host_may_be_told_that_it_builds_for_itself(host: LocalHost) -> None:
+def test_a_host_may_be_reported_that_it_builds_for_itself(host: LocalHost) -> None:
     with pytest.raises(EnvironmentFailure, match=r"^no/such\.h is not installed on host here"):
         inspection_of(host, builder(["no/such.h"]), build_host="here")
 

@@ -59,7 +59,7 @@ def test_each_event_is_counted_once() -> None:
     assert len(set(EVENTS)) == len(EVENTS)
 
 
-def test_a_refusal_is_told_apart_from_other_failures() -> None:
+def test_a_refusal_is_distinguished_from_other_failures() -> None:
     assert "not permitted" in refusal("h", "Consider adjusting /proc/sys/kernel/perf_event_paranoid setting")
     assert "does not work on host h: event syntax error" in refusal("h", "event syntax error: 'x'")
 
@@ -74,7 +74,7 @@ def test_this_machine_counts_task_clock(tmp_path: Path) -> None:
 
 
 @pytest.mark.tools
-def test_a_thread_that_ends_while_perf_attaches_is_told_from_all_else() -> None:
+def test_a_thread_that_ends_while_perf_attaches_is_reported_from_all_else() -> None:
     restless = "import threading\nwhile True:\n    some = [threading.Thread(target=int) for _ in range(9)]\n"
     restless += "    for each in some: each.start()\n    for each in some: each.join()\n"
     with subprocess.Popen([sys.executable, "-c", restless]) as server:

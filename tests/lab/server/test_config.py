@@ -61,7 +61,7 @@ def test_what_tells_settings_apart(builder: Builder) -> None:
     assert identity(builder, VALUES) != told
 
 
-def test_a_configuration_that_went_away_is_told(builder: Builder) -> None:
+def test_a_configuration_that_went_away_is_reported(builder: Builder) -> None:
     Path(builder.folder, "my.cnf").unlink()
     with pytest.raises(RecipeError, match=r'server.config` is "my.cnf", but .* has no such file'):
         configuration(builder, VALUES)

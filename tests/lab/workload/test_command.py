@@ -62,7 +62,7 @@ def test_a_rate_or_a_cost_is_reported(key: str) -> None:
         (ended("m=1"), "it printed no metric: nothing in its output matches n=(.*)"),
     ],
 )
-def test_a_failure_is_told(how: ProcessResult, sentence: str) -> None:
+def test_a_failure_is_reported(how: ProcessResult, sentence: str) -> None:
     with pytest.raises(ValueError) as caught:
         outcome(how, workload("x", rate="n=(.*)"))
     assert sentence in str(caught.value)
@@ -115,7 +115,7 @@ def told(workload: Workload, builder: Builder = BUILDER, **filled: int) -> list[
 
 
 @pytest.mark.parametrize("word", ["memory", "cache", "cores", "jobs"])
-def test_sizes_tell_data_apart_where_loading_is_told_them(word: str) -> None:
+def test_sizes_tell_data_apart_where_loading_is_reported_them(word: str) -> None:
     one = Workload(name="w", summary="", group="", command=["run"], prepare_commands=[["load", f"--size={{{word}}}"]])
     assert told(one, **{word: 4}) == told(one, **{word: 4}) != told(one, **{word: 5})
     deaf = replace(one, prepare_commands=[["load"]])

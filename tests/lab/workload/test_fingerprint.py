@@ -61,7 +61,7 @@ def test_a_file_that_no_script_requires_makes_no_other_runs(workload: Workload, 
     assert fingerprint(BUILDER, workload, [HOST]) != before
 
 
-def test_a_command_may_read_what_lies_beside_its_suite_if_it_is_told_where_that_is(
+def test_a_command_may_read_what_lies_beside_its_suite_if_it_is_reported_where_that_is(
     workload: Workload, tmp_path: Path
 ) -> None:
     told, untold = (changed(workload, script="", command=[word]) for word in ("{suite}/run", "run"))
@@ -75,7 +75,7 @@ def test_a_command_may_read_what_lies_beside_its_suite_if_it_is_told_where_that_
 
 
 @pytest.mark.parametrize("word", ["{memory}", "{cache}", "{jobs}"])
-def test_sizes_of_the_host_count_for_commands_that_are_told_them(workload: Workload, word: str) -> None:
+def test_sizes_of_the_host_count_for_commands_that_are_reported_them(workload: Workload, word: str) -> None:
     larger = HostEntry(name="here", memory=900, jobs=7)
     assert fingerprint(BUILDER, workload, [larger]) == fingerprint(BUILDER, workload, [HOST])
     told = changed(workload, script="", command=["run", word])
