@@ -60,10 +60,9 @@ def resume(hunt_id: int | None, path: Path | None, view: View, waiting: WaitCall
         hunt_id = history.latest() if hunt_id is None else hunt_id
         setup = HuntSetup.set_up(history.settings(hunt_id), waiting)
         check_unchanged(history, hunt_id, setup)
-        if setup.settings.build_hash != (
-            made := setup.build_hash()
-        ):  # the lab refuses to continue if builds exist already
-            history.update_recipe_hash(hunt_id, made)
+        build_hash = setup.build_hash()
+        if setup.settings.build_hash != build_hash:  # the lab refuses to continue if builds exist already
+            history.update_recipe_hash(hunt_id, build_hash)
         with lock_hosts(setup, waiting) as held:
             return follow(history, hunt_id, setup, view, held, resumed=True)
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from perfbisect.core.domain.causes import classify
 from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.facts import hit_rate
 from perfbisect.core.domain.metrics import COMPARED, quotient, typical
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference import classification
-from perfbisect.core.inference.hunt_state import HuntState, fold, hit_rate, ratios
+from perfbisect.core.inference.hunt_state import HuntState, fold, ratios
 from perfbisect.report.command_line import command_to_resume, command_to_run
 from perfbisect.report.content import Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
 from perfbisect.store.history import History

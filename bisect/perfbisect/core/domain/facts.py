@@ -3,7 +3,7 @@
 A counter that the machine does not support is ``None``: never 0, never 1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -23,8 +23,14 @@ class BuildFacts:
     @property
     def hit_rate(self) -> float | None:
         """Share of compilations that ccache answered; None when nothing was compiled."""
-        total = self.cache_hits + self.cache_misses
-        return self.cache_hits / total if total else None
+        return hit_rate([self])
+
+
+def hit_rate(builds: Iterable[BuildFacts]) -> float | None:
+    """Share of the compilations of several builds that ccache answered; None when nothing was compiled."""
+    counts = [(build.cache_hits, build.cache_hits + build.cache_misses) for build in builds]
+    hits, total = sum(hits for hits, _ in counts), sum(total for _, total in counts)
+    return hits / total if total else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from perfbisect.core.domain.events import (
     RunStarted,
     Warned,
 )
-from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts, hit_rate
 from perfbisect.core.domain.orders import Belief, Interval, Measure, Purpose, Verdict
 from perfbisect.core.inference.from_log import Binaries, Logged, observations
 from perfbisect.core.inference.relative_speed import relative_speeds
@@ -220,10 +220,3 @@ def ratios(
     good = state.commits[0]
     same = [sha for sha in state.tested if sha != good and state.binary_of(sha) == state.binary_of(good)]
     return found | dict.fromkeys(same, Interval(1.0, 1.0, 1.0))
-
-
-def hit_rate(builds: Iterable[BuildFacts]) -> float | None:
-    """Share of the compilations of several builds that ccache answered; None when nothing was compiled."""
-    counts = [(build.cache_hits, build.cache_hits + build.cache_misses) for build in builds]
-    hits, total = sum(hits for hits, _ in counts), sum(total for _, total in counts)
-    return hits / total if total else None
