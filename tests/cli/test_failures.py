@@ -31,7 +31,7 @@ def test_a_cache_that_cannot_be_written(
     Path("file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     said = exits(4, "run", commit, "main", "--builder", "script", "--workload", "one")
-    assert said.startswith(f"Error: {tmp_path}/file/perfbisect")
+    assert f"\nError: {tmp_path}/file/perfbisect" in said
     assert said.endswith(": Not a directory\n")
 
 

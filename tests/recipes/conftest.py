@@ -20,14 +20,14 @@ Write = Callable[[str, str], Path]
 @pytest.fixture(autouse=True)
 def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No recipes of this machine or of this checkout are in sight."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr("perfbisect.recipes.search_path.config_folder", lambda: tmp_path)
     monkeypatch.setattr("perfbisect.recipes.search_path.SHIPPED", ())
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a file below the test's folder, which is also the current one."""
+    """Writes a file below the test's folder, which is the user's configuration folder, and the current one."""
 
     def write(name: str, text: str) -> Path:
         path = tmp_path / name

@@ -29,15 +29,18 @@ def test_every_builder_has_the_shared_variants(write: Write, small: str) -> None
         variant_of(builder, "o2nfp")
 
 
-def test_folders_have_precedence_in_order(write: Write, small: str, tmp_path: Path) -> None:
-    for place in ("given", "builders", "config/perfbisect/builders"):
+def test_folders_have_precedence_in_order(
+    write: Write, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfbisect.recipes.search_path.SHIPPED", (tmp_path / "shipped",))
+    for place in ("given", "builders", "shipped/builders"):
         write(f"{place}/small/builder.toml", small.replace("a small system", place))
         write(f"{place}/{place[0]}/builder.toml", small)
     assert load_builder("small", "given").summary == "given"
     assert load_builder("small").summary == "builders"
     (tmp_path / "builders/small/builder.toml").unlink()
-    assert load_builder("small").summary == "config/perfbisect/builders"
-    assert [builder.name for builder in load_builders("given")] == ["b", "c", "g", "small"]
+    assert load_builder("small").summary == "shipped/builders"
+    assert [builder.name for builder in load_builders("given")] == ["b", "g", "s", "small"]
 
 
 def test_a_folder_given_must_exist() -> None:
@@ -63,9 +66,9 @@ def test_extends_merges_deeply(write: Write, small: str) -> None:
 
 
 def test_a_recipe_extends_the_one_that_it_hides(write: Write, small: str) -> None:
-    write("config/perfbisect/builders/small/builder.toml", small)
-    write("builders/small/builder.toml", 'extends = "small"\nsummary = "mine"')
-    builder = load_builder("small")
+    write("builders/small/builder.toml", small)
+    write("given/small/builder.toml", 'extends = "small"\nsummary = "mine"')
+    builder = load_builder("small", "given")
     assert (builder.summary, builder.driver) == ("mine", "small")
 
 

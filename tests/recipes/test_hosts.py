@@ -17,7 +17,7 @@ def test_a_host_is_found_by_name(write: Write) -> None:
 
 
 def test_the_users_inventory_comes_first_and_hides_nothing_else(write: Write) -> None:
-    write("config/perfbisect/hosts.toml", "[hosts.a]\njobs = 1\n[hosts.b]\njobs = 1")
+    write("hosts.toml", "[hosts.a]\njobs = 1\n[hosts.b]\njobs = 1")
     write("mine.toml", "[hosts.b]\njobs = 2")
     assert {host.name: host.jobs for host in load_hosts("mine.toml")} == {"a": 1, "b": 2}
 

@@ -2,13 +2,14 @@
 
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent, Warned
 from perfbisect.core.domain.orders import Verdict
+from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import Interrupted, PerfBisectError, UsageError, in_words
 from perfbisect.host.lock import Lease, WaitCallback
 from perfbisect.hunt.host_locks import lock_hosts
@@ -51,14 +52,21 @@ def little_space(history: History, setup: HuntSetup) -> tuple[Warned, ...]:
     )
 
 
-def resume(hunt_id: int | None, path: Path | None, view: View, waiting: WaitCallback | None = None) -> Verdict:
+def resume(
+    hunt_id: int | None,
+    path: Path | None,
+    view: View,
+    waiting: WaitCallback | None,
+    continued: Callable[[Settings], Settings],
+) -> Verdict:
     """Continue a hunt (None: the latest) of the history at ``path`` where its log ends; see ``follow``.
 
+    ``continued`` is given the stored settings, and returns those to go on with.
     Raises UsageError when new runs could not be compared with its earlier ones.
     """
     with closing(History.open(path)) as history:
         hunt_id = history.latest() if hunt_id is None else hunt_id
-        setup = HuntSetup.set_up(history.settings(hunt_id), waiting)
+        setup = HuntSetup.set_up(continued(history.settings(hunt_id)), waiting)
         check_unchanged(history, hunt_id, setup)
         build_hash = setup.build_hash()
         if setup.settings.build_hash != build_hash:  # the lab refuses to continue if builds exist already

@@ -9,6 +9,7 @@ import msgspec
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from perfbisect.recipes.placeholders import check_config, check_placeholders
+from perfbisect.recipes.search_path import contained
 from perfbisect.recipes.suggestions import hint, listed
 from perfbisect.recipes.toml_reader import Location, Table, convert, merged, read_table, read_text, verify
 from perfbisect.recipes.variants import SHARED
@@ -46,13 +47,14 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
 def recipe_files(builder: Builder) -> dict[str, Path]:
     """The files below ``{recipe}``: name below that folder → path on this machine.
 
-    A recipe's own file wins over one of the same name of a recipe that it extends.
+    A recipe's own file wins over one of the same name of a recipe that it extends. Raises RecipeError for a link to a
+    file elsewhere.
     """
     files: dict[str, Path] = {}
     for folder in (*reversed(builder.inherited), builder.folder):
         for path in sorted(Path(folder).rglob("*")):
             if path.is_file() and path.name != FILE:
-                files[path.relative_to(folder).as_posix()] = path
+                files[path.relative_to(folder).as_posix()] = contained(path, Path(folder).parent)
     return files
 
 

@@ -108,7 +108,10 @@ def load_hosts(given: str | Path = "") -> list[HostEntry]:
     hosts: dict[str, HostEntry] = {}
     for file in inventory_files(given):
         inventory = convert(read_table(file), Inventory, Location(file))
-        hosts = {name: msgspec.structs.replace(entry, name=name) for name, entry in inventory.hosts.items()} | hosts
+        found = {
+            name: msgspec.structs.replace(entry, name=name, file=str(file)) for name, entry in inventory.hosts.items()
+        }
+        hosts = found | hosts
     return list(hosts.values())
 
 

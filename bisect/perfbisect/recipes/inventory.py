@@ -39,9 +39,10 @@ def in_bytes(size: str) -> int:
 class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One machine."""
 
-    filled_in: ClassVar[frozenset[str]] = frozenset({"name"})  # by the reader
+    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "file"})  # by the reader
 
     name: str = ""  # its key
+    file: str = ""  # absolute path of its inventory
     summary: str = ""
     address: Address = "local"  # "local", or what ssh takes: an alias of ~/.ssh/config, a name, user@name
     port: Port = 0  # of its sshd; 0: the one in ~/.ssh/config, or 22

@@ -1,6 +1,6 @@
 """A suite of workloads, read from its folder."""
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
@@ -73,6 +73,8 @@ def _check_workload(workload: Workload, location: Location) -> None:
     folder = location.file.parent
     for key in ("script", "prepare_script"):
         script = getattr(workload, key)
+        if script.startswith("/") or ".." in PurePosixPath(script).parts:
+            raise location.at(key).mistake(f'is "{script}", but must be a file in {folder}, without .. or a leading /.')
         if script and not (folder / script).is_file():
             scripts = [path.name for path in folder.glob("*.lua")]
             raise location.at(key).mistake(f'is "{script}", but {folder} has no such file.{hint(script, scripts)}')

@@ -4,15 +4,16 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.options.common import FOLDER, say, table
+from perfbisect.cli.options.common import say, table
 from perfbisect.cli.options.completion import builder_name
+from perfbisect.cli.options.places import builders_option
 
 
 @click.command(
     epilog="\b\nExamples:\n  bisect builders\n  bisect builders --show demo\n  bisect builders --builders ~/my-builders"
 )
 @click.option("--show", metavar="NAME", shell_complete=builder_name, help="Print one recipe, fully resolved, as TOML.")
-@click.option("--builders", type=FOLDER, help="Folder with builders of your own.")
+@builders_option
 def builders(show: str | None, builders: Path | None) -> None:
     """List the builders: systems that can be built or, prebuilt, compared."""
     from perfbisect.recipes.find import load_builder, load_builders

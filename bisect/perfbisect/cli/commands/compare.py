@@ -8,6 +8,7 @@ import click
 from perfbisect.cli.options.common import clone_progress, painter, say
 from perfbisect.cli.options.completion import host_name, workload_names
 from perfbisect.cli.options.measurement import BUILDER, round_options, settings_of, what_options
+from perfbisect.cli.options.places import announce
 from perfbisect.cli.options.wait import wait_callback
 
 EPILOG = """\b
@@ -73,7 +74,7 @@ def compare(
     from perfbisect.hunt.trials.builds import read_builds
     from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.hunt.trials.setup import TrialPlan
-    from perfbisect.recipes.find import choose_workloads
+    from perfbisect.recipes.find import choose_workloads, load_host
     from perfbisect.report.command_line import command_to_show
     from perfbisect.report.comparison import as_object, lines
 
@@ -82,6 +83,7 @@ def compare(
     chosen = choose_workloads(workload, builder.driver, settings.workloads_path)
     if not chosen:
         raise click.UsageError("--workload is empty.")
+    announce(builder, chosen.values(), [load_host(host, settings.hosts_path)])
     settings, subjects = read_builds(builds, settings, builder, clone_progress)
     settings = replace(settings, workload=next(iter(chosen)), metric=choose_metric(settings.metric, [*chosen.values()]))
     plan = TrialPlan.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, wait_callback(wait))

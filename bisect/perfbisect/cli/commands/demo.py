@@ -7,6 +7,7 @@ import click
 
 from perfbisect.cli.options.common import history_option, hosts_option
 from perfbisect.cli.options.param_types import Percent
+from perfbisect.cli.options.places import announce_recipes, inventory_option
 from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.domain.settings import Settings
@@ -29,7 +30,7 @@ WRONG = 1
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the history.")
 @click.option("--drop", type=Percent(), help="Size of the planted drop. Default: 25% to 60%, from the seed.")
 @hosts_option
-@click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
+@inventory_option
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the history is written.")
 @view_options
 @history_option
@@ -63,20 +64,19 @@ def demo(
     place.mkdir(parents=True, exist_ok=True)
     answer_file.write_bytes(msgspec.json.encode(write_history(repository, seed, drop=drop)))
 
-    settings = resolve_settings(
-        Settings(
-            good="v1.0",
-            bad="v1.1",
-            repository=str(repository.absolute()),
-            builder="demo",
-            workload="update-index",
-            host=host[0],
-            further_hosts=host[1:],
-            prior=PriorKnowledge(build_cost=1.0),
-            hosts_path=str(hosts.absolute()) if hosts else "",
-        )
+    settings = Settings(
+        good="v1.0",
+        bad="v1.1",
+        repository=str(repository.absolute()),
+        builder="demo",
+        workload="update-index",
+        host=host[0],
+        further_hosts=host[1:],
+        prior=PriorKnowledge(build_cost=1.0),
+        hosts_path=str(hosts or ""),
     )
-    setup = HuntSetup.set_up(settings)
+    announce_recipes(settings)
+    setup = HuntSetup.set_up(resolve_settings(settings))
     verdict = follow_anew(setup, history, open_view(history, view))
     planted = msgspec.json.decode(answer_file.read_bytes())["commit"]
     if not isinstance(verdict, Found):

@@ -1,6 +1,6 @@
 """`bisect doctor`: check whether a host is fit to measure on."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ import click
 
 from perfbisect.cli.options.common import say
 from perfbisect.cli.options.completion import builder_name, host_name, workload_name
+from perfbisect.cli.options.places import announce, builders_option, foreign, inventory_option, workloads_option
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.facts import HostFacts
@@ -39,9 +40,9 @@ Exit status: 0 fit, 4 measurements would be meaningless or impossible.
     "--metric", default="qps", show_default=True, metavar="NAME", help="Check whether it can be measured there."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option("--builders", type=click.Path(path_type=Path), help="Folder with builders of your own.")
-@click.option("--workloads", type=click.Path(path_type=Path), help="Folder with workloads of your own.")
-@click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
+@builders_option
+@workloads_option
+@inventory_option
 def doctor(
     host: str,
     builder: str | None,
@@ -72,6 +73,8 @@ def doctor(
     elif recipe and only_commands(recipe.driver, workloads):
         chosen = ()
     entry = load_host(host, hosts or "")
+    if not as_json:
+        announce(recipe, chosen or (), [entry])
     facts: HostFacts | None = None
     found: list[Finding] = []
     try:
@@ -81,7 +84,11 @@ def doctor(
             found.extend(findings(inspection))
     except EnvironmentFailure as failure:
         found.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
-    say(as_object(facts, found) if as_json else "\n".join(lines(host, facts, found)))
+    say(
+        as_object(facts, found, foreign(recipe, chosen or (), [entry]))
+        if as_json
+        else "\n".join(lines(host, facts, found))
+    )
     return ENVIRONMENT if any(finding.level is Level.REFUSED for finding in found) else 0
 
 
@@ -96,11 +103,13 @@ def only_commands(driver: str, workloads: "Path | None") -> bool:
         return False
 
 
-def as_object(facts: "HostFacts | None", found: Sequence["Finding"]) -> str:
-    """Everything as JSON."""
+def as_object(facts: "HostFacts | None", found: Sequence["Finding"], files: Mapping[str, str]) -> str:
+    """Everything as JSON; ``files`` are those of recipes from elsewhere."""
     import msgspec
 
-    return msgspec.json.format(msgspec.json.encode({"host": facts, "findings": found}), indent=2).decode()
+    return msgspec.json.format(
+        msgspec.json.encode({"host": facts, "findings": found, "files": files}), indent=2
+    ).decode()
 
 
 def lines(name: str, facts: "HostFacts | None", found: Sequence["Finding"]) -> Iterator[str]:

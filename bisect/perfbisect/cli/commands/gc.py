@@ -11,6 +11,7 @@ import click
 from perfbisect.cli.options.common import history_option, say
 from perfbisect.cli.options.completion import host_name
 from perfbisect.cli.options.param_types import Bytes
+from perfbisect.cli.options.places import announce, inventory_option
 from perfbisect.cli.options.wait import wait_callback, wait_option
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps what i
     "--keep", type=Bytes(), help="Size that may stay: 20G, 500M, 0. Default: `keep` of the host in hosts.toml."
 )
 @click.option("--dry-run", is_flag=True, help="List what would be removed.")
-@click.option("--hosts", type=click.Path(path_type=Path), help="hosts.toml to use.")
+@inventory_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @wait_option
 @history_option
@@ -54,6 +55,8 @@ def gc(
     from perfbisect.recipes.inventory import in_bytes
 
     entry = load_host(host, hosts or "")
+    if not as_json:
+        announce(hosts=[entry])
     limit = in_bytes(entry.keep) if keep is None else keep
     # While we hold the lock no session measures, so nothing is removed that is in use.
     with connect(entry) as there, nullcontext() if dry_run else hold(there, "a clean-up", wait_callback(wait)):

@@ -8,6 +8,7 @@ import click
 from perfbisect.cli.options.common import clone_progress, say
 from perfbisect.cli.options.completion import host_name, workload_name
 from perfbisect.cli.options.measurement import BUILDER, round_options, settings_of, what_options
+from perfbisect.cli.options.places import announce_recipes
 from perfbisect.cli.options.wait import wait_callback
 
 EPILOG = """\b
@@ -55,9 +56,9 @@ def noise(
     from perfbisect.recipes.find import load_workload
     from perfbisect.report.noise import as_object, lines
 
-    settings = resolve_settings(
-        settings_of(options, good=rev, bad=rev, workload=workload, host=host), clone_progress=clone_progress
-    )
+    requested = settings_of(options, good=rev, bad=rev, workload=workload, host=host)
+    announce_recipes(requested)
+    settings = resolve_settings(requested, clone_progress=clone_progress)
     subject = TrialBuild(rev, settings.good_commit)
     chosen = {workload: load_workload(workload, builder_of(settings).driver, settings.workloads_path)}
     plan = TrialPlan.make(TrialType.NOISE, settings, [subject], chosen, visits, runs, wait_callback(wait))

@@ -9,6 +9,7 @@ import click
 
 from perfbisect.cli.options.common import history_option, say
 from perfbisect.cli.options.param_types import Minutes, Percent
+from perfbisect.cli.options.places import announce, continued
 from perfbisect.core.domain.policy import CAP
 
 EPILOG = """\b
@@ -52,10 +53,12 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
 
     with closing(History.open(history, read_only=True)) as store:
         number = store.latest() if hunt is None else hunt
-        settings, began = store.settings(number), store.began(number)
+        settings, began = continued(store.settings(number)), store.began(number)
         events = [(entry.at, entry.event) for entry in store.events(number)]
         candidates = store.candidates(number)
-    span, _ = read_hunt_range(settings, requested_builder(settings))
+    builder = requested_builder(settings)
+    announce(builder)
+    span, _ = read_hunt_range(settings, builder)
     if span.candidates != candidates:
         raise UsageError(f"The range of hunt {number} in {settings.repository} has changed.")
     policy = replace(settings.policy, **{name: value for name, value in rules.items() if value is not None})

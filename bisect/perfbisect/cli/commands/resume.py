@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from perfbisect.cli.options.common import history_option
+from perfbisect.cli.options.places import announce_recipes, continued
 from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.cli.options.wait import wait_callback, wait_option
 
@@ -22,7 +23,13 @@ Examples:
 @history_option
 def resume(hunt: int | None, history: Path | None, view: str | None, wait: bool) -> int:
     """Continue HUNT (default: the latest) after an interruption or a failure, without repeating finished work."""
+    from perfbisect.core.domain.settings import Settings
     from perfbisect.hunt import session
     from perfbisect.wording.verdicts import exit_status
 
-    return exit_status(session.resume(hunt, history, open_view(history, view), wait_callback(wait)))
+    def announced(stored: Settings) -> Settings:
+        settings = continued(stored)
+        announce_recipes(settings)
+        return settings
+
+    return exit_status(session.resume(hunt, history, open_view(history, view), wait_callback(wait), announced))

@@ -10,6 +10,7 @@ from perfbisect.cli.options.common import clone_progress, history_option, hosts_
 from perfbisect.cli.options.completion import builder_name, workload_name
 from perfbisect.cli.options.measurement import how_options, settings_of, what_options
 from perfbisect.cli.options.param_types import Suspect
+from perfbisect.cli.options.places import announce_recipes
 from perfbisect.cli.options.policy import policy_of, policy_options
 from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.cli.options.wait import wait_callback, wait_option
@@ -91,20 +92,22 @@ def run(
     given = {"--build": build, "--rate": rate, "--cost": cost, "--operations": operations}
     check_choice(builder, workload, command, [option for option, value in given.items() if value])
     quick = None if command is None else Quick(command, None if builder else build, rate, cost, operations)
+    requested = settings_of(
+        options,
+        good=good,
+        bad=bad,
+        workload=workload,
+        host=host[0],
+        further_hosts=host[1:],
+        first_parent=first_parent,
+        retry_failed=retry_failed,
+        suspects=dict(options["suspect"]),
+        policy=policy_of(options),
+        quick=quick,
+    )
+    announce_recipes(requested)
     settings = resolve_settings(
-        settings_of(
-            options,
-            good=good,
-            bad=bad,
-            workload=workload,
-            host=host[0],
-            further_hosts=host[1:],
-            first_parent=first_parent,
-            retry_failed=retry_failed,
-            suspects=dict(options["suspect"]),
-            policy=policy_of(options),
-            quick=quick,
-        ),
+        requested,
         Direction(direction) if direction else None,
         to_build=not options["dry_run"],
         clone_progress=clone_progress,

@@ -12,6 +12,7 @@ import click
 from perfbisect.cli.options.common import clone_progress, say
 from perfbisect.cli.options.completion import builder_name
 from perfbisect.cli.options.param_types import Minutes, Percent
+from perfbisect.cli.options.places import announce, builders_option
 from perfbisect.cli.options.policy import policy_of, policy_options
 from perfbisect.errors import UsageError
 
@@ -76,6 +77,7 @@ class Cost(click.ParamType[tuple[float, str]]):
     shell_complete=builder_name,
     help="… and ignore the paths that its recipe ignores.",
 )
+@builders_option
 @click.option("--first-parent", is_flag=True, help="… and follow only the first parent of merges.")
 @click.option("--effect", type=Percent(), default=0.05, show_default="5%", help="Size of the drop.")
 @click.option("--noise", type=Percent(), default=0.01, show_default="1%", help="Standard deviation of a run.")
@@ -200,17 +202,19 @@ def chosen_graph(good: str | None, bad: str | None, options: dict[str, Any]) -> 
         raise UsageError(f"One revision, '{good}', is not a range.", "Give two: bisect simulate GOOD BAD --repo FOLDER")
     if options["commits"] or options["merges"]:
         raise UsageError("A range of a repository has its own commits.", "Leave out --commits and --merges.")
-    return real_graph(good, bad, options["builder"], options["repo"], options["first_parent"])
+    return real_graph(good, bad, options)
 
 
-def real_graph(good: str, bad: str, name: str | None, repo: Path | None, first_parent: bool) -> "Graph":
+def real_graph(good: str, bad: str, options: dict[str, Any]) -> "Graph":
     """The range of a repository, as `bisect run` sees it."""
     from perfbisect.recipes.find import load_builder
     from perfbisect.repository.clone import cached_clone
     from perfbisect.repository.range import read_range
     from perfbisect.repository.resolve import open_repository, resolve
 
-    builder = load_builder(name) if name else None
+    name, repo = options["builder"], options["repo"]
+    builder = load_builder(name, options["builders"] or "") if name else None
+    announce(builder)
     if repo is None:
         if builder is None:
             raise UsageError("A repository is missing.", "Give --repo FOLDER, or --builder NAME.")
@@ -218,7 +222,7 @@ def real_graph(good: str, bad: str, name: str | None, repo: Path | None, first_p
     git = open_repository(repo)
     tags: Sequence[str] = builder.release_tags if builder else ()
     ends = resolve(git, good, tags), resolve(git, bad, tags)
-    return read_range(git, *ends, builder.ignore if builder else (), first_parent=first_parent).graph
+    return read_range(git, *ends, builder.ignore if builder else (), first_parent=options["first_parent"]).graph
 
 
 def chosen_rule(options: dict[str, Any], prior: "PriorKnowledge") -> "Rule":

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import FOLDER, say, table
+from perfbisect.cli.options.common import say, table
 from perfbisect.cli.options.completion import builder_name, workload_name
+from perfbisect.cli.options.places import builders_option, workloads_option
 
 if TYPE_CHECKING:
     from perfbisect.recipes.workload import Workload
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 )
 @click.option("--show", metavar="NAME", shell_complete=workload_name, help="Print one workload, complete, as TOML.")
 @click.option("--builder", metavar="NAME", shell_complete=builder_name, help="Only what this builder can run.")
-@click.option("--builders", type=FOLDER, help="Folder with builders of your own.")
-@click.option("--workloads", type=FOLDER, help="Folder with workloads of your own.")
+@builders_option
+@workloads_option
 def workloads(show: str | None, builder: str | None, builders: Path | None, workloads: Path | None) -> None:
     """List the microbenchmarks."""
     from perfbisect.recipes.find import load_builder, load_workloads

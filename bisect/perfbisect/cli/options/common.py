@@ -13,8 +13,6 @@ from perfbisect.cli.options.completion import host_name
 from perfbisect.ui.stream import put
 from perfbisect.wording.glyphs import writable
 
-FOLDER = click.Path(path_type=Path)
-
 
 def history_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--history FILE``, given to the command as ``history: Path | None`` (None: the default place)."""

@@ -12,18 +12,18 @@ def complete(names: Iterable[str], incomplete: str) -> list[str]:
 
 def builder_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion of a builder's name."""
-    from perfbisect.errors import RecipeError
+    from perfbisect.errors import PerfBisectError
     from perfbisect.recipes.find import load_builders
 
     try:
         return complete((builder.name for builder in load_builders(ctx.params.get("builders") or "")), incomplete)
-    except RecipeError:  # a shell cannot show an error
+    except PerfBisectError:  # a shell cannot show an error
         return []
 
 
 def workload_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion of a workload's name; only those of the builder, if --builder stands before it."""
-    from perfbisect.errors import RecipeError
+    from perfbisect.errors import PerfBisectError
     from perfbisect.recipes.find import full_name, load_builder, load_workloads
 
     try:
@@ -31,7 +31,7 @@ def workload_name(ctx: click.Context, _param: click.Parameter, incomplete: str) 
         if builder := ctx.params.get("builder"):
             driver = load_builder(builder, ctx.params.get("builders") or "").driver
             workloads = [workload for workload in workloads if workload.driver == driver]
-    except RecipeError:
+    except PerfBisectError:
         return []
     short = complete({workload.name for workload in workloads}, incomplete)
     return short or complete(set(map(full_name, workloads)), incomplete)
@@ -39,14 +39,14 @@ def workload_name(ctx: click.Context, _param: click.Parameter, incomplete: str) 
 
 def workload_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion of the last of several workloads or groups, separated by commas."""
-    from perfbisect.errors import RecipeError
+    from perfbisect.errors import PerfBisectError
     from perfbisect.recipes.find import load_workloads
 
     begun, _, last = incomplete.rpartition(",")
     before = f"{begun}," if begun else ""
     try:
         groups = {workload.group for workload in load_workloads(ctx.params.get("workloads") or "")}
-    except RecipeError:
+    except PerfBisectError:
         return []
     names = {*workload_name(ctx, param, last), *complete(groups, last)}
     return [f"{before}{name}" for name in sorted(names)]
@@ -54,10 +54,10 @@ def workload_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 def host_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion of a host's name."""
-    from perfbisect.errors import RecipeError
+    from perfbisect.errors import PerfBisectError
     from perfbisect.recipes.find import load_hosts
 
     try:
         return complete((host.name for host in load_hosts(ctx.params.get("hosts") or "")), incomplete)
-    except RecipeError:
+    except PerfBisectError:
         return []

@@ -9,6 +9,7 @@ import click
 from perfbisect.cli.options.common import history_option
 from perfbisect.cli.options.completion import builder_name
 from perfbisect.cli.options.param_types import Option
+from perfbisect.cli.options.places import builders_option, inventory_option, workloads_option
 from perfbisect.cli.options.wait import wait_option
 from perfbisect.core.domain.settings import TIMING, Settings
 
@@ -35,9 +36,9 @@ HOW = (
     click.option(
         "--set", "changes", type=Option(), multiple=True, help="Change one of the workload's args. Repeatable."
     ),
-    click.option("--builders", type=PATH, help="Folder with builders of your own."),
-    click.option("--workloads", type=PATH, help="Folder with workloads of your own."),
-    click.option("--hosts", type=PATH, help="hosts.toml to use."),
+    builders_option,
+    workloads_option,
+    inventory_option,
 )
 
 
@@ -84,17 +85,14 @@ def overrides(options: Mapping[str, Any]) -> dict[str, str | int | float | bool]
 def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
     """The settings from the options of WHAT and HOW, and the verb's ``own``."""
 
-    def folder(name: str) -> str:
-        return str(options[name].absolute()) if options[name] else ""
-
     return Settings(
-        repository=folder("repo"),
+        repository=str(options["repo"].absolute()) if options["repo"] else "",
         builder=options["builder"],
         variant=options["variant"],
         metric=options["metric"],
         overrides=overrides(options),
-        builders_path=folder("builders"),
-        workloads_path=folder("workloads"),
-        hosts_path=folder("hosts"),
+        builders_path=str(options["builders"] or ""),
+        workloads_path=str(options["workloads"] or ""),
+        hosts_path=str(options["hosts"] or ""),
         **own,
     )

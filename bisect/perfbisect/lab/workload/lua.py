@@ -8,14 +8,14 @@ from perfbisect.errors import RecipeError
 from perfbisect.host.protocol import Host
 from perfbisect.lab.upload import files
 from perfbisect.recipes import suites
-from perfbisect.recipes.search_path import recipe_folders
+from perfbisect.recipes.search_path import WORKLOADS, contained, recipe_folders
 from perfbisect.recipes.toml_reader import read_text
 from perfbisect.recipes.workload import Workload
 
 SHARED = "perfbisect.lua"
 PLAIN_SQL = "sql.lua"
 SUITE, _SHARED = "suite", "shared"  # folders on a host; a script from elsewhere lies beside them
-REQUIRE = re.compile(r"""\brequire\s*\(?\s*["']([\w.]+)["']""")
+REQUIRE = re.compile(r"""\brequire\s*\(?\s*["'](\w+(?:\.\w+)*)["']""")
 SYSBENCH_DRIVERS = ("mysql", "pgsql")
 
 
@@ -87,7 +87,7 @@ def _required(workload: Workload, script: Path) -> dict[str, Path]:
             places = (folder / name for folder in _module_folders(workload))
             known = next((place for place in places if place.is_file()), None)
             if known is not None and known not in unread:
-                unread.append(known)
+                unread.append(contained(known, Path(workload.folder).parent))
                 found[name] = known
     return found
 
@@ -97,7 +97,11 @@ def to_send(workload: Workload) -> dict[str, Path]:
     if not workload.folder:  # a command that came with no suite
         return {}
     suite = Path(workload.folder)
-    sent = {f"{SUITE}/{path.relative_to(suite).as_posix()}": path for path in suite.rglob("*") if path.is_file()}
+    sent = {
+        f"{SUITE}/{path.relative_to(suite).as_posix()}": contained(path, suite.parent)
+        for path in suite.rglob("*")
+        if path.is_file()
+    }
     if workload.command:
         return sent
     for script in _run_by_sysbench(workload):
@@ -128,27 +132,33 @@ def _run_by_sysbench(workload: Workload) -> list[Path]:
 
 def _module_folders(workload: Workload) -> list[Path]:
     """The folders of modules, in the order in which Lua searches them."""
-    shared = [folder for folder in recipe_folders("workloads") if (folder / SHARED).is_file()][:1]
     suite = Path(workload.folder)
+    shared = [folder for folder in _folders(workload) if (folder / SHARED).is_file()][:1]
     return list(dict.fromkeys([suite, suite.parent, *shared]))
+
+
+def _folders(workload: Workload) -> list[Path]:
+    """The folders of suites, the one with the workload's suite included."""
+    own, beside = recipe_folders(WORKLOADS), Path(workload.folder).parent.resolve()
+    return own if beside in own else [beside, *own]
 
 
 def _own(workload: Workload, name: str) -> Path:
     script = Path(workload.folder, name)
     if not script.is_file():
         raise RecipeError(f"Workload {workload.suite}/{workload.name} names a script that does not exist: {script}.")
-    return script
+    return contained(script, Path(workload.folder).parent)
 
 
 def _plain_sql(workload: Workload) -> Path:
     """The script that runs plain SQL: of the suite, of the driver, or the one for all that sysbench has a driver for."""
-    folders = recipe_folders("workloads")
+    folders = _folders(workload)
     places = [Path(workload.folder), *(folder / workload.driver for folder in folders)]
     if workload.driver in SYSBENCH_DRIVERS:
         places += folders
     for place in places:
         if (place / PLAIN_SQL).is_file():
-            return place / PLAIN_SQL
+            return contained(place / PLAIN_SQL, Path(workload.folder).parent)
     raise RecipeError(
         f"Workload {workload.suite}/{workload.name} is plain SQL, but no {PLAIN_SQL} runs it with {workload.driver}.",
         f"Give it a script, or write {workload.driver}/{PLAIN_SQL} in the folder of your workloads.",

@@ -1,0 +1,314 @@
+"""Recipes and hosts.toml of the repository that is hunted are its author's: they do not configure the tool."""
+
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from in_process import Ended, run
+
+Git = Callable[..., str]
+OWN, THEIRS = "mine", "theirs"
+
+BUILDER = """
+summary = "{whose}"
+repository = ""
+driver = "script"
+[build]
+compile = [["true"]]
+install = [["install", "-D", "-m", "755", "{{source}}/run.sh", "{{prefix}}/run.sh"]]
+artifacts = ["run.sh"]
+"""
+SUITE = """
+summary = "a script"
+driver = "script"
+[workloads.one]
+group = "all"
+summary = "{whose}"
+command = ["sh", "{{prefix}}/run.sh", "{whose}"]
+rate = 'rate (\\d+)'
+warmup = 0
+"""
+HOSTS = """
+[hosts.local]
+summary = "{whose}"
+root = "{root}"
+"""
+
+
+def write(folder: Path, whose: str, root: Path) -> None:
+    """Builders, workloads and an inventory in a folder."""
+    for name, text in (
+        ("builders/script/builder.toml", BUILDER.format(whose=whose)),
+        ("workloads/script/suite.toml", SUITE.format(whose=whose)),
+        ("hosts.toml", HOSTS.format(whose=whose, root=root)),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+@pytest.fixture
+def clone(tmp_path: Path, git: Git, seal: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with two commits and with recipes that hide the user's; it is the working directory."""
+    write(seal / ".config/perfbisect", OWN, tmp_path / OWN)
+    clone = tmp_path / "repo"
+    write(clone, THEIRS, tmp_path / THEIRS)
+    for rate in (10, 20):
+        (clone / "run.sh").write_text(f"echo rate {rate}\n")
+        git("add", ".")
+        git("commit", "-qm", f"rate {rate}")
+    monkeypatch.chdir(clone)
+    return clone
+
+
+def dry_run(*options: str) -> Ended:
+    """The commands of a hunt in the repository."""
+    return run("run", "HEAD~1", "HEAD", "-b", "script", "-w", "one", "--dry-run", *options)
+
+
+def ignored(ended: Ended) -> list[str]:
+    """What it says was ignored."""
+    return [Path(line.split(" ")[0]).name for line in ended.err.splitlines() if " is ignored: " in line]
+
+
+def test_a_hunt_uses_no_recipe_of_the_repository(clone: Path, tmp_path: Path) -> None:
+    ended = dry_run("--repo", ".")
+    assert ended.status == 0, ended.err
+    assert OWN in ended.out
+    assert THEIRS not in ended.out
+    assert not (tmp_path / THEIRS).exists(), "the root was not moved"
+    assert ignored(ended) == ["builders", "workloads", "hosts.toml"]
+    assert "it, give --hosts hosts.toml.\n" in ended.err
+    assert " is from " not in ended.err
+
+
+def test_by_option_they_are_used_and_named(clone: Path, tmp_path: Path) -> None:
+    ended = dry_run("--repo", ".", "--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml")
+    assert ended.status == 0, ended.err
+    assert THEIRS in ended.out
+    assert OWN not in ended.out
+    assert ended.err.splitlines() == [
+        f"Builder script is from {clone}/builders/script/builder.toml",
+        f"Suite script is from {clone}/workloads/script/suite.toml",
+        f"Host local is from {clone}/hosts.toml",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "ignores"),
+    [
+        (("builders",), ["builders"]),
+        (("builders", "--show", "script"), ["builders"]),
+        (("workloads", "--show", "one"), ["builders", "workloads"]),
+        (("hosts", "--show", "local"), ["hosts.toml"]),
+        (("doctor", "-b", "script", "-w", "one", "--json"), ["builders", "workloads", "hosts.toml"]),
+        (("gc", "--dry-run"), ["hosts.toml"]),
+        (("simulate", "HEAD~1", "HEAD", "-b", "script", "--repo", ".", "--hunts", "1"), ["builders"]),
+    ],
+    ids=lambda value: value[0],
+)
+def test_every_verb_follows_the_same_rule(clone: Path, words: tuple[str, ...], ignores: list[str]) -> None:
+    ended = run(*words)
+    assert ended.status in (0, 4), ended.err
+    assert THEIRS not in ended.out
+    assert ignored(ended) == ignores
+
+
+def test_shell_completion_follows_it_too_and_prints_nothing_else(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (clone / "builders/planted").mkdir()
+    (clone / "builders/planted/builder.toml").write_text(BUILDER.format(whose=THEIRS))
+    monkeypatch.setenv("_BISECT_COMPLETE", "bash_complete")
+    for words, found in (("run -b ", False), ("run --builders builders -b ", True)):
+        monkeypatch.setenv("COMP_WORDS", f"bisect {words}")
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split(" "))))
+        ended = run()
+        assert ("planted" in ended.out) is found
+        assert "script" in ended.out
+        assert not ended.err
+
+
+@pytest.mark.parametrize(
+    "place", ["top", "folder", "linked", "worktree", "submodule", "bare", "inside .git", "cloned elsewhere", "foreign"]
+)
+def test_wherever_in_a_repository(
+    place: str, clone: Path, tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = clone
+    if place == "folder":
+        here = clone / "deep/er"
+    elif place == "linked":
+        here = tmp_path / "link"
+        here.symlink_to(clone)
+    elif place == "worktree":
+        here = tmp_path / "tree"
+        git("worktree", "add", "-q", str(here))
+    elif place == "submodule":
+        git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(clone), "sub")
+        here = clone / "sub"
+    elif place == "bare":
+        here = tmp_path / "bare.git"
+        git("clone", "-q", "--bare", ".", str(here))
+    elif place == "inside .git":
+        here = clone / ".git/hooks"
+    elif place == "cloned elsewhere":
+        here = tmp_path / "work"
+        git("init", "-q", "--separate-git-dir", str(tmp_path / "apart"), str(here))
+    elif place == "foreign":
+        here = tmp_path / "foreign"
+        (here / ".git").mkdir(parents=True, mode=0)  # which git refuses to read
+    write(here, THEIRS, tmp_path / THEIRS)
+    monkeypatch.chdir(here)
+    ended = dry_run("--repo", str(clone))
+    assert ended.status == 0, ended.err
+    assert THEIRS not in ended.out
+    assert ignored(ended) == ["builders", "workloads", "hosts.toml"]
+
+
+def test_outside_of_a_repository_those_of_the_working_directory_count_and_are_named(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "work"
+    write(here, "here", tmp_path / "root")
+    monkeypatch.chdir(here)
+    ended = dry_run("--repo", str(clone))
+    assert "here" in ended.out
+    assert OWN not in ended.out
+    assert [line.partition(" is from ")[2] for line in ended.err.splitlines()] == [
+        str(here / name) for name in ("builders/script/builder.toml", "workloads/script/suite.toml", "hosts.toml")
+    ]
+    found = json.loads(run("doctor", "-b", "script", "--json").out)
+    assert found["files"] == {
+        "Builder script": str(here / "builders/script/builder.toml"),
+        "Host local": str(here / "hosts.toml"),
+    }
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_those_of_another_user_do_not_count(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = tmp_path / "shared"
+    write(shared, THEIRS, tmp_path / THEIRS)
+    for name in ("builders", "workloads"):
+        os.chown(shared / name, 4242, 4242)
+    (shared / "hosts.toml").rename(tmp_path / "planted.toml")
+    (shared / "hosts.toml").symlink_to(tmp_path / "planted.toml")
+    os.chown(shared / "hosts.toml", 4242, 4242, follow_symlinks=False)
+    monkeypatch.chdir(shared)
+    ended = dry_run("--repo", str(clone))
+    assert THEIRS not in ended.out
+    assert ignored(ended) == ["builders", "workloads", "hosts.toml"]
+    assert ended.err.count("belongs to another user") == 3
+
+
+def test_a_recipe_that_extends_one_from_elsewhere_names_both(clone: Path, tmp_path: Path, seal: Path) -> None:
+    (seal / ".config/perfbisect/builders/top").mkdir()
+    (seal / ".config/perfbisect/builders/top/builder.toml").write_text('extends = "script"')
+    ended = run("run", "HEAD~1", "HEAD", "-b", "top", "-w", "one", "--dry-run", "--repo", ".", "--builders", "builders")
+    assert f"Builder script is from {clone}/builders/script/builder.toml" in ended.err
+    assert "Builder top" not in ended.err
+
+
+def test_a_working_directory_that_was_removed_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert run("builders").status == 0
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.tools
+def test_a_hunt_goes_on_with_the_recipes_that_it_began_with(
+    clone: Path, tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, fixed = tmp_path / "work", tmp_path / "fixed"
+    write(here, "here", tmp_path / "root")
+    (clone / "run.sh").write_text(f"[ -e {fixed} ] || exit 7; echo $1 >>{fixed}; echo rate 5\n")
+    git("commit", "-qam", "slow")
+    monkeypatch.chdir(here)
+    ends = git("rev-parse", "HEAD~1"), git("rev-parse", "HEAD")
+    failed = run("run", *ends, "-b", "script", "-w", "one", "--repo", str(clone), "--plain")
+    assert failed.status == 4, failed.err
+
+    fixed.touch()
+    monkeypatch.chdir(clone)
+    resumed = run("resume", "--plain")
+    assert resumed.status == 0, resumed.err
+    assert f"Builder script is from {here}/builders/script/builder.toml" in resumed.err
+    assert set(fixed.read_text().split()) == {"here"}
+    assert not (tmp_path / THEIRS).exists()
+    assert run("replay").status == 0
+
+
+@pytest.mark.tools
+def test_a_hunt_of_an_earlier_release_finds_its_recipes_where_it_began(
+    clone: Path, tmp_path: Path, git: Git, seal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record names no folders: it searched the working directory."""
+    here, fixed = tmp_path / "work", tmp_path / "fixed"
+    write(here, "here", tmp_path / "root")
+    (clone / "run.sh").write_text(f"[ -e {fixed} ] || exit 7; echo rate 5\n")
+    git("commit", "-qam", "slow")
+    shutil.rmtree(seal / ".config")
+    monkeypatch.chdir(here)
+    ends = git("rev-parse", "HEAD~1"), git("rev-parse", "HEAD")
+    assert run("run", *ends, "-b", "script", "-w", "one", "--repo", str(clone), "--plain").status == 4
+    blank = "update hunts set settings = json_remove(settings, '$.builders_path', '$.workloads_path', '$.hosts_path')"
+    with closing(sqlite3.connect(seal / ".local/state/perfbisect/history.db")) as history, history:
+        history.execute(blank)
+    fixed.touch()
+    monkeypatch.chdir(clone)
+    refused = run("resume", "--plain")
+    assert refused.status == 3
+    assert "There is no builder 'script'" in refused.err
+    assert f"it, copy what the hunt needs of it to {seal}/.config/perfbisect/builders." in refused.err
+    monkeypatch.chdir(here)
+    resumed = run("resume", "--plain")
+    assert resumed.status == 0, resumed.err
+
+
+def test_a_link_may_not_lead_out_of_a_folder_of_recipes_from_elsewhere(clone: Path, tmp_path: Path, seal: Path) -> None:
+    """Files of a recipe are sent to the host: a link to ~/.ssh would hand over keys."""
+    secret = tmp_path / "id_ed25519"
+    secret.write_text("secret")
+    given = ("--repo", ".", "--builders", "builders", "--workloads", "workloads")
+    for link, target, refused in (
+        ("builders/script/key", secret, True),
+        ("builders/script/deep/key", secret, True),
+        ("builders/script/key", "../../../id_ed25519", True),
+        ("builders/script/key", "../other/key", False),  # of the same author
+        ("workloads/script/key", secret, True),
+        ("workloads/script/key", "nowhere", False),
+    ):
+        (clone / link).parent.mkdir(exist_ok=True)
+        (clone / "builders/other").mkdir(exist_ok=True)
+        (clone / "builders/other/key").touch()
+        (clone / link).symlink_to(target)
+        ended = run("run", "HEAD~1", "HEAD", "-b", "script", "-w", "one", *given, "--dry-run")
+        files = f"{link}: is a link to a file outside of {clone / link.split('/')[0]}, {secret}."
+        if refused:
+            assert ended.status == 3, link
+            assert files in ended.err
+        else:
+            assert ended.status == 0, ended.err
+        (clone / link).unlink()
+    own = seal / ".config/perfbisect/builders/script"
+    (own / "linked").symlink_to(secret)
+    assert dry_run("--repo", ".").status == 0, "the user's own may"
+
+
+@pytest.mark.parametrize("script", ["../outside.lua", "/etc/passwd", "deep/../../outside.lua"])
+def test_a_script_is_a_file_beside_its_suite(script: str, clone: Path, tmp_path: Path) -> None:
+    suite = tmp_path / "given/lua/suite.toml"
+    (suite.parent / "deep").mkdir(parents=True)
+    (tmp_path / "given/outside.lua").touch()
+    suite.write_text(
+        f'summary = "s"\ndriver = "script"\n[workloads.x]\nsummary = "x"\ngroup = "x"\nscript = "{script}"\n'
+    )
+    ended = run("workloads", "--workloads", str(tmp_path / "given"))
+    assert ended.status == 3
+    assert f'`workloads.x.script` is "{script}", but must be a file in {suite.parent}' in ended.err
