@@ -213,14 +213,12 @@ def test_leaving_the_wait_kills_the_job(host: LocalHost, how: str) -> None:
     assert jobs.running(host) == ()
 
 
-def test_a_lost_job_is_an_error(host: LocalHost) -> None:
+def test_a_lost_job_is_an_error_and_nothing_of_it_runs_beside_its_repetition(host: LocalHost) -> None:
     job = shell(host, f"sleep {MARK}.5")
     assert until(lambda: len(processes(f"sleep\x00{MARK}.5")) == 1)
     os.killpg(job.pid, 9)  # the leader only: its command runs in a group of its own
     with pytest.raises(EnvironmentFailure, match="ended without an exit status"):
         wait(host, job)
-    assert processes(f"{MARK}.5")
-    jobs.kill(host, job)
     assert not processes(f"{MARK}.5")
     assert jobs.status(host, job) == 137
 

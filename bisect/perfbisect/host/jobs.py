@@ -296,7 +296,8 @@ def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Genera
 
     The host is polled every ``every`` seconds, and reports the end of the job at once.
     Ctrl-C, or closing the generator, kills the job. When the host cannot be reached any more the job is left alone:
-    ``attach`` and wait again. Raises JobLost when it ended without a status.
+    ``attach`` and wait again. Raises JobLost when it ended without a status; what its leader has left running is killed
+    first, since the work will be repeated.
     """
     rest = b""
     ended: int | None = None
@@ -315,6 +316,7 @@ def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Genera
     if rest:
         yield rest.decode(errors="replace")
     if ended == LOST:
+        kill(host, job)
         raise lost(host, job)
     return ended
 
