@@ -23,12 +23,14 @@ pytestmark = pytest.mark.tools
 
 Exits = Callable[..., str]
 
+KEYS = [f"b{number}" * 16 for number in range(3)]
+
 
 @pytest.fixture
 def root() -> Path:
-    """The root of the local host with three builds of 1 MB, "b0" the longest unused, and a job."""
+    """The root of the local host with three builds of 1 MB, the first the longest unused, and a job."""
     root = Path(connect(load_host("local")).root)
-    for number, path in enumerate(("builds/b0", "builds/b1", "builds/b2", "jobs/20200101-000000-run-abc")):
+    for number, path in enumerate((*(f"builds/{key}" for key in KEYS), "jobs/20200101-000000-run-abcdef")):
         (root / path).mkdir(parents=True)
         (root / path / "file").write_bytes(bytes(1_000_000))
         used = time.time() - 1000 + number
@@ -43,11 +45,11 @@ def left(root: Path) -> list[str]:
 
 def test_the_oldest_go(exits: Exits, root: Path) -> None:
     said = exits(0, "gc", "--keep", "2.2M")
-    assert left(root) == ["20200101-000000-run-abc", "b2"]
-    assert "builds/b0" in said
+    assert left(root) == ["20200101-000000-run-abcdef", KEYS[2]]
+    assert f"builds/{KEYS[0]}" in said
     assert "2.0 MB were freed on host local" in said
     said = exits(0, "gc")
-    assert left(root) == ["20200101-000000-run-abc", "b2"]
+    assert left(root) == ["20200101-000000-run-abcdef", KEYS[2]]
     assert "Nothing had to be freed" in said
 
 
@@ -59,7 +61,7 @@ def test_a_dry_run_only_lists(exits: Exits, root: Path) -> None:
     assert len(left(root)) == 4
     report = json.loads(exits(0, "gc", "--keep", "0", "--dry-run", "--json"))
     assert not report["removed"]
-    assert report["items"][0]["path"] == "builds/b0"
+    assert report["items"][0]["path"] == f"builds/{KEYS[0]}"
 
 
 def test_what_an_unfinished_hunt_needs_stays(exits: Exits, root: Path, tmp_path: Path) -> None:
@@ -67,9 +69,9 @@ def test_what_an_unfinished_hunt_needs_stays(exits: Exits, root: Path, tmp_path:
     with closing(History.open(path)) as history:
         now = time.time()
         hunt = sample.begin(history, replace(sample.SETTINGS, host="local"), at=now)
-        history.append(hunt, BuildFinished(1, replace(sample.build(1), key="b0"), None), now)
+        history.append(hunt, BuildFinished(1, replace(sample.build(1), key=KEYS[0]), None), now)
     said = exits(0, "gc", "--keep", "0", "--history", str(path))
-    assert left(root) == ["b0"]
+    assert left(root) == [KEYS[0]]
     assert "belong to hunts without a verdict" in said
 
 
@@ -77,15 +79,16 @@ def test_what_an_unfinished_hunt_has_built_for_another_host_stays(exits: Exits, 
     path, hosts = tmp_path / "history.db", tmp_path / "hosts.toml"
     one, two = (f'[hosts.{name}]\nroot = "{tmp_path}/{name}"\n' for name in ("one", "two"))
     hosts.write_text(f'{one}{two}build_host = "one"\n')
-    for key in ("old", "made for two"):
+    connect(load_host("one", str(hosts)))
+    for key in KEYS[:2]:
         (tmp_path / "one/builds" / key).mkdir(parents=True)
         (tmp_path / "one/builds" / key / "file").write_text("a folder alone takes no space on some file systems")
     with closing(History.open(path)) as history:
         now = time.time()
         hunt = sample.begin(history, replace(sample.SETTINGS, host="two"), at=now)
-        history.append(hunt, BuildFinished(1, replace(sample.build(1), key="made for two"), None), now)
+        history.append(hunt, BuildFinished(1, replace(sample.build(1), key=KEYS[1]), None), now)
     exits(0, "gc", "one", "--keep", "0", "--history", str(path), "--hosts", str(hosts))
-    assert [build.name for build in (tmp_path / "one/builds").iterdir()] == ["made for two"]
+    assert [build.name for build in (tmp_path / "one/builds").iterdir()] == [KEYS[1]]
 
 
 def test_a_mistyped_history_frees_nothing(exits: Exits, root: Path, tmp_path: Path) -> None:

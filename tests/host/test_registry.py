@@ -1,6 +1,6 @@
 """From an address in hosts.toml to a kind of connection."""
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
 import pytest
@@ -22,14 +22,14 @@ from perfbisect.recipes.inventory import HostEntry
     ],
 )
 def test_the_scheme_of_an_address_chooses_the_module(
-    address: str, scheme: str, destination: str, monkeypatch: pytest.MonkeyPatch
+    address: str, scheme: str, destination: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connected = []
 
     def stub(name: str) -> SimpleNamespace:
         def made(entry: HostEntry, rest: str) -> LocalHost:
             connected.append((name, entry.name, rest))
-            return LocalHost(entry.name, PurePosixPath("/"))
+            return LocalHost(entry.name, PurePosixPath(tmp_path))
 
         return SimpleNamespace(connect=made)
 

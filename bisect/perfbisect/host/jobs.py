@@ -35,6 +35,7 @@ GRACE = 10.0  # seconds between TERM and KILL
 NOT_THERE = 127  # the status of a shell, of env and of timeout for a program that does not exist
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
+ID = r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9._-]+-[0-9a-f]{6}"  # for re and for find
 _CHUNK = 1 << 20  # bytes of output that one poll brings at most
 
 # A signal that is handled, unlike one that is ignored, is not inherited: the leader outlives TERM, its command does
@@ -343,11 +344,14 @@ def remove(host: Host, job: Job) -> None:
 
 def prune(host: Host, keep: int) -> None:
     """Remove the folders of all jobs that have ended, except for the last ``keep``."""
-    listed = host.run(["ls", "-1", str(host.root / "jobs")], check=False).stdout.splitlines()
+    script = 'cd -- "$1" && find jobs -mindepth 1 -maxdepth 1 -type d -printf "%f\\n"'  # follows no link
+    listed = host.run(["sh", "-c", script, "ids", str(host.root)], check=False).stdout.splitlines()
     alive = {job.id for job in running(host)}
-    old = [name for name in sorted(listed)[:-keep] if name not in alive]  # ids begin with the time
+    ids = sorted(name for name in listed if re.fullmatch(ID, name))  # they begin with the time
+    old = [job_id for job_id in ids[:-keep] if job_id not in alive]
     for some in range(0, len(old), 1000):
-        host.run(["rm", "-rf", "--", *(str(host.root / "jobs" / name) for name in old[some : some + 1000])])
+        folders = [str(host.root / "jobs" / job_id) for job_id in old[some : some + 1000]]
+        host.run(["rm", "-rf", "--one-file-system", "--", *folders], timeout=600)
 
 
 def _listed(host: Host, name: str, script: str) -> tuple[Job, ...]:

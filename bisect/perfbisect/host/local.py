@@ -10,19 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.host.outcome import judged, no_folder, no_root, timed_out
+from perfbisect.host.outcome import judged, no_folder, timed_out
 from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host, Result
 from perfbisect.recipes.inventory import HostEntry
 
 
 def connect(entry: HostEntry, _destination: str) -> "LocalHost":
-    """This machine, its root folder created; see ``registry.ConnectionModule``."""
-    root = Path(entry.root).expanduser().absolute()
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise no_root(entry.name, root, error.strerror or "") from error
+    """This machine, where a relative root begins in the current folder; see ``registry.ConnectionModule``."""
+    root = entry.root if entry.root.startswith("~") else Path(entry.root).absolute()
     return LocalHost(entry.name, PurePosixPath(root))
 
 

@@ -3,11 +3,13 @@
 A new kind is a module with ``connect``, and a line here.
 """
 
+from dataclasses import is_dataclass, replace
 from typing import Protocol
 
 from perfbisect.errors import UsageError
 from perfbisect.host import local, ssh
 from perfbisect.host.protocol import Host
+from perfbisect.host.root import claim
 from perfbisect.recipes.inventory import HostEntry
 
 
@@ -15,10 +17,9 @@ class ConnectionModule(Protocol):
     """What a module of this folder provides for one kind of connection."""
 
     def connect(self, entry: HostEntry, destination: str) -> Host:
-        """The host that ``entry`` describes, acquired, its root folder created.
+        """The host that ``entry`` describes, a dataclass. Its root is as the user wrote it, but absolute or with ``~``.
 
-        ``destination`` is the address without its scheme. Raises EnvironmentFailure when the host cannot be reached or
-        its root folder cannot be created.
+        ``destination`` is the address without its scheme. Raises EnvironmentFailure when the host cannot be reached.
         """
 
 
@@ -26,10 +27,20 @@ CONNECTIONS: dict[str, ConnectionModule] = {"local": local, "ssh": ssh}
 
 
 def connect(entry: HostEntry) -> Host:
-    """The host that ``entry`` describes; see ``ConnectionModule.connect``.
+    """The host that ``entry`` describes, acquired, with the right to its root folder; see ``root.claim``.
 
-    ``local`` is a scheme by itself; any other address without a scheme is an ssh destination.
+    ``local`` is a scheme by itself; any other address without a scheme is an ssh destination. Raises EnvironmentFailure
+    when the host cannot be reached, or its root folder cannot be created or is not perfbisect's.
     """
+    return _connect(entry, adopt=False)[0]
+
+
+def adopt(entry: HostEntry) -> tuple[Host, tuple[str, ...]]:
+    """The host as in ``connect``, its root folder taken over if it is not perfbisect's; and what that then contains."""
+    return _connect(entry, adopt=True)
+
+
+def _connect(entry: HostEntry, *, adopt: bool) -> tuple[Host, tuple[str, ...]]:
     scheme, separator, destination = entry.address.partition("://")
     if not separator:
         scheme, destination = ("local", "") if entry.address == "local" else ("ssh", entry.address)
@@ -38,4 +49,11 @@ def connect(entry: HostEntry) -> Host:
             f"Host {entry.name} has the address {entry.address!r}, and no kind of connection is named {scheme!r}.",
             f"Known are {', '.join(CONNECTIONS)}: correct `hosts.{entry.name}.address` in hosts.toml.",
         )
-    return CONNECTIONS[scheme].connect(entry, destination)
+    host = CONNECTIONS[scheme].connect(entry, destination)
+    try:
+        path, adopted = claim(host, entry, adopt=adopt)
+    except BaseException:
+        host.release()
+        raise
+    assert is_dataclass(host)
+    return replace(host, root=path), adopted

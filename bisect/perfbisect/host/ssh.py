@@ -9,13 +9,13 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
+from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host import ssh_connection
-from perfbisect.host.outcome import TIMED_OUT, judged, no_folder, no_root, timed_out
+from perfbisect.host.outcome import TIMED_OUT, judged, no_folder, timed_out
 from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host, Listener, Result, Unsubscribe
 from perfbisect.host.ssh_connection import SshConnection
@@ -38,30 +38,11 @@ ps -e -o pid= -o sess= -o args= | awk -v mark="$1" '
 
 
 def connect(entry: HostEntry, destination: str) -> "SshHost":
-    """The host at an ssh destination, its root folder created; see ``registry.ConnectionModule``.
-
-    ``~`` in the root is the home of the remote user, where a relative root begins, too.
+    """The host at an ssh destination, where a relative root begins in the home of the remote user; see
+    ``registry.ConnectionModule``.
     """
-    home, rest = re.fullmatch(r"(~[\w.-]*(?=/|\Z))?(.*)", entry.root, re.DOTALL).groups()  # type: ignore[union-attr]
-    root = f"{home or ''}{shlex.quote(rest) if rest else ''}"
-    script = f"cd && mkdir -p -- {root} && cd -- {root} && pwd"
-    host = SshHost(entry.name, PurePosixPath("/"), SshConnection(entry.name, destination, entry.port))
-    try:
-        printed = host.run(["sh", "-c", script]).stdout
-    except CommandFailed as failure:
-        host.release()
-        lines = failure.output.strip().splitlines() or ["it printed nothing"]
-        raise no_root(entry.name, entry.root, lines[-1]) from failure
-    path = printed.removesuffix("\n")
-    if not path.startswith("/") or "\n" in path:
-        host.release()
-        raise EnvironmentFailure(
-            f"a start-up file of your shell on host {entry.name} prints {path.splitlines()[0]!r}, which mixes with the"
-            " output of commands",
-            "Let it be silent for commands: in ~/.bashrc, for instance, after `[[ $- == *i* ]] || return`. "
-            f"`ssh {destination} true` should print nothing.",
-        )
-    return replace(host, root=PurePosixPath(path))
+    root = entry.root if entry.root.startswith(("/", "~")) else f"~/{entry.root}"
+    return SshHost(entry.name, PurePosixPath(root), SshConnection(entry.name, destination, entry.port))
 
 
 @dataclass(frozen=True, slots=True)

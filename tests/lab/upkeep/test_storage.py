@@ -14,6 +14,7 @@ from perfbisect.lab.upkeep.storage import Item, expected_builds, expendable, ite
 from perfbisect.lab.workload import dataset
 
 MIB = 1 << 20
+A, B, D = "a" * 32, "b" * 32, "d" * 16
 
 
 @pytest.fixture
@@ -60,33 +61,33 @@ def test_a_visit_that_was_cut_short_goes_in_any_case_and_where_builds_are_made_l
 @pytest.mark.tools
 def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[..., Path], tmp_path: Path) -> None:
     assert items(host) == ()
-    put("builds/aaaa", 1, 3)
-    put("datasets/bbbb", 2, 2)
-    put("jobs/20200101-000000-run-abc", 0, 1)
+    put(f"builds/{A}", 1, 3)
+    put(f"datasets/{D}", 2, 2)
+    put("jobs/20200101-000000-run-abcdef", 0, 1)
     put("ccache/x", 5, 9)
-    put("work/demo", 5, 9)
+    put("work/demo/build", 5, 9)
     put("visit", 3, 0)
     found = {item.path: item for item in items(host)}
-    assert sorted(found) == ["builds/aaaa", "datasets/bbbb", "jobs/20200101-000000-run-abc", "visit", "work/demo"]
-    assert MIB <= found["builds/aaaa"].size < 1.2 * MIB
-    assert found["builds/aaaa"].used == pytest.approx(time.time() - 3 * 86400, abs=100)
-    remove(host, [found["builds/aaaa"], found["jobs/20200101-000000-run-abc"]])
-    assert sorted(item.path for item in items(host)) == ["datasets/bbbb", "visit", "work/demo"]
+    assert sorted(found) == [f"builds/{A}", f"datasets/{D}", "jobs/20200101-000000-run-abcdef", "visit", "work/demo"]
+    assert MIB <= found[f"builds/{A}"].size < 1.2 * MIB
+    assert found[f"builds/{A}"].used == pytest.approx(time.time() - 3 * 86400, abs=100)
+    remove(host, [found[f"builds/{A}"], found["jobs/20200101-000000-run-abcdef"]])
+    assert sorted(item.path for item in items(host)) == [f"datasets/{D}", "visit", "work/demo"]
     assert (tmp_path / "ccache" / "x" / "inner" / "file").exists()
 
 
 @pytest.mark.tools
 def test_being_used_counts(host: LocalHost, put: Callable[..., Path]) -> None:
     """A build that is put in place to be measured, and data that a visit copies, are as young as that."""
-    put("builds/aaaa/prefix", 0, 5)
-    put("datasets/bbbb/data", 0, 5)
-    Path(host.root, "datasets/bbbb/dataset.json").write_text('{"build": "", "files": 1, "bytes": 0, "answers": []}')
-    for folder in ("builds/aaaa", "datasets/bbbb/dataset.json", "datasets/bbbb"):
+    put(f"builds/{A}/prefix", 0, 5)
+    put(f"datasets/{D}/data", 0, 5)
+    Path(host.root, f"datasets/{D}/dataset.json").write_text('{"build": "", "files": 1, "bytes": 0, "answers": []}')
+    for folder in (f"builds/{A}", f"datasets/{D}/dataset.json", f"datasets/{D}"):
         old = time.time() - 5 * 86400
         os.utime(Path(host.root, folder), (old, old))
     assert all(item.used < time.time() - 86400 for item in items(host))
-    build_store.put_in_place(host, "demo", "aaaa")
-    dataset.copy(host, "bbbb", dataset.visit_folder(host))
+    build_store.put_in_place(host, "demo", A)
+    dataset.copy(host, D, dataset.visit_folder(host))
     assert all(item.used > time.time() - 100 for item in items(host))
 
 
@@ -99,14 +100,14 @@ def test_expected_builds() -> None:
 def test_too_little_room_is_said_before_the_hunt(
     host: LocalHost, put: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put("builds/aaaa", 1, 1)
-    put("builds/bbbb", 1, 1)
-    put("datasets/cccc", 3, 1)
-    known = {"aaaa", "bbbb", "gone"}, {"cccc"}
+    put(f"builds/{A}", 1, 1)
+    put(f"builds/{B}", 1, 1)
+    put(f"datasets/{D}", 3, 1)
+    known = {A, B, "gone"}, {D}
     monkeypatch.setattr(storage, "free_bytes", lambda host: 12 * MIB + (1 << 30))
     assert too_little(host, *known, 8) == ()
     [warned] = too_little(host, *known, 20)
     assert "20 builds" in warned.text
     assert "bisect gc here" in warned.advice
-    assert too_little(host, set(), {"cccc"}, 20) == ()
-    assert too_little(host, {"gone"}, {"cccc"}, 20) == ()
+    assert too_little(host, set(), {D}, 20) == ()
+    assert too_little(host, {"gone"}, {D}, 20) == ()

@@ -12,8 +12,11 @@ from perfbisect.cli.options.places import announce, builders_option, foreign, in
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.facts import HostFacts
+    from perfbisect.host.protocol import Host
     from perfbisect.lab.checks.finding import Finding
     from perfbisect.recipes.workload import Workload
+
+SHOWN = 20  # names of what an adopted folder contains
 
 EPILOG = """\b
 Examples:
@@ -39,6 +42,11 @@ Exit status: 0 fit, 4 measurements would be meaningless or impossible.
 @click.option(
     "--metric", default="qps", show_default=True, metavar="NAME", help="Check whether it can be measured there."
 )
+@click.option(
+    "--adopt",
+    is_flag=True,
+    help="Let perfbisect have the root folder, although it contains other files: hunts and `bisect gc` may remove them.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @builders_option
 @workloads_option
@@ -49,6 +57,7 @@ def doctor(
     workload: str | None,
     variant: str,
     metric: str,
+    adopt: bool,
     as_json: bool,
     builders: Path | None,
     workloads: Path | None,
@@ -57,8 +66,8 @@ def doctor(
     """Check HOST (default: local): what is missing, what adds noise, and the command that fixes each."""
     from perfbisect.core.domain.metrics import find_metric
     from perfbisect.errors import ENVIRONMENT, EnvironmentFailure
+    from perfbisect.host import registry
     from perfbisect.host.facts import read_fingerprint
-    from perfbisect.host.registry import connect
     from perfbisect.lab.checks.finding import CheckRequest, Finding, Level
     from perfbisect.lab.checks.preflight import findings, inspect_host
     from perfbisect.recipes.find import load_builder, load_host, load_workload
@@ -78,7 +87,10 @@ def doctor(
     facts: HostFacts | None = None
     found: list[Finding] = []
     try:
-        with connect(entry) as there:
+        there, contents = registry.adopt(entry) if adopt else (registry.connect(entry), ())
+        with there:
+            if adopt:
+                found.append(adopted(there, contents))
             inspection = inspect_host(CheckRequest(there, entry, metric, recipe, variant, chosen))
             facts = read_fingerprint(there, inspection.answers)
             found.extend(findings(inspection))
@@ -90,6 +102,26 @@ def doctor(
         else "\n".join(lines(host, facts, found))
     )
     return ENVIRONMENT if any(finding.level is Level.REFUSED for finding in found) else 0
+
+
+def adopted(host: "Host", contents: Sequence[str]) -> "Finding":
+    """What ``--adopt`` has done, and which files it concerns."""
+    from perfbisect.host.root import MARKER, REMOVED
+    from perfbisect.lab.checks.finding import Finding, Level
+    from perfbisect.wording.text import listed
+
+    folder = f"{host.root} on host {host.name}"
+    if not contents:
+        return Finding(Level.OK, "root", f"{folder} is perfbisect's own")
+    endangered = [name for name in REMOVED if name in contents]
+    risk = f"what is in {listed(endangered)} may be removed" if endangered else "none of these are removed"
+    shown = [*contents[:SHOWN], *([f"{len(contents) - SHOWN:,} more"] if len(contents) > SHOWN else [])]
+    return Finding(
+        Level.NOTE,
+        "root",
+        f"{folder} is adopted; it contains {listed(shown)}, of which {risk}",
+        f"To undo this, remove {host.root / MARKER} there before the next hunt.",
+    )
 
 
 def only_commands(driver: str, workloads: "Path | None") -> bool:

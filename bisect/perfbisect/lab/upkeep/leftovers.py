@@ -8,14 +8,17 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.build.pipeline import PREFIX
 from perfbisect.lab.measure import visit
 from perfbisect.lab.server import service
+from perfbisect.lab.upkeep.storage import CATEGORIES
 from perfbisect.wording.text import listed
 
 KEPT = 100  # logs of failed builds, and as many jobs that failed or were interrupted
 
+# $1 the root, $2 how many stay, $3 the form of a log's name
 _LOGS = """\
-[ ! -d "$1/logs" ] || { cd "$1/logs" && ls -1t | tail -n +"$(($2 + 1))" | tr '\\n' '\\0' | xargs -0 -r rm -f --; }
+cd -- "$1" && [ -d logs ] || exit 0
+find logs -mindepth 1 -maxdepth 1 -type f -regextype posix-extended -regex "logs/($3)" -printf '%T@ %p\\0' |
+    sort -zrn | tail -zn +"$(($2 + 1))" | cut -zd ' ' -f 2- | xargs -0 -r rm -f --
 """
-
 
 _CALLED = {visit.NAME: "a load", service.NAME: "a server", "prepare": "the loading of data"}
 
@@ -39,6 +42,6 @@ def tidy(host: Host) -> Iterator[Warned]:
             f"{many} of an earlier session on host {host.name}, {what}, {were} still running and {have} been ended"
         )
     jobs.prune(host, KEPT)
-    host.run(["sh", "-c", _LOGS, "logs", str(host.root), str(KEPT)], timeout=600)
+    host.run(["sh", "-c", _LOGS, "logs", str(host.root), str(KEPT), CATEGORIES["logs"][1]], timeout=600)
     if not builds:  # whose compilers have files there
-        host.run(["rm", "-rf", "--", str(host.root / "tmp")], timeout=600)
+        host.run(["rm", "-rf", "--one-file-system", "--", str(host.root / "tmp")], timeout=600)

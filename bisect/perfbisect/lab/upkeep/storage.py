@@ -9,23 +9,49 @@ from dataclasses import dataclass
 from statistics import median
 
 from perfbisect.core.domain.events import Warned
+from perfbisect.host import jobs
 from perfbisect.host.facts import free_bytes
 from perfbisect.host.protocol import Host
 from perfbisect.lab.checks.space import GIB, LITTLE
 
-CATEGORIES = ("builds", "datasets", "jobs", "logs", "work")  # folders whose entries can go one by one
+HEX = "[0-9a-f]"
+# Folders whose entries can go one by one: the kind of entry for find, and the form of its name. Others are not
+# perfbisect's, nor is what a symbolic link leads to.
+CATEGORIES = {
+    "builds": ("d", rf"{HEX}{{32}}(\.part)?"),
+    "datasets": ("d", rf"{HEX}{{16}}(-{HEX}{{8}})?(\.part)?"),
+    "jobs": ("d", jobs.ID),
+    "logs": ("f", rf"[^[:cntrl:]]+-{HEX}{{10}}-{HEX}{{10}}\.log"),
+    "work": ("d", r"[^[:cntrl:]]+"),
+}
 VISIT = "visit"  # a folder that goes as a whole: the copy of the data that a session which was killed has left
 IN_USE = ("work", VISIT)  # by builds and servers that a session has left running
 LONG = 3600.0  # seconds: counting or removing millions of files
 
-# For every entry: KiB, time of its last change or use, path. Then the same for what is not freed.
-_SIZES = """\
-cd -- "$1" || exit 1; shift
-{ for each do [ ! -d "$each" ] || find "$each" -mindepth 1 -maxdepth 1 -print0; done; [ ! -d visit ] || printf 'visit\\0'; } |
-    { du -sk --time --time-style=+%s --files0-from=- 2>/dev/null || true; }  # a job's folder may go meanwhile
+# $1 the folder, $2 the kind of its entries for find, $3 the form of their names: prints the entries, each with a NUL. Work
+# folders have names of recipes, which may be anything: what they contain shows whose they are.
+_ENTRIES = """\
+entries() {
+    [ ! -d "$1" ] || find "$1" -mindepth 1 -maxdepth 1 -type "$2" -regextype posix-extended -regex "$1/($3)" -print0 |
+        if [ "$1" = work ]; then
+            xargs -0 -r sh -c 'for each do [ ! -e "$each/source" ] && [ ! -e "$each/build" ] && [ ! -L "$each/prefix" ] ||
+                printf "%s\\0" "$each"; done' work
+        else cat; fi
+}
 """
+# For every entry: KiB, time of its last change or use, path.
+_SIZES = (
+    _ENTRIES
+    + """\
+cd -- "$1" || exit 1; shift
+{
+    while [ $# != 0 ]; do entries "$1" "$2" "$3"; shift 3; done
+    [ ! -d visit ] || [ -L visit ] || printf 'visit\\0'
+} | { du -sk --time --time-style=+%s --files0-from=- 2>/dev/null || true; }  # a job's folder may go meanwhile
+"""
+)
 _OF_THESE = 'cd -- "$1" && shift && du -sk --time --time-style=+%s -- "$@" 2>/dev/null || true'
-_REMOVE = 'cd -- "$1" && shift && rm -rf -- "$@"'
+_REMOVE = 'cd -- "$1" && shift && rm -rf --one-file-system -- "$@"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +79,9 @@ class Item:
 
 
 def items(host: Host) -> tuple[Item, ...]:
-    """Everything that can be freed."""
-    listed = host.run(["sh", "-c", _SIZES, "sizes", str(host.root), *CATEGORIES], timeout=LONG).stdout
+    """Everything that can be freed: entries of the forms that perfbisect gives them."""
+    forms = [word for name, (kind, form) in CATEGORIES.items() for word in (name, kind, form)]
+    listed = host.run(["sh", "-c", _SIZES, "sizes", str(host.root), *forms], timeout=LONG).stdout
     return tuple(read_items(listed))
 
 

@@ -1,0 +1,158 @@
+"""The right to a root folder: what is below it is removed without a question, so it must be perfbisect's own.
+
+A root has a marker, the file ``.perfbisect``, whose one line says what the folder is and which version marked it. A
+folder that is missing or empty becomes a root and gets one. A root of a version that had no markers gets one, too: it has
+an empty file ``lock.guard``, which every hunt made, and nothing but names that perfbisect uses. Any other folder is
+refused until the user adopts it. Refused always are ``/``, a folder that is or contains the home folder, a repository,
+and a folder inside the folders of another root. Of a symbolic link the target is judged.
+"""
+
+import shlex
+from pathlib import PurePosixPath
+
+from perfbisect import __version__
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.host.outcome import no_root
+from perfbisect.host.protocol import Host, Result
+from perfbisect.recipes.inventory import HostEntry
+
+MARKER = ".perfbisect"
+FOLDERS = ("git", "recipes", "scripts", "work", "builds", "datasets", "visit", "jobs", "logs", "ccache", "tmp")
+FILES = ("lock", "lock.new", "lock.beat", "lock.guard")
+REMOVED = ("builds", "datasets", "jobs", "logs", "tmp", "visit", "work")  # by hunts and `bisect gc`
+_PASSING = (f"{MARKER}.??????", "reflink.??????")  # left by a process that was killed
+_IN_CACHE = ("demo", "repositories")  # of the controller, where ~/.cache/perfbisect is the root; never removed
+_SHOWN = 4  # names of what is in the way
+
+_REFUSED = 3  # status of the script, which then prints _TAG with the reason, and lines about it
+_TAG = "perfbisect root: "
+
+
+def _but(*patterns: str) -> str:
+    return " ".join(f"! -name {shlex.quote(pattern)}" for pattern in patterns)
+
+
+# $1 the root as in hosts.toml, absolute or with ~; $2 the line of a marker; $3 "adopt" or ""; then tests of find that
+# leave out more names. Prints the path of the root, and what is in a folder that is adopted.
+# The contents are listed before the last look for a marker: another process that creates the same root at this moment
+# writes its marker first.
+_CLAIM = f"""\
+root=$1 line=$2 adopt=$3; shift 3
+unset CDPATH
+refuse() {{ printf '{_TAG}%s\\n' "$1"; shift; [ $# = 0 ] || printf '%s\\n' "$@"; exit {_REFUSED}; }}
+home_of() {{ eval "printf '%s\\n' ~$1"; }}
+own=$(home_of "$(id -un)")
+HOME=${{HOME:-$own}}
+case $root in
+    '~' | '~/'*) root=$HOME${{root#'~'}};;
+    '~'*)
+        user=${{root%%/*}}; user=${{user#'~'}}
+        case $user in *[!A-Za-z0-9._-]*) refuse user;; esac
+        home=$(home_of "$user")
+        case $home in /*) ;; *) refuse user;; esac
+        root=$home${{root#"~$user"}};;
+esac
+[ -d "$root" ] || mkdir -p -- "$root" || exit 1
+cd -- "$root" || exit 1
+shown=$(pwd) real=$(pwd -P)
+
+[ "$real" != / ] || refuse top
+for home in "$HOME" "$own"; do
+    home=$(cd -- "$home" 2>/dev/null && pwd -P) || continue
+    case $home/ in "$real/") refuse home;; "$real"/*) refuse above;; esac
+done
+if [ -e .git ] || [ -L .git ] || {{ [ -f HEAD ] && [ -d objects ] && [ -d refs ]; }}; then refuse repository; fi
+
+marked() {{
+    [ -f "$1/{MARKER}" ] && [ ! -L "$1/{MARKER}" ] && read -r first <"$1/{MARKER}" &&
+        case $first in 'perfbisect '*) ;; *) false;; esac
+}} 2>/dev/null
+outer=$real
+until [ -z "$outer" ]; do
+    name=${{outer##*/}} outer=${{outer%/*}}
+    case $name in {"|".join(FOLDERS)}) ! marked "$outer" || refuse inside "$outer";; esac
+done
+
+names() {{
+    find . -mindepth 1 -maxdepth 1 {_but("lost+found", *_PASSING)} "$@" -printf '%f\\0' | tr '\\n\\0' '?\\n' | LC_ALL=C sort
+}}
+mark() {{
+    new=$(mktemp ./{MARKER}.XXXXXX) || return 1
+    printf '%s\\n' "$line" | cat >"$new" && chmod 644 "$new" && mv -fT -- "$new" {MARKER} || {{ rm -f -- "$new"; return 1; }}
+}}
+present=
+if ! marked .; then
+    present=$(names "$@") foreign=$(names "$@" {_but(*FOLDERS, *FILES)})
+    if marked .; then present=
+    elif [ -z "$present" ]; then mark || exit 1
+    elif [ -z "$foreign" ] && [ -f lock.guard ] && [ ! -L lock.guard ] && [ ! -s lock.guard ]; then
+        present=
+        mark 2>/dev/null || :  # on a full disk it is marked later: `bisect gc` must be able to free space
+    elif [ -z "$adopt" ]; then refuse foreign "$present"
+    elif [ -e {MARKER} ] || [ -L {MARKER} ]; then refuse marker
+    else mark || exit 1
+    fi
+fi
+printf '%s\\n' "$shown"
+[ -z "$present" ] || printf '%s\\n' "$present"
+"""
+
+_WRONG = {
+    "top": "is the top of the file system",
+    "home": "is your home folder",
+    "above": "contains your home folder",
+    "repository": "is a git repository",
+    "marker": f"has a {MARKER} that perfbisect has not written",
+}
+_ADVICE = "Choose a new or an empty folder as `root` of this host in hosts.toml."
+
+
+def claim(host: Host, entry: HostEntry, *, adopt: bool = False) -> tuple[PurePosixPath, tuple[str, ...]]:
+    """Create or check the root folder of a host that is connected; returns its path on the host.
+
+    ``host.root`` is the folder as the user wrote it: absolute, or with ``~``. A folder that is not perfbisect's is refused,
+    unless it is to be adopted: then the names of what it contains are returned, too. Raises EnvironmentFailure.
+    """
+    line = f"perfbisect {__version__} uses this folder as its root: what is below it may be removed at any time"
+    further = _IN_CACHE if host.root.name == "perfbisect" else ()
+    tests = [word for name in further for word in ("!", "-name", name)]
+    arguments = [str(host.root), line, "adopt" if adopt else "", *tests]
+    result = host.run(["sh", "-c", _CLAIM, "claim", *arguments], check=False)
+    lines = result.stdout.splitlines()
+    if result.status == _REFUSED:
+        raise _refusal(entry, lines)
+    if not result.ok:
+        printed = result.stderr.strip().splitlines() or ["it printed nothing"]
+        raise no_root(entry.name, entry.root, printed[-1])
+    if not lines or not lines[0].startswith("/"):
+        raise _noisy(entry, result)
+    return PurePosixPath(lines[0]), tuple(lines[1:])
+
+
+def _refusal(entry: HostEntry, lines: list[str]) -> EnvironmentFailure:
+    at = next(number for number, line in enumerate(lines) if line.startswith(_TAG))  # a start-up file may print before
+    why, about = lines[at].removeprefix(_TAG), lines[at + 1 :]
+    folder = f"the root folder {entry.root} of host {entry.name}"
+    if why == "foreign":
+        more = f" and {len(about) - _SHOWN:,} more" if len(about) > _SHOWN else ""
+        return EnvironmentFailure(
+            f"{folder} contains files that are not perfbisect's: {', '.join(about[:_SHOWN])}{more}; hunts and `bisect gc`"
+            " could remove some",
+            f"{_ADVICE} Or, if nothing in there is needed, let perfbisect have it: bisect doctor {entry.name} --adopt",
+        )
+    if why == "user":
+        return EnvironmentFailure(f"{folder} begins with a user that does not exist there", _ADVICE)
+    if why == "inside":
+        return EnvironmentFailure(
+            f"{folder} is inside of another root, {about[0]}, whose files may be removed", _ADVICE
+        )
+    return EnvironmentFailure(f"{folder} {_WRONG[why]}, and what is below a root may be removed", _ADVICE)
+
+
+def _noisy(entry: HostEntry, result: Result) -> EnvironmentFailure:
+    first = (result.stdout.splitlines() or [""])[0]
+    return EnvironmentFailure(
+        f"a start-up file of your shell on host {entry.name} prints {first!r}, which mixes with the output of commands",
+        "Let it be silent for commands: in ~/.bashrc, for instance, after `[[ $- == *i* ]] || return`. "
+        f"`ssh {entry.address.removeprefix('ssh://')} true` should print nothing.",
+    )
