@@ -124,7 +124,7 @@ def claim(host: Host, entry: HostEntry, *, adopt: bool = False) -> tuple[PurePos
     if not result.ok:
         printed = result.stderr.strip().splitlines() or ["it printed nothing"]
         raise no_root(entry.name, entry.root, printed[-1])
-    if not lines or not lines[0].startswith("/"):
+    if not lines or not lines[0].startswith("/") or (len(lines) > 1 and not adopt):
         raise _noisy(entry, result)
     return PurePosixPath(lines[0]), tuple(lines[1:])
 
