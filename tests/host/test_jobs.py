@@ -101,16 +101,6 @@ def test_a_job_and_nobody_else_dies_when_memory_runs_out(host: LocalHost) -> Non
     assert int(Path("/proc/self/oom_score_adj").read_text()) < 1000
 
 
-def test_only_the_last_folders_of_ended_jobs_are_kept(host: LocalHost) -> None:
-    alive = jobs.start(host, ["sleep", f"{MARK}.7"], name="alive", timeout=60)
-    names = [f"29990101-00000{number}-ended-abcdef" for number in range(5)]
-    for name in names:
-        Path(host.root, "jobs", name).mkdir()
-    jobs.prune(host, 2)
-    assert sorted(path.name for path in Path(host.root, "jobs").iterdir()) == [alive.id, *names[3:]]
-    jobs.kill(host, alive)
-
-
 def test_limit_is_kept_on_the_host(host: LocalHost) -> None:
     job = shell(host, f"echo on; sleep {MARK}.1", timeout=0.2)
     assert wait(host, job) == (["on"], 124)

@@ -342,18 +342,6 @@ def remove(host: Host, job: Job) -> None:
     host.run(["rm", "-rf", "--", str(job.folder)])
 
 
-def prune(host: Host, keep: int) -> None:
-    """Remove the folders of all jobs that have ended, except for the last ``keep``."""
-    script = 'cd -- "$1" && find jobs -mindepth 1 -maxdepth 1 -type d -printf "%f\\n"'  # follows no link
-    listed = host.run(["sh", "-c", script, "ids", str(host.root)], check=False).stdout.splitlines()
-    alive = {job.id for job in running(host)}
-    ids = sorted(name for name in listed if re.fullmatch(ID, name))  # they begin with the time
-    old = [job_id for job_id in ids[:-keep] if job_id not in alive]
-    for some in range(0, len(old), 1000):
-        folders = [str(host.root / "jobs" / job_id) for job_id in old[some : some + 1000]]
-        host.run(["rm", "-rf", "--one-file-system", "--", *folders], timeout=600)
-
-
 def _listed(host: Host, name: str, script: str) -> tuple[Job, ...]:
     """The jobs whose folder and stat the script of that name prints; its argument is the folder of all jobs."""
     lines = host.run(["sh", "-c", script, name, str(host.root / "jobs")], check=False).stdout.splitlines()

@@ -1,5 +1,6 @@
 """What earlier sessions have left on a host: processes are ended, old files removed."""
 
+import re
 from collections.abc import Iterator
 
 from perfbisect.core.domain.events import Warned
@@ -41,7 +42,19 @@ def tidy(host: Host) -> Iterator[Warned]:
         yield Warned(
             f"{many} of an earlier session on host {host.name}, {what}, {were} still running and {have} been ended"
         )
-    jobs.prune(host, KEPT)
+    prune(host)
     host.run(["sh", "-c", _LOGS, "logs", str(host.root), str(KEPT), CATEGORIES["logs"][1]], timeout=600)
     if not builds:  # whose compilers have files there
         host.run(["rm", "-rf", "--one-file-system", "--", str(host.root / "tmp")], timeout=600)
+
+
+def prune(host: Host, keep: int = KEPT) -> None:
+    """Remove the folders of all jobs that have ended, except for the last ``keep``."""
+    script = 'cd -- "$1" && find jobs -mindepth 1 -maxdepth 1 -type d -printf "%f\\n"'  # follows no link
+    listed = host.run(["sh", "-c", script, "ids", str(host.root)], check=False).stdout.splitlines()
+    alive = {job.id for job in jobs.running(host)}
+    ids = sorted(name for name in listed if re.fullmatch(jobs.ID, name))  # they begin with the time
+    old = [job_id for job_id in ids[:-keep] if job_id not in alive]
+    for some in range(0, len(old), 1000):
+        folders = [str(host.root / "jobs" / job_id) for job_id in old[some : some + 1000]]
+        host.run(["rm", "-rf", "--one-file-system", "--", *folders], timeout=600)
