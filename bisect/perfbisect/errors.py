@@ -5,6 +5,8 @@ Exit statuses of `bisect run`: 0 culprit named, 1 not reproduced or nothing to f
 OSError ends with 4, too; any other exception is a bug of perfbisect and ends with 70.
 """
 
+from perfbisect.masking import masked
+
 USAGE = 3
 ENVIRONMENT = 4
 BUG = 70
@@ -12,13 +14,16 @@ INTERRUPTED = 130
 
 
 class PerfBisectError(Exception):
-    """A failure with a sentence for the user (``str(error)``), ``advice`` on what to do, and an exit status."""
+    """A failure with a sentence for the user (``str(error)``), ``advice`` on what to do, and an exit status.
+
+    Both are without the passwords of URLs: sentences are also kept in the history.
+    """
 
     exit_status = ENVIRONMENT
 
     def __init__(self, sentence: str, advice: str = "") -> None:
-        super().__init__(sentence)
-        self.advice = advice
+        super().__init__(masked(sentence))
+        self.advice = masked(advice)
 
 
 class UsageError(PerfBisectError):
@@ -41,6 +46,15 @@ def in_words(trouble: "PerfBisectError | OSError") -> PerfBisectError:
         return trouble
     reason = trouble.strerror or str(trouble)
     return EnvironmentFailure(reason if trouble.filename is None else f"{trouble.filename}: {reason}")
+
+
+class ReaderGone(PerfBisectError):
+    """The reader of standard output has ended, as with `| head`: for a verb that prints, nothing is wrong."""
+
+    exit_status = 0
+
+    def __init__(self) -> None:
+        super().__init__("The reader of standard output has ended.")
 
 
 class CommandFailed(EnvironmentFailure):

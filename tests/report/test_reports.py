@@ -146,7 +146,7 @@ def test_commits_that_were_not_built_are_described_by_the_repository(history: Hi
     hunt = sample.begin(history)
     history.append(hunt, HuntEnded(Inconclusive((3,), (0.9,), RATIO, Reason.BUILDS_SPENT)), sample.BEGAN)
     story = read_story(history, hunt, lambda sha: Commit(sha, "2020-01-02", "A. Author", "Known\x1b to git"))
-    assert "“Known to git”" in "".join(story.verdict)
+    assert r"“Known\x1b to git”" in "".join(story.verdict)
     assert story.suspects[0].commit.date == "2020-01-02"
 
 
@@ -218,7 +218,7 @@ def test_foreign_text_cannot_steer_a_terminal_or_break_markdown() -> None:
         assert "evil" in text
     table = [line for line in markdown.render(story).splitlines() if line.startswith("| ") and "evil" in line]
     assert table
-    assert all("evil \\|\\`\\<b\\>" in line for line in table)
+    assert all(r"evil \\u202e\|\`\<b\>" in line for line in table)
 
 
 def test_costs_leave_out_the_time_between_two_sessions(history: History) -> None:

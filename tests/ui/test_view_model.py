@@ -113,12 +113,12 @@ def test_a_skip_is_shown_with_its_reason() -> None:
     view = after(STARTED, building(2), skip)
     assert view.now is None
     assert view.classification(2) is Classification.SKIPPED
-    assert any("skipped, compile: no [31m such field" in line.plain for line in table(view, 200, 9))
+    assert any(r"skipped, compile: no\x1b[31m such field" in line.plain for line in table(view, 200, 9))
 
 
 def test_texts_of_a_repository_cannot_steer_the_terminal() -> None:
     view = after(STARTED, building(1, "clear\x1b[2J the\x07 screen\u202e"))
-    assert view.commit(1).subject == "clear [2J the screen"
+    assert view.commit(1).subject == r"clear\x1b[2J the\x07 screen\u202e"
 
 
 def test_of_the_comparison_with_the_merge_base_the_runs_in_the_range_stay() -> None:

@@ -18,7 +18,10 @@ from types import FrameType
 import click
 
 from perfbisect import __version__
-from perfbisect.errors import BUG, INTERRUPTED, USAGE, Interrupted, PerfBisectError, in_words
+from perfbisect.errors import BUG, INTERRUPTED, USAGE, Interrupted, PerfBisectError, ReaderGone, in_words
+from perfbisect.masking import masked
+from perfbisect.ui.stream import guard, note
+from perfbisect.wording.text import printable
 
 VERBS: Mapping[str, str] = {
     "run": "Find the commit that changed the speed between two revisions.",
@@ -128,26 +131,29 @@ def main() -> None:
     for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     try:
+        guard()
         status = bisect.main(prog_name="bisect", standalone_mode=False)
     except click.exceptions.Exit as leave:
         status = leave.exit_code
     except click.ClickException as mistake:
-        mistake.show()
+        mistake.show(sys.stderr)
         status = USAGE
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
+        note("Interrupted.")
         status = INTERRUPTED
+    except ReaderGone as gone:
+        status = gone.exit_status
     except Interrupted as interruption:
-        click.echo(str(interruption), err=True)
+        note(str(interruption))
         status = interruption.exit_status
     except (PerfBisectError, OSError) as trouble:  # the latter: a folder that cannot be written
         failure = in_words(trouble)
-        click.echo(f"Error: {failure}", err=True)
+        note(f"Error: {printable(str(failure))}")
         if failure.advice:
-            click.echo(failure.advice, err=True)
+            note(failure.advice)
         status = failure.exit_status
     except Exception:  # noqa: BLE001  # the only place that catches everything
-        click.echo(f"Error: this is a bug of perfbisect; please report it with {keep_traceback()}", err=True)
+        note(f"Error: this is a bug of perfbisect; please report it with {keep_traceback()}")
         status = BUG
     finally:
         flush()
@@ -155,11 +161,11 @@ def main() -> None:
 
 
 def flush() -> None:
-    """Write what is buffered. Where that fails, standard output is replaced, so that Python does not fail again at exit."""
+    """Write what is still buffered. Where that fails, standard output is replaced, so that Python does not fail again at exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except OSError:
+    except PerfBisectError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -169,7 +175,7 @@ def keep_traceback() -> str:
     Where no file can be written, returns the traceback itself.
     """
     text = f"perfbisect {__version__}\n{' '.join(sys.argv)}\n{traceback.format_exc()}"
-    text = text.encode(errors="backslashreplace").decode()  # arguments need not be text
+    text = masked(text).encode(errors="backslashreplace").decode()  # arguments need not be text
     for make in (_in_state_folder, _in_temporary_folder):
         with suppress(OSError, PerfBisectError):  # the latter without a home folder
             path = make()

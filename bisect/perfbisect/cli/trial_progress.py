@@ -3,11 +3,10 @@
 import sys
 from typing import TYPE_CHECKING
 
-import click
-
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import find_metric
+from perfbisect.ui.stream import note
 from perfbisect.wording.quantities import figure
 from perfbisect.wording.text import advised, printable
 
@@ -31,7 +30,7 @@ class Lines:
     def say(self, text: str) -> None:
         """What happens now; repeated texts are left out."""
         if text != self.said and not self.quiet:
-            click.echo(printable(text), err=True)
+            note(printable(text))
         self.said = text
 
     def ran(self, run: RunFacts) -> None:
@@ -41,11 +40,11 @@ class Lines:
             metric = find_metric(self.metric)
             value = metric.read(run)
             text = f"no {metric.name}" if value is None else f"{figure(value)} {metric.unit or metric.name}"
-            click.echo(f"  run {self.done} of {self.runs}  {text}", err=True)
+            note(f"  run {self.done} of {self.runs}  {text}")
 
     def warn(self, warned: Warned) -> None:
         """A warning."""
-        click.echo(f"warning: {advised(warned.text, warned.advice)}", err=True)
+        note(f"warning: {advised(warned.text, warned.advice)}")
 
     def close(self) -> None:
         """Nothing to remove."""
@@ -55,9 +54,10 @@ class Bar:
     """A bar with the time left."""
 
     def __init__(self) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Rich
+
+        from perfbisect.ui.terminal import Terminal
 
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -65,7 +65,10 @@ class Bar:
             MofNCompleteColumn(),
             TimeRemainingColumn(),
         )
-        self.rich = Rich(*columns, console=Console(stderr=True), transient=True)
+        # Rich would obey some control sequences in what it redirects.
+        self.rich = Rich(
+            *columns, console=Terminal(sys.stderr), transient=True, redirect_stdout=False, redirect_stderr=False
+        )
         self.task = self.rich.add_task("preparing", total=None)
         self.rich.start()
 
@@ -83,7 +86,7 @@ class Bar:
 
     def warn(self, warned: Warned) -> None:
         """A warning, above the bar."""
-        self.rich.console.print(f"warning: {advised(warned.text, warned.advice)}", markup=False, highlight=False)
+        self.rich.console.print(f"warning: {advised(warned.text, warned.advice)}")
 
     def close(self) -> None:
         """Remove the bar."""

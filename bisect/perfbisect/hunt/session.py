@@ -10,7 +10,7 @@ from pathlib import Path
 from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent, Warned
 from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.settings import Settings
-from perfbisect.errors import Interrupted, PerfBisectError, UsageError, in_words
+from perfbisect.errors import Interrupted, PerfBisectError, ReaderGone, UsageError, in_words
 from perfbisect.host.lock import Lease, WaitCallback
 from perfbisect.hunt.host_locks import lock_hosts
 from perfbisect.hunt.labs import HuntLabs, connection_events
@@ -116,7 +116,7 @@ def follow(
                 for at, event in events:
                     view.show(event, at)
                     verdict = event.verdict if isinstance(event, HuntEnded) else verdict
-        except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or the reader of our output has ended
+        except (KeyboardInterrupt, ReaderGone):  # Ctrl-C, or the reader of our output has ended
             view.close()
             raise Interrupted(f"Interrupted. What was measured is kept; go on with: {again}") from None
         except (PerfBisectError, OSError) as trouble:

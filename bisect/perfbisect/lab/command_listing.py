@@ -5,7 +5,6 @@ count, the user and a free port. The checkout and small files, which would be co
 this machine, whose path is then replaced by that of the host's root folder.
 """
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -32,6 +31,7 @@ from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.workload import Workload
+from perfbisect.wording.text import shell_word, shell_words
 
 PID = 2**31 - 1  # placeholder for the processes of a server
 BESIDE = "&  # ends when it is stopped"
@@ -110,8 +110,8 @@ def _build(request: ListingRequest, planned: tuple[pipeline.Plan, PurePosixPath]
         )
         yield Part(f"build, in {work / 'build'}{where}", (left_out,))
         return
-    yield Part("environment of the build", tuple(f"{name}={shlex.quote(value)}" for name, value in plan.env.items()))
-    yield Part(f"build, in {work / 'build'}{where}", tuple(shlex.join(argv) for _, argv in plan.commands))
+    yield Part("environment of the build", tuple(f"{name}={shell_word(value)}" for name, value in plan.env.items()))
+    yield Part(f"build, in {work / 'build'}{where}", tuple(shell_words(argv) for _, argv in plan.commands))
 
 
 def _measurement(
@@ -136,7 +136,7 @@ def _measurement(
         written = config.configuration(plan.builder, service.values)
         yield Part(f"configuration of the server, {service.values['config']}", tuple(written.splitlines()))
     if format_command := plan.builder.dataset.format_command:
-        lines = _steps(service, [format_command]) if service else [shlex.join(dataset.format_argv(system, folder))]
+        lines = _steps(service, [format_command]) if service else [shell_words(dataset.format_argv(system, folder))]
         yield Part("the format of its data: builds that print the same share loaded data", tuple(lines))
     placed = lua.place(scratch, workload)
     yield Part("loading the data", tuple(_loading(system, workload, placed, folder, service)))
@@ -150,7 +150,7 @@ def _loading(
     system: System, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service | None
 ) -> Iterator[str]:
     filled = command.values(system, workload, placed, folder, service)
-    load = [shlex.join(fill(argv, filled)) for argv in workload.prepare_commands]
+    load = [shell_words(fill(argv, filled)) for argv in workload.prepare_commands]
     options = driver_options(system.builder, service)
     env = lua.environment(workload, placed, folder / "data", system.library)
     if script := lua.preparing(workload):
@@ -188,5 +188,5 @@ def _steps(service: Service, argvs: Iterable[Sequence[str]]) -> list[str]:
 def _with_environment(argv: Sequence[str], env: Mapping[str, str], cpus: str = "") -> str:
     """A command with its environment variables and processors."""
     return " ".join(
-        [*(f"{name}={shlex.quote(value)}" for name, value in env.items()), shlex.join([*jobs.pinned(cpus), *argv])]
+        [*(f"{name}={shell_word(value)}" for name, value in env.items()), shell_words([*jobs.pinned(cpus), *argv])]
     )

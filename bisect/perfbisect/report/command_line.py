@@ -1,12 +1,12 @@
 """The commands that repeat, resume and show a hunt."""
 
-import shlex
 from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.domain.settings import TIMING, Settings
 from perfbisect.store.connection import default_place
+from perfbisect.wording.text import shell_words
 
 
 def command_to_run(settings: Settings, history: Path) -> str:
@@ -40,7 +40,7 @@ def command_to_run(settings: Settings, history: Path) -> str:
     words += ["--first-parent"] if settings.first_parent else []
     words += ["--retry-failed"] if settings.retry_failed else []
     words += ["--all"] if policy.all_steps else []
-    return shlex.join([*words, *history_option(history)])
+    return shell_words([*words, *history_option(history)])
 
 
 def of_recipes(settings: Settings) -> list[str]:
@@ -61,12 +61,12 @@ def of_recipes(settings: Settings) -> list[str]:
 
 def command_to_resume(hunt: int, history: Path) -> str:
     """The `bisect resume` of this hunt."""
-    return shlex.join(["bisect", "resume", str(hunt), *history_option(history)])
+    return shell_words(["bisect", "resume", str(hunt), *history_option(history)])
 
 
 def command_to_show(name: str, history: Path | None) -> str:
     """The `bisect show` of a hunt, a comparison or an A/A."""
-    return shlex.join(["bisect", "show", name, *history_option(history)])
+    return shell_words(["bisect", "show", name, *history_option(history)])
 
 
 def history_option(history: Path | None) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 from rich.cells import cell_len
+from rich.text import Text
 
 from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest
 from perfbisect.core.stats.paired_comparison import Compared, Ratio, Summary, compared, silent, summaries, tone
@@ -12,14 +13,10 @@ from perfbisect.wording.quantities import MISSING, between, count, figure, momen
 from perfbisect.wording.table import GAP, aligned
 from perfbisect.wording.text import metric_title, printable
 
-Paint = Callable[[str, str], str]  # text, "worse" or "better" or "" → text in that colour
 Cell = tuple[str, str]  # text, and "worse" or "better" or ""
 Row = tuple[Sequence[Cell], str]  # numbers, and the name of the row
 
-
-def plain(text: str, _tone: str) -> str:
-    """No colours."""
-    return text
+COLOURS = {"worse": "red", "better": "green", "": ""}
 
 
 def as_object(trial: Trial) -> str:
@@ -64,7 +61,7 @@ def header(trial: Trial) -> Iterator[str]:
     yield ""
 
 
-def lines(trial: Trial, paint: Paint = plain, *, counters: bool = False) -> Iterator[str]:
+def lines(trial: Trial, *, counters: bool = False) -> Iterator[str | Text]:
     """The table of ratios, their intervals, summaries of groups, and if wanted the counters per operation."""
     request = trial.request
     rows = compared(trial, request.metric)
@@ -73,7 +70,7 @@ def lines(trial: Trial, paint: Paint = plain, *, counters: bool = False) -> Iter
     yield f"{what} relative to: {named(request.subjects[0])}"
     yield from (f"{column} : {named(subject)}" for column, subject in zip(columns, request.subjects[1:], strict=True))
     yield ""
-    yield from grid(columns, by_group(rows, lambda ratio: (f"{ratio.ratio:.2f}", tone(ratio, request.metric))), paint)
+    yield from grid(columns, by_group(rows, lambda ratio: (f"{ratio.ratio:.2f}", tone(ratio, request.metric))))
     yield ""
     rounds = max((ratio.rounds for row in rows for ratio in row.ratios if ratio), default=0)
     yield f"95 % intervals, from {count(rounds, 'round')} of {count(request.runs, 'run')} each"
@@ -144,11 +141,16 @@ def same(subjects: Sequence[TrialBuild]) -> list[list[str]]:
     return [names for names in alike.values() if len(names) > 1]
 
 
-def grid(head: Sequence[str], rows: Iterable[Row], paint: Paint = plain) -> Iterator[str]:
+def grid(head: Sequence[str], rows: Iterable[Row]) -> Iterator[Text]:
     """Right-aligned numbers, and behind them the name of their row."""
     body = list(rows)
     wide = [max(map(cell_len, (title, *(row[place][0] for row, _ in body if row)))) for place, title in enumerate(head)]
-    yield GAP.join(aligned(title, width, right=True) for title, width in zip(head, wide, strict=True))
+    yield Text(GAP.join(aligned(title, width, right=True) for title, width in zip(head, wide, strict=True)))
     for row, name in body:
-        cells = (paint(aligned(text, width, right=True), tone) for (text, tone), width in zip(row, wide, strict=False))
-        yield GAP.join([*cells, printable(name)]).rstrip()
+        cells = (
+            Text(aligned(text, width, right=True), COLOURS[tone])
+            for (text, tone), width in zip(row, wide, strict=False)
+        )
+        line = Text(GAP).join([*cells, Text(printable(name))])
+        line.rstrip()
+        yield line

@@ -1,15 +1,19 @@
 """The report of a hunt as Markdown, to be pasted into an issue."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from perfbisect.report import cells
 from perfbisect.report.content import Story
 from perfbisect.report.terminal import extent, machines, so_far, spent
 from perfbisect.wording.quantities import moment
-from perfbisect.wording.text import advised, metric_title
+from perfbisect.wording.text import advised, metric_title, printable
 
 SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
+# Words that GitHub, GitLab and Gitea make links or notifications of, whatever is escaped in them: @user, owner/repo#12,
+# !7, GH-3, a URL, an address. In a code span they stay text.
+ACTIVE = re.compile(r"[^\s|]*(?:[@#!$%&~^]\w|://|\bwww\.|\bGH-\d)[^\s|]*", re.IGNORECASE)
+BACKTICKS = re.compile("`+")
 
 
 def render(story: Story) -> str:
@@ -71,9 +75,7 @@ def details(story: Story) -> Iterator[str]:
         yield ""
         yield from (f"- {escape(advised(text, advice))}" for text, advice in story.warnings.items())
     yield ""
-    yield "```sh"
-    yield story.again
-    yield "```"
+    yield from fenced([story.again], "sh")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]) -> Iterator[str]:
@@ -83,6 +85,31 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[
     yield from (f"| {' | '.join(map(escape, row))} |" for row in rows)
 
 
+def fenced(lines: Iterable[str], language: str = "") -> Iterator[str]:
+    """Lines as a block of code, which none of them can end."""
+    body = list(lines)
+    fence = "`" * max(3, _longest("\n".join(body)) + 1)
+    yield f"{fence}{language}"
+    yield from body
+    yield fence
+
+
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    return SPECIAL.sub(r"\\\1", text)
+    """Text that Markdown shows as it is, on one line: no markup, no links, and no mentions."""
+    shown = printable(text)
+    parts, end = [], 0
+    for word in ACTIVE.finditer(shown):
+        parts += [SPECIAL.sub(r"\\\1", shown[end : word.start()]), code(word[0])]
+        end = word.end()
+    return "".join([*parts, SPECIAL.sub(r"\\\1", shown[end:])])
+
+
+def code(text: str) -> str:
+    """A span of code."""
+    marks = "`" * (_longest(text) + 1)
+    space = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{marks}{space}{text}{space}{marks}"
+
+
+def _longest(text: str) -> int:
+    return max(map(len, BACKTICKS.findall(text)), default=0)

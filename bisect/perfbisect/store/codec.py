@@ -24,7 +24,7 @@ def encode(event: Event, candidates: tuple[str, ...]) -> str:
     return codec.dumps(codec.encode(event))
 
 
-def decode(kind: str, text: str, candidates: tuple[str, ...] = ()) -> Event:
+def decode(kind: str, text: str | bytes, candidates: tuple[str, ...] = ()) -> Event:
     """The event of type ``kind`` from its JSON, in a hunt with this range."""
     event = codec.decode(kind, json.loads(text))
     if isinstance(event, HuntStarted) and not event.candidates:

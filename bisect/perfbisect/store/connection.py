@@ -115,6 +115,18 @@ def explained(path: Path) -> Iterator[None]:
         ) from failure
 
 
+@contextmanager
+def intact(path: Path, what: str) -> Iterator[None]:
+    """Translate whatever a damaged value causes while it is read; ``what`` names its hunt, table and row."""
+    try:
+        yield
+    except Exception as failure:  # no list of errors is complete: any value can stand in a damaged row
+        raise EnvironmentFailure(
+            f"The history {path} is damaged: {what} cannot be read ({type(failure).__name__}: {failure}).",
+            "Others are not affected. Restore that row from a copy of the history.",
+        ) from failure
+
+
 def sentence(failure: sqlite3.Error, path: Path) -> PerfBisectError:
     """The sentence for the user about an error of SQLite."""
     code = getattr(failure, "sqlite_errorcode", None)

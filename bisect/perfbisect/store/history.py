@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
+from perfbisect.masking import masked, masked_fields
 from perfbisect.process import this_process
-from perfbisect.store.connection import default_place, explained, open_reader, open_writer
+from perfbisect.store.connection import default_place, explained, intact, open_reader, open_writer
 from perfbisect.store.listing import Listed, ListedTrial, read_hunts, read_trials
 from perfbisect.store.query import Answer, ask
 
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 OF_SETTINGS = (
     "good", "bad", "good_commit", "bad_commit", "repository", "builder", "variant", "workload", "host", "metric",
 )  # fmt: skip
+
+
+LARGEST_ID = 2**63 - 1  # of a row in SQLite
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +97,16 @@ class History:
     # Writing
 
     def begin(self, settings: Settings, host: "HostFacts", started: "HuntStarted", at: float) -> int:
-        """Enter a new hunt and return its id; the range is that of ``started``, whose ``hunt`` is ignored."""
+        """Enter a new hunt and return its id; the range is that of ``started``, whose ``hunt`` is ignored.
+
+        Its settings are stored as they are, since `resume` needs its commands. Where they contain a password, only the
+        user can read the history from then on.
+        """
         from perfbisect.core.domain.stored_forms import stored_settings
         from perfbisect.store.fact_tables import host_row, insert
 
+        if masked_fields(settings) is not settings:
+            make_private(self.path)
         with self.transaction() as db:
             row = {
                 "started": at,
@@ -121,6 +131,7 @@ class History:
 
         if isinstance(event, PASSING):
             return
+        event = masked_fields(event)
         candidates = self.candidates(hunt)
         body = encode(event, candidates)
         with self.transaction() as db:
@@ -163,7 +174,7 @@ class History:
                 self.enter(db, hunt, at)
             db.execute(
                 "UPDATE sessions SET failure = ? WHERE id = (SELECT max(id) FROM sessions WHERE hunt_id = ?)",
-                [failure, hunt],
+                [masked(failure), hunt],
             )
         self.working.add(hunt)
 
@@ -184,7 +195,7 @@ class History:
         from perfbisect.store.trials import unfinished
 
         with self.transaction() as db:
-            if trial := unfinished(self.connection, request, host):
+            if trial := unfinished(self.connection, request, host, self.path):
                 values = [this_process(), request.metric, request.rounds, trial.id]
                 db.execute("UPDATE trials SET failure = NULL, process = ?, metric = ?, visits = ? WHERE id = ?", values)
             return trial
@@ -201,19 +212,19 @@ class History:
         from perfbisect.store.trials import enter_skip
 
         with self.transaction() as db:
-            enter_skip(db, trial, skip)
+            enter_skip(db, trial, masked_fields(skip))
 
     def end_trial(self, trial: int, at: float | None, failure: str = "") -> None:
         """Enter that everything was measured; or why that cannot be done, with None for ``at`` if it may be later."""
         with self.transaction() as db:
-            db.execute("UPDATE trials SET ended = ?, failure = ? WHERE id = ?", [at, failure or None, trial])
+            db.execute("UPDATE trials SET ended = ?, failure = ? WHERE id = ?", [at, masked(failure) or None, trial])
 
     def trial(self, name: str) -> "Trial":
         """The trial of that name, as c3. Raises UsageError when none exists."""
         from perfbisect.store.trials import read_trial
 
         with explained(self.path):
-            found = read_trial(self.connection, int(name[1:]))
+            found = read_trial(self.connection, int(name[1:]), self.path)
         if found is None or found.name != name:
             raise UsageError(f"There is no {name} in the history {self.path}.", "`bisect history` lists all.")
         return found
@@ -238,10 +249,14 @@ class History:
         candidates = self.candidates(hunt)
         with explained(self.path):
             rows = self.connection.execute(
-                "SELECT id, at, kind, body FROM events WHERE hunt_id = ? AND id > ? ORDER BY id", [hunt, after]
+                "SELECT id, at, kind, CAST(body AS BLOB) FROM events WHERE hunt_id = ? AND id > ? ORDER BY id",
+                [hunt, after],
             )
             for entry, at, kind, body in rows:
-                yield Entry(entry, at, decode(kind, body, candidates))
+                with intact(self.path, f"hunt {hunt}, table events, row {entry},"):
+                    event = decode(kind, body, candidates)
+                    at = float(at)
+                yield Entry(entry, at, event)
 
     def log(self, hunt: int) -> "list[tuple[float, Logged]]":
         """The input of the search: builds, skips and runs as they were appended, with their times."""
@@ -256,8 +271,10 @@ class History:
 
         from perfbisect.core.domain.stored_forms import read_settings
 
-        stored = json.loads(str(self.column(hunt, "settings")))
-        request: Settings = msgspec.convert(read_settings(stored), Settings)
+        stored = self.column(hunt, "CAST(settings AS BLOB)")
+        with intact(self.path, f"hunt {hunt}, table hunts, row {hunt}, column settings,"):
+            assert isinstance(stored, bytes)
+            request: Settings = msgspec.convert(read_settings(json.loads(stored)), Settings)
         return request
 
     def update_recipe_hash(self, hunt: int, build_hash: str) -> None:
@@ -280,15 +297,20 @@ class History:
         if hunt not in self.ranges:
             self.column(hunt, "id")
             with explained(self.path):
-                rows = self.connection.execute("SELECT candidates FROM ranges WHERE hunt_id = ?", [hunt])
-                self.ranges[hunt] = tuple(json.loads(rows.fetchone()[0]))
+                rows = self.connection.execute("SELECT CAST(candidates AS BLOB) FROM ranges WHERE hunt_id = ?", [hunt])
+                row = rows.fetchone()
+            with intact(self.path, f"hunt {hunt}, table ranges,"):
+                self.ranges[hunt] = read_range(row[0])
             self.nodes[hunt] = {commit: node for node, commit in enumerate(self.ranges[hunt])}
         return self.ranges[hunt]
 
     def column(self, hunt: int, name: str) -> object:
         """One column of a hunt. Raises UsageError when there is no such hunt."""
         with explained(self.path):
-            row = self.connection.execute(f"SELECT {name} FROM hunts WHERE id = ?", [hunt]).fetchone()
+            known = abs(hunt) <= LARGEST_ID
+            row = (
+                self.connection.execute(f"SELECT {name} FROM hunts WHERE id = ?", [hunt]).fetchone() if known else None
+            )
         if row is None:
             raise UsageError(f"There is no hunt {hunt} in the history {self.path}.", "`bisect history` lists them.")
         return row[0]
@@ -317,3 +339,19 @@ class History:
     def query(self, sql: str) -> Answer:
         """The result of a user's SQL. Raises UsageError for a mistake in it, and for a statement that would write."""
         return ask(self.connection, sql, self.path)
+
+
+def read_range(stored: bytes) -> tuple[str, ...]:
+    """The commits of a range from their stored form."""
+    commits = json.loads(stored)
+    if not isinstance(commits, list) or not all(isinstance(commit, str) for commit in commits):
+        raise TypeError("it is no list of commits")
+    return tuple(commits)
+
+
+def make_private(path: Path) -> None:
+    """Deny others the history and its write-ahead log."""
+    with explained(path):
+        for each in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+            if each.exists():
+                each.chmod(0o600)

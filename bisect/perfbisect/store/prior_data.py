@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -13,8 +14,9 @@ from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import value
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.stats.variance_components import ENOUGH, Noise, at_least, noise_in
+from perfbisect.errors import EnvironmentFailure
 from perfbisect.store.codec import decode
-from perfbisect.store.connection import explained
+from perfbisect.store.connection import explained, intact
 from perfbisect.store.trials import compact, read_trial
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ SELECT skips.commit_hash, stage, reason, skips.log, seconds FROM skips JOIN hunt
 WHERE builder = :builder AND variant = :variant AND skips.host = :host AND at >= :since
   AND stage IN ('configure', 'compile', 'install')
   AND seconds > 0 -- 0 for failures that a hunt took over from earlier ones
-  AND coalesce(json_extract(hunts.settings, '$.made'), '') = :build_hash
+  AND coalesce(iif(json_valid(hunts.settings), json_extract(hunts.settings, '$.made'), NULL), '') = :build_hash
   AND NOT EXISTS (
     SELECT 1 FROM builds JOIN hunts others ON others.id = builds.hunt_id
     WHERE builds.commit_hash = skips.commit_hash AND builds.at > skips.at
@@ -46,7 +48,10 @@ GROUP BY skips.commit_hash HAVING at = max(at) ORDER BY at
 """
 
 ALIKE = "builder = :builder AND variant = :variant"
-SAME_WORK = f"{ALIKE} AND runs.host = :host AND workload = :workload AND json_extract(hunts.settings, '$.overrides') = :overrides"
+SAME_WORK = (
+    f"{ALIKE} AND runs.host = :host AND workload = :workload"
+    " AND iif(json_valid(hunts.settings), json_extract(hunts.settings, '$.overrides'), NULL) = :overrides"
+)
 
 
 def parameters(settings: Settings) -> dict[str, str]:
@@ -130,9 +135,9 @@ SELECT id FROM hunts WHERE ended IS NULL
         f"SELECT build_key FROM builds WHERE host = :host AND hunt_id IN ({unfinished})"
         " UNION SELECT dataset_key FROM runs JOIN visits ON visits.id = visit_id"
         f" WHERE host = :host AND dataset_key IS NOT NULL AND runs.hunt_id IN ({unfinished})"
-        " UNION SELECT coalesce(json_extract(body, '$.build_key'), '') FROM trial_runs JOIN trials ON id = trial_id"
+        " UNION SELECT iif(json_valid(body), json_extract(body, '$.build_key'), '') FROM trial_runs JOIN trials ON id = trial_id"
         " WHERE host = :host AND ended IS NULL AND kind = 'compare' AND started >= :since"
-        " UNION SELECT coalesce(json_extract(body, '$.dataset'), '') FROM trial_runs JOIN trials ON id = trial_id"
+        " UNION SELECT iif(json_valid(body), json_extract(body, '$.dataset'), '') FROM trial_runs JOIN trials ON id = trial_id"
         " WHERE host = :host AND ended IS NULL AND kind = 'compare' AND started >= :since",
         {"host": host, "since": since},
     )
@@ -152,13 +157,17 @@ def read_noise(history: "History", settings: Settings) -> float | None:
         return at_least(known.run, settings.metric)
     rows = select(
         history,
-        f"SELECT runs.hunt_id, runs.build_key, events.body FROM runs JOIN hunts ON hunts.id = runs.hunt_id"
+        f"SELECT runs.hunt_id, runs.build_key, events.id, CAST(events.body AS BLOB) FROM runs JOIN hunts ON hunts.id = runs.hunt_id"
         f" JOIN events ON events.id = event_id WHERE {SAME_WORK} ORDER BY runs.started DESC LIMIT {RECENT}",
         parameters(settings),
     )
     builds: dict[tuple[int, str], list[tuple[str, float]]] = defaultdict(list)
-    for hunt, build_key, body in rows:
-        event = decode("RunFinished", body)
+    for hunt, build_key, row, body in rows:
+        try:
+            with intact(history.path, f"hunt {hunt}, table events, row {row},"):
+                event = decode("RunFinished", body)
+        except EnvironmentFailure:  # of an earlier hunt: `bisect show` reports it
+            continue
         assert isinstance(event, RunFinished)
         measured = value(event.facts, settings.metric)
         if measured is not None and measured > 0:
@@ -184,7 +193,9 @@ def trial_noise(history: "History", settings: Settings) -> Noise | None:
         parameters(settings) | {"least": ENOUGH},
     )
     for (number,) in trials:
-        trial = read_trial(history.connection, number)
+        trial = None
+        with suppress(EnvironmentFailure):  # damaged
+            trial = read_trial(history.connection, number, history.path)
         if trial and (noise := noise_in([(run.round, run.facts) for run in trial.runs], settings.metric)):
             return noise
     return None

@@ -1,13 +1,13 @@
 """SQL of users, read only."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfbisect.errors import UsageError
+from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.connection import sentence
 
 PROGRESS_STEPS = 100_000  # instructions of SQLite's virtual machine between two checks for Ctrl-C
@@ -19,20 +19,33 @@ PRAGMAS = {
 }  # fmt: skip
 
 
+DAMAGED = """
+SELECT 'hunt ' || id || ', table hunts, column settings,' FROM hunts WHERE NOT json_valid(settings)
+UNION ALL SELECT 'hunt ' || hunt_id || ', table events, row ' || id || ',' FROM events WHERE NOT json_valid(body)
+UNION ALL SELECT 'hunt ' || hunt_id || ', table ranges,' FROM ranges WHERE NOT json_valid(candidates)
+UNION ALL SELECT 'trial ' || id || ', table trials, column overrides,' FROM trials WHERE NOT json_valid(overrides)
+UNION ALL SELECT 'trial ' || trial_id || ', table trial_runs, row ' || number || ',' FROM trial_runs
+  WHERE NOT json_valid(body)
+UNION ALL SELECT 'table hosts, row ' || id || ',' FROM hosts WHERE NOT json_valid(tools) OR NOT json_valid(settings)
+LIMIT 1
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The rows of a query, read lazily."""
 
     columns: tuple[str, ...]
-    rows: Iterator[tuple[Any, ...]]
+    rows: Generator[tuple[Any, ...]]
 
 
 def ask(connection: sqlite3.Connection, sql: str, path: Path) -> Answer:
     """Run one statement that only reads. Raises UsageError for a mistake in it, and for anything that would write."""
+    connection.text_factory = text
     connection.set_progress_handler(lambda: 0, PROGRESS_STEPS)
     connection.set_authorizer(only_reading)
     try:
-        with mistakes_explained(path):
+        with mistakes_explained(connection, path):
             cursor = connection.execute(sql)
     finally:
         connection.set_authorizer(None)
@@ -41,10 +54,21 @@ def ask(connection: sqlite3.Connection, sql: str, path: Path) -> Answer:
     return Answer(tuple(column[0] for column in cursor.description), rows(cursor, path))
 
 
-def rows(cursor: sqlite3.Cursor, path: Path) -> Iterator[tuple[Any, ...]]:
+def rows(cursor: sqlite3.Cursor, path: Path) -> Generator[tuple[Any, ...]]:
     """The rows of a cursor; a statement can fail while it is read."""
-    with mistakes_explained(path):
+    with mistakes_explained(cursor.connection, path):
         yield from cursor
+
+
+def text(stored: bytes) -> str:
+    """A text of the history; bytes that are not UTF-8 become surrogates, which are shown as escapes."""
+    return stored.decode("utf-8", "surrogateescape")
+
+
+def no_json(connection: sqlite3.Connection) -> str:
+    """The first damaged value: its hunt or trial, table and row; "" without one."""
+    found = connection.execute(DAMAGED).fetchone()
+    return str(found[0]) if found else ""
 
 
 def only_reading(action: int, first: str | None, second: str | None, _database: str | None, _by: str | None) -> int:
@@ -59,7 +83,7 @@ def only_reading(action: int, first: str | None, second: str | None, _database: 
 
 
 @contextmanager
-def mistakes_explained(path: Path) -> Iterator[None]:
+def mistakes_explained(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
     """Translate mistakes in a statement into sentences for the user."""
     try:
         yield
@@ -74,6 +98,10 @@ def mistakes_explained(path: Path) -> Iterator[None]:
             case sqlite3.SQLITE_AUTH | sqlite3.SQLITE_READONLY:
                 raise UsageError(
                     "The query would change the history, which `bisect query` only reads.", "Use SELECT."
+                ) from failure
+            case sqlite3.SQLITE_ERROR if "JSON" in str(failure) and (where := no_json(connection)):
+                raise EnvironmentFailure(
+                    f"The history {path} is damaged: {where} is no JSON.", "Leave it out with WHERE json_valid(…)."
                 ) from failure
             case None | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_RANGE:
                 raise UsageError(

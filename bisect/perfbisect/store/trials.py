@@ -3,7 +3,9 @@
 import json
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import astuple, replace
+from pathlib import Path
 
 import msgspec
 import sqlite_utils
@@ -12,7 +14,9 @@ from perfbisect.core.domain.codec import builtins, dumps
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
+from perfbisect.errors import EnvironmentFailure
 from perfbisect.process import this_process
+from perfbisect.store.connection import intact
 from perfbisect.store.fact_tables import commit_row, host_row, insert, skip_row
 from perfbisect.store.listing import trial_state
 
@@ -72,8 +76,8 @@ def enter_skip(db: sqlite_utils.Database, trial: int, skip: TrialSkip) -> None:
     db.table("trial_skips").insert(row | skip_row(skip.facts))
 
 
-def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
-    """A trial with all its runs; None for an unknown id."""
+def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial | None:
+    """A trial with all its runs; None for an unknown id. ``path`` of the history is for errors."""
     row = connection.execute(
         "SELECT kind, started, ended, process, builder, variant, overrides, host, host_id, metric, visits, runs,"
         " failure FROM trials WHERE id = ?",
@@ -91,13 +95,23 @@ def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
         f"SELECT {', '.join(WORK_COLUMNS)} FROM trial_workloads WHERE trial_id = ? ORDER BY number",
         [number],
     )
-    request = TrialRequest(
-        TrialType(kind), builder, variant, host, metric, json.loads(overrides), subjects,
-        tuple(TrialWorkload(*work) for work in works), visits, runs,
-    )  # fmt: skip
+    where = f"trial {number}, table"
+    with intact(path, f"{where} trials, row {number},"):
+        request = TrialRequest(
+            TrialType(kind), builder, variant, host, metric, json.loads(overrides), subjects,
+            tuple(TrialWorkload(*work) for work in works), visits, runs,
+        )  # fmt: skip
     rows = connection.execute(
-        "SELECT visit, workload, build, at, cost, body FROM trial_runs WHERE trial_id = ? ORDER BY number", [number]
+        "SELECT number, visit, workload, build, at, cost, CAST(body AS BLOB) FROM trial_runs"
+        " WHERE trial_id = ? ORDER BY number",
+        [number],
     )
+    read = []
+    for place, visit, work, subject, at, cost, body in rows:
+        with intact(path, f"{where} trial_runs, row {place},"):
+            read.append(TrialRun(visit, work, subject, at, cost, msgspec.convert(json.loads(body), RunFacts)))
+    with intact(path, f"{where} hosts, row {host_id},"):
+        facts = read_host(connection, host_id)
     skips = connection.execute(
         "SELECT workload, build, at, stage, reason, log, seconds FROM trial_skips WHERE trial_id = ? ORDER BY at",
         [number],
@@ -105,16 +119,13 @@ def read_trial(connection: sqlite3.Connection, number: int) -> Trial | None:
     return Trial(
         number,
         request,
-        read_host(connection, host_id),
+        facts,
         started,
         trial_state(ended, process, failure),
+        read,
         [
-            TrialRun(visit, work, subject, at, cost, msgspec.convert(json.loads(body), RunFacts))
-            for visit, work, subject, at, cost, body in rows
-        ],
-        [
-            TrialSkip(work, subject, at, SkipFacts(subjects[subject].commit or subjects[subject].name, *facts))
-            for work, subject, at, *facts in skips
+            TrialSkip(work, subject, at, SkipFacts(subjects[subject].commit or subjects[subject].name, *skipped))
+            for work, subject, at, *skipped in skips
         ],
         failure or "",
     )
@@ -128,14 +139,19 @@ def read_host(connection: sqlite3.Connection, number: int) -> HostFacts:
     return HostFacts(*row[:6], *map(json.loads, row[6:]))
 
 
-def unfinished(connection: sqlite3.Connection, request: TrialRequest, host: HostFacts) -> Trial | None:
-    """The newest interrupted or failed comparison of the same builds and settings on the same machine."""
+def unfinished(connection: sqlite3.Connection, request: TrialRequest, host: HostFacts, path: Path) -> Trial | None:
+    """The newest interrupted or failed comparison of the same builds and settings on the same machine.
+
+    Damaged ones are left out.
+    """
     rows = connection.execute(
         "SELECT id FROM trials WHERE kind = ? AND ended IS NULL AND builder = ? AND host = ? ORDER BY id DESC",
         [request.kind, request.builder, request.host],
     ).fetchall()
     for (number,) in rows:
-        trial = read_trial(connection, number)
+        trial = None
+        with suppress(EnvironmentFailure):
+            trial = read_trial(connection, number, path)
         if trial and trial.state != "running" and same(trial.request, request) and trial.host == host:
             return trial
     return None

@@ -20,6 +20,7 @@ from typing import TextIO
 from perfbisect.core.domain import codec
 from perfbisect.core.domain.events import Event
 from perfbisect.ui.stream import put
+from perfbisect.wording.text import safe_json
 
 
 def encode(event: Event, at: float) -> str:
@@ -50,7 +51,7 @@ class JsonLines:
 
     def show(self, event: Event, at: float) -> None:
         """Write the line of ``event``, at once."""
-        put(encode(event, at), self.stream)
+        put(safe_json(encode(event, at)), self.stream)
 
     def close(self) -> None:
         """Nothing is buffered, so nothing is left to do."""

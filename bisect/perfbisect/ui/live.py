@@ -27,11 +27,11 @@ class LiveScreen:
 
     def __init__(
         self,
-        console: Console | None = None,
+        console: Console,
         now: Callable[[], float] = time.time,
         report: Callable[[int], str] = REPORT,
     ) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console
         self.glyphs = glyphs_for(self.console.encoding)
         self.now = now
         self.view = ViewModel(report=report)
@@ -46,7 +46,12 @@ class LiveScreen:
         self.view = update(self.view, event, at)
         if self.live is None:
             self.live = Live(
-                get_renderable=self.picture, console=self.console, screen=True, refresh_per_second=PER_SECOND
+                get_renderable=self.picture,
+                console=self.console,
+                screen=True,
+                refresh_per_second=PER_SECOND,
+                redirect_stdout=False,  # rich would obey some control sequences in what it redirects
+                redirect_stderr=False,
             )
             self.live.start()
 

@@ -19,7 +19,6 @@ from perfbisect.core.domain.metrics import shown, unit
 from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.ui.stream import put
 from perfbisect.ui.view_model import REPORT, Running, ViewModel, recalled, update
-from perfbisect.wording.glyphs import writable
 from perfbisect.wording.quantities import chance, count, duration, figure, ratio, share, time_of_day
 from perfbisect.wording.text import advised, listed, printable
 from perfbisect.wording.verdicts import PURPOSES, sentences
@@ -128,7 +127,7 @@ class PlainLines:
         """Write the lines of ``event``, at once."""
         self.view = update(self.view, event, at)
         for line in lines(self.view, event, at):
-            put(writable(line, self.stream.encoding or "utf-8"), self.stream)
+            put(line, self.stream)
 
     def close(self) -> None:
         """Nothing is buffered, so nothing is left to do."""

@@ -1,6 +1,7 @@
 """Columns of text that line up on a terminal, in any script."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 
@@ -40,18 +41,46 @@ def table(
     Where ``width`` leaves the last column less than LEAST, the columns named in ``drop`` are left out in that order;
     then the last one is cut.
     """
-    cells = [list(header), *(list(row) for row in rows)]
-    wide = [max(cell_len(row[place]) for row in cells) for place in range(len(header))]
-    shown = list(range(len(header)))
-    if width is not None:
-        for title in drop:
-            if _room(wide, shown, width) < min(LEAST, wide[-1]):
-                shown.remove(header.index(title))
-        wide[-1] = min(wide[-1], max(_room(wide, shown, width), 1))
-    return [
-        GAP.join(aligned(row[place], wide[place], right=header[place] in right) for place in shown).rstrip()
-        for row in cells
-    ]
+    layout = Layout.fit(header, rows, right=right, width=width, drop=drop)
+    return [layout.line(row) for row in (header, *rows)]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns of a table are shown, and how wide."""
+
+    columns: tuple[tuple[int, int, bool], ...]  # place in a row, width, aligned at the right
+    cut_at: int | None  # the width of the terminal
+
+    @classmethod
+    def fit(
+        cls,
+        header: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        right: Collection[str] = (),
+        width: int | None = None,
+        drop: Sequence[str] = (),
+    ) -> "Layout":
+        """The layout that suits these rows; see ``table``."""
+        cells = (header, *rows)
+        wide = [max(cell_len(row[place]) for row in cells) for place in range(len(header))]
+        shown = list(range(len(header)))
+        if width is not None:
+            for title in drop:
+                if _room(wide, shown, width) < min(LEAST, wide[-1]):
+                    shown.remove(header.index(title))
+            wide[-1] = min(wide[-1], max(_room(wide, shown, width), 1))
+        return cls(tuple((place, wide[place], header[place] in right) for place in shown), width)
+
+    def line(self, row: Sequence[str], *, whole: bool = False) -> str:
+        """The line of a row. With ``whole`` wider cells than those of the layout are not cut, but for the terminal."""
+        cells = (
+            row[place] if whole and cell_len(row[place]) > size else aligned(row[place], size, right=right)
+            for place, size, right in self.columns
+        )
+        line = GAP.join(cells).rstrip()
+        return line if self.cut_at is None or not whole else cut(line, self.cut_at)
 
 
 def _room(wide: Sequence[int], shown: Sequence[int], width: int) -> int:

@@ -1,18 +1,74 @@
 """Text from repositories, tools and hosts, made safe and readable. Light to import."""
 
+import json
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+
+from perfbisect.masking import masked
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.events import Commit
 
-UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+# What steers a terminal, reorders text or cannot be seen: control characters but tab and newline, format characters,
+# surrogates, separators of lines, fillers, and variation selectors but those of emoji (U+FE0E, U+FE0F).
+UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
+    "\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+
+
+def safe(text: str) -> str:
+    r"""Text as it is printed: characters that could steer a terminal or deceive are shown as escapes, passwords masked.
+
+    >>> print(safe("\x1b]0;title\x07"))
+    \x1b]0;title\x07
+    """
+    return masked(UNSAFE.sub(lambda found: _escape(ord(found[0])), text))
+
+
+def safe_json(text: str) -> str:
+    """JSON that is as safe to print, and read back as the same values, but for masked passwords."""
+    return masked(UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1] if found[0] != "\x7f" else "\\u007f", text))
+
+
+def _escape(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def printable(text: str) -> str:
-    """Text of a foreign source on one line, without anything that could steer a terminal."""
-    return " ".join(UNSAFE.sub(" ", text).split())
+    """Text of a foreign source on one line, safe to print."""
+    return safe(" ".join(text.split()))
+
+
+def shell_words(words: Iterable[str]) -> str:
+    r"""A command for a shell, to be copied: what `safe` would escape is quoted so that the copy means the same.
+
+    >>> print(shell_words(["rm", "a\x1bb", "a b"]))
+    rm $'a\x1bb' 'a b'
+    """
+    return " ".join(map(shell_word, words))
+
+
+def shell_word(word: str) -> str:
+    """One word of such a command, in the `$'…'` of POSIX shells if it has unsafe characters or several lines."""
+    if not UNSAFE.search(word) and "\n" not in word and "\t" not in word:
+        return shlex.quote(word)
+    parts = (_in_quotes(sign) for sign in word)
+    return f"$'{''.join(parts)}'"
+
+
+def _in_quotes(sign: str) -> str:
+    if sign in "\\'":
+        return f"\\{sign}"
+    if sign in "\n\t":
+        return {"\n": "\\n", "\t": "\\t"}[sign]
+    if not UNSAFE.match(sign):
+        return sign
+    byte_of_a_path = "\udc80" <= sign <= "\udcff"
+    return "".join(f"\\x{byte:02x}" for byte in sign.encode(errors="surrogateescape" if byte_of_a_path else "replace"))
 
 
 def printable_commit(commit: "Commit") -> "Commit":

@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import clone_progress, painter, say
+from perfbisect.cli.options.common import clone_progress, say_json, say_styled
 from perfbisect.cli.options.completion import host_name, workload_names
 from perfbisect.cli.options.measurement import BUILDER, round_options, settings_of, what_options
 from perfbisect.cli.options.places import announce
 from perfbisect.cli.options.wait import wait_callback
+from perfbisect.ui.stream import note
 
 EPILOG = """\b
 Examples:
@@ -88,10 +89,13 @@ def compare(
     settings = replace(settings, workload=next(iter(chosen)), metric=choose_metric(settings.metric, [*chosen.values()]))
     plan = TrialPlan.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, wait_callback(wait))
     trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=as_json))
-    say(as_object(trial) if as_json else "\n".join(lines(trial, painter())))
+    if as_json:
+        say_json(as_object(trial))
+    else:
+        say_styled(lines(trial))
     if not complete:
-        click.echo(f"Interrupted. What was measured is kept as {trial.name}; the same command continues it.", err=True)
+        note(f"Interrupted. What was measured is kept as {trial.name}; the same command continues it.")
         return INTERRUPTED
     if not as_json:
-        click.echo(f"Counters per operation: {command_to_show(trial.name, history)}", err=True)
+        note(f"Counters per operation: {command_to_show(trial.name, history)}")
     return 0 if whole(trial) else INCOMPLETE

@@ -11,6 +11,7 @@ from perfbisect.cli.options.places import announce_recipes, inventory_option
 from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.domain.settings import Settings
+from perfbisect.ui.stream import note
 
 EPILOG = """\b
 Examples:
@@ -80,13 +81,13 @@ def demo(
     verdict = follow_anew(setup, history, open_view(history, view))
     planted = msgspec.json.decode(answer_file.read_bytes())["commit"]
     if not isinstance(verdict, Found):
-        click.echo(f"The hunt named no commit; planted was {planted[:10]} ({answer_file}).", err=True)
+        note(f"The hunt named no commit; planted was {planted[:10]} ({answer_file}).")
         return exit_status(verdict)
     named = setup.span.candidates[verdict.step.candidate]
     if named != planted:
-        click.echo(f"Wrong: named {named[:10]}, planted was {planted[:10]} ({answer_file}).", err=True)
+        note(f"Wrong: named {named[:10]}, planted was {planted[:10]} ({answer_file}).")
         return WRONG
-    click.echo(f"Right: {planted[:10]} is the commit that was planted ({answer_file}).", err=True)
+    note(f"Right: {planted[:10]} is the commit that was planted ({answer_file}).")
     return 0
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import say
+from perfbisect.cli.options.common import say, say_json
 from perfbisect.cli.options.completion import builder_name, host_name, workload_name
 from perfbisect.cli.options.places import announce, builders_option, foreign, inventory_option, workloads_option
 
@@ -96,11 +96,10 @@ def doctor(
             found.extend(findings(inspection))
     except EnvironmentFailure as failure:
         found.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
-    say(
-        as_object(facts, found, foreign(recipe, chosen or (), [entry]))
-        if as_json
-        else "\n".join(lines(host, facts, found))
-    )
+    if as_json:
+        say_json(as_object(facts, found, foreign(recipe, chosen or (), [entry])))
+    else:
+        say("\n".join(lines(host, facts, found)))
     return ENVIRONMENT if any(finding.level is Level.REFUSED for finding in found) else 0
 
 

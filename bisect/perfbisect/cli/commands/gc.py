@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option, say
+from perfbisect.cli.options.common import history_option, say, say_json
 from perfbisect.cli.options.completion import host_name
 from perfbisect.cli.options.param_types import Bytes
 from perfbisect.cli.options.places import announce, inventory_option
@@ -71,7 +71,10 @@ def gc(
         gone = storage.expendable(found, limit, pinned)
         if not dry_run:
             storage.remove(there, gone)
-    say(as_object(gone, found, dry_run) if as_json else "\n".join(lines(host, gone, found, limit, pinned, dry_run)))
+    if as_json:
+        say_json(as_object(gone, found, dry_run))
+    else:
+        say("\n".join(lines(host, gone, found, limit, pinned, dry_run)))
     return 0
 
 

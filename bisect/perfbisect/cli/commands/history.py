@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.options.common import history_option, output_width, say
+from perfbisect.cli.options.common import history_option, output_width, say, say_json
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
 
@@ -42,7 +42,10 @@ def history(history: Path | None, as_json: bool) -> None:
     with closing(History.open(history, read_only=True)) as opened:
         done: list[Listed | ListedTrial] = [*opened.hunts(), *opened.trials()]
     done.sort(key=lambda one: one.started)
-    say(json.dumps([{"kind": "hunt"} | asdict(one) for one in done], indent=2) if as_json else listing(done))
+    if as_json:
+        say_json(json.dumps([{"kind": "hunt"} | asdict(one) for one in done], indent=2))
+    else:
+        say(listing(done))
 
 
 def listing(done: Sequence[Listed | ListedTrial]) -> str:

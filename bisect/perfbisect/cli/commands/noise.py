@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import clone_progress, say
+from perfbisect.cli.options.common import clone_progress, say, say_json
 from perfbisect.cli.options.completion import host_name, workload_name
 from perfbisect.cli.options.measurement import BUILDER, round_options, settings_of, what_options
 from perfbisect.cli.options.places import announce_recipes
 from perfbisect.cli.options.wait import wait_callback
+from perfbisect.ui.stream import note
 
 EPILOG = """\b
 Examples:
@@ -66,13 +67,16 @@ def noise(
     found = noise_of_trial(trial)
     if found is None:
         if not complete:
-            click.echo("Interrupted before two runs had ended: there is no result.", err=True)
+            note("Interrupted before two runs had ended: there is no result.")
             return INTERRUPTED
         raise EnvironmentFailure(
             f"The runs of {rev} have too few values of {settings.metric} to estimate their noise.",
             "Make more runs with --visits and --runs, or choose another metric.",
         )
-    say(as_object(trial, found) if as_json else "\n".join(lines(trial, found)))
+    if as_json:
+        say_json(as_object(trial, found))
+    else:
+        say("\n".join(lines(trial, found)))
     if not complete:
-        click.echo("Interrupted. What was measured is kept.", err=True)
+        note("Interrupted. What was measured is kept.")
     return 0 if complete else INTERRUPTED

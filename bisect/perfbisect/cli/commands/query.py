@@ -1,7 +1,7 @@
 """`bisect query`: query the history in SQL."""
 
 import json
-from collections.abc import Iterator
+import time
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import history_option, output_width, say
+from perfbisect.cli.options.common import history_option, output_width, say, say_json
 from perfbisect.errors import UsageError
 from perfbisect.store.history import History
 from perfbisect.store.query import Answer
+from perfbisect.wording.text import printable
 
 EPILOG = """\b
 Examples:
@@ -27,6 +28,11 @@ Tables: hunts, events, hosts, commits, builds, skips, datasets, visits, runs, co
 """
 
 
+FIRST_ROWS = 1000  # that decide about the widths of a table, or those that come within the
+FIRST_SECONDS = 0.3
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
 @click.command(epilog=EPILOG)
 @click.argument("sql")
 @click.option("--json", "as_json", is_flag=True, help="A JSON array of objects.")
@@ -36,10 +42,11 @@ def query(sql: str, history: Path | None, as_json: bool, as_csv: bool) -> None:
     """Print the rows of one SQL query."""
     if as_json and as_csv:
         raise click.UsageError("Choose one of --json and --csv.")
-    lines = json_lines if as_json else csv_lines if as_csv else table_lines
+    write = write_json if as_json else write_csv if as_csv else write_table
     with closing(History.open(history, read_only=True)) as opened:
-        for line in lines(opened.query(sql)):
-            say(line)
+        answer = opened.query(sql)
+        with closing(answer.rows):
+            write(answer)
 
 
 def plain(value: Any) -> Any:
@@ -47,43 +54,59 @@ def plain(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else value
 
 
-def json_lines(answer: Answer) -> Iterator[str]:
+def write_json(answer: Answer) -> None:
     """An array with one object a line. Raises UsageError where two columns have the same name."""
+    from perfbisect.core.domain.codec import bounded
+
     if twice := [name for name in answer.columns if answer.columns.count(name) > 1]:
         raise UsageError(f"Several columns are called {twice[0]}; keys of JSON are unique.", "Name them with AS.")
-    objects = (
-        json.dumps(dict(zip(answer.columns, map(plain, row), strict=True)), ensure_ascii=False) for row in answer.rows
-    )
-    latest = next(objects, "")
-    opening = "["
-    for each in objects:
-        yield f"{opening}{latest},"
-        latest, opening = each, " "
-    yield f"{opening}{latest}]"
+    before = "["
+    for row in answer.rows:
+        values = bounded(dict(zip(answer.columns, map(plain, row), strict=True)))
+        say_json(f"{before}{json.dumps(values, ensure_ascii=False, allow_nan=False)}", end="")
+        before = ",\n "
+    say_json("[]" if before == "[" else "]")
 
 
-def csv_lines(answer: Answer) -> Iterator[str]:
+def write_csv(answer: Answer) -> None:
     """A header, then a line for each row."""
     import csv
     import io
 
     for row in chain([answer.columns], answer.rows):
         line = io.StringIO()
-        csv.writer(line, lineterminator="\n").writerow(plain(value) for value in row)
-        yield line.getvalue()
+        csv.writer(line, lineterminator="\n").writerow(csv_cell(plain(value)) for value in row)
+        say(line.getvalue())
 
 
-def table_lines(answer: Answer) -> Iterator[str]:
-    """Columns that line up, numbers on the right."""
-    from perfbisect.wording.table import table
-    from perfbisect.wording.text import printable
+def csv_cell(value: Any) -> Any:
+    """A value for CSV. A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
-    rows = list(answer.rows)
+
+def write_table(answer: Answer) -> None:
+    """Columns that line up, numbers on the right. The first rows decide about their widths."""
+    from perfbisect.wording.table import Layout
+
+    begun = time.monotonic()
+    first: list[tuple[Any, ...]] = []
+    for row in answer.rows:
+        first.append(row)
+        if len(first) == FIRST_ROWS or time.monotonic() - begun > FIRST_SECONDS:
+            break
+    head = [*map(printable, answer.columns)]
     numbers = [
         name
-        for place, name in enumerate(answer.columns)
-        if any(isinstance(row[place], int | float) for row in rows)
-        and not any(isinstance(row[place], str | bytes) for row in rows)
+        for place, name in enumerate(head)
+        if any(isinstance(row[place], int | float) for row in first)
+        and not any(isinstance(row[place], str | bytes) for row in first)
     ]
-    cells = [["" if value is None else printable(str(plain(value))) for value in row] for row in rows]
-    yield from table(answer.columns, cells, right=numbers, width=output_width())
+    layout = Layout.fit(head, [*map(cells, first)], right=numbers, width=output_width())
+    say(layout.line(head))
+    for place, row in enumerate(chain(first, answer.rows)):
+        say(layout.line(cells(row), whole=place >= len(first)))
+
+
+def cells(row: tuple[Any, ...]) -> list[str]:
+    """The cells of a row."""
+    return ["" if value is None else printable(str(plain(value))) for value in row]

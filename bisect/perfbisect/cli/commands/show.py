@@ -1,16 +1,19 @@
 """`bisect show`: report one hunt, one comparison or one A/A."""
 
 import re
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option, output_width, painter, say
+from perfbisect.cli.options.common import history_option, output_width, say, say_json, say_styled
 from perfbisect.store.history import History
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from perfbisect.core.domain.events import Commit
     from perfbisect.core.domain.trials import Trial
 
@@ -50,8 +53,7 @@ def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: 
     if isinstance(hunt, str):
         with closing(History.open(history, read_only=True)) as opened:
             trial = opened.trial(hunt)
-        text = trial_text(trial, as_json=as_json)
-        say(f"```\n{text}\n```" if markdown else text)
+        show_trial(trial, as_json=as_json, markdown=markdown)
         return
     from perfbisect.report.reader import read_story
 
@@ -63,7 +65,7 @@ def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: 
 
         from perfbisect.report.content import as_object
 
-        say(msgspec.json.format(msgspec.json.encode(as_object(story)), indent=2).decode())
+        say_json(msgspec.json.format(msgspec.json.encode(as_object(story)), indent=2).decode())
     elif markdown:
         from perfbisect.report.markdown import render as as_markdown
 
@@ -74,22 +76,30 @@ def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: 
         say(render(story, output_width()))
 
 
-def trial_text(trial: "Trial", *, as_json: bool) -> str:
-    """The report of a comparison or an A/A."""
+def show_trial(trial: "Trial", *, as_json: bool, markdown: bool) -> None:
+    """Print the report of a comparison or an A/A."""
     from perfbisect.core.domain.trials import TrialType
     from perfbisect.core.stats.sampling_plan import noise_of_trial
     from perfbisect.report import comparison, noise
+    from perfbisect.report.markdown import fenced
 
+    lines: Iterable[str | Text]
     if trial.request.kind is TrialType.COMPARE:
         if as_json:
-            return comparison.as_object(trial)
-        return "\n".join([*comparison.header(trial), *comparison.lines(trial, painter(), counters=True)])
-    found = noise_of_trial(trial)
-    if as_json:
-        return noise.as_object(trial, found)
-    if found is None:
-        return f"{trial.name}: {trial.failure or 'too few runs to estimate their noise.'}"
-    return "\n".join(noise.lines(trial, found))
+            say_json(comparison.as_object(trial))
+            return
+        lines = (*comparison.header(trial), *comparison.lines(trial, counters=True))
+    else:
+        found = noise_of_trial(trial)
+        if as_json:
+            say_json(noise.as_object(trial, found))
+            return
+        missing = f"{trial.name}: {trial.failure or 'too few runs to estimate their noise.'}"
+        lines = (missing,) if found is None else noise.lines(trial, found)
+    if markdown:
+        say("\n".join(fenced(map(str, lines))))
+    else:
+        say_styled(lines)
 
 
 class Describer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import clone_progress, say
+from perfbisect.cli.options.common import clone_progress, say, say_json
 from perfbisect.cli.options.completion import builder_name
 from perfbisect.cli.options.param_types import Minutes, Percent
 from perfbisect.cli.options.places import announce, builders_option
@@ -162,7 +162,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
         )
     )
     if as_json:
-        say(as_object(tally, graph, options))
+        say_json(as_object(tally, graph, options))
         return
     merges = int((graph.first[1:] - graph.first[:-1] > 1).sum())
     among = f", {merges:,} of them merges" if merges else ""
@@ -241,13 +241,12 @@ def chosen_rule(options: dict[str, Any], prior: "PriorKnowledge") -> "Rule":
 
 def attempts(scenario: Any, policy: Any, rule: "Rule", seeds: range) -> list["Trial"]:
     """One hunt for each seed, with a progress bar in a terminal."""
-    from rich.console import Console
     from rich.progress import track
 
     from perfbisect.simulate.strategies import attempt
+    from perfbisect.ui.terminal import Terminal
 
-    console = Console(stderr=True)
-    watched = track(seeds, "Hunting", console=console, transient=True, disable=not sys.stderr.isatty())
+    watched = track(seeds, "Hunting", console=Terminal(sys.stderr), transient=True, disable=not sys.stderr.isatty())
     return [attempt(scenario, seed, rule, policy) for seed in watched]
 
 

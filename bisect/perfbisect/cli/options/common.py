@@ -1,17 +1,19 @@
 """Shared by several verbs: the history option, and writing to standard output."""
 
-import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfbisect.cli.options.completion import host_name
-from perfbisect.ui.stream import put
-from perfbisect.wording.glyphs import writable
+from perfbisect.ui.stream import note, put, rewrite_line
+from perfbisect.wording.text import safe_json
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
 def history_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,28 +39,32 @@ def output_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def painter() -> Callable[[str, str], str]:
-    """A function that colours a text that is "worse" or "better" ("" is neither), on terminals with colours."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return lambda text, _: text
-    return lambda text, tone: click.style(text, fg={"worse": "red", "better": "green"}[tone]) if tone else text
-
-
 def say(text: str) -> None:
-    """Write ``text`` to standard output; signs that its encoding lacks are replaced by similar ones, or by "?".
+    """Write lines to standard output. Raises ReaderGone or EnvironmentFailure where that is impossible."""
+    put(text, sys.stdout)
 
-    Ends the program, with status 0, when the reader has gone. Raises EnvironmentFailure when it cannot be written.
-    """
-    try:
-        put(writable(text, sys.stdout.encoding or "utf-8"), sys.stdout)
-    except BrokenPipeError:  # as with `| head`
-        raise click.exceptions.Exit(0) from None
+
+def say_json(text: str, end: str = "\n") -> None:
+    """Write JSON to standard output; what would be unsafe to print is escaped as JSON does it."""
+    put(safe_json(text), sys.stdout, end)
+
+
+def say_styled(lines: "Iterable[str | Text]") -> None:
+    """Write lines to standard output, in their colours on a terminal that has them."""
+    if not sys.stdout.isatty():
+        say("\n".join(map(str, lines)))
+        return
+    from perfbisect.ui.terminal import Terminal
+
+    terminal = Terminal(sys.stdout)
+    for line in lines:
+        terminal.print(line, soft_wrap=True)
 
 
 def clone_progress(step: str, done: int, total: int) -> None:
     """Show on standard error, if it is a terminal, how far git has got with a clone."""
     if sys.stderr.isatty():
-        click.echo(f"\r\x1b[K{step} {done}/{total}" + ("\n" if done == total else ""), nl=False, err=True)
+        rewrite_line(f"{step} {done}/{total}" + ("\n" if done == total else ""))
 
 
 def table(rows: Sequence[Sequence[str]]) -> None:
@@ -66,7 +72,7 @@ def table(rows: Sequence[Sequence[str]]) -> None:
     from perfbisect.wording.table import columns
 
     if not rows:
-        click.echo("none", err=True)
+        note("none")
         return
     for line in columns(rows):
         say(line)

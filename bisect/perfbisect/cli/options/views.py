@@ -17,8 +17,9 @@ Opener = Callable[[Callable[[int], str]], "View"]  # given the command that repo
 def open_live(report: Callable[[int], str]) -> "View":
     """A screen that is redrawn, for a terminal."""
     from perfbisect.ui.live import LiveScreen
+    from perfbisect.ui.terminal import Terminal
 
-    return LiveScreen(report=report)
+    return LiveScreen(Terminal(sys.stdout), report=report)
 
 
 def open_plain(report: Callable[[int], str]) -> "View":

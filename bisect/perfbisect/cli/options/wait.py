@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perfbisect.ui.stream import note, rewrite_line
+from perfbisect.wording.text import printable
+
 if TYPE_CHECKING:
     from perfbisect.host.lock import Owner, WaitCallback
 
@@ -27,16 +30,18 @@ def wait_callback(wait: bool) -> "WaitCallback | None":
 
     def waiting(owner: "Owner | None") -> None:
         if owner is None:
-            click.echo(
-                "\r\x1b[K" if sys.stderr.isatty() else "The host is free now.", nl=not sys.stderr.isatty(), err=True
-            )
+            if sys.stderr.isatty():
+                rewrite_line("")
+            else:
+                note("The host is free now.")
         elif sys.stderr.isatty():
             from perfbisect.wording.quantities import clock
+            from perfbisect.wording.table import cut
 
             line = f"{clock(time.monotonic() - began)} waiting for {owner}"
-            click.echo(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", nl=False, err=True)
+            rewrite_line(cut(printable(line), shutil.get_terminal_size().columns - 1))
         elif str(owner) not in shown:
-            click.echo(f"Waiting for {owner}.", err=True)
+            note(f"Waiting for {printable(str(owner))}.")
         shown.add(str(owner))
 
     return waiting
