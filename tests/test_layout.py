@@ -121,3 +121,26 @@ def test_modules_have_one_job() -> None:
         if (lines := len(path.read_text().splitlines())) > 400
     }
     assert not long
+
+
+PRINTS = {  # what would reach a terminal beside the one place that makes it safe
+    "print", "click.echo", "click.secho", "click.style", "click.prompt", "click.confirm", "Console", "rich.print",
+    "sys.stdout.write", "sys.stderr.write", "sys.__stdout__", "sys.__stderr__", "sys.stdout.buffer", "sys.stderr.buffer",
+    "os.write", "warnings.warn", "traceback.print_exc", "traceback.print_exception", "put_raw",
+}  # fmt: skip
+MAY_PRINT = {"ui.stream", "ui.terminal"}
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_everything_is_printed_in_one_place(path: Path) -> None:
+    if dotted(path) in MAY_PRINT:
+        return
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            found.add(ast.unparse(node.func))
+        elif isinstance(node, ast.Attribute):
+            found.add(ast.unparse(node))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            assert "\x1b" not in node.value, "control sequences are written by ui.stream and by rich"
+    assert not {name for name in found if name in PRINTS or name.rpartition(".")[2] in {"Console", "put_raw", "raw"}}

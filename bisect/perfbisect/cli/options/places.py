@@ -9,6 +9,7 @@ import click
 
 from perfbisect.folders import config_folder
 from perfbisect.recipes.search_path import BUILDERS, HOSTS, WORKLOADS, working_directory
+from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.settings import Settings
@@ -50,7 +51,7 @@ def _of_working_directory(name: str, advice: str, *, quiet: bool = False) -> Pat
     place, reason = working_directory(name)
     if place and reason:
         if not quiet:  # completion of a shell
-            click.echo(f"{place} is ignored: {reason}. To use it, {advice}.", err=True)
+            note(f"{place} is ignored: {reason}. To use it, {advice}.")
         return None
     return place
 
@@ -88,7 +89,7 @@ def announce(
 ) -> None:
     """Say on standard error from which files these are, unless they are shipped or in the user's configuration folder."""
     for what, file in foreign(builder, workloads, hosts).items():
-        click.echo(f"{what} is from {file}", err=True)
+        note(f"{what} is from {file}")
 
 
 def foreign(
