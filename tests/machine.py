@@ -121,11 +121,14 @@ class Machine:
         self.inside("for each in /proc/[0-9]*; do [ $(cat $each/comm) != sshd ] || kill -9 ${each#/proc/}; done")
         until(lambda: self._init is None or (self.folder / "pid").exists())  # it may be powered off meanwhile
 
+    def first_process(self) -> int:
+        """The pid of its init, as seen from here; 0 while it is powered off."""
+        children = Path(f"/proc/{self._init.pid}/task/{self._init.pid}/children") if self._init else None
+        return int(children.read_text().split()[0]) if children else 0
+
     def inside(self, script: str) -> str:
         """What a script prints there."""
-        assert self._init
-        children = Path(f"/proc/{self._init.pid}/task/{self._init.pid}/children").read_text().split()
-        enter = ["nsenter", "-t", children[0], "-a", "sh", "-c", script]
+        enter = ["nsenter", "-t", str(self.first_process()), "-a", "sh", "-c", script]
         return subprocess.run(enter, capture_output=True, text=True, check=False).stdout
 
     def remove(self) -> None:

@@ -1,0 +1,48 @@
+"""The summary of a campaign, in Markdown."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from faults import FAULTS
+
+from hunt import Outcome
+
+
+def summary(outcomes: Sequence[Outcome], seconds: float, command: str) -> str:
+    """What was done, and what held."""
+    here, far = ([outcome for outcome in outcomes if outcome.far is far] for far in (False, True))
+    wrong = [outcome for outcome in outcomes if outcome.troubles]
+    total = sum(outcome.faults.total() for outcome in outcomes)
+    flooded = [outcome.memory for outcome in outcomes if outcome.flooded]
+    lines = [
+        "# Faults: last results",
+        "",
+        f"`{command}`",
+        "",
+        (
+            f"{total:,} faults in {len(outcomes):,} hunts, {len(here):,} here and {len(far):,} over SSH, in"
+            f" {seconds / 60:.0f} minutes: {sum(outcome.sessions for outcome in outcomes):,} sessions,"
+            f" {sum(outcome.runs for outcome in outcomes):,} whole runs. {len(wrong) or 'No'} hunts did not hold."
+        ),
+        "",
+        (
+            f"The largest controller took {max((outcome.memory for outcome in outcomes), default=0) >> 20} MiB;"
+            f" where output was flooded, {max(flooded, default=0) >> 20} MiB."
+        ),
+        "",
+        "| fault | here | over SSH |",
+        "|---|--:|--:|",
+    ]
+    counts = [sum((outcome.faults for outcome in some), Counter[str]()) for some in (here, far)]
+    lines += [f"| {fault.name} | {counts[0][fault.name]:,} | {counts[1][fault.name]:,} |" for fault in FAULTS]
+    lines += ["", "| moment | faults |", "|---|--:|"]
+    moments = sum((outcome.moments for outcome in outcomes), Counter[str]())
+    lines += [f"| {name} | {number:,} |" for name, number in moments.most_common()]
+    if wrong:
+        lines += ["", "## What did not hold", ""]
+        lines += [
+            f"- `--hunt {outcome.seed.partition('-')[2]}`: {trouble}"
+            for outcome in wrong
+            for trouble in outcome.troubles
+        ]
+    return "\n".join(lines) + "\n"
