@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 
 from perfbisect.host.outcome import judged
 from perfbisect.host.protocol import Host, Result
+from perfbisect.lab.build.sealed_git import ALONE, GIT
 
 Answer = str | int | BaseException | Callable[[list[str], str], "Answer"]
 """What a command prints; or the status of one that fails; or what it raises; or a function of its words and stdin."""
@@ -16,8 +17,8 @@ Answer = str | int | BaseException | Callable[[list[str], str], "Answer"]
 class FakeHost(Host):
     """``answers`` maps a pattern (as of fnmatch) to an answer; the first that matches counts.
 
-    What is matched are the words of a command, without ``env -u …`` before it. Of ``sh -c SCRIPT NAME ARGUMENTS`` these
-    are NAME and ARGUMENTS, where there are any.
+    What is matched are the words of a command, without what keeps the host's environment from it and without git's
+    options. Of ``sh -c SCRIPT NAME ARGUMENTS`` these are NAME and ARGUMENTS, where there are any.
     """
 
     def __init__(self, name: str, answers: Mapping[str, Answer], *, is_local: bool = True) -> None:
@@ -57,8 +58,8 @@ class FakeHost(Host):
 def words_of(argv: Sequence[str]) -> list[str]:
     """The words by which a command is known."""
     words = list(argv)
-    if words[0] == "env":
-        words = words[1:]
-        while words[0] == "-u":
-            words = words[2:]
+    if tuple(words[: len(GIT)]) == GIT:
+        return ["git", *words[len(GIT) :]]
+    if tuple(words[: len(ALONE)]) == ALONE:
+        words = words[len(ALONE) :]
     return (words[3:] or words[2:]) if words[:2] == ["sh", "-c"] else words

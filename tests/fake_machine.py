@@ -72,7 +72,6 @@ class FakeMachine(FakeHost):
             "rm -rf -- */datasets/*": self._remove_dataset,
             "rm -rf -- *": "",
             "rm -rf --one-file-system -- *": "",
-            "git --no-replace-objects * rev-parse *": "objects\n",
             "git * -- *": lambda words, _: f"tree-of-{words[2]} -\n",
             "git */source *": self._check_out,
             "git *": "",

@@ -9,13 +9,15 @@ from perfbisect.lab.host_lab import Earlier, HostLab, LabHost
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
+from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.git import Repository
 
 
 def lab_of(
     host: Host,
     builder: Builder,
     workload: Workload,
-    repository: Path,
+    repository: Path | Repository,
     commits: tuple[str, ...],
     *,
     entry: HostEntry | None = None,
@@ -25,7 +27,7 @@ def lab_of(
     build_host: Host | None = None,
 ) -> HostLab:
     candidates = Candidates(
-        repository,
+        repository if isinstance(repository, Repository) else open_repository(repository),
         commits,
         lambda sha: Commit(sha, "2020-01-02", "Test", "change"),
         ends=ends or {},

@@ -11,6 +11,7 @@ from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
 from perfbisect.lab.build import checkout
 from perfbisect.recipes.find import load_host
+from perfbisect.repository.discovery import open_repository
 
 pytestmark = pytest.mark.tools
 
@@ -29,10 +30,10 @@ def test_odd_names(machine: Machine, git: Callable[..., str], tmp_path: Path) ->
     sha = git("rev-parse", "HEAD")
     host = connect(load_host("far"))
     assert isinstance(host, SshHost)
-    sent, bare = finish(checkout.mirror(host, repo, "odd", [sha]))
+    sent, bare = finish(checkout.mirror(host, open_repository(repo), "odd", [sha]))
     assert sent[-1][0] == sent[-1][1] > len(ODD)
     place = host.root / "work" / "odd" / "source"
-    checkout.checkout(host, bare, sha, place, ["left out/**", *(f"left out/{name}" for name in ODD)])
+    checkout.checkout(host, bare, sha, place, ["left out/**", *(f"left out/{name}" for name in ODD)], host.root / "log")
     found = host.run(["find", str(place), "-type", "f", "-printf", "%P\\0"]).stdout.split("\0")
     assert set(found) == {*ODD, ""}
     assert checkout.present(host, bare, sha, [*ODD, "hit"]) == set(ODD)

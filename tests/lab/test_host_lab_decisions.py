@@ -22,10 +22,12 @@ from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.retry_policy import LOSSES
 from perfbisect.lab.workload.dataset_keeper import DatasetKeeper
 from perfbisect.recipes.builder import Dataset, Variant
+from perfbisect.repository.git import Repository
 
 COMMITS = tuple(letter * 40 for letter in "abcd")
 GOOD, MIDDLE, OTHER, BAD = range(4)
 A, B, C, D = COMMITS
+REPOSITORY = Repository(Path("/repo/.git"), Path("/repo/.git/objects"), "sha1")
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def machine() -> FakeMachine:
 
 
 def open_lab(machine: FakeMachine, **more: object) -> HostLab:
-    return lab_of(machine, BUILDER, workload(), Path("/repo"), COMMITS, **more)  # type: ignore[arg-type]
+    return lab_of(machine, BUILDER, workload(), REPOSITORY, COMMITS, **more)  # type: ignore[arg-type]
 
 
 def runs(events: list[LabEvent]) -> list[int]:

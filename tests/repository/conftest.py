@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from histories import data
-from perfbisect.repository.resolve import open_repository
+from perfbisect.repository.discovery import open_repository
 
 EPOCH = 1_600_000_000  # 2020-09-13
 

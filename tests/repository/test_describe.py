@@ -5,7 +5,7 @@ import pytest
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.repository.describe import describe
-from perfbisect.repository.resolve import open_repository
+from perfbisect.repository.discovery import open_repository
 
 pytestmark = pytest.mark.tools
 

@@ -10,8 +10,8 @@ import pytest
 
 from histories import Edges, Made, ancestors, code, counts, expected, line
 from perfbisect.errors import UsageError
+from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import Range, read_range
-from perfbisect.repository.resolve import open_repository
 
 pytestmark = pytest.mark.tools
 

@@ -1,4 +1,3 @@
-import subprocess
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -7,8 +6,8 @@ from typing import Any
 import pytest
 
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.repository.git import environment
-from perfbisect.repository.resolve import UnknownRevision, is_dirty, open_repository, releases, resolve
+from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.resolve import UnknownRevision, releases, resolve
 
 pytestmark = pytest.mark.tools
 
@@ -79,58 +78,8 @@ def test_releases_are_read_back_from_tags() -> None:
     assert releases(tags, TAGS) == ["8.0.28", "16.0", "16.BETA1"]
 
 
-def test_what_is_no_repository(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not a git repository"):
-        open_repository(tmp_path)
-    with pytest.raises(UsageError, match=r"There is no folder .*nowhere"):
-        open_repository(tmp_path / "nowhere")
-
-
-def test_a_shallow_clone_is_refused(repo: Path, tmp_path: Path) -> None:
-    shallow = tmp_path / "shallow"
-    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{repo}", shallow], check=True)
-    with pytest.raises(UsageError, match="is a shallow clone") as caught:
-        open_repository(shallow)
-    assert caught.value.advice.endswith(f"git -C {shallow} fetch --unshallow")
-
-
-def test_bare_clones_and_linked_trees_are_repositories(git: Git, repo: Path, tmp_path: Path) -> None:
-    git("clone", "-q", "--bare", str(repo), str(tmp_path / "bare"))
-    git("worktree", "add", "-q", str(tmp_path / "linked"), "HEAD~1")
-    for name in ("bare", "linked"):
-        assert resolve(open_repository(tmp_path / name), "8.0.28", TAGS) == git("rev-parse", "HEAD~2")
-    assert resolve(open_repository(tmp_path / "linked"), "HEAD", TAGS) == git("rev-parse", "HEAD~1")
-
-
-def test_without_git_that_is_said(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EnvironmentFailure, match="git is not installed"):
-        open_repository(repo)
-
-
 def test_what_git_says_is_passed_on(repo: Path) -> None:
     opened = open_repository(repo)
     (repo / ".git/HEAD").unlink()
     with pytest.raises(EnvironmentFailure, match=r"git cat-file failed in .*: fatal: not a git repository"):
         resolve(opened, "HEAD", [])
-
-
-def test_the_way_to_remotes_stays_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_SSH_COMMAND", "ssh -v")
-    monkeypatch.setenv("GIT_DIR", "/x")
-    assert environment()["GIT_SSH_COMMAND"] == "ssh -v"
-    assert "GIT_DIR" not in environment()
-
-
-def test_a_checkout_with_changes_is_dirty_and_one_with_new_files_is_not(git: Git, repo: Path) -> None:
-    (repo / "file").write_text("1")
-    git("add", "file")
-    git("commit", "-qm", "file")
-    (repo / "new").write_text("1")
-    assert not is_dirty(open_repository(repo))
-    (repo / "file").write_text("2")
-    assert is_dirty(open_repository(repo))
-    git("clone", "-q", "--bare", str(repo), str(repo.parent / "bare"))
-    assert not is_dirty(open_repository(repo.parent / "bare"))
-    (repo.parent / "bare" / "config").unlink()
-    assert not is_dirty(open_repository(repo.parent / "bare")), "a mirror without a configuration has no checkout"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.repository.resolve import open_repository
+from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.touched import touched
 
 pytestmark = pytest.mark.tools

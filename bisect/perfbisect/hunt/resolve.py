@@ -15,7 +15,8 @@ from perfbisect.recipes.overrides import typed
 from perfbisect.recipes.requested import load_requested
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.clone import Progress, cached_clone
-from perfbisect.repository.resolve import open_repository, resolve
+from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.resolve import resolve
 
 
 def resolve_settings(
@@ -31,8 +32,7 @@ def resolve_settings(
     For ``to_build`` see ``resolve_commits``.
     """
     if settings.quick and settings.quick.build is not None and not settings.repository:
-        git = open_repository(Path.cwd())
-        settings = replace(settings, repository=str(git.working_tree_dir or git.git_dir))
+        settings = replace(settings, repository=str(open_repository(Path.cwd(), named=False).folder))
     builder, workload = load_requested(settings)
     variant_of(builder, settings.variant)
     metric = choose_metric(settings.metric, [workload])

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 import msgspec
 
-from perfbisect.core.domain.events import HuntStarted, Warned
+from perfbisect.core.domain.events import Commit, HuntStarted, Warned
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference.prior import suspected
@@ -30,9 +29,10 @@ from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import check_fit, load_requested, requested_builder
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.describe import describe
+from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import Range, read_range
-from perfbisect.repository.resolve import is_dirty, open_repository
 from perfbisect.repository.touched import touched
+from perfbisect.repository.uncommitted import is_dirty
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +170,11 @@ class HuntSetup:
 
     def candidates(self, commits: tuple[str, ...]) -> Candidates:
         """Commits of the hunt's repository as the candidates of a lab."""
-        repository = cache(lambda: open_repository(Path(self.settings.repository)))
+        repository = open_repository(Path(self.settings.repository)) if self.settings.repository else None
         return Candidates(
-            repository=Path(self.settings.repository),
+            repository=repository,
             commits=commits,
-            describe=lambda commit: describe(repository(), commit),
+            describe=lambda commit: describe(repository, commit) if repository else Commit(commit),
             ends={
                 self.span.candidates[0]: "the merge base",  # unless it is good itself
                 self.span.candidates[-1]: "the bad end",

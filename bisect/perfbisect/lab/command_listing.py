@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.local import LocalHost
@@ -31,6 +31,7 @@ from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.workload import Workload
+from perfbisect.repository.discovery import open_repository
 from perfbisect.wording.text import shell_word, shell_words
 
 PID = 2**31 - 1  # placeholder for the processes of a server
@@ -81,7 +82,7 @@ def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[pipeline.Plan, P
     """How the commit is built, and in which folder."""
     builder, commit = request.builder, request.commit
     host, entry = request.build_host or request.host, request.build_entry or request.entry
-    steps = Steps(checkout.mirror(scratch, request.repository, builder.work_name, [commit]))
+    steps = Steps(checkout.mirror(scratch, open_repository(request.repository), builder.work_name, [commit]))
     for _ in steps:
         pass
     bare = steps.result
@@ -93,7 +94,10 @@ def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[pipeline.Plan, P
         tools = Toolchain("", "", "")
     entry = msgspec.structs.replace(entry, jobs=entry.jobs or ask(host, CORES) or 1)
     context = pipeline.BuildContext(scratch, entry, builder, name, variant, tools, bare)
-    checkout.checkout(scratch, bare, commit, context.work / "source", builder.ignore)
+    try:
+        checkout.checkout(scratch, bare, commit, context.work / "source", builder.ignore, scratch.root / "log")
+    except BuildFailed as failed:  # its log is as temporary as the folder
+        raise EnvironmentFailure(str(failed)) from failed
     return pipeline.plan_for(context, commit, pipeline.present(context, commit)), context.work
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from perfbisect.errors import UsageError
 from perfbisect.folders import cache_folder
 from perfbisect.recipes.builder import Builder
-from perfbisect.repository.git import git, talk
-from perfbisect.repository.resolve import look_up, open_repository, tags_of
+from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.git import git, talk, to_remotes
+from perfbisect.repository.resolve import look_up, tags_of
 
 Progress = Callable[[str, int, int], None]  # what git does, steps done, steps in all
 
@@ -78,6 +79,6 @@ def _is_behind(path: Path, builder: Builder, revisions: Sequence[str]) -> bool:
 
 
 def _talk(what: str, arguments: Sequence[str], progress: Progress | None) -> None:
-    for step in talk(what, arguments):
+    for step in talk(what, arguments, to_remotes()):
         if progress:
             progress(*step)

@@ -1,79 +1,116 @@
-"""Runs git such that neither the environment nor the configuration of the user changes its output.
+"""Runs git such that neither an environment nor a configuration changes what it prints, or makes it execute anything.
 
-GitPython opens repositories, but it can only add to the environment of its commands, and an inherited GIT_DIR (set in
-hooks), index file or replaced object would change their results. So commands are run here. The user's configuration is
-still read, because it defines which repositories are safe and how to reach a remote; options that change output are set.
+A repository that is hunted in may have been made by anyone. git's own check of its owner is in ``discovery``. Here is
+what holds for every command, whatever the repository's configuration says: options that change output are set, those
+that start programs are off, no object is fetched on demand, and of the environment only what is listed here is passed on.
+
+The user's own configuration is read, since it defines which repositories are safe and how to reach a remote. What needs
+neither runs with ``SEALED`` and so without any.
 """
 
 import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
 
 from perfbisect.errors import EnvironmentFailure
 
-if TYPE_CHECKING:
-    from git import Repo
-
 SETTINGS = ("core.quotePath=off", "log.showSignature=false", "i18n.logOutputEncoding=UTF-8", "color.ui=false",
-            "core.commitGraph=false")  # fmt: skip
+            "core.commitGraph=false", "core.fsmonitor=false", "core.hooksPath=/dev/null")  # fmt: skip
 OPTIONS = ("--no-pager", "--no-replace-objects", *(word for setting in SETTINGS for word in ("-c", setting)))
 
 STEP = re.compile(r"(?:remote: )?([A-Z][A-Za-z ]+):\s+\d+% \((\d+)/(\d+)\)")
 
-# How to reach remotes, and where the user's configuration is.
-KEPT = ("GIT_SSH", "GIT_SSL_", "GIT_HTTP_", "GIT_PROXY_", "GIT_ASKPASS", "GIT_TERMINAL_PROMPT", "GIT_ALLOW_PROTOCOL",
-        "GIT_EXEC_PATH", "GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_COUNT",
-        "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_")  # fmt: skip
+# For every command. Grafts and replaced objects would change the history.
+FIXED = {"LC_ALL": "C", "LANGUAGE": "C", "GIT_GRAFT_FILE": os.devnull, "GIT_NO_REPLACE_OBJECTS": "1",
+         "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "GIT_ATTR_NOSYSTEM": "1"}  # fmt: skip
+# For commands that reach no remote. git before 2.45 does not know GIT_NO_LAZY_FETCH.
+NO_REMOTE = {"GIT_ALLOW_PROTOCOL": "none"}
+# For commands that need no configuration but that of a repository which perfbisect has made.
+SEALED = {**FIXED, **NO_REMOTE, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+PROGRAMS = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")  # where programs, and files that they need, are
+
+# What every command may inherit: git decides by SUDO_UID whose repositories are safe.
+_INHERITED = (*PROGRAMS, "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "SUDO_UID", "TZ", "GIT_EXEC_PATH",
+              "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_SYSTEM",
+              "GIT_CONFIG_GLOBAL", "GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_*", "GIT_CONFIG_VALUE_*")  # fmt: skip
+# What clone and fetch inherit as well: how to reach a remote.
+_TO_REMOTES = (*_INHERITED, "GIT_SSH*", "GIT_SSL_*", "GIT_HTTP_*", "GIT_PROXY_*", "GIT_ASKPASS", "GIT_TERMINAL_PROMPT",
+               "GIT_ALLOW_PROTOCOL", "SSH_*", "SSL_CERT_*", "CURL_CA_BUNDLE", "*_proxy", "*_PROXY", "KRB5*", "GNUPGHOME",
+               "GPG_TTY", "TERM", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_*", "DBUS_SESSION_BUS_ADDRESS")  # fmt: skip
+PROTOCOLS = "file:git:http:https:ssh"  # of remotes, unless the user's GIT_ALLOW_PROTOCOL names others
 
 
-def environment() -> Mapping[str, str]:
-    """The environment of every git command: that of this process, without variables that change what git does, in English."""
-    steering = _steering()
-    kept = {name: value for name, value in os.environ.items() if name not in steering}
-    return kept | {"LC_ALL": "C", "LANGUAGE": "C"}
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A repository on this machine, as git has found it. Paths are absolute."""
+
+    git_dir: Path  # of a linked work tree, its own
+    objects: Path  # shared by all work trees
+    object_format: str  # "sha1", "sha256"
+    work_tree: Path | None = None  # None without a checkout
+
+    @property
+    def folder(self) -> Path:
+        """The folder by which a user knows it."""
+        return self.work_tree or self.git_dir
 
 
-@contextmanager
-def unsteered() -> Iterator[None]:
-    """Remove variables that change what git does from this process, while GitPython reads its environment."""
-    steering = _steering()
-    for name in steering:
-        del os.environ[name]
-    try:
-        yield
-    finally:
-        os.environ.update(steering)
+def environment() -> dict[str, str]:
+    """The environment of commands in a repository on this machine."""
+    return _inherited(_INHERITED) | FIXED | NO_REMOTE
 
 
-def _steering() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("GIT_") and not name.startswith(KEPT)}
+def to_remotes() -> dict[str, str]:
+    """The environment of clone and fetch."""
+    return {"GIT_ALLOW_PROTOCOL": PROTOCOLS} | _inherited(_TO_REMOTES) | FIXED
 
 
-def git(repo: "Repo", *arguments: str, stdin: str = "", allowed: tuple[int, ...] = (0,)) -> str:
-    """The output of a git command in a repository, independent of the working directory.
+def sealed() -> dict[str, str]:
+    """The environment of commands that need no configuration of the user."""
+    return _inherited(PROGRAMS) | SEALED
 
-    Raises EnvironmentFailure with git's own message when its status is not among ``allowed``.
-    """
-    done = subprocess.run(
-        ["git", *OPTIONS, f"--git-dir={repo.git_dir}", *arguments],
-        cwd=repo.git_dir,
-        env=environment(),
+
+def _inherited(patterns: Sequence[str]) -> dict[str, str]:
+    known = [name for name in os.environ if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    return {name: os.environ[name] for name in known}
+
+
+def run(
+    arguments: Sequence[str], folder: Path, env: Mapping[str, str], stdin: str = "", *, errors: str = "replace"
+) -> subprocess.CompletedProcess[str]:
+    """Run a git command in a folder of this machine to its end. ``errors`` is how bytes that are not UTF-8 are decoded."""
+    return subprocess.run(
+        ["git", *OPTIONS, *arguments],
+        cwd=folder,
+        env=env,
         input=stdin,
         check=False,
         capture_output=True,
         encoding="utf-8",
-        errors="replace",
+        errors=errors,
     )
+
+
+def git(
+    repo: Repository, *arguments: str, options: Sequence[str] = (), stdin: str = "", allowed: tuple[int, ...] = (0,)
+) -> str:
+    """The output of a git command in a repository, independent of the working directory.
+
+    ``options`` are git's own, before the command. Raises EnvironmentFailure with git's own message when its status is
+    not among ``allowed``.
+    """
+    done = run([f"--git-dir={repo.git_dir}", *options, *arguments], repo.git_dir, environment(), stdin)
     if done.returncode not in allowed:
         raise failure(f"git {arguments[0]} failed in {repo.git_dir}", done.stderr)
     return done.stdout
 
 
 def talk(
-    what: str, arguments: Sequence[str], env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
+    what: str, arguments: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int] = ()
 ) -> Iterator[tuple[str, int, int]]:
     """Run a git command that reports progress: yields its activity, the steps done, and all steps.
 
@@ -82,7 +119,7 @@ def talk(
     said = []
     with subprocess.Popen(
         ["git", *OPTIONS, *arguments],
-        env=env or environment(),
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -108,9 +145,14 @@ def failure(what: str, stderr: str) -> EnvironmentFailure:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
     why = (fatal or lines or ["it printed no message"])[-1 if not fatal else 0]
+    if why.endswith(":") and why != lines[-1]:  # what it names is on the next line
+        why = f"{why} {lines[lines.index(why) + 1]}"
     advice = ""
     if "dubious ownership" in why:
-        advice = "If you trust that folder: git config --global --add safe.directory FOLDER"
+        command = next((line for line in lines if line.startswith("git config ")), "git config … safe.directory FOLDER")
+        advice = f"It belongs to another user, whose configuration could start programs. If you trust it: {command}"
+    elif "safe.bareRepository" in why:
+        advice = "Name the bare repository itself: --repo FOLDER"
     elif "No space left on device" in stderr:
         advice = "Free some space there."
     return EnvironmentFailure(f"{what}: {why}", advice)

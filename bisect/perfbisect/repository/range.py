@@ -14,14 +14,10 @@ the same reason git's commit graph file, which may be written at any time, is no
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.errors import UsageError
-from perfbisect.repository.git import git
-
-if TYPE_CHECKING:
-    from git import Repo
+from perfbisect.repository.git import Repository, git
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +38,7 @@ class Range:
         return self.base == self.good
 
 
-def read_range(repo: "Repo", good: str, bad: str, ignore: Sequence[str], *, first_parent: bool = False) -> Range:
+def read_range(repo: Repository, good: str, bad: str, ignore: Sequence[str], *, first_parent: bool = False) -> Range:
     """The range between two commits, given by their full hashes; ``ignore`` is a recipe's glob patterns.
 
     Raises UsageError when there is nothing to search: equal or swapped ends, no common history, no candidates.
@@ -82,7 +78,7 @@ def read_range(repo: "Repo", good: str, bad: str, ignore: Sequence[str], *, firs
     )
 
 
-def _base(repo: "Repo", good: str, bad: str) -> str:
+def _base(repo: Repository, good: str, bad: str) -> str:
     """The merge base. Raises UsageError for equal or swapped ends, and for ends without common history."""
     if good == bad:
         raise UsageError(f"Good and bad are the same commit {good[:10]}.", "Give two revisions that differ.")
@@ -107,7 +103,9 @@ def _chain(commits: Sequence[str], before: Iterable[str]) -> list[list[str]]:
     ]
 
 
-def _joins(repo: "Repo", base: str, bad: str, inside: Sequence[Sequence[str]], boundary: Collection[str]) -> str | None:
+def _joins(
+    repo: Repository, base: str, bad: str, inside: Sequence[Sequence[str]], boundary: Collection[str]
+) -> str | None:
     """The first commit of a walk along first parents that contains ``base``; None if all of them do."""
     if base in boundary:
         return None
@@ -134,7 +132,7 @@ def _outside(rows: Sequence[Sequence[str]], good: str, same: Callable[[str], boo
     return found
 
 
-def _by_age(repo: "Repo", commits: Collection[str]) -> list[str]:
+def _by_age(repo: Repository, commits: Collection[str]) -> list[str]:
     """The commits, ancestors first."""
     if len(commits) < 2:
         return list(commits)
@@ -145,7 +143,7 @@ def _by_age(repo: "Repo", commits: Collection[str]) -> list[str]:
     return [commit for commit in (oldest, *later) if commit in commits]
 
 
-def _equal(repo: "Repo", one: str, other: str, paths: Sequence[str]) -> bool:
+def _equal(repo: Repository, one: str, other: str, paths: Sequence[str]) -> bool:
     """True where two commits do not differ in the paths that count."""
     return not git(repo, "diff-tree", "-r", "--name-only", "--no-renames", one, other, *paths).strip()
 

@@ -1,16 +1,12 @@
 """Which commits of a range touch which paths."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from perfbisect.repository.git import git
-
-if TYPE_CHECKING:
-    from git import Repo
+from perfbisect.repository.git import Repository, git
 
 
 def touched(
-    repo: "Repo", good: str, bad: str, paths: Iterable[str], *, first_parent: bool = False
+    repo: Repository, good: str, bad: str, paths: Iterable[str], *, first_parent: bool = False
 ) -> dict[str, frozenset[str]]:
     """For each path (a folder, a file or one of git's globs) the commits (full hashes) of good..bad that change it.
 

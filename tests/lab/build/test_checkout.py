@@ -6,10 +6,11 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from generators import finish
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.host.stoppable import StoppableHost
 from perfbisect.lab.build import checkout
+from perfbisect.repository.discovery import open_repository
 
 pytestmark = pytest.mark.tools  # many calls of git
 
@@ -52,20 +53,28 @@ def place(host: LocalHost) -> PurePosixPath:
     return host.root / "work" / "some name" / "source"
 
 
+def mirrored(host: LocalHost, folder: Path, name: str = "n") -> PurePosixPath:
+    return finish(checkout.mirror(host, open_repository(folder), name, []))[1]
+
+
+def check_out(host: LocalHost, bare: PurePosixPath, sha: str, to: PurePosixPath, ignore: list[str]) -> None:
+    checkout.checkout(host, bare, sha, to, ignore, host.root / "logs" / "log")
+
+
 def test_a_checkout_is_exact(host: LocalHost, repo: Path, git: Git) -> None:
     first = commit(repo, git, {"a.c": "1", "dir/b.c": "1", "dir/c.c": "1", ".gitignore": "*.o"})
     second = commit(repo, git, {"a.c": "2", 'new/é "q"\n.c': "x"}, "dir/b.c")
-    bare, to = finish(checkout.mirror(host, repo, "some name", []))[1], place(host)
-    checkout.checkout(host, bare, first, to, [])
+    bare, to = mirrored(host, repo, "some name"), place(host)
+    check_out(host, bare, first, to, [])
     here = Path(to)
     assert listing(here) == {"a.c", "dir/b.c", "dir/c.c", ".gitignore"}
 
     write(here, {"a.c": "changed by a build", "built.o": "", "dir/made/x": "", "new": ""})
     (here / "dir/c.c").unlink()
-    checkout.checkout(host, bare, second, to, [])
+    check_out(host, bare, second, to, [])
     assert listing(here) == {"a.c", "dir/c.c", 'new/é "q"\n.c', ".gitignore"}
     assert (here / "a.c").read_text() == "2"
-    checkout.checkout(host, bare, first, to, [])
+    check_out(host, bare, first, to, [])
     assert listing(here) == {"a.c", "dir/b.c", "dir/c.c", ".gitignore"}
 
 
@@ -87,25 +96,25 @@ IGNORE = [
 def test_ignored_paths_are_absent_and_no_others(host: LocalHost, repo: Path, git: Git) -> None:
     """The range, the id of a tree and the checkout agree on what is ignored: git's pathspecs say it."""
     sha = commit(repo, git, dict.fromkeys(FILES, "x"))
-    bare, to = finish(checkout.mirror(host, repo, "n", []))[1], place(host)
+    bare, to = mirrored(host, repo), place(host)
     for ignore in IGNORE:
         pathspecs = [f":(top,exclude,glob){pattern}" for pattern in ignore]
         expected = set(git("ls-files", "-z", "--", ":(top)", *pathspecs).strip("\0").split("\0"))
-        checkout.checkout(host, bare, sha, to, ignore)
+        check_out(host, bare, sha, to, ignore)
         assert listing(Path(to)) == expected, ignore
 
 
 def test_ignored_files_that_a_build_made_do_not_survive(host: LocalHost, repo: Path, git: Git) -> None:
     first = commit(repo, git, {"a.c": "1", "doc/a": "1"})
     second = commit(repo, git, {"a.c": "2"})
-    bare, to = finish(checkout.mirror(host, repo, "n", []))[1], place(host)
-    checkout.checkout(host, bare, first, to, ["doc/**"])
+    bare, to = mirrored(host, repo), place(host)
+    check_out(host, bare, first, to, ["doc/**"])
     write(Path(to), {"doc/a": "made", "doc/b": "made"})
-    checkout.checkout(host, bare, second, to, ["doc/**"])
+    check_out(host, bare, second, to, ["doc/**"])
     assert listing(Path(to)) == {"a.c"}
-    checkout.checkout(host, bare, second, to, [])
+    check_out(host, bare, second, to, [])
     assert listing(Path(to)) == {"a.c", "doc/a"}
-    checkout.checkout(host, bare, second, to, ["doc/**"])
+    check_out(host, bare, second, to, ["doc/**"])
     assert listing(Path(to)) == {"a.c"}
 
 
@@ -120,7 +129,7 @@ def test_the_id_of_a_tree_sees_all_but_ignored_paths(host: LocalHost, repo: Path
     shas.append(commit(repo, git, {}))
     git("mv", "a.c", "b.c")
     shas.append(commit(repo, git, {}))
-    bare = finish(checkout.mirror(host, repo, "n", []))[1]
+    bare = mirrored(host, repo)
     ids = [checkout.filtered_tree(host, bare, sha, ignore) for sha in shas]
     assert ids[0] == ids[1]
     assert len(set(ids)) == 4
@@ -129,7 +138,7 @@ def test_the_id_of_a_tree_sees_all_but_ignored_paths(host: LocalHost, repo: Path
 
 def test_paths_of_a_tree(host: LocalHost, repo: Path, git: Git) -> None:
     sha = commit(repo, git, {"a b.c": "1", "dir/x": "1"})
-    bare = finish(checkout.mirror(host, repo, "n", []))[1]
+    bare = mirrored(host, repo)
     assert checkout.present(host, bare, sha, ["a b.c", "dir", "dir/", "dir/x", "dir/y", "a*"]) == {
         "a b.c", "dir", "dir/", "dir/x",
     }  # fmt: skip
@@ -144,20 +153,24 @@ def lose(repo: Path, blob: str) -> None:
 def test_an_incomplete_repository_serves_for_what_it_has(host: LocalHost, repo: Path, git: Git) -> None:
     sha = commit(repo, git, {"a.c": "1", "test/big": "not here"})
     lose(repo, git("rev-parse", "HEAD:test/big"))
-    bare, to = finish(checkout.mirror(host, repo, "n", []))[1], place(host)
+    bare, to = mirrored(host, repo), place(host)
     assert checkout.filtered_tree(host, bare, sha, ["test/**"]) != checkout.filtered_tree(host, bare, sha, [])
-    checkout.checkout(host, bare, sha, to, ["test/**"])
+    check_out(host, bare, sha, to, ["test/**"])
     assert listing(Path(to)) == {"a.c"}
     assert checkout.present(host, bare, sha, ["test/big"])
-    with pytest.raises(EnvironmentFailure, match="cannot be checked out") as caught:
-        checkout.checkout(host, bare, sha, to, [])
-    assert "complete" in caught.value.advice
+    with pytest.raises(
+        BuildFailed, match="cannot be checked out: error: unable to read sha1 file of test/big"
+    ) as caught:
+        check_out(host, bare, sha, to, [])
+    assert caught.value.stage == "checkout"
+    assert caught.value.advice.startswith("A partial clone serves only when its recipe ignores what is missing. See ")
+    assert "test/big" in Path(caught.value.log).read_text()
 
 
 def test_an_unknown_commit_is_named(host: LocalHost, repo: Path, git: Git) -> None:
     commit(repo, git, {"a.c": "1"})
     with pytest.raises(EnvironmentFailure, match="commit 1234512345 is not in"):
-        checkout.checkout(host, finish(checkout.mirror(host, repo, "n", []))[1], "1234512345" * 4, place(host), [])
+        check_out(host, mirrored(host, repo), "1234512345" * 4, place(host), [])
 
 
 def test_another_repository_and_a_cut_checkout_do_no_harm(
@@ -165,18 +178,18 @@ def test_another_repository_and_a_cut_checkout_do_no_harm(
 ) -> None:
     first = commit(repo, git, {"a.c": "1", "b.c": "1"})
     to = place(host)
-    checkout.checkout(host, finish(checkout.mirror(host, repo, "n", []))[1], first, to, [])
+    check_out(host, mirrored(host, repo), first, to, [])
     other = tmp_path / "other"
     subprocess.run(["git", "init", "-q", str(other)], check=True)
     write(other, {"c.c": "1"})
     git("add", "-A", cwd=other)
     git("commit", "-q", "-m", "other", cwd=other)
-    bare = finish(checkout.mirror(host, other, "n", []))[1]
+    bare = mirrored(host, other)
     Path(bare, "index.lock").touch()
-    checkout.checkout(host, bare, git("rev-parse", "HEAD", cwd=other), to, [])
+    check_out(host, bare, git("rev-parse", "HEAD", cwd=other), to, [])
     assert listing(Path(to)) == {"c.c"}
     Path(bare, "index").write_bytes(b"cut")
-    checkout.checkout(host, finish(checkout.mirror(host, repo, "n", []))[1], first, to, [])
+    check_out(host, mirrored(host, repo), first, to, [])
     assert listing(Path(to)) == {"a.c", "b.c"}
 
 
@@ -190,7 +203,7 @@ def test_nobodys_git_configuration_matters(
     (seal / ".gitconfig").write_text(f"[core]\n\tautocrlf = true\n\thooksPath = {hooks}\n")
     monkeypatch.setenv("GIT_DIR", "/nonexistent")
     monkeypatch.setenv("GIT_INDEX_FILE", str(seal / "index"))
-    checkout.checkout(host, finish(checkout.mirror(host, repo, "n", []))[1], sha, place(host), [])
+    check_out(host, mirrored(host, repo), sha, place(host), [])
     assert Path(place(host), "a.c").read_bytes() == b"1\n"
     assert not (seal / "ran").exists()
     assert not (seal / "index").exists()
@@ -199,14 +212,14 @@ def test_nobodys_git_configuration_matters(
 def test_a_linked_work_tree_serves(host: LocalHost, repo: Path, git: Git, tmp_path: Path) -> None:
     sha = commit(repo, git, {"a.c": "1"})
     git("worktree", "add", "-q", str(tmp_path / "linked"))
-    checkout.checkout(host, finish(checkout.mirror(host, tmp_path / "linked", "n", []))[1], sha, place(host), [])
+    check_out(host, mirrored(host, tmp_path / "linked"), sha, place(host), [])
     assert listing(Path(place(host))) == {"a.c"}
 
 
 def test_on_this_machine_nothing_is_copied(host: LocalHost, repo: Path, git: Git) -> None:
     sha = commit(repo, git, {"a.c": "1"})
-    told, bare = finish(checkout.mirror(StoppableHost(host, threading.Event()), repo, "n", [sha]))
+    told, bare = finish(checkout.mirror(StoppableHost(host, threading.Event()), open_repository(repo), "n", [sha]))
     assert told == []
     assert not list(Path(bare, "objects").glob("??"))
-    checkout.checkout(host, bare, sha, place(host), [])
+    check_out(host, bare, sha, place(host), [])
     assert listing(Path(place(host))) == {"a.c"}

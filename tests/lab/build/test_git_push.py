@@ -15,6 +15,7 @@ from perfbisect.host import ssh
 from perfbisect.host.local import LocalHost
 from perfbisect.host.ssh import SshHost
 from perfbisect.lab.build.git_push import REFS, push
+from perfbisect.repository.discovery import open_repository
 
 pytestmark = pytest.mark.tools
 
@@ -54,42 +55,37 @@ def objects(bare: PurePosixPath) -> int:
 def test_only_what_is_missing_travels(tmp_path: Path, git: Git, host: LocalHost, bare: PurePosixPath) -> None:
     git("checkout", "-q", "-b", "$(touch${IFS}hit);'-odd-é")
     first = commit(tmp_path, git, "a")
-    git_dir = tmp_path / "repo" / ".git"
-    told = list(push(host, bare, git_dir, [first]))
+    repository = open_repository(tmp_path / "repo")
+    told = list(push(host, bare, repository, [first]))
     assert told[0] == (0, 0)
     assert told[-1] == (3, 3)
     assert there(bare) == {f"{REFS}/{first}"}
     assert objects(bare) == 3
     second, third = commit(tmp_path, git, "-b $(id)\n"), commit(tmp_path, git, "ü")
-    list(push(host, bare, git_dir, [first, third, third]))
+    list(push(host, bare, repository, [first, third, third]))
     assert there(bare) == {f"{REFS}/{first}", f"{REFS}/{third}"}
     assert objects(bare) == 9
     show = subprocess.run(["git", f"--git-dir={bare}", "show", f"{second}:-b $(id)\n"], capture_output=True, check=True)
     assert show.stdout.startswith(b"-b $(id)\n")
-    (git_dir / "HEAD").unlink()  # nothing is asked of a repository whose commits are all there
-    assert list(push(host, bare, git_dir, [first, third])) == []
+    (repository.git_dir / "HEAD").unlink()  # nothing is asked of a repository whose commits are all there
+    assert list(push(host, bare, repository, [first, third])) == []
 
 
 def test_an_incomplete_clone_is_refused(tmp_path: Path, git: Git, host: LocalHost, bare: PurePosixPath) -> None:
-    commit(tmp_path, git, "a")
-    last = commit(tmp_path, git, "b")
+    last = commit(tmp_path, git, "a")
     git("config", "uploadpack.allowFilter", "true")
-    for options, sentence in ((["--depth=1"], "is a shallow clone"), (["--filter=blob:none"], "is a partial clone")):
-        clone = tmp_path / options[0]
-        subprocess.run(
-            ["git", "clone", "-q", "--bare", *options, "--", f"file://{tmp_path}/repo", str(clone)], check=True
-        )
-        with pytest.raises(EnvironmentFailure, match=sentence):
-            list(push(host, bare, clone, [last]))
+    git("clone", "-q", "--bare", "--filter=blob:none", "--", f"file://{tmp_path}/repo", str(tmp_path / "clone"))
+    with pytest.raises(EnvironmentFailure, match="is a partial clone"):
+        list(push(host, bare, open_repository(tmp_path / "clone"), [last]))
     assert there(bare) == set()
 
 
 def test_what_git_says_is_reported(tmp_path: Path, git: Git, host: LocalHost, bare: PurePosixPath) -> None:
     commit(tmp_path, git, "a")
     with pytest.raises(EnvironmentFailure, match="cannot be pushed to host far"):
-        list(push(host, bare, tmp_path / "repo" / ".git", ["1234512345" * 4]))
+        list(push(host, bare, open_repository(tmp_path / "repo"), ["1234512345" * 4]))
     with pytest.raises(EnvironmentFailure, match="cannot be pushed to host far"):
-        list(push(host, host.root / "nowhere", tmp_path / "repo" / ".git", [git("rev-parse", "HEAD")]))
+        list(push(host, host.root / "nowhere", open_repository(tmp_path / "repo"), [git("rev-parse", "HEAD")]))
 
 
 def test_a_push_goes_on_after_a_lost_link(
@@ -111,5 +107,5 @@ def test_a_push_goes_on_after_a_lost_link(
         whole(source, channel)
 
     monkeypatch.setattr(ssh, "_forward", torn)
-    list(push(host, bare, tmp_path / "repo" / ".git", [last]))
+    list(push(host, bare, open_repository(tmp_path / "repo"), [last]))
     assert there(bare) == {f"{REFS}/{last}"}

@@ -14,6 +14,7 @@ from perfbisect.lab.build import build_store, checkout
 from perfbisect.lab.build.pipeline import BuildContext, Built, build, build_context
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from perfbisect.recipes.inventory import HostEntry
+from perfbisect.repository.discovery import open_repository
 
 pytestmark = pytest.mark.tools
 
@@ -75,7 +76,11 @@ class Place:
         recipe = msgspec.structs.replace(self.recipe, **changes)
         entry = HostEntry(name="here", jobs=1)
         return build_context(
-            self.host, entry, recipe, variant, finish(checkout.mirror(self.host, self.repo, "tiny", []))[1]
+            self.host,
+            entry,
+            recipe,
+            variant,
+            finish(checkout.mirror(self.host, open_repository(self.repo), "tiny", []))[1],
         )
 
     def build(self, sha: str, variant: str = "", **changes: object) -> BuildFacts:

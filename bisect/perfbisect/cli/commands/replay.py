@@ -46,7 +46,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     from perfbisect.hunt.setup import read_hunt_range
     from perfbisect.recipes.requested import requested_builder
     from perfbisect.repository.describe import describe
-    from perfbisect.repository.resolve import open_repository
+    from perfbisect.repository.discovery import open_repository
     from perfbisect.store.history import History
     from perfbisect.wording.quantities import chance
     from perfbisect.wording.verdicts import exit_status, sentences

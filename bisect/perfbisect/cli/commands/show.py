@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from contextlib import closing
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from perfbisect.core.domain.events import Commit
     from perfbisect.core.domain.trials import Trial
+    from perfbisect.repository.git import Repository
 
 EPILOG = """\b
 Examples:
@@ -113,10 +115,15 @@ class Describer:
         from perfbisect.core.domain.events import Commit
         from perfbisect.errors import PerfBisectError
         from perfbisect.repository.describe import describe
-        from perfbisect.repository.resolve import open_repository
 
         try:
-            with closing(open_repository(self.repository)) as repository:
-                return describe(repository, sha)
-        except (PerfBisectError, KeyError):
+            return describe(self.opened, sha)
+        except PerfBisectError:
             return Commit(sha)
+
+    @cached_property
+    def opened(self) -> "Repository":
+        """The repository. Raises PerfBisectError where it cannot be used."""
+        from perfbisect.repository.discovery import open_repository
+
+        return open_repository(self.repository)

@@ -63,7 +63,7 @@ class SkipFacts:
     """Why a candidate could not be measured."""
 
     commit: str
-    stage: str  # "configure", "compile", "install", "start", "prepare", "run"
+    stage: str  # "checkout", "configure", "compile", "install", "start", "prepare", "run"
     reason: str  # one sentence
     log: str
     seconds: float

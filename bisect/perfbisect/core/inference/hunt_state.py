@@ -28,7 +28,7 @@ from perfbisect.core.inference.from_log import Binaries, Logged, observations
 from perfbisect.core.inference.relative_speed import relative_speeds
 
 Transient = BuildProgress | RunStarted | RunProgress  # these are not stored, and change nothing here
-BUILDING = ("configure", "compile", "install")  # stages of a failure that belong to a build
+BUILDING = ("checkout", "configure", "compile", "install")  # stages of a failure that belong to a build
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Set up a trial: load its recipes and workloads, check its host."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from perfbisect.hunt.setup import HuntSetup
 from perfbisect.recipes.overrides import overridden, typed
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.describe import describe
+from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import Range
-from perfbisect.repository.resolve import open_repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,5 +65,5 @@ class TrialPlan:
         found = [subject.commit for subject in self.request.subjects if subject.commit]
         if not found:
             return []
-        with closing(open_repository(Path(self.setup.settings.repository))) as repository:
-            return [describe(repository, commit) for commit in dict.fromkeys(found)]
+        repository = open_repository(Path(self.setup.settings.repository))
+        return [describe(repository, commit) for commit in dict.fromkeys(found)]

@@ -19,6 +19,7 @@ def send_sources(
 
     Returns the folder of the repository there, and whether that build has been announced.
     """
+    assert candidates.repository
     announced = False
     sending = Steps(checkout.mirror(build_host, candidates.repository, name, candidates.tips()))
     for done, total in sending:

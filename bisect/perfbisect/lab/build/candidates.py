@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.lab.build.pipeline import Built
+from perfbisect.repository.git import Repository
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """A commit for each candidate; for prebuilt binaries the name that the user gave them."""
 
-    repository: Path
+    repository: Repository | None  # None where no candidate has to be built
     commits: tuple[str, ...]
     describe: Callable[[str], Commit]  # date, author and title of a commit
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → its name in a message: "the good end"

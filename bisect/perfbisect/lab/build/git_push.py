@@ -1,39 +1,41 @@
 """Commits of a repository on this machine, brought to a bare repository on a host: git's own push, through the host's connection.
 
 git talks to a socket whose other end is its receiving side on the host. So each host has one connection with one set of
-settings, and only missing objects are sent.
+settings, and only missing objects are sent. It pushes from a temporary repository that borrows the objects, so that no
+hook, address or signature that a user or the repository has configured takes part.
 """
 
-import subprocess
 from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
 from perfbisect.host.protocol import Host
-from perfbisect.repository.git import OPTIONS, environment, talk
+from perfbisect.lab.build.sealed_git import GIT
+from perfbisect.repository.borrowing import borrowed
+from perfbisect.repository.git import Repository, git, sealed, talk
 
 REFS = "refs/perfbisect"
 SENDING = "Writing objects"  # as git calls it
 ATTEMPTS = 5  # at a push during which the connection broke off
 
 # git collects no garbage in the background, which would disturb a measurement.
-_RECEIVE = ("git", "-c", "gc.auto=0", "-c", "receive.autogc=false", "-c", "receive.fsckObjects=false", "receive-pack")
+_RECEIVE = (*GIT, "-c", "gc.auto=0", "-c", "receive.autogc=false", "-c", "receive.fsckObjects=false", "receive-pack")
 
 
-def push(host: Host, bare: PurePosixPath, git_dir: Path, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
+def push(host: Host, bare: PurePosixPath, repository: Repository, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Bring ``commits`` and all that they reach; a reference keeps each of them there.
 
     Yields steps done and steps in all, the first once it is known that something has to be sent.
-    Raises EnvironmentFailure for a shallow or partial clone, and when the connection stays lost.
+    Raises EnvironmentFailure for a partial clone, and when the connection stays lost.
     """
     for left in reversed(range(ATTEMPTS)):
         absent = _absent(host, bare, commits)  # which also waits for a lost connection
         if not absent:
             return
-        _refuse_incomplete(git_dir)
+        _refuse_incomplete(repository)
         yield 0, 0
         try:
-            yield from _push(host, bare, git_dir, absent)
+            yield from _push(host, bare, repository, absent)
             return
         except ConnectionLost:
             if not left:
@@ -48,18 +50,17 @@ def _absent(host: Host, bare: PurePosixPath, commits: Sequence[str]) -> list[str
     return known.stdout.split() if known.ok else wanted
 
 
-def _push(host: Host, bare: PurePosixPath, git_dir: Path, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
+def _push(host: Host, bare: PurePosixPath, repository: Repository, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
     refs = [f"{commit}:{REFS}/{commit}" for commit in commits]
-    what = f"{git_dir} cannot be pushed to host {host.name}"
-    # The user's choice of allowed protocols concerns addresses; the socket is none.
-    inherited = {name: value for name, value in environment().items() if name != "GIT_ALLOW_PROTOCOL"}
+    what = f"{repository.folder} cannot be pushed to host {host.name}"
+    env = sealed() | {"GIT_ALLOW_PROTOCOL": "fd"}
     failed: EnvironmentFailure | None = None
     try:
-        with host.stream([*_RECEIVE, str(bare)]) as socket:
+        with borrowed(repository) as lender, host.stream([*_RECEIVE, str(bare)]) as socket:
             end = socket.fileno()
-            sending = [f"--git-dir={git_dir}", "-c", "protocol.fd.allow=always", "push", "--progress", f"fd::{end}"]
             try:
-                for stage, done, total in talk(what, [*sending, *refs], inherited, [end]):
+                sending = [f"--git-dir={lender}", "push", "--progress", f"fd::{end}", *refs]
+                for stage, done, total in talk(what, sending, env, [end]):
                     if stage == SENDING:
                         yield done, total
             except EnvironmentFailure as error:  # the other end may report a better reason
@@ -70,22 +71,11 @@ def _push(host: Host, bare: PurePosixPath, git_dir: Path, commits: Sequence[str]
         raise failed
 
 
-def _refuse_incomplete(git_dir: Path) -> None:
+def _refuse_incomplete(repository: Repository) -> None:
     """Refuse a clone that lacks objects which another machine needs."""
-    if _git(git_dir, "rev-parse", "--is-shallow-repository") == "true":
+    promisors = r"^remote\..*\.(promisor|partialclonefilter)$"
+    if git(repository, "config", "--get-regexp", promisors, allowed=(0, 1)):
         raise EnvironmentFailure(
-            f"{git_dir} is a shallow clone, whose commits cannot be brought to another machine",
-            f"Complete it with: git --git-dir={git_dir} fetch --unshallow",
-        )
-    promisors = _git(git_dir, "config", "--get-regexp", r"^remote\..*\.(promisor|partialclonefilter)$")
-    if promisors:
-        raise EnvironmentFailure(
-            f"{git_dir} is a partial clone, whose commits cannot be brought to another machine",
+            f"{repository.folder} is a partial clone, whose commits cannot be brought to another machine",
             "Make a whole clone, without --filter, and give it by --repo.",
         )
-
-
-def _git(git_dir: Path, *arguments: str) -> str:
-    """What git on this machine prints; nothing when it fails."""
-    argv = ["git", *OPTIONS, f"--git-dir={git_dir}", *arguments]
-    return subprocess.run(argv, env=environment(), capture_output=True, text=True, check=False).stdout.strip()

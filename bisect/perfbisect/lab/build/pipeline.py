@@ -122,8 +122,8 @@ def build(context: BuildContext, sha: str) -> Generator[Progress, None, Built]:
     """Build commit ``sha``, or find it built. Yields progress; what was built is the return value.
 
     A build of it that a killed session has left running is followed to its end. Closing the generator
-    ends the build and leaves nothing running. Raises BuildFailed when the commit does not configure, compile or
-    install, JobLost when the host was restarted meanwhile, EnvironmentFailure when something else is the host's fault.
+    ends the build and leaves nothing running. Raises BuildFailed when the commit cannot be checked out or does not
+    configure, compile or install, JobLost when the host was restarted meanwhile, EnvironmentFailure when something else is the host's fault.
     """
     began = time.monotonic()
     paths = present(context, sha)
@@ -133,7 +133,8 @@ def build(context: BuildContext, sha: str) -> Generator[Progress, None, Built]:
     yield Progress("checkout")
     job = end_all(context.host, but=_job_name(context, key))
     if job is None:
-        checkout.checkout(context.host, context.bare, sha, context.work / "source", context.builder.ignore)
+        log = _log(context, sha, key)
+        checkout.checkout(context.host, context.bare, sha, context.work / "source", context.builder.ignore, log)
     plan = plan_for(context, sha, paths)
     how = build_of(plan.builder)
     steps = context.host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(context.work)], timeout=600).stdout
@@ -188,6 +189,11 @@ def _key(context: BuildContext, sha: str, paths: frozenset[str]) -> str:
 def _job_name(context: BuildContext, key: str) -> str:
     """The name of a build's job, by which later sessions find it."""
     return f"{PREFIX}{context.builder.name}-{key}"
+
+
+def _log(context: BuildContext, sha: str, key: str) -> PurePosixPath:
+    """Where the output of a failed build is kept."""
+    return context.host.root / "logs" / f"{context.builder.name}-{sha[:10]}-{key[:10]}.log"
 
 
 def _follow(host: Host, job: jobs.Job, output: BuildLog) -> Generator[Progress, None, int]:
@@ -269,7 +275,7 @@ def _failure(
 ) -> BuildFailed | EnvironmentFailure:
     """The error for a failed build; its log is saved."""
     host = context.host
-    log = host.root / "logs" / f"{context.builder.name}-{sha[:10]}-{key[:10]}.log"
+    log = _log(context, sha, key)
     if output.host_trouble.startswith("no space") or facts.is_full(host):
         return no_space(host.name, f"the build of {sha[:10]} stopped at: {output.why()}")
     host.run(["sh", "-c", _SAVE_LOG, "save", str(job.folder / "stdout"), str(log)])

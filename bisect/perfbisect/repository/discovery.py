@@ -1,0 +1,79 @@
+"""The repository that a path means: found by git itself, which refuses those of other users.
+
+With an explicit git directory git skips the check of its owner and of ``safe.directory``, so that directory is what git
+reports from a command without one.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.repository.git import Repository, environment, failure, run
+
+_TAKES = "--repo takes the folder of a git repository."
+
+
+def open_repository(path: Path, *, named: bool = True) -> Repository:
+    """The repository at ``path`` or in a folder above it, bare or not.
+
+    A path that the user has ``named`` may itself be a bare repository even where ``safe.bareRepository`` is "explicit".
+    Raises UsageError when none exists, for a shallow clone and for a path that is not UTF-8; EnvironmentFailure when git
+    refuses it, as it does for one of another user.
+    """
+    if shutil.which("git") is None:
+        raise EnvironmentFailure("git is not installed.", "apt-get install git")
+    folder = path.expanduser()
+    if not folder.is_dir():
+        raise UsageError(f"There is no folder {_printable(path)}.", _TAKES)
+    is_git_dir = all((folder / name).exists() for name in ("HEAD", "objects", "refs"))
+    explicit = ["-c", "safe.bareRepository=all"] if named and is_git_dir else []
+    git_dir = _path(folder, [*explicit, "rev-parse", "--absolute-git-dir"])
+    of_it = ["rev-parse", "--is-shallow-repository", "--show-object-format", "--git-path", "objects"]
+    shallow, object_format, objects = _asked(git_dir, [f"--git-dir={git_dir}", *of_it]).split("\n", 2)
+    if shallow == "true":
+        raise UsageError(
+            f"{path} is a shallow clone: its history is cut off.", f"Fetch the rest: git -C {path} fetch --unshallow"
+        )
+    # Before git 2.29, which knows no other, it prints the option.
+    object_format = "sha1" if object_format.startswith("--") else object_format
+    return Repository(
+        git_dir, (git_dir / objects.removesuffix("\n")).resolve(), object_format, _work_tree(folder, git_dir)
+    )
+
+
+def _work_tree(folder: Path, git_dir: Path) -> Path | None:
+    """The checkout around ``folder``, if that belongs to the git directory: ``core.worktree`` may name any folder."""
+    done = run(["rev-parse", "--show-toplevel"], folder, environment(), errors="surrogateescape")
+    top = Path(done.stdout.removesuffix("\n"))
+    if done.returncode or not (top / ".git").exists():
+        return None
+    back = run(["rev-parse", "--absolute-git-dir"], top, environment(), errors="surrogateescape")
+    return top if back.stdout == f"{git_dir}\n" else None
+
+
+def _path(folder: Path, arguments: list[str]) -> Path:
+    """The path that git prints. Raises UsageError if it is not UTF-8, which neither a history nor a report can hold."""
+    path = _asked(folder, arguments).removesuffix("\n")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"The path of the repository {_printable(path)} is not UTF-8.",
+            "Rename the folder, or clone the repository.",
+        ) from None
+    return Path(path)
+
+
+def _asked(folder: Path, arguments: list[str]) -> str:
+    done = run(arguments, folder, environment(), errors="surrogateescape")
+    if done.returncode == 0:
+        return done.stdout
+    if "fatal: not a git repository (or any" in done.stderr:
+        raise UsageError(f"{_printable(folder)} is not a git repository.", _TAKES)
+    raise failure(f"{_printable(folder)} cannot be used", done.stderr)
+
+
+def _printable(path: str | Path) -> str:
+    """A path with bytes that are not UTF-8 as escapes."""
+    return os.fsencode(path).decode(errors="backslashreplace")

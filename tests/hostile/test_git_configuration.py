@@ -1,0 +1,254 @@
+"""The configuration of a repository that is hunted in makes git run nothing, whoever owns it."""
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from generators import finish
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.build import checkout, git_push
+from perfbisect.repository.describe import describe
+from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.git import Repository
+from perfbisect.repository.range import read_range
+from perfbisect.repository.resolve import UnknownRevision, look_up, resolve
+from perfbisect.repository.touched import touched
+from perfbisect.repository.uncommitted import is_dirty
+from program import bisect
+from traps import Trap
+
+pytestmark = pytest.mark.tools
+
+Git = Callable[..., str]
+NOBODY = 65534
+FILES = ("a.c", "a.h", "a.i", "plain")
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Iterator[Trap]:
+    """Whatever a test does, nothing of the trap may run."""
+    trap = Trap(tmp_path / "sprung")
+    yield trap
+    assert trap.sprung == []
+
+
+@pytest.fixture
+def commits(git: Git, tmp_path: Path) -> list[str]:
+    """Three commits of files with and without filters."""
+    hashes = []
+    for number in range(3):
+        for name in FILES:
+            (tmp_path / "repo" / name).write_text(f"{number}\n")
+        git("add", "-A")
+        git("commit", "-q", "-m", f"change {number}")
+        git("tag", f"v{number}")
+        hashes.append(git("rev-parse", "HEAD"))
+    return hashes
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, commits: list[str], trap: Trap) -> Path:
+    """A repository in which everything is armed, with a file that looks changed and a submodule armed as well."""
+    repo = tmp_path / "repo"
+    module = repo / "module"
+    subprocess.run(["git", "clone", "-q", repo, module], check=True)
+    subprocess.run(["git", "update-index", "--add", "--cacheinfo", f"160000,{commits[0]},module"], cwd=repo, check=True)
+    subprocess.run(["git", "commit", "-q", "-m", "module"], cwd=repo, check=True)
+    for git_dir in (repo / ".git", module / ".git"):
+        trap.arm(git_dir)
+    for name in FILES:
+        os.utime(repo / name, (1, 1))
+        (module / name).write_text("changed\n")
+    return repo
+
+
+def use(repo: Repository, host: LocalHost, commits: list[str]) -> None:
+    """Everything that is done with a repository."""
+    assert resolve(repo, "v0", []) == commits[0]
+    with pytest.raises(UnknownRevision):
+        resolve(repo, "1234567890", [])
+    assert look_up(repo, ["1234512345" * 4, "v1"]) == [None, commits[1]]  # the first would be fetched from a promisor
+    assert read_range(repo, commits[0], commits[2], ["doc/**"]).candidates == tuple(commits)
+    assert describe(repo, commits[1]).subject == "change 1"
+    assert touched(repo, commits[0], commits[2], ["a.c"])["a.c"] == {*commits[1:]}
+    is_dirty(repo)
+    bare = finish(checkout.mirror(host, repo, "n", [commits[2]]))[1]
+    source = host.root / "work" / "n" / "source"
+    for commit in commits:
+        checkout.checkout(host, bare, commit, source, [], host.root / "log")
+    assert Path(source, "a.c").read_text() == "2\n"
+    for config, key in product(("config", "more"), ("extensions.partialClone", "remote.evil.promisor")):
+        subprocess.run(["git", "config", "--file", repo.git_dir / config, "--unset", key], check=False)
+    sent = host.root / "sent.git"
+    host.run(["git", "init", "-q", "--bare", "--template=", str(sent)])
+    list(git_push.push(host, sent, repo, commits))
+    assert len(host.run(["git", f"--git-dir={sent}", "for-each-ref"]).stdout.splitlines()) == 3
+
+
+def test_nothing_runs_in_a_repository_of_ones_own(hostile: Path, host: LocalHost, commits: list[str]) -> None:
+    for place in (hostile, hostile / ".git"):
+        use(open_repository(place), host, commits)
+
+
+def test_the_trap_works(hostile: Path, trap: Trap, monkeypatch: pytest.MonkeyPatch) -> None:
+    """git itself, called as people call it, runs what is then not run."""
+    monkeypatch.setenv("GIT_TERMINAL_PROMPT", "0")
+    for command in (
+        ["status"],
+        ["diff"],
+        ["cat-file", "-e", "1234512345" * 4],
+        ["rev-list", "--objects", "v0"],
+        ["commit", "-qam1"],
+    ):
+        subprocess.run(["git", "-c", "maintenance.auto=0", *command], cwd=hostile, capture_output=True, check=False)
+    found = set(trap.sprung)
+    assert {"fsmonitor", "filter-process", "remote", "hook-post-index-change"} <= found
+    for name in found:
+        (trap.folder / name).unlink()
+
+
+def test_what_a_filter_would_make_of_a_file_is_not_known(hostile: Path, trap: Trap) -> None:
+    opened = open_repository(hostile)
+    assert not is_dirty(opened)
+    (hostile / "a.c").write_text("changed\n")
+    assert not is_dirty(opened)
+    (hostile / "plain").write_text("changed\n")
+    assert is_dirty(opened)
+    (hostile / "plain").write_text("2\n")
+    assert not is_dirty(opened)
+    (hostile / "plain").unlink()
+    assert is_dirty(opened)
+    subprocess.run(
+        ["git", "config", "--file", hostile / ".git/config", "filter.a=b.clean", trap.command("equals")], check=True
+    )
+    (hostile / ".git/info/attributes").write_text("* filter=a=b\n")
+    assert not is_dirty(opened)
+
+
+def test_a_checkout_that_is_configured_elsewhere_is_not_looked_at(
+    hostile: Path, tmp_path: Path, commits: list[str]
+) -> None:
+    """``core.worktree`` may name any folder; with a .git of its own, even another repository."""
+    other = tmp_path / "other"
+    subprocess.run(["git", "init", "-q", other], check=True)
+    for place in (other, tmp_path / "nowhere", Path("/"), Path("/proc/self/root")):
+        subprocess.run(["git", "config", "--file", hostile / ".git/config", "core.worktree", str(place)], check=True)
+        opened = open_repository(hostile / ".git")
+        assert (opened.git_dir, opened.work_tree) == (hostile / ".git", None)
+        assert not is_dirty(opened)
+        assert resolve(opened, "v0", []) == commits[0]
+
+
+@pytest.fixture
+def foreign(hostile: Path) -> Path:
+    """The same, of another user."""
+    if os.getuid() != 0:
+        pytest.skip("only root can give files to another user")
+    subprocess.run(["chown", "-R", str(NOBODY), hostile], check=True)
+    return hostile
+
+
+@pytest.mark.parametrize("place", ["repo", "repo/module/..", "repo/.git", "repo/.git/objects", "repo/deep/er"])
+def test_a_repository_of_another_user_is_refused(foreign: Path, tmp_path: Path, place: str) -> None:
+    (foreign / "deep" / "er").mkdir(parents=True)
+    with pytest.raises(EnvironmentFailure, match="detected dubious ownership in repository at") as caught:
+        open_repository(tmp_path / place)
+    assert re.search(r"If you trust it: git config --global --add safe\.directory \S*/repo\S*$", caught.value.advice)
+
+
+def test_gitfiles_links_and_bare_clones_of_another_user_are_refused(foreign: Path, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / ".git").write_text(f"gitdir: {foreign}/.git\n")
+    (tmp_path / "link").symlink_to(foreign)
+    bare = tmp_path / "bare"
+    subprocess.run(["cp", "-r", foreign / ".git", bare], check=True)
+    subprocess.run(["git", "config", "--file", bare / "config", "core.bare", "true"], check=True)
+    subprocess.run(["chown", "-R", str(NOBODY), bare], check=True)
+    for place in ("own", "link", "bare"):
+        with pytest.raises(EnvironmentFailure, match="dubious ownership"):
+            open_repository(tmp_path / place)
+
+
+def test_a_repository_of_another_user_that_is_trusted_serves(
+    foreign: Path, host: LocalHost, commits: list[str], seal: Path
+) -> None:
+    (seal / ".gitconfig").write_text(f"[safe]\n\tdirectory = {foreign}\n")
+    use(open_repository(foreign), host, commits)
+
+
+def test_the_program_refuses_one_that_it_finds_above(foreign: Path, tmp_path: Path) -> None:
+    """Its words are those of git, and nothing runs: not even to report that it is refused."""
+    below = foreign / "deep" / "er"
+    below.mkdir(parents=True)
+    asked = ["run", "v0", "v2", "--build", "true", "--run", "true", "--history", str(tmp_path / "h.db")]
+    for words, cwd in ((asked, below), ([*asked, "--repo", str(foreign)], tmp_path)):
+        done = bisect(*words, cwd=cwd)
+        assert done.returncode == 4, done.stderr
+        assert "dubious ownership" in done.stderr
+        assert "git config --global --add safe.directory" in done.stderr
+
+
+def test_grafts_do_not_change_the_history(
+    git: Git, commits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: LocalHost, trap: Trap
+) -> None:
+    repo = tmp_path / "repo"
+    graft = f"{commits[2]} {commits[0]}\n"
+    (repo / ".git/info/grafts").write_text(graft)
+    (tmp_path / "grafts").write_text(graft)
+    assert git("-c", "advice.graftFileDeprecated=false", "rev-parse", "HEAD~1") == commits[0], "git obeys it"
+    for variable in (None, str(tmp_path / "grafts")):
+        if variable:
+            monkeypatch.setenv("GIT_GRAFT_FILE", variable)
+        opened = open_repository(repo)
+        assert read_range(opened, commits[0], commits[2], []).candidates == tuple(commits)
+        assert resolve(opened, "HEAD~1", []) == commits[1]
+        use(opened, host, commits)
+
+
+def test_variables_that_steer_git_are_not_passed_on(
+    tmp_path: Path, commits: list[str], host: LocalHost, trap: Trap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None that git knows, nor those of the programs that it starts."""
+    trap.hooks(tmp_path / "hooks")
+    steering = {
+        "GIT_DIR": "/nowhere", "GIT_WORK_TREE": "/", "GIT_INDEX_FILE": str(tmp_path / "index"),
+        "GIT_OBJECT_DIRECTORY": str(tmp_path), "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(tmp_path),
+        "GIT_NAMESPACE": "other", "GIT_COMMON_DIR": str(tmp_path), "GIT_REPLACE_REF_BASE": "refs/tags",
+        "GIT_SHALLOW_FILE": str(tmp_path / "shallow"), "GIT_LITERAL_PATHSPECS": "1", "GIT_ICASE_PATHSPECS": "1",
+        "GIT_CONFIG_PARAMETERS": f"'core.fsmonitor={trap.command('parameters')}'",
+        "GIT_EXTERNAL_DIFF": trap.command("external"), "GIT_PAGER": trap.command("pager"),
+        "GIT_EDITOR": trap.command("editor"), "GIT_PROXY_COMMAND": trap.command("proxy"),
+        "GIT_SSH_COMMAND": trap.command("ssh"), "GIT_ASKPASS": trap.command("askpass"),
+        "GIT_TRACE": str(tmp_path / "trace"), "GIT_TRACE2_EVENT": str(tmp_path / "trace2"),
+        "GIT_TEMPLATE_DIR": str(tmp_path / "hooks"), "GIT_DEFAULT_HASH": "sha256", "GIT_REDIRECT_STDERR": str(tmp_path / "stderr"),
+        "GIT_ATTR_SOURCE": "HEAD", "GIT_DIFF_OPTS": "--stat", "GIT_FLUSH": "0", "GIT_NOGLOB_PATHSPECS": "1",
+        "GIT_DEFAULT_REF_FORMAT": "reftable", "GIT_INTERNAL_SUPER_PREFIX": "x/", "GIT_QUARANTINE_PATH": str(tmp_path),
+        "BASH_ENV": str(tmp_path / "rc"), "ENV": str(tmp_path / "rc"),
+    }  # fmt: skip
+    (tmp_path / "rc").write_text(trap.command("rc"))
+    (tmp_path / "shallow").write_text(f"{commits[1]}\n")
+    before = {path.name for path in tmp_path.iterdir()} | {"root"}
+    for name, value in steering.items():
+        monkeypatch.setenv(name, value)
+    opened = open_repository(tmp_path / "repo")
+    assert read_range(opened, commits[0], commits[2], []).candidates == tuple(commits)
+    assert not is_dirty(opened)
+    bare = finish(checkout.mirror(host, opened, "n", []))[1]
+    checkout.checkout(host, bare, commits[2], host.root / "source", [], host.root / "log")
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("extension", ["noop-v2", "unknown", "refstorage"])
+def test_an_unknown_format_is_refused_with_its_name(
+    git: Git, commits: list[str], tmp_path: Path, extension: str, trap: Trap
+) -> None:
+    git("config", "core.repositoryFormatVersion", "1")
+    git("config", f"extensions.{extension}", "x")
+    with pytest.raises((EnvironmentFailure, UsageError), match=extension):
+        open_repository(tmp_path / "repo")
