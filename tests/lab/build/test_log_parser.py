@@ -73,6 +73,8 @@ def test_the_first_error_explains(lines: list[str], reason: str) -> None:
         ("collect2: fatal error: ld terminated with signal 9 [Killed]", "out of memory"),
         ("collect2: fatal error: ld terminated with signal 15 [Terminated]", "killed from outside"),
         ("gcc: fatal error: Terminated signal terminated program cc1", "killed from outside"),
+        ("make[2]: *** [src/Makefile:8: bench.o] Killed", "out of memory"),
+        ("gmake: *** [Makefile:8: bench.o] Terminated", "killed from outside"),
         ("ccache: error: failed to create /x: Permission denied", "ccache does not work"),
     ],
 )

@@ -21,12 +21,17 @@ _OF_THE_HOST = (
     (re.compile(r"No space left on device|Disk quota exceeded"), "no space left"),
     (
         re.compile(
-            r"Killed signal terminated program|terminated with signal 9\b"
+            r"Killed signal terminated program|terminated with signal 9\b|^\S*make\S*: \*\*\* \[.*\] Killed"
             r"|virtual memory exhausted|[Cc]annot allocate memory"
         ),
         "out of memory",
     ),
-    (re.compile(r"Terminated signal terminated program|terminated with signal 15\b"), "killed from outside"),
+    (
+        re.compile(
+            r"Terminated signal terminated program|terminated with signal 15\b|^\S*make\S*: \*\*\* \[.*\] Terminated"
+        ),
+        "killed from outside",
+    ),
     (re.compile(r"^ccache: error:"), "ccache does not work"),
 )
 
