@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.host.lock import hold
+from perfbisect.host.lock import ABANDONED, hold
 from perfbisect.host.registry import connect
 from perfbisect.hunt.host_locks import clear
 from perfbisect.recipes.find import load_host
@@ -20,6 +20,6 @@ def test_the_visit_of_who_took_the_lock_over_stays(taken: bool) -> None:
         visit.mkdir(parents=True)
         if taken:  # while we slept
             Path(host.root, "lock").write_text("another's")
-        held.seen = 0.0
+        held.seen -= ABANDONED
         clear(host, held, None)
         assert visit.exists() == taken

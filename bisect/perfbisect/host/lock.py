@@ -3,12 +3,12 @@
 The file is read, compared and replaced under ``flock``, so that of two hunts that find a stale lock at the same moment
 one gets it and the other sees the new owner. The owner is a process on the controller, which need not be the host. Only
 there can be checked whether it is alive (in the same boot and container: names of machines are not unique). All others
-see its heartbeat: the owner touches the file every minute, and a lock without a heartbeat for ten minutes is abandoned.
-An owner that was merely disconnected for so long notices that it has lost the lock, and stops.
+see its heartbeat, once a minute: a lock without a heartbeat for ten minutes is abandoned. An owner that was merely disconnected for so long notices that it has lost the lock, and stops.
 """
 
 import os
 import platform
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.clock import elapsed
+from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.protocol import Host
 from perfbisect.process import is_local, is_running, this_process
 
@@ -24,17 +25,38 @@ BEAT = 60.0  # seconds between two heartbeats
 ABANDONED = 10 * BEAT  # seconds without a heartbeat: the owner has ended, or cannot reach the host
 POLL = 5.0  # seconds between two reads of a lock that is waited for
 
+# A heartbeat touches the lock, and notes the boot and the uptime of the host beside it, with the content of the lock that
+# it is of. Ages are differences of uptimes, so that no jump of the clock makes a lock look abandoned. The times of the
+# file decide only where there is no such note: an earlier version beats, or the host was restarted.
+_BEATS = """\
+read -r boot </proc/sys/kernel/random/boot_id
+read -r now rest </proc/uptime
+beat() { touch -c "$1"; { echo "$boot $now"; cat "$1"; } 2>/dev/null >"$1.beat" || :; }
+age() {
+    age=-1
+    { read -r then at rest && noted=$(cat); } 2>/dev/null <"$1.beat" || then=
+    case $then:${at%.*} in
+        "$boot":*[!0-9]* | *:) ;;
+        "$boot":*) [ "$noted" != "$(cat "$1")" ] || age=$((${now%.*} - ${at%.*}));;
+    esac
+    [ "$age" -ge 0 ] || age=$(($(date +%s) - $(stat -c %Y "$1")))
+    echo "$age"
+}
+"""
 # $1 the lock, $2 the content that may be replaced, $3 the new content (empty: none). Prints the seconds since the last
 # heartbeat, and the content of the lock.
-_SWAP = """\
-if [ -e "$1" ] && [ "$(cat "$1")" != "$2" ]; then
-    echo "$(($(date +%s) - $(stat -c %Y "$1")))"; cat "$1"; exit
-fi
+_SWAP = (
+    _BEATS
+    + """\
+if [ -e "$1" ] && [ "$(cat "$1")" != "$2" ]; then age "$1"; cat "$1"; exit; fi
 echo 0
-if [ -n "$3" ]; then printf '%s' "$3" | cat >"$1.new" && mv -f "$1.new" "$1" && cat "$1"; else rm -f "$1"; fi
+if [ -n "$3" ]; then printf '%s' "$3" | cat >"$1.new" && mv -f "$1.new" "$1" && beat "$1" && cat "$1"
+else rm -f "$1" "$1.beat"
+fi
 """
-_READ = '[ ! -e "$1" ] || { echo "$(($(date +%s) - $(stat -c %Y "$1")))"; cat "$1"; }'
-_BEAT = '[ "$(cat "$1" 2>/dev/null)" != "$2" ] || { touch "$1"; echo kept; }'
+)
+_READ = _BEATS + '[ ! -e "$1" ] || { age "$1"; cat "$1"; }'
+_BEAT = _BEATS + '[ "$(cat "$1" 2>/dev/null)" != "$2" ] || { beat "$1"; echo kept; }'
 
 WaitCallback = Callable[["Owner | None"], None]
 """Called every few seconds with the owner that is waited for; at the end with None."""
@@ -48,6 +70,8 @@ class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     machine: str
     purpose: str  # "hunt 12"
     since: str  # ISO 8601, UTC
+    host: str = ""  # the name under which it knows the host; earlier versions wrote neither this nor the next
+    session: str = ""  # random, the same in all locks of a session and in no other
 
     def __str__(self) -> str:
         return f"{self.purpose} (process {self.pid} on {self.machine}, since {self.since})"
@@ -60,12 +84,12 @@ class Lease:
         self.host = host
         self.content = content
         self.lost = False
-        self.seen = time.time()  # when the last heartbeat arrived
+        self.seen = elapsed()  # when the last heartbeat arrived
         self._ended = threading.Event()
 
     def confirm(self) -> None:
         """Raise EnvironmentFailure when the lock was abandoned for too long and another process has taken it."""
-        if time.time() - self.seen > 2 * BEAT:  # the host was unreachable, or this process was suspended
+        if elapsed() - self.seen > 2 * BEAT:  # the host was unreachable, or this process was suspended
             self._sign()
         if self.lost:
             raise EnvironmentFailure(
@@ -82,31 +106,38 @@ class Lease:
     def _sign(self) -> None:
         printed = self.host.run(["sh", "-c", _BEAT, "beat", _path(self.host), self.content]).stdout
         self.lost = self.lost or printed.strip() != "kept"
-        self.seen = time.time()
+        self.seen = elapsed()
 
     def end(self) -> None:
         """Send no more heartbeats."""
         self._ended.set()
 
 
+def new_session() -> str:
+    """A name for the locks of one session."""
+    return secrets.token_hex(8)
+
+
 @contextmanager
-def hold(host: Host, purpose: str, waiting: WaitCallback | None = None) -> Iterator[Lease]:
+def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session: str = "") -> Iterator[Lease]:
     """Acquire the host, and hold its lock. Jobs that still run there are an earlier owner's.
 
     While another process holds the lock: with ``waiting``, wait for its release; otherwise raise EnvironmentFailure that
-    names the owner.
+    names the owner. Raises UsageError when ``session`` itself holds it, under another name of the host.
     """
-    with host, _locked(host, purpose, waiting) as held:
+    with host, _locked(host, purpose, waiting, session or new_session()) as held:
         yield held
 
 
 @contextmanager
-def _locked(host: Host, purpose: str, waiting: WaitCallback | None) -> Iterator[Lease]:
-    mine = _me(purpose)
+def _locked(host: Host, purpose: str, waiting: WaitCallback | None, session: str) -> Iterator[Lease]:
+    mine = _me(host, purpose, session)
     age, found = _swap(host, "", mine)
     waited = False
     while found != mine:
         owner = _owner(found)
+        if owner is not None and owner.session == session:
+            raise _twice(owner, host)
         if owner is None or _gone(owner, age):
             age, found = _swap(host, found, mine)
         elif waiting is None:
@@ -183,9 +214,18 @@ def _owner(content: str) -> Owner | None:
         return None
 
 
-def _me(purpose: str) -> str:
+def _me(host: Host, purpose: str, session: str) -> str:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return msgspec.json.encode(Owner(this_process(), os.getpid(), platform.node(), purpose, since)).decode()
+    owner = Owner(this_process(), os.getpid(), platform.node(), purpose, since, host.name, session)
+    return msgspec.json.encode(owner).decode()
+
+
+def _twice(owner: Owner, host: Host) -> UsageError:
+    return UsageError(
+        f"Hosts {owner.host} and {host.name} are one: both lead to the root folder {host.root} of the same machine.",
+        f"Leave one of them out, or correct `address` and `root` of {host.name} in hosts.toml; a host that builds for"
+        " itself needs no build_host.",
+    )
 
 
 def _gone(owner: Owner, age: float) -> bool:

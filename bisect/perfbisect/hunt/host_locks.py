@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from perfbisect.errors import Interrupted, PerfBisectError
-from perfbisect.host.lock import Lease, WaitCallback, hold
+from perfbisect.host.lock import Lease, WaitCallback, hold, new_session
 from perfbisect.host.protocol import Host
 from perfbisect.lab.workload import dataset
 
@@ -18,14 +18,18 @@ if TYPE_CHECKING:
 def lock_hosts(setup: "HuntSetup", waiting: WaitCallback | None, purpose: str = "") -> Iterator[dict[str, Lease]]:
     """Hold the locks of all hosts, for a hunt or another ``purpose``; yields the lease of each host by name.
 
-    They are taken in the order of the names, so that two hunts cannot deadlock. Before they are released, the last
+    They are taken in the order of the names, so that two hunts cannot deadlock. Raises UsageError where two names lead to
+    one root folder. Before they are released, the last
     visit's copy of the data is removed; not after a failure, whose cause it may show.
     """
     hosts = {site.build_host.name: site.build_host for site in setup.hosts if site.build_host}
     hosts |= {site.host.name: site.host for site in setup.hosts}
     with ExitStack() as stack:
         purpose = purpose or setup.purpose
-        held = {name: stack.enter_context(hold(host, purpose, waiting)) for name, host in sorted(hosts.items())}
+        session = new_session()
+        held = {
+            name: stack.enter_context(hold(host, purpose, waiting, session)) for name, host in sorted(hosts.items())
+        }
         for site in setup.hosts:
             stack.push(partial(clear, site.host, held[site.host.name]))
         yield held

@@ -1,0 +1,295 @@
+"""One root under two names, clocks that jump, and damaged locks."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from machine import Machine, why_not
+from perfbisect.clock import Clock
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.host import lock, registry
+from perfbisect.host.local import LocalHost
+from perfbisect.host.lock import ABANDONED, BEAT, Owner, hold, holder, new_session
+from perfbisect.host.protocol import Host
+from perfbisect.hunt.host_locks import lock_hosts
+from perfbisect.process import this_process
+from perfbisect.recipes.inventory import HostEntry
+from program import bisect
+
+pytestmark = pytest.mark.tools
+
+ELSEWHERE = Owner("another-boot pid:[1] 12 34", 12, "elsewhere", "hunt 6", "2026-01-02T03:04:05Z", "far", "ab12")
+
+
+def connect(name: str, root: Path | str) -> Host:
+    return registry.connect(HostEntry(name=name, root=str(root)))
+
+
+def setup_of(*hosts: Host, build_host: Host | None = None) -> SimpleNamespace:
+    """What of a hunt's setup the locks need."""
+    sites = [SimpleNamespace(host=host, build_host=build_host) for host in hosts]
+    return SimpleNamespace(hosts=sites, purpose="a hunt")
+
+
+# --- One root under two names ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spellings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ways to write one folder."""
+    (tmp_path / "link").symlink_to("one")
+    (tmp_path / "above").symlink_to(tmp_path)
+    (tmp_path / "x").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "x"))
+    ways = ["one", "one/", "./one", "x/../one", "link", "above/one", "above/link"]
+    return [f"{tmp_path}/one", *ways, "~/../one", f"{tmp_path}//one/."]
+
+
+@pytest.mark.parametrize("way", range(10))
+@pytest.mark.parametrize("waits", [False, True])
+def test_one_root_twice_in_a_hunt(spellings: list[str], way: int, waits: bool) -> None:
+    one, two = connect("one", spellings[0]), connect("two", spellings[way])
+
+    def waiting(owner: Owner | None) -> None:
+        raise AssertionError(f"it waits for itself: {owner}")
+
+    with (
+        pytest.raises(UsageError, match="Hosts one and two are one: both lead to the root folder"),
+        lock_hosts(setup_of(one, two), waiting if waits else None),  # type: ignore[arg-type]
+    ):
+        raise AssertionError("both hold it")
+    assert holder(one) is None
+
+
+def test_a_build_host_that_is_the_host_itself(tmp_path: Path) -> None:
+    one, two = connect("one", tmp_path / "one"), connect("two", tmp_path / "one")
+    with pytest.raises(UsageError, match="Hosts one and two are one") as caught:
+        ExitStack().enter_context(lock_hosts(setup_of(one, build_host=two), None))  # type: ignore[arg-type]
+    assert "build_host" in caught.value.advice
+
+
+def test_two_roots_are_two_hosts_and_one_that_builds_for_both_is_held_once(tmp_path: Path) -> None:
+    one, two, maker = (connect(name, tmp_path / name) for name in ("one", "two", "maker"))
+    with lock_hosts(setup_of(one, two, build_host=maker), None) as held:  # type: ignore[arg-type]
+        assert sorted(held) == ["maker", "one", "two"]
+
+
+@pytest.mark.parametrize("verb", ["demo", "compare", "noise"])
+def test_the_program_refuses_it(tmp_path: Path, verb: str) -> None:
+    from perfbisect.demo.history import write_history
+
+    (tmp_path / "root").mkdir()
+    (tmp_path / "link").symlink_to("root")
+    builder = 'build_host = "two"' if verb != "demo" else ""
+    (tmp_path / "hosts.toml").write_text(
+        f'[hosts.one]\nroot = "{tmp_path}/root"\n{builder}\n[hosts.two]\nroot = "{tmp_path}/link"\n'
+    )
+    write_history(tmp_path / "repo", 1)
+    measured = ["--repo", str(tmp_path / "repo"), "--builder", "demo", "--workload", "update-index"]
+    words = {
+        "demo": ["demo", "--folder", str(tmp_path / "demo"), "--host", "one", "--host", "two"],
+        "compare": ["compare", "v1.0", "v1.1", *measured, "--host", "one"],
+        "noise": ["noise", "one", "--rev", "v1.0", *measured],
+    }[verb]
+    ended = bisect(*words, "--hosts", str(tmp_path / "hosts.toml"), "--history", str(tmp_path / "h.db"))
+    assert ended.returncode == 3, ended.stdout + ended.stderr
+    assert "Hosts one and two are one" in ended.stderr
+
+
+@pytest.mark.slow
+def test_one_machine_by_two_addresses_and_one_root_on_two_machines(
+    seal: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    machine = Machine(seal / ".ssh", hidden=[tmp_path_factory.getbasetemp()])
+    try:
+        machine.make_known()
+        (machine.keys / "config").write_text(f"Host alias\n  HostName {machine.address}\n  User root\n")
+        entries = [
+            HostEntry(name="one", address=machine.address, root=machine.root),
+            HostEntry(name="two", address="ssh://alias", root=f"{machine.root}/../root"),
+            HostEntry(name="two", address="local", root=machine.root),  # as a file system that both mount
+        ]
+        hosts = [registry.connect(entry) for entry in entries]
+        for other in hosts[1:]:
+            with (
+                pytest.raises(UsageError, match="Hosts one and two are one"),
+                lock_hosts(setup_of(hosts[0], other), None),  # type: ignore[arg-type]
+            ):
+                raise AssertionError("both hold it")
+        for host in hosts:
+            host.release()
+    finally:
+        machine.remove()
+
+
+def test_two_sessions_that_begin_in_the_same_second_are_two(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "strftime", lambda *_: "2026-01-02T03:04:05Z")
+    with hold(host, "a hunt"), pytest.raises(EnvironmentFailure, match="is busy: a hunt"), hold(host, "a hunt"):
+        raise AssertionError("both hold it")
+    assert len({new_session() for _ in range(100)}) == 100
+
+
+# --- Locks of other versions, and damaged ones -----------------------------------------------------------------------
+
+
+def write_lock(host: LocalHost, owner: Owner, **changes: object) -> Path:
+    path = Path(host.root, "lock")
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(owner, **changes)))
+    return path
+
+
+def test_a_lock_of_an_earlier_version_is_respected(host: LocalHost) -> None:
+    """It names no session, and only its time is touched; what notes a later version left before belongs to another."""
+    with hold(host, "hunt 5"):
+        notes = Path(host.root, "lock.beat").read_text()
+    path = Path(host.root, "lock")
+    for process, waits in ((this_process(), False), (ELSEWHERE.process, True)):
+        old = {"process": process, "pid": 1, "machine": "m", "purpose": "hunt 4", "since": "2026"}
+        path.write_text(json.dumps(old))
+        Path(host.root, "lock.beat").write_text(notes)
+        with pytest.raises(EnvironmentFailure, match="is busy: hunt 4"), hold(host, "hunt 5"):
+            raise AssertionError("both hold it")
+        silent = time.time() - ABANDONED - 10
+        os.utime(path, (silent, silent))
+        assert (holder(host) is None) == waits
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "{boot}",
+        "{boot} x\n{lock}",
+        "{boot} 1e9\n{lock}",
+        "{boot} -5\n{lock}",
+        "{boot} now\n{lock}",
+        "{boot} .5\n{lock}",
+        "{boot}\n{lock}",
+        "{boot} 99999999999999999999\n{lock}",
+        "\0\n\0",
+    ],
+)
+def test_damaged_notes_of_a_heartbeat_do_not_make_a_lock_abandoned(host: LocalHost, text: str) -> None:
+    owned = write_lock(host, ELSEWHERE).read_text()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    Path(host.root, "lock.beat").write_text(text.replace("{boot}", boot).replace("{lock}", owned))
+    with pytest.raises(EnvironmentFailure, match="is busy: hunt 6"), hold(host, "hunt 7"):
+        raise AssertionError("it is taken")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"process": 1}', "null", "\0", "a" * 100_000])
+def test_a_damaged_lock_is_not_held(host: LocalHost, text: str) -> None:
+    Path(host.root, "lock").write_text(text)
+    assert holder(host) is None
+    with hold(host, "hunt 7"):
+        assert holder(host) is not None
+
+
+@pytest.mark.parametrize(
+    "process", ["", "a", "a b", "a b c", "x 99999999999999999999 1", "boot pid:[1] -1 5", "boot pid:[1] 0x1 5"]
+)
+def test_an_owner_with_a_process_that_cannot_be_is_anothers(host: LocalHost, process: str) -> None:
+    write_lock(host, ELSEWHERE, process=process)
+    holder(host)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hold(host, "hunt 7"))
+        except EnvironmentFailure as busy:
+            assert "is busy: hunt 6" in str(busy)
+
+
+# --- Clocks that jump ------------------------------------------------------------------------------------------------
+
+
+Set = Callable[[float], None]
+
+
+@pytest.fixture
+def set_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Set]:
+    """``set_clock(seconds)``: what ``date`` prints on the host, and what this process reads, is so much ahead."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    real = time.time
+
+    def jump(seconds: float) -> None:
+        (programs / "date").write_text(f'#!/bin/sh\nexec /bin/date -d "{seconds:+.0f} seconds" "$@"\n')
+        (programs / "date").chmod(0o755)
+        monkeypatch.setattr(time, "time", lambda: real() + seconds)
+
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    yield jump
+
+
+@pytest.mark.parametrize("jump", [3600, 86400 * 365, -3600, -86400 * 365])
+def test_a_lock_with_a_heartbeat_stays_when_the_clock_jumps(host: LocalHost, set_clock: Set, jump: float) -> None:
+    with hold(host, "hunt 6") as held:
+        path = Path(host.root, "lock")
+        before = path.read_text()
+        path.write_text(before.replace(this_process(), ELSEWHERE.process))
+        held.content = path.read_text()  # the owner is on another machine
+        held._sign()
+        set_clock(jump)
+        assert holder(host) is not None
+        with pytest.raises(EnvironmentFailure, match="is busy"), hold(host, "hunt 7"):
+            raise AssertionError("it is taken")
+        held.confirm()
+
+
+@pytest.mark.parametrize("jump", [0, -3600, 3600])
+def test_a_lock_without_a_heartbeat_is_abandoned_after_the_same_time_when_the_clock_jumps(
+    host: LocalHost, set_clock: Set, jump: float
+) -> None:
+    owned = write_lock(host, ELSEWHERE).read_text()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    now = float(Path("/proc/uptime").read_text().split()[0])
+    if now < ABANDONED + 200:
+        pytest.skip("the machine has just been started")
+    set_clock(jump)
+    for silence, gone in ((ABANDONED - 60, False), (ABANDONED + 60, True)):
+        Path(host.root, "lock.beat").write_text(f"{boot} {now - silence:.2f}\n{owned}")
+        assert (holder(host) is None) == gone
+
+
+@pytest.mark.parametrize("jump", [3600, -3600])
+def test_an_owner_that_was_out_of_touch_notices_whatever_the_clock_shows(
+    host: LocalHost, set_clock: Set, jump: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hold(host, "hunt 6") as held:
+        write_lock(host, ELSEWHERE)
+        set_clock(jump)
+        held.confirm()  # the heartbeat is due in a minute
+        real = lock.elapsed
+        monkeypatch.setattr(lock, "elapsed", lambda: real() + 3 * BEAT)  # as after a suspension
+        with pytest.raises(EnvironmentFailure, match="another process measures there now"):
+            held.confirm()
+
+
+def test_the_clock_of_a_process_never_jumps(set_clock: Set) -> None:
+    clock = Clock()
+    began = clock.now()
+    assert abs(began - time.time()) < 60
+    for jump in (3600, -3600, -1e9):
+        set_clock(jump)
+        now = clock.now()
+        assert 0 <= now - began < 60
+    clock.go_on_from(began - 1000)
+    assert clock.now() - began < 60
+    clock.go_on_from(began + 1000)
+    assert 1000 <= clock.now() - began < 1060
+
+
+def test_two_roots_with_one_name_of_a_host_are_two(tmp_path: Path) -> None:
+    """As a host of hosts.toml whose root was changed while another hunt has it."""
+    with hold(connect("one", tmp_path / "a"), "hunt 6"), hold(connect("one", tmp_path / "b"), "hunt 7"):
+        assert PurePosixPath(tmp_path, "a", "lock") != PurePosixPath(tmp_path, "b", "lock")
