@@ -92,10 +92,10 @@ class FakeMachine(FakeHost):
         self._checked_out = words[3]
         return ""
 
-    def _start(self, words: list[str], _stdin: str) -> Answer:
+    def _start(self, words: list[str], stdin: str) -> Answer:
         folder, name = words[1], "-".join(PurePosixPath(words[1]).name.split("-")[2:-1])
         what = {"run": "run", "prepare": "load"}.get(name, "build")
-        if "./format" in words[4]:
+        if "./format" in stdin:
             self._jobs[folder] = "0", f"{self.formats[self._in_place]}\n"
             return STAT
         commit = self._checked_out if what == "build" else self._in_place
@@ -109,7 +109,7 @@ class FakeMachine(FakeHost):
 
     def _poll(self, words: list[str], _stdin: str) -> Answer:
         state, output = self._jobs[words[1]]
-        return f"{state}\n{base64.b64encode(output.encode()[int(words[4]) :]).decode()}"
+        return f"{state} 0\n{base64.b64encode(output.encode()[int(words[4]) :]).decode()}"
 
     def _kill(self, words: list[str], _stdin: str) -> Answer:
         job = PurePosixPath(words[1]).name
@@ -144,4 +144,4 @@ class FakeMachine(FakeHost):
 
     def _collect(self, _words: list[str], _stdin: str) -> Answer:
         status = 7 if self._in_place in self.failing else 0
-        return f"0\f1000.0 {status} {1000 + RUN_SECONDS}\f1000.0\f\f\f\fsaid\f"
+        return f"0\f1000.0 {status} {1000 + RUN_SECONDS}\f1000.0\f\f\f\f"

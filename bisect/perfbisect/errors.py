@@ -66,6 +66,10 @@ class CommandFailed(EnvironmentFailure):
         self.output = output
 
 
+class TooMuchOutput(EnvironmentFailure):
+    """A command printed so much that it was ended: what it printed is incomplete."""
+
+
 class Interrupted(PerfBisectError):
     """The user, or the end of the terminal, has interrupted the work; it can go on later."""
 

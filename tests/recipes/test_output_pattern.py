@@ -6,12 +6,19 @@ from hypothesis import strategies as st
 
 from perfbisect.recipes.output_pattern import check_pattern, find_number, steps
 
-OUTPUT = ["warming up", "ops/s: 100", "ops/s: 1,234,567.5 (total)", "took 1.5e-3 s", "errors: 0", "best nan, worst inf"]
-JSON = [
-    "{",
-    '"host": {"name": "a b", "ops/s": 12.5}, "ok": true, "none": null,',
-    '"runs": [{"ops": 7}, {"ops": "8,000"}, {"ops": -1}]}',
-]
+OUTPUT = """\
+warming up
+ops/s: 100
+ops/s: 1,234,567.5 (total)
+took 1.5e-3 s
+errors: 0
+best nan, worst inf
+"""
+JSON = """\
+{
+"host": {"name": "a b", "ops/s": 12.5}, "ok": true, "none": null,
+"runs": [{"ops": 7}, {"ops": "8,000"}, {"ops": -1}]}
+"""
 
 
 @pytest.mark.parametrize(
@@ -30,8 +37,8 @@ def test_a_pattern_finds_its_number(pattern: str, number: float) -> None:
 
 
 def test_stderr_is_looked_at_when_stdout_has_nothing() -> None:
-    assert find_number(r"n=(\d+)", ["n=1"], ["n=2"]) == 1
-    assert find_number(r"n=(\d+)", ["n"], ["n=2"]) == 2
+    assert find_number(r"n=(\d+)", "n=1", "n=2") == 1
+    assert find_number(r"n=(\d+)", "n", "n=2") == 2
 
 
 @pytest.mark.parametrize(
@@ -51,22 +58,22 @@ def test_a_path_finds_its_number(path: str, number: float) -> None:
 
 
 def test_json_may_be_the_last_line_that_is_some() -> None:
-    assert find_number("$.n", ["loading", '{"n": 1}', '{"n": 2}', "bye"]) == 2
-    assert find_number("$", ["3.5"]) == 3.5
+    assert find_number("$.n", 'loading\n{"n": 1}\n{"n": 2}\nbye') == 2
+    assert find_number("$", "3.5") == 3.5
 
 
 @pytest.mark.parametrize(
-    ("where", "lines", "sentence"),
+    ("where", "printed", "sentence"),
     [
         (r"tps: (\d+)", OUTPUT, r"it printed no metric: nothing in its output matches tps: (\d+)"),
-        (r"tps: (\d+)", [], r"it printed no metric: nothing in its output matches tps: (\d+)"),
+        (r"tps: (\d+)", "", r"it printed no metric: nothing in its output matches tps: (\d+)"),
         (r"errors: (\d+)", OUTPUT, r"it printed '0' where errors: (\d+) matches, which is not a number above 0"),
         (r"best (\w+)", OUTPUT, "it printed 'nan' where"),
         (r"worst (\w+)", OUTPUT, "it printed 'inf' where"),
         (r"(took|never)", OUTPUT, "it printed 'took' where"),
         (r"took|(never)", OUTPUT, "it printed '' where"),
-        (r"x(.*)", ["x" + "y" * 100], "it printed '" + "y" * 59 + "…' where"),
-        (r"x(\S+)", ["x1,23"], "it printed '1,23' where"),
+        (r"x(.*)", "x" + "y" * 100, "it printed '" + "y" * 59 + "…' where"),
+        (r"x(\S+)", "x1,23", "it printed '1,23' where"),
         ("$.runs[2].ops", JSON, "it printed '-1' where $.runs[2].ops matches, which is not a number above 0"),
         ("$.runs[3].ops", JSON, "it printed no metric: its JSON has no $.runs[3].ops, since $.runs is a list of 3"),
         ("$.run", JSON, "it printed no metric: its JSON has no $.run, since $ has only host, ok, none, runs"),
@@ -77,14 +84,14 @@ def test_json_may_be_the_last_line_that_is_some() -> None:
         ("$.ok", JSON, "it printed no metric: $.ok in its JSON is true, not a number"),
         ("$.none", JSON, "it printed no metric: $.none in its JSON is null, not a number"),
         ("$.host.name", JSON, "it printed 'a b' where $.host.name matches, which is not a number above 0"),
-        ("$.n", ['{"n": NaN}'], "it printed 'nan' where"),
+        ("$.n", '{"n": NaN}', "it printed 'nan' where"),
         ("$.n", OUTPUT, "it printed no metric: its output is not JSON"),
-        ("$.n", [], "it printed no metric: its output is not JSON"),
+        ("$.n", "", "it printed no metric: its output is not JSON"),
     ],
 )
-def test_what_is_no_number_above_0_is_reported(where: str, lines: list[str], sentence: str) -> None:
+def test_what_is_no_number_above_0_is_reported(where: str, printed: str, sentence: str) -> None:
     with pytest.raises(ValueError) as caught:
-        find_number(where, lines)
+        find_number(where, printed)
     assert sentence in str(caught.value)
 
 
@@ -108,5 +115,5 @@ def test_any_keys_make_a_path(keys: list[str | int]) -> None:
 
 @given(st.floats(min_value=1e-300, max_value=1e300))
 def test_any_number_above_0_is_read_as_it_was_printed(number: float) -> None:
-    assert find_number(r"n=(\S+)", [f"n={number!r}"]) == number
-    assert find_number("$.n", [f'{{"n": {number!r}}}']) == number
+    assert find_number(r"n=(\S+)", f"n={number!r}") == number
+    assert find_number("$.n", f'{{"n": {number!r}}}') == number

@@ -124,7 +124,7 @@ class Running:
         env = {**os.environ, "LUA_PATH": f"{WORKLOADS}/?.lua;;", **variables}
         done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, timeout=60)
         said = done.stdout + done.stderr
-        assert not (complaint := sysbench.complaint(said, done.returncode, 60)), f"{complaint}\n{said}"
+        assert not (complaint := sysbench.complaint(said.splitlines(), done.returncode, 60)), f"{complaint}\n{said}"
         return said
 
     def options(self, database: str) -> dict[str, Option]:

@@ -5,9 +5,12 @@ A job is the folder ``root/jobs/ID`` with
     command   the script, which can be read and run again
     pid       /proc/PID/stat of its leader, written by the leader when it starts
     boot      the id of the host's boot at that time
-    stdout    its output
+    stdout    its output, or the beginning and the end of it; see ``perfbisect.host.limits``
     stderr
-    status    the exit status, blank until it ends, and for good when it was killed from outside
+    stdout.kept, stdout.left …
+              how the process that writes it has ended, and how many bytes are left out
+    status    the exit status, blank until it ends, and for good when it was killed from outside; "torn" when the output
+              could not be written
     alive     locked by the leader while it lives: at most one leader runs, and its end is noticed at once
 
 The leader is a shell that leads a session of its own, runs the command under ``timeout`` and writes the status. So
@@ -26,7 +29,10 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from perfbisect.errors import Cancelled, CommandFailed, EnvironmentFailure, JobLost
+from perfbisect.errors import Cancelled, CommandFailed, EnvironmentFailure, JobLost, TooMuchOutput
+from perfbisect.host import job_scripts
+from perfbisect.host.limits import ARGUMENT, HEAD, LINE, TAIL
+from perfbisect.host.outcome import unwritten
 from perfbisect.host.programs import absent, missing
 from perfbisect.host.protocol import Host, Result
 
@@ -36,119 +42,9 @@ NOT_THERE = 127  # the status of a shell, of env and of timeout for a program th
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 ID = r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9._-]+-[0-9a-f]{6}"  # for re and for find
+_PATIENCE = 5.0  # seconds of one poll for the end of a job: so late a cancelled one is ended
 _CHUNK = 1 << 20  # bytes of output that one poll brings at most
-
-# A signal that is handled, unlike one that is ignored, is not inherited: the leader outlives TERM, its command does
-# not. A command that was killed from outside has no status: neither when the leader got a signal, too, as in an orderly
-# shutdown (where it may get it a little later than the command), nor when the command's signal, or the status that
-# timeout makes of one, came before $2 seconds had passed. The status overwrites blanks in place, which needs no space
-# on a full disk. When memory runs out, the kernel kills the command first.
-_LEADER = """\
-exec 9>>"$1/alive"; flock -n 9 && [ ! -s "$1/pid" ] || exit
-signalled=
-trap signalled=1 HUP INT TERM
-read -r stat </proc/self/stat
-read -r began rest </proc/uptime
-cat /proc/sys/kernel/random/boot_id >"$1/boot"
-printf '%s\\n' "$stat" >"$1/pid"
-({ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; exec sh "$1/command") 9>&-
-status=$?
-read -r now rest </proc/uptime
-[ "$status" = 0 ] || [ "$status" -ge 128 ] || sleep 0.1
-case $status in
-    124|129|130|137|143) [ "$((${now%.*} - ${began%.*}))" -ge "$2" ] || signalled=1;;
-esac
-[ -n "$signalled" ] || printf '%s\\n' "$status" 1<>"$1/status"
-"""
-
-# Writing goes through cat, whose message names a full disk: that of a shell's own printf is just "I/O error".
-_START = """\
-cd -- "$2" || exit 1
-command -v -- "$3" >/dev/null || exit 127
-mkdir -p "$1" "$5" || exit 1
-set -e
-if [ ! -e "$1/alive" ]; then
-    printf '    \\n' | cat >"$1/status"
-    printf '%s' "$4" | cat >"$1/command"
-    : >"$1/stdout"; : >"$1/stderr"
-fi
-if [ ! -s "$1/pid" ]; then
-    if [ "$6" = merged ]; then errors="$1/stdout"; else errors="$1/stderr"; fi
-    setsid sh -c "$7" leader "$1" "$8" </dev/null >>"$1/stdout" 2>>"$errors" &
-fi
-tries=0
-until [ -s "$1/pid" ]; do
-    tries=$((tries + 1))
-    [ "$tries" -le 500 ] || { echo "the leader does not start" >&2; exit 1; }
-    sleep 0.01
-done
-cat "$1/pid"
-"""
-
-# Prints the state ("running", "lost" or a number), then a chunk of the output. The state is read first, so that
-# the output of an ended job is complete. A zombie has ended: its parent does not reap it.
-_STATE = """\
-from_this_boot() {
-    { read -r then <"$1/boot" && read -r now </proc/sys/kernel/random/boot_id; } 2>/dev/null && [ "$then" = "$now" ]
-}
-state() {
-    read -r status <"$1/status" || status=
-    [ -z "$status" ] || { echo "$status"; return; }
-    from_this_boot "$1" || { echo lost; return; }
-    { read -r stat </proc/"$2"/stat; } 2>/dev/null || stat=
-    set -- "$1" "$3" ${stat##*) }
-    case $3 in ''|Z|X) ;; *) [ "${22}" != "$2" ] || { echo running; return; };; esac
-    read -r status <"$1/status" || status=
-    echo "${status:-lost}"
-}
-"""
-# It waits up to $7 seconds for the leader's end first.
-_POLL = (
-    _STATE
-    + """\
-[ "$7" = 0 ] || flock -s -w "$7" "$1/alive" true || :
-state "$1" "$2" "$3"
-[ "$5" = 0 ] || dd if="$1/$6" iflag=skip_bytes skip="$4" bs="$5" count=1 status=none | base64 -w 0
-"""
-)
-
-# Every process of the leader's session and their descendants (some servers' children open sessions of their own) get
-# TERM once, whenever they appear, then KILL until none is left. If the leader's pid belongs to another process by now,
-# the session has ended: its number stays taken as long as the session exists. It ends with its boot, too, and its number
-# may then be that of another session.
-_KILL = (
-    _STATE
-    + """\
-members() {
-    ps -e -o pid= -o ppid= -o sess= -o stat= | awk -v leader="$1" '
-        { parent[$1] = $2; dead[$1] = $4 ~ /^[ZX]/; if ($3 == leader) member[$1] = 1 }
-        END {
-            do {
-                more = 0
-                for (p in parent) if (!(p in member) && (parent[p] in member)) { member[p] = 1; more = 1 }
-            } while (more)
-            for (p in member) if (!dead[p]) print p
-        }'
-}
-from_this_boot "$1" || exit 0
-{ read -r stat </proc/"$2"/stat; } 2>/dev/null || stat=
-if [ -n "$stat" ]; then
-    born=$(set -- ${stat##*) }; echo "${20}")
-    [ "$born" = "$3" ] || exit 0
-fi
-signalled=' '; tries=0
-while pids=$(members "$2"); [ -n "$pids" ]; do
-    for pid in $pids; do
-        if [ "$tries" -ge "$4" ]; then kill -s KILL "$pid" 2>/dev/null
-        else case $signalled in *" $pid "*) ;; *) kill -s TERM "$pid" 2>/dev/null; signalled="$signalled$pid ";; esac
-        fi
-    done
-    tries=$((tries + 1))
-    sleep 0.05
-done
-[ "$(state "$1" "$2" "$3")" != lost ] || echo 137 1<>"$1/status"
-"""
-)
+_LEFT_OUT = 2  # lines that the leader writes in place of what it left out: the rest of one, and its note
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +66,19 @@ class Job:
         return self.id[16:-7]
 
 
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """What a job has written to one stream, as text; only the end of it, in whole lines, where it was too much."""
+
+    text: str
+    left: int  # bytes that are kept nowhere
+
+    @property
+    def note(self) -> str:
+        """What a sentence about it has to say: "" when it is whole."""
+        return f"; of what it printed, {self.left / 1e6:,.1f} MB in the middle were not kept" if self.left else ""
+
+
 def start(
     host: Host,
     argv: Sequence[str],
@@ -188,17 +97,19 @@ def start(
     After ``timeout`` seconds the command gets TERM, and KILL after GRACE more; the status is then 124 or 137.
     ``cpus`` is a taskset list, ``merged`` sends stderr to stdout.
 
-    Raises EnvironmentFailure where the program or the folder ``cwd`` does not exist.
+    Raises EnvironmentFailure where the program or the folder ``cwd`` does not exist, or an argument is too long.
     """
+    _check_length(argv, env or {})
     kept = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{_NAME.sub('_', name)}-{secrets.token_hex(3)}"
     folder = host.root / "jobs" / kept
     where = cwd or host.root
     command = _command(host, argv, where, env, timeout, cpus)
     streams = "merged" if merged else "apart"
-    arguments = [str(folder), str(where), argv[0], command, str(_scratch(host)), streams, _LEADER, str(int(timeout))]
+    limits = [str(int(timeout)), job_scripts.LEADER, str(HEAD), str(TAIL)]
+    arguments = [str(folder), str(where), argv[0], str(_scratch(host)), streams, *limits]
     search = {"PATH": env["PATH"]} if env and "PATH" in env else None
     try:
-        started = host.run(["sh", "-c", _START, "start", *arguments], env=search, check=False)
+        started = host.run(["sh", "-c", job_scripts.START, "start", *arguments], env=search, stdin=command, check=False)
     except (KeyboardInterrupt, SystemExit, Cancelled):
         with contextlib.suppress(EnvironmentFailure):
             kill(host, attach(host, kept))
@@ -222,11 +133,15 @@ def run(
     """Run a short command to its end without a job of its own, where and with what ``start`` would give it.
 
     Raises EnvironmentFailure where the program does not exist on the host. One that is named by a path belongs to a
-    build: there the status is 127.
+    build: there the status is 127. A command that prints too much has failed, too.
     """
+    _check_length(argv, env or {})
     # The script's own limit never applies before that of ``run``.
     command = _command(host, argv, cwd or host.root, env, timeout + GRACE, "")
-    result = host.run(["sh", "-c", command], timeout=timeout, check=False)
+    try:
+        result = host.run(["sh", "-c", command], timeout=timeout, check=False)
+    except TooMuchOutput as flood:
+        return Result(tuple(argv), 1, "", str(flood))
     if result.status == NOT_THERE and "/" not in argv[0] and missing(host, [argv[0]]):
         raise absent([argv[0]], host.name)
     return result
@@ -243,79 +158,83 @@ def attach(host: Host, job_id: str) -> Job:
 
 def running(host: Host) -> tuple[Job, ...]:
     """All jobs that run, oldest first: those of an interrupted controller included."""
-    script = (
-        _STATE
-        + """\
-for status in "$1"/*/status; do
-    read -r ended <"$status" && [ -z "$ended" ] || continue
-    folder=${status%/*}
-    read -r leader <"$folder/pid" || continue
-    set -- "$1" ${leader##*) }
-    [ "$(state "$folder" "${leader%% *}" "${21}")" != running ] || printf '%s\\n%s\\n' "$folder" "$leader"
-done 2>/dev/null
-"""
-    )
-    return _listed(host, "running", script)
+    return _listed(host, "running", job_scripts.RUNNING)
 
 
 def orphaned(host: Host) -> tuple[Job, ...]:
     """Jobs whose leader was killed alone: it has no status, and some of its processes still run."""
-    script = (
-        _STATE
-        + """\
-sessions=$(ps -e -o sess= -o stat= | awk '$2 !~ /^[ZX]/ { printf " %s ", $1 }')
-for status in "$1"/*/status; do
-    read -r ended <"$status" && [ -z "$ended" ] || continue
-    folder=${status%/*}
-    from_this_boot "$folder" && read -r leader <"$folder/pid" || continue
-    pid=${leader%% *}
-    case $sessions in *" $pid "*) ;; *) continue;; esac
-    set -- "$1" ${leader##*) }
-    [ "$(state "$folder" "$pid" "${21}")" != lost ] || printf '%s\\n%s\\n' "$folder" "$leader"
-done 2>/dev/null
-"""
-    )
-    return _listed(host, "orphaned", script)
+    return _listed(host, "orphaned", job_scripts.ORPHANED)
 
 
 def status(host: Host, job: Job, *, patience: float = 0) -> int | None:
     """The exit status, None while the job runs, LOST when it ended without one.
 
-    For a job that runs the answer comes when it ends, or after ``patience`` seconds.
+    For a job that runs the answer comes when it ends, or after ``patience`` seconds. Raises EnvironmentFailure when its
+    output could not be written, as on a full disk.
     """
-    return _poll(host, job, 0, 0, "stdout", patience)[0]
+    return _poll(host, job, 0, 0, "stdout", patience).ended
 
 
 def output(host: Host, job: Job, offset: int = 0, stream: str = "stdout") -> tuple[str, int]:
     """What the job has written to ``stream`` from byte ``offset`` on (at most 1 MiB), and the offset after it."""
-    chunk = _poll(host, job, offset, _CHUNK, stream)[1]
+    chunk = _poll(host, job, offset, _CHUNK, stream).chunk
     return chunk.decode(errors="replace"), offset + len(chunk)
+
+
+def printed(host: Host, job: Job, stream: str = "stdout") -> Printed:
+    """What a job that has ended has written to ``stream``, without waiting for it."""
+    polled = _poll(host, job, 0, 0, stream)
+    left, came = polled.left, b""
+    offset = HEAD if left else 0
+    while (polled := _poll(host, job, offset + len(came), _CHUNK, stream)).chunk:
+        came += polled.chunk
+    text = came.decode(errors="replace").replace("\r\n", "\n")
+    for _ in range(_LEFT_OUT + 1 if left else 0):  # the last is that of a line without its beginning
+        text = text.partition("\n")[2]
+    return Printed(text, left)
+
+
+def end(host: Host, job: Job) -> int:
+    """Wait for the job's end, whatever it prints; returns the exit status. Interrupted or lost as in ``wait``."""
+    try:
+        while (ended := _poll(host, job, 0, 0, "stdout", patience=_PATIENCE).ended) is None:
+            pass
+    except (KeyboardInterrupt, SystemExit, Cancelled):
+        kill(host, job)
+        raise
+    return _not_lost(host, job, ended)
 
 
 def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Generator[str, None, int]:
     """Yield the lines of the job's stdout from byte ``offset`` on as they come; the exit status is the return value.
 
-    The host is polled every ``every`` seconds, and reports the end of the job at once.
-    Ctrl-C, or closing the generator, kills the job. When the host cannot be reached any more the job is left alone:
-    ``attach`` and wait again. Raises JobLost when it ended without a status; what its leader has left running is killed
-    first, since the work will be repeated.
+    Of a long line only the beginning is yielded. The host is polled every ``every`` seconds, and reports the end of the
+    job at once. Ctrl-C, or closing the generator, kills the job. When the host cannot be reached any more the job is
+    left alone: ``attach`` and wait again. Raises JobLost when it ended without a status; what its leader has left running
+    is killed first, since the work will be repeated. Raises EnvironmentFailure when its output could not be written.
     """
     rest = b""
     ended: int | None = None
     try:
         while True:
-            ended, chunk = _poll(host, job, offset, _CHUNK, "stdout", patience=every)
-            offset += len(chunk)
-            *lines, rest = (rest + chunk).split(b"\n")
+            polled = _poll(host, job, offset, _CHUNK, "stdout", patience=every)
+            ended = polled.ended
+            offset += len(polled.chunk)
+            *lines, rest = (rest + polled.chunk).split(b"\n")
+            rest = rest[:LINE]
             for line in lines:
-                yield line.decode(errors="replace").removesuffix("\r")
-            if ended is not None and len(chunk) < _CHUNK:
+                yield line[:LINE].decode(errors="replace").removesuffix("\r")
+            if ended is not None and len(polled.chunk) < _CHUNK:
                 break
     except (KeyboardInterrupt, GeneratorExit, SystemExit, Cancelled):
         kill(host, job)
         raise
     if rest:
         yield rest.decode(errors="replace")
+    return _not_lost(host, job, ended)
+
+
+def _not_lost(host: Host, job: Job, ended: int) -> int:
     if ended == LOST:
         kill(host, job)
         raise lost(host, job)
@@ -334,7 +253,7 @@ def kill(host: Host, job: Job, *, grace: float = GRACE) -> None:
     """End the job and all its processes: TERM, and KILL after ``grace`` seconds. Does nothing when it has ended."""
     tries = str(max(1, round(grace / 0.05)))
     arguments = [str(job.folder), str(job.pid), str(job.born), tries]
-    host.run(["sh", "-c", _KILL, "kill", *arguments], timeout=grace + 60)
+    host.run(["sh", "-c", job_scripts.KILL, "kill", *arguments], timeout=grace + 60)
 
 
 def remove(host: Host, job: Job) -> None:
@@ -378,13 +297,37 @@ def _job(folder: PurePosixPath, stat: str) -> Job:
     return Job(folder, int(pid), int(after_name[19]))
 
 
-def _poll(host: Host, job: Job, offset: int, limit: int, stream: str, patience: float = 0) -> tuple[int | None, bytes]:
+@dataclass(frozen=True, slots=True)
+class _Polled:
+    """One look at a job."""
+
+    ended: int | None  # the status of a job that has ended
+    left: int  # bytes that are left out of the stream
+    chunk: bytes
+
+
+def _poll(host: Host, job: Job, offset: int, limit: int, stream: str, patience: float = 0) -> _Polled:
     """State and a chunk of output in one call. Base64 keeps offsets exact, whatever bytes a program writes.
 
     The answer comes when the job ends, or after ``patience`` seconds.
     """
     arguments = [str(job.folder), str(job.pid), str(job.born), str(offset), str(limit), stream, f"{patience:g}"]
-    answer = host.run(["sh", "-c", _POLL, "poll", *arguments], timeout=60 + patience).stdout
-    state, _, chunk = answer.partition("\n")
+    answer = host.run(["sh", "-c", job_scripts.POLL, "poll", *arguments], timeout=60 + patience).stdout
+    line, _, chunk = answer.partition("\n")
+    state, left = line.split()
+    if state == "torn":
+        reasons = host.run(["cat", str(job.folder / "stdout.kept"), str(job.folder / "stderr.kept")]).stdout.split("\n")
+        raise unwritten(host.name, str(job.folder), next(r.strip() for r in reasons if r.strip() not in {"", "whole"}))
     ended = None if state == "running" else LOST if state == "lost" else int(state)
-    return ended, base64.b64decode(chunk)
+    return _Polled(ended, int(left), base64.b64decode(chunk))
+
+
+def _check_length(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Raise EnvironmentFailure when no program can be started with these arguments and variables."""
+    for text in (*argv, *(f"{name}={value}" for name, value in env.items())):
+        if len(text.encode(errors="replace")) > ARGUMENT:
+            raise EnvironmentFailure(
+                f"a command is too long to be started: {len(text):,} characters, which begin with {text[:60]!r}",
+                f"Linux allows {ARGUMENT:,} bytes. Put what it does into a file beside the recipe; the placeholder"
+                " {recipe} is its folder.",
+            )

@@ -2,15 +2,20 @@
 
 import contextlib
 import os
+import select
+import selectors
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.host.outcome import judged, no_folder, timed_out
+from perfbisect.host.limits import PRINTED
+from perfbisect.host.outcome import judged, last_of, no_folder, timed_out, too_much
 from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host, Result
 from perfbisect.recipes.inventory import HostEntry
@@ -53,15 +58,12 @@ class LocalHost(Host):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
                 start_new_session=True,
             )
         except OSError as error:
             raise _not_started(self.name, argv, cwd, error) from error
         with process:
-            result = _finish(process, tuple(argv), stdin, timeout)
+            result = _finish(self.name, process, tuple(argv), stdin, timeout)
         return judged(self.name, result, timeout, check)
 
     @contextlib.contextmanager
@@ -75,42 +77,82 @@ class LocalHost(Host):
                     stdin=far.fileno(),
                     stdout=far.fileno(),
                     stderr=subprocess.PIPE,
-                    text=True,
-                    encoding="utf-8",
-                    errors="replace",
                     start_new_session=True,
                 )
             except OSError as error:
                 raise _not_started(self.name, argv, None, error) from error
             finally:
                 far.close()
-            with process:
+            with process, ThreadPoolExecutor(1) as pool:
                 try:
+                    errors = pool.submit(last_of, process.stderr.read1)  # type: ignore[union-attr]
                     yield near
                     near.close()
-                    _, stderr = process.communicate()
+                    stderr = errors.result().decode(errors="replace")
+                    process.wait()
                 except BaseException:
                     _kill_group(process)
                     raise
         judged(self.name, Result(tuple(argv), process.returncode, "", stderr), 0, True)
 
 
-def _finish(process: subprocess.Popen[str], argv: tuple[str, ...], stdin: str, timeout: float) -> Result:
-    """Wait for the end of ``process``. On a timeout or an exception its whole process group is killed."""
+def _finish(host: str, process: subprocess.Popen[bytes], argv: tuple[str, ...], stdin: str, timeout: float) -> Result:
+    """Wait for the end of ``process``. On a timeout, too much output or an exception its process group is killed."""
     try:
-        stdout, stderr = process.communicate(stdin, timeout)
-    except subprocess.TimeoutExpired:
+        stdout, stderr = _communicate(process, stdin.encode(), time.monotonic() + timeout)
+    except TimeoutError:
         _kill_group(process)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a process outside the group may keep the pipes open
-            process.communicate(timeout=1)
         return timed_out(argv, timeout)
+    except _TooMuch:
+        _kill_group(process)
+        raise too_much(host, argv) from None
     except BaseException:
         _kill_group(process)
         raise
-    return Result(argv, process.returncode, stdout, stderr)
+    return Result(argv, process.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
 
 
-def _kill_group(process: subprocess.Popen[str]) -> None:
+class _TooMuch(Exception):
+    """A stream is longer than PRINTED bytes."""
+
+
+def _communicate(process: subprocess.Popen[bytes], stdin: bytes, deadline: float) -> tuple[bytes, bytes]:
+    """As ``Popen.communicate``, with a bound for what it keeps. Raises TimeoutError and _TooMuch."""
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
+    came = {process.stdout: bytearray(), process.stderr: bytearray()}
+    unsent = memoryview(stdin)
+    with selectors.DefaultSelector() as open_pipes:
+        for stream in came:
+            open_pipes.register(stream, selectors.EVENT_READ)
+        open_pipes.register(process.stdin, selectors.EVENT_WRITE)
+        while open_pipes.get_map():
+            if not (ready := open_pipes.select(deadline - time.monotonic())) and time.monotonic() >= deadline:
+                raise TimeoutError
+            for key, _ in ready:
+                if key.fileobj is process.stdin:
+                    with contextlib.suppress(BrokenPipeError):
+                        unsent = unsent[os.write(key.fd, unsent[: select.PIPE_BUF]) :] if unsent else unsent
+                        if unsent:
+                            continue
+                    open_pipes.unregister(process.stdin)
+                    process.stdin.close()
+                elif data := os.read(key.fd, 1 << 16):
+                    kept = came[key.fileobj]  # type: ignore[index]
+                    kept += data
+                    if len(kept) > PRINTED:
+                        raise _TooMuch
+                else:
+                    open_pipes.unregister(key.fileobj)
+    try:
+        process.wait(max(0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError from error
+    return bytes(came[process.stdout]), bytes(came[process.stderr])
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

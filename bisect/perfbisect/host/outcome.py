@@ -1,14 +1,18 @@
 """The meaning of a command's end, on every kind of host."""
 
+import contextlib
 import errno
 import os
 import shlex
+from collections.abc import Callable
 
-from perfbisect.errors import CommandFailed, EnvironmentFailure
+from perfbisect.errors import CommandFailed, EnvironmentFailure, TooMuchOutput
+from perfbisect.host.limits import PRINTED
 from perfbisect.host.protocol import Result
 
 TIMED_OUT = 124  # the status of coreutils' timeout
 _NO_SPACE = os.strerror(errno.ENOSPC)
+_LAST = 1000  # characters of an output, in whose last line its reason is searched for
 
 
 def judged(host: str, result: Result, timeout: float, check: bool) -> Result:
@@ -33,6 +37,27 @@ def no_space(host: str, detail: str) -> EnvironmentFailure:
     )
 
 
+def last_of(receive: Callable[[int], bytes]) -> bytes:
+    """Read a stream to its end, or that of its connection; what it returns is its last bytes."""
+    last = b""
+    with contextlib.suppress(EOFError):
+        while data := receive(1 << 16):
+            last = (last + data)[-_LAST:]
+    return last
+
+
+def unwritten(host: str, job: str, reason: str) -> EnvironmentFailure:
+    """The error for a job whose output could not be written, with the message of the program that writes it."""
+    if _NO_SPACE in reason:
+        return no_space(host, reason)
+    return EnvironmentFailure(f"the output of job {job} on host {host} cannot be written: {reason}")
+
+
+def too_much(host: str, argv: tuple[str, ...]) -> TooMuchOutput:
+    """The error for a command that was ended because it printed without end."""
+    return TooMuchOutput(f"on host {host}, {_shown(argv)} printed more than {PRINTED >> 20} MiB, and was ended")
+
+
 def no_folder(host: str, folder: object) -> EnvironmentFailure:
     """The error for a missing working directory."""
     return EnvironmentFailure(
@@ -51,13 +76,18 @@ def no_root(host: str, root: object, why: str) -> EnvironmentFailure:
 def _failed(host: str, result: Result, timeout: float) -> CommandFailed:
     output = _last_line(result.stderr) or _last_line(result.stdout) or "it printed nothing"
     end = f"took more than {timeout:g} s" if result.status == TIMED_OUT else f"ended with status {result.status}"
-    command = shlex.join(result.argv)
-    shown = command if len(command) <= 200 else f"{command[:199]}…"
     return CommandFailed(
-        f"on host {host}, {shown} {end}: {output}", status=result.status, output=result.stdout + result.stderr
+        f"on host {host}, {_shown(result.argv)} {end}: {output}",
+        status=result.status,
+        output=result.stdout + result.stderr,
     )
 
 
+def _shown(argv: tuple[str, ...]) -> str:
+    command = shlex.join(argv)
+    return command if len(command) <= 200 else f"{command[:199]}…"
+
+
 def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
+    lines = text[-_LAST:].strip().splitlines()
     return lines[-1].strip() if lines else ""

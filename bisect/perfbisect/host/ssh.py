@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host import ssh_connection
-from perfbisect.host.outcome import TIMED_OUT, judged, no_folder, timed_out
+from perfbisect.host.limits import PRINTED
+from perfbisect.host.outcome import TIMED_OUT, judged, last_of, no_folder, timed_out, too_much
 from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host, Listener, Result, Unsubscribe
 from perfbisect.host.ssh_connection import SshConnection
@@ -86,6 +87,10 @@ class SshHost(Host):
             try:
                 status, stdout, stderr = self._exchange(script, data, mark, timeout + GRACE + ssh_connection.SILENCE)
                 break
+            except _TooMuch:
+                with contextlib.suppress(ConnectionLost):  # what prints to a closed channel ends soon
+                    self._end(mark)
+                raise too_much(self.name, tuple(argv)) from None
             except ConnectionLost:
                 now = time.monotonic()
                 deadline = (
@@ -117,7 +122,7 @@ class SshHost(Host):
         near, far = socket.socketpair()
         with near, far, channel, ThreadPoolExecutor(3) as pool:
             try:
-                errors = pool.submit(_read, channel.recv_stderr)
+                errors = pool.submit(last_of, channel.recv_stderr)
                 pool.submit(_forward, far, channel)
                 pool.submit(_backward, channel, far)
                 yield near
@@ -155,9 +160,9 @@ class SshHost(Host):
         with self._open(script, mark) as channel, ThreadPoolExecutor(2) as pool:
             try:
                 channel.settimeout(limit)
-                errors = pool.submit(_read, channel.recv_stderr)
+                errors = pool.submit(_read, channel.recv_stderr, channel.close)
                 pool.submit(_send, channel, stdin)
-                stdout = _read(channel.recv)
+                stdout = _read(channel.recv, channel.close)
                 stderr = errors.result()
                 if not channel.status_event.wait(limit):
                     raise TimeoutError
@@ -213,13 +218,23 @@ def _require(program: str) -> str:
     return f"command -v -- {shlex.quote(program)} >/dev/null || {{ echo {_ABSENT} >&2; exit 127; }}"
 
 
-def _read(receive: Callable[[int], bytes]) -> bytes:
-    """Everything up to the end of the stream. The status shows whether the connection was lost."""
-    came = []
+class _TooMuch(Exception):
+    """A stream is longer than PRINTED bytes."""
+
+
+def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
+    """Everything up to the end of the stream. The status shows whether the connection was lost.
+
+    Raises _TooMuch, the channel closed: that ends the other stream, too.
+    """
+    came = bytearray()
     with contextlib.suppress(EOFError):
         while data := receive(1 << 16):
-            came.append(data)
-    return b"".join(came)
+            came += data
+            if len(came) > PRINTED:
+                close()
+                raise _TooMuch
+    return bytes(came)
 
 
 def _send(channel: "Channel", data: bytes) -> None:

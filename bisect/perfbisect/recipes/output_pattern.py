@@ -4,13 +4,16 @@ A path begins with ``$``, which no useful expression does: ``$.results[0].ops``,
 """
 
 import json
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
+
+from perfbisect.recipes.bounded_search import LONGEST, last_match
 
 _STEP = re.compile(r"""\.([^.\[\]"'\s]+)|\[(-?\d+)\]|\["([^"\]]*)"\]|\['([^'\]]*)'\]""")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_DIGITS = 400  # of the longest number; no float has more before the point
 SHORT = 60  # characters of a quoted output in an error
 
 
@@ -27,19 +30,17 @@ def check_pattern(where: str) -> None:
         raise ValueError(f"has {groups or 'no'} groups, but must have one, around the number")
 
 
-def find_number(where: str, stdout: Sequence[str], stderr: Sequence[str] = ()) -> float:
-    """The number above 0 that ``where`` finds in a command's output.
+def find_number(where: str, stdout: str, stderr: str = "") -> float:
+    """The finite number above 0 that ``where`` finds in a command's output.
 
     An expression is searched in stdout, then in stderr; its last match counts, since totals are printed last. JSON is
     all of stdout, or the last of its lines that is JSON. Raises ValueError with a sentence.
     """
     found = _in_json(where, stdout) if where.startswith("$") else _by_pattern(where, stdout, stderr)
     text = str(found).strip()
-    try:
-        number = float(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text)
-    except ValueError:
-        number = math.nan
-    if not (0 < number < math.inf):
+    plain = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
+    number = float(plain) if len(plain) <= _DIGITS and _NUMBER.fullmatch(plain) else 0.0
+    if not 0 < number < float("inf"):
         raise ValueError(f"it printed {_short(text)!r} where {where} matches, which is not a number above 0")
     return number
 
@@ -60,15 +61,17 @@ def steps(path: str) -> list[str | int]:
     return taken
 
 
-def _by_pattern(pattern: str, stdout: Sequence[str], stderr: Sequence[str]) -> str:
-    for lines in (stdout, stderr):
-        matches = list(re.finditer(pattern, "\n".join(lines), re.MULTILINE))
-        if matches:
-            return matches[-1][1] or ""
-    raise ValueError(f"it printed no metric: nothing in its output matches {pattern}")
+def _by_pattern(pattern: str, stdout: str, stderr: str) -> str:
+    try:
+        found = last_match(pattern, [stdout.removesuffix("\n"), stderr.removesuffix("\n")])
+    except TimeoutError:
+        raise ValueError(f"the search of its output for {pattern} took more than {LONGEST:g} s") from None
+    if found is None:
+        raise ValueError(f"it printed no metric: nothing in its output matches {pattern}")
+    return found
 
 
-def _in_json(path: str, stdout: Sequence[str]) -> object:
+def _in_json(path: str, stdout: str) -> object:
     found, where = _document(stdout), "$"
     for step in steps(path):
         try:
@@ -82,13 +85,28 @@ def _in_json(path: str, stdout: Sequence[str]) -> object:
     raise ValueError(f"it printed no metric: {path} in its JSON {_kind(found)}, not a number")
 
 
-def _document(stdout: Sequence[str]) -> Any:
-    for text in ("\n".join(stdout), *reversed(stdout)):
+def _document(stdout: str) -> Any:
+    why = "is not JSON"
+    for text in (stdout, *_lines_from_the_end(stdout)):
         try:
-            return json.loads(text)
+            return json.loads(text, parse_int=_integer)
+        except RecursionError:
+            why = "is JSON with too many lists or tables in each other"
         except ValueError:
             continue
-    raise ValueError("it printed no metric: its output is not JSON")
+    raise ValueError(f"it printed no metric: its output {why}")
+
+
+def _lines_from_the_end(text: str) -> Iterator[str]:
+    end = len(text)
+    while end >= 0:
+        begin = text.rfind("\n", 0, end) + 1
+        yield text[begin:end]
+        end = begin - 1
+
+
+def _integer(digits: str) -> float:
+    return int(digits) if len(digits) <= _DIGITS else float("inf")
 
 
 def _kind(found: object) -> str:

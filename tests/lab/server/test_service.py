@@ -121,12 +121,12 @@ def test_commands_of_a_recipe(host: LocalHost) -> None:
     recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
     service = Service(host, recipe, {"data": "a b"}, host.root, user_switch(host, recipe))
     both = ["sh", "-c", "echo {data}; echo error >&2"]
-    assert service.do(both, "prepare") == ["a b", "error"]
-    assert service.do(both, "prepare", merged=False) == ["a b"]
-    (who,) = service.do(["id", "-u"], "prepare")
-    assert who != "0"
-    (allowed,) = service.do(["sh", "-c", "test -x . && echo yes"], "prepare")
-    assert allowed == "yes", "access(2) lets it into a folder of ours"
+    assert service.do(both, "prepare") == "a b\nerror\n"
+    assert service.do(both, "prepare", merged=False) == "a b\n"
+    who = service.do(["id", "-u"], "prepare")
+    assert who != "0\n"
+    allowed = service.do(["sh", "-c", "test -x . && echo yes"], "prepare")
+    assert allowed == "yes\n", "access(2) lets it into a folder of ours"
     assert owner(host, recipe) == ""
     for merged in (True, False):
         with pytest.raises(RunFailed, match=r"sh ended with status 3: (out \| )?error") as caught:
@@ -232,8 +232,8 @@ def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(
     monkeypatch.setattr(service, "AS_ANOTHER", ("false",))
     recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
     as_nobody = Service(host, recipe, {}, host.root, user_switch(host, recipe))
-    assert as_nobody.do(["id", "-u"], "prepare") == [owner(host, recipe)] == [NOBODY]
-    assert as_nobody.do(["ls", "."], "prepare") == ["jobs", "tmp"], "in a folder that is root's alone"
+    assert as_nobody.do(["id", "-u"], "prepare") == f"{owner(host, recipe)}\n" == f"{NOBODY}\n"
+    assert as_nobody.do(["ls", "."], "prepare") == "jobs\ntmp\n", "in a folder that is root's alone"
 
 
 @needs_postgres

@@ -20,7 +20,7 @@ def workload(*command: str, rate: str = "", cost: str = "", operations: str = ""
 
 
 def ended(*stdout: str, stderr: str = "", status: int = 0, clock: str = "1000.5 0 1002.5\n") -> ProcessResult:
-    return ProcessResult(list(stdout), stderr.splitlines(), status, 90.0, clock)
+    return ProcessResult("\n".join(stdout), stderr, status, 90.0, clock)
 
 
 def test_without_a_metric_its_time_counts() -> None:

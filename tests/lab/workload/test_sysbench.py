@@ -97,7 +97,7 @@ def test_a_run_without_operations_is_no_run() -> None:
 
 
 def test_a_run_that_ended_well_is_not_complained_of() -> None:
-    assert complaint((OUTPUTS / "sysbench-sql.txt").read_text(), 0, 9) == ""
+    assert complaint((OUTPUTS / "sysbench-sql.txt").read_text().splitlines(), 0, 9) == ""
 
 
 @pytest.mark.parametrize(
@@ -113,4 +113,4 @@ def test_a_run_that_ended_well_is_not_complained_of() -> None:
     ],
 )
 def test_complaints(output: str, status: int, sentence: str) -> None:
-    assert sentence in complaint(output, status, 66.0)
+    assert sentence in complaint(output.splitlines(), status, 66.0)

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -17,7 +17,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.measure import perf, system_stats
 from perfbisect.lab.server import service
 from perfbisect.lab.server.installation import System
-from perfbisect.lab.server.service import Service, driver_options
+from perfbisect.lab.server.service import LONGEST_LINE, Service, driver_options
 from perfbisect.lab.workload import command, dataset, lua, sysbench
 from perfbisect.lab.workload.result import Outcome, ProcessResult
 from perfbisect.recipes.inventory import HostEntry
@@ -99,26 +99,28 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     bench = visit.bench
     program = command if bench.workload.command else sysbench
     job = start(visit)
-    lines = []
-    # A poll takes a few milliseconds of the machine that runs the workload: few of them. sysbench reports each second.
-    for line in jobs.wait(bench.host, job, every=min(5.0, max(1.0, bench.planned / 20))):
-        lines.append(line)
-        if program is sysbench and (interval := sysbench.progress(line, bench.workload.operation)):
-            yield RunProgress(visit.candidate, *interval)
-    if program is command:  # processes that it left would disturb the next run, or answer it
-        jobs.kill(bench.host, job, grace=1)
+    if program is sysbench:
+        # A poll takes a few milliseconds of the machine that runs the workload: few of them. It reports each second.
+        for line in jobs.wait(bench.host, job, every=min(5.0, max(1.0, bench.planned / 20))):
+            if interval := sysbench.progress(line, bench.workload.operation):
+                yield RunProgress(visit.candidate, *interval)
+    else:
+        jobs.end(bench.host, job)
+        jobs.kill(bench.host, job, grace=1)  # processes that it left would disturb the next run, or answer it
     reports = [str(visit.folder / name) for name in (command.CLOCK, "began", "counters", "vmstat", "iostat")]
-    paths = [str(job.folder / "status"), *reports, str(job.folder / "stderr")]  # which may hold anything: the last
+    paths = [str(job.folder / "status"), *reports]
     found = bench.host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.removesuffix("\f")
-    status, clock, began, counters, of_vmstat, of_iostat, stderr = found.split("\f", len(paths) - 1)
-    ended = ProcessResult(lines, stderr.splitlines(), int(status), bench.limit, clock)
-    if perf.missed(ended.output):
+    status, clock, began, counters, of_vmstat, of_iostat = found.split("\f")
+    stdout, stderr = jobs.printed(bench.host, job), jobs.printed(bench.host, job, "stderr")
+    note = stdout.note or stderr.note
+    ended = ProcessResult(stdout.text, stderr.text, int(status), bench.limit, clock, note)
+    if perf.missed(ended.lines()):
         jobs.remove(bench.host, job)
         return None
     try:
         outcome = program.outcome(ended, bench.workload)
     except ValueError as error:
-        raise failure(visit, job, ended.output, str(error)) from error
+        raise failure(visit, job, ended.lines(), f"{error}{note}") from error
     measured = facts(visit, job, outcome, began, counters, of_vmstat, of_iostat)
     jobs.remove(bench.host, job)
     return measured
@@ -186,11 +188,11 @@ def facts(
     )
 
 
-def failure(visit: Visit, job: Job, output: Sequence[str], reason: str) -> PerfBisectError:
+def failure(visit: Visit, job: Job, output: Iterable[str], reason: str) -> PerfBisectError:
     """Why a run gave no result: the machine's fault, the server's, or the workload's. Its output becomes one log."""
     visit.bench.host.run(["sh", "-c", 'cat "$1/stderr" >>"$1/stdout"', "join", str(job.folder)], check=False)
     if full := next((line for line in output if os.strerror(errno.ENOSPC) in line), None):
-        return no_space(visit.bench.host.name, full.strip())
+        return no_space(visit.bench.host.name, full.strip()[:LONGEST_LINE])
     # sysbench notices a crash before the server's last process has ended.
     if (
         visit.server

@@ -34,8 +34,8 @@ PORT_TAKEN = "End it: `sudo ss -lxtnp` lists what listens. A recipe's {port} and
 
 _TAKEN, _FULL = os.strerror(errno.EADDRINUSE), os.strerror(errno.ENOSPC)
 _ERROR = re.compile(r"\b(ERROR|FATAL|PANIC|error:|signal \d+|[Aa]ssertion)\b")
-# What the server wrote into its own log joins what it printed.
-_LOG = '[ ! -s "$2" ] || tail -n 1000 -- "$2" >>"$1"; tail -n 200 -- "$1"'
+# What the server wrote into its own log joins what it printed. Lines may have any length.
+_LOG = '[ ! -s "$2" ] || tail -c 1000000 -- "$2" | tail -n 1000 >>"$1"; tail -c 200000 -- "$1" | tail -n 200'
 
 # Servers that refuse to run as root run in a user namespace, where root has another number: so they can use everything
 # that root can, above all the folders below root's home. Without user namespaces they run as the user nobody with the
@@ -69,23 +69,30 @@ class Service:
         """A command of the recipe, as the user that may run it."""
         return [*self.user_switch, *fill(command, self.values)]
 
-    def do(self, command: Sequence[str], stage: str, *, merged: bool = True) -> list[str]:
-        """Run one command of the recipe to its end; returns the lines that it printed, with its errors if ``merged``.
+    def do(self, command: Sequence[str], stage: str, *, merged: bool = True) -> str:
+        """Run one command of the recipe to its end; returns what it printed, with its errors if ``merged``.
 
         Raises RunFailed.
         """
         host, argv = self.host, by_path(self.argv(command))
         job = jobs.start(host, argv, name=stage, timeout=LONGEST_STEP, cwd=self.folder, env=self.env, merged=merged)
-        lines = list(jobs.wait(host, job))
-        if status := jobs.status(host, job):
-            last = log_excerpt("\n".join(lines) if merged else jobs.output(host, job, stream="stderr")[0])
+        if status := jobs.end(host, job):
+            stream = "stdout" if merged else "stderr"
+            last = log_excerpt(jobs.printed(host, job, stream).text)
             raise RunFailed(
                 f"{command[0].rpartition('/')[2]} ended with status {status}: {last or 'it printed nothing'}",
                 stage=stage,
-                log=str(job.folder / ("stdout" if merged else "stderr")),
+                log=str(job.folder / stream),
+            )
+        printed = jobs.printed(host, job)
+        if printed.left and not merged:
+            raise RunFailed(
+                f"{command[0].rpartition('/')[2]} printed too much{printed.note}",
+                stage=stage,
+                log=str(job.folder / "stdout"),
             )
         jobs.remove(host, job)
-        return lines
+        return printed.text
 
 
 def by_path(argv: list[str]) -> list[str]:

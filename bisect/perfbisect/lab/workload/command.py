@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from perfbisect.lab.server.installation import System
@@ -15,6 +14,8 @@ from perfbisect.recipes.output_pattern import find_number
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.workload import Workload
 
+LONGEST_LINE = 500  # characters of it, in an error
+MOST = (1 << 63) - 1  # operations: the largest number that the history can keep
 CLOCK = "clock"  # the file below the visit's folder with begin, status and end
 
 # Ends with 0, so that the status of the job is not the command's: its own 124 is not that of the time limit. Only signals
@@ -74,10 +75,10 @@ def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
         raise ValueError(signal)
     clock = ended.clock.split()
     if ended.status or len(clock) != 3:
-        raise ValueError(f"it could not be run: {last(ended.output)}")
+        raise ValueError(f"it could not be run: {last(ended.stdout, ended.stderr)}")
     status = int(clock[1])
     if status:
-        raise ValueError(f"{killed(status) or f'it ended with status {status}'}: {last(ended.output)}")
+        raise ValueError(f"{killed(status) or f'it ended with status {status}'}: {last(ended.stdout, ended.stderr)}")
     began, seconds = float(clock[0]), float(clock[2]) - float(clock[0])
     if seconds <= 0:
         raise ValueError("the host's clock was set back while it ran")
@@ -86,10 +87,18 @@ def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
     operations = round(find_number(workload.operations, ended.stdout, ended.stderr)) if workload.operations else 1
     if not operations:
         raise ValueError("it did less than one operation")
+    if operations > MOST:
+        raise ValueError(f"it printed that it did {operations:.3g} operations, more than can be counted")
     return Outcome(began, seconds, operations, {"avg": 1000 * seconds / operations}, reported=reported)
 
 
-def last(lines: Sequence[str]) -> str:
-    """The last line that is not blank, without the prefix of the shell that reports a missing program."""
-    found = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
-    return re.sub(r"^timed: (line )?\d+: ", "", found)
+def last(*streams: str) -> str:
+    """The last line that is not blank of the last stream that has one, its beginning if it is long.
+
+    The prefix of the shell that reports a missing program is left out.
+    """
+    for text in reversed(streams):
+        if stripped := text.rstrip():
+            line = stripped[stripped.rfind("\n") + 1 :].strip()[:LONGEST_LINE]
+            return re.sub(r"^timed: (line )?\d+: ", "", line)
+    return "it printed nothing"

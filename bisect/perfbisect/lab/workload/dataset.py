@@ -24,6 +24,7 @@ from perfbisect.lab.server import config
 from perfbisect.lab.server.installation import System
 from perfbisect.lab.server.service import Service, by_path, driver_options, ended, initialise, owner, serve, service_in
 from perfbisect.lab.workload import command, lua, sysbench
+from perfbisect.lab.workload.result import lines_of
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.toml_reader import read_text
@@ -253,18 +254,22 @@ def load(host: Host, system: System, workload: Workload, folder: PurePosixPath, 
 
 def _carry_out(
     host: Host, argv: list[str], cwd: PurePosixPath, trouble: str, *, limit: float, merged: bool = True
-) -> list[str]:
-    """Run a command of a recipe to its end; returns the lines that it printed, with its errors if ``merged``."""
+) -> str:
+    """Run a command of a recipe to its end; returns what it printed, with its errors if ``merged``."""
     job = jobs.start(host, by_path(argv), name="prepare", timeout=limit, cwd=cwd, merged=merged)
-    lines = list(jobs.wait(host, job))
+    status = jobs.end(host, job)
     jobs.kill(host, job, grace=1)  # what it left running
-    if status := jobs.status(host, job):
+    if status:
         stream = "stdout" if merged else "stderr"
-        output = lines if merged else jobs.output(host, job, stream=stream)[0].splitlines()
-        reason = f"{trouble}: {argv[0]} ended with status {status}: {command.last(output)}"
+        last = command.last(jobs.printed(host, job, stream).text)
+        reason = f"{trouble}: {argv[0]} ended with status {status}: {last}"
         raise RunFailed(reason, stage="prepare", log=str(job.folder / stream))
+    printed = jobs.printed(host, job)
+    if printed.left and not merged:
+        reason = f"{trouble}: {argv[0]} printed too much{printed.note}"
+        raise RunFailed(reason, stage="prepare", log=str(job.folder / "stdout"))
     jobs.remove(host, job)
-    return lines
+    return printed.text
 
 
 def ask(service: Service, system: System, workload: Workload) -> list[str]:
@@ -275,19 +280,20 @@ def ask(service: Service, system: System, workload: Workload) -> list[str]:
     there = lua.on_host(placed, workload, lua.checking(workload))
     argv = sysbench.check_command(there, driver_options(system.builder, service))
     env = lua.environment(workload, placed, service.folder / "data", None)
-    lines = _do(service.host, argv, service.folder, env, "the workload's check fails")
-    return [line.removeprefix(sysbench.ANSWER) for line in lines if line.startswith(sysbench.ANSWER)]
+    printed = _do(service.host, argv, service.folder, env, "the workload's check fails")
+    return [line.removeprefix(sysbench.ANSWER) for line in lines_of(printed) if line.startswith(sysbench.ANSWER)]
 
 
-def _do(host: Host, argv: list[str], folder: PurePosixPath, env: dict[str, str], trouble: str) -> list[str]:
-    """Run sysbench to its end; returns the lines that it printed."""
+def _do(host: Host, argv: list[str], folder: PurePosixPath, env: dict[str, str], trouble: str) -> str:
+    """Run sysbench to its end; returns what it printed."""
     job = jobs.start(host, argv, name="prepare", timeout=LONG, cwd=folder, env=env, merged=True)
-    lines = list(jobs.wait(host, job))
-    if status := jobs.status(host, job):
-        reason = f"{trouble}: {sysbench.complaint(chr(10).join(lines), status, LONG)}"
+    status = jobs.end(host, job)
+    printed = jobs.printed(host, job)
+    if status:
+        reason = f"{trouble}: {sysbench.complaint(lines_of(printed.text), status, LONG)}{printed.note}"
         raise RunFailed(reason, stage="prepare", log=str(job.folder / "stdout"))
     jobs.remove(host, job)
-    return lines
+    return printed.text
 
 
 def _format(host: Host, system: System) -> str:
@@ -298,10 +304,11 @@ def _format(host: Host, system: System) -> str:
     folder = visit_folder(host)
     copy(host, "", folder, owner(host, system.builder.server))
     if service := service_in(host, system, folder):
-        return "\n".join(service.do(format_command, "prepare", merged=False))
+        return service.do(format_command, "prepare", merged=False).removesuffix("\n")
     filled = format_argv(system, folder)
     trouble = "the format of its data cannot be determined"
-    return "".join(f"{line}\n" for line in _carry_out(host, filled, folder, trouble, limit=SHORT, merged=False))
+    printed = _carry_out(host, filled, folder, trouble, limit=SHORT, merged=False)
+    return printed if not printed or printed.endswith("\n") else f"{printed}\n"
 
 
 def format_argv(system: System, folder: PurePosixPath) -> list[str]:

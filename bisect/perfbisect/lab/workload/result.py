@@ -1,7 +1,8 @@
 """Exit status, output and parsed result of a timed process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import StringIO
 
 SIGNALS = range(1, 65)
 
@@ -10,16 +11,22 @@ SIGNALS = range(1, 65)
 class ProcessResult:
     """A timed process that has ended."""
 
-    stdout: Sequence[str]  # lines
-    stderr: Sequence[str]
+    stdout: str  # the end of it, where it was too much to be kept
+    stderr: str
     status: int  # of the job
     limit: float  # its time limit in seconds
     clock: str  # what ``command.timed`` wrote; empty for sysbench
+    note: str = ""  # what is left out of its output, for the end of a sentence
 
-    @property
-    def output(self) -> list[str]:
-        """All lines of both streams."""
-        return [*self.stdout, *self.stderr]
+    def lines(self) -> Iterator[str]:
+        """The lines of both streams, one at a time: a list of them may need thirty times the memory."""
+        for stream in (self.stdout, self.stderr):
+            yield from lines_of(stream)
+
+
+def lines_of(text: str) -> Iterator[str]:
+    """Its lines, one at a time."""
+    return (line.removesuffix("\n") for line in StringIO(text))
 
 
 @dataclass(frozen=True, slots=True)

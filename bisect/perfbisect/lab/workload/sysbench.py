@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
 from perfbisect.errors import UsageError
-from perfbisect.lab.workload.result import Outcome, ProcessResult, killed
+from perfbisect.lab.workload.result import Outcome, ProcessResult, killed, lines_of
 from perfbisect.recipes.workload import Option, Workload
 
 # Fixed for all runs, so that every run draws the same random numbers; a workload's args may override it.
@@ -20,10 +20,10 @@ FIXED: Mapping[str, Option] = {
 
 ANSWER = "perfbisect answer: "
 
-_NUMBER = r"([\d.]+)"
+_NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(?![0-9.])"
 _PROGRESS = re.compile(rf"\[ {_NUMBER}s \] thds: \d+ (?:eps: {_NUMBER}|tps: {_NUMBER} qps: {_NUMBER})")
 _WINDOW = re.compile(rf"perfbisect window: {_NUMBER} {_NUMBER}")
-_BUCKET = re.compile(rf"\s*{_NUMBER} \|\**\s+(\d+)")
+_BUCKET = re.compile(rf"\s*{_NUMBER} \|\**\s+([0-9]{{1,18}})\b")
 _TOTAL = re.compile(rf"\s+([\w ]+?)(?: \(\w+\))?:\s+{_NUMBER}s?\b")
 
 
@@ -65,9 +65,11 @@ def progress(line: str, operation: str) -> tuple[float, float] | None:
 
 def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
     """The result of a run. Raises ValueError, with a sentence, when it failed."""
-    if wrong := complaint("\n".join(ended.output), ended.status, ended.limit):
+    if wrong := complaint(ended.lines(), ended.status, ended.limit):
         raise ValueError(wrong)
-    return parse(ended.stdout, workload.operation)
+    if ended.note:
+        raise ValueError("it printed too much")
+    return parse(lines_of(ended.stdout), workload.operation)
 
 
 def parse(lines: Iterable[str], operation: str) -> Outcome:
@@ -126,12 +128,14 @@ def _percentile(buckets: list[tuple[float, int]], share: float) -> float | None:
     return None
 
 
-def complaint(output: str, status: int, limit: float) -> str:
+def complaint(lines: Iterable[str], status: int, limit: float) -> str:
     """Why a run that ended with ``status`` failed: sysbench's first error, or the signal that killed it; "" when it succeeded.
 
-    ``limit`` is its time limit in seconds.
+    ``lines`` are all that it printed, ``limit`` is its time limit in seconds.
     """
-    for line in output.splitlines():
+    error = ""
+    for line in lines:
+        error = error or (line.strip() if "rror" in line else "")
         _, found, text = line.partition("FATAL: ")
         if found:
             return text.strip()
@@ -143,5 +147,4 @@ def complaint(output: str, status: int, limit: float) -> str:
         return signal
     if status == 0:
         return ""
-    errors = [line.strip() for line in output.splitlines() if "rror" in line]
-    return errors[0] if errors else f"sysbench ended with status {status}"
+    return error or f"sysbench ended with status {status}"

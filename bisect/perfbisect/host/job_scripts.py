@@ -1,0 +1,239 @@
+"""The shell scripts of jobs: how one is started, led, followed and ended. See ``perfbisect.host.jobs``."""
+
+# A collector copies what the command writes to one stream into the job's file $1: the first $2 bytes as they come, for
+# whatever follows the job. The rest goes to parts of $3 bytes, of which only the last two stay; the leader joins them at
+# the end. The command writes to a pipe, which is as fast as a file. A collector is no child of the leader, whose
+# descendants are the command's processes alone, but belongs to its session. It outlives the signals that end the
+# command, and ends when no process has the pipe open for writing. How it ended is written over blanks, as the status of
+# a job is; they stay when it was killed. It locks that file while it lives. When the output cannot be written, it is
+# read nevertheless: the command goes on.
+_COLLECT = """\
+collect() {
+    trap '' HUP INT TERM
+    export LC_ALL=C
+    parts=0
+    why=$(exec stdbuf -o0 head -c "$2" 2>&1 >>"$1"); failed=$?
+    if [ "$failed" = 0 ] && [ "$(wc -c <"$1")" -ge "$2" ]; then
+        while
+            why=$(exec stdbuf -o0 head -c "$3" 2>&1 >"$1.new"); failed=$?
+            [ "$failed" = 0 ] && [ "$(wc -c <"$1.new")" -ge "$3" ]
+        do
+            mv -f "$1.new" "$1.last"
+            parts=$((parts + 1))
+            echo "$parts" >"$1.parts"
+        done
+    fi
+    [ "$failed" -lt 128 ] || exit
+    [ "$failed" != 0 ] || why=whole
+    printf '%s\\n' "${why:-it cannot be written}" 1<>"$1.kept"
+    exec cat >/dev/null
+}
+attach() {
+    exec 7<>"$1.pipe"
+    ( exec 6<"$1.pipe" 8<>"$1.kept" 4>&- 5>&- 7>&- 9>&-; flock 8; collect "$@" <&6 6<&- & )
+    exec 5>"$1.pipe" 7>&-
+}
+"""
+
+# The leader waits for a collector, but not for processes that the command left and that have its pipe $4 open for
+# writing. Then it appends the end of the output, at most $3 bytes, and leaves the number of bytes before it that are lost in $1.left.
+_FINISH = """\
+held() {
+    ls -l /proc/[0-9]*/fd 2>/dev/null | grep '^l.w' | grep -q -F -e "-> $1"
+}
+finish() {
+    tries=0; ended=1
+    until flock -w 0.5 "$1.kept" true; do
+        tries=$((tries + 1))
+        [ "$tries" -lt 2 ] || ! held "$4" || { ended=; break; }
+        [ "$tries" -lt 240 ] || { signalled=1; return; }
+    done
+    read -r how <"$1.kept" || how=
+    case $how$ended in
+        whole*|'') join "$1" "$3";;
+        1) signalled=1;;
+        *) torn=torn;;
+    esac
+}
+join() {
+    [ -e "$1.new" ] || return 0
+    parts=0; left=0
+    [ ! -e "$1.parts" ] || read -r parts <"$1.parts"
+    [ "$parts" = 0 ] || left=$(((parts - 1) * $2 + $(wc -c <"$1.new")))
+    why=$(
+        {
+            [ "$left" = 0 ] || printf '\\n[perfbisect left out %s kB here]\\n' "$((left / 1000 + 1))"
+            cat "$1.last" "$1.new" 2>/dev/null | tail -c "$2"
+        } 2>&1 >>"$1"
+    )
+    if [ -n "$why" ]; then
+        torn=torn
+        printf '%s\\n' "$why" 1<>"$1.kept"
+    elif [ "$left" != 0 ]; then
+        echo "$left" >"$1.left"
+    fi
+    rm -f "$1.new" "$1.last" "$1.parts"
+}
+"""
+
+# Leads the job in folder $1. A signal that is handled, unlike one that is ignored, is not inherited: the leader outlives
+# TERM, its command does not. A command that was killed from outside has no status: neither when the leader got a signal,
+# too, as in an orderly shutdown (where it may get it a little later than the command), nor when the command's signal, or
+# the status that timeout makes of one, came before $2 seconds had passed; nor when a collector was killed. The status
+# overwrites blanks in place, which needs no space on a full disk. When memory runs out, the kernel kills the command
+# first.
+LEADER = (
+    _COLLECT
+    + _FINISH
+    + """\
+exec 9>>"$1/alive"; flock -n 9 && [ ! -s "$1/pid" ] || exit
+signalled=; torn=
+trap signalled=1 HUP INT TERM
+read -r stat </proc/self/stat
+read -r began rest </proc/uptime
+folder=$(cd -P -- "$1" && pwd -P)
+attach "$1/stdout" "$3" "$4"
+exec 4>&5
+[ "$5" = merged ] || attach "$1/stderr" "$3" "$4"
+cat /proc/sys/kernel/random/boot_id >"$1/boot"
+printf '%s\\n' "$stat" >"$1/pid"
+rm -f "$1/stdout.pipe" "$1/stderr.pipe"
+({ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; exec sh "$1/command" >&4 2>&5 4>&- 5>&-) 9>&-
+status=$?
+exec 4>&- 5>&-
+read -r now rest </proc/uptime
+finish "$1/stdout" "$3" "$4" "$folder/stdout.pipe"
+[ "$5" = merged ] || finish "$1/stderr" "$3" "$4" "$folder/stderr.pipe"
+[ "$status" = 0 ] || [ "$status" -ge 128 ] || sleep 0.1
+case $status in
+    124|129|130|137|143) [ "$((${now%.*} - ${began%.*}))" -ge "$2" ] || signalled=1;;
+esac
+[ -n "$signalled" ] || printf '%s\\n' "${torn:-$status}" 1<>"$1/status"
+"""
+)
+
+# Starts the leader $7 in folder $1, in the working directory $2, if it was not; the command comes on stdin. Writing goes
+# through cat, whose message names a full disk: that of a shell's own printf is just "I/O error".
+START = """\
+cd -- "$2" || exit 1
+command -v -- "$3" >/dev/null || exit 127
+mkdir -p "$1" "$4" || exit 1
+set -e
+if [ ! -e "$1/alive" ]; then
+    printf '    \\n' | cat >"$1/status"
+    cat >"$1/command"
+    for stream in stdout stderr; do
+        : >"$1/$stream"
+        printf '%200s\\n' '' | cat >"$1/$stream.kept"
+        [ -p "$1/$stream.pipe" ] || mkfifo "$1/$stream.pipe"
+    done
+fi
+if [ ! -s "$1/pid" ]; then
+    setsid sh -c "$7" leader "$1" "$6" "$8" "$9" "$5" </dev/null >>"$1/stdout" 2>>"$1/stderr" &
+fi
+tries=0
+until [ -s "$1/pid" ]; do
+    tries=$((tries + 1))
+    [ "$tries" -le 500 ] || { echo "the leader does not start" >&2; exit 1; }
+    sleep 0.01
+done
+cat "$1/pid"
+"""
+
+# Prints the state ("running", "lost", "torn" for output that could not be written, or a number), then a chunk of the output. The state is read first, so that
+# the output of an ended job is complete. A zombie has ended: its parent does not reap it.
+STATE = """\
+from_this_boot() {
+    { read -r then <"$1/boot" && read -r now </proc/sys/kernel/random/boot_id; } 2>/dev/null && [ "$then" = "$now" ]
+}
+state() {
+    read -r status <"$1/status" || status=
+    [ -z "$status" ] || { echo "$status"; return; }
+    from_this_boot "$1" || { echo lost; return; }
+    { read -r stat </proc/"$2"/stat; } 2>/dev/null || stat=
+    set -- "$1" "$3" ${stat##*) }
+    case $3 in ''|Z|X) ;; *) [ "${22}" != "$2" ] || { echo running; return; };; esac
+    read -r status <"$1/status" || status=
+    echo "${status:-lost}"
+}
+"""
+
+# It waits up to $7 seconds for the leader's end first. The state is followed by the number of bytes that are left out.
+POLL = (
+    STATE
+    + """\
+[ "$7" = 0 ] || flock -s -w "$7" "$1/alive" true || :
+state=$(state "$1" "$2" "$3")
+left=0
+[ ! -e "$1/$6.left" ] || read -r left <"$1/$6.left"
+echo "$state $left"
+[ "$5" = 0 ] || dd if="$1/$6" iflag=skip_bytes skip="$4" bs="$5" count=1 status=none | base64 -w 0
+"""
+)
+
+# Every process of the leader's session and their descendants (some servers' children open sessions of their own) get
+# TERM once, whenever they appear, then KILL until none is left. If the leader's pid belongs to another process by now,
+# the session has ended: its number stays taken as long as the session exists. It ends with its boot, too, and its number
+# may then be that of another session.
+KILL = (
+    STATE
+    + """\
+members() {
+    ps -e -o pid= -o ppid= -o sess= -o stat= | awk -v leader="$1" '
+        { parent[$1] = $2; dead[$1] = $4 ~ /^[ZX]/; if ($3 == leader) member[$1] = 1 }
+        END {
+            do {
+                more = 0
+                for (p in parent) if (!(p in member) && (parent[p] in member)) { member[p] = 1; more = 1 }
+            } while (more)
+            for (p in member) if (!dead[p]) print p
+        }'
+}
+from_this_boot "$1" || exit 0
+{ read -r stat </proc/"$2"/stat; } 2>/dev/null || stat=
+if [ -n "$stat" ]; then
+    born=$(set -- ${stat##*) }; echo "${20}")
+    [ "$born" = "$3" ] || exit 0
+fi
+signalled=' '; tries=0
+while pids=$(members "$2"); [ -n "$pids" ]; do
+    for pid in $pids; do
+        if [ "$tries" -ge "$4" ]; then kill -s KILL "$pid" 2>/dev/null
+        else case $signalled in *" $pid "*) ;; *) kill -s TERM "$pid" 2>/dev/null; signalled="$signalled$pid ";; esac
+        fi
+    done
+    tries=$((tries + 1))
+    sleep 0.05
+done
+[ "$(state "$1" "$2" "$3")" != lost ] || echo 137 1<>"$1/status"
+"""
+)
+
+# Jobs that run, and in ORPHANED those whose leader was killed alone. $1 is the folder of all jobs.
+RUNNING = (
+    STATE
+    + """\
+for status in "$1"/*/status; do
+    read -r ended <"$status" && [ -z "$ended" ] || continue
+    folder=${status%/*}
+    read -r leader <"$folder/pid" || continue
+    set -- "$1" ${leader##*) }
+    [ "$(state "$folder" "${leader%% *}" "${21}")" != running ] || printf '%s\\n%s\\n' "$folder" "$leader"
+done 2>/dev/null
+"""
+)
+ORPHANED = (
+    STATE
+    + """\
+sessions=$(ps -e -o sess= -o stat= | awk '$2 !~ /^[ZX]/ { printf " %s ", $1 }')
+for status in "$1"/*/status; do
+    read -r ended <"$status" && [ -z "$ended" ] || continue
+    folder=${status%/*}
+    from_this_boot "$folder" && read -r leader <"$folder/pid" || continue
+    pid=${leader%% *}
+    case $sessions in *" $pid "*) ;; *) continue;; esac
+    set -- "$1" ${leader##*) }
+    [ "$(state "$folder" "$pid" "${21}")" != lost ] || printf '%s\\n%s\\n' "$folder" "$leader"
+done 2>/dev/null
+"""
+)

@@ -1,0 +1,256 @@
+"""Jobs that print without end, whose output cannot be written, or whose processes are killed and stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from generators import finish
+from perfbisect.errors import EnvironmentFailure, JobLost
+from perfbisect.host import jobs
+from perfbisect.host.limits import ARGUMENT, HEAD, LINE, TAIL
+from perfbisect.host.local import LocalHost
+
+pytestmark = pytest.mark.tools
+
+MB = 1_000_000
+FLOOD = 60 * MB  # bytes: several times what is kept
+
+
+def shell(host: LocalHost, script: str, **options: object) -> jobs.Job:
+    return jobs.start(host, ["sh", "-c", script], name="test", **{"timeout": 120, **options})  # type: ignore[arg-type]
+
+
+def until(condition: Callable[[], object]) -> bool:
+    deadline = time.monotonic() + 20
+    while not (met := condition()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return bool(met)
+
+
+def kept(job: jobs.Job) -> int:
+    """Bytes of the job's folder."""
+    return sum(path.stat().st_size for path in Path(job.folder).iterdir())
+
+
+def collectors(job: jobs.Job) -> list[int]:
+    """The processes that copy output of the job: those of its session that read a pipe of it."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{job.folder}/std" in str((folder / "fd" / "0").readlink()):
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr", "merged"])
+@pytest.mark.parametrize("unit", ["line", "x", "\0", "\\377\\n"], ids=["lines", "one line", "zeros", "no text"])
+def test_the_beginning_and_the_end_of_a_flood_are_kept(host: LocalHost, stream: str, unit: str) -> None:
+    flood = "yes a line" if unit == "line" else f"yes '{unit}' | tr -d '\\n'" if unit in "x\0" else "yes | tr y '\\377'"
+    if unit == "\0":
+        flood = "cat /dev/zero"
+    script = (
+        f"{{ echo begin; {flood} | head -c {FLOOD}; echo; echo end; }} {'>&2' if stream == 'stderr' else ''}; exit 5"
+    )
+    job = shell(host, script, merged=stream == "merged")
+    assert jobs.end(host, job) == 5
+    name = "stderr" if stream == "stderr" else "stdout"
+    printed = jobs.printed(host, job, name)
+    total = FLOOD + len("begin\n\nend\n")
+    assert printed.left == total - HEAD - TAIL
+    assert printed.text.endswith("end\n")
+    assert "were not kept" in printed.note
+    whole = Path(job.folder, name).read_bytes()
+    assert whole.startswith(b"begin\n")
+    assert whole.endswith(b"\nend\n")
+    note = b"\n[perfbisect left out %d kB here]\n" % (printed.left // 1000 + 1)
+    assert whole[HEAD:].startswith(note)
+    assert len(whole) == HEAD + len(note) + TAIL
+    assert kept(job) < HEAD + TAIL + 10_000
+
+
+@pytest.mark.parametrize("size", [HEAD - 1, HEAD, HEAD + 1, HEAD + TAIL, HEAD + TAIL + 1, HEAD + 2 * TAIL])
+def test_not_a_byte_is_lost_that_has_room(host: LocalHost, size: int) -> None:
+    job = shell(host, f"yes 123456789 | head -c {size}")
+    assert jobs.end(host, job) == 0
+    whole = Path(job.folder, "stdout").read_bytes()
+    left = max(0, size - HEAD - TAIL)
+    assert jobs.printed(host, job).left == left
+    if not left:
+        assert whole == (b"123456789\n" * (size // 10 + 1))[:size]
+
+
+def test_a_flood_is_bounded_while_it_lasts_and_can_be_ended(host: LocalHost) -> None:
+    job = shell(host, "yes a line of a server that has gone mad")
+    sizes = []
+    for _ in range(20):
+        time.sleep(0.1)
+        sizes.append(kept(job))
+    assert max(sizes) < HEAD + 2 * TAIL + 10_000
+    assert Path(job.folder, "stdout.parts").exists()
+    lines = jobs.wait(host, job, every=0.05)
+    assert next(lines) == "a line of a server that has gone mad"
+    lines.close()
+    assert jobs.running(host) == ()
+    assert until(lambda: not collectors(job))
+
+
+def test_what_comes_can_be_followed_at_once(host: LocalHost) -> None:
+    os.mkfifo(Path(host.root) / "go")
+    job = shell(host, "printf one; read -r line <go; echo two", cwd=host.root)
+    assert until(lambda: jobs.output(host, job)[0] == "one")
+    (Path(host.root) / "go").write_text("on\n")
+    assert jobs.end(host, job) == 0
+    assert jobs.printed(host, job) == jobs.Printed("onetwo\n", 0)
+
+
+def test_lines_that_are_followed_are_bounded(host: LocalHost) -> None:
+    job = shell(
+        host, f"head -c {5 * MB} /dev/zero | tr '\\0' x; echo; echo short; head -c {5 * MB} /dev/zero | tr '\\0' y"
+    )
+    lines, status = finish(jobs.wait(host, job))
+    assert status == 0
+    assert lines[:2] == ["x" * LINE, "short"]
+    assert all(len(line) <= LINE for line in lines)
+
+
+def test_processes_that_a_command_leaves_are_not_waited_for(host: LocalHost) -> None:
+    mark = f"sleep {3_000_000 + os.getpid()}"
+    for leave in (f"{mark} &", f"setsid {mark} &"):
+        job = shell(host, f"{leave} echo done; exit 3")
+        began = time.monotonic()
+        assert jobs.end(host, job) == 3
+        assert time.monotonic() - began < 30
+        assert jobs.printed(host, job).text == "done\n"
+        left = [folder for folder in Path("/proc").glob("[0-9]*") if mark in _command_line(folder)]
+        assert left
+        for folder in left:
+            os.kill(int(folder.name), signal.SIGKILL)
+        assert until(lambda job=job: not collectors(job))  # type: ignore[misc]
+
+
+def _command_line(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_text(errors="replace").replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def test_what_is_left_may_go_on_to_print(host: LocalHost) -> None:
+    """As a daemon that a recipe starts without a log: neither its pipe breaks, nor is its output lost."""
+    os.mkfifo(Path(host.root) / "go")
+    job = shell(host, "{ read -r line <go; echo later; echo $? >survived; } & echo now", cwd=host.root)
+    assert jobs.end(host, job) == 0
+    (Path(host.root) / "go").write_text("on\n")
+    assert until(lambda: (Path(host.root) / "survived").exists())
+    assert (Path(host.root) / "survived").read_text() == "0\n"
+    assert until(lambda: Path(job.folder, "stdout").read_text() == "now\nlater\n")
+
+
+def test_a_job_whose_output_is_no_longer_copied_is_lost_and_not_failed(host: LocalHost) -> None:
+    for _ in range(5):
+        job = shell(host, "while echo line; do sleep 0.01; done")
+        assert until(lambda job=job: collectors(job))  # type: ignore[misc]
+        for pid in collectors(job):
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(JobLost):
+            jobs.end(host, job)
+        jobs.kill(host, job, grace=1)
+
+
+def test_a_copy_that_is_stopped_for_a_while_loses_nothing(host: LocalHost) -> None:
+    os.mkfifo(Path(host.root) / "go")
+    job = shell(host, "read -r line <go; seq 1 100; exit 4", cwd=host.root)
+    assert until(lambda: collectors(job))
+    stopped = collectors(job)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    (Path(host.root) / "go").write_text("on\n")
+    assert jobs.status(host, job, patience=3) is None
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+    assert jobs.end(host, job) == 4
+    assert jobs.printed(host, job).text == "".join(f"{number}\n" for number in range(1, 101))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[LocalHost]:
+    """A host whose root folder is on a small disk."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", place], check=False).returncode:
+        pytest.skip("may not mount")
+    yield LocalHost("here", PurePosixPath(place))
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.parametrize("script", ["yes | head -c 20000000", "head -c 6000000 /dev/zero >big; yes | head -c 9000 >&2"])
+def test_output_that_has_no_room_is_the_disks_fault(small: LocalHost, script: str) -> None:
+    job = shell(small, f"{script}; exit 0")
+    with pytest.raises(EnvironmentFailure, match="no space left on host here"):
+        jobs.end(small, job)
+    with pytest.raises(EnvironmentFailure, match="no space left on host here"):
+        finish(jobs.wait(small, job))
+    assert not collectors(job)
+
+
+def test_a_job_of_the_last_version_is_followed(host: LocalHost) -> None:
+    """It has no collectors: its command writes to the files itself."""
+    job = shell(host, "echo one; sleep 0.5; echo two")
+    for name in ("stdout.kept", "stderr.kept"):
+        Path(job.folder, name).unlink()
+    again = jobs.attach(host, job.id)
+    lines, status = finish(jobs.wait(host, again, every=0.05))
+    assert (lines, status) == (["one", "two"], 0)
+
+
+def test_programs_that_open_their_output_again(host: LocalHost) -> None:
+    job = shell(host, "echo one; echo two >/dev/stdout; echo three >/dev/stderr; echo four", merged=True)
+    assert jobs.end(host, job) == 0
+    assert jobs.printed(host, job).text == "one\ntwo\nthree\nfour\n"
+
+
+def test_a_command_that_is_too_long_is_a_sentence(host: LocalHost) -> None:
+    for argv, env in ((["sh", "-c", f": {'x' * 200_000}"], {}), (["true"], {"LONG": "x" * 200_000})):
+        with pytest.raises(
+            EnvironmentFailure, match=r"a command is too long to be started: 200,\d+ characters"
+        ) as caught:
+            jobs.start(host, argv, name="x", timeout=9, env=env)
+        assert "beside the recipe" in caught.value.advice
+    assert jobs.end(host, jobs.start(host, ["true", "x" * ARGUMENT], name="x", timeout=9)) == 0
+    assert jobs.end(host, jobs.start(host, ["true", *["x" * 100_000] * 5], name="x", timeout=9)) == 0
+
+
+MEASURE = """\
+import resource, sys
+from pathlib import PurePosixPath
+from perfbisect.host import jobs
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.build.log_parser import BuildLog
+from perfbisect.recipes.output_pattern import find_number
+host = LocalHost("here", PurePosixPath(sys.argv[1]))
+job = jobs.start(host, ["sh", "-c", "yes 'ops/s: 12' | head -c " + sys.argv[2]], name="x", timeout=600)
+log = BuildLog()
+for line in jobs.wait(host, job):
+    log.read(line)
+assert find_number(r"ops/s: (\\d+)", jobs.printed(host, job).text) == 12
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_the_output(host: LocalHost) -> None:
+    def peak(size: int) -> int:
+        """KiB."""
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURE, str(host.root), str(size)], capture_output=True, text=True, check=True
+        )
+        return int(done.stdout)
+
+    assert peak(200 * MB) < 1.3 * peak(20 * MB)
