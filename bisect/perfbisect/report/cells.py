@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from perfbisect.core.inference.classification import Classification
 from perfbisect.report.content import Candidate, Case, Story
-from perfbisect.wording.quantities import MISSING, between, chance, duration, figure, share
+from perfbisect.wording.quantities import MISSING, between, chance, decimals, duration, figure, share
 from perfbisect.wording.text import metric_title
 from perfbisect.wording.verdicts import classification_name
 
@@ -23,7 +23,7 @@ def counters(case: Case) -> list[Row]:
             UNITS.get(each.metric, each.metric),
             figure(each.parent),
             figure(each.culprit),
-            MISSING if each.ratio is None else f"×{each.ratio:.2f}",
+            MISSING if each.ratio is None else f"×{decimals(each.ratio, 2)}",
         )
         for each in case.counters
         if each.parent is not None or each.culprit is not None
@@ -74,7 +74,7 @@ def ratio_cells(each: Candidate) -> Row:
     """The ratio to the good end, and its interval."""
     if each.state is Classification.BASELINE:
         return "1.000", "baseline"
-    return MISSING if each.ratio is None else f"{each.ratio.middle:.3f}", between(each.ratio)
+    return MISSING if each.ratio is None else decimals(each.ratio.middle, 3), between(each.ratio)
 
 
 def build(each: Candidate) -> str:

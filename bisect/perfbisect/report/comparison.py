@@ -9,7 +9,7 @@ from rich.text import Text
 
 from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest
 from perfbisect.core.stats.paired_comparison import Compared, Ratio, Summary, compared, silent, summaries, tone
-from perfbisect.wording.quantities import MISSING, between, count, figure, moment
+from perfbisect.wording.quantities import MISSING, between, count, decimals, figure, moment
 from perfbisect.wording.table import GAP, aligned
 from perfbisect.wording.text import metric_title, printable
 
@@ -70,7 +70,7 @@ def lines(trial: Trial, *, counters: bool = False) -> Iterator[str | Text]:
     yield f"{what} relative to: {named(request.subjects[0])}"
     yield from (f"{column} : {named(subject)}" for column, subject in zip(columns, request.subjects[1:], strict=True))
     yield ""
-    yield from grid(columns, by_group(rows, lambda ratio: (f"{ratio.ratio:.2f}", tone(ratio, request.metric))))
+    yield from grid(columns, by_group(rows, lambda ratio: (decimals(ratio.ratio, 2), tone(ratio, request.metric))))
     yield ""
     rounds = max((ratio.rounds for row in rows for ratio in row.ratios if ratio), default=0)
     yield f"95 % intervals, from {count(rounds, 'round')} of {count(request.runs, 'run')} each"
@@ -80,7 +80,7 @@ def lines(trial: Trial, *, counters: bool = False) -> Iterator[str | Text]:
         parts = ((each, (each.least, each.most, each.average, each.median)) for each in found)
         yield from grid(
             ("min", "max", "avg", "median"),
-            [([(f"{part:.2f}", "") for part in four], label(each, columns)) for each, four in parts],
+            [([(decimals(part, 2), "") for part in four], label(each, columns)) for each, four in parts],
         )
     if counters:
         for row in rows:
@@ -129,7 +129,7 @@ def relative(counted: tuple[float | None, ...]) -> Iterator[Cell]:
     """A counter of the baseline, and of the others relative to it."""
     baseline, *others = counted
     yield figure(baseline), ""
-    yield from ((MISSING if other is None else f"{other:.2f}", "") for other in others)
+    yield from ((MISSING if other is None else decimals(other, 2), "") for other in others)
 
 
 def same(subjects: Sequence[TrialBuild]) -> list[list[str]]:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from perfbisect.core.domain.orders import Interval
 
 MISSING = "–"
+HUGE = 1e12  # numbers from here on are written with an exponent
 
 
 def count(number: int, noun: str) -> str:
@@ -21,7 +22,12 @@ def figure(value: float | None) -> str:
     """A measured value in three digits or more: 12,345, 87.1, 0.442; a dash for None."""
     if value is None:
         return MISSING
-    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:#.3g}".rstrip(".")
+    return decimals(value, 0) if abs(value) >= 99.95 else f"{value:#.3g}".rstrip(".")
+
+
+def decimals(value: float, places: int) -> str:
+    """A number with that many decimals: 12,345, 0.71; with an exponent where it would be very long."""
+    return f"{value:,.{places}f}" if abs(value) < HUGE else f"{value:.3g}"
 
 
 def percent(fraction: float) -> str:
@@ -54,8 +60,8 @@ def ratio(interval: "Interval") -> str:
 
 
 def _ratio(value: float) -> str:
-    """Three decimals, or three digits where that would be too few."""
-    return f"{value:.3f}" if value >= 0.0995 else f"{value:.3g}"
+    """Three decimals, or three digits where that would be too few or too many."""
+    return decimals(value, 3) if value >= 0.0995 else f"{value:.3g}"
 
 
 def change(ratio: float) -> str:
@@ -63,9 +69,9 @@ def change(ratio: float) -> str:
     if abs(ratio - 1) < 0.0005:
         return "no change"
     if 0 < ratio < 0.1:
-        return f"a drop to 1/{1 / ratio:,.0f}"
+        return f"a drop to 1/{decimals(1 / ratio, 0)}"
     if ratio >= 10:
-        return f"a rise to {ratio:,.0f} times"
+        return f"a rise to {decimals(ratio, 0)} times"
     return f"{'a drop' if ratio < 1 else 'a rise'} of {percent(abs(ratio - 1))}"
 
 

@@ -1,5 +1,6 @@
 """The metrics that a hunt can follow, each with how it is read from a run."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -8,6 +9,8 @@ from perfbisect.core.domain.facts import RunFacts
 from perfbisect.errors import UsageError
 
 Reader = Callable[[RunFacts], float | None]
+
+LARGEST_LOG = 700.0  # larger ratios, up to exp(2 · 744), are stated as exp(700): they have no floating-point number
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +29,9 @@ class Metric:
 
 
 def quotient(above: float | None, below: float | None) -> float | None:
-    """``above / below``, or None where either is missing or ``below`` is zero."""
-    return above / below if above is not None and below else None
+    """``above / below``, or None where either is missing, ``below`` is zero, or no number is so large."""
+    ratio = above / below if above is not None and below else None
+    return ratio if ratio is not None and math.isfinite(ratio) else None
 
 
 def per_operation(event: str) -> Reader:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfbisect.core.domain.metrics import LARGEST_LOG
 from perfbisect.core.domain.orders import Interval, Measure, Purpose, Share
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.posterior import LAYOUT
@@ -51,8 +52,8 @@ class Contrast:
     def ratio(self, sign: float) -> Interval:
         """Second build against first, in the metric's own direction; for decisions (relative_speed.py has what is shown)."""
         half = t_quantile_975(self.freedom) * self.error
-        low, high = sorted(float(np.exp(-sign * (self.drop + d))) for d in (-half, half))
-        return Interval(low, float(np.exp(-sign * self.drop)), high)
+        logs = np.clip([-sign * (self.drop + d) for d in (-half, 0.0, half)], -LARGEST_LOG, LARGEST_LOG)
+        return Interval(*sorted(np.exp(logs).tolist()))
 
 
 def contrast(levels: Levels, first: int, second: int) -> Contrast:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfbisect.core.domain.metrics import LARGEST_LOG
 from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.policy import Policy
@@ -46,11 +47,13 @@ class Speeds:
         origin = self.record.builds.index(self.record.name(baseline))
         difference = self.record.sign * (self.level[:, rows] - self.level[:, [origin]])
         if self.freedom <= 0:
-            return [Interval(0.0, math.exp(middle), math.inf) for middle in (self.probability @ difference).tolist()]
+            middles = np.clip(self.probability @ difference, -LARGEST_LOG, LARGEST_LOG)
+            return [Interval(0.0, math.exp(middle), math.inf) for middle in middles.tolist()]
         own = self.covariance[:, rows, rows]
         variance = own + self.covariance[:, [origin], [origin]] - 2 * self.covariance[:, rows, [origin]]
         scale = np.sqrt(np.maximum(variance, EXACT**2))
-        found = np.exp(t_mixture_quantiles(self.probability, difference, scale, self.freedom, PROBABILITIES))
+        logs = t_mixture_quantiles(self.probability, difference, scale, self.freedom, PROBABILITIES)
+        found = np.exp(np.clip(logs, -LARGEST_LOG, LARGEST_LOG))
         return [Interval(low, middle, high) for low, middle, high in found.tolist()]
 
     def ratio(self, build: int, baseline: int) -> Interval:

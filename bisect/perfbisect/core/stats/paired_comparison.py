@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, stdev
 
-from perfbisect.core.domain.metrics import COMPARED, find_metric, typical, value
+from perfbisect.core.domain.metrics import COMPARED, LARGEST_LOG, find_metric, quotient, typical, value
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.trials import Trial, TrialRun
 
@@ -90,9 +90,14 @@ def paired(base: Mapping[int, float], other: Mapping[int, float]) -> Ratio | Non
         return None
     middle, count = mean(differences), len(differences)
     if count == 1:
-        return Ratio(math.exp(middle), None, 1)
+        return Ratio(ratio_of(middle), None, 1)
     half = quantile(count - 1) * stdev(differences) / math.sqrt(count)
-    return Ratio(math.exp(middle), Interval(math.exp(middle - half), math.exp(middle), math.exp(middle + half)), count)
+    return Ratio(ratio_of(middle), Interval(*map(ratio_of, (middle - half, middle, middle + half))), count)
+
+
+def ratio_of(log: float) -> float:
+    """The ratio with that logarithm."""
+    return math.exp(min(LARGEST_LOG, max(-LARGEST_LOG, log)))
 
 
 def quantile(freedom: int) -> float:
@@ -125,7 +130,7 @@ def counted(runs: Sequence[TrialRun], further: range, metric: str) -> dict[str, 
             typical([run.facts for run in runs if run.subject == subject], name) for subject in (0, *further)
         )
         if base:
-            found[name] = (base, *(None if other is None else other / base for other in others))
+            found[name] = (base, *(quotient(other, base) for other in others))
     return found
 
 
