@@ -8,13 +8,36 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 from perfbisect.errors import EnvironmentFailure, ReaderGone
 from perfbisect.wording.glyphs import writable
 from perfbisect.wording.text import safe
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 START_OF_LINE = "\r\x1b[K"  # and clear the line
+
+
+class Bytes(io.RawIOBase):
+    """What takes bytes for an Output: click completes words in bytes."""
+
+    def __init__(self, output: "Output") -> None:
+        self.output = output
+
+    def write(self, data: "ReadableBuffer") -> int:
+        """Write text in UTF-8, made safe."""
+        self.output.write(bytes(data).decode(errors="backslashreplace"))
+        return len(bytes(data))
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        self.output.flush()
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
 
 
 class Output(io.TextIOBase):
@@ -27,6 +50,7 @@ class Output(io.TextIOBase):
     def __init__(self, raw: TextIO, *, reported: bool) -> None:
         self.raw = raw
         self.reported = reported
+        self.buffer = Bytes(self)
 
     @property
     def encoding(self) -> str:  # type: ignore[override]

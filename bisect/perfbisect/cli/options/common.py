@@ -10,7 +10,7 @@ import click
 
 from perfbisect.cli.options.completion import host_name
 from perfbisect.ui.stream import note, put, rewrite_line
-from perfbisect.wording.text import safe_json
+from perfbisect.wording.text import printable, safe_json
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -74,5 +74,5 @@ def table(rows: Sequence[Sequence[str]]) -> None:
     if not rows:
         note("none")
         return
-    for line in columns(rows):
+    for line in columns([[*map(printable, row)] for row in rows]):
         say(line)

@@ -1,13 +1,16 @@
 """Shell completion of the names of builders, workloads and hosts."""
 
+import re
 from collections.abc import Iterable
 
 import click
 
+PLAIN = re.compile(r"[\w@%+=:,./-]+")  # a word that no shell changes or executes
+
 
 def complete(names: Iterable[str], incomplete: str) -> list[str]:
-    """The names that begin with what has been typed."""
-    return sorted(name for name in names if name.startswith(incomplete))
+    """The names that begin with what has been typed. Left out are those that a shell would have to be given in quotes."""
+    return sorted(name for name in names if name.startswith(incomplete) and PLAIN.fullmatch(name))
 
 
 def builder_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

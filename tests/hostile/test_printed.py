@@ -1,0 +1,379 @@
+"""What builds, benchmarks, hosts, recipes and repositories print or are named never reaches a terminal as it is."""
+
+import base64
+import csv
+import io
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import subprocess
+import sys
+import time
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from perfbisect.report.markdown import escape, fenced
+from perfbisect.ui.jsonlines import decode
+from perfbisect.wording.text import UNSAFE, printable, safe, safe_json, shell_words
+from program import LIMIT, PROGRAM
+
+ATTACKS = {
+    "title": "\x1b]0;EVIL\x07",
+    "clipboard": f"\x1b]52;c;{base64.b64encode(b'EVIL').decode()}\x1b\\",
+    "link": "\x1b]8;;http://evil.example\x07EVIL\x1b]8;;\x07",
+    "clear": "\x1b[2J\x1b[3J\x1b[HEVIL",
+    "conceal": "\x1b[8mEVIL\x1b[0m",
+    "reset": "\x1bcEVIL",
+    "answer back": "\x1b[6n\x1b[c\x05EVIL",
+    "device control": "\x1bP$q\x22pEVIL\x1b\\",
+    "C1": "\x9b2J\x9d0;EVIL\x9c",
+    "overwrite": "EVIL\r\x08\x08\x7f",
+    "bidirectional": "\u202eEVIL\u202c\u2066EVIL\u2069\u061c\u200f",
+    "invisible": "E\u200bV\u2060I\ufeffL\xad\u3164\u034f",
+    "tags": "EVIL\U000e0001\U000e0045\U000e0056\U000e007f",
+    "variation": "E\ufe00\U000e0100\U000e0101VIL",
+    "separators": "EVIL\u2028\u2029\x85\x0b\x0c",
+}
+EVIL = "".join(ATTACKS.values())
+ORDINARY = (
+    "plain, with a\ttab", "Zoë Ö ñ ß", "日本語 한국어 中文", "ελληνικά кириллица עברית العربية", "हिन्दी ไทย தமிழ்",
+    "e\u0301 combined", "✔️ ❤️ 🚀 ☎︎", "“quotes” – … × →", "a\nb", "C:\\x1b is text already",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_an_attack_becomes_visible(attack: str) -> None:
+    shown = safe(attack)
+    assert not UNSAFE.search(shown)
+    assert shown.isascii()
+    assert all(sign in shown for sign in attack if sign.isascii() and sign.isprintable())
+    assert json.loads(safe_json(json.dumps(attack, ensure_ascii=False))) == attack
+    assert safe_json(json.dumps(attack, ensure_ascii=False)).isascii()
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert safe(text) == text
+    assert safe_json(json.dumps(text, ensure_ascii=False)) == json.dumps(text, ensure_ascii=False)
+
+
+def test_every_character_without_a_shape_is_unsafe() -> None:
+    """By the tables of this Python: control, format, surrogate, and separators of lines and paragraphs."""
+    without = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    signs = map(chr, range(sys.maxunicode + 1))
+    assert {sign for sign in signs if unicodedata.category(sign) in without and not UNSAFE.match(sign)} == {"\t", "\n"}
+
+
+def test_a_command_that_is_copied_does_what_it_says(tmp_path: Path) -> None:
+    words = [
+        "printf",
+        "%s\\0",
+        "a b",
+        "it's",
+        "\x1b]0;x\x07",
+        "new\nline",
+        "\u202erev",
+        "tab\t",
+        "$(echo no)",
+        "`x`",
+        "é\\n",
+    ]
+    line = shell_words(words)
+    assert not UNSAFE.search(line)
+    assert "\n" not in line
+    done = subprocess.run(["bash", "-c", line], capture_output=True, check=True)
+    assert done.stdout.decode().split("\0")[:-1] == words[2:]
+
+
+MENTIONS = (
+    "@user", "(@org/team)", "owner/repo#12", "#7", "!3", "GH-9", "https://evil.example/x", "www.evil.example",
+    "x@evil.example", "http://a_b_c/`d`", "user@0123456789abcdef", "ftp://x", "~label", "%2", "$4", "&5",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("mention", MENTIONS)
+def test_markdown_neither_mentions_nor_links(mention: str) -> None:
+    shown = escape(f"see {mention} now")
+    found = re.fullmatch(r"see (`+) ?(.*?) ?\1 now", shown)
+    assert found
+    assert found[2] == mention
+
+
+@pytest.mark.parametrize(
+    "text", ["<img src=x onerror=y>", "[a](javascript:b)", "![a](b)", "a|b", "`c`", "*d* _e_", "&lt;"]
+)
+def test_markdown_has_no_markup_of_others(text: str) -> None:
+    shown = re.sub(r"\\[\\`*_\[\]<>|#~&]", "", escape(text))
+    outside = re.sub(r"(`+).*?\1", "", shown)
+    assert not set("`*_[]<>|&") & set(outside)
+
+
+def test_a_block_of_code_ends_where_it_should() -> None:
+    block = list(fenced(["a", "```", "````", "<b>"], "sh"))
+    assert block[0] == "`````sh"
+    assert block[-1] == "`````"
+
+
+# The real program, on a repository, a build, a benchmark and recipes that attack
+
+SCRIPT = """\
+printf '%s\\n' {evil} >&2
+printf '%s\\n' {evil}
+echo rate {rate}
+exit {status}
+"""
+
+
+def environment(home: Path) -> dict[str, str]:
+    return os.environ | {"HOME": str(home), "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
+
+
+class World:
+    """A repository with four commits: fast, one that does not build, one that crashes, slow; and a history."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.repo = folder / f"repo {ATTACKS['title']}"
+        self.history = folder / f"history{ATTACKS['bidirectional']}.db"
+        self.home.mkdir()
+        self.repo.mkdir()
+        self.git("init", "-q", "-b", "main")
+        for rate, status, builds in ((100, 0, 0), (100, 0, 1), (100, 3, 0), (50, 0, 0)):
+            (self.repo / "run.sh").write_text(SCRIPT.format(evil=shlex.quote(EVIL), rate=rate, status=status))
+            (self.repo / "build.sh").write_text(
+                SCRIPT.format(evil=shlex.quote(f"error: {EVIL}"), rate=0, status=builds)
+            )
+            self.git("add", "-A")
+            who = {"GIT_AUTHOR_NAME": ATTACKS["conceal"], "GIT_COMMITTER_NAME": "x"}
+            self.git("commit", "-qm", f"{rate} {EVIL}".replace("\n", " "), **who)
+        self.good, *_, self.bad = self.git("rev-list", "--reverse", "HEAD").split()
+        self.tag = "v\u202e1\U000e0041"
+        self.git("tag", self.tag, self.good)
+
+    def git(self, *words: str, **more: str) -> str:
+        who = {"GIT_AUTHOR_EMAIL": "x", "GIT_COMMITTER_EMAIL": "x", "GIT_AUTHOR_NAME": "x", "GIT_COMMITTER_NAME": "x"}
+        done = subprocess.run(
+            ["git", *words], cwd=self.repo, env=os.environ | who | more, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    @property
+    def hunt(self) -> list[str]:
+        return [
+            "run", self.tag, self.bad, "--repo", str(self.repo), "--build", "sh build.sh", "--run", "sh {prefix}/run.sh",
+            "--rate", "rate (.*)", "--history", str(self.history),
+        ]  # fmt: skip
+
+    def bisect(self, *words: str, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[bytes]:
+        env = environment(self.home) | more
+        return subprocess.run([*PROGRAM, *words], env=env, capture_output=True, check=False, timeout=LIMIT, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def hunted(world: World) -> World:
+    """The same with a hunt in its history."""
+    done = world.bisect(*world.hunt, "--plain")
+    assert done.returncode in (0, 2), done.stderr.decode()
+    shown(done.stdout)
+    shown(done.stderr)
+    assert b"EVIL" in done.stdout
+    return world
+
+
+def shown(output: bytes) -> str:
+    """The text of an output; fails where anything in it is unsafe."""
+    text = output.decode()
+    assert not UNSAFE.search(text), UNSAFE.findall(text)
+    return text
+
+
+@pytest.mark.tools
+def test_the_lines_of_a_hunt_are_safe(hunted: World) -> None:
+    """The fixture looks at them."""
+
+
+@pytest.mark.tools
+def test_a_hunt_in_json_is_safe_and_complete(hunted: World) -> None:
+    again = hunted.bisect(*hunted.hunt[:-1], str(hunted.home / "again.db"), "--json")
+    for line in shown(again.stdout).splitlines():
+        decode(line)
+    shown(again.stderr)
+
+
+REPORTS = [
+    ["show"], ["show", "1", "--markdown"], ["show", "1", "--json"], ["history"], ["history", "--json"], ["replay"],
+    ["query", "select * from candidates"], ["query", "select * from commits", "--csv"],
+    ["query", "select * from commits", "--json"], ["query", "select body as \x22\x1b[2J\x22 from events"],
+    ["query", "select settings from hunts"], ["show", "2"], ["show", "c1"], ["resume", "99"],
+]  # fmt: skip
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("words", REPORTS, ids=" ".join)
+def test_reports_are_safe(hunted: World, words: list[str]) -> None:
+    done = hunted.bisect(*words, "--history", str(hunted.history))
+    out = shown(done.stdout)
+    shown(done.stderr)
+    assert done.returncode in (0, 1, 2, 3)
+    if "--json" in words:
+        json.loads(out)
+
+
+@pytest.mark.tools
+def test_json_of_a_query_is_read_as_the_same_text(hunted: World) -> None:
+    sql = f"select subject from commits where commit_hash = '{hunted.good}'"
+    done = hunted.bisect("query", sql, "--json", "--history", str(hunted.history))
+    [row] = json.loads(shown(done.stdout))
+    assert row["subject"] == f"100 {EVIL}"
+
+
+@pytest.mark.tools
+def test_csv_has_no_formulas(hunted: World) -> None:
+    sql = "select '=cmd()' as a, '@sum' as b, '+1' as c, '-x' as d, -5 as e, 'a=b' as f"
+    done = hunted.bisect("query", sql, "--csv", "--history", str(hunted.history))
+    _, row = csv.reader(io.StringIO(shown(done.stdout)))
+    assert row == ["'=cmd()", "'@sum", "'+1", "'-x", "-5", "a=b"]
+
+
+FAILING = [
+    ["EVIL\x1b]0;x\x07"], ["show", "\u202e7"], ["run", "--\x9bx"], ["hosts", "--show", EVIL], ["builders", "--show", EVIL],
+    ["workloads", "--show", EVIL], ["show", "--history", f"/{ATTACKS['title']}/x"], ["query", EVIL],
+    ["run", "a", "b", "--builder", EVIL, "--workload", EVIL], ["run", EVIL, "b", "--build", "true", "--run", EVIL],
+    ["run", "a", "b", "--repo", EVIL, "--build", EVIL, "--run", "x"], ["gc", EVIL], ["doctor", EVIL],
+    ["simulate", "--policy", EVIL], ["run", "a", "b", "--metric", EVIL, "-b", "demo", "-w", "update-index"],
+    ["compare", f"x={EVIL}", "y=/none", "-b", "sqlite", "-w", "scan"], ["demo", "--drop", EVIL], ["resume", EVIL],
+]  # fmt: skip
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("words", FAILING, ids=lambda words: printable(" ".join(words))[:40])
+def test_usage_errors_are_safe(world: World, words: list[str]) -> None:
+    done = world.bisect(*words, cwd=world.home)
+    assert done.returncode in (3, 4), done.stderr
+    shown(done.stdout)
+    shown(done.stderr)
+
+
+@pytest.mark.tools
+def test_a_failed_hunt_is_safe(world: World) -> None:
+    """An end that crashes: its output stands in the error, and in the history."""
+    crashes = world.git("rev-list", "HEAD").split()[1]
+    done = world.bisect(*world.hunt[:2], crashes, *world.hunt[3:-1], str(world.home / "failed.db"))
+    assert done.returncode == 4
+    assert b"EVIL" in done.stderr
+    shown(done.stdout)
+    shown(done.stderr)
+    for words in (["history"], ["show"]):
+        shown(world.bisect(*words, "--history", str(world.home / "failed.db")).stdout)
+
+
+@pytest.mark.tools
+def test_recipes_and_hosts_are_safe(world: World) -> None:
+    evil = json.dumps(EVIL)
+    for path, text in (
+        ("builders/evil/builder.toml", f"summary = {evil}\ndriver = 'evil'\n"),
+        ("workloads/evil/suite.toml", f"summary = {evil}\ndriver = 'evil'\n[workloads.one]\nsummary = {evil}\n"),
+        ("hosts.toml", f"[hosts.local]\nsummary = {evil}\n"),
+    ):
+        (world.home / path).parent.mkdir(parents=True, exist_ok=True)
+        (world.home / path).write_text(text)
+    for words in (["builders"], ["workloads"], ["hosts"], ["builders", "--show", "evil"], ["hosts", "--show", "local"]):
+        done = world.bisect(*words, cwd=world.home)
+        shown(done.stdout)
+        shown(done.stderr)
+
+
+@pytest.mark.tools
+def test_completion_offers_only_what_a_shell_takes_for_a_word(world: World) -> None:
+    folder = world.home / "mine"
+    for name in ("good-one", "größe", "evil$(touch x)", "evil;x", f"evil{ATTACKS['title']}", "evil\nnext", "evil`x`"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "builder.toml").write_text("summary = 'x'\ndriver = 'x'\n")
+    words = f"bisect builders --builders {folder} --show "
+    asked = {"_BISECT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "5"}
+    offered = shown(world.bisect(cwd=world.home, **asked).stdout)
+    assert "good-one" in offered
+    assert "größe" in offered
+    assert not {"$", ";", "`", "\\"} & set(offered)
+    assert "next" not in offered
+
+
+OWN = re.compile(r"\x1b\[(?:\?1049[hl]|\?25[hl]|H|2K|\d*A|K|(?P<style>[\d;]*)m)")
+STYLES = {"", "0", "1", "2", "22", "31", "32", "33", "36", "39", "0;31"}
+
+
+@pytest.mark.tools
+def test_the_live_view_writes_only_its_own_sequences(world: World) -> None:
+    """On a terminal, with colours, in a window of ordinary size."""
+    ours, theirs = pty.openpty()
+    argv = [*PROGRAM, *world.hunt[:-1], str(world.home / "live.db")]
+    env = environment(world.home) | {"TERM": "xterm-256color", "LINES": "40"}
+    process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True)
+    os.close(theirs)
+    written = b""
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline and (process.poll() is None or select.select([ours], [], [], 0)[0]):
+        if select.select([ours], [], [], 0.2)[0]:
+            try:
+                written += os.read(ours, 1 << 16)
+            except OSError:  # the end of the terminal
+                break
+    assert process.wait(timeout=LIMIT) in (0, 2)
+    os.close(ours)
+    text = written.decode()
+    assert "EVIL" in text
+    for code in OWN.finditer(text):
+        assert set((code["style"] or "").split(";")) <= STYLES, code[0]
+    left = OWN.sub("", text).replace("\r", "")
+    assert not UNSAFE.search(left), UNSAFE.findall(left)
+
+
+# What happens to the streams themselves
+
+
+def closed(words: str, *, streams: str) -> subprocess.CompletedProcess[str]:
+    line = f"exec {shlex.join(PROGRAM)} {words} {streams}"
+    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("words", ["show", "builders", "history", "--help", "run a b", "query 'select 1'", "--version"])
+def test_a_closed_standard_output_is_named(words: str) -> None:
+    done = closed(words, streams=">&-")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (4, "Error: Standard output is closed.")
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full", "<&- 2>&-"])
+def test_without_standard_error_the_status_stays(streams: str) -> None:
+    assert closed("nonsense", streams=streams).returncode == 3
+    assert closed("builders", streams=streams).returncode == 0
+
+
+@pytest.mark.tools
+def test_with_all_streams_closed_nothing_is_a_bug() -> None:
+    assert closed("builders", streams="<&- >&- 2>&-").returncode == 4
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("words", ["--help", "builders", "workloads", "run --help"])
+def test_a_reader_that_has_gone_is_no_failure(words: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [*PROGRAM, *words.split()], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
