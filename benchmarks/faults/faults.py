@@ -151,7 +151,7 @@ def cut_link(stage: Stage) -> bool:
     """The link is down for a while."""
     machine = _far(stage).machine
     machine.link("down")
-    _disturb(stage, stage.random.uniform(0.1, 1) ** 2 * LONGEST_CUT, lambda: machine.link("up"))
+    stage.later(stage.random.uniform(0.1, 1) ** 2 * LONGEST_CUT, lambda: machine.link("up"))
     return True
 
 
@@ -182,7 +182,7 @@ def restart(stage: Stage) -> bool:
 def _freeze(stage: Stage, process: Process) -> bool:
     if not process.send(STOP):
         return False
-    _disturb(stage, stage.random.uniform(0.05, 1) ** 2 * LONGEST_FREEZE, lambda: process.send(CONT))
+    stage.later(stage.random.uniform(0.05, 1) ** 2 * LONGEST_FREEZE, lambda: process.send(CONT))
     return True
 
 
@@ -190,10 +190,6 @@ def _fill(stage: Stage, disk: Disk, most: int) -> bool:
     disk.fill(int(most * stage.random.random() ** 3))
     stage.later(stage.random.uniform(0.1, 3), disk.free)
     return True
-
-
-def _disturb(stage: Stage, seconds: float, undo: Callable[[], object]) -> None:
-    stage.later(seconds, undo)
 
 
 def _far(stage: Stage) -> Far:

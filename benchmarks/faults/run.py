@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))  # the machine at t
 from enclosure import enclose
 from faults import Fault, chosen
 from places import STATE_ROOM, Disk, Far, Here, Place
-from table import summary
+from table import repeat, summary
 
 from hunt import Hunt, Outcome
 
@@ -97,7 +97,7 @@ class Campaign:
         except Exception:  # noqa: BLE001 - of the benchmark itself; no further hunt begins
             self.stopping.set()
             troubles = [f"the benchmark failed: {traceback.format_exc()}"]
-            outcome = Outcome(seed, place.name == "far", Counter(), Counter(), 0, 0, 0.0, 0, False, troubles)
+            outcome = Outcome(seed, place.name == "far", Counter(), Counter(), 0, 0, 0, 0, False, troubles)
         if outcome.troubles and self.args.evidence:
             self._keep(self.args.evidence / seed, outcome, place, state, folder)
         for leftover in (folder, *state.folder.iterdir()):
@@ -105,7 +105,7 @@ class Campaign:
         with self._lock:
             self.outcomes.append(outcome)
             for trouble in outcome.troubles:
-                print(f"hunt {seed} {place.name}: {trouble}", flush=True)
+                print(f"{repeat(outcome)}: {trouble}", flush=True)
 
     def _keep(self, into: Path, outcome: Outcome, place: Place, state: Disk, folder: Path) -> None:
         large = shutil.ignore_patterns("ccache", "prefix", "repo")
@@ -148,7 +148,8 @@ def main() -> None:
     enclose()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     campaign = Campaign(args)
-    threads = [threading.Thread(target=campaign.work, args=(slot,), daemon=True) for slot in range(args.hunts_at_once)]
+    slots = range(1 if args.hunt is not None else args.hunts_at_once)
+    threads = [threading.Thread(target=campaign.work, args=(slot,), daemon=True) for slot in slots]
     for thread in threads:
         thread.start()
     for line in watch(campaign, threads):

@@ -30,8 +30,7 @@ class Session:
     pid: int
     status: int | None = None  # None: it runs
     memory: int = 0  # bytes at the peak, once it has ended
-    faults: int = 0  # that met it
-    disturbed: float = 0.0  # when the last fault that concerns the way to its host ended (time.monotonic)
+    faults: int = 0  # that happened while it ran
 
     @classmethod
     def start(

@@ -13,6 +13,7 @@ def summary(outcomes: Sequence[Outcome], seconds: float, command: str) -> str:
     here, far = ([outcome for outcome in outcomes if outcome.far is far] for far in (False, True))
     wrong = [outcome for outcome in outcomes if outcome.troubles]
     total = sum(outcome.faults.total() for outcome in outcomes)
+    held = f"{len(wrong)} hunts did not hold." if wrong else "All hunts held."
     flooded = [outcome.memory for outcome in outcomes if outcome.flooded]
     lines = [
         "# Faults: last results",
@@ -22,7 +23,8 @@ def summary(outcomes: Sequence[Outcome], seconds: float, command: str) -> str:
         (
             f"{total:,} faults in {len(outcomes):,} hunts, {len(here):,} here and {len(far):,} over SSH, in"
             f" {seconds / 60:.0f} minutes: {sum(outcome.sessions for outcome in outcomes):,} sessions,"
-            f" {sum(outcome.runs for outcome in outcomes):,} whole runs. {len(wrong) or 'No'} hunts did not hold."
+            f" {sum(outcome.runs for outcome in outcomes):,} whole runs,"
+            f" {sum(outcome.entered for outcome in outcomes):,} of them entered. {held}"
         ),
         "",
         (
@@ -40,9 +42,11 @@ def summary(outcomes: Sequence[Outcome], seconds: float, command: str) -> str:
     lines += [f"| {name} | {number:,} |" for name, number in moments.most_common()]
     if wrong:
         lines += ["", "## What did not hold", ""]
-        lines += [
-            f"- `--hunt {outcome.seed.partition('-')[2]}`: {trouble}"
-            for outcome in wrong
-            for trouble in outcome.troubles
-        ]
+        lines += [f"- `{repeat(outcome)}`: {trouble}" for outcome in wrong for trouble in outcome.troubles]
     return "\n".join(lines) + "\n"
+
+
+def repeat(outcome: Outcome) -> str:
+    """The options that repeat a hunt."""
+    seed, _, number = outcome.seed.partition("-")
+    return f"--seed {seed} --hunt {number} --where {'far' if outcome.far else 'here'}"
