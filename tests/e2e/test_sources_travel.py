@@ -33,7 +33,7 @@ def test_odd_names(machine: Machine, git: Callable[..., str], tmp_path: Path) ->
     sent, bare = finish(checkout.mirror(host, open_repository(repo), "odd", [sha]))
     assert sent[-1][0] == sent[-1][1] > len(ODD)
     place = host.root / "work" / "odd" / "source"
-    checkout.checkout(host, bare, sha, place, ["left out/**", *(f"left out/{name}" for name in ODD)], host.root / "log")
+    checkout.checkout(host, bare, sha, place, ["left out/**", *(f"left out/{name}" for name in ODD)])
     found = host.run(["find", str(place), "-type", "f", "-printf", "%P\\0"]).stdout.split("\0")
     assert set(found) == {*ODD, ""}
     assert checkout.present(host, bare, sha, [*ODD, "hit"]) == set(ODD)

@@ -81,7 +81,7 @@ def use(repo: Repository, host: LocalHost, commits: list[str]) -> None:
     bare = finish(checkout.mirror(host, repo, "n", [commits[2]]))[1]
     source = host.root / "work" / "n" / "source"
     for commit in commits:
-        checkout.checkout(host, bare, commit, source, [], host.root / "log")
+        checkout.checkout(host, bare, commit, source, [])
     assert Path(source, "a.c").read_text() == "2\n"
     for config, key in product(("config", "more"), ("extensions.partialClone", "remote.evil.promisor")):
         subprocess.run(["git", "config", "--file", repo.git_dir / config, "--unset", key], check=False)
@@ -240,7 +240,7 @@ def test_variables_that_steer_git_are_not_passed_on(
     assert read_range(opened, commits[0], commits[2], []).candidates == tuple(commits)
     assert not is_dirty(opened)
     bare = finish(checkout.mirror(host, opened, "n", []))[1]
-    checkout.checkout(host, bare, commits[2], host.root / "source", [], host.root / "log")
+    checkout.checkout(host, bare, commits[2], host.root / "source", [])
     assert {path.name for path in tmp_path.iterdir()} == before
 
 

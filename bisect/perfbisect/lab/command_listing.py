@@ -95,10 +95,10 @@ def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[pipeline.Plan, P
     entry = msgspec.structs.replace(entry, jobs=entry.jobs or ask(host, CORES) or 1)
     context = pipeline.BuildContext(scratch, entry, builder, name, variant, tools, bare)
     try:
-        checkout.checkout(scratch, bare, commit, context.work / "source", builder.ignore, scratch.root / "log")
+        checkout.checkout(scratch, bare, commit, context.work / "source", builder.ignore)
+        return pipeline.plan_for(context, commit, pipeline.present(context, commit)), context.work
     except BuildFailed as failed:  # its log is as temporary as the folder
         raise EnvironmentFailure(str(failed)) from failed
-    return pipeline.plan_for(context, commit, pipeline.present(context, commit)), context.work
 
 
 def _build(request: ListingRequest, planned: tuple[pipeline.Plan, PurePosixPath]) -> Iterator[Part]:

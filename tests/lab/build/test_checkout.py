@@ -58,7 +58,7 @@ def mirrored(host: LocalHost, folder: Path, name: str = "n") -> PurePosixPath:
 
 
 def check_out(host: LocalHost, bare: PurePosixPath, sha: str, to: PurePosixPath, ignore: list[str]) -> None:
-    checkout.checkout(host, bare, sha, to, ignore, host.root / "logs" / "log")
+    checkout.checkout(host, bare, sha, to, ignore)
 
 
 def test_a_checkout_is_exact(host: LocalHost, repo: Path, git: Git) -> None:

@@ -25,7 +25,6 @@ from perfbisect.repository.git import Repository
 
 LONG = 3600.0  # seconds, for what moves all files of a large tree
 
-REFUSED = 65  # status of a checkout that git refuses or breaks off
 # $1 the repository, $2 the work tree, $3 the commit; stdin are the sparse patterns. A link in the place of the work tree
 # may have been left by a build, and leads elsewhere.
 _SWITCH = """\
@@ -37,7 +36,7 @@ switch() {
 }
 bare=$1 source=$2
 switch checkout -q --detach --force "$3"
-case $? in 0) ;; 1 | 128) exit 65 ;; *) exit 1 ;; esac
+case $? in 0) ;; 1 | 128) exit 128 ;; *) exit 1 ;; esac
 switch clean -q -ffdx
 """
 
@@ -50,6 +49,7 @@ sha256sum <"$listing"
 """
 
 
+REFUSED = 128  # status of git for what it cannot do
 _KEEP = 'mkdir -p "${1%/*}" && cat >"$1"'
 
 _ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EMFILE,
@@ -78,53 +78,33 @@ def mirror(
     return bare
 
 
-def checkout(
-    host: Host, bare: PurePosixPath, sha: str, source: PurePosixPath, ignore: Sequence[str], log: PurePosixPath
-) -> None:
+def checkout(host: Host, bare: PurePosixPath, sha: str, source: PurePosixPath, ignore: Sequence[str]) -> None:
     """Make ``source`` exactly the tree of commit ``sha`` without the ignored paths.
 
-    Raises BuildFailed, with git's output in ``log``, for a commit that git cannot check out: a path that it forbids or
-    that is too long, or a file that the repository lacks. Raises EnvironmentFailure when the repository lacks the
-    commit, and when the reason is the host's.
+    Raises BuildFailed for a commit that git cannot check out: with a path that it forbids or that is too long, or a file
+    that the repository lacks. Raises EnvironmentFailure when the repository lacks the commit, and when the reason is the
+    host's. So do the functions below.
     """
     try:
         _switch(host, bare, sha, source, ignore)
-    except CommandFailed as first:
-        if git(host, f"--git-dir={bare}", "cat-file", "-e", f"{sha}^{{tree}}", check=False).status != 0:
-            raise EnvironmentFailure(
-                f"commit {sha[:10]} is not in {bare} on host {host.name}",
-                "Fetch it into the repository that you hunt in.",
-            ) from first
+    except CommandFailed:
         # The last checkout may have been of another repository, or have been cut short by a power failure: once more,
         # from nothing.
         afresh = 'rm -rf "$2" "$1/index" && git --git-dir="$1" symbolic-ref HEAD refs/heads/none'
         scripted(host, afresh, [str(bare), str(source)], timeout=LONG)
         try:
             _switch(host, bare, sha, source, ignore)
-        except CommandFailed as second:
-            raise _failure(host, sha, second, log) from second
-
-
-def _failure(host: Host, sha: str, failed: CommandFailed, log: PurePosixPath) -> BuildFailed | EnvironmentFailure:
-    """The error for a checkout that failed from nothing: the commit's, unless git names a failure of the host."""
-    found = re.search(r"^(?:fatal|error): .*$", failed.output, re.MULTILINE)
-    reason = found[0] if found else str(failed)
-    if is_full(host):
-        return no_space(host.name, f"commit {sha[:10]} is not checked out: {reason}")
-    trouble = _OF_THE_HOST.search(failed.output)
-    if failed.status != REFUSED or trouble:
-        return EnvironmentFailure(
-            f"commit {sha[:10]} cannot be checked out on host {host.name}: {trouble[0] if trouble else reason}"
-        )
-    host.run(["sh", "-c", _KEEP, "save", str(log)], stdin=failed.output)
-    hint = "A partial clone serves only when its recipe ignores what is missing." if _ABSENT.search(reason) else ""
-    return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage="checkout", log=str(log), hint=hint)
+        except CommandFailed as failed:
+            raise _failure(host, bare, sha, failed) from failed
 
 
 def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[str]) -> str:
     """An id of what the tree of ``sha`` holds beyond the ignored paths: names, modes and contents, no blob needed."""
     paths = ["--", ":(top)", *(f":(top,exclude,glob){pattern}" for pattern in ignore)]
-    return scripted(host, _IDENTITY, [str(bare), sha, *paths]).stdout.split()[0]
+    try:
+        return scripted(host, _IDENTITY, [str(bare), sha, *paths]).stdout.split()[0]
+    except CommandFailed as failed:
+        raise _failure(host, bare, sha, failed) from failed
 
 
 def present(host: Host, bare: PurePosixPath, sha: str, paths: Collection[str]) -> frozenset[str]:
@@ -132,11 +112,33 @@ def present(host: Host, bare: PurePosixPath, sha: str, paths: Collection[str]) -
     names = {path: path.rstrip("/") for path in paths}
     if not names:
         return frozenset()
-    listed = git(
-        host, f"--git-dir={bare}", "ls-tree", "-t", "-z", "--name-only", "--full-tree", sha, "--", *names.values()
-    )
-    found = set(listed.stdout.split("\0"))
+    ask = ["ls-tree", "-t", "-z", "--name-only", "--full-tree", sha, "--", *names.values()]
+    try:
+        found = set(git(host, f"--git-dir={bare}", *ask).stdout.split("\0"))
+    except CommandFailed as failed:
+        raise _failure(host, bare, sha, failed) from failed
     return frozenset(path for path, name in names.items() if name in found)
+
+
+def _failure(host: Host, bare: PurePosixPath, sha: str, failed: CommandFailed) -> BuildFailed | EnvironmentFailure:
+    """The error for a command on a commit that git refused: the commit's, unless git names a failure of the host."""
+    found = re.search(r"^(?:fatal|error): .*$", failed.output, re.MULTILINE)
+    reason = found[0] if found else str(failed)
+    reason = reason if len(reason) <= 300 else f"{reason[:200]} … {reason[-80:]}"  # a path may have 4096 characters
+    if is_full(host):
+        return no_space(host.name, f"commit {sha[:10]} is not checked out: {reason}")
+    trouble = _OF_THE_HOST.search(failed.output)
+    if failed.status != REFUSED or trouble:
+        why = trouble[0] if trouble else reason
+        return EnvironmentFailure(f"commit {sha[:10]} cannot be checked out on host {host.name}: {why}")
+    if git(host, f"--git-dir={bare}", "cat-file", "-e", f"{sha}^{{tree}}", check=False).status != 0:
+        return EnvironmentFailure(
+            f"commit {sha[:10]} is not in {bare} on host {host.name}", "Fetch it into the repository that you hunt in."
+        )
+    log = host.root / "logs" / f"checkout-{sha[:10]}-{sha[-10:]}.log"
+    host.run(["sh", "-c", _KEEP, "save", str(log)], stdin=failed.output)
+    hint = "A partial clone serves only when its recipe ignores what is missing." if _ABSENT.search(reason) else ""
+    return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage="checkout", log=str(log), hint=hint)
 
 
 def sparse_patterns(ignore: Sequence[str]) -> str:

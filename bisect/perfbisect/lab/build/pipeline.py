@@ -133,8 +133,7 @@ def build(context: BuildContext, sha: str) -> Generator[Progress, None, Built]:
     yield Progress("checkout")
     job = end_all(context.host, but=_job_name(context, key))
     if job is None:
-        log = _log(context, sha, key)
-        checkout.checkout(context.host, context.bare, sha, context.work / "source", context.builder.ignore, log)
+        checkout.checkout(context.host, context.bare, sha, context.work / "source", context.builder.ignore)
     plan = plan_for(context, sha, paths)
     how = build_of(plan.builder)
     steps = context.host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(context.work)], timeout=600).stdout
@@ -189,11 +188,6 @@ def _key(context: BuildContext, sha: str, paths: frozenset[str]) -> str:
 def _job_name(context: BuildContext, key: str) -> str:
     """The name of a build's job, by which later sessions find it."""
     return f"{PREFIX}{context.builder.name}-{key}"
-
-
-def _log(context: BuildContext, sha: str, key: str) -> PurePosixPath:
-    """Where the output of a failed build is kept."""
-    return context.host.root / "logs" / f"{context.builder.name}-{sha[:10]}-{key[:10]}.log"
 
 
 def _follow(host: Host, job: jobs.Job, output: BuildLog) -> Generator[Progress, None, int]:
@@ -275,7 +269,7 @@ def _failure(
 ) -> BuildFailed | EnvironmentFailure:
     """The error for a failed build; its log is saved."""
     host = context.host
-    log = _log(context, sha, key)
+    log = host.root / "logs" / f"{context.builder.name}-{sha[:10]}-{key[:10]}.log"
     if output.host_trouble.startswith("no space") or facts.is_full(host):
         return no_space(host.name, f"the build of {sha[:10]} stopped at: {output.why()}")
     host.run(["sh", "-c", _SAVE_LOG, "save", str(job.folder / "stdout"), str(log)])
