@@ -14,7 +14,7 @@ USER = re.compile(r"""\b([a-z][a-z0-9+.-]{0,30})://([^\s'"`<>|]{1,500})@""", re.
 LOGIN = re.compile(r"ssh|git|rsync|sftp|(git|svn)\+ssh", re.IGNORECASE)  # a user name alone is no secret there
 PORT = re.compile(r"(\[[^\]]*\]|[^:]*):\d*")
 ATTRIBUTE = re.compile(  # of ccache's remote storage, and of the query of a URL
-    r"""([|?&]\s*@?(?:[a-z-]*(?:token|password|passwd|secret|key)|pass|pwd|auth|header)=)[^\s|&'"`<>\#]+""",
+    r"""([|?&]\s*@?(?:[a-z_-]*(?:token|password|passwd|secret|key)|pass|pwd|auth|header)=)[^\s|&'"`<>\#]+""",
     re.IGNORECASE,
 )
 
@@ -51,17 +51,19 @@ def masked_fields(value: Any) -> Any:
 
 
 def _without_user(found: re.Match[str]) -> str:
-    """The beginning of a URL, up to its host, masked if it contains more than the host."""
-    scheme, rest = found.groups()
-    authority = re.split("[/?#]", rest, maxsplit=1)[0]
-    if "@" in authority:  # what follows is a path, or another URL
+    """The beginning of a URL, up to the last "@" of its word, with the user and the password masked."""
+    scheme, before = found.groups()
+    authority = re.split("[/?#]", before, maxsplit=1)[0]
+    behind = f"{before[len(authority) :]}@"
+    if authority == before:  # the whole is the user and the password
+        return f"{scheme}://{_masked_user(scheme, before)}@"
+    if "@" in authority:  # the last "@" belongs to the path, or to another URL
         user, _, host = authority.rpartition("@")
-        begin, rest = f"{scheme}://", masked(f"{host}{rest[len(authority) :]}@")
-        return f"{begin}{user if _is_login(scheme, user) else MASK}@{rest}"
-    if authority != rest and (":" not in authority or PORT.fullmatch(authority)):  # the "@" belongs to the path
-        return f"{scheme}://{authority}{masked(f'{rest[len(authority) :]}@')}"
-    return found[0] if _is_login(scheme, rest) else f"{scheme}://{MASK}@"
+        return f"{scheme}://{_masked_user(scheme, user)}@{masked(host + behind)}"
+    if ":" not in authority or PORT.fullmatch(authority):  # so does the only one
+        return f"{scheme}://{masked(authority + behind)}"
+    return f"{scheme}://{MASK}@"  # a password with a bare "/"
 
 
-def _is_login(scheme: str, user: str) -> bool:
-    return bool(LOGIN.fullmatch(scheme)) and ":" not in user
+def _masked_user(scheme: str, user: str) -> str:
+    return user if LOGIN.fullmatch(scheme) and ":" not in user else MASK

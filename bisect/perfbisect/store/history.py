@@ -249,12 +249,12 @@ class History:
         candidates = self.candidates(hunt)
         with explained(self.path):
             rows = self.connection.execute(
-                "SELECT id, at, kind, CAST(body AS BLOB) FROM events WHERE hunt_id = ? AND id > ? ORDER BY id",
+                "SELECT id, at, CAST(kind AS BLOB), CAST(body AS BLOB) FROM events WHERE hunt_id = ? AND id > ? ORDER BY id",
                 [hunt, after],
             )
             for entry, at, kind, body in rows:
                 with intact(self.path, f"hunt {hunt}, table events, row {entry},"):
-                    event = decode(kind, body, candidates)
+                    event = decode(kind.decode(), body, candidates)
                     at = float(at)
                 yield Entry(entry, at, event)
 

@@ -1,0 +1,338 @@
+"""Passwords in URLs are in nothing that is printed or kept, and a damaged history is named."""
+
+import json
+import os
+import re
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from perfbisect.cli.main import keep_traceback, main
+from perfbisect.core.domain.events import CandidateSkipped, Warned
+from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.masking import masked, masked_fields
+from perfbisect.store.history import History
+from program import LIMIT, PROGRAM, bisect, rows
+
+URLS = {
+    "redis://user:s3cret@cache:6379": "redis://***@cache:6379",
+    "redis://:s3cret@cache": "redis://***@cache",
+    "https://s3cret@example.org/x.git": "https://***@example.org/x.git",
+    "https://s3cret:x-oauth-basic@example.org/x": "https://***@example.org/x",
+    "https://x-access-token:s3cret@example.org/x": "https://***@example.org/x",
+    "HTTPS://u:s3cret@example.org": "HTTPS://***@example.org",
+    "git+https://u:s3cret@example.org": "git+https://***@example.org",
+    "ssh://git:s3cret@example.org/x": "ssh://***@example.org/x",
+    "redis://u:p@s3cret@cache/0": "redis://***@cache/0",
+    "redis://u:p/s3cret@cache": "redis://***@cache",
+    "http://u:s3cret@[::1]:80/a": "http://***@[::1]:80/a",
+    "redis://u:s3cret@one,http://v:s3cret@two": "redis://***@one,http://***@two",
+    "redis://one,http://v:s3cret@two": "redis://one,http://***@two",
+    "http://cache/x?next=http://u:s3cret@two": "http://cache/x?next=http://***@two",
+    "http://cache|bearer-token=s3cret|layout=flat": "http://cache|bearer-token=***|layout=flat",
+    "http://cache @header=s3cret": "http://cache @header=s3cret",  # ccache wants a bar, or it is another word
+    "https://example.org/x?access_token=s3cret&y=1": "https://example.org/x?access_token=***&y=1",
+    "fatal: Authentication failed for 'https://u:s3cret@h/x/'": "fatal: Authentication failed for 'https://***@h/x/'",
+    "https://u:s%20cret@h": "https://***@h",
+    "https://u:sécrét@h": "https://***@h",
+}
+HARMLESS = (
+    "https://example.org/a@b", "http://h:8080/a@b", "ssh://git@example.org/x", "git@example.org:x.git", "x@y.org",
+    "see http://h:80 and mail x@y.org", "http://[::1]:80/a@b", "file:///a/b@c", "a://b", "://@", "https://***@h",
+    "key=value", "http://h/?page=2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_password_in_a_url_is_masked(url: str) -> None:
+    assert masked(url) == URLS[url]
+    assert masked(masked(url)) == masked(url)
+    assert masked(f"{url} and {url}") == f"{URLS[url]} and {URLS[url]}"
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_contains_none_stays(text: str) -> None:
+    assert masked(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["://" * 30_000 + "@", "a://b@" * 20_000, "a" * 100_000 + "://@", "a://" + "@" * 90_000]
+)
+def test_hostile_text_is_masked_in_linear_time(text: str) -> None:
+    """One that takes the square of its length would not end."""
+    masked(text)
+
+
+def test_values_are_masked_inside() -> None:
+    url = "https://u:s3cret@h"
+    event = CandidateSkipped(1, SkipFacts("a" * 40, "compile", f"error: {url}", "log", 1.0), "local")
+    assert masked_fields(event).facts.reason == "error: https://***@h"
+    plain = Warned("text", "advice")
+    assert masked_fields(plain) is plain
+    assert masked_fields({"a": [url, ("b", url)], "c": 1}) == {"a": ["https://***@h", ("b", "https://***@h")], "c": 1}
+
+
+def test_errors_are_born_without_passwords() -> None:
+    failure = EnvironmentFailure("cannot reach https://u:s3cret@h", "Try https://u:s3cret@h.")
+    assert "s3cret" not in f"{failure} {failure.advice}"
+
+
+def test_a_traceback_that_is_kept_has_none(monkeypatch: pytest.MonkeyPatch, seal: Path) -> None:
+    monkeypatch.setattr("sys.argv", ["bisect", "https://u:s3cret@h"])
+    try:
+        raise ZeroDivisionError("redis://u:s3cret@cache")
+    except ZeroDivisionError:
+        text = Path(keep_traceback()).read_text()
+    assert "ZeroDivisionError: redis://***@cache" in text
+    assert "s3cret" not in text
+
+
+# The real program
+
+GOOD, BAD, BROKEN = "echo rate 100", "echo rate 50", "echo cannot reach https://u:s3cret@h/x; exit 3"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Four commits: fast, two that do not build, slow."""
+    folder = tmp_path / "repo"
+    folder.mkdir()
+    subprocess.run(["git", "init", "-q", "-b", "main"], cwd=folder, check=True)
+    for number, (run, build) in enumerate(((GOOD, "true"), (GOOD, BROKEN), (BAD, BROKEN), (BAD, "true"))):
+        (folder / "run.sh").write_text(f"{run}\n")
+        (folder / "build.sh").write_text(f"{build}\n")
+        subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
+        subprocess.run(["git", "commit", "-qm", f"{number} https://u:s3cret@h/y"], cwd=folder, check=True)
+    return folder
+
+
+def hunt_in(repository: Path, *more: str) -> list[str]:
+    build, run = "sh build.sh", "sh {prefix}/run.sh https://u:s3cret@h"
+    return [
+        "run", "HEAD~3", "HEAD", "--repo", str(repository), "--build", build, "--run", run, "--rate", "rate (.*)",
+        "--plain", *more,
+    ]  # fmt: skip
+
+
+@pytest.mark.tools
+def test_a_hunt_prints_and_keeps_no_password(repository: Path, tmp_path: Path) -> None:
+    """Its own command has one, too: it is kept, since resume repeats it, in a history that only the user can read."""
+    history = tmp_path / "history.db"
+    words = ["--history", str(history)]
+    done = bisect(*hunt_in(repository, *words, "--max-runs", "2"))
+    assert done.returncode == 2
+    assert "https://***@h/x" in done.stdout + done.stderr or "budget" in done.stdout
+    resumed = bisect("run", *hunt_in(repository, *words)[1:])
+    outputs = [
+        done,
+        resumed,
+        bisect("show", *words),
+        bisect("show", "--json", *words),
+        bisect("show", "--markdown", *words),
+    ]
+    outputs += [bisect("history", *words), bisect("replay", *words), bisect("query", "select * from hunts", *words)]
+    outputs += [bisect("query", "select settings from hunts", form, *words) for form in ("--json", "--csv")]
+    outputs += [bisect(*hunt_in(repository, *words)[:-2], "--dry-run")]
+    for output in outputs:
+        assert output.returncode in (0, 2), output.stderr
+        assert "s3cret" not in output.stdout + output.stderr
+    assert any("https://***@h/x" in output.stdout for output in outputs)
+    with closing(sqlite3.connect(history)) as connection:
+        dump = "\n".join(connection.iterdump())
+    kept = [line for line in dump.splitlines() if "s3cret" in line]
+    assert kept
+    assert all(line.startswith('INSERT INTO "hunts"') for line in kept)
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+
+
+@pytest.mark.tools
+def test_a_hunt_with_a_password_in_its_command_goes_on(repository: Path, tmp_path: Path) -> None:
+    history = tmp_path / "history.db"
+    bisect(*hunt_in(repository, "--history", str(history)))
+    with closing(sqlite3.connect(history)) as connection:  # as if it had been killed before its verdict
+        connection.execute("DELETE FROM suspects")
+        connection.execute("DELETE FROM verdicts")
+        connection.execute("DELETE FROM events WHERE kind = 'HuntEnded'")
+        connection.execute("UPDATE hunts SET ended = NULL")
+        connection.commit()
+    done = bisect("resume", "--plain", "--history", str(history))
+    assert done.returncode in (0, 2), done.stderr
+    assert "resumed" in done.stdout
+    assert "s3cret" not in done.stdout + done.stderr
+
+
+@pytest.mark.tools
+def test_addresses_of_recipes_and_hosts_are_shown_without_passwords(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text('[hosts.local]\nccache_remote = "redis://u:s3cret@cache:6379"\n')
+    shown = bisect("hosts", "--show", "local", "--hosts", str(hosts))
+    assert "redis://***@cache" in shown.stdout, shown.stderr
+    builder = tmp_path / "builders" / "mine" / "builder.toml"
+    builder.parent.mkdir(parents=True)
+    builder.write_text(
+        'summary = "x"\ndriver = "mine"\nvariants.o2nofp = {}\nrepository = "https://u:s3cret@127.0.0.1:1/x.git"\n'
+        '[build]\nartifacts = ["x"]\ncompile = [["true"]]\ninstall = [["true"]]\n'
+    )
+    mine = ["--builders", str(builder.parents[1])]
+    described = bisect("builders", "--show", "mine", *mine)
+    cloned = bisect("run", "a", "b", "--builder", "mine", "--workload", "x", *mine)
+    assert cloned.returncode != 0
+    hosts.write_text('[hosts.local]\nccache_remote = "nonsense://u:s3cret@cache" \nunknown = "https://s3cret@h"\n')
+    refused = bisect("hosts", "--hosts", str(hosts))
+    assert refused.returncode == 3
+    for done in (shown, described, cloned, refused):
+        assert "s3cret" not in done.stdout + done.stderr
+
+
+# A damaged history
+
+Invoke = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """``invoke(*args)`` runs the program in this process: status, standard output, standard error."""
+
+    def run(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["bisect", *args])
+        with pytest.raises(SystemExit) as leave:
+            main()
+        assert isinstance(leave.value.code, int)
+        return leave.value.code, *capsys.readouterr()
+
+    return run
+
+
+DAMAGE = {
+    "truncated": "substr({column}, 1, length({column}) / 2)",
+    "empty": "''",
+    "number": "7",
+    "list": "'[1, 2]'",
+    "null": "'null'",
+    "text": "'\"text\"'",
+    "binary": "x'00ff8081'",
+    "no UTF-8": "CAST(x'7b22ff223a317d' AS TEXT)",
+    "deep": "'" + "[" * 100_000 + "'",
+    "other fields": "'{{\"a\": 1}}'",
+    "wrong types": "replace({column}, ':', ':[') ",
+}
+PLACES = {
+    "the first event": ("events", "body", "id = (SELECT min(id) FROM events WHERE hunt_id = 1)"),
+    "a run": ("events", "body", "id = (SELECT min(id) FROM events WHERE hunt_id = 1 AND kind = 'RunFinished')"),
+    "the verdict": ("events", "body", "hunt_id = 1 AND kind = 'HuntEnded'"),
+    "its kind": ("events", "kind", "hunt_id = 1 AND kind = 'HuntEnded'"),
+    "its time": ("events", "at", "hunt_id = 1 AND kind = 'HuntEnded'"),
+    "the settings": ("hunts", "settings", "id = 1"),
+    "the range": ("ranges", "candidates", "hunt_id = 1"),
+}
+
+
+@pytest.fixture(scope="module")
+def two_hunts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A history with two hunts, whose repository still exists; never changed."""
+    folder = tmp_path_factory.mktemp("two")
+    repo = folder / "repo"
+    repo.mkdir()
+    who = {f"GIT_{role}_{what}": "x" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    environment = os.environ | who | {"HOME": str(folder)}
+    for words in (["init", "-q", "-b", "main"],):
+        subprocess.run(["git", *words], cwd=repo, check=True, env=environment)
+    for run in (GOOD, BAD):
+        (repo / "run.sh").write_text(f"{run}\n")
+        subprocess.run(["git", "add", "-A"], cwd=repo, check=True, env=environment)
+        subprocess.run(["git", "commit", "-qm", run], cwd=repo, check=True, env=environment)
+    history = folder / "history.db"
+    words = [*hunt_in(repo, "--history", str(history))]
+    words[1] = "HEAD~1"
+    words[words.index("sh build.sh")] = "true"
+    for _ in range(2):
+        done = subprocess.run(
+            [*PROGRAM, *words], env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    return history
+
+
+@pytest.fixture
+def damaged(two_hunts: Path, tmp_path: Path) -> Path:
+    """A copy to be damaged."""
+    History.open(two_hunts).close()  # what is in its write-ahead log
+    copy = tmp_path / "history.db"
+    copy.write_bytes(two_hunts.read_bytes())
+    return copy
+
+
+def damage(history: Path, place: str, how: str) -> None:
+    table, column, where = PLACES[place]
+    with closing(sqlite3.connect(history)) as connection:
+        changed = connection.execute(f"UPDATE {table} SET {column} = {DAMAGE[how].format(column=column)} WHERE {where}")
+        assert changed.rowcount == 1
+        connection.commit()
+
+
+CASES = [
+    *(("a run", how) for how in DAMAGE), *(("the settings", how) for how in DAMAGE), *(("the range", how) for how in DAMAGE if how != "wrong types"),
+    ("the first event", "truncated"), ("the verdict", "truncated"), ("the verdict", "other fields"), ("its kind", "number"),
+    ("its kind", "no UTF-8"), ("its time", "text"), ("its time", "binary"),
+]  # fmt: skip
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize(("place", "how"), CASES)
+def test_a_damaged_row_is_named_and_other_hunts_stay(damaged: Path, invoke: Invoke, place: str, how: str) -> None:
+    damage(damaged, place, how)
+    table = PLACES[place][0]
+    words = ["--history", str(damaged)]
+    for verb in ("show", "replay", "resume"):
+        status, _, said = invoke(verb, "1", *words)
+        assert status == 4, said
+        assert re.search(rf"is damaged: hunt 1, table {table}(, row \d+)?(, column \w+)?, cannot be read", said), said
+    assert invoke("show", "2", *words)[0] == 0
+    assert invoke("history", *words)[0] == 0
+    assert invoke("history", "--json", *words)[0] == 0
+    for form in ([], ["--json"], ["--csv"]):
+        status, out, said = invoke("query", f"select * from {table}", *form, *words)
+        assert status == 0, said
+        if form == ["--json"]:
+            json.loads(out)
+
+
+@pytest.mark.tools
+def test_a_query_names_what_is_no_json(damaged: Path, invoke: Invoke) -> None:
+    damage(damaged, "a run", "truncated")
+    status, _, said = invoke("query", "select json_extract(body, '$.candidate') from events", "--history", str(damaged))
+    assert status == 4
+    assert re.search(r"is damaged: hunt 1, table events, row \d+, is no JSON", said)
+    status, _, said = invoke("query", "select json_extract('{', '$.a')", "--history", str(damaged))
+    assert status == 4, "the damage comes first"
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize(
+    "number", ["9223372036854775807", "9223372036854775808", "18446744073709551616", "9" * 400, "-1"]
+)
+@pytest.mark.parametrize("verb", ["show", "replay", "resume"])
+def test_a_number_beyond_those_of_sqlite_is_no_hunt(damaged: Path, invoke: Invoke, verb: str, number: str) -> None:
+    status, _, said = invoke(verb, "--history", str(damaged), "--", number)
+    assert status == 3, said
+    assert "Error: " in said
+
+
+@pytest.mark.tools
+def test_damage_does_not_keep_a_new_hunt_from_beginning(damaged: Path, two_hunts: Path, invoke: Invoke) -> None:
+    """It reads the costs, the noise and the failures of earlier ones."""
+    for place, how in (("a run", "truncated"), ("the settings", "truncated")):
+        damage(damaged, place, how)
+    [(repo,)] = rows(damaged, "SELECT repository FROM hunts WHERE id = 2")
+    words = hunt_in(Path(repo), "--history", str(damaged))
+    words[1] = "HEAD~1"
+    words[words.index("sh build.sh")] = "true"
+    status, _, said = invoke(*words)
+    assert status == 0, said
