@@ -144,4 +144,6 @@ class FakeMachine(FakeHost):
 
     def _collect(self, _words: list[str], _stdin: str) -> Answer:
         status = 7 if self._in_place in self.failing else 0
-        return f"0\f1000.0 {status} {1000 + RUN_SECONDS}\f1000.0\f\f\f\f"
+        end = 1000 + RUN_SECONDS
+        stamps = f"1000.0 50.0 50.0\n{end} {50 + RUN_SECONDS} {50 + RUN_SECONDS}\n"
+        return f"60.0 1.0\n\f0\f1000.0 {status} {end}\f{stamps}\f\f\f\f"

@@ -88,6 +88,13 @@ class JobLost(EnvironmentFailure):
     """A job ended without an exit status, as after a restart of its host: it must be run again."""
 
 
+class ClockSet(JobLost):
+    """The host's clock was set during a run, whose duration is therefore unknown: it must be run again."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, "Let no program set the clock during a hunt: `timedatectl` shows what does.")
+
+
 class DataDamaged(EnvironmentFailure):
     """Loaded data, or a copy of it, has changed since it was loaded: it must be loaded again."""
 

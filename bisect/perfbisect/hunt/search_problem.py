@@ -1,10 +1,10 @@
 """A hunt through the loop: the search is its planner, the history its log."""
 
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
@@ -55,10 +55,11 @@ class SavedLog:
         self.hunt = hunt
         self.began = history.began(hunt)
         self.entries: list[tuple[float, Logged]] = list(history.log(hunt))
+        CLOCK.go_on_from(max([self.began, *(at for at, _ in self.entries)]))
 
     def append(self, event: Event) -> TimedEvent:
         """Make ``event`` durable, then return it with its time."""
-        at = time.time()
+        at = CLOCK.now()
         self.history.append(self.hunt, event, at)
         if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
             self.entries.append((at, event))

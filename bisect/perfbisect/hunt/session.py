@@ -1,12 +1,12 @@
 """Follow a hunt, new or resumed: save and show its events until there is a verdict."""
 
 import threading
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent, Warned
 from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.settings import Settings
@@ -36,7 +36,7 @@ def follow_anew(setup: HuntSetup, path: Path | None, view: View, waiting: WaitCa
             build_hash=setup.build_hash(),
         )
         setup = replace(setup, settings=settings, warnings=warnings)
-        hunt_id = history.begin(setup.settings, setup.facts, setup.started(0, False), time.time())
+        hunt_id = history.begin(setup.settings, setup.facts, setup.started(0, False), CLOCK.now())
         return follow(history, hunt_id, setup, view, held, resumed=False)
 
 
@@ -122,7 +122,7 @@ def follow(
         except (PerfBisectError, OSError) as trouble:
             failure = in_words(trouble)
             with suppress(PerfBisectError):  # of the history itself
-                history.fail(hunt_id, str(failure), time.time())
+                history.fail(hunt_id, str(failure), CLOCK.now())
             own = "\nThe hunt keeps its commands: to change them, begin a new hunt." if setup.settings.quick else ""
             failure.advice = f"{failure.advice}\nWhat was measured is kept; go on with: {again}{own}".strip()
             raise failure from failure.__cause__

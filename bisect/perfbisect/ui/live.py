@@ -1,11 +1,11 @@
 """The live view: redraws the screen once a second, and leaves the last picture behind."""
 
-import time
 from collections.abc import Callable, Iterable
 
 from rich.console import Console, Group
 from rich.live import Live
 
+from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import Event
 from perfbisect.ui.screen import lines
 from perfbisect.ui.view_model import REPORT, ViewModel, recalled, update
@@ -28,7 +28,7 @@ class LiveScreen:
     def __init__(
         self,
         console: Console,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = CLOCK.now,
         report: Callable[[int], str] = REPORT,
     ) -> None:
         self.console = console

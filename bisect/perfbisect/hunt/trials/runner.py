@@ -1,12 +1,12 @@
 """Run a trial: builds measured in rounds, without a search. Every run is in the history as soon as it ends."""
 
-import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import (
     BuildFinished,
     BuildStarted,
@@ -54,28 +54,28 @@ def run_trial(plan: TrialPlan, path: Path | None, progress: Progress) -> tuple[T
             request = replace(plan.request, subjects=runner.build())
         except EnvironmentFailure as reason:
             so_far = replace(plan.request, subjects=tuple(runner.subjects))
-            failed = history.begin_trial(so_far, setup.facts, plan.commits(), time.time())
-            history.end_trial(failed.id, time.time(), str(reason))
+            failed = history.begin_trial(so_far, setup.facts, plan.commits(), CLOCK.now())
+            history.end_trial(failed.id, CLOCK.now(), str(reason))
             raise
         trial = history.resume_trial(request, setup.facts) if request.kind is TrialType.COMPARE else None
         if trial:
             progress.say(f"continuing {trial.name}, which has {len(trial.runs)} runs")
             trial = replace(trial, request=request, failure="")
         else:
-            trial = history.begin_trial(request, setup.facts, plan.commits(), time.time())
+            trial = history.begin_trial(request, setup.facts, plan.commits(), CLOCK.now())
         try:
             runner.measure(trial, history)
         except KeyboardInterrupt:
             return replace(trial, state="interrupted"), False
         except (PerfBisectError, OSError) as trouble:
             failure = in_words(trouble)
-            history.end_trial(trial.id, None if can_continue(trial, failure) else time.time(), str(failure))
+            history.end_trial(trial.id, None if can_continue(trial, failure) else CLOCK.now(), str(failure))
             failure.advice = advice(trial, failure)
             raise failure from failure.__cause__
         finally:
             if request.kind is TrialType.NOISE and (found := noise_of_trial(trial)):
                 history.record_noise(trial.id, found)
-        history.end_trial(trial.id, time.time())
+        history.end_trial(trial.id, CLOCK.now())
     return replace(trial, state="done"), True
 
 
@@ -207,7 +207,7 @@ class TrialRunner:
                     if work not in built:
                         built.add(work)
                         yield from self._builds(work)
-                    self._visit, self._began = (number, work, subject), time.time()
+                    self._visit, self._began = (number, work, subject), CLOCK.now()
                     yield self._lab.order(work, subject, request.runs)
 
     def _note_build(self, event: LabEvent | Decided) -> None:
@@ -223,7 +223,7 @@ class TrialRunner:
                 pass
 
     def _note_visit(self, event: LabEvent | Decided, number: int, work: int, subject: int) -> None:
-        now = time.time()
+        now = CLOCK.now()
         match event:
             case RunFinished(facts=facts):
                 run = TrialRun(number, work, subject, now, now - self._began, facts)

@@ -4,15 +4,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from statistics import fmean
 
+from perfbisect.lab.measure.host_clock import STAMP
+
 # $1: folder for the reports, $2: device ("" for no iostat), $3: "yes" for vmstat, then the command
-_BESIDE = """\
-folder=$1 device=$2 vmstat=$3; shift 3
-date +%s.%N >"$folder/began"
+_BESIDE = f"""\
+{STAMP}folder=$1 device=$2 vmstat=$3; shift 3
+stamp >"$folder/time"
 pids=
 if [ "$vmstat" = yes ]; then vmstat -n 1 >"$folder/vmstat" & pids="$pids $!"; fi
 if [ -n "$device" ]; then iostat -y -k -x "$device" 1 >"$folder/iostat" & pids="$pids $!"; fi
 "$@"
 status=$?
+stamp >>"$folder/time"
 [ -z "$pids" ] || kill $pids
 exit $status
 """
@@ -25,7 +28,7 @@ Row = Mapping[str, float]
 def beside(argv: Sequence[str], folder: PurePosixPath, *, vmstat: bool, device: str) -> list[str]:
     """``argv`` with vmstat, and with iostat on ``device`` unless it is empty, running as long as it does.
 
-    The reports go to ``vmstat`` and ``iostat`` in ``folder``, the seconds since the epoch at their start to ``began``.
+    The reports go to ``vmstat`` and ``iostat`` in ``folder``, the host's clock at begin and end to ``time``.
     """
     options = [str(folder), device.removeprefix("/dev/"), "yes" if vmstat else ""]
     return ["sh", "-c", _BESIDE, "beside", *options, *argv]
@@ -63,3 +66,9 @@ def means(rows: Sequence[Row], begin: float, end: float) -> dict[str, float | No
     """
     inside = [row for second, row in enumerate(rows) if begin <= second + 0.5 <= end]
     return {name: fmean(row[name] for row in inside) for name in inside[0]} if inside else {}
+
+
+def read(vmstat: str, iostat: str, begin: float, end: float) -> dict[str, float | None]:
+    """The means of both reports over the window; see ``means``."""
+    tables = parse_vmstat(vmstat.splitlines()), parse_iostat(iostat.splitlines())
+    return {name: mean for table in tables for name, mean in means(table, begin, end).items()}

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -14,7 +14,7 @@ from perfbisect.host import jobs
 from perfbisect.host.jobs import Job
 from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
-from perfbisect.lab.measure import perf, system_stats
+from perfbisect.lab.measure import host_clock, perf, system_stats
 from perfbisect.lab.server import service
 from perfbisect.lab.server.installation import System
 from perfbisect.lab.server.service import LONGEST_LINE, Service, driver_options
@@ -84,7 +84,7 @@ def begin(bench: RunContext, system: System, candidate: int, dataset_key: str) -
 
 
 def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
-    """One timed run: yields each report interval, returns the facts. Raises RunFailed."""
+    """One timed run: yields each report interval, returns the facts. Raises RunFailed, and ClockSet."""
     for _ in range(ATTEMPTS):
         if (found := (yield from attempt(visit))) is not None:
             return found
@@ -107,21 +107,29 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     else:
         jobs.end(bench.host, job)
         jobs.kill(bench.host, job, grace=1)  # processes that it left would disturb the next run, or answer it
-    reports = [str(visit.folder / name) for name in (command.CLOCK, "began", "counters", "vmstat", "iostat")]
-    paths = [str(job.folder / "status"), *reports]
+    reports = [str(visit.folder / name) for name in (command.CLOCK, "time", "counters", "vmstat", "iostat")]
+    paths = ["/proc/uptime", str(job.folder / "status"), *reports]
     found = bench.host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.removesuffix("\f")
-    status, clock, began, counters, of_vmstat, of_iostat = found.split("\f")
+    uptime, status, clock, times, counters, of_vmstat, of_iostat = found.split("\f")
     stdout, stderr = jobs.printed(bench.host, job), jobs.printed(bench.host, job, "stderr")
     note = stdout.note or stderr.note
     ended = ProcessResult(stdout.text, stderr.text, int(status), bench.limit, clock, note)
     if perf.missed(ended.lines()):
         jobs.remove(bench.host, job)
         return None
+    stamps = host_clock.read(times)
+    host_clock.check(stamps, bench.host.name)
     try:
         outcome = program.outcome(ended, bench.workload)
+        if len(stamps) < 2:
+            raise ValueError("its begin and end were not recorded")
     except ValueError as error:
         raise failure(visit, job, ended.lines(), f"{error}{note}") from error
-    measured = facts(visit, job, outcome, began, counters, of_vmstat, of_iostat)
+    begin, end = stamps
+    opened = outcome.opened or begin.at + bench.workload.warmup
+    window = opened - begin.at, opened - begin.at + outcome.seconds
+    started = host_clock.here(opened, end, float(uptime.split()[0]))
+    measured = facts(visit, job, outcome, started, counters, system_stats.read(of_vmstat, of_iostat, *window))
     jobs.remove(bench.host, job)
     return measured
 
@@ -165,24 +173,21 @@ def timed(visit: Visit, counted: Sequence[int]) -> Timed:
 
 
 def facts(
-    visit: Visit, job: Job, outcome: Outcome, began: str, counters: str, vmstat_report: str, iostat_report: str
+    visit: Visit, job: Job, outcome: Outcome, started: float, counters: str, system: Mapping[str, float | None]
 ) -> RunFacts:
-    """The facts of a run that ended well; ``began`` is the start of the reports, in seconds since the epoch."""
-    opened = outcome.opened or float(began) + visit.bench.workload.warmup
-    window = opened - float(began), opened - float(began) + outcome.seconds
-    rows = system_stats.parse_vmstat(vmstat_report.splitlines()), system_stats.parse_iostat(iostat_report.splitlines())
+    """The facts of a run that ended well, which was ``started`` at that time of this process."""
     return RunFacts(
         commit=visit.system.commit,
         build_key=visit.system.key,
         visit=(visit.server or job).id,
         host=visit.bench.host.name,
-        started=opened,
+        started=started,
         seconds=outcome.seconds,
         operations=outcome.operations,
         latency=outcome.latency,
         samples=outcome.samples,
         counters=perf.parse(counters),
-        system={name: mean for table in rows for name, mean in system_stats.means(table, *window).items()},
+        system=system,
         dataset=visit.dataset,
         reported=outcome.reported,
     )

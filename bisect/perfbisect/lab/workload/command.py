@@ -4,6 +4,7 @@ import hashlib
 import re
 from pathlib import PurePosixPath
 
+from perfbisect.errors import ClockSet
 from perfbisect.lab.server.installation import System
 from perfbisect.lab.server.service import Service
 from perfbisect.lab.upload import files, recipe
@@ -67,7 +68,8 @@ def timed(workload: Workload, filled: Values, folder: PurePosixPath) -> list[str
 def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
     """The result of a run: the seconds of the whole command, and the number in its output that the workload's pattern finds.
 
-    Raises ValueError, with a sentence, when the command failed, or its output has no such number.
+    Raises ValueError, with a sentence, when the command failed, or its output has no such number; ClockSet when it ended
+    before it began.
     """
     if ended.status in (124, 137):
         raise ValueError(f"it did not end in {ended.limit:.0f} s and was killed")
@@ -81,7 +83,7 @@ def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
         raise ValueError(f"{killed(status) or f'it ended with status {status}'}: {last(ended.stdout, ended.stderr)}")
     began, seconds = float(clock[0]), float(clock[2]) - float(clock[0])
     if seconds <= 0:
-        raise ValueError("the host's clock was set back while it ran")
+        raise ClockSet("the host's clock was set back during a run")
     where = workload.rate or workload.cost
     reported = find_number(where, ended.stdout, ended.stderr) if where else None
     operations = round(find_number(workload.operations, ended.stdout, ended.stderr)) if workload.operations else 1

@@ -1,0 +1,50 @@
+"""The clock of a host during a run. Commands are timed by it, so it must not be set meanwhile."""
+
+from dataclasses import dataclass
+
+from perfbisect.clock import CLOCK
+from perfbisect.errors import ClockSet
+
+TICK = 0.02  # seconds: two of the ticks in which /proc/uptime counts
+SHARE = 1e-3  # of a run that a step of the clock may be: far below the noise of any host
+
+# Prints the seconds since the epoch, and the uptime before and after they were read.
+STAMP = """\
+stamp() { read -r before rest </proc/uptime; now=$(date +%s.%N); read -r after rest </proc/uptime; echo "$now $before $after"; }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """One reading of the clock, between two readings of the uptime."""
+
+    at: float  # seconds since the epoch
+    before: float  # seconds since the start of the host, by a clock that is never set
+    after: float
+
+
+def read(text: str) -> tuple[Stamp, ...]:
+    """What ``stamp`` has printed at the begin and the end of a run; less when it was killed, or the disk is full."""
+    return tuple(Stamp(*map(float, words)) for line in text.splitlines() if len(words := line.split()) == 3)
+
+
+def check(stamps: tuple[Stamp, ...], host: str) -> None:
+    """Raise ClockSet when the clock of that host was set between the begin and the end of a run."""
+    if len(stamps) < 2:
+        return
+    began, ended = stamps
+    least, most = ended.before - began.after, ended.after - began.before
+    slack = TICK + SHARE * most
+    passed = ended.at - began.at
+    if not least - slack <= passed <= most + slack:
+        step = passed - (least + most) / 2
+        to = "forward" if step > 0 else "back"
+        raise ClockSet(f"the clock of host {host} was set {to} by {abs(step):,.1f} s during a run")
+
+
+def here(at: float, ended: Stamp, uptime: float) -> float:
+    """The time of this process at which the clock of the host showed ``at``, during a run that ``ended`` then.
+
+    ``uptime`` is the present one of the host.
+    """
+    return CLOCK.now() - max(0.0, uptime - ended.after) - (ended.at - at)
