@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from perfbisect.clock import CLOCK
 from perfbisect.errors import ClockSet
 
 TICK = 0.02  # seconds: two of the ticks in which /proc/uptime counts
@@ -42,9 +41,9 @@ def check(stamps: tuple[Stamp, ...], host: str) -> None:
         raise ClockSet(f"the clock of host {host} was set {to} by {abs(step):,.1f} s during a run")
 
 
-def here(at: float, ended: Stamp, uptime: float) -> float:
+def here(at: float, ended: Stamp, uptime: float, now: float) -> float:
     """The time of this process at which the clock of the host showed ``at``, during a run that ``ended`` then.
 
-    ``uptime`` is the present one of the host.
+    ``uptime`` is that of the host at the time ``now`` of this process.
     """
-    return CLOCK.now() - max(0.0, uptime - ended.after) - (ended.at - at)
+    return now - max(0.0, uptime - ended.after) - (ended.at - at)

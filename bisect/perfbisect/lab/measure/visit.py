@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import RunProgress
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, RunFailed
@@ -110,6 +111,7 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     reports = [str(visit.folder / name) for name in (command.CLOCK, "time", "counters", "vmstat", "iostat")]
     paths = ["/proc/uptime", str(job.folder / "status"), *reports]
     found = bench.host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.removesuffix("\f")
+    collected = CLOCK.now()
     uptime, status, clock, times, counters, of_vmstat, of_iostat = found.split("\f")
     stdout, stderr = jobs.printed(bench.host, job), jobs.printed(bench.host, job, "stderr")
     note = stdout.note or stderr.note
@@ -128,7 +130,7 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     begin, end = stamps
     opened = outcome.opened or begin.at + bench.workload.warmup
     window = opened - begin.at, opened - begin.at + outcome.seconds
-    started = host_clock.here(opened, end, float(uptime.split()[0]))
+    started = host_clock.here(opened, end, float(uptime.split()[0]), collected)
     measured = facts(visit, job, outcome, started, counters, system_stats.read(of_vmstat, of_iostat, *window))
     jobs.remove(bench.host, job)
     return measured
