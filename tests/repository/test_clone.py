@@ -8,6 +8,7 @@ from perfbisect.recipes.builder import Build, Builder
 from perfbisect.repository.clone import cached_clone
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.resolve import resolve
+from traps import Trap
 
 pytestmark = pytest.mark.tools
 
@@ -107,3 +108,39 @@ def test_a_url_is_never_an_option(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFailure, match="cannot be cloned"):
         cached_clone(recipe(f"--upload-pack=touch {tmp_path}/pwned"))
     assert not (tmp_path / "pwned").exists()
+
+
+def test_a_url_runs_no_command(tmp_path: Path, seal: Path, monkeypatch: pytest.MonkeyPatch, origin: Path) -> None:
+    """Not even where the user's configuration allows it for other repositories; what the environment allows does run."""
+    trace = tmp_path / "trace"
+    command = f"ext::touch {trace}"
+    (seal / ".gitconfig").write_text(
+        f'[protocol "ext"]\n\tallow = always\n[url "{command}"]\n\tinsteadOf = short:\n\tinsteadOf = https://example.invalid/\n'
+    )
+    for url in (command, "short:", "https://example.invalid/", "EXT::touch x", f"fd::7,8/{trace}", "nowhere::x"):
+        with pytest.raises(EnvironmentFailure, match="cannot be cloned"):
+            cached_clone(recipe(url))
+        assert not trace.exists()
+    cached_clone(recipe(f"file://{origin}"))
+    with pytest.raises(EnvironmentFailure, match="cannot be fetched"):
+        cached_clone(recipe(command))
+    assert not trace.exists()
+    monkeypatch.setenv("GIT_ALLOW_PROTOCOL", "ext")
+    with pytest.raises(EnvironmentFailure, match="cannot be fetched"):
+        cached_clone(recipe(command))
+    assert trace.exists()
+
+
+def test_hooks_of_the_user_do_not_run(builder: Builder, git: Git, tmp_path: Path, seal: Path) -> None:
+    trap = Trap(tmp_path / "sprung")
+    template = tmp_path / "template"
+    trap.hooks(template / "hooks")
+    (seal / ".gitconfig").write_text(
+        f"[core]\n\thooksPath = {trap.hooks(tmp_path / 'hooks')}\n[init]\n\ttemplateDir = {template}\n"
+    )
+    repo = open_repository(cached_clone(builder))
+    git("-c", "core.hooksPath=/dev/null", "commit", "-q", "--allow-empty", "-m", "1")
+    git("-c", "core.hooksPath=/dev/null", "tag", "v1.1")
+    cached_clone(builder, ["1.1"])
+    assert resolve(repo, "1.1", builder.release_tags)
+    assert trap.sprung == []

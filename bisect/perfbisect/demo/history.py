@@ -4,8 +4,6 @@ The same seed gives the same commit hashes: author, dates and texts are fixed, a
 is not read.
 """
 
-import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +13,12 @@ from pathlib import Path
 from perfbisect.demo.change import Tree, applied, first_tree
 from perfbisect.demo.plan import Plan, draw
 from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.repository.git import failure, run, sealed
 
 GOOD, BAD = "v1.0", "v1.1"
 AUTHOR = "perfbisect demo <demo@perfbisect.invalid>"
 BEGUN = datetime(2024, 1, 8, 9, 0, tzinfo=UTC)
 PACE = timedelta(hours=11, minutes=7)  # between two commits
-HERMETIC = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +104,9 @@ def _data(text: str) -> str:
 
 def _git(folder: Path, *arguments: str, stdin: str = "") -> None:
     """Run git in ``folder`` without the configuration of the machine."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(
-            ["git", *arguments],
-            check=False,
-            cwd=folder,
-            env=inherited | HERMETIC,
-            input=stdin,
-            capture_output=True,
-            encoding="utf-8",
-        )
+        done = run(arguments, folder, sealed(), stdin)
     except FileNotFoundError:
         raise EnvironmentFailure("git is not installed.", "Install it, for example with: apt install git") from None
     if done.returncode:
-        raise EnvironmentFailure(f"git {arguments[0]} failed in {folder}: {done.stderr.strip()}")
+        raise failure(f"git {arguments[0]} failed in {folder}", done.stderr)
