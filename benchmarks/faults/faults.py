@@ -44,20 +44,24 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a fault happens: at random up to ``spread`` seconds after what ``sign`` returns has changed."""
+    """When a fault happens: at random up to ``spread`` seconds after what ``sign`` returns has changed.
+
+    Without a sign the last fault, or the start of the session, is what it follows.
+    """
 
     name: str
     spread: float
-    sign: Callable[[Stage], object]
+    sign: Callable[[Stage], object] | None = None
 
 
-ANY = Moment("any time", 3.0, lambda _: None)
+ANY = Moment("any time", 3.0)
+BURST = Moment("just after another", 0.2)
 LOCKING = Moment("locking", 0.05, lambda stage: (stage.place.root / "lock").exists())
 SENDING = Moment("sources", 0.4, lambda stage: (stage.place.root / "git").exists())
 BUILDING = Moment("build", 0.3, lambda stage: stage.executions("build"))
 RUNNING = Moment("run", 0.2, lambda stage: stage.executions("run"))
 SAVING = Moment("saving", 0.01, lambda stage: stage.saved())
-ALL_MOMENTS = (ANY, ANY, LOCKING, SENDING, BUILDING, RUNNING, SAVING)
+ALL_MOMENTS = (ANY, ANY, BURST, LOCKING, SENDING, BUILDING, RUNNING, SAVING)
 
 Act = Callable[[Stage], bool]
 """Lets the fault happen; False where it found nothing to happen to."""

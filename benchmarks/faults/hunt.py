@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from checks import check, leftovers
-from faults import ANY, Fault, Moment
+from faults import Fault, Moment
 from history import Kept, read_history
 from ledger import Ledger, read_ledger
 from places import Disk, Far, Place
@@ -177,10 +177,10 @@ class Hunt:
             fault = self.random.choice(self.faults)
             moment = self.random.choice(fault.moments)
             self._next = fault, moment
-            self._before, self._armed = moment.sign(self), now
-            self._due = now + self.random.uniform(0, moment.spread) if moment is ANY else 0.0
+            self._before, self._armed = moment.sign and moment.sign(self), now
+            self._due = 0.0 if moment.sign else now + self.random.uniform(0, moment.spread)
         fault, moment = self._next
-        if not self._due and (moment.sign(self) != self._before or now - self._armed > PATIENCE):
+        if moment.sign and not self._due and (moment.sign(self) != self._before or now - self._armed > PATIENCE):
             self._due = now + self.random.uniform(0, moment.spread)
         if not self._due or now < self._due:
             return
