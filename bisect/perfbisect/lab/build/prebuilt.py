@@ -44,18 +44,36 @@ cd -- "$1" || exit
 } | sha256sum
 """
 _READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir -p "$1.part/prefix"'
+_REFUSED = 3
+# $1 the folder of the build, then options of tar. tar itself leaves out names with .. and follows no link that leads out of
+# the folder; where it makes an absolute name relative, it only warns.
+_UNPACK = f"""\
+cd -- "$1.part" && shift || exit
+LC_ALL=C tar -x "$@" --no-same-owner --no-same-permissions -f - -C prefix 2>said
+status=$?
+head -n 20 said | cut -c -500 >&2
+! grep -q '^tar: Removing leading' said || exit {_REFUSED}
+rm said
+exit $status
+"""
 # A single folder at the top is the release's own name and is left out, unless it is one that installed systems have.
-_UNPACKED = """\
-cd -- "$1.part" 2>/dev/null || { [ -d "$1" ]; exit; }
-[ ! -d inner ] || { rm -rf prefix && mv -T inner prefix; } || exit
+_UNPACKED = f"""\
+cd -- "$1.part" 2>/dev/null || {{ [ -d "$1" ]; exit; }}
+[ ! -d inner ] || {{ rm -rf prefix && mv -T inner prefix; }} || exit
+chmod -R u+rwX prefix || exit
+odd=$(find prefix ! -type f ! -type d ! -type l -printf '%P\\n' -quit)
+[ -z "$odd" ] || {{ printf '%s is a device, a FIFO or a socket\\n' "$odd" >&2; exit {_REFUSED}; }}
 set -- "$1" "$2" prefix/* prefix/.[!.]*
+if [ $# = 4 ] && [ -L "$3" ] && [ ! -L "$4" ]; then
+    printf 'its top, %s, is a symbolic link\\n' "${{3#prefix/}}" >&2; exit {_REFUSED}
+fi
 if [ $# = 4 ] && [ -d "$3" ] && [ ! -e "$4" ]; then
-    case ${3#prefix/} in
+    case ${{3#prefix/}} in
         bin | sbin | lib | lib64 | libexec) ;;
         *) mv -T -- "$3" inner && rmdir prefix && mv -T inner prefix || exit;;
     esac
 fi
-printf '%s\n' "$2" >log && find . -type f -exec sync -- {} + && rm -rf "$1" && mv -T -- "$1.part" "$1"
+printf '%s\\n' "$2" >log && find . -type f -exec sync -- {{}} + && rm -rf "$1" && mv -T -- "$1.part" "$1"
 """
 
 
@@ -144,30 +162,24 @@ def _unpack(host: Host, path: str) -> str:
                         raise
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", _ADVICE) from error
-    host.run(["sh", "-c", _UNPACKED, "unpacked", str(place), path], timeout=LONG)
+    try:
+        host.run(["sh", "-c", _UNPACKED, "unpacked", str(place), path], timeout=LONG)
+    except CommandFailed as failure:
+        if failure.status != _REFUSED:
+            raise
+        raise _refusal(host, path, place, failure.output.strip()) from failure
     return key
 
 
 def _send(host: Host, file: BinaryIO, path: str, place: PurePosixPath) -> None:
     """Stream a tarball to where the host unpacks it."""
     programs = next(programs for ending, programs in UNPACKERS.items() if path.endswith(ending))
-    require(host, programs)
+    require(host, ("tar", *programs))
     host.run(["sh", "-c", _READY, "ready", str(place)], timeout=600)
     through = [f"--use-compress-program={program}" for program in programs]
-    unpack = [
-        "tar",
-        "-x",
-        *through,
-        "--no-same-owner",
-        "--no-same-permissions",
-        "-f",
-        "-",
-        "-C",
-        f"{place}.part/prefix",
-    ]
     file.seek(0)
     try:
-        with host.stream(unpack) as target:
+        with host.stream(["sh", "-c", _UNPACK, "unpack", str(place), *through]) as target:
             while chunk := file.read(1 << 16):
                 try:
                     target.sendall(chunk)
@@ -177,4 +189,13 @@ def _send(host: Host, file: BinaryIO, path: str, place: PurePosixPath) -> None:
         if is_full(host):
             raise no_space(host.name, f"{path} is not unpacked") from failure
         lines = failure.output.strip().splitlines()
+        if failure.status == _REFUSED:
+            why = f"it has names that lead out of the folder in which it is unpacked ({lines[0]})"
+            raise _refusal(host, path, place, why) from failure
         raise UsageError(f"{path} is damaged, or no tarball: {lines[0] if lines else failure}.") from failure
+
+
+def _refusal(host: Host, path: str, place: PurePosixPath, why: str) -> UsageError:
+    """The error for a tarball that would do harm; nothing of it stays on the host."""
+    host.run(["rm", "-rf", "--", f"{place}.part"], timeout=LONG)
+    return UsageError(f"{path} is refused: {why}.", _ADVICE)
