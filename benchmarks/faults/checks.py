@@ -83,16 +83,24 @@ def _sessions(kept: Kept, sessions: Sequence[Session]) -> Iterator[str]:
             yield f"session {number} took {session.memory >> 20} MiB"
 
 
-def leftovers(place: Place, temporary: Path, sessions: Sequence[Session]) -> list[str]:
-    """What the hunt has left on its host or beside it."""
+def leftovers(place: Place, temporary: Path, sessions: Sequence[Session], *, cut: bool) -> list[str]:
+    """What the hunt has left on its host or beside it.
+
+    sshd notices late that the other end of a connection is gone while the link is ``cut``. `kill -9` leaves what the
+    controller keeps in TMPDIR.
+    """
     deadline = time.monotonic() + GRACE
-    while (alive := list(place.processes())) and time.monotonic() < deadline:
+    while alive := [each for each in place.processes() if not (cut and each.name == "sshd")]:
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.1)
     found = [f"left running: {process}" for process in alive]
     names = {path.name for path in place.root.iterdir()} if place.root.exists() else set()
     found += [f"left below the root: {name}" for name in sorted(names - DOCUMENTED_NAMES)]
     found += [f"left half done: {path.name}" for path in place.root.glob("builds/*.part")]
-    found += [f"left in {temporary.name}: {path.name}" for path in temporary.iterdir()]
+    killed = any(session.status in ENDED_BY_US for session in sessions)
+    left = [path.name for path in temporary.iterdir() if not (killed and path.name.startswith("perfbisect-"))]
+    found += [f"left in TMPDIR: {name}" for name in left]
     if not sessions[-1].faults:
         found += [f"left in the host's tmp: {path.name}" for path in place.root.glob("tmp/*")]
     return found

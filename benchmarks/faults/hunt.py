@@ -231,4 +231,4 @@ class Hunt:
         kept = self._read()
         self.entered = len(kept.runs) if kept else 0
         self.troubles += check(kept, self.ledger, self.span, self.sessions)
-        self.troubles += leftovers(self.place, self.folder / "tmp", self.sessions)
+        self.troubles += leftovers(self.place, self.folder / "tmp", self.sessions, cut=self.met["cut link"] > 0)
