@@ -83,7 +83,9 @@ def use(repo: Repository, host: LocalHost, commits: list[str]) -> None:
     for commit in commits:
         checkout.checkout(host, bare, commit, source, [])
     assert Path(source, "a.c").read_text() == "2\n"
-    for config, key in product(("config", "more"), ("extensions.partialClone", "remote.evil.promisor")):
+    for config, key in product(
+        ("config", "more", "config.worktree"), ("extensions.partialClone", "remote.evil.promisor")
+    ):
         subprocess.run(["git", "config", "--file", repo.git_dir / config, "--unset", key], check=False)
     sent = host.root / "sent.git"
     host.run(["git", "init", "-q", "--bare", "--template=", str(sent)])
@@ -111,6 +113,65 @@ def test_the_trap_works(hostile: Path, trap: Trap, monkeypatch: pytest.MonkeyPat
     assert {"fsmonitor", "filter-process", "remote", "hook-post-index-change"} <= found
     for name in found:
         (trap.folder / name).unlink()
+
+
+def test_other_places_of_a_configuration(
+    hostile: Path, host: LocalHost, commits: list[str], trap: Trap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a work tree, an index that was written with a monitor, and an index in two parts."""
+    git_dir = hostile / ".git"
+    for name in ("config", "more"):
+        (git_dir / name).rename(git_dir / f"{name}.aside")
+    subprocess.run(["git", "config", "core.fsmonitor", "true"], cwd=hostile, check=True)
+    (git_dir / "info/attributes").rename(git_dir / "info/aside")
+    for option in ("--split-index", "--fsmonitor", "--untracked-cache"):
+        subprocess.run(["git", "-c", "core.hooksPath=/dev/null", "update-index", option], cwd=hostile, check=True)
+    (git_dir / "info/aside").rename(git_dir / "info/attributes")
+    (git_dir / "config.aside").rename(git_dir / "config.worktree")
+    (git_dir / "more.aside").rename(git_dir / "more")
+    (git_dir / "config").write_text("[core]\n\trepositoryFormatVersion = 1\n[extensions]\n\tworktreeConfig = true\n")
+    assert list(git_dir.glob("sharedindex.*"))
+    use(open_repository(hostile), host, commits)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"url": "ext::touch %"},
+        {"url": "ssh://nowhere.invalid/x"},
+        {"url": "git://127.0.0.1:1/x"},
+        {"url": "https://127.0.0.1:1/x", "proxy": "https://127.0.0.1:2"},
+        {"url": "file:///nowhere", "uploadpack": "touch %"},
+        {"url": "/nowhere", "uploadpack": "touch %"},
+        {"url": "./relative", "uploadpack": "touch %"},
+        {"url": "anything", "vcs": "ext"},
+        {"url": "touch %", "vcs": "ext"},
+        {"url": "helper::x", "vcs": "trap"},
+    ],
+)
+def test_no_missing_object_is_fetched(
+    git: Git, tmp_path: Path, commits: list[str], trap: Trap, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the promisor of a partial clone is."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("git-remote-trap", "git-remote-helper", "ssh"):
+        (programs / name).write_text(f"#!/bin/sh\n{trap.command(name)}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    tree = git("rev-parse", "v1^{tree}")
+    (tmp_path / "repo/.git/objects" / tree[:2] / tree[2:]).unlink()
+    git("config", "extensions.partialClone", "origin")
+    git("config", "remote.origin.promisor", "true")
+    git("config", "protocol.allow", "always")
+    git("config", "core.sshCommand", trap.command("ssh"))
+    for name, value in settings.items():
+        git("config", f"remote.origin.{name}", value.replace("%", f"{trap.folder}/{name}"))
+    opened = open_repository(tmp_path / "repo")
+    assert look_up(opened, ["1234512345" * 4, "v1"]) == [None, commits[1]]
+    with pytest.raises(EnvironmentFailure, match="git rev-list failed"):
+        read_range(opened, commits[0], commits[2], ["doc/**"])
+    assert not is_dirty(opened)
 
 
 def test_what_a_filter_would_make_of_a_file_is_not_known(hostile: Path, trap: Trap) -> None:
@@ -179,6 +240,22 @@ def test_a_repository_of_another_user_that_is_trusted_serves(
     foreign: Path, host: LocalHost, commits: list[str], seal: Path
 ) -> None:
     (seal / ".gitconfig").write_text(f"[safe]\n\tdirectory = {foreign}\n")
+    use(open_repository(foreign), host, commits)
+
+
+def test_it_cannot_trust_itself(foreign: Path) -> None:
+    for value in ("*", str(foreign)):
+        subprocess.run(
+            ["git", "config", "--file", foreign / ".git/config", "--add", "safe.directory", value], check=True
+        )
+    with pytest.raises(EnvironmentFailure, match="dubious ownership"):
+        open_repository(foreign)
+
+
+def test_with_sudo_that_of_the_user_serves(
+    foreign: Path, host: LocalHost, commits: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_UID", str(NOBODY))
     use(open_repository(foreign), host, commits)
 
 
