@@ -18,10 +18,17 @@ Need = Annotated[
         pattern=r"^[\w.+/-]+\Z", description='a program, a header such as "zlib.h" or a library such as "zlib.pc"'
     ),
 ]
-Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
+LONGEST = 1e9  # seconds of anything; waits of the system overflow not far above
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=LONGEST, description="a number of seconds above 0")]
 
 Setting = str | int | float | bool
-Weight = Annotated[float, msgspec.Meta(gt=0, description="a number above 0; an ordinary commit has 1")]
+WEIGHTS = (1e-6, 1e6)
+Weight = Annotated[
+    float,
+    msgspec.Meta(
+        ge=WEIGHTS[0], le=WEIGHTS[1], description="a number from 0.000001 to 1000000; an ordinary commit has 1"
+    ),
+]
 
 VERSION_PLACEHOLDERS = frozenset({
     "source",  # the checkout, without the recipe's ignored paths

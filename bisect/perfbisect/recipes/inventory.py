@@ -5,7 +5,9 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-CPUS = r"^(\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*)?\Z"
+CPUS = r"^([0-9]{1,6}(-[0-9]{1,6}(:[0-9]{1,6})?)?(,[0-9]{1,6}(-[0-9]{1,6}(:[0-9]{1,6})?)?)*)?\Z"
+
+SIZE = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([kMGT]?)(i?)"
 
 # Build tools fail on spaces in paths, shells on other characters: a root has none of them.
 Root = Annotated[
@@ -19,9 +21,9 @@ Remote = Annotated[
     str, msgspec.Meta(pattern=r"^((redis|http)://[^\s|$]+)?\Z", description='an address such as "redis://cache:6379"')
 ]
 Device = Annotated[str, msgspec.Meta(pattern=r"^[\w/-]*\Z", description='a block device such as "nvme0n1"')]
-Count = Annotated[int, msgspec.Meta(ge=0, description="a whole number, 0 or more")]
-MiB = Annotated[int, msgspec.Meta(ge=0, description="a whole number of MiB, 0 or more")]
-Size = Annotated[str, msgspec.Meta(pattern=r"^\d+(\.\d+)?[kMGT]?i?\Z", description='a size such as "20G"')]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")]
+MiB = Annotated[int, msgspec.Meta(ge=0, le=2**40, description="a whole number of MiB, 0 or more")]
+Size = Annotated[str, msgspec.Meta(pattern=rf"^{SIZE}\Z", description='a size such as "20G"')]
 
 
 def in_bytes(size: str) -> int:
@@ -29,7 +31,7 @@ def in_bytes(size: str) -> int:
 
     Raises ValueError for anything else.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]?)(i?)", size)
+    found = re.fullmatch(SIZE, size)
     if not found:
         raise ValueError(f"not a size: {size!r}")
     power = "kMGT".index(found[2] or "G") + 1

@@ -10,7 +10,7 @@ from typing import Any
 
 from perfbisect.recipes.bounded_search import LONGEST, last_match
 
-_STEP = re.compile(r"""\.([^.\[\]"'\s]+)|\[(-?\d+)\]|\["([^"\]]*)"\]|\['([^'\]]*)'\]""")
+_STEP = re.compile(r"""\.([^.\[\]"'\s]+)|\[(-?[0-9]{1,18})\]|\["([^"\]]*)"\]|\['([^'\]]*)'\]""")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DIGITS = 400  # of the longest number; no float has more before the point
@@ -24,8 +24,10 @@ def check_pattern(where: str) -> None:
         return
     try:
         groups = re.compile(where).groups
-    except re.error as error:
+    except (re.error, OverflowError) as error:
         raise ValueError(f"is not a regular expression: {error}") from error
+    except RecursionError as error:
+        raise ValueError("is not a regular expression: it is nested too deeply") from error
     if groups != 1:
         raise ValueError(f"has {groups or 'no'} groups, but must have one, around the number")
 

@@ -5,6 +5,7 @@ files, whose missing keys are in other files (``extends``, ``defaults``). So tab
 type hints first, and converted by msgspec after that.
 """
 
+import math
 import re
 import tomllib
 import types
@@ -21,6 +22,7 @@ from perfbisect.recipes.suggestions import hint
 Table = dict[str, Any]
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
+DEPTH = 32  # levels of tables and lists
 PASSWORD = re.compile(r"//.*@")  # and user names in addresses
 WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list", dict: "a table"}
 
@@ -46,11 +48,38 @@ class Location:
 
 
 def read_table(file: Path) -> Table:
-    """The contents of a TOML file. Raises RecipeError when it cannot be read or is not TOML."""
+    """The contents of a TOML file. Raises RecipeError when it cannot be read, is not TOML, or has an unusable value."""
+    text = read_text(file)
     try:
-        return tomllib.loads(read_text(file))
+        table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{file}: is not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise RecipeError(f"{file}: is nested too deeply.") from error
+    except ValueError as error:  # of int(), for thousands of digits
+        raise RecipeError(f"{file}: has a number that is too large.") from error
+    _check_values(table, Location(file), DEPTH)
+    return table
+
+
+def _check_values(value: object, location: Location, depth: int) -> None:
+    """Raise RecipeError for what TOML can express, and commands, JSON and SQLite cannot."""
+    if not depth:
+        raise location.mistake("is nested too deeply.")
+    match value:
+        case dict():
+            for key, entry in value.items():
+                _check_values(key, location, depth)
+                _check_values(entry, location.at(key), depth - 1)
+        case list():
+            for index, entry in enumerate(value):
+                _check_values(entry, location.at(index), depth - 1)
+        case str() if "\0" in value:
+            raise location.mistake("has a NUL character, which no command can have.")
+        case float() if not math.isfinite(value):
+            raise location.mistake(f"is {value}, but must be finite.")
+        case int() if abs(value) >= 2**63:
+            raise location.mistake("is a number of more than 64 bits.")
 
 
 def read_text(file: Path) -> str:

@@ -14,6 +14,7 @@ OPERATORS: dict[str, Callable[[Number, Number], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
+DIGITS = 18  # of a number that counts; int() refuses thousands
 CONDITION = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)\s*")
 
 
@@ -28,7 +29,7 @@ def number(text: str) -> Number:
     found = re.search(r"\d+(?:\.\d+)*", text)
     if not found:
         raise ValueError(f'"{text}" has no version number')
-    parts = [int(part) for part in found[0].split(".")]
+    parts = [int(part[:DIGITS]) for part in found[0].split(".")]
     while parts and parts[-1] == 0:
         parts.pop()
     return tuple(parts)

@@ -15,11 +15,11 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from perfbisect.recipes.builder import Argv, Seconds, Weight
+from perfbisect.recipes.builder import LONGEST, Argv, Seconds, Weight
 
 Drivers = str | Annotated[list[str], msgspec.Meta(min_length=1, description="a list of at least one")]
 Option = str | int | float | bool
-SecondsOrZero = Annotated[float, msgspec.Meta(ge=0, description="a number of seconds, 0 or more")]
+SecondsOrZero = Annotated[float, msgspec.Meta(ge=0, le=LONGEST, description="a number of seconds, 0 or more")]
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -45,7 +45,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     operation: Literal["event", "query"] = (
         "event"  # what counts as one operation: "event" (one call of event()) or "query" (as sysbench counts them)
     )
-    threads: Annotated[int, msgspec.Meta(ge=1, description="a whole number of at least 1")] = 1
+    threads: Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="a whole number from 1 to 1000000")] = 1
     warmup: SecondsOrZero = 2.0
     time: Seconds = 10.0  # the measured window
     command: list[str] = []  # measured from its start to its end, instead of a script; run in {prefix}

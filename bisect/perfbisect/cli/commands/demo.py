@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from perfbisect.cli.options.common import history_option, hosts_option
-from perfbisect.cli.options.param_types import Percent
+from perfbisect.cli.options.param_types import SEED, Percent
 from perfbisect.cli.options.places import announce_recipes, inventory_option
 from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
@@ -28,7 +28,7 @@ WRONG = 1
 
 
 @click.command(epilog=EPILOG)
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the history.")
+@click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of the history.")
 @click.option("--drop", type=Percent(), help="Size of the planted drop. Default: 25% to 60%, from the seed.")
 @hosts_option
 @inventory_option

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from perfbisect.cli.options.common import history_option, say
-from perfbisect.cli.options.param_types import Minutes, Percent
+from perfbisect.cli.options.param_types import COUNT, HUNT, Minutes, Percent
 from perfbisect.cli.options.places import announce, continued
 from perfbisect.core.domain.policy import CAP
 
@@ -26,11 +26,11 @@ UNDECIDED = 2
 
 
 @click.command(epilog=EPILOG)
-@click.argument("hunt", type=int, required=False)
+@click.argument("hunt", type=HUNT, required=False)
 @click.option("--confidence", type=Percent(CAP), help="Probability at which a culprit is named.")
 @click.option("--min-effect", type=Percent(), help="Smallest change of interest.")
-@click.option("--max-builds", type=click.IntRange(min=1), help="Stop after this many builds.")
-@click.option("--max-runs", type=click.IntRange(min=1), help="Stop after this many timed runs.")
+@click.option("--max-builds", type=COUNT, help="Stop after this many builds.")
+@click.option("--max-runs", type=COUNT, help="Stop after this many timed runs.")
 @click.option("--max-time", "max_minutes", type=Minutes(), help="Stop after this time: 90s, 45m, 2h.")
 @history_option
 def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:

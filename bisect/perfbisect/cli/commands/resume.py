@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from perfbisect.cli.options.common import history_option
+from perfbisect.cli.options.param_types import HUNT
 from perfbisect.cli.options.places import announce_recipes, continued
 from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.cli.options.wait import wait_callback, wait_option
@@ -17,7 +18,7 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("hunt", type=int, required=False)
+@click.argument("hunt", type=HUNT, required=False)
 @wait_option
 @view_options
 @history_option

@@ -11,7 +11,7 @@ import click
 
 from perfbisect.cli.options.common import clone_progress, say, say_json
 from perfbisect.cli.options.completion import builder_name
-from perfbisect.cli.options.param_types import Minutes, Percent
+from perfbisect.cli.options.param_types import SEED, Minutes, Percent
 from perfbisect.cli.options.places import announce, builders_option
 from perfbisect.cli.options.policy import policy_of, policy_options
 from perfbisect.errors import UsageError
@@ -108,16 +108,18 @@ class Cost(click.ParamType[tuple[float, str]]):
     help="Share of that for a build close to an existing one.",
 )
 @click.option("--run-time", type=Minutes(), default=1.0, show_default="1m", help="Duration of a run, with its warm-up.")
-@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Number of hosts.")
+@click.option("--hosts", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of hosts.")
 @policy_options
 @click.option(
     "--policy", type=click.Choice(["ours", "git-bisect"]), default="ours", show_default=True, help="Search to simulate."
 )
 @click.option(
-    "--repeats", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each commit by git-bisect."
+    "--repeats", type=click.IntRange(1, 1000), default=3, show_default=True, help="Runs of each commit by git-bisect."
 )
-@click.option("--hunts", type=click.IntRange(min=1), default=50, show_default=True, help="Number of simulated hunts.")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the first one.")
+@click.option(
+    "--hunts", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="Number of simulated hunts."
+)
+@click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of the first one.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -> None:
     """Simulate hunts: what they cost, and how often they are right.

@@ -8,7 +8,7 @@ import click
 
 from perfbisect.cli.options.common import history_option
 from perfbisect.cli.options.completion import builder_name
-from perfbisect.cli.options.param_types import Option
+from perfbisect.cli.options.param_types import COUNT, Option, Seconds
 from perfbisect.cli.options.places import builders_option, inventory_option, workloads_option
 from perfbisect.cli.options.wait import wait_option
 from perfbisect.core.domain.settings import TIMING, Settings
@@ -30,9 +30,9 @@ WHAT = (
     ),
 )  # fmt: skip
 HOW = (
-    click.option("--time", type=click.IntRange(min=1), help="Seconds of each timed run."),
-    click.option("--warmup", type=click.FloatRange(min=0), help="Seconds of warm-up before each run."),
-    click.option("--threads", type=click.IntRange(min=1), help="Client threads."),
+    click.option("--time", type=COUNT, help="Seconds of each timed run."),
+    click.option("--warmup", type=Seconds(), help="Seconds of warm-up before each run."),
+    click.option("--threads", type=click.IntRange(1, 1_000_000), help="Client threads."),
     click.option(
         "--set", "changes", type=Option(), multiple=True, help="Change one of the workload's args. Repeatable."
     ),
@@ -44,12 +44,11 @@ HOW = (
 
 def round_options(visits: int, runs: int, of: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the options of `noise` and `compare`: the number of rounds, which ``of`` describes, and those of HOW."""
-    one = click.IntRange(min=1)
     return lambda command: added(
         command,
         (
-            click.option("--visits", type=one, default=visits, show_default=True, help=of),
-            click.option("--runs", type=one, default=runs, show_default=True, help="Timed runs in each visit."),
+            click.option("--visits", type=COUNT, default=visits, show_default=True, help=of),
+            click.option("--runs", type=COUNT, default=runs, show_default=True, help="Timed runs in each visit."),
             *HOW,
             click.option("--json", "as_json", is_flag=True, help="One JSON object at the end."),
             wait_option,

@@ -1,8 +1,29 @@
 """Types of option values: durations, sizes, shares, paths with weights, names with values."""
 
+import math
+from typing import Any
+
 import click
 
 from perfbisect.core.domain.settings import TIMING
+
+COUNT = click.IntRange(1, 1_000_000_000)  # of runs, builds, seconds, …
+SEED = click.IntRange(0, 2**63 - 1)
+HUNT = click.IntRange(0, 2**63 - 1)  # the number of a hunt in the history
+
+
+class Seconds(click.FloatRange):
+    """Seconds, 0 or more, up to 30 years; NaN is neither less nor more, so a range alone lets it pass."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1_000_000_000)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds as a number."""
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return seconds
 
 
 class Minutes(click.ParamType[float]):
@@ -12,6 +33,8 @@ class Minutes(click.ParamType[float]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Minutes as a number."""
+        from perfbisect.recipes.builder import LONGEST
+
         if isinstance(value, float):
             return value
         text = str(value)
@@ -20,8 +43,8 @@ class Minutes(click.ParamType[float]):
             minutes = float(text[:-1]) * unit if unit else float(text)
         except ValueError:
             self.fail(f"{text!r} is not a duration; write 90s, 45m or 2h.", param, ctx)
-        if not 0 < minutes < float("inf"):
-            self.fail(f"{text!r} is not a positive duration.", param, ctx)
+        if not 0 < 60 * minutes <= LONGEST:
+            self.fail(f"{text!r} is not a positive duration of at most 30 years.", param, ctx)
         return minutes
 
 
@@ -49,6 +72,8 @@ class Suspect(click.ParamType[tuple[str, float]]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
         """The path and the weight."""
+        from perfbisect.recipes.builder import WEIGHTS
+
         if isinstance(value, tuple):
             return value
         path, _, text = str(value).rpartition("=")
@@ -56,8 +81,13 @@ class Suspect(click.ParamType[tuple[str, float]]):
             weight = float(text)
         except ValueError:
             weight = 0.0
-        if not path or not 0 < weight < float("inf"):
-            self.fail(f"{value!r} is not a path and a weight above 0; write storage/innobase=4.", param, ctx)
+        least, most = WEIGHTS
+        if not path or not least <= weight <= most:
+            self.fail(
+                f"{value!r} is not a path and a weight from {least:f} to {most:.0f}; write storage/innobase=4.",
+                param,
+                ctx,
+            )
         return path, weight
 
 

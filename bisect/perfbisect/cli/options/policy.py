@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from perfbisect.cli.options.measurement import added
-from perfbisect.cli.options.param_types import Minutes, Percent
+from perfbisect.cli.options.param_types import COUNT, Minutes, Percent
 from perfbisect.core.domain.policy import CAP, Policy
 
 RULES = (
@@ -19,9 +19,9 @@ RULES = (
         "--all", "all_steps", is_flag=True, help="Find all changes of at least that size, not only the largest."
     ),
     click.option(
-        "--max-builds", type=click.IntRange(min=1), help="Stop with the best answer after this many builds."
+        "--max-builds", type=COUNT, help="Stop with the best answer after this many builds."
     ),
-    click.option("--max-runs", type=click.IntRange(min=1), help="… after this many timed runs."),
+    click.option("--max-runs", type=COUNT, help="… after this many timed runs."),
     click.option("--max-time", type=Minutes(), help="… after this time: 90s, 45m, 2h."),
 )  # fmt: skip
 

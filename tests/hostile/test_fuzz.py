@@ -1,0 +1,455 @@
+"""Random recipes, inventories, patterns and command lines: whatever is wrong gets a sentence, and never status 70.
+
+`FUZZ_EXAMPLES=5000 pytest tests/hostile/test_fuzz.py` is a longer campaign with examples that differ each time; without
+it a few examples are tried, always the same ones.
+"""
+
+import copy
+import math
+import os
+import shutil
+import string
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import tomli_w
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import sample_hunt
+from in_process import Ended, run
+from perfbisect.cli.main import VERBS, bisect
+from perfbisect.errors import PerfBisectError, UsageError
+from perfbisect.recipes.find import load_host, load_hosts
+from perfbisect.recipes.inventory import in_bytes
+from perfbisect.recipes.output_pattern import check_pattern, find_number
+from perfbisect.store.history import History
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
+Git = Callable[..., str]
+
+
+def fuzz(usual: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Settings of a property: ``usual`` examples, the same each time, or those of a campaign."""
+    return settings(
+        max_examples=EXAMPLES or usual,
+        derandomize=not EXAMPLES,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def check(ended: Ended) -> None:
+    """What every end of the program has in common."""
+    assert ended.status in (0, 1, 2, 3, 4, 130), ended.err + last_traceback()
+    assert "Traceback" not in ended.out + ended.err
+    if ended.status in (3, 4):
+        said = [line.partition("Error:")[2] if "Error:" in line else line for line in ended.err.splitlines()]
+        assert any(line.strip() for line in said) or ended.out.strip()
+
+
+def last_traceback() -> str:
+    """What the program kept of its bug."""
+    kept = Path(os.environ["HOME"], ".local/state/perfbisect/error.log")
+    return kept.read_text() if kept.exists() else ""
+
+
+# Texts and numbers
+
+ODD = (
+    "", " ", "-", "--", "=", "a=", "=b", "a=b", "a=nan", "x=1e400", "x=" + "9" * 5000, "x==1", ",", ",,,", "/", "x/", "{", "}",
+    "{}", "{x}", "{{}", "}}", "{jobs}", "{prefix}/{{x}}", "{cflags}", "{version:_}", "~", "~nobody", "../x", "./x", "*",
+    "[", "(", ")", "(a", "(a)(b)", "(?P<a>x)(?P<a>y)", "(a*)*$", "(?i", "\\", "[a-", "(?<=a*)b", "a{99999999999}", "(" * 400,
+    "$", "$.a", "$.a[0]", "$[-1]", "$[", '$["', "$.a[" + "9" * 5000 + "]", "$" + ".a" * 2000, "$[0]" * 2000,
+    "nan", "NaN", "inf", "-inf", "Infinity", "1e400", "-1e400", "1e308", "5e-324", "-0", "0", "0.0", "-1", "1", "1.5", "07",
+    "9" * 19, "9" * 30, "9" * 5000, "1_0", "٣", "²", "0x10", "5%", "%", "nan%", "inf%", "1e400%", "100%", "h", "5m", "nanm",
+    "infh", "1e308h", "1e-320s", "1e400h", "20G", "1e5G", "9" * 400 + "Ti", "c1", "n1", "c" + "9" * 30, "HEAD", "HEAD~1",
+    "HEAD^{/x}", "HEAD@{1}", ":/x", "@", "v..w", "a b", "a\nb", "a\tb", "\x1b[2J", "\x07", "\x7f", "\u202e", "\ufeff", "é",
+    "\udcff", "a\udc80b", "😀", "e\u0301", "x" * 300, "x" * 10000, "sh -c 'exit'", "'", '"', "a 'b", "$(id)", "`id`", "%s%n",
+    "select 1", "select 1/0", "select zeroblob(10)", "select 9e999, -9e999", "select char(0), char(27)", "drop table runs",
+    "here", "local", "script", "one", "two", "qps", "rate", "p95", "repo", "given", "hosts.toml", "some.db", "hunt=4",
+)  # fmt: skip
+texts = st.one_of(
+    st.sampled_from(ODD),
+    st.text(st.characters(exclude_characters="\0"), max_size=20),
+    st.text(st.sampled_from(string.printable + "{}[]()$\udcfe"), max_size=12),
+)
+numbers = st.one_of(
+    st.sampled_from([0, -1, 1, 2, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, -(2**63) - 1, 10**30, 10**400]),
+    st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 5e-324, 1e308, 1e-9]),
+    st.integers(),
+    st.floats(),
+)
+
+
+# The world: a repository, recipes, hosts and a history
+
+BUILDER = """
+summary = "a script"
+driver = "script"
+version = ["echo", "1.2"]
+[build]
+compile = [["true"]]
+install = [["install", "-D", "-m", "755", "{source}/run.sh", "{prefix}/run.sh"]]
+artifacts = ["run.sh"]
+"""
+SUITE = """
+summary = "a script"
+driver = "script"
+[workloads.one]
+group = "all"
+summary = "one"
+command = ["sh", "{prefix}/run.sh", "{threads}", "{size}"]
+args = { size = 7 }
+rate = 'rate (\\d+)'
+warmup = 0
+"""
+HOSTS = """
+[hosts.local]
+root = "/dev/null/no-folder"
+[hosts.here]
+root = "{root}"
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory of all examples; nothing in it can measure, or reach another machine."""
+    for name, text in (
+        ("given/builders/script/builder.toml", BUILDER),
+        ("given/workloads/script/suite.toml", SUITE),
+        ("given/hosts.toml", HOSTS.format(root=tmp_path / "root")),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    shutil.copytree(tmp_path / "given", Path(os.environ["HOME"], ".config/perfbisect"))
+    for rate in (10, 20):
+        (tmp_path / "repo/run.sh").write_text(f"echo rate {rate}\n")
+        git("add", ".")
+        git("commit", "-qm", f"rate {rate}")
+    with closing(History.open(tmp_path / "some.db")) as history:
+        sample_hunt.write(history)
+
+    def stop(*_: object, **__: object) -> None:
+        raise UsageError("The world of the fuzzer ends here.")
+
+    for name in (
+        "hunt.session.follow_anew", "hunt.session.follow", "hunt.trials.runner.run_trial", "demo.history.write_history",
+        "repository.clone.talk",
+    ):  # fmt: skip
+        monkeypatch.setattr(f"perfbisect.{name}", stop)
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "repo").symlink_to(tmp_path / "repo")
+    (work / "given").symlink_to(tmp_path / "given")
+    shutil.copy(tmp_path / "some.db", work / "some.db")
+    monkeypatch.chdir(work)
+    yield work
+
+
+# Command lines
+
+PLAUSIBLE: dict[str, Sequence[str]] = {
+    "good": ("HEAD~1",), "bad": ("HEAD",), "rev": ("HEAD",), "builds": ("HEAD~1", "HEAD", "a=given"), "builder": ("script",),
+    "workload": ("one",), "repo": ("repo",), "host": ("here", "here", "local"), "history": ("some.db",), "hunt": ("1", "2"),
+    "builders": ("given/builders",), "workloads": ("given/workloads",), "hosts": ("given/hosts.toml",), "metric": ("rate",),
+    "sql": ("select * from culprits", "select * from events"), "build": ("true",), "command": ("./run.sh",), "show": ("script", "one"),
+    "rate": (r"rate (\d+)",), "changes": ("size=8",), "suspect": ("run.sh=2",), "keep": ("1G",), "folder": ("demo",),
+}  # fmt: skip
+BOUNDED = {  # valid values that would only take long
+    ("simulate", "commits"): ("1", "2", "40", "0", "x", "-1", "9" * 30),
+    ("simulate", "hunts"): ("1", "2", "0", "nan", "9" * 5000),
+    ("simulate", "hosts"): ("1", "3", "0", "9" * 30, "1e5"),
+    ("simulate", "repeats"): ("1", "9", "0", "9" * 30),
+    ("simulate", "max_runs"): ("1", "30", "0", "9" * 30),
+}
+FILES = ("history", "folder", "repo", "builders", "workloads", "hosts")
+ALWAYS = {
+    "run": ["--plain"],
+    "simulate": ["--commits", "40", "--hunts", "1", "--max-runs", "20", "--max-time", "1h"],
+}
+
+
+def inside(value: str) -> str:
+    """A path that stays in the world."""
+    return value.lstrip("/~").replace("..", "xx")
+
+
+def value_of(verb: str, parameter: click.Parameter) -> st.SearchStrategy[str]:
+    """A value for a parameter, plausible or odd."""
+    name = str(parameter.name)
+    if (verb, name) in BOUNDED:
+        return st.sampled_from(BOUNDED[verb, name])
+    odd = texts.map(inside) if name in FILES else texts
+    if isinstance(parameter.type, click.Choice):
+        return st.one_of(st.sampled_from(parameter.type.choices), odd)
+    plausible = PLAUSIBLE.get(name) if verb != "simulate" or name != "hosts" else None
+    return st.one_of(st.sampled_from(plausible), st.sampled_from(plausible), odd) if plausible else odd
+
+
+@st.composite
+def command_lines(draw: st.DrawFn) -> list[str]:
+    """A verb with some of its options and arguments, most of them such that it gets somewhere."""
+    verb = draw(st.sampled_from([*VERBS, draw(texts)]))
+    if verb not in VERBS:
+        return [verb, *draw(st.lists(texts, max_size=3))]
+    command = bisect.get_command(click.Context(bisect), verb)
+    assert command is not None
+    words: list[str] = list(ALWAYS.get(verb, []))
+    arguments: list[str] = []
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
+            wanted = parameter.required or draw(st.booleans())
+            many = 3 if parameter.nargs == -1 else 1
+            for _ in range(many if wanted and draw(st.integers(0, 9)) else 0):
+                arguments.append(draw(value_of(verb, parameter)))
+            continue
+        likely = parameter.required or (verb == "run" and parameter.name in ("builder", "workload", "repo", "dry_run"))
+        if draw(st.integers(0, 9)) >= (9 if likely else 2):
+            continue
+        name = draw(st.sampled_from(parameter.opts))
+        if getattr(parameter, "is_flag", False):
+            words.append(name)
+        else:
+            given = draw(value_of(verb, parameter))
+            words += [f"{name}={given}"] if name.startswith("--") and draw(st.booleans()) else [name, given]
+    return [verb, *words, *(["--"] if draw(st.booleans()) else []), *arguments, *draw(st.lists(texts, max_size=1))[1:]]
+
+
+@fuzz(60)
+@given(words=command_lines())
+def test_command_lines(world: Path, words: list[str]) -> None:
+    check(run(*words))
+
+
+@pytest.mark.parametrize(
+    "odd", ["nan", "NaN", "inf", "-inf", "1e400", "-0", "9" * 30, "9" * 5000, "٣", "1_0", "5e-324"]
+)
+@pytest.mark.parametrize("verb", VERBS)
+def test_odd_numbers_for_every_option(world: Path, verb: str, odd: str) -> None:
+    command = bisect.get_command(click.Context(bisect), verb)
+    assert command is not None
+    arguments = [
+        value for each in command.params if isinstance(each, click.Argument) and each.required
+        for value in PLAUSIBLE[str(each.name)]
+    ]  # fmt: skip
+    required = [
+        word for each in command.params
+        if each.name in ("builder", "workload", "rev") and "--builders" not in each.opts and verb != "workloads"
+        for word in (each.opts[0], PLAUSIBLE[str(each.name)][0])
+    ]  # fmt: skip
+    for parameter in command.params:
+        text = isinstance(parameter.type, click.Path | click.Choice) or parameter.type is click.STRING
+        if isinstance(parameter, click.Option) and not parameter.is_flag and not text:
+            if ((verb, parameter.name) in BOUNDED and odd in ("٣", "1_0")) or parameter.name == "seed":
+                continue
+            words = [*required, *ALWAYS.get(verb, []), parameter.opts[0], odd, *arguments]
+            if verb in ("run", "noise", "compare"):
+                words += ["--repo", "repo", "--host", "here"][: 2 if verb == "noise" else 4]
+            check(run(verb, *words))
+
+
+# Recipes
+
+Table = dict[str, Any]
+SHIPPED = {
+    "builder": [path.read_text() for path in sorted((ROOT / "builders").glob("*/builder.toml"))] + [BUILDER] * 4,
+    "suite": [path.read_text() for path in sorted((ROOT / "workloads").glob("*/suite.toml"))] + [SUITE] * 8,
+    "hosts": [
+        (ROOT / "hosts.toml").read_text(),
+        """
+        [hosts.a]
+        address = "me@a"
+        port = 22
+        root = "~/x"
+        jobs = 2
+        memory = 4096
+        server_cpus = "0-3"
+        client_cpus = "4"
+        device = "sda"
+        ccache_size = "5Gi"
+        class = "c8"
+        build_host = "b"
+        ccache_remote = "redis://u:p@c:6379"
+        keep = "1T"
+        [hosts.b]
+        address = "local"
+        """,
+    ],
+}
+values = st.recursive(
+    st.one_of(texts, numbers, st.booleans(), st.dates(), st.datetimes(), st.times()),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
+    max_leaves=4,
+)
+
+
+def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The ways to all tables, lists and leaves."""
+    yield way
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(each, (*way, key))
+
+
+@st.composite
+def recipes(draw: st.DrawFn, kind: str) -> bytes:
+    """A shipped file with a few changes, of its values and keys or of its text."""
+    text = draw(st.sampled_from(SHIPPED[kind]))
+    table = copy.deepcopy(tomllib.loads(text))
+    for _ in range(draw(st.integers(0, 3))):
+        found = [way for way in places(table) if way]
+        if not found:
+            break
+        *way, last = draw(st.sampled_from(found))
+        holder: Any = table
+        for key in way:
+            holder = holder[key]
+        match draw(st.sampled_from(["value", "value", "text", "number", "delete", "key", "append"])):
+            case "value":
+                holder[last] = draw(values)
+            case "text":
+                holder[last] = draw(texts)
+            case "number":
+                holder[last] = draw(numbers)
+            case "delete":
+                del holder[last]
+            case "key" if isinstance(holder, dict):
+                holder[draw(texts)] = holder.pop(last)
+            case _:
+                if isinstance(holder, dict):
+                    holder[draw(texts)] = draw(values)
+                else:
+                    holder.append(draw(values))
+    try:
+        text = tomli_w.dumps(table)
+    except (TypeError, ValueError):  # what TOML cannot say
+        return draw(st.binary(max_size=40))
+    raw = text.encode(errors="surrogateescape")
+    match draw(st.sampled_from(["whole", "whole", "whole", "whole", "cut", "odd", "twice", "deep", "long"])):
+        case "cut":
+            return raw[: draw(st.integers(0, len(raw)))]
+        case "odd":
+            at = draw(st.integers(0, len(raw)))
+            odd = draw(
+                st.sampled_from(
+                    [b"\0", b"\xff", b"\r", b'"""', b"'''", b"[[", b"]]", b"\\u0000", b"\xef\xbb\xbf", b"="]
+                )
+            )
+            return raw[:at] + odd + raw[at:]
+        case "twice":
+            return raw + raw
+        case "deep":
+            depth = draw(st.sampled_from([50, 400, 3000, 100_000]))
+            deep = draw(
+                st.sampled_from(
+                    ["[" * depth, "[" * depth + "]" * depth, "{a=" * depth, "[" * depth + "1" + "]" * depth]
+                )
+            )
+            return (
+                f"x = {deep}\n".encode() + raw
+                if draw(st.booleans())
+                else raw + f"\nx.{'a.' * min(depth, 2000)}b = 1".encode()
+            )
+        case "long":
+            return (
+                raw
+                + b"\ny = "
+                + draw(st.sampled_from([b"9" * 5000, b"0x" + b"f" * 5000, b"1e99999", b'"' + b"x" * 100_000 + b'"']))
+            )
+    return raw
+
+
+@pytest.fixture
+def place(world: Path) -> Path:
+    """The folder of the recipes that are tried."""
+    (world / "odd").mkdir()
+    return world / "odd"
+
+
+@fuzz(60)
+@given(raw=recipes("builder"), name=st.sampled_from(["x", "script", "é", "a b", "-x", "x\udcff", "$(id)"]))
+def test_builders(place: Path, raw: bytes, name: str) -> None:
+    file = place / name / "builder.toml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(raw)
+    try:
+        ended = run("builders", f"--show={name}", "--builders", "odd")
+        check(ended)
+        check(run("builders", "--builders", "odd"))
+        words = (f"--builder={name}", "--run", "true", "--builders", "odd", "--repo", "repo", "--host", "here")
+        if ended.status == 0:
+            check(run("run", "HEAD~1", "HEAD", "--dry-run", *words))
+    finally:
+        shutil.rmtree(file.parent)
+
+
+@fuzz(60)
+@given(raw=recipes("suite"), name=st.sampled_from(["one", "point", "é", "", "x\udcff"]))
+def test_suites(place: Path, raw: bytes, name: str) -> None:
+    file = place / "suite/suite.toml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(raw)
+    check(run("workloads", "--show", name, "--workloads", "odd"))
+    ended = run("workloads", "--builder", "script", "--workloads", "odd")
+    check(ended)
+    if ended.status == 0:
+        common = ("--builder", "script", "--workloads", "odd", "--repo", "repo")
+        check(run("run", "HEAD~1", "HEAD", "-w", "suite/one", *common, "--host", "here", "--dry-run"))
+        check(run("compare", "HEAD~1", "HEAD", "-w", "suite", *common, "--host", "local"))
+
+
+@fuzz(60)
+@given(raw=recipes("hosts"))
+def test_inventories(place: Path, raw: bytes) -> None:
+    (place / "hosts.toml").write_bytes(raw)
+    check(run("hosts", "--hosts", "odd/hosts.toml"))
+    try:
+        known = [host.name for host in load_hosts("odd/hosts.toml")]
+    except PerfBisectError:
+        return
+    for name in known:
+        if "\0" not in name:
+            check(run("hosts", "--hosts", "odd/hosts.toml", f"--show={name}"))
+        host = load_host(name, "odd/hosts.toml")
+        assert min(in_bytes(host.keep), in_bytes(host.ccache_size)) >= 0
+
+
+# Numbers in the output of commands
+
+pieces = st.one_of(
+    st.sampled_from(
+        [r"(\d+)", r"([0-9.]+)", "(.*)", "()", "(x)?", "(?:a)", "rate: ", "^", "$", "|", r"\b", "(?m)", "[", "("]
+    ),
+    texts,
+)
+patterns = st.one_of(texts, st.lists(pieces, max_size=4).map("".join))
+outputs = st.lists(
+    st.one_of(
+        texts.filter(lambda text: len(text) < 1000),
+        st.sampled_from(["rate: 5", "rate: nan", "rate: 1,000.5", "1e400", "9" * 5000, '{"a": [1, {"b": NaN}]}', "[1]", '"x"']),
+        st.sampled_from(["[" * 100_000, '{"a":' * 100_000, "[" * 5000 + "]" * 5000, '{"a": ' + "9" * 5000 + "}", '{"a": 1e999}']),
+        st.recursive(numbers | texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=5).map(repr),
+    ),
+    max_size=4,
+)  # fmt: skip
+SLOW = ("(a*)*$",)  # patterns that take for ever are the author's own
+
+
+@fuzz(150)
+@given(pattern=patterns.filter(lambda pattern: not any(slow in pattern for slow in SLOW)), out=outputs, err=outputs)
+def test_patterns(pattern: str, out: list[str], err: list[str]) -> None:
+    try:
+        check_pattern(pattern)
+        number = find_number(pattern, out, err)
+    except ValueError as error:
+        assert str(error)
+        assert not isinstance(error, UnicodeError)
+    else:
+        assert 0 < number < math.inf
