@@ -159,4 +159,4 @@ def test_workloads_are_chosen_by_name_by_group_and_by_suite(write: Write) -> Non
 
 def test_a_builder_that_only_runs_is_listed_as_such(write: Write) -> None:
     write("builders/served/builder.toml", 'summary = "a server"\ndriver = "x"')
-    assert "a server  (prebuilt binaries only)" in invoke("builders").output
+    assert "a server (prebuilt binaries only)" in invoke("builders").output

@@ -89,7 +89,10 @@ COMMAND = '[workloads.x]\nsummary = "x"\ncommand = ["x"]\n'
 MISTAKES = {
     "typo": ("[workloads.x]\nthread = 2", r"`workloads.x.thread` is an unknown key.* Did you mean 'threads'"),
     "missing": ('[workloads.x]\nstatement = "x"', r"`workloads.x.summary` is missing: it must be text"),
-    "range": ("[workloads.x]\nthreads = 0", r"`workloads.x.threads` is the number 0, but must be a whole number of at"),
+    "range": (
+        "[workloads.x]\nthreads = 0",
+        r"`workloads.x.threads` is the number 0, but must be a whole number from 1 to",
+    ),
     "whole": ("[workloads.x]\nthreads = 1.5", r"`workloads.x.threads` is the number 1.5, but must be a whole number"),
     "time": ("[workloads.x]\ntime = 0", r"`workloads.x.time` is the number 0, but must be a number of seconds above 0"),
     "option": (
