@@ -282,7 +282,7 @@ def test_command_lines(world: Path, words: list[str]) -> None:
     check(run(*words))
 
 
-ODD_NUMBERS = ("nan", "inf", "-inf", "1e400", "-0", "9" * 30, "9" * 5000, "٣", "1_0", "5e-324")
+ODD_NUMBERS = ("nan", "inf", "-inf", "1e400", "-0", "9" * 30, "9" * 5000, "5e-324", "1e308", "1e9")
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -301,8 +301,7 @@ def test_odd_numbers_for_every_option(world: Path, verb: str) -> None:
     for each in command.params:
         if isinstance(each, click.Option) and not each.is_flag and isinstance(each.type, NUMERIC):
             for number in ODD_NUMBERS:
-                if (verb, each.name) not in BOUNDED or number not in ("٣", "1_0"):  # which are 3 and 10
-                    check(run(verb, *words, each.opts[0], number, *arguments))
+                check(run(verb, *words, each.opts[0], number, *arguments))
 
 
 # Recipes

@@ -59,8 +59,10 @@ class Cost(click.ParamType[tuple[float, str]]):
             runs = float(str(value))
         except ValueError:
             return Minutes().convert(value, param, ctx), "minutes"
-        if not 0 <= runs < math.inf:
-            self.fail(f"{value!r} is neither a number of runs nor a duration; write 10, or 15m.", param, ctx)
+        if not (runs == 0 or 1e-6 <= runs <= 1e9):
+            self.fail(
+                f"{value!r} is neither a number of runs, up to 1e9, nor a duration; write 10, or 15m.", param, ctx
+            )
         return runs, "runs"
 
 

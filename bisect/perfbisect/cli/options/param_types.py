@@ -8,6 +8,7 @@ import click
 from perfbisect.core.domain.settings import TIMING
 
 COUNT = click.IntRange(1, 1_000_000_000)  # of runs, builds, seconds, …
+SMALLEST = 1e-6  # share that is not nothing, far below what any host can show
 SEED = click.IntRange(0, 2**63 - 1)
 HUNT = click.IntRange(0, 2**63 - 1)  # the number of a hunt in the history
 
@@ -43,8 +44,8 @@ class Minutes(click.ParamType[float]):
             minutes = float(text[:-1]) * unit if unit else float(text)
         except ValueError:
             self.fail(f"{text!r} is not a duration; write 90s, 45m or 2h.", param, ctx)
-        if not 0 < 60 * minutes <= LONGEST:
-            self.fail(f"{text!r} is not a positive duration of at most 30 years.", param, ctx)
+        if not 0.001 <= 60 * minutes <= LONGEST:
+            self.fail(f"{text!r} is not a duration from a millisecond to 30 years.", param, ctx)
         return minutes
 
 
@@ -125,8 +126,8 @@ class Percent(click.ParamType[float]):
             share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
         except ValueError:
             self.fail(f"{text!r} is not a share; write 2% or 0.02.", param, ctx)
-        if not (0 < share < 1 or (self.none and share == 0) or (self.whole and share == 1)):
-            self.fail(f"{text!r} is not between 0 and 1 (0% and 100%).", param, ctx)
+        if not (SMALLEST <= share <= 1 - SMALLEST or (self.none and share == 0) or (self.whole and share == 1)):
+            self.fail(f"{text!r} is not between {SMALLEST:.4%} and {1 - SMALLEST:.4%}.", param, ctx)
         if share > self.most:
             self.fail(
                 f"{text!r} is more than {self.most:.1%}, the highest probability that a verdict states.", param, ctx
