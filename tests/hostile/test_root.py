@@ -283,6 +283,23 @@ def test_on_a_full_disk_an_old_root_can_be_freed(disk: Path) -> None:
         assert marker_of(disk / name)
 
 
+def test_on_a_full_disk_gc_frees_some(disk: Path) -> None:
+    """It takes the lock first, which needs space, too."""
+    inventory = disk.parent / "hosts.toml"
+    inventory.write_text(f'[hosts.local]\nroot = "{disk}/root"\n')
+    words = ["gc", "--keep", "0", "--hosts", str(inventory)]
+    assert bisect(*words).returncode == 0
+    for _ in range(2):
+        build = disk / "root" / "builds" / ("a" * 32)
+        build.mkdir(parents=True)
+        with (build / "file").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+            while True:
+                file.write(bytes(4096))
+        ended = bisect(*words)
+        assert ended.returncode == 0, ended.stderr
+        assert not build.exists()
+
+
 def test_on_a_disk_that_cannot_be_written(disk: Path) -> None:
     connect(disk / "marked")
     make_old(disk / "old")

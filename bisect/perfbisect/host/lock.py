@@ -44,15 +44,17 @@ age() {
 }
 """
 # $1 the lock, $2 the content that may be replaced, $3 the new content (empty: none). Prints the seconds since the last
-# heartbeat, and the content of the lock.
+# heartbeat, and the content of the lock. A lock that is released stays as a note that counts for no other: on a full disk its
+# space is that of the next lock, so that `bisect gc` can free some.
 _SWAP = (
     _BEATS
     + """\
 if [ -e "$1" ] && [ "$(cat "$1")" != "$2" ]; then age "$1"; cat "$1"; exit; fi
 echo 0
-if [ -n "$3" ]; then printf '%s' "$3" | cat >"$1.new" && mv -f "$1.new" "$1" && beat "$1" && cat "$1"
-else rm -f "$1" "$1.beat"
-fi
+[ -n "$3" ] || { [ ! -e "$1" ] || mv -f "$1" "$1.beat"; exit; }
+write() { printf '%s' "$2" | cat >"$1.new"; }
+write "$1" "$3" 2>/dev/null || { rm -f "$1.beat"; write "$1" "$3"; } || exit
+mv -f "$1.new" "$1" && beat "$1" && cat "$1"
 """
 )
 _READ = _BEATS + '[ ! -e "$1" ] || { age "$1"; cat "$1"; }'
