@@ -81,7 +81,9 @@ def compiled(host: LocalHost) -> tuple[int, int]:
     """Hits and misses of one compilation."""
     work = host.root / "work"
     environment = ccache.environment(host.root, work, "1G")
-    script = 'mkdir -p "$1" && cd "$1" && echo "int f(void) { return 1; }" >f.c && ccache gcc -c f.c && cat ccache.log'
+    script = (
+        'mkdir -p "$1" && cd "$1" && echo "int f(void) { return 1; }" >f.c && ccache gcc -c f.c && ' + ccache.EVENTS
+    )
     return ccache.count(host.run(["sh", "-c", script, "compile", str(work)], env=environment).stdout)
 
 

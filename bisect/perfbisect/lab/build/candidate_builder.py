@@ -3,7 +3,7 @@
 from collections.abc import Generator, Mapping
 from pathlib import PurePosixPath
 
-from perfbisect.core.domain.events import BuildFinished, BuildProgress, BuildStarted, LabEvent
+from perfbisect.core.domain.events import BuildFinished, BuildProgress, BuildStarted, LabEvent, Warned
 from perfbisect.errors import UsageError
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import checkout, pipeline
@@ -73,7 +73,10 @@ class CandidateBuilder:
         building = Steps(pipeline.build(self.context, commit))
         try:
             for step in building:
-                yield BuildProgress(candidate, step.done, step.total, step.stage)
+                if isinstance(step, Warned):
+                    yield step
+                else:
+                    yield BuildProgress(candidate, step.done, step.total, step.stage)
         finally:
             building.work.close()
         built = building.result

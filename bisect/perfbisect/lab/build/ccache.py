@@ -8,6 +8,8 @@ from perfbisect.host.protocol import Host
 
 _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 _MISS = "cache_miss"
+# Prints the counted events of the statistics log in the folder of a build, which may have any length.
+EVENTS = f"grep -xE '{'|'.join((*_HITS, _MISS))}' ccache.log 2>/dev/null | sort | uniq -c"
 
 # Only the setting of the remote store is replaced.
 _SHARE = """\
@@ -53,6 +55,6 @@ def statistics(work: PurePosixPath) -> PurePosixPath:
 
 
 def count(log: str) -> tuple[int, int]:
-    """Hits and misses in a statistics log: one line for each event, after a comment that names the source."""
-    events = re.findall(r"^\w+$", log, re.MULTILINE)
-    return sum(event in _HITS for event in events), events.count(_MISS)
+    """Hits and misses in the events of a statistics log, counted: lines of a number and an event."""
+    events = {event: int(number) for number, event in re.findall(r"^ *(\d{1,18}) (\w+)$", log, re.MULTILINE)}
+    return sum(events.get(hit, 0) for hit in _HITS), events.get(_MISS, 0)

@@ -6,29 +6,33 @@ from dataclasses import dataclass, field
 
 STAGE = "[perfbisect] "  # begins the lines that the build script adds to the output; the stage's name follows
 COMPILE, INSTALL, CONFIGURE = "compile", "install", "configure"
+OUT_OF_MEMORY = "out of memory"  # begins the trouble of a host that lacks it
+LONGEST = 500  # characters of a line, in a sentence
 
-_NINJA = re.compile(r"^\[(\d+)/(\d+)\] ")
-_PERCENT = re.compile(r"^\[ *(\d+)%\] ")  # make, as CMake writes it
+_NINJA = re.compile(r"^\[([0-9]{1,9})/([0-9]{1,9})\] ")
+_PERCENT = re.compile(r"^\[ {0,2}([0-9]{1,3})%\] ")  # make, as CMake writes it
 _COMPILING = re.compile(r"(?:^|\s)-c(?:\s|$)|^ +(?:CC|CXX|AS) +\S")  # make, verbose or with the usual short form
 _ERROR = re.compile(
     r"\berror:|: undefined reference to|\bcannot find -l|^CMake Error|No rule to make target|command not found"
     r"|^\S*: \*\*\* |: not found$|internal compiler error"
 )
-_GAVE_UP = re.compile(
-    r"^\S*make\S*: \*\*\* \[.*\] Error \d+"
-)  # make's line about a failed command, which may have printed a reason or not
+# All expressions take a time that grows with the length of a line, and not with its square.
+_MAKE = r"^(?:\S*/)?\w*make(?:\[\d+\])?: \*\*\* \["
+_GAVE_UP = re.compile(_MAKE + r".*\] Error \d+")  # a command failed, which may have printed a reason or not
 _OF_THE_HOST = (
     (re.compile(r"No space left on device|Disk quota exceeded"), "no space left"),
     (
         re.compile(
-            r"Killed signal terminated program|terminated with signal 9\b|^\S*make\S*: \*\*\* \[.*\] Killed"
+            r"Killed signal terminated program|terminated with signal 9\b"
+            rf"|{_MAKE}.*\] Killed"
             r"|virtual memory exhausted|[Cc]annot allocate memory"
         ),
-        "out of memory",
+        OUT_OF_MEMORY,
     ),
     (
         re.compile(
-            r"Terminated signal terminated program|terminated with signal 15\b|^\S*make\S*: \*\*\* \[.*\] Terminated"
+            r"Terminated signal terminated program|terminated with signal 15\b"
+            rf"|{_MAKE}.*\] Terminated"
         ),
         "killed from outside",
     ),
@@ -50,14 +54,14 @@ class BuildLog:
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=100))
 
     def read(self, line: str) -> bool:
-        """Parse one line; returns whether the progress has changed."""
+        """Parse one line, of which the caller bounds the length; returns whether the progress has changed."""
         if line.startswith(STAGE):
             self.stage = line.removeprefix(STAGE).partition(":")[0]
             self.done, self.total = 0, self.expected if self.stage == COMPILE else 0
             self.error = ""  # errors of an earlier stage did not stop it
             self.tail.clear()
             return True
-        self.tail.append(line)
+        self.tail.append(line[:LONGEST])
         self._find_error(line)
         return self._count(line)
 
@@ -69,13 +73,13 @@ class BuildLog:
     def _find_error(self, line: str) -> None:
         for pattern, trouble in _OF_THE_HOST:
             if not self.host_trouble and pattern.search(line):
-                self.host_trouble = f"{trouble}: {line.strip()}"
+                self.host_trouble = f"{trouble}: {_short(line)}"
         if self.error.startswith("CMake Error") and self.error.endswith(":"):  # the reason is on the next line
-            self.error = f"{self.error} {line.strip()}" if line.strip() else self.error
+            self.error = f"{self.error} {_short(line)}".rstrip()
         if not self.error and _ERROR.search(line):
             lines = [earlier.strip() for earlier in list(self.tail)[:-1] if earlier.strip()]
             before = lines[-1] if lines and _GAVE_UP.match(line) else ""
-            self.error = f"{before} | {line.strip()}" if before else line.strip()
+            self.error = f"{before} | {_short(line)}" if before else _short(line)
 
     def _count(self, line: str) -> bool:
         if found := _NINJA.match(line):
@@ -89,3 +93,8 @@ class BuildLog:
         else:
             return False
         return True
+
+
+def _short(line: str) -> str:
+    line = line.strip()
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"

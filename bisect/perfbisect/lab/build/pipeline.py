@@ -8,12 +8,15 @@ environment, so that only the commit makes a difference. Configure, compile and 
 import re
 import shlex
 import time
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
+import msgspec
+
+from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
-from perfbisect.errors import BuildFailed, EnvironmentFailure
+from perfbisect.errors import BuildFailed, EnvironmentFailure, TooMuchOutput
 from perfbisect.host import facts, jobs
 from perfbisect.host.conditions import SYSTEM
 from perfbisect.host.outcome import TIMED_OUT, no_space
@@ -21,7 +24,7 @@ from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store, ccache, checkout
 from perfbisect.lab.build.binary_hash import hash_artifacts
-from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, STAGE, BuildLog
+from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, OUT_OF_MEMORY, STAGE, BuildLog
 from perfbisect.lab.build.requirements import NEEDED, lacking_for, own_packages
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.upload import recipe
@@ -36,7 +39,9 @@ PREFIX = "build-"  # of the names of builds' jobs
 # Prints the steps that the last build took.
 _STEPS = 'cat "$1/steps" 2>/dev/null || :'
 _EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf build prefix ccache.log && mkdir build && cat steps 2>/dev/null || :'
-_REMEMBER = 'printf "%s" "$2" >"$1/steps" && cat "$1/ccache.log" 2>/dev/null || :'
+_REMEMBER = f'cd -- "$1" && printf "%s" "$2" >steps && {ccache.EVENTS}'
+# Without the error, which would be found in the second log, too.
+_NOTE = "perfbisect: with {at_once} jobs at once this build did not {stage}, and is repeated with one"
 _SAVE_LOG = 'mkdir -p "${2%/*}" && cp -- "$1" "$2"'
 
 
@@ -107,61 +112,114 @@ def key_of(context: BuildContext, sha: str) -> str:
     return _key(context, sha, present(context, sha))
 
 
-def end_all(host: Host, *, but: str = "") -> jobs.Job | None:
-    """End the builds that run, but for the one whose job has that name; that one is returned if it runs."""
+def end_all(host: Host, *, but: Collection[str] = ()) -> jobs.Job | None:
+    """End the builds that run, but for one whose job has one of these names; that one is returned if it runs."""
     spared = None
     for job in jobs.running(host):
-        if but and job.name == but:
+        if job.name in but:
             spared = job
         elif job.name.startswith(PREFIX):
             jobs.kill(host, job)
     return spared
 
 
-def build(context: BuildContext, sha: str) -> Generator[Progress, None, Built]:
+def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None, Built]:
     """Build commit ``sha``, or find it built. Yields progress; what was built is the return value.
 
-    A build of it that a killed session has left running is followed to its end. Closing the generator
-    ends the build and leaves nothing running. Raises BuildFailed when the commit cannot be checked out or does not
-    configure, compile or install, JobLost when the host was restarted meanwhile, EnvironmentFailure when something else is the host's fault.
+    A build with several jobs at once that fails is no verdict on the commit: it may depend on their order, or have taken
+    all memory. It is repeated with one job. A build that a killed session has left running is followed to its end.
+    Closing the generator ends the build and leaves nothing running. Raises BuildFailed when the commit cannot be checked
+    out or does not configure, compile or install, JobLost when the host was restarted meanwhile, EnvironmentFailure when
+    something else is the host's fault.
     """
     began = time.monotonic()
     paths = present(context, sha)
     key = _key(context, sha, paths)
     if found := build_store.find(context.host, key, sha):
         return Built(found.facts, _resolved(context, paths, found.version), found.version)
+    name, name_alone = _job_name(context, key), f"{_job_name(context, key)}-alone"
     yield Progress("checkout")
-    job = end_all(context.host, but=_job_name(context, key))
+    job = end_all(context.host, but=(name, name_alone))
     if job is None:
-        checkout.checkout(context.host, context.bare, sha, context.work / "source", context.builder.ignore)
+        _check_out(context, sha)
     plan = plan_for(context, sha, paths)
     how = build_of(plan.builder)
-    steps = context.host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(context.work)], timeout=600).stdout
+    ended = yield from _attempt(context, plan, name, job)
+    if ended.failed and ended.job.name == name and (alone := _alone(context, sha, paths, plan, ended)):
+        failure = _failure(context, sha, key, ended, how.timeout)
+        yield Warned(f"{failure}: it is repeated with one job instead of {_jobs(context)}", failure.advice)
+        yield Progress("checkout")
+        _check_out(context, sha)
+        ended = yield from _attempt(
+            context, alone, name_alone, None, note=_NOTE.format(at_once=_jobs(context), stage=ended.output.stage)
+        )
+        if not ended.failed and isinstance(failure, BuildFailed):
+            yield Warned(
+                f"the build of {sha[:10]} depends on the order of its parts: it failed with {_jobs(context)} jobs, and did"
+                " not with one",
+                "What was built with one job counts. With `jobs = 1` in hosts.toml no build is tried twice.",
+            )
+    if ended.failed:
+        raise _failure(context, sha, key, ended, how.timeout)
+    hits, misses = ccache.count(
+        context.host.run(["sh", "-c", _REMEMBER, "remember", str(context.work), str(ended.output.steps)]).stdout
+    )
+    binary = ended.binary or key
+    built = BuildFacts(sha, key, binary, time.monotonic() - began, hits, misses, reused=False, log="")
+    built = build_store.keep(context.host, built, plan.version, context.work / "prefix", ended.job.folder / "stdout")
+    jobs.remove(context.host, ended.job)
+    return Built(built, plan.builder, plan.version)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """An attempt to build that has ended."""
+
+    job: jobs.Job
+    output: BuildLog
+    status: int
+    failed: bool
+    binary: str = ""  # what was installed, by its hash; "" when the recipe names no artifacts
+
+
+def _check_out(context: BuildContext, sha: str) -> None:
+    checkout.checkout(context.host, context.bare, sha, context.work / "source", context.builder.ignore)
+
+
+def _attempt(
+    context: BuildContext, plan: Plan, name: str, job: jobs.Job | None, note: str = ""
+) -> Generator[Progress, None, _Ended]:
+    """Build what is checked out as a job of that name, in an empty folder, or follow ``job``, which does."""
+    host, how = context.host, build_of(plan.builder)
+    steps = host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(context.work)], timeout=600).stdout
     output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
     job = job or jobs.start(
-        context.host,
-        ["sh", "-c", _script(plan.commands)],
-        name=_job_name(context, key),
+        host,
+        ["sh", "-c", _script(plan.commands, note)],
+        name=name,
         cwd=context.work / "build",
         env=plan.env,
         timeout=how.timeout,
         merged=True,
     )
-    status = yield from _follow(context.host, job, output)
-    if status:
-        raise _failure(context, sha, key, job, output, status, how.timeout)
+    if status := (yield from _follow(host, job, output)):
+        return _Ended(job, output, status, failed=True)
     try:
-        binary = hash_artifacts(context.host, context.work / "prefix", how.artifacts) if how.artifacts else key
+        binary = hash_artifacts(host, context.work / "prefix", how.artifacts) if how.artifacts else ""
     except FileNotFoundError as absent:
         output.error, output.stage = f"it did not install {absent}", INSTALL
-        raise _failure(context, sha, key, job, output, 0, how.timeout) from None
-    hits, misses = ccache.count(
-        context.host.run(["sh", "-c", _REMEMBER, "remember", str(context.work), str(output.steps)]).stdout
-    )
-    built = BuildFacts(sha, key, binary, time.monotonic() - began, hits, misses, reused=False, log="")
-    built = build_store.keep(context.host, built, plan.version, context.work / "prefix", job.folder / "stdout")
-    jobs.remove(context.host, job)
-    return Built(built, plan.builder, plan.version)
+        return _Ended(job, output, 0, failed=True)
+    return _Ended(job, output, 0, failed=False, binary=binary)
+
+
+def _alone(context: BuildContext, sha: str, paths: frozenset[str], plan: Plan, ended: _Ended) -> Plan | None:
+    """How a failed build is repeated with one job; None where that would change nothing."""
+    trouble = ended.output.host_trouble
+    of_the_host = (bool(trouble) and not trouble.startswith(OUT_OF_MEMORY)) or facts.is_full(context.host)
+    if of_the_host or ended.output.stage == CONFIGURE or ended.status in (TIMED_OUT, 128 + 9):
+        return None
+    alone = plan_for(replace(context, entry=msgspec.structs.replace(context.entry, jobs=1)), sha, paths)
+    return alone if (alone.commands, alone.env) != (plan.commands, plan.env) else None
 
 
 def plan_for(context: BuildContext, sha: str, paths: frozenset[str]) -> Plan:
@@ -215,7 +273,10 @@ def _version(context: BuildContext, sha: str) -> str:
         return ""
     checkout = context.work / "source"
     values = {"source": str(checkout), "recipe": str(recipe.place(context.host, context.builder)), "commit": sha}
-    printed = context.host.run(fill(context.builder.version, values), cwd=checkout, check=False)
+    try:
+        printed = context.host.run(fill(context.builder.version, values), cwd=checkout, check=False)
+    except TooMuchOutput:
+        return ""
     return version_text(printed.stdout) if printed.ok else ""
 
 
@@ -238,13 +299,20 @@ def _values(context: BuildContext, resolved: Builder, sha: str, version: str) ->
         "cxx": f"ccache {variant.cxx}",
         "cflags": variant.cflags,
         "ldflags": variant.ldflags,
-        "jobs": context.entry.jobs or facts.ask(context.host, facts.CORES) or 1,
+        "jobs": _jobs(context),
     }
 
 
-def _script(commands: Sequence[tuple[str, Sequence[str]]]) -> str:
-    """One shell script that runs every command of a build until one fails, saying which stage it is in."""
-    lines = []
+def _jobs(context: BuildContext) -> int:
+    return context.entry.jobs or facts.ask(context.host, facts.CORES) or 1
+
+
+def _script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str:
+    """One shell script that runs every command of a build until one fails, saying which stage it is in.
+
+    ``note`` is its first line.
+    """
+    lines = [f"printf '%s\\n' {shlex.quote(note)}"] if note else []
     for stage, command in commands:
         words = shlex.join(command)
         lines += [f"printf '%s\\n' {shlex.quote(f'{STAGE}{stage}: {words}')}", f"{words} || exit"]
@@ -265,10 +333,10 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
 
 
 def _failure(
-    context: BuildContext, sha: str, key: str, job: jobs.Job, output: BuildLog, status: int, limit: float
+    context: BuildContext, sha: str, key: str, ended: _Ended, limit: float
 ) -> BuildFailed | EnvironmentFailure:
     """The error for a failed build; its log is saved."""
-    host = context.host
+    host, job, output = context.host, ended.job, ended.output
     log = host.root / "logs" / f"{context.builder.name}-{sha[:10]}-{key[:10]}.log"
     if output.host_trouble.startswith("no space") or facts.is_full(host):
         return no_space(host.name, f"the build of {sha[:10]} stopped at: {output.why()}")
@@ -281,6 +349,6 @@ def _failure(
         )
     # ccache makes paths relative to the build folder
     reason = re.sub(rf"(?:{re.escape(str(context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", output.why())
-    if status in (TIMED_OUT, 128 + 9):
+    if ended.status in (TIMED_OUT, 128 + 9):
         reason = f"not done after {limit:g} s"
     return BuildFailed(f"{sha[:10]} does not {output.stage}: {reason}", stage=output.stage, log=str(log))
