@@ -58,6 +58,7 @@ class LocalHost(Host):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                bufsize=0,
                 start_new_session=True,
             )
         except OSError as error:
@@ -128,12 +129,12 @@ def _communicate(process: subprocess.Popen[bytes], stdin: bytes, deadline: float
             open_pipes.register(stream, selectors.EVENT_READ)
         open_pipes.register(process.stdin, selectors.EVENT_WRITE)
         while open_pipes.get_map():
-            if not (ready := open_pipes.select(deadline - time.monotonic())) and time.monotonic() >= deadline:
+            if (left := deadline - time.monotonic()) <= 0:
                 raise TimeoutError
-            for key, _ in ready:
+            for key, _ in open_pipes.select(left):
                 if key.fileobj is process.stdin:
                     with contextlib.suppress(BrokenPipeError):
-                        unsent = unsent[os.write(key.fd, unsent[: select.PIPE_BUF]) :] if unsent else unsent
+                        unsent = unsent[process.stdin.write(unsent[: select.PIPE_BUF]) or 0 :]
                         if unsent:
                             continue
                     open_pipes.unregister(process.stdin)
