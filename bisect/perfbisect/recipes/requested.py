@@ -16,6 +16,7 @@ import msgspec
 
 from perfbisect.core.domain.settings import TIMING, Quick, Settings
 from perfbisect.errors import UsageError
+from perfbisect.masking import masked
 from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, COMMAND_PLACEHOLDERS, Builder
 from perfbisect.recipes.builder_reader import build_of
 from perfbisect.recipes.find import load_builder, load_workload
@@ -75,7 +76,7 @@ def quick_workload(quick: Quick, builder: Builder) -> Workload:
     check_texts(command, LINE.at("run"), COMMAND_PLACEHOLDERS)
     program = next((word for word in command if PurePath(word).suffix or "/" in word), command[0])
     workload = Workload(
-        name=_named(PurePath(program).name, [quick.run, quick.rate, quick.cost, quick.operations]),
+        name=_named(PurePath(masked(program)).name, [quick.run, quick.rate, quick.cost, quick.operations]),
         suite=RECIPE,
         driver=builder.driver,
         summary=quick.run,

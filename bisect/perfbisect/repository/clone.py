@@ -30,7 +30,7 @@ def cached_clone(builder: Builder, revisions: Sequence[str] = (), progress: Prog
         raise UsageError(f"Builder {builder.name} names no repository.", "Give a local clone: --repo FOLDER")
     folder = cache_folder() / "repositories"
     path = folder / f"{builder.name}.git"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # git keeps the address, which may contain a password
     with _locked(folder / f"{builder.name}.lock"):
         if not path.exists():
             _clone(builder.repository, path, progress)

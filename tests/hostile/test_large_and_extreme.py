@@ -1,0 +1,120 @@
+"""Answers without an end and numbers without a bound."""
+
+import json
+import math
+import resource
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from perfbisect.core.domain.metrics import LARGEST_LOG, quotient
+from perfbisect.core.domain.orders import Interval
+from perfbisect.core.inference.endpoints import Contrast
+from perfbisect.core.stats.paired_comparison import paired
+from perfbisect.store.history import History
+from perfbisect.wording.quantities import between, change, decimals, figure, ratio
+from program import LIMIT, PROGRAM, bisect
+
+FORMS = ([], ["--csv"], ["--json"])
+COUNT = "with recursive n(i) as (select 1 union all select i + 1 from n {limit}) select i, 'text ' || i as t from n"
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    path = tmp_path / "history.db"
+    History.open(path).close()
+    return path
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_the_rows_of_a_query_without_an_end_appear(history: Path, form: list[str]) -> None:
+    """The reader goes after some of them, which ends the query."""
+    argv = [*PROGRAM, "query", COUNT.format(limit=""), *form, "--history", str(history)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        lines = [process.stdout.readline() for _ in range(5000)]
+        process.stdout.close()
+        said = process.stderr.read()
+        assert (process.wait(timeout=LIMIT), said) == (0, "")
+    assert "text 4000" in "".join(lines)
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_the_memory_of_a_query_does_not_grow_with_its_rows(history: Path, form: list[str], tmp_path: Path) -> None:
+    """20,000 rows of 4 kB with an address space that would not hold a third of them."""
+    sql = f"select i, t || '{'x' * 4000}' as t from ({COUNT.format(limit='where i < 20000')})"
+    out = tmp_path / "out"
+
+    def bounded() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (60 << 20, 60 << 20))
+
+    with out.open("wb") as file:
+        done = subprocess.run(
+            [*PROGRAM, "query", sql, *form, "--history", str(history)],
+            stdout=file, stderr=subprocess.PIPE, preexec_fn=bounded, check=False, timeout=LIMIT,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert out.stat().st_size > 80_000_000
+
+
+def test_a_wide_cell_behind_the_first_rows_is_shown_whole(history: Path) -> None:
+    sql = f"select iif(i = 1500, '{'w' * 50}', 'x') as a, i from ({COUNT.format(limit='where i < 2000')})"
+    lines = bisect("query", sql, "--history", str(history)).stdout.splitlines()
+    assert len(lines) == 2001
+    assert f"{'w' * 50}  1500" in lines
+    assert "x  2000" in lines
+
+
+def test_infinity_in_json_is_the_largest_number(history: Path) -> None:
+    out = bisect("query", "select 9e999 as a, -9e999 as b, null as c", "--json", "--history", str(history)).stdout
+    [row] = json.loads(out, parse_constant=pytest.fail)
+    assert row == {"a": 1.7976931348623157e308, "b": -1.7976931348623157e308, "c": None}
+
+
+@pytest.mark.parametrize("log", [0.0, 1e-300, 700.0, 710.0, 1480.0, -710.0, -1480.0, 1e308])
+def test_every_ratio_is_a_number(log: float) -> None:
+    found = paired({0: 0.0, 1: 0.0}, {0: log, 1: log / 2})
+    assert found is not None
+    assert found.interval is not None
+    contrast = Contrast(log, 1.0, 3.0, 4.0, 0.1)
+    for value in (found.ratio, *vars_of(found.interval), *vars_of(contrast.ratio(1.0)), *vars_of(contrast.ratio(-1.0))):
+        assert math.exp(-LARGEST_LOG) <= value <= math.exp(LARGEST_LOG)
+        assert len(figure(value)) < 20
+    for words in (ratio(found.interval), between(found.interval), change(found.ratio), decimals(found.ratio, 2)):
+        assert len(words) < 60
+
+
+def vars_of(interval: Interval) -> tuple[float, float, float]:
+    return interval.low, interval.middle, interval.high
+
+
+def test_a_quotient_that_is_no_number_is_unknown() -> None:
+    assert quotient(1e300, 1e-300) is None
+    assert quotient(1.0, 4.0) == 0.25
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize(("good", "bad"), [("1e308", "1e-308"), ("1e-308", "1e308"), ("1e300", "0.001")])
+def test_rates_beyond_all_bounds_are_reported(tmp_path: Path, good: str, bad: str) -> None:
+    repo = tmp_path / "repo"
+    repo.mkdir()
+    subprocess.run(["git", "init", "-q", "-b", "main"], cwd=repo, check=True)
+    for rate in (good, bad):
+        (repo / "run.sh").write_text(f"echo rate {rate}\n")
+        subprocess.run(["git", "add", "-A"], cwd=repo, check=True)
+        subprocess.run(["git", "commit", "-qm", rate], cwd=repo, check=True)
+    command = ["--repo", str(repo), "--build", "true", "--rate", "rate (.*)"]
+    hunt = bisect("run", "HEAD~1", "HEAD", *command, "--run", "sh {prefix}/run.sh", "--direction", "any", "--plain")
+    assert hunt.returncode == 0, hunt.stderr
+    assert hunt.stderr == ""
+    for words in (["show"], ["show", "--markdown"], ["history"], ["replay"], ["query", "select * from culprits"]):
+        done = bisect(*words)
+        assert done.returncode == 0, done.stderr
+        assert max(map(len, done.stdout.splitlines())) < 300
+    for words in (["show"], ["history"], ["query", "select * from culprits"], ["query", "select * from candidates"]):
+        done = bisect(*words, "--json")
+        json.loads(done.stdout, parse_constant=pytest.fail)
