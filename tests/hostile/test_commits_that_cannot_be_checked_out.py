@@ -1,5 +1,6 @@
 """A commit that git cannot check out is skipped; nothing is written outside of the checkout, and the next one is exact."""
 
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -12,6 +13,7 @@ from odd_trees import FILE, FOLDER, LINK, MODULE, Entry, OddTrees, forbidden
 from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import checkout
+from perfbisect.lab.build.git_push import push
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import read_range
 from program import Process, bisect, bisect_watched, rows
@@ -79,6 +81,30 @@ def test_every_odd_tree(odd: OddTrees, host: LocalHost, tmp_path: Path) -> None:
     assert {path.parts[0] for path in after - before} <= {"logs", "git"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["outside", "repo", "root"]
     assert not Path("/tmp/outside").exists()
+
+
+def test_they_reach_another_machine(odd: OddTrees, host: LocalHost, tmp_path: Path, seal: Path) -> None:
+    """As far as the repository has them: a commit is skipped there as it is here, whatever checks are configured."""
+    (seal / ".gitconfig").write_text("[transfer]\n\tfsckObjects = true\n[receive]\n\tfsckObjects = true\n")
+    bare = host.root / "sent.git"
+    host.run(["git", "init", "-q", "--bare", str(bare)])
+    repo = open_repository(odd.repo)
+    incomplete = {
+        name for name in forbidden(odd) if re.search("missing|damaged|that is a file|no name|no number", name)
+    }
+    for name, entries in forbidden(odd).items():
+        sha = commit(odd, [(FILE, b"a", odd.blob()), *entries()])
+        if name in incomplete:
+            with pytest.raises(EnvironmentFailure, match="/repo cannot be pushed to host here: "):
+                list(push(host, bare, repo, [sha]))
+            continue
+        list(push(host, bare, repo, [sha]))
+        source = host.root / "work" / "n" / "source"
+        try:
+            checkout.checkout(host, bare, sha, source, [])
+            assert name in HARMLESS
+        except BuildFailed:
+            assert name not in HARMLESS
 
 
 def test_no_path_leads_through_a_link(odd: OddTrees, host: LocalHost, tmp_path: Path) -> None:
