@@ -26,12 +26,21 @@ def safe(text: str) -> str:
     >>> print(safe("\x1b]0;title\x07"))
     \x1b]0;title\x07
     """
-    return masked(UNSAFE.sub(lambda found: _escape(ord(found[0])), text))
+    if not _is_plain(text):
+        text = UNSAFE.sub(lambda found: _escape(ord(found[0])), text)
+    return masked(text)
 
 
 def safe_json(text: str) -> str:
     """JSON that is as safe to print, and read back as the same values, but for masked passwords."""
-    return masked(UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1] if found[0] != "\x7f" else "\\u007f", text))
+    if not _is_plain(text):
+        text = UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1] if found[0] != "\x7f" else "\\u007f", text)
+    return masked(text)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a text is a line of printable ASCII: so are most, and this is found out many times faster."""
+    return text.isascii() and text.rstrip("\n").isprintable()
 
 
 def _escape(code: int) -> str:
