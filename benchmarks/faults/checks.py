@@ -50,9 +50,7 @@ def _runs(kept: Kept, ledger: Ledger, span: Range, sessions: Sequence[Session]) 
             yield f"a run of commit {execution.commit} is entered as one of {run.commit}"
         elif execution.id in together:
             yield f"run {execution.id}, which counts, had another execution beside it"
-    shown = {
-        event["facts"]["reported"] for each in sessions for event in each.events() if event["event"] == "RunFinished"
-    }
+    shown = set().union(*(session.rates() for session in sessions))
     if lost := shown - {run.rate for run in kept.runs}:
         yield f"{len(lost)} runs were shown but are not in the history"
     faults = sum(session.faults for session in sessions)
@@ -72,7 +70,7 @@ def _verdict(kept: Kept, span: Range) -> Iterator[str]:
 
 def _sessions(kept: Kept, sessions: Sequence[Session]) -> Iterator[str]:
     for number, session in enumerate(sessions):
-        text = session.text()
+        text = "\n".join(session.messages())
         if session.status not in DOCUMENTED | ENDED_BY_US:
             yield f"session {number} ended with status {session.status}: {session.last_words()}"
         if "Traceback" in text or "bug of perfbisect" in text:

@@ -55,18 +55,21 @@ def in_space(pid: int) -> Iterator[Process]:
 
 def is_handling(pid: int, number: signal.Signals) -> bool:
     """Whether a process has a handler for a signal."""
-    with suppress(OSError):
-        for line in (PROC / str(pid) / "status").read_text().splitlines():
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
+    return bool(int(_status(pid, "SigCgt") or "0", 16) >> (number - 1) & 1)
 
 
-def parent(pid: int) -> int:
-    """The parent of a process; 0 when it has ended."""
+def peak_memory(pid: int) -> int:
+    """Bytes that a process had in memory at most; 0 when it has ended."""
+    return int((_status(pid, "VmHWM") or "0 kB").split()[0]) * 1024
+
+
+def _status(pid: int, name: str) -> str:
+    """A field of a process's status; "" when it has ended."""
     with suppress(OSError):
-        return int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
-    return 0
+        for line in (PROC / str(pid) / "status").read_text(errors="replace").splitlines():
+            if line.startswith(f"{name}:"):
+                return line.partition(":")[2].strip()
+    return ""
 
 
 def _folders() -> Iterator[Path]:

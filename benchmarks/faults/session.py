@@ -5,10 +5,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import processes
 from processes import Process
@@ -29,7 +28,7 @@ class Session:
     output: Path  # events as JSON, and messages
     pid: int
     status: int | None = None  # None: it runs
-    memory: int = 0  # bytes at the peak, once it has ended
+    memory: int = 0  # bytes at the peak, as of the last poll
     faults: int = 0  # that happened while it ran
 
     @classmethod
@@ -56,9 +55,10 @@ class Session:
     def poll(self) -> bool:
         """Whether it has ended."""
         if self.status is None:
-            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            self.memory = processes.peak_memory(self.pid) or self.memory
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
-                self.status, self.memory = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+                self.status = os.waitstatus_to_exitcode(status)
         return self.status is not None
 
     def wait(self, seconds: float) -> bool:
@@ -78,22 +78,23 @@ class Session:
         """Whether it answers signals itself: before, the interpreter does."""
         return not self.poll() and processes.is_handling(self.pid, signal.SIGTERM)
 
-    def events(self) -> list[dict[str, Any]]:
-        """The events that it has shown."""
-        found = []
-        for line in self.text().splitlines():
-            if line.startswith("{"):
-                try:
-                    found.append(json.loads(line))
-                except ValueError:  # it was killed while it wrote
-                    continue
+    def rates(self) -> set[float]:
+        """The rates of the runs that it has shown."""
+        found = set()
+        for line in self._lines():
+            if line.startswith('{"event":"RunFinished"') and line.endswith("}"):  # not cut short by its end
+                found.add(float(json.loads(line)["facts"]["reported"]))
         return found
 
-    def text(self) -> str:
-        """All that it has printed."""
-        return self.output.read_text(errors="replace")
+    def messages(self) -> list[str]:
+        """What it has printed beside events."""
+        return [line for line in self._lines() if not line.startswith("{")]
 
     def last_words(self) -> str:
-        """The last that it has printed beside events."""
-        lines = [line for line in self.text().splitlines() if not line.startswith("{")]
-        return " / ".join(lines[-4:])
+        """The end of that."""
+        return " / ".join(self.messages()[-4:])
+
+    def _lines(self) -> Iterator[str]:
+        with self.output.open(errors="replace") as output:
+            for line in output:
+                yield line.removesuffix("\n")

@@ -25,7 +25,7 @@ folder = Path(sys.argv[1])
 ledger = "begin run 7 0 1.0\\nend run 7 0 1.1 1000.5\\nbegin run 8 2 1.2\\nend run 8 2 1.3 600.25\\n"
 kept = Kept((), 1, {1: ("RunFinished", "{}"), 2: ("RunFinished", "{}")}, (Run("a", 1000.5), Run("c", 600.25)), ("b",),
             "Found", "c")
-output = '{"event": "RunFinished", "facts": {"reported": 1000.5}}\\n'
+output = '{"event":"RunFinished","facts":{"reported":1000.5}}\\n'
 session = Session((), folder / "output", 0, 0, 80 << 20)
 exec(sys.argv[2])
 (folder / "ledger").write_text(ledger)
