@@ -33,6 +33,13 @@ def test_plain_make_is_counted() -> None:
     assert follow(*lines).steps == 2
 
 
+def test_progress_is_reported_where_it_changes() -> None:
+    """Half a million equal lines of a build were as many events."""
+    output = follow("[perfbisect] compile: make")
+    lines = ["[ 50%] Building a.o", "[ 50%] Building b.o", "a.c:1: warning: w", "[ 51%] Building c.o", "[ 51%] Linking"]
+    assert [output.read(line) for line in lines] == [True, False, False, True, False]
+
+
 def test_each_stage_begins_anew() -> None:
     output = follow(
         "[perfbisect] compile: make", "gcc -c a.c", "x.c:1: error: no", "[perfbisect] install: make install"

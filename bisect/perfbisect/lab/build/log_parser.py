@@ -63,7 +63,9 @@ class BuildLog:
             return True
         self.tail.append(line[:LONGEST])
         self._find_error(line)
-        return self._count(line)
+        before = self.done, self.total
+        self._count(line)
+        return (self.done, self.total) != before
 
     def why(self) -> str:
         """The line that best explains a failure."""
@@ -81,7 +83,7 @@ class BuildLog:
             before = lines[-1] if lines and _GAVE_UP.match(line) else ""
             self.error = f"{before} | {_short(line)}" if before else _short(line)
 
-    def _count(self, line: str) -> bool:
+    def _count(self, line: str) -> None:
         if found := _NINJA.match(line):
             self.done, self.total = int(found[1]), int(found[2])
         elif found := _PERCENT.match(line):
@@ -90,9 +92,6 @@ class BuildLog:
             self.steps += 1
             self.done = self.steps
             self.total = max(self.total, self.done) if self.total else 0
-        else:
-            return False
-        return True
 
 
 def _short(line: str) -> str:
