@@ -63,8 +63,11 @@ def test_odd_paths_are_only_paths(repo: Path, tmp_path: Path) -> None:
 def test_a_path_that_is_not_utf8_is_refused(repo: Path, tmp_path: Path) -> None:
     place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     repo.rename(place)
-    for path in (place, place / ".git"):
-        with pytest.raises(UsageError, match=r"The path of the repository .*/caf\\xe9(/\.git)? is not UTF-8"):
+    link = Path(f"{place}.link")
+    link.symlink_to(tmp_path)
+    (tmp_path / "link").symlink_to(place)
+    for path in (place, place / ".git", tmp_path / "link", link / "other"):
+        with pytest.raises(UsageError, match=r"The path of the repository .*/caf\\xe9\S* is not UTF-8"):
             open_repository(path)
 
 

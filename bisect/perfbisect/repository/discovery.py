@@ -23,12 +23,14 @@ def open_repository(path: Path, *, named: bool = True) -> Repository:
     """
     if shutil.which("git") is None:
         raise EnvironmentFailure("git is not installed.", "apt-get install git")
+    _refuse_bytes(path)
     folder = path.expanduser()
     if not folder.is_dir():
         raise UsageError(f"There is no folder {_printable(path)}.", _TAKES)
     is_git_dir = all((folder / name).exists() for name in ("HEAD", "objects", "refs"))
     explicit = ["-c", "safe.bareRepository=all"] if named and is_git_dir else []
-    git_dir = _path(folder, [*explicit, "rev-parse", "--absolute-git-dir"])
+    git_dir = Path(_asked(folder, [*explicit, "rev-parse", "--absolute-git-dir"]).removesuffix("\n"))
+    _refuse_bytes(git_dir)
     of_it = ["rev-parse", "--is-shallow-repository", "--show-object-format", "--git-path", "objects"]
     shallow, object_format, objects = _asked(git_dir, [f"--git-dir={git_dir}", *of_it]).split("\n", 2)
     if shallow == "true":
@@ -48,21 +50,20 @@ def _work_tree(folder: Path, git_dir: Path) -> Path | None:
     top = Path(done.stdout.removesuffix("\n"))
     if done.returncode or not (top / ".git").exists():
         return None
+    _refuse_bytes(top)
     back = run(["rev-parse", "--absolute-git-dir"], top, environment(), errors="surrogateescape")
     return top if back.stdout == f"{git_dir}\n" else None
 
 
-def _path(folder: Path, arguments: list[str]) -> Path:
-    """The path that git prints. Raises UsageError if it is not UTF-8, which neither a history nor a report can hold."""
-    path = _asked(folder, arguments).removesuffix("\n")
+def _refuse_bytes(path: Path) -> None:
+    """Raise UsageError for a path that is not UTF-8, which neither a history nor a report can hold."""
     try:
-        path.encode()
+        str(path).encode()
     except UnicodeEncodeError:
         raise UsageError(
             f"The path of the repository {_printable(path)} is not UTF-8.",
             "Rename the folder, or clone the repository.",
         ) from None
-    return Path(path)
 
 
 def _asked(folder: Path, arguments: list[str]) -> str:
