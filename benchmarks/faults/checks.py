@@ -15,7 +15,8 @@ from repository import Range
 MOST_MEMORY = 256 << 20  # bytes of a controller
 # docs/architecture.md lists them, but for the guard of the lock.
 DOCUMENTED_NAMES = {
-    ".perfbisect", "lock.guard", "lock.beat", "git", "recipes", "scripts", "work", "builds", "datasets", "jobs", "logs", "ccache", "tmp",
+    ".perfbisect", "lock.guard", "lock.beat", "git", "recipes", "scripts", "work", "builds", "datasets", "jobs", "logs",
+    "ccache", "tmp",
 }  # fmt: skip
 GRACE = 5.0  # seconds in which the last processes of a connection end
 

@@ -32,8 +32,8 @@ class Stage(Protocol):
     def workers(self) -> list[Process]:
         """Its processes, but for the controllers."""
 
-    def second_controller(self) -> None:
-        """Resume the hunt while a controller already works on it."""
+    def second_controller(self) -> bool:
+        """Resume the hunt while a controller already works on it; False when it is in no history yet."""
 
     def executions(self, kind: str) -> int:
         """How many runs or builds have begun."""
@@ -145,9 +145,11 @@ def flood(kind: str) -> Act:
 
 def second_controller(stage: Stage) -> bool:
     """Two controllers on one hunt; the first may be killed in the same moment."""
+    first = stage.session
+    if not stage.second_controller():
+        return False
     if stage.random.random() < 0.5:
-        stage.session.send(KILL)
-    stage.second_controller()
+        first.send(KILL)
     return True
 
 

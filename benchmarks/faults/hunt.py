@@ -87,12 +87,15 @@ class Hunt:
         controllers = {session.pid for session in self.sessions}
         return [each for each in self.place.processes() if each.pid not in controllers]
 
-    def second_controller(self) -> None:
+    def second_controller(self) -> bool:
         """See ``Stage``."""
-        first = self.session
+        first, kept = self.session, self._read()
+        if not (kept and kept.hunts):
+            return False
         self._start()
         if self.random.random() < 0.5:  # which of them is disturbed from now on
             self.session = first
+        return True
 
     def executions(self, kind: str) -> int:
         """See ``Stage``."""
