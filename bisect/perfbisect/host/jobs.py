@@ -194,6 +194,11 @@ def printed(host: Host, job: Job, stream: str = "stdout") -> Printed:
     return Printed(text, left)
 
 
+def note(host: Host, job: Job) -> str:
+    """What a sentence about the stdout of a job that has ended has to say, as ``Printed.note``."""
+    return Printed("", _poll(host, job, 0, 0, "stdout").left).note
+
+
 def end(host: Host, job: Job) -> int:
     """Wait for the job's end, whatever it prints; returns the exit status. Interrupted or lost as in ``wait``."""
     try:

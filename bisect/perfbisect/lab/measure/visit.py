@@ -115,7 +115,7 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     uptime, status, clock, times, counters, of_vmstat, of_iostat = found.split("\f")
     stdout, stderr = jobs.printed(bench.host, job), jobs.printed(bench.host, job, "stderr")
     note = stdout.note or stderr.note
-    ended = ProcessResult(stdout.text, stderr.text, int(status), bench.limit, clock, note)
+    ended = ProcessResult(stdout.text, stderr.text, int(status), bench.limit, clock, note, not stdout.left)
     if perf.missed(ended.lines()):
         jobs.remove(bench.host, job)
         return None

@@ -232,7 +232,8 @@ def failure(
                 PORT_TAKEN,
             )
     last = log_excerpt(printed)
-    return RunFailed(f"{sentence}: {last}" if last else sentence, stage=stage, log=str(log))
+    reason = f"{sentence}: {last}" if last else sentence
+    return RunFailed(f"{reason}{jobs.note(host, job)}", stage=stage, log=str(log))
 
 
 def log_excerpt(log: str) -> str:

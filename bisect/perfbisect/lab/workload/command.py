@@ -84,9 +84,10 @@ def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
     began, seconds = float(clock[0]), float(clock[2]) - float(clock[0])
     if seconds <= 0:
         raise ClockSet("the host's clock was set back during a run")
+    errors = ended.stderr if ended.is_whole else ""  # what counts may be in the part of stdout that is left out
     where = workload.rate or workload.cost
-    reported = find_number(where, ended.stdout, ended.stderr) if where else None
-    operations = round(find_number(workload.operations, ended.stdout, ended.stderr)) if workload.operations else 1
+    reported = find_number(where, ended.stdout, errors) if where else None
+    operations = round(find_number(workload.operations, ended.stdout, errors)) if workload.operations else 1
     if not operations:
         raise ValueError("it did less than one operation")
     if operations > MOST:

@@ -17,6 +17,7 @@ class ProcessResult:
     limit: float  # its time limit in seconds
     clock: str  # what ``command.timed`` wrote; empty for sysbench
     note: str = ""  # what is left out of its output, for the end of a sentence
+    is_whole: bool = True  # stdout
 
     def lines(self) -> Iterator[str]:
         """The lines of both streams, one at a time: a list of them may need thirty times the memory."""

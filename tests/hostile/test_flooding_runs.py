@@ -1,0 +1,221 @@
+"""What a benchmark may print in place of a number: too much, too deep, too long, and text that makes a search endless."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lab_events import measure, runs, skipped
+from labs import lab_of
+from perfbisect.core.domain.orders import Share
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.build.log_parser import STAGE, BuildLog
+from perfbisect.lab.host_lab import HostLab
+from perfbisect.lab.workload import sysbench
+from perfbisect.recipes import bounded_search
+from perfbisect.recipes.output_pattern import find_number
+from perfbisect.recipes.requested import quick_builder
+from perfbisect.recipes.workload import Workload
+
+NUMBERS = [
+    "inf", "-inf", "nan", "NaN", "Infinity", "1e400", "1e-400", "-1", "-0", "0", "0.0", "0e5", "1_000", "1__0", "0x10", "١٢",
+    "１２", "²", "1e", "e5", "1e+", ".", "+", "--1", "1.2.3", "1,23", "1 000", "1'000", "", "True", "None", "1f", "12%",
+    "1" * 5_000, "0." + "0" * 5_000 + "1", "1" * 5_000 + "e-4990", "1e" + "9" * 5_000, "9" * 309 + "0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NUMBERS, ids=[repr(text[:12]) for text in NUMBERS])
+def test_what_is_no_finite_number_above_0_is_a_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match=r"where .* matches, which is not a number above 0"):
+        find_number(r"n=<(.*)>", f"n=<{text}>\n")
+    with pytest.raises(ValueError, match=r"where .* matches, which is not a number above 0"):
+        find_number("$.n", f'{{"n": "{text}"}}')
+
+
+@pytest.mark.parametrize(
+    "text", ["1e400", "-1e400", "NaN", "Infinity", "-Infinity", "0", "-0", "1" * 5_000, "-" + "1" * 5_000, "0.0"]
+)
+def test_json_numbers_too(text: str) -> None:
+    with pytest.raises(ValueError, match=r"where \$\.n matches, which is not a number above 0"):
+        find_number("$.n", f'{{"n": {text}}}')
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1e308", 1e308), ("+1.5E+3", 1500), (".5", 0.5), ("7.", 7), ("1,234.5", 1234.5), ("4.9e-324", 5e-324)],
+)
+def test_what_is_one_is_read(text: str, number: float) -> None:
+    assert find_number(r"n=(\S+)", f"n={text}") == number
+
+
+DEEP = ["[" * 200_000, "[" * 200_000 + "]" * 200_000, '{"n":' * 200_000, "[" * 5_000 + "]" * 5_000, "[{" * 100_000]
+
+
+@pytest.mark.parametrize("text", DEEP, ids=["open", "closed", "tables", "some", "mixed"])
+def test_brackets_in_each_other_are_a_sentence(text: str) -> None:
+    for where in ("$.n", "$[0]", "$"):
+        with pytest.raises(ValueError, match="it printed no metric: "):
+            find_number(where, text)
+    assert find_number("$.n", f'{text}\n{{"n": 3}}\n{text}') == 3
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"^(?:a+)+(b)$", "a" * 60),
+        (r"(?:x|xx|xxx)*(\d)$", "x" * 200),
+        (r"(?:.*,)*(\d+)$", "1," * 60),
+        (r"(?:\s*\S*)*ops: (\d+)", "word " * 100),
+    ],
+)
+def test_a_search_that_would_not_end_is_a_sentence(pattern: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_search, "LONGEST", 0.5)
+    with pytest.raises(ValueError, match=r"^the search of its output for .* took more than 30 s$"):
+        find_number(pattern, f"{text}\n")
+
+
+def test_a_search_in_all_that_is_kept_ends() -> None:
+    assert find_number(r"(\d+) ops", "12 ops\n" * 1_400_000) == 12
+    assert find_number(r"(\d+) ops", "x" * 10_000_000 + " 7 ops") == 7
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[ 1s ] thds: 1 eps: 1.2.3",
+        "[ 1..2s ] thds: 1 eps: 5",
+        f"[ 1s ] thds: 1 eps: {'9' * 5_000}",
+        "[ 1s ] thds: 1 tps: . qps: .",
+    ],
+)
+def test_odd_reports_of_sysbench_are_none(line: str) -> None:
+    assert sysbench.progress(line, "event") is None
+
+
+def test_odd_totals_of_sysbench_are_a_sentence() -> None:
+    for number in ("9" * 400, "9" * 5_000, "1.2.3", "-1", "nan", "0"):
+        lines = ["General statistics:", "    total time:   10.0s", f"    total number of events:   {number}"]
+        with pytest.raises(ValueError, match=r"sysbench ended without its statistics|not one operation"):
+            sysbench.parse([*lines, f"  1.0 |****  {number}"], "event")
+
+
+@pytest.mark.parametrize(
+    "line", ["[" + "9" * 5_000 + "/" + "9" * 5_000 + "] x", "[" + "9" * 5_000 + "%] x", "[ ١%] x", "[/] x", "[%] x"]
+)
+def test_odd_progress_of_a_build_is_none(line: str) -> None:
+    log = BuildLog()
+    log.read(f"{STAGE}compile: make")
+    assert not log.read(line)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "make",
+        "/",
+        "a/",
+        " ",
+        "make[1",
+        "*** ",
+        "make: *** [",
+        "] Error ",
+        "-c ",
+        "error",
+        "CMake Error",
+        "[1/",
+        ": not found",
+        "x",
+        "ccache: ",
+    ],
+)
+def test_the_time_of_a_long_line_of_a_build_is_not_its_square(unit: str) -> None:
+    def seconds(size: int) -> float:
+        line = unit * (size // len(unit))
+        best = []
+        for _ in range(3):
+            log = BuildLog()
+            began = time.perf_counter()
+            log.read(line)
+            best.append(time.perf_counter() - began)
+        return min(best)
+
+    assert seconds(64_000) < 100 * seconds(4_000) + 0.01  # linear: 16; square: 256
+    log = BuildLog()
+    log.read(unit * 64_000 + " error: x")
+    assert len(log.why()) < 1_500
+
+
+BENCHES = {
+    "flood": (r"yes 'ops/s: 1' | head -c {size}; echo ops/s: 7", 7),
+    "flood of errors": (r"yes error | head -c {size} >&2; echo ops/s: 7", 7),
+    "one line": (r"head -c {size} /dev/zero | tr '\0' x; echo; echo ops/s: 7", 7),
+    "number before the flood": (r"echo ops/s: 7; yes x | head -c {size}", "nothing in its output matches"),
+    "number in the flood": (
+        r"yes x | head -c {size}; echo ops/s: 7; yes x | head -c {size}",
+        "MB in the middle were not kept",
+    ),
+    "number among the errors": (
+        r"echo ops/s: 9; yes x | head -c {size}; echo ops/s: 8 >&2",
+        "nothing in its output matches",
+    ),
+    "status": (
+        r"yes x | head -c {size}; echo the reason; exit 3",
+        "it ended with status 3: the reason; of what it printed, ",
+    ),
+}
+
+
+@pytest.fixture
+def lab(host: LocalHost, tmp_path: Path, git: Callable[..., str]) -> HostLab:
+    git("commit", "-q", "--allow-empty", "-m", "change")
+    sha = git("rev-parse", "HEAD")
+    workload = Workload(
+        name="bench",
+        suite="suite",
+        folder="/nowhere",
+        driver="command",
+        summary="",
+        group="command",
+        command=["true"],
+        rate=r"ops/s: (\d+)",
+        timeout=60.0,
+    )
+    return lab_of(
+        host, quick_builder(("true",), str(tmp_path / "repo")), workload, tmp_path / "repo", (sha,), is_range=False
+    )
+
+
+def with_command(lab: HostLab, script: str, **changes: object) -> HostLab:
+    return replace(lab, workload=msgspec.structs.replace(lab.workload, command=["sh", "-c", script], **changes))
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("bench", BENCHES, ids=str)
+def test_a_benchmark_that_floods(lab: HostLab, bench: str) -> None:
+    script, result = BENCHES[bench]
+    events = measure(with_command(lab, script.format(size=50_000_000)), Share(0, 1))
+    if isinstance(result, int):
+        assert [run.reported for run in runs(events)] == [result]
+        return
+    facts = skipped(events)
+    assert result in facts.reason
+    assert "MB in the middle were not kept" in facts.reason
+    assert Path(facts.log).stat().st_size < 25_000_000
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("amount", ["9" * 19, "1e30", "1e308"])
+def test_operations_that_cannot_be_counted_are_the_runs_failure(lab: HostLab, amount: str) -> None:
+    broken = with_command(lab, f"echo ops/s: 5; echo done: {amount}", operations=r"done: (\S+)")
+    assert "operations, more than can be counted" in skipped(measure(broken, Share(0, 1))).reason
+
+
+@pytest.mark.tools
+def test_200_000_brackets_are_the_runs_failure(lab: HostLab) -> None:
+    deep = with_command(lab, "head -c 200000 /dev/zero | tr '\\0' '['", rate="$.n")
+    assert skipped(measure(deep, Share(0, 1))).reason == (
+        "it printed no metric: its output is JSON with too many lists or tables in each other"
+    )
