@@ -13,7 +13,7 @@ from perfbisect.core.domain.orders import Interval, NotReproduced
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
 from perfbisect.core.stats.variance_components import noise_in
-from perfbisect.errors import UsageError
+from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_kept, read_noise, read_pinned
 
@@ -211,3 +211,27 @@ def test_a_comparison_teaches_hunts_nothing_of_noise(history: History) -> None:
     for visit, run in visits(0.01, 0.01):
         history.add_to_trial(trial.id, TrialRun(visit, 0, 0, run.started, 1.0, run))
     assert read_noise(history, sample.SETTINGS) is None
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "named"),
+    [
+        ("trial_runs", "body", "trial_runs, row 0"),
+        ("trials", "overrides", "trials, row 1"),
+        ("hosts", "tools", "hosts, row 1"),
+    ],
+)
+@pytest.mark.parametrize("value", ["'{'", "7", "x'00ff'", "CAST(x'ff' AS TEXT)"])
+def test_a_damaged_trial_is_named_and_not_used(
+    history: History, table: str, column: str, named: str, value: str
+) -> None:
+    one = enter(history, visits(0.01, 0.002))
+    two = enter(history, visits(0.01, 0.002))
+    where = f"trial_id = {two} AND number = 0" if table == "trial_runs" else f"id = {two if table == 'trials' else 1}"
+    history.connection.execute(f"UPDATE {table} SET {column} = {value} WHERE {where}")
+    with pytest.raises(EnvironmentFailure, match=named.replace("trials, row 1", f"trials, row {two}")):
+        history.trial(f"n{two}")
+    assert [each.id for each in history.trials()] == [f"n{one}", f"n{two}"]
+    if table != "hosts":  # which both trials have
+        assert len(history.trial(f"n{one}").runs) == 40
+        assert read_noise(history, sample.SETTINGS) is not None

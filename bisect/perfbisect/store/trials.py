@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import sqlite_utils
@@ -79,7 +80,7 @@ def enter_skip(db: sqlite_utils.Database, trial: int, skip: TrialSkip) -> None:
 def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial | None:
     """A trial with all its runs; None for an unknown id. ``path`` of the history is for errors."""
     row = connection.execute(
-        "SELECT kind, started, ended, process, builder, variant, overrides, host, host_id, metric, visits, runs,"
+        "SELECT kind, started, ended, process, builder, variant, CAST(overrides AS BLOB), host, host_id, metric, visits, runs,"
         " failure FROM trials WHERE id = ?",
         [number],
     ).fetchone()
@@ -98,7 +99,7 @@ def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial
     where = f"trial {number}, table"
     with intact(path, f"{where} trials, row {number},"):
         request = TrialRequest(
-            TrialType(kind), builder, variant, host, metric, json.loads(overrides), subjects,
+            TrialType(kind), builder, variant, host, metric, read_object(overrides), subjects,
             tuple(TrialWorkload(*work) for work in works), visits, runs,
         )  # fmt: skip
     rows = connection.execute(
@@ -134,9 +135,15 @@ def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial
 def read_host(connection: sqlite3.Connection, number: int) -> HostFacts:
     """The facts of a host."""
     row = connection.execute(
-        "SELECT name, cpu, cores, memory_mib, kernel, compiler, tools, settings FROM hosts WHERE id = ?", [number]
+        "SELECT name, cpu, cores, memory_mib, kernel, compiler, CAST(tools AS BLOB), CAST(settings AS BLOB) FROM hosts WHERE id = ?",
+        [number],
     ).fetchone()
-    return HostFacts(*row[:6], *map(json.loads, row[6:]))
+    return HostFacts(*row[:6], *map(read_object, row[6:]))
+
+
+def read_object(stored: bytes) -> dict[str, Any]:
+    """An object of JSON from its stored form."""
+    return msgspec.convert(json.loads(stored), dict[str, Any])
 
 
 def unfinished(connection: sqlite3.Connection, request: TrialRequest, host: HostFacts, path: Path) -> Trial | None:
