@@ -117,3 +117,21 @@ def test_any_keys_make_a_path(keys: list[str | int]) -> None:
 def test_any_number_above_0_is_read_as_it_was_printed(number: float) -> None:
     assert find_number(r"n=(\S+)", f"n={number!r}") == number
     assert find_number("$.n", f'{{"n": {number!r}}}') == number
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("(" * 5000 + ")" * 5000, "nested too deeply"),
+        ("(a{99999999999})", "is not a regular expression"),
+        ("$.a[" + "9" * 5000 + "]", "is not a path into JSON"),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_a_pattern_that_python_cannot_hold_is_refused(pattern: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        check_pattern(pattern)
+
+
+def test_a_pattern_that_a_later_python_may_read_in_another_way_prints_nothing() -> None:
+    check_pattern("([[a]+)")  # a FutureWarning, which is an error in tests

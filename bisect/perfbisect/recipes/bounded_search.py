@@ -34,7 +34,7 @@ def last_match(pattern: str, texts: Sequence[str]) -> str | None:
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _SEARCH],
+            [sys.executable, "-I", "-S", "-W", "ignore", "-c", _SEARCH],
             input=json.dumps([pattern, texts]),
             stdout=subprocess.PIPE,
             timeout=LONGEST,
