@@ -33,6 +33,8 @@ from perfbisect.recipes.inventory import in_bytes
 from perfbisect.recipes.output_pattern import check_pattern, find_number
 from perfbisect.store.history import History
 
+pytestmark = pytest.mark.tools  # git
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 Git = Callable[..., str]

@@ -12,6 +12,8 @@ import pytest
 
 from in_process import Ended, run
 
+pytestmark = pytest.mark.tools
+
 Git = Callable[..., str]
 OWN, THEIRS = "mine", "theirs"
 
@@ -221,7 +223,6 @@ def test_a_working_directory_that_was_removed_is_no_bug(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.tools
 def test_a_hunt_goes_on_with_the_recipes_that_it_began_with(
     clone: Path, tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,7 +245,6 @@ def test_a_hunt_goes_on_with_the_recipes_that_it_began_with(
     assert run("replay").status == 0
 
 
-@pytest.mark.tools
 def test_a_hunt_of_an_earlier_release_finds_its_recipes_where_it_began(
     clone: Path, tmp_path: Path, git: Git, seal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
