@@ -142,11 +142,20 @@ def watch(campaign: Campaign, threads: Sequence[threading.Thread]) -> Iterator[s
             yield "No further hunt begins; again to stop at once."
 
 
+def command(args: argparse.Namespace) -> str:
+    """The command with everything that decides what is done."""
+    number = [] if args.hunt is None else ["--hunt", str(args.hunt)]
+    only = ["--only", args.only] if args.only else []
+    words = ["--faults", str(args.faults), "--seed", str(args.seed), *number, *only, "--where", args.where]
+    return shlex.join(["python", "benchmarks/faults/run.py", *words, "--hunts-at-once", str(args.hunts_at_once)])
+
+
 def main() -> None:
     """Disturb hunts, and print what held."""
     args = arguments()
     enclose()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     campaign = Campaign(args)
     slots = range(1 if args.hunt is not None else args.hunts_at_once)
     threads = [threading.Thread(target=campaign.work, args=(slot,), daemon=True) for slot in slots]
@@ -154,7 +163,7 @@ def main() -> None:
         thread.start()
     for line in watch(campaign, threads):
         print(line, file=sys.stderr, flush=True)
-    text = summary(campaign.outcomes, time.monotonic() - campaign.began, shlex.join(["python", *sys.argv]))
+    text = summary(campaign.outcomes, time.monotonic() - campaign.began, command(args))
     print(text)
     if args.results:
         args.results.write_text(text)

@@ -46,7 +46,8 @@ class Session:
         ]
         argv = ["env", f"--chdir={folder}", sys.executable, "-c", code, *words]
         try:
-            pid = os.posix_spawnp("env", argv, env, file_actions=actions, setsid=True)
+            signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # ignored in the background, and under nohup
+            pid = os.posix_spawnp("env", argv, env, file_actions=actions, setsid=True, setsigdef=signals)
         finally:
             os.close(target)
             os.close(nothing)
