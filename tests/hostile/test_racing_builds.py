@@ -92,8 +92,8 @@ def steps(work: Generator[Progress | Warned, None, Built]) -> tuple[list[str], l
     """The stages, each time one begins; the warnings; what was built."""
     stages: list[str] = []
     warned, built = [], None
-    told, built = finish(work)
-    for step in told:
+    yielded, built = finish(work)
+    for step in yielded:
         if isinstance(step, Warned):
             warned.append(step)
         elif step.stage != (stages[-1] if stages else ""):
@@ -178,8 +178,9 @@ def test_an_attempt_that_a_killed_session_has_left_is_followed(
     context: Callable[..., BuildContext], commit: Commit, tmp_path: Path, attempt: int
 ) -> None:
     """A session is killed in the first or the second attempt; the next one follows the job to its end."""
-    count = f"echo >>{tmp_path}/count; "
-    sha = commit(RACE.replace("sleep 0.3", f"{count} sleep 1.5"))
+    count, go = tmp_path / "count", tmp_path / "go"
+    held = f"until [ -e {go} ] || [ $$(wc -l <{count}) != {attempt} ]; do sleep 0.05; done"
+    sha = commit(RACE.replace("sleep 0.3", f"echo >>{count}; {held}; sleep 0.3"))
     left = build(context(), sha)
     seen = 0
     for step in left:
@@ -189,10 +190,11 @@ def test_an_attempt_that_a_killed_session_has_left_is_followed(
     # A killed session closes nothing.
     (job,) = jobs.running(context().host)
     assert job.name.endswith("-alone") == (attempt == 2)
+    go.touch()
     stages, warned, built = steps(build(context(), sha))
     assert len(warned) == (2 if attempt == 1 else 0)
     assert stages.count("compile") == (2 if attempt == 1 else 1)
-    assert (tmp_path / "count").read_text() == "\n\n"
+    assert count.read_text() == "\n\n"
     assert built.facts.binary
     del left
 

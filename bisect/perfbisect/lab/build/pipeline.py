@@ -36,6 +36,7 @@ from perfbisect.recipes.versions import version_text
 from perfbisect.recipes.when import TreeFacts, applied
 
 PREFIX = "build-"  # of the names of builds' jobs
+_ALONE = "-alone"  # ends the name of one that is repeated with one job
 # Prints the steps that the last build took.
 _STEPS = 'cat "$1/steps" 2>/dev/null || :'
 _EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf build prefix ccache.log && mkdir build && cat steps 2>/dev/null || :'
@@ -137,30 +138,18 @@ def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None,
     key = _key(context, sha, paths)
     if found := build_store.find(context.host, key, sha):
         return Built(found.facts, _resolved(context, paths, found.version), found.version)
-    name, name_alone = _job_name(context, key), f"{_job_name(context, key)}-alone"
+    name = _job_name(context, key)
     yield Progress("checkout")
-    job = end_all(context.host, but=(name, name_alone))
+    job = end_all(context.host, but=(name, f"{name}{_ALONE}"))
     if job is None:
         _check_out(context, sha)
     plan = plan_for(context, sha, paths)
-    how = build_of(plan.builder)
     ended = yield from _attempt(context, plan, name, job)
     if ended.failed and ended.job.name == name and (alone := _alone(context, sha, paths, plan, ended)):
-        failure = _failure(context, sha, key, ended, how.timeout)
-        yield Warned(f"{failure}: it is repeated with one job instead of {_jobs(context)}", failure.advice)
-        yield Progress("checkout")
-        _check_out(context, sha)
-        ended = yield from _attempt(
-            context, alone, name_alone, None, note=_NOTE.format(at_once=_jobs(context), stage=ended.output.stage)
-        )
-        if not ended.failed and isinstance(failure, BuildFailed):
-            yield Warned(
-                f"the build of {sha[:10]} depends on the order of its parts: it failed with {_jobs(context)} jobs, and did"
-                " not with one",
-                "What was built with one job counts. With `jobs = 1` in hosts.toml no build is tried twice.",
-            )
+        failure = _failure(context, sha, key, ended)
+        ended = yield from _repeat(context, sha, alone, ended, failure)
     if ended.failed:
-        raise _failure(context, sha, key, ended, how.timeout)
+        raise _failure(context, sha, key, ended)
     hits, misses = ccache.count(
         context.host.run(["sh", "-c", _REMEMBER, "remember", str(context.work), str(ended.output.steps)]).stdout
     )
@@ -176,6 +165,7 @@ class _Ended:
     """An attempt to build that has ended."""
 
     job: jobs.Job
+    limit: float  # seconds
     output: BuildLog
     status: int
     failed: bool
@@ -203,13 +193,13 @@ def _attempt(
         merged=True,
     )
     if status := (yield from _follow(host, job, output)):
-        return _Ended(job, output, status, failed=True)
+        return _Ended(job, how.timeout, output, status, failed=True)
     try:
         binary = hash_artifacts(host, context.work / "prefix", how.artifacts) if how.artifacts else ""
     except FileNotFoundError as absent:
         output.error, output.stage = f"it did not install {absent}", INSTALL
-        return _Ended(job, output, 0, failed=True)
-    return _Ended(job, output, 0, failed=False, binary=binary)
+        return _Ended(job, how.timeout, output, 0, failed=True)
+    return _Ended(job, how.timeout, output, 0, failed=False, binary=binary)
 
 
 def _alone(context: BuildContext, sha: str, paths: frozenset[str], plan: Plan, ended: _Ended) -> Plan | None:
@@ -220,6 +210,24 @@ def _alone(context: BuildContext, sha: str, paths: frozenset[str], plan: Plan, e
         return None
     alone = plan_for(replace(context, entry=msgspec.structs.replace(context.entry, jobs=1)), sha, paths)
     return alone if (alone.commands, alone.env) != (plan.commands, plan.env) else None
+
+
+def _repeat(
+    context: BuildContext, sha: str, alone: Plan, ended: _Ended, failure: BuildFailed | EnvironmentFailure
+) -> Generator[Progress | Warned, None, _Ended]:
+    """A build that ``ended`` with ``failure`` once more, from its checkout on, as ``alone`` has it."""
+    yield Warned(f"{failure}: it is repeated with one job instead of {_jobs(context)}", failure.advice)
+    yield Progress("checkout")
+    _check_out(context, sha)
+    note = _NOTE.format(at_once=_jobs(context), stage=ended.output.stage)
+    repeated = yield from _attempt(context, alone, f"{ended.job.name}{_ALONE}", None, note)
+    if not repeated.failed and isinstance(failure, BuildFailed):
+        yield Warned(
+            f"the build of {sha[:10]} depends on the order of its parts: it failed with {_jobs(context)} jobs, and did"
+            " not with one",
+            "What was built with one job counts. With `jobs = 1` in hosts.toml no build is tried twice.",
+        )
+    return repeated
 
 
 def plan_for(context: BuildContext, sha: str, paths: frozenset[str]) -> Plan:
@@ -332,9 +340,7 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
     return cache | fixed | {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
 
 
-def _failure(
-    context: BuildContext, sha: str, key: str, ended: _Ended, limit: float
-) -> BuildFailed | EnvironmentFailure:
+def _failure(context: BuildContext, sha: str, key: str, ended: _Ended) -> BuildFailed | EnvironmentFailure:
     """The error for a failed build; its log is saved."""
     host, job, output = context.host, ended.job, ended.output
     log = host.root / "logs" / f"{context.builder.name}-{sha[:10]}-{key[:10]}.log"
@@ -350,5 +356,5 @@ def _failure(
     # ccache makes paths relative to the build folder
     reason = re.sub(rf"(?:{re.escape(str(context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", output.why())
     if ended.status in (TIMED_OUT, 128 + 9):
-        reason = f"not done after {limit:g} s"
+        reason = f"not done after {ended.limit:g} s"
     return BuildFailed(f"{sha[:10]} does not {output.stage}: {reason}", stage=output.stage, log=str(log))
