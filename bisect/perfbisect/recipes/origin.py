@@ -1,6 +1,6 @@
 """From which files recipes are that are neither shipped nor the user's own."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from perfbisect.recipes import builder_reader, suites
@@ -12,18 +12,20 @@ from perfbisect.recipes.workload import Workload
 
 def foreign_files(
     builder: Builder | None, workloads: Iterable[Workload], hosts: Iterable[HostEntry]
-) -> Iterator[tuple[str, Path]]:
-    """What each file defines, and the file, for all that are neither shipped nor in the user's configuration folder."""
+) -> dict[str, Path]:
+    """What each file defines → the file, for all that are neither shipped nor in the user's configuration folder."""
+    found = {}
     if builder:
         for folder in map(Path, (builder.folder, *builder.inherited)):
             if not _is_own(folder.parent, BUILDERS):
-                yield f"Builder {folder.name}", folder / builder_reader.FILE
+                found[f"Builder {folder.name}"] = folder / builder_reader.FILE
     for suite in dict.fromkeys(Path(each.folder) for each in workloads if each.folder):  # a command is of no suite
         if not _is_own(suite.parent, WORKLOADS):
-            yield f"Suite {suite.name}", suite / suites.FILE
+            found[f"Suite {suite.name}"] = suite / suites.FILE
     for host in hosts:
         if not _is_own(Path(host.file), HOSTS):
-            yield f"Host {host.name}", Path(host.file)
+            found[f"Host {host.name}"] = Path(host.file)
+    return found
 
 
 def _is_own(path: Path, name: str) -> bool:

@@ -8,7 +8,7 @@ import click
 
 from perfbisect.cli.options.common import say, say_json
 from perfbisect.cli.options.completion import builder_name, host_name, workload_name
-from perfbisect.cli.options.places import announce, builders_option, foreign, inventory_option, workloads_option
+from perfbisect.cli.options.places import announce, builders_option, inventory_option, workloads_option
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.facts import HostFacts
@@ -71,6 +71,7 @@ def doctor(
     from perfbisect.lab.checks.finding import CheckRequest, Finding, Level
     from perfbisect.lab.checks.preflight import findings, inspect_host
     from perfbisect.recipes.find import load_builder, load_host, load_workload
+    from perfbisect.recipes.origin import foreign_files
 
     if workload and not builder:
         raise click.UsageError("A workload needs a system: give --builder, too.")
@@ -97,7 +98,7 @@ def doctor(
     except EnvironmentFailure as failure:
         found.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
     if as_json:
-        say_json(as_object(facts, found, foreign(recipe, chosen or (), [entry])))
+        say_json(as_object(facts, found, foreign_files(recipe, chosen or (), [entry])))
     else:
         say("\n".join(lines(host, facts, found)))
     return ENVIRONMENT if any(finding.level is Level.REFUSED for finding in found) else 0
@@ -134,13 +135,12 @@ def only_commands(driver: str, workloads: "Path | None") -> bool:
         return False
 
 
-def as_object(facts: "HostFacts | None", found: Sequence["Finding"], files: Mapping[str, str]) -> str:
+def as_object(facts: "HostFacts | None", found: Sequence["Finding"], files: Mapping[str, Path]) -> str:
     """Everything as JSON; ``files`` are those of recipes from elsewhere."""
     import msgspec
 
-    return msgspec.json.format(
-        msgspec.json.encode({"host": facts, "findings": found, "files": files}), indent=2
-    ).decode()
+    encoded = msgspec.json.encode({"host": facts, "findings": found, "files": files}, enc_hook=str)
+    return msgspec.json.format(encoded, indent=2).decode()
 
 
 def lines(name: str, facts: "HostFacts | None", found: Sequence["Finding"]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Where recipes come from: --builders, --workloads and --hosts, and a line for each recipe that is a stranger's."""
+"""Where recipes come from: --builders, --workloads and --hosts, and a line for each recipe from elsewhere."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -88,14 +88,7 @@ def announce(
     builder: "Builder | None" = None, workloads: "Iterable[Workload]" = (), hosts: "Iterable[HostEntry]" = ()
 ) -> None:
     """Say on standard error from which files these are, unless they are shipped or in the user's configuration folder."""
-    for what, file in foreign(builder, workloads, hosts).items():
-        note(f"{what} is from {file}")
-
-
-def foreign(
-    builder: "Builder | None" = None, workloads: "Iterable[Workload]" = (), hosts: "Iterable[HostEntry]" = ()
-) -> dict[str, str]:
-    """The recipes among these that are neither shipped nor in the user's configuration folder, and their files."""
     from perfbisect.recipes.origin import foreign_files
 
-    return {what: str(file) for what, file in foreign_files(builder, workloads, hosts)}
+    for what, file in foreign_files(builder, workloads, hosts).items():
+        note(f"{what} is from {file}")
