@@ -100,8 +100,10 @@ class DataDamaged(EnvironmentFailure):
 
 
 class BuildFailed(PerfBisectError):
-    """A candidate cannot be checked out, or does not configure, compile or install. Never the user's fault: the hunt
-    skips it."""
+    """A candidate cannot be checked out, or does not configure, compile or install.
+
+    Never the user's fault: the hunt skips it.
+    """
 
     def __init__(self, sentence: str, *, stage: str, log: str, hint: str = "") -> None:
         super().__init__(sentence, f"{hint} See {log}.".lstrip())

@@ -161,7 +161,10 @@ def main() -> None:
 
 
 def flush() -> None:
-    """Write what is still buffered. Where that fails, standard output is replaced, so that Python does not fail again at exit."""
+    """Write what is still buffered.
+
+    Where that fails, standard output is replaced, so that Python does not fail again at exit.
+    """
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -36,7 +36,8 @@ attach() {
 """
 
 # The leader waits for a collector, but not for processes that the command left and that have its pipe $4 open for
-# writing. Then it appends the end of the output, at most $3 bytes, and leaves the number of bytes before it that are lost in $1.left.
+# writing. Then it appends the end of the output, at most $3 bytes, and leaves the number of bytes before it that are
+# lost in $1.left.
 _FINISH = """\
 held() {
     ls -l /proc/[0-9]*/fd 2>/dev/null | grep '^l.w' | grep -q -F -e "-> $1"
@@ -140,8 +141,8 @@ done
 cat "$1/pid"
 """
 
-# Prints the state ("running", "lost", "torn" for output that could not be written, or a number), then a chunk of the output. The state is read first, so that
-# the output of an ended job is complete. A zombie has ended: its parent does not reap it.
+# Prints the state: "running", "lost", "torn" for output that could not be written, or the exit status. A zombie has
+# ended: its parent does not reap it.
 STATE = """\
 from_this_boot() {
     { read -r then <"$1/boot" && read -r now </proc/sys/kernel/random/boot_id; } 2>/dev/null && [ "$then" = "$now" ]
@@ -158,7 +159,8 @@ state() {
 }
 """
 
-# It waits up to $7 seconds for the leader's end first. The state is followed by the number of bytes that are left out.
+# Prints the state and the number of bytes that are left out, then a chunk of the output; up to $7 seconds before, it waits
+# for the leader's end. The state is read first, so that the output of an ended job is complete.
 POLL = (
     STATE
     + """\

@@ -3,7 +3,8 @@
 The file is read, compared and replaced under ``flock``, so that of two hunts that find a stale lock at the same moment
 one gets it and the other sees the new owner. The owner is a process on the controller, which need not be the host. Only
 there can be checked whether it is alive (in the same boot and container: names of machines are not unique). All others
-see its heartbeat, once a minute: a lock without a heartbeat for ten minutes is abandoned. An owner that was merely disconnected for so long notices that it has lost the lock, and stops.
+see its heartbeat, once a minute: a lock without a heartbeat for ten minutes is abandoned. An owner that was merely
+disconnected for so long notices that it has lost the lock, and stops.
 """
 
 import os
@@ -44,8 +45,8 @@ age() {
 }
 """
 # $1 the lock, $2 the content that may be replaced, $3 the new content (empty: none). Prints the seconds since the last
-# heartbeat, and the content of the lock. A lock that is released stays as a note that counts for no other: on a full disk its
-# space is that of the next lock, so that `bisect gc` can free some.
+# heartbeat, and the content of the lock. A lock that is released stays as a note that counts for no other: on a full
+# disk its space is that of the next lock, so that `bisect gc` can free some.
 _SWAP = (
     _BEATS
     + """\

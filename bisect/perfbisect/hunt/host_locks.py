@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def lock_hosts(setup: "HuntSetup", waiting: WaitCallback | None, purpose: str = "") -> Iterator[dict[str, Lease]]:
     """Hold the locks of all hosts, for a hunt or another ``purpose``; yields the lease of each host by name.
 
-    They are taken in the order of the names, so that two hunts cannot deadlock. Raises UsageError where two names lead to
-    one root folder. Before they are released, the last
-    visit's copy of the data is removed; not after a failure, whose cause it may show.
+    They are taken in the order of the names, so that two hunts cannot deadlock. Before they are released, the last
+    visit's copy of the data is removed; not after a failure, whose cause it may show. Raises UsageError where two names
+    lead to one root folder.
     """
     hosts = {site.build_host.name: site.build_host for site in setup.hosts if site.build_host}
     hosts |= {site.host.name: site.host for site in setup.hosts}

@@ -29,10 +29,10 @@ def open_repository(path: Path, *, named: bool = True) -> Repository:
         raise UsageError(f"There is no folder {_printable(path)}.", _TAKES)
     is_git_dir = all((folder / name).exists() for name in ("HEAD", "objects", "refs"))
     explicit = ["-c", "safe.bareRepository=all"] if named and is_git_dir else []
-    git_dir = Path(_asked(folder, [*explicit, "rev-parse", "--absolute-git-dir"]).removesuffix("\n"))
+    git_dir = Path(_ask(folder, [*explicit, "rev-parse", "--absolute-git-dir"]).removesuffix("\n"))
     _refuse_bytes(git_dir)
     of_it = ["rev-parse", "--is-shallow-repository", "--show-object-format", "--git-path", "objects"]
-    shallow, object_format, objects = _asked(git_dir, [f"--git-dir={git_dir}", *of_it]).split("\n", 2)
+    shallow, object_format, objects = _ask(git_dir, [f"--git-dir={git_dir}", *of_it]).split("\n", 2)
     if shallow == "true":
         raise UsageError(
             f"{path} is a shallow clone: its history is cut off.", f"Fetch the rest: git -C {path} fetch --unshallow"
@@ -66,7 +66,7 @@ def _refuse_bytes(path: Path) -> None:
         ) from None
 
 
-def _asked(folder: Path, arguments: list[str]) -> str:
+def _ask(folder: Path, arguments: list[str]) -> str:
     done = run(arguments, folder, environment(), errors="surrogateescape")
     if done.returncode == 0:
         return done.stdout

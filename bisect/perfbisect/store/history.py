@@ -249,7 +249,8 @@ class History:
         candidates = self.candidates(hunt)
         with explained(self.path):
             rows = self.connection.execute(
-                "SELECT id, at, CAST(kind AS BLOB), CAST(body AS BLOB) FROM events WHERE hunt_id = ? AND id > ? ORDER BY id",
+                "SELECT id, at, CAST(kind AS BLOB), CAST(body AS BLOB) FROM events"
+                " WHERE hunt_id = ? AND id > ? ORDER BY id",
                 [hunt, after],
             )
             for entry, at, kind, body in rows:
@@ -307,10 +308,8 @@ class History:
     def column(self, hunt: int, name: str) -> object:
         """One column of a hunt. Raises UsageError when there is no such hunt."""
         with explained(self.path):
-            known = abs(hunt) <= LARGEST_ID
-            row = (
-                self.connection.execute(f"SELECT {name} FROM hunts WHERE id = ?", [hunt]).fetchone() if known else None
-            )
+            bound = hunt if abs(hunt) <= LARGEST_ID else None  # which no row has
+            row = self.connection.execute(f"SELECT {name} FROM hunts WHERE id = ?", [bound]).fetchone()
         if row is None:
             raise UsageError(f"There is no hunt {hunt} in the history {self.path}.", "`bisect history` lists them.")
         return row[0]

@@ -157,8 +157,8 @@ def read_noise(history: "History", settings: Settings) -> float | None:
         return at_least(known.run, settings.metric)
     rows = select(
         history,
-        f"SELECT runs.hunt_id, runs.build_key, events.id, CAST(events.body AS BLOB) FROM runs JOIN hunts ON hunts.id = runs.hunt_id"
-        f" JOIN events ON events.id = event_id WHERE {SAME_WORK} ORDER BY runs.started DESC LIMIT {RECENT}",
+        "SELECT runs.hunt_id, runs.build_key, events.id, CAST(events.body AS BLOB) FROM runs"
+        f" JOIN hunts ON hunts.id = runs.hunt_id JOIN events ON events.id = event_id WHERE {SAME_WORK} ORDER BY runs.started DESC LIMIT {RECENT}",
         parameters(settings),
     )
     builds: dict[tuple[int, str], list[tuple[str, float]]] = defaultdict(list)

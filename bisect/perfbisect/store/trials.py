@@ -80,8 +80,8 @@ def enter_skip(db: sqlite_utils.Database, trial: int, skip: TrialSkip) -> None:
 def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial | None:
     """A trial with all its runs; None for an unknown id. ``path`` of the history is for errors."""
     row = connection.execute(
-        "SELECT kind, started, ended, process, builder, variant, CAST(overrides AS BLOB), host, host_id, metric, visits, runs,"
-        " failure FROM trials WHERE id = ?",
+        "SELECT kind, started, ended, process, builder, variant, CAST(overrides AS BLOB), host, host_id, metric,"
+        " visits, runs, failure FROM trials WHERE id = ?",
         [number],
     ).fetchone()
     if row is None:
@@ -135,7 +135,8 @@ def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial
 def read_host(connection: sqlite3.Connection, number: int) -> HostFacts:
     """The facts of a host."""
     row = connection.execute(
-        "SELECT name, cpu, cores, memory_mib, kernel, compiler, CAST(tools AS BLOB), CAST(settings AS BLOB) FROM hosts WHERE id = ?",
+        "SELECT name, cpu, cores, memory_mib, kernel, compiler, CAST(tools AS BLOB), CAST(settings AS BLOB)"
+        " FROM hosts WHERE id = ?",
         [number],
     ).fetchone()
     return HostFacts(*row[:6], *map(read_object, row[6:]))

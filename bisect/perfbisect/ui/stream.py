@@ -127,7 +127,10 @@ def guard() -> None:
 
 
 def put(text: str, stream: TextIO, end: str = "\n") -> None:
-    """Write lines at once; ``end`` follows where they do not end with it. Raises ReaderGone or EnvironmentFailure where standard output cannot be written."""
+    """Write lines at once; ``end`` follows where they do not end with it.
+
+    Raises ReaderGone or EnvironmentFailure where standard output cannot be written.
+    """
     output = guarded(stream)
     output.write(text if text.endswith(end) else f"{text}{end}")
     output.flush()

@@ -25,18 +25,20 @@ from perfbisect.repository.git import Repository
 
 LONG = 3600.0  # seconds, for what moves all files of a large tree
 
+_REFUSED = 128  # status of git for what it cannot do
+
 # $1 the repository, $2 the work tree, $3 the commit; stdin are the sparse patterns. A link in the place of the work tree
 # may have been left by a build, and leads elsewhere.
-_SWITCH = """\
+_SWITCH = f"""\
 [ ! -L "$2" ] || rm -f "$2"
 mkdir -p "$2" "$1/info" && rm -f "$1/index.lock" "$1/HEAD.lock" && cat >"$1/info/sparse-checkout" && cd -- "$2" || exit
-switch() {
+switch() {{
     git -c core.bare=false -c core.sparseCheckout=true -c core.sparseCheckoutCone=false -c gc.auto=0 \\
         -c advice.detachedHead=false -c core.logAllRefUpdates=false --git-dir="$bare" --work-tree="$source" "$@"
-}
+}}
 bare=$1 source=$2
 switch checkout -q --detach --force "$3"
-case $? in 0) ;; 1 | 128) exit 128 ;; *) exit 1 ;; esac
+case $? in 0) ;; 1 | {_REFUSED}) exit {_REFUSED} ;; *) exit 1 ;; esac
 switch clean -q -ffdx
 """
 
@@ -48,10 +50,9 @@ git --git-dir="$bare" diff-tree -r -z --no-renames --no-ext-diff "$empty" "$sha"
 sha256sum <"$listing"
 """
 
+_SAVE = 'mkdir -p "${1%/*}" && cat >"$1"'
 
-REFUSED = 128  # status of git for what it cannot do
-_KEEP = 'mkdir -p "${1%/*}" && cat >"$1"'
-
+# How git ends a message about a failure of the host, and not of the commit.
 _ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EMFILE,
            errno.ENFILE, errno.EAGAIN, errno.ESTALE, errno.ENXIO)  # fmt: skip
 _OF_THE_HOST = re.compile(
@@ -112,9 +113,9 @@ def present(host: Host, bare: PurePosixPath, sha: str, paths: Collection[str]) -
     names = {path: path.rstrip("/") for path in paths}
     if not names:
         return frozenset()
-    ask = ["ls-tree", "-t", "-z", "--name-only", "--full-tree", sha, "--", *names.values()]
+    listing = ["ls-tree", "-t", "-z", "--name-only", "--full-tree", sha, "--", *names.values()]
     try:
-        found = set(git(host, f"--git-dir={bare}", *ask).stdout.split("\0"))
+        found = set(git(host, f"--git-dir={bare}", *listing).stdout.split("\0"))
     except CommandFailed as failed:
         raise _failure(host, bare, sha, failed) from failed
     return frozenset(path for path, name in names.items() if name in found)
@@ -128,7 +129,7 @@ def _failure(host: Host, bare: PurePosixPath, sha: str, failed: CommandFailed) -
     if is_full(host):
         return no_space(host.name, f"commit {sha[:10]} is not checked out: {reason}")
     trouble = _OF_THE_HOST.search(failed.output)
-    if failed.status != REFUSED or trouble:
+    if failed.status != _REFUSED or trouble:
         why = trouble[0] if trouble else reason
         return EnvironmentFailure(f"commit {sha[:10]} cannot be checked out on host {host.name}: {why}")
     if git(host, f"--git-dir={bare}", "cat-file", "-e", f"{sha}^{{tree}}", check=False).status != 0:
@@ -136,7 +137,7 @@ def _failure(host: Host, bare: PurePosixPath, sha: str, failed: CommandFailed) -
             f"commit {sha[:10]} is not in {bare} on host {host.name}", "Fetch it into the repository that you hunt in."
         )
     log = host.root / "logs" / f"checkout-{sha[:10]}-{sha[-10:]}.log"
-    host.run(["sh", "-c", _KEEP, "save", str(log)], stdin=failed.output)
+    host.run(["sh", "-c", _SAVE, "save", str(log)], stdin=failed.output)
     hint = "A partial clone serves only when its recipe ignores what is missing." if _ABSENT.search(reason) else ""
     return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage="checkout", log=str(log), hint=hint)
 
