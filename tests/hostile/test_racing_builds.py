@@ -101,6 +101,21 @@ def steps(work: Generator[Progress | Warned, None, Built]) -> tuple[list[str], l
     return stages, warned, built
 
 
+def once_compiling(
+    work: Generator[Progress | Warned, None, Built], act: Callable[[], None]
+) -> Generator[Progress | Warned, None, Built]:
+    """The same steps; ``act`` is called when the compilation has begun, or is found begun."""
+    while True:
+        try:
+            step = next(work)
+        except StopIteration as end:
+            built: Built = end.value
+            return built
+        if isinstance(step, Progress) and step.stage == "compile":
+            act()
+        yield step
+
+
 def attempts(work: Generator[Progress | Warned, None, Built]) -> int:
     """How often a build that fails was tried."""
     count = 0
@@ -190,8 +205,7 @@ def test_an_attempt_that_a_killed_session_has_left_is_followed(
     # A killed session closes nothing.
     (job,) = jobs.running(context().host)
     assert job.name.endswith("-alone") == (attempt == 2)
-    go.touch()
-    stages, warned, built = steps(build(context(), sha))
+    stages, warned, built = steps(once_compiling(build(context(), sha), go.touch))
     assert len(warned) == (2 if attempt == 1 else 0)
     assert stages.count("compile") == (2 if attempt == 1 else 1)
     assert count.read_text() == "\n\n"
