@@ -1,5 +1,6 @@
 """What a benchmark may print in place of a number: too much, too deep, too long, and text that makes a search endless."""
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 from lab_events import measure, runs, skipped
 from labs import lab_of
 from perfbisect.core.domain.orders import Share
+from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build.log_parser import STAGE, BuildLog
 from perfbisect.lab.host_lab import HostLab
@@ -75,6 +77,29 @@ def test_a_search_that_would_not_end_is_a_sentence(pattern: str, text: str, monk
     monkeypatch.setattr(bounded_search, "LONGEST", 0.5)
     with pytest.raises(ValueError, match=r"^the search of its output for .* took more than 30 s$"):
         find_number(pattern, f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        ("raise MemoryError('no memory')", r"status 1, MemoryError: no memory$"),
+        ("import os; os.kill(os.getpid(), 9)", r"status -9$"),
+        ("import sys; sys.exit('\\x1b]0;owned\\u2026')", r"status 1, "),
+    ],
+)
+def test_a_search_that_is_killed_or_lacks_memory_is_a_sentence(
+    does: str, why: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bounded_search, "_SEARCH", does)
+    with pytest.raises(EnvironmentFailure, match=why):
+        find_number(r"(\d+) ops", "7 ops")
+    assert capfd.readouterr() == ("", ""), "what it printed is in the sentence alone"
+
+
+def test_a_search_that_cannot_be_started_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
+    with pytest.raises(EnvironmentFailure, match="on this machine: No such file or directory"):
+        find_number(r"(\d+) ops", "7 ops")
 
 
 def test_a_search_in_all_that_is_kept_ends() -> None:

@@ -321,6 +321,51 @@ def test_variables_that_steer_git_are_not_passed_on(
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
+LISTS = [":{}", "{}:", "/nowhere::{}", ".:{}", "{}:.", "./:{}", "bin:{}", "../repo:{}"]
+
+
+@pytest.mark.parametrize("folders", LISTS)
+def test_nothing_is_searched_in_the_working_directory(
+    folders: str,
+    tmp_path: Path,
+    commits: list[str],
+    host: LocalHost,
+    trap: Trap,
+    monkeypatch: pytest.MonkeyPatch,
+    git: Git,
+) -> None:
+    """An entry of a list of folders that is empty or relative is the folder in which git runs: the repository, a checkout."""
+    repo = tmp_path / "repo"
+    for folder in (repo, repo / ".git", repo / "bin"):
+        folder.mkdir(exist_ok=True)
+        for name in ("git", "sh", "sha256sum", "env"):
+            program = folder / name
+            program.write_text(f"#!/bin/sh\n{trap.command(name)}\nexit 1\n")
+            program.chmod(0o755)
+        for name in ("libz.so.1", "libpcre2-8.so.0", "libc.so.6"):
+            (folder / name).write_text("no library\n")  # a program that finds it does not start
+    git("add", "-A")
+    git("commit", "-q", "-m", "programs and libraries")
+    commits.append(git("rev-parse", "HEAD"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", folders.format(os.environ["PATH"]))
+    run_git(repo, commits, host)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LD_LIBRARY_PATH", folders.format("/usr/lib"))
+    run_git(repo, commits, host)
+
+
+def run_git(repo: Path, commits: list[str], host: LocalHost) -> None:
+    opened = open_repository(repo)
+    assert read_range(opened, commits[0], commits[2], []).candidates == tuple(commits[:3])
+    assert is_dirty(opened) is False
+    bare = finish(checkout.mirror(host, opened, "n", []))[1]
+    for commit in (commits[3], commits[2]):
+        checkout.checkout(host, bare, commit, host.root / "source", [])
+        assert checkout.filtered_tree(host, bare, commit, [])
+
+
 @pytest.mark.parametrize("extension", ["noop-v2", "unknown", "refstorage"])
 def test_an_unknown_format_is_refused_with_its_name(
     git: Git, commits: list[str], tmp_path: Path, extension: str, trap: Trap

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from perfbisect.errors import EnvironmentFailure
+
 LONGEST = 30.0  # seconds of a search: thousands of times what an expression needs that is fit for its output
 CAPTURED = 1000  # characters of what is found
 
@@ -30,18 +32,31 @@ else:
 def last_match(pattern: str, texts: Sequence[str]) -> str | None:
     """What the one group of the last match captures in the first text that has a match; None without any.
 
-    Raises TimeoutError.
+    Raises TimeoutError, and EnvironmentFailure when the process cannot do its work.
     """
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-W", "ignore", "-c", _SEARCH],
             input=json.dumps([pattern, texts]),
-            stdout=subprocess.PIPE,
+            capture_output=True,
             timeout=LONGEST,
-            check=True,
+            check=False,
             encoding="ascii",
+            errors="replace",
         )
     except subprocess.TimeoutExpired as error:
         raise TimeoutError from error
+    except OSError as error:
+        raise _failure(error.strerror or str(error)) from error
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        raise _failure(f"status {done.returncode}{f', {lines[-1]}' if lines else ''}")
     found: str | None = json.loads(done.stdout)
     return found
+
+
+def _failure(why: str) -> EnvironmentFailure:
+    return EnvironmentFailure(
+        f"the process that searches a benchmark's output failed on this machine: {why}",
+        "It may lack memory. Free some, then `bisect resume`.",
+    )

@@ -31,7 +31,10 @@ FIXED = {"LC_ALL": "C", "LANGUAGE": "C", "GIT_GRAFT_FILE": os.devnull, "GIT_NO_R
 NO_REMOTE = {"GIT_ALLOW_PROTOCOL": "none"}
 # For commands that need no configuration but that of a repository which perfbisect has made.
 SEALED = {**FIXED, **NO_REMOTE, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
-PROGRAMS = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")  # where programs, and files that they need, are
+# Where programs and their libraries are. An entry that is relative or empty is the working directory of a command, so the
+# repository's folder: such entries are left out.
+SEARCHED = ("PATH", "LD_LIBRARY_PATH")
+PROGRAMS = (*SEARCHED, "TMPDIR")
 
 # What every command may inherit: git decides by SUDO_UID whose repositories are safe.
 _INHERITED = (*PROGRAMS, "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "SUDO_UID", "TZ", "GIT_EXEC_PATH",
@@ -76,7 +79,12 @@ def sealed() -> dict[str, str]:
 
 def _inherited(patterns: Sequence[str]) -> dict[str, str]:
     known = [name for name in os.environ if any(fnmatchcase(name, pattern) for pattern in patterns)]
-    return {name: os.environ[name] for name in known}
+    values = {name: _absolute(os.environ[name]) if name in SEARCHED else os.environ[name] for name in known}
+    return {name: value for name, value in values.items() if value}
+
+
+def _absolute(folders: str) -> str:
+    return ":".join(folder for folder in folders.split(":") if folder.startswith("/"))
 
 
 def run(

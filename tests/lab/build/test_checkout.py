@@ -6,10 +6,12 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from generators import finish
-from perfbisect.errors import BuildFailed, EnvironmentFailure
+from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.host.stoppable import StoppableHost
 from perfbisect.lab.build import checkout
+from perfbisect.lab.build.sealed_git import git as git_on
+from perfbisect.lab.build.sealed_git import scripted
 from perfbisect.repository.discovery import open_repository
 
 pytestmark = pytest.mark.tools  # many calls of git
@@ -223,3 +225,12 @@ def test_on_this_machine_nothing_is_copied(host: LocalHost, repo: Path, git: Git
     assert not list(Path(bare, "objects").glob("??"))
     check_out(host, bare, sha, place(host), [])
     assert listing(Path(place(host))) == {"a.c"}
+
+
+def test_an_error_names_the_command_of_git_and_nothing_around_it(host: LocalHost) -> None:
+    with pytest.raises(CommandFailed, match=r"^on host \w+, git cat-file -e 1234 ended with status 128: fatal: "):
+        git_on(host, "cat-file", "-e", "1234")
+    with pytest.raises(
+        CommandFailed, match=r"^on host \w+, sh -c 'git \"\$@\"' git no-such ended with status 1: git: 'no-such' is"
+    ):
+        scripted(host, 'git "$@"', ["no-such"])

@@ -84,7 +84,7 @@ def test_what_git_says_is_reported(tmp_path: Path, git: Git, host: LocalHost, ba
     commit(tmp_path, git, "a")
     with pytest.raises(EnvironmentFailure, match="cannot be pushed to host far"):
         list(push(host, bare, open_repository(tmp_path / "repo"), ["1234512345" * 4]))
-    with pytest.raises(EnvironmentFailure, match="cannot be pushed to host far"):
+    with pytest.raises(EnvironmentFailure, match=r"cannot be pushed to host far: fatal: '.*/nowhere' "):
         list(push(host, host.root / "nowhere", open_repository(tmp_path / "repo"), [git("rev-parse", "HEAD")]))
 
 

@@ -12,7 +12,7 @@ from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build.sealed_git import GIT
 from perfbisect.repository.borrowing import borrowed
-from perfbisect.repository.git import Repository, git, sealed, talk
+from perfbisect.repository.git import Repository, failure, git, sealed, talk
 
 REFS = "refs/perfbisect"
 SENDING = "Writing objects"  # as git calls it
@@ -66,7 +66,8 @@ def _push(host: Host, bare: PurePosixPath, repository: Repository, commits: Sequ
             except EnvironmentFailure as error:  # the other end may report a better reason
                 failed = error
     except CommandFailed as refused:
-        raise EnvironmentFailure(f"{what}: {refused}", refused.advice) from refused
+        why = refused.output or f"git receive-pack ended with status {refused.status}"
+        raise failure(what, why) from refused
     if failed:
         raise failed
 

@@ -87,7 +87,7 @@ def items(host: Host) -> tuple[Item, ...]:
 
 def read_items(du: str) -> Iterable[Item]:
     """The lines of ``du -k --time``."""
-    for line in du.splitlines():
+    for line in du.split("\n")[:-1]:  # a name may contain other characters that end a line
         size, used, path = line.split("\t", 2)
         yield Item(path, int(size) * 1024, float(used))
 
