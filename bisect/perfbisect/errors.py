@@ -88,8 +88,12 @@ class JobLost(EnvironmentFailure):
     """A job ended without an exit status, as after a restart of its host: it must be run again."""
 
 
-class ClockSet(JobLost):
-    """The host's clock was set during a run, whose duration is therefore unknown: it must be run again."""
+class RunLost(JobLost):
+    """A run whose result is unknown for a reason that is the host's, never the candidate's: it must be run again."""
+
+
+class ClockSet(RunLost):
+    """The host's clock was set during a run, whose duration is therefore unknown."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, "Let no program set the clock during a hunt: `timedatectl` shows what does.")

@@ -125,6 +125,20 @@ def test_a_failure_at_a_moment_when_the_clock_is_set_is_repeated_too(lab: HostLa
 
 
 @pytest.mark.tools
+@pytest.mark.parametrize("name", ["clock", "time"])
+def test_a_run_whose_times_could_not_be_written_is_repeated(lab: HostLab, jumps: Path, name: str) -> None:
+    """As on a disk that is full for a moment: a folder in the place of the file has the same effect."""
+    flag, file = jumps / "done", Path(lab.place.host.root, "visit", name)
+    script = f"if [ ! -e {flag} ]; then touch {flag}; rm -f {file}; mkdir {file}; fi; echo done: 50"
+    lab = replace(lab, workload=msgspec.structs.replace(lab.workload, command=["sh", "-c", script]))
+    events = measure(lab, Share(0, 2))
+    assert len(runs(events)) == 2
+    assert not [event for event in events if isinstance(event, CandidateSkipped)]
+    [warned] = [event for event in events if isinstance(event, Warned)]
+    assert warned.text == "the begin and the end of a run could not be written: it is repeated"
+
+
+@pytest.mark.tools
 @pytest.mark.parametrize("ahead", [-86400, 3600])
 def test_a_host_whose_clock_is_wrong_costs_no_time(lab: HostLab, jumps: Path, ahead: int) -> None:
     (jumps / "now").write_text(f"{ahead:+}\n")

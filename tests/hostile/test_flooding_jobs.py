@@ -201,14 +201,33 @@ def test_output_that_has_no_room_is_the_disks_fault(small: LocalHost, script: st
     assert not collectors(job)
 
 
+@pytest.mark.parametrize("name", ["stdout.left", "stdout.parts"])
+def test_a_gap_that_cannot_be_noted_is_never_silent(host: LocalHost, name: str) -> None:
+    """As on a disk that is full for a moment: a folder in the place of the file has the same effect."""
+    job = shell(host, f"mkdir $(echo jobs/*)/{name} && yes | head -c {FLOOD}", cwd=host.root)
+    with pytest.raises(EnvironmentFailure, match="cannot be written"):
+        jobs.end(host, job)
+
+
 def test_a_job_of_the_last_version_is_followed(host: LocalHost) -> None:
     """It has no collectors: its command writes to the files itself."""
-    job = shell(host, "echo one; sleep 0.5; echo two")
-    for name in ("stdout.kept", "stderr.kept"):
-        Path(job.folder, name).unlink()
-    again = jobs.attach(host, job.id)
-    lines, status = finish(jobs.wait(host, again, every=0.05))
-    assert (lines, status) == (["one", "two"], 0)
+    job_id = "20260101-000000-old-abcdef"
+    folder = Path(host.root, "jobs", job_id)
+    folder.mkdir(parents=True)
+    for name in ("alive", "command", "stdout", "stderr", "status"):
+        (folder / name).write_text("    \n" if name == "status" else "")
+    os.mkfifo(folder / "go")
+    leader = """exec 9>>alive; flock 9; read -r stat </proc/self/stat; cat /proc/sys/kernel/random/boot_id >boot
+printf '%s\\n' "$stat" >pid
+{ echo one; read -r line <go; echo two; } >>stdout
+echo 0 1<>status
+"""
+    with subprocess.Popen(["sh", "-c", leader], cwd=folder, start_new_session=True):
+        assert until(lambda: (folder / "pid").exists() and (folder / "pid").read_text().endswith("\n"))
+        followed = jobs.wait(host, jobs.attach(host, job_id), every=0.05)
+        assert next(followed) == "one"
+        (folder / "go").write_text("on\n")
+        assert finish(followed) == (["two"], 0)
 
 
 def test_programs_that_open_their_output_again(host: LocalHost) -> None:

@@ -20,7 +20,8 @@ collect() {
         do
             mv -f "$1.new" "$1.last"
             parts=$((parts + 1))
-            echo "$parts" >"$1.parts"
+            why=$({ echo "$parts" | cat >"$1.parts"; } 2>&1); failed=$?
+            [ "$failed" = 0 ] || break
         done
     fi
     [ "$failed" -lt 128 ] || exit
@@ -63,15 +64,16 @@ join() {
     [ "$parts" = 0 ] || left=$(((parts - 1) * $2 + $(wc -c <"$1.new")))
     why=$(
         {
-            [ "$left" = 0 ] || printf '\\n[perfbisect left out %s kB here]\\n' "$((left / 1000 + 1))"
-            cat "$1.last" "$1.new" 2>/dev/null | tail -c "$2"
-        } 2>&1 >>"$1"
+            [ "$left" = 0 ] || echo "$left" | cat >"$1.left"
+            {
+                [ "$left" = 0 ] || printf '\\n[perfbisect left out %s kB here]\\n' "$((left / 1000 + 1))"
+                cat "$1.last" "$1.new" 2>/dev/null | tail -c "$2"
+            } >>"$1"
+        } 2>&1
     )
     if [ -n "$why" ]; then
         torn=torn
         printf '%s\\n' "$why" 1<>"$1.kept"
-    elif [ "$left" != 0 ]; then
-        echo "$left" >"$1.left"
     fi
     rm -f "$1.new" "$1.last" "$1.parts"
 }
@@ -166,8 +168,7 @@ POLL = (
     + """\
 [ "$7" = 0 ] || flock -s -w "$7" "$1/alive" true || :
 state=$(state "$1" "$2" "$3")
-left=0
-[ ! -e "$1/$6.left" ] || read -r left <"$1/$6.left"
+{ read -r left <"$1/$6.left"; } 2>/dev/null || left=0
 echo "$state $left"
 [ "$5" = 0 ] || dd if="$1/$6" iflag=skip_bytes skip="$4" bs="$5" count=1 status=none | base64 -w 0
 """

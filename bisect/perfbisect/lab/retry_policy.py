@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from perfbisect.core.domain.events import CandidateSkipped, Warned
 from perfbisect.core.domain.facts import SkipFacts
-from perfbisect.errors import BuildFailed, ClockSet, EnvironmentFailure, JobLost, RunFailed
+from perfbisect.errors import BuildFailed, EnvironmentFailure, JobLost, RunFailed, RunLost
 from perfbisect.host.facts import BOOT, ask, is_full
 from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
@@ -32,15 +32,15 @@ class RetryPolicy:
     def lost(self, host: Host, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
         """A warning when work that was lost on ``host`` is to be repeated; after too many losses the candidate is skipped.
 
-        Raises the loss instead when it is not the candidate's fault: that host has been restarted meanwhile, or its clock
-        was set.
+        Raises the loss instead when it is not the candidate's fault: that host has been restarted meanwhile, or the loss
+        is its own.
         """
         self._losses += 1
-        of_clock = isinstance(lost, ClockSet)
+        of_host = isinstance(lost, RunLost)
         if self._losses <= LOSSES:
-            advice = lost.advice if of_clock else "The host was restarted, or a user killed the work there."
+            advice = lost.advice if of_host else "The host was restarted, or a user killed the work there."
             return Warned(f"{lost}: it is repeated", advice)
-        if of_clock or ask(host, BOOT) != self._boots[host.name]:
+        if of_host or ask(host, BOOT) != self._boots[host.name]:
             raise lost
         self._losses = 0
         reason = f"it was killed {LOSSES + 1} times in a row, perhaps for taking all memory (see `dmesg`)"

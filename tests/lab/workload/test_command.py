@@ -56,7 +56,7 @@ def test_a_rate_or_a_cost_is_reported(key: str) -> None:
         (ended(stderr="timed: 4: ./x: not found", clock="1 127 3"), "it ended with status 127: ./x: not found"),
         (ended(stderr="timed: line 4: ./x: No such file", clock="1 127 3"), "status 127: ./x: No such file"),
         (ended(stderr="perf: no", status=1, clock=""), "it could not be run: perf: no"),
-        (ended(clock=""), "it could not be run: it printed nothing"),
+        (ended(status=1, clock=""), "it could not be run: it printed nothing"),
         (ended("n=x"), "it printed 'x' where n=(.*) matches, which is not a number above 0"),
         (ended("m=1"), "it printed no metric: nothing in its output matches n=(.*)"),
     ],

@@ -20,7 +20,7 @@ from perfbisect.lab.server import service
 from perfbisect.lab.server.installation import System
 from perfbisect.lab.server.service import LONGEST_LINE, Service, driver_options
 from perfbisect.lab.workload import command, dataset, lua, sysbench
-from perfbisect.lab.workload.result import Outcome, ProcessResult
+from perfbisect.lab.workload.result import Outcome, ProcessResult, not_recorded
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
@@ -85,7 +85,7 @@ def begin(bench: RunContext, system: System, candidate: int, dataset_key: str) -
 
 
 def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
-    """One timed run: yields each report interval, returns the facts. Raises RunFailed, and ClockSet."""
+    """One timed run: yields each report interval, returns the facts. Raises RunFailed, and RunLost."""
     for _ in range(ATTEMPTS):
         if (found := (yield from attempt(visit))) is not None:
             return found
@@ -123,10 +123,10 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     host_clock.check(stamps, bench.host.name)
     try:
         outcome = program.outcome(ended, bench.workload)
-        if len(stamps) < 2:
-            raise ValueError("its begin and end were not recorded")
     except ValueError as error:
         raise failure(visit, job, ended.lines(), f"{error}{note}") from error
+    if len(stamps) < 2:
+        raise not_recorded()
     begin, end = stamps
     opened = outcome.opened or begin.at + bench.workload.warmup
     window = opened - begin.at, opened - begin.at + outcome.seconds

@@ -9,7 +9,7 @@ from perfbisect.lab.server.installation import System
 from perfbisect.lab.server.service import Service
 from perfbisect.lab.upload import files, recipe
 from perfbisect.lab.workload import lua
-from perfbisect.lab.workload.result import Outcome, ProcessResult, killed
+from perfbisect.lab.workload.result import Outcome, ProcessResult, killed, not_recorded
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.output_pattern import find_number
 from perfbisect.recipes.placeholders import Values, fill
@@ -68,16 +68,18 @@ def timed(workload: Workload, filled: Values, folder: PurePosixPath) -> list[str
 def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
     """The result of a run: the seconds of the whole command, and the number in its output that the workload's pattern finds.
 
-    Raises ValueError, with a sentence, when the command failed, or its output has no such number; ClockSet when it ended
-    before it began.
+    Raises ValueError, with a sentence, when the command failed, or its output has no such number; RunLost when its times
+    are unknown.
     """
     if ended.status in (124, 137):
         raise ValueError(f"it did not end in {ended.limit:.0f} s and was killed")
     if signal := killed(ended.status):
         raise ValueError(signal)
     clock = ended.clock.split()
-    if ended.status or len(clock) != 3:
+    if ended.status:
         raise ValueError(f"it could not be run: {last(ended.stdout, ended.stderr)}")
+    if len(clock) != 3:
+        raise not_recorded()
     status = int(clock[1])
     if status:
         raise ValueError(f"{killed(status) or f'it ended with status {status}'}: {last(ended.stdout, ended.stderr)}")

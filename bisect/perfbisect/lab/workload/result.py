@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
 
+from perfbisect.errors import RunLost
+
 SIGNALS = range(1, 65)
 
 
@@ -23,6 +25,11 @@ class ProcessResult:
         """The lines of both streams, one at a time: a list of them may need thirty times the memory."""
         for stream in (self.stdout, self.stderr):
             yield from lines_of(stream)
+
+
+def not_recorded() -> RunLost:
+    """The error for a run that ended well, and whose times could not be written, as on a disk that was full for a moment."""
+    return RunLost("the begin and the end of a run could not be written", "Is the disk of the host full at times?")
 
 
 def lines_of(text: str) -> Iterator[str]:
