@@ -13,6 +13,7 @@ from generators import finish
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import checkout, git_push
+from perfbisect.repository.borrowing import borrowed
 from perfbisect.repository.describe import describe
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
@@ -364,6 +365,23 @@ def run_git(repo: Path, commits: list[str], host: LocalHost) -> None:
     for commit in (commits[3], commits[2]):
         checkout.checkout(host, bare, commit, host.root / "source", [])
         assert checkout.filtered_tree(host, bare, commit, [])
+
+
+@pytest.mark.parametrize("folder", [".", "/nowhere", "", "a b;touch x", "a\nb", "-x"])
+def test_odd_folders_for_temporary_files(
+    folder: str, tmp_path: Path, commits: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    (tmp_path / "away" / folder.strip("/")).mkdir(exist_ok=True)
+    monkeypatch.setenv("TMPDIR", folder)
+    asked = ["run", "v0", "v2", "--build", "true", "--run", "true", "--repo", str(tmp_path / "repo"), "--dry-run"]
+    done = bisect(*asked, cwd=tmp_path / "away")
+    assert (done.returncode, done.stderr) == (0, "")
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with borrowed(open_repository(tmp_path / "repo")) as lender:
+        assert subprocess.run(["git", f"--git-dir={lender}", "cat-file", "-e", commits[0]], check=False).returncode == 0
+        assert lender.is_absolute()
 
 
 @pytest.mark.parametrize("extension", ["noop-v2", "unknown", "refstorage"])

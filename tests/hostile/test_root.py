@@ -210,6 +210,64 @@ def test_a_root_is_not_made_where_another_root_removes_things(tmp_path: Path) ->
     assert sorted(path.name for path in (tmp_path / "one").iterdir() if path.name != MARKER)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give a folder to another user")
+@pytest.mark.parametrize("marker", ["", "perfbisect 1.0 uses this folder\n"])
+@pytest.mark.parametrize("link", [False, True])
+def test_a_folder_that_another_user_prepared_is_refused(tmp_path: Path, marker: str, link: bool) -> None:
+    """A link in the place of a file of perfbisect would lead to one of this user's."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine\n")
+    prepared = tmp_path / "root"
+    prepared.mkdir()
+    (prepared / "lock.beat").symlink_to(precious)
+    if marker:
+        (prepared / MARKER).write_text(marker)
+    for path in (prepared, *prepared.iterdir()):
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    root = prepared
+    if link:
+        root = tmp_path / "link"
+        root.symlink_to(prepared)
+    for verb in (["gc", "h", "--keep", "0"], ["doctor", "h"]):
+        (tmp_path / "hosts.toml").write_text(f'[hosts.h]\nroot = "{root}"\n')
+        done = bisect(*verb, "--hosts", str(tmp_path / "hosts.toml"))
+        assert "belongs to another user" in done.stdout + done.stderr
+    assert precious.read_text() == "mine\n"
+    refused(root, "belongs to another user", also_adopted=False)
+    registry.adopt(HostEntry(name="here", root=str(root)))  # trusted from now on
+    assert str(connect(root).root) == str(root)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
+@pytest.mark.parametrize("made", ["empty", "old", "marked"])
+def test_a_folder_that_anyone_may_write_to_is_refused(tmp_path: Path, mode: int, made: str) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    if made == "old":
+        make_old(root)
+    root.chmod(mode)
+    if made == "marked":  # by this user, who trusts those who can write to it
+        registry.adopt(HostEntry(name="here", root=str(root)))
+        assert str(connect(root).root) == str(root)
+    else:
+        refused(root, "anyone may write to it", also_adopted=False)
+
+
+def test_a_folder_that_a_group_may_write_to_is_accepted(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    root.chmod(0o2770)
+    assert str(connect(root).root) == str(root)
+
+
+@pytest.mark.parametrize("below", ["new", "refs/heads/new", "branches/deep/er", "hooks"])
+def test_a_folder_inside_a_git_directory_is_refused_always(git: Callable[..., str], tmp_path: Path, below: str) -> None:
+    for folder in (tmp_path / "repo/.git/hooks", tmp_path / "repo/.git" / below):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    refused(tmp_path / "repo/.git" / below, "is a git repository, or inside of one's own folder")
+
+
 def test_a_link_is_judged_by_its_target_and_keeps_its_name(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "disk")

@@ -42,6 +42,8 @@ def test_an_inventory_given_must_exist() -> None:
         ('memory = "4 GiB"', r"`hosts.big.memory` is \"4 GiB\", but must be a whole number of MiB, 0 or more"),
         ('jobs = "4"', r'`hosts.big.jobs` is "4", but must be a whole number'),
         ('address = "-oProxyCommand=x"', r"`hosts.big.address` is .*, but must be \"local\", or an address"),
+        ('address = "ssh://"', r"`hosts.big.address` is .*, but must be \"local\", or an address"),
+        ('address = "ssh://me@"', r"`hosts.big.address` is .*, but must be \"local\", or an address"),
         ('root = "/a b"', r'`hosts.big.root` is "/a b", but must be a path of letters, digits'),
         ('root = "/$(x)"', r"`hosts.big.root` is .* but must be a path"),
         ('root = "/a\\n"', r"`hosts.big.root` is"),

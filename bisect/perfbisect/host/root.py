@@ -3,8 +3,10 @@
 A root has a marker, the file ``.perfbisect``, whose one line says what the folder is and which version marked it. A
 folder that is missing or empty becomes a root and gets one. A root of a version that had no markers gets one, too: it has
 an empty file ``lock.guard``, which every hunt made, and nothing but names that perfbisect uses. Any other folder is
-refused until the user adopts it. Refused always are ``/``, a folder that is or contains the home folder, a repository,
-and a folder inside the folders of another root. Of a symbolic link the target is judged.
+refused until the user adopts it. So is one in which others may have put links to files of this user: a folder of
+another user than this one and the superuser, or that anyone may write to, unless the marker is this user's. Refused always
+are ``/``, a folder that is or contains the home folder, a repository and a folder of its git directory, and a folder inside
+the folders of another root. Of a symbolic link the target is judged.
 """
 
 import shlex
@@ -61,7 +63,8 @@ for home in "$HOME" "$own"; do
     home=$(cd -- "$home" 2>/dev/null && pwd -P) || continue
     case $home/ in "$real/") refuse home;; "$real"/*) refuse above;; esac
 done
-if [ -e .git ] || [ -L .git ] || {{ [ -f HEAD ] && [ -d objects ] && [ -d refs ]; }}; then refuse repository; fi
+bare() {{ [ -f "$1/HEAD" ] && [ -d "$1/objects" ] && [ -d "$1/refs" ]; }}
+if [ -e .git ] || [ -L .git ] || bare .; then refuse repository; fi
 
 marked() {{
     [ -f "$1/{MARKER}" ] && [ ! -L "$1/{MARKER}" ] && read -r first <"$1/{MARKER}" &&
@@ -70,6 +73,7 @@ marked() {{
 outer=$real
 until [ -z "$outer" ]; do
     name=${{outer##*/}} outer=${{outer%/*}}
+    ! bare "$outer" || refuse repository
     case $name in {"|".join(FOLDERS)}) ! marked "$outer" || refuse inside "$outer";; esac
 done
 
@@ -80,16 +84,19 @@ mark() {{
     new=$(mktemp ./{MARKER}.XXXXXX) || return 1
     printf '%s\\n' "$line" | cat >"$new" && chmod 644 "$new" && mv -fT -- "$new" {MARKER} || {{ rm -f -- "$new"; return 1; }}
 }}
+safe() {{ [ -n "$(find . -maxdepth 0 '(' -uid 0 -o -uid "$(id -u)" ')' ! -perm -o=w)" ]; }}
+known() {{ marked . && {{ [ -O {MARKER} ] || safe; }}; }}
 present=
-if ! marked .; then
+if ! known; then
     present=$(names "$@") foreign=$(names "$@" {_but(*FOLDERS, *FILES)})
-    if marked .; then present=
+    if known; then present=
+    elif [ -z "$adopt" ] && ! safe; then refuse shared
     elif [ -z "$present" ]; then mark || exit 1
     elif [ -z "$foreign" ] && [ -f lock.guard ] && [ ! -L lock.guard ] && [ ! -s lock.guard ]; then
         present=
         mark 2>/dev/null || :  # on a full disk it is marked later: `bisect gc` must be able to free space
     elif [ -z "$adopt" ]; then refuse foreign "$present"
-    elif [ -e {MARKER} ] || [ -L {MARKER} ]; then refuse marker
+    elif ! marked . && {{ [ -e {MARKER} ] || [ -L {MARKER} ]; }}; then refuse marker
     else mark || exit 1
     fi
 fi
@@ -101,7 +108,7 @@ _WRONG = {
     "top": "is the top of the file system",
     "home": "is your home folder",
     "above": "contains your home folder",
-    "repository": "is a git repository",
+    "repository": "is a git repository, or inside of one's own folder",
     "marker": f"has a {MARKER} that perfbisect has not written",
 }
 _ADVICE = "Choose a new or an empty folder as `root` of this host in hosts.toml."
@@ -139,6 +146,11 @@ def _refusal(entry: HostEntry, lines: list[str]) -> EnvironmentFailure:
             f"{folder} contains files that are not perfbisect's: {', '.join(about[:_SHOWN])}{more}; hunts and `bisect gc`"
             " could remove some",
             f"{_ADVICE} Or, if nothing in there is needed, let perfbisect have it: bisect doctor {entry.name} --adopt",
+        )
+    if why == "shared":
+        return EnvironmentFailure(
+            f"{folder} belongs to another user, or anyone may write to it: links there could lead to your files",
+            f"{_ADVICE} Or, if you trust all who can write to it: bisect doctor {entry.name} --adopt",
         )
     if why == "user":
         return EnvironmentFailure(f"{folder} begins with a user that does not exist there", _ADVICE)

@@ -8,7 +8,7 @@ this machine, whose path is then replaced by that of the host's root folder.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 import msgspec
 
@@ -63,7 +63,7 @@ class ListingRequest:
 
 def list_commands(request: ListingRequest) -> tuple[Part, ...]:
     """The commands of the build, of loading data, of a visit and of a run."""
-    with TemporaryDirectory(prefix="perfbisect-") as folder:
+    with TemporaryDirectory(prefix="perfbisect-", dir=Path(gettempdir()).absolute()) as folder:
         scratch = LocalHost(request.host.name, PurePosixPath(folder))
         plan = _plan(request, scratch)
         building, measuring = tuple(_build(request, plan)), tuple(_measurement(request, scratch, plan))

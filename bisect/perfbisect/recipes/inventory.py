@@ -13,7 +13,10 @@ SIZE = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([kMGT]?)(i?)"
 Root = Annotated[
     str, msgspec.Meta(pattern=r"^[\w.~/+@-]+\Z", description="a path of letters, digits and any of . ~ / + @ _ -")
 ]
-Address = Annotated[str, msgspec.Meta(pattern=r"^[^\s-]\S*\Z", description='"local", or an address such as user@host')]
+Address = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^(?!ssh://\Z|\S*@\Z)[^\s-]\S*\Z", description='"local", or an address such as user@host'),
+]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535, description="a port number, 1 to 65535")]
 Cpus = Annotated[str, msgspec.Meta(pattern=CPUS, description='a list of CPUs such as "0-3" or "0,2,8-15"')]
 Kind = Annotated[str, msgspec.Meta(pattern=r"^[\w.-]*\Z", description='a name such as "c8"')]

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 from perfbisect.repository.git import Repository, failure, sealed
 
@@ -35,7 +35,7 @@ def alternates_line(objects: Path) -> str:
 @contextmanager
 def borrowed(repo: Repository) -> Iterator[Path]:
     """A temporary bare repository with the objects of ``repo``. Raises EnvironmentFailure when it cannot be made."""
-    with TemporaryDirectory(prefix="perfbisect-") as folder:
+    with TemporaryDirectory(prefix="perfbisect-", dir=Path(gettempdir()).absolute()) as folder:
         bare = Path(folder, "objects.git")
         arguments = [str(bare), repo.object_format, alternates_line(repo.objects)]
         made = subprocess.run(
