@@ -9,10 +9,10 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+
+from waiting import until
 
 SSHD = "/usr/sbin/sshd"
 PROJECT = Path(__file__).parents[1]
@@ -142,11 +142,3 @@ def run(*argv: str) -> None:
     """Run a command that must succeed."""
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{argv}: {done.stderr}"
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)

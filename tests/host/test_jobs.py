@@ -3,8 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -13,6 +11,7 @@ from generators import finish
 from perfbisect.errors import EnvironmentFailure, JobLost
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
+from waiting import processes, until
 
 pytestmark = pytest.mark.tools
 
@@ -33,26 +32,6 @@ def shell(host: LocalHost, script: str, **options: object) -> jobs.Job:
 
 def wait(host: LocalHost, job: jobs.Job) -> tuple[list[str], int]:
     return finish(jobs.wait(host, job, every=0.05))
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 10
-    while not (met := condition()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return met
-
-
-def processes(mark: str) -> list[str]:
-    """Command lines, of live processes, that hold ``mark``."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_text(errors="replace")
-        except OSError:
-            continue
-        if mark in command:
-            found.append(command)
-    return found
 
 
 def test_output_and_status(host: LocalHost) -> None:
@@ -109,14 +88,14 @@ def test_limit_is_kept_on_the_host(host: LocalHost) -> None:
 
 def test_reading_goes_on_where_it_was(host: LocalHost) -> None:
     job = shell(host, r"printf 'a\377\nb\n'; read -r line <go; echo $line", cwd=_with_fifo(host))
-    assert until(lambda: jobs.output(host, job)[1] == 5)
+    until(lambda: jobs.output(host, job)[1] == 5)
     text, offset = jobs.output(host, job)
     assert text == "a\ufffd\nb\n"
     assert jobs.status(host, job) is None
     assert jobs.attach(host, job.id) == job
     assert jobs.running(host) == (job,)
     (Path(host.root) / "go").write_text("went\n")
-    assert until(lambda: jobs.status(host, job) == 0)
+    until(lambda: jobs.status(host, job) == 0)
     assert jobs.output(host, job, offset)[0] == "went\n"
     assert jobs.running(host) == ()
     with pytest.raises(EnvironmentFailure, match="no job nothing"):
@@ -137,7 +116,7 @@ def test_long_output_arrives_whole(host: LocalHost) -> None:
 def test_kill_ends_the_whole_tree(host: LocalHost) -> None:
     """Also a child that ignores TERM, and one in a session of its own."""
     job = shell(host, f"setsid sleep {MARK}.21 & (trap '' TERM; sleep {MARK}.22; sleep {MARK}.23) & wait")
-    assert until(lambda: len(processes(f"sleep\x00{MARK}.2")) == 2)
+    until(lambda: len(processes(f"sleep\x00{MARK}.2")) == 2)
     jobs.kill(host, job, grace=0.2)
     assert not processes(f"{MARK}.2")
     assert jobs.status(host, job) not in (None, 0, jobs.LOST)
@@ -146,10 +125,10 @@ def test_kill_ends_the_whole_tree(host: LocalHost) -> None:
 
 def test_what_outlives_its_leader_is_found_and_ended(host: LocalHost) -> None:
     left, whole = shell(host, f"sleep {MARK}; true"), shell(host, "sleep 60")
-    assert until(lambda: len(processes(MARK)) > 1)
+    until(lambda: len(processes(MARK)) > 1)
     assert jobs.orphaned(host) == ()
     os.kill(left.pid, signal.SIGKILL)
-    assert until(lambda: jobs.status(host, left) == jobs.LOST)
+    until(lambda: jobs.status(host, left) == jobs.LOST)
     assert jobs.running(host) == (whole,)
     assert jobs.orphaned(host) == (left,)
     jobs.kill(host, left, grace=1)
@@ -205,7 +184,7 @@ def test_leaving_the_wait_kills_the_job(host: LocalHost, how: str) -> None:
 
 def test_a_lost_job_is_an_error_and_nothing_of_it_runs_beside_its_repetition(host: LocalHost) -> None:
     job = shell(host, f"sleep {MARK}.5")
-    assert until(lambda: len(processes(f"sleep\x00{MARK}.5")) == 1)
+    until(lambda: len(processes(f"sleep\x00{MARK}.5")) == 1)
     os.killpg(job.pid, 9)  # the leader only: its command runs in a group of its own
     with pytest.raises(EnvironmentFailure, match="ended without an exit status"):
         wait(host, job)
@@ -217,7 +196,7 @@ def test_a_lost_job_is_an_error_and_nothing_of_it_runs_beside_its_repetition(hos
 def test_an_orderly_shutdown_leaves_no_status(host: LocalHost, last: bool) -> None:
     """TERM for every process, in any order, and KILL after that."""
     job = shell(host, f"sleep {MARK}.8; exit 3")
-    assert until(lambda: len(processes(f"sleep\x00{MARK}.8")) == 1)
+    until(lambda: len(processes(f"sleep\x00{MARK}.8")) == 1)
     table = subprocess.run(["ps", "-o", "pid=", "-s", str(job.pid)], capture_output=True, text=True, check=True)
     members = sorted(map(int, table.stdout.split()), reverse=last)
     assert len(members) >= 3

@@ -3,7 +3,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,6 +13,7 @@ from perfbisect.host import lock
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import Owner, hold, holder, wait
 from perfbisect.process import this_process
+from waiting import until
 
 pytestmark = pytest.mark.tools
 
@@ -148,13 +148,6 @@ def test_one_who_waits_gets_it_when_it_is_free(host: LocalHost, monkeypatch: pyt
     assert told.pop() is None
     assert len(told) >= 3
     assert {one.purpose for one in told if one} == {"hunt 6"}
-
-
-def until(true: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_lock_cut_short_is_nobodys(host: LocalHost) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path, PurePosixPath
 import pytest
 from paramiko import Channel
 
-from machine import PROJECT, Machine, until, why_not
+from machine import PROJECT, Machine, why_not
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
 from perfbisect.host import jobs, ssh, ssh_connection
 from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Host
 from perfbisect.host.registry import connect
 from perfbisect.host.ssh import SshHost
 from perfbisect.recipes.inventory import HostEntry
+from waiting import until
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
 

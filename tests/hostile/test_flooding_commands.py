@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +17,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.recipes.inventory import HostEntry
+from waiting import processes, until
 
 pytestmark = pytest.mark.tools
 
@@ -41,23 +41,12 @@ def host(request: pytest.FixtureRequest, tmp_path: Path, seal: Path) -> Iterator
         machine.remove()
 
 
-def gone(mark: object) -> bool:
-    """Whether no process has ``mark`` in its command line, soon."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        lines = subprocess.run(["ps", "-e", "-o", "args="], capture_output=True, text=True, check=True).stdout
-        if f"yes {mark}" not in lines:
-            return True
-        time.sleep(0.05)
-    return False
-
-
 @pytest.mark.parametrize("redirect", ["", ">&2", "| tr -d '\\n'", "2>&1 >&2"])
 @pytest.mark.parametrize("check", [True, False])
 def test_a_command_that_prints_without_end_is_ended(host: Host, redirect: str, check: bool) -> None:
     with pytest.raises(TooMuchOutput, match=rf"on host here, sh -c .* printed more than {PRINTED >> 20} MiB, and was"):
         host.run(["sh", "-c", f"yes {MARK} {redirect}"], check=check)
-    assert gone(MARK)
+    until(lambda: not processes(f"yes\0{MARK}"))
     assert host.run(["echo", "still there"]).stdout == "still there\n"
 
 
@@ -91,7 +80,7 @@ def test_a_probe_that_floods_has_failed(host: Host) -> None:
     probed = jobs.run(host, ["sh", "-c", f"yes {MARK}"], timeout=30)
     assert not probed.ok
     assert "printed more than" in probed.stderr
-    assert gone(MARK)
+    until(lambda: not processes(f"yes\0{MARK}"))
 
 
 def test_a_job_that_floods_is_kept_in_bounds_there(host: Host) -> None:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -15,6 +15,7 @@ from perfbisect.errors import EnvironmentFailure, JobLost
 from perfbisect.host import jobs
 from perfbisect.host.limits import ARGUMENT, HEAD, LINE, TAIL
 from perfbisect.host.local import LocalHost
+from waiting import processes, until
 
 pytestmark = pytest.mark.tools
 
@@ -24,13 +25,6 @@ FLOOD = 60 * MB  # bytes: several times what is kept
 
 def shell(host: LocalHost, script: str, **options: object) -> jobs.Job:
     return jobs.start(host, ["sh", "-c", script], name="test", **{"timeout": 120, **options})  # type: ignore[arg-type]
-
-
-def until(condition: Callable[[], object]) -> bool:
-    deadline = time.monotonic() + 20
-    while not (met := condition()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(met)
 
 
 def kept(job: jobs.Job) -> int:
@@ -99,13 +93,13 @@ def test_a_flood_is_bounded_while_it_lasts_and_can_be_ended(host: LocalHost) -> 
     assert next(lines) == "a line of a server that has gone mad"
     lines.close()
     assert jobs.running(host) == ()
-    assert until(lambda: not collectors(job))
+    until(lambda: not collectors(job))
 
 
 def test_what_comes_can_be_followed_at_once(host: LocalHost) -> None:
     os.mkfifo(Path(host.root) / "go")
     job = shell(host, "printf one; read -r line <go; echo two", cwd=host.root)
-    assert until(lambda: jobs.output(host, job)[0] == "one")
+    until(lambda: jobs.output(host, job)[0] == "one")
     (Path(host.root) / "go").write_text("on\n")
     assert jobs.end(host, job) == 0
     assert jobs.printed(host, job) == jobs.Printed("onetwo\n", 0)
@@ -122,25 +116,16 @@ def test_lines_that_are_followed_are_bounded(host: LocalHost) -> None:
 
 
 def test_processes_that_a_command_leaves_are_not_waited_for(host: LocalHost) -> None:
-    mark = f"sleep {3_000_000 + os.getpid()}"
-    for leave in (f"{mark} &", f"setsid {mark} &"):
+    mark = f"{3_000_000 + os.getpid()}"
+    for leave in (f"sleep {mark} &", f"setsid sleep {mark} &"):
         job = shell(host, f"{leave} echo done; exit 3")
-        began = time.monotonic()
         assert jobs.end(host, job) == 3
-        assert time.monotonic() - began < 30
         assert jobs.printed(host, job).text == "done\n"
-        left = [folder for folder in Path("/proc").glob("[0-9]*") if mark in _command_line(folder)]
+        left = processes(f"sleep\0{mark}")
         assert left
-        for folder in left:
-            os.kill(int(folder.name), signal.SIGKILL)
-        assert until(lambda job=job: not collectors(job))  # type: ignore[misc]
-
-
-def _command_line(process: Path) -> str:
-    try:
-        return (process / "cmdline").read_text(errors="replace").replace("\0", " ")
-    except OSError:
-        return ""
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda job=job: not collectors(job))  # type: ignore[misc]
 
 
 def test_what_is_left_may_go_on_to_print(host: LocalHost) -> None:
@@ -149,15 +134,15 @@ def test_what_is_left_may_go_on_to_print(host: LocalHost) -> None:
     job = shell(host, "{ read -r line <go; echo later; echo $? >survived; } & echo now", cwd=host.root)
     assert jobs.end(host, job) == 0
     (Path(host.root) / "go").write_text("on\n")
-    assert until(lambda: (Path(host.root) / "survived").exists())
+    until(lambda: (Path(host.root) / "survived").exists())
     assert (Path(host.root) / "survived").read_text() == "0\n"
-    assert until(lambda: Path(job.folder, "stdout").read_text() == "now\nlater\n")
+    until(lambda: Path(job.folder, "stdout").read_text() == "now\nlater\n")
 
 
 def test_a_job_whose_output_is_no_longer_copied_is_lost_and_not_failed(host: LocalHost) -> None:
     for _ in range(5):
         job = shell(host, "while echo line; do sleep 0.01; done")
-        assert until(lambda job=job: collectors(job))  # type: ignore[misc]
+        until(lambda job=job: collectors(job))  # type: ignore[misc]
         for pid in collectors(job):
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(JobLost):
@@ -168,7 +153,7 @@ def test_a_job_whose_output_is_no_longer_copied_is_lost_and_not_failed(host: Loc
 def test_a_copy_that_is_stopped_for_a_while_loses_nothing(host: LocalHost) -> None:
     os.mkfifo(Path(host.root) / "go")
     job = shell(host, "read -r line <go; seq 1 100; exit 4", cwd=host.root)
-    assert until(lambda: collectors(job))
+    until(lambda: collectors(job))
     stopped = collectors(job)
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)

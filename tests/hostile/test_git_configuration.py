@@ -3,7 +3,7 @@
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -29,14 +29,6 @@ pytestmark = pytest.mark.tools
 Git = Callable[..., str]
 NOBODY = 65534
 FILES = ("a.c", "a.h", "a.i", "plain")
-
-
-@pytest.fixture
-def trap(tmp_path: Path) -> Iterator[Trap]:
-    """Whatever a test does, nothing of the trap may run."""
-    trap = Trap(tmp_path / "sprung")
-    yield trap
-    assert trap.sprung == []
 
 
 @pytest.fixture

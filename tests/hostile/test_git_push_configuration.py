@@ -2,7 +2,7 @@
 
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,14 +51,6 @@ STUBBORN = {
     "init.defaultObjectFormat": "sha256",
     "init.templateDir": "/nowhere",
 }
-
-
-@pytest.fixture
-def trap(tmp_path: Path) -> Iterator[Trap]:
-    """Whatever a test does, nothing of the trap may run."""
-    trap = Trap(tmp_path / "sprung")
-    yield trap
-    assert trap.sprung == []
 
 
 @pytest.fixture

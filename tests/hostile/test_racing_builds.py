@@ -22,6 +22,7 @@ from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.discovery import open_repository
 from program import bisect
+from waiting import processes
 
 pytestmark = pytest.mark.tools
 
@@ -222,18 +223,11 @@ def test_leaving_the_second_attempt_leaves_nothing_running(
     for step in building:
         if isinstance(step, Warned):
             break
-    while not any(mark in _command_line(folder) for folder in Path("/proc").glob("[0-9]*")):
+    while not processes(mark):
         next(building)
     building.close()
     assert jobs.running(context().host) == ()
-    assert not any(mark in _command_line(folder) for folder in Path("/proc").glob("[0-9]*"))
-
-
-def _command_line(process: Path) -> str:
-    try:
-        return (process / "cmdline").read_text(errors="replace")
-    except OSError:
-        return ""
+    assert not processes(mark)
 
 
 def test_an_end_and_a_candidate_that_race_are_measured(host: LocalHost, tmp_path: Path, commit: Commit) -> None:

@@ -1,0 +1,28 @@
+"""Processes of this machine that tests start, and the end of what they wait for."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PATIENCE = 60  # seconds; far beyond what is needed, on a busy machine too
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def processes(mark: str) -> dict[int, str]:
+    """The command lines that contain ``mark``, with a NUL after each word, of processes that run."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_text(errors="replace")
+        except OSError:
+            continue
+        if mark in command:
+            found[int(folder.name)] = command
+    return found
