@@ -1,6 +1,8 @@
 """The clock of a host during a run. Commands are timed by it, so it must not be set meanwhile."""
 
+import re
 from dataclasses import dataclass
+from itertools import islice
 
 from perfbisect.errors import ClockSet
 
@@ -13,6 +15,10 @@ stamp() { read -r before rest </proc/uptime; now=$(date +%s.%N); read -r after r
 """
 
 
+_SECONDS = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
+_LINE = re.compile(rf"^{_SECONDS} {_SECONDS} {_SECONDS}$", re.MULTILINE)
+
+
 @dataclass(frozen=True, slots=True)
 class Stamp:
     """One reading of the clock, between two readings of the uptime."""
@@ -23,8 +29,11 @@ class Stamp:
 
 
 def read(text: str) -> tuple[Stamp, ...]:
-    """What ``stamp`` has printed at the begin and the end of a run; less when it was killed, or the disk is full."""
-    return tuple(Stamp(*map(float, words)) for line in text.splitlines() if len(words := line.split()) == 3)
+    """What ``stamp`` has printed at the begin and the end of a run; less when it was killed, or the disk is full.
+
+    A program that is measured could write there, too: anything else is left out.
+    """
+    return tuple(Stamp(*map(float, line.groups())) for line in islice(_LINE.finditer(text), 2))
 
 
 def check(stamps: tuple[Stamp, ...], host: str) -> None:

@@ -22,6 +22,9 @@ Counters = Mapping[str, float | None]  # totals; task-clock in milliseconds
 
 # The first when a process ends before its threads are listed, the second when one of these threads ends after that.
 _GONE = re.compile(r"Problems finding threads of monitor|.*sys_perf_event_open\(\) syscall returned with 3\b")
+_COUNT = re.compile(r"[0-9]{1,30}(\.[0-9]{1,30})?")
+# psignal of perf, which ends with 0 when a signal ended its command; only of those that may come from outside
+_KILLED = re.compile(r"(sh|sysbench): (Hangup|Interrupt|Killed|Terminated)")
 # "cpu_core/instructions/" on a CPU with two kinds of cores, "instructions:u" where the kernel may not be counted
 _EVENT = re.compile(r"(?:\w+/)?([\w-]+)/?(?::\w+)?")
 
@@ -61,11 +64,13 @@ def missed(output: Iterable[str]) -> bool:
     return any(_GONE.match(line) for line in output)
 
 
+def killed(errors: Iterable[str]) -> bool:
+    """Whether perf reports that a signal ended the command that it started: its own status is 0 then."""
+    return any(_KILLED.fullmatch(line) for line in errors)
+
+
 def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:  # <not supported>, <not counted>
-        return None
+    return float(text) if _COUNT.fullmatch(text) else None  # <not supported>, <not counted>
 
 
 def probe(host: Host) -> Counters:

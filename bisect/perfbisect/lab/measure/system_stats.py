@@ -1,6 +1,7 @@
 """vmstat and iostat beside a run: what the whole machine did meanwhile. The parsers are pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import PurePosixPath
 from statistics import fmean
 
@@ -54,9 +55,11 @@ def _rows(lines: Sequence[str], first: str, columns: Sequence[str]) -> Iterator[
         elif header and len(words) == len(header):
             found = dict(zip(header, words, strict=True))
             try:
-                yield {name: float(found[name]) for name in columns if name in found}
+                row = {name: float(found[name]) for name in columns if name in found}
             except ValueError:  # the second header line of vmstat, or a line cut off
                 continue
+            if all(map(isfinite, row.values())):
+                yield row
 
 
 def means(rows: Sequence[Row], begin: float, end: float) -> dict[str, float | None]:

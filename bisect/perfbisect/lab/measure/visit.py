@@ -20,7 +20,7 @@ from perfbisect.lab.server import service
 from perfbisect.lab.server.installation import System
 from perfbisect.lab.server.service import LONGEST_LINE, Service, driver_options
 from perfbisect.lab.workload import command, dataset, lua, sysbench
-from perfbisect.lab.workload.result import Outcome, ProcessResult, not_recorded
+from perfbisect.lab.workload.result import Outcome, ProcessResult, lines_of, not_recorded
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
@@ -112,13 +112,16 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     paths = ["/proc/uptime", str(job.folder / "status"), *reports]
     found = bench.host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.removesuffix("\f")
     collected = CLOCK.now()
-    uptime, status, clock, times, counters, of_vmstat, of_iostat = found.split("\f")
+    # What is measured could write there, too: the last fields are then not what they seem, and are read with care.
+    uptime, status, clock, times, counters, of_vmstat, of_iostat = found.split("\f", 6)
     stdout, stderr = jobs.printed(bench.host, job), jobs.printed(bench.host, job, "stderr")
     note = stdout.note or stderr.note
     ended = ProcessResult(stdout.text, stderr.text, int(status), bench.limit, clock, note, not stdout.left)
     if perf.missed(ended.lines()):
         jobs.remove(bench.host, job)
         return None
+    if bench.perf and ended.status == 0 and not clock and perf.killed(lines_of(ended.stderr)):
+        raise jobs.lost(bench.host, job)
     stamps = host_clock.read(times)
     host_clock.check(stamps, bench.host.name)
     try:

@@ -10,6 +10,7 @@ from perfbisect.lab.server.service import Service
 from perfbisect.lab.upload import files, recipe
 from perfbisect.lab.workload import lua
 from perfbisect.lab.workload.result import Outcome, ProcessResult, killed, not_recorded
+from perfbisect.masking import masked
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.output_pattern import find_number
 from perfbisect.recipes.placeholders import Values, fill
@@ -18,6 +19,9 @@ from perfbisect.recipes.workload import Workload
 LONGEST_LINE = 500  # characters of it, in an error
 MOST = (1 << 63) - 1  # operations: the largest number that the history can keep
 CLOCK = "clock"  # the file below the visit's folder with begin, status and end
+
+_SECONDS = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
+_CLOCK = re.compile(rf"{_SECONDS} ([0-9]{{1,3}}) {_SECONDS}\s*")
 
 # Ends with 0, so that the status of the job is not the command's: its own 124 is not that of the time limit. Only signals
 # that may come from outside are passed on.
@@ -75,15 +79,15 @@ def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
         raise ValueError(f"it did not end in {ended.limit:.0f} s and was killed")
     if signal := killed(ended.status):
         raise ValueError(signal)
-    clock = ended.clock.split()
     if ended.status:
         raise ValueError(f"it could not be run: {last(ended.stdout, ended.stderr)}")
-    if len(clock) != 3:
+    clock = _CLOCK.fullmatch(ended.clock)
+    if not clock:
         raise not_recorded()
-    status = int(clock[1])
+    status = int(clock[2])
     if status:
         raise ValueError(f"{killed(status) or f'it ended with status {status}'}: {last(ended.stdout, ended.stderr)}")
-    began, seconds = float(clock[0]), float(clock[2]) - float(clock[0])
+    began, seconds = float(clock[1]), float(clock[3]) - float(clock[1])
     if seconds <= 0:
         raise ClockSet("the host's clock was set back during a run")
     errors = ended.stderr if ended.is_whole else ""  # what counts may be in the part of stdout that is left out
@@ -104,6 +108,6 @@ def last(*streams: str) -> str:
     """
     for text in reversed(streams):
         if stripped := text.rstrip():
-            line = stripped[stripped.rfind("\n") + 1 :].strip()[:LONGEST_LINE]
+            line = masked(stripped[stripped.rfind("\n") + 1 :]).strip()[:LONGEST_LINE]
             return re.sub(r"^timed: (line )?\d+: ", "", line)
     return "it printed nothing"
