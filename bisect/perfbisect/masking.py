@@ -9,12 +9,12 @@ from typing import Any
 
 MASK = "***"
 
-# Up to the last "@" of a word, since passwords with a bare "@" or "/" occur. The bounds keep hostile text cheap.
-USER = re.compile(r"""\b([a-z][a-z0-9+.-]{0,30})://([^\s'"`<>|]{1,500})@""", re.IGNORECASE)
+WORD = re.compile(r"""[^\s'"`<>|]+""")
+SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30}:(?://+|\\/\\/))", re.IGNORECASE)  # also as some programs write it in JSON
 LOGIN = re.compile(r"ssh|git|rsync|sftp|(git|svn)\+ssh", re.IGNORECASE)  # a user name alone is no secret there
 PORT = re.compile(r"(\[[^\]]*\]|[^:]*):\d*")
 ATTRIBUTE = re.compile(  # of ccache's remote storage, and of the query of a URL
-    r"""([|?&]\s*@?(?:[a-z_-]*(?:token|password|passwd|secret|key)|pass|pwd|auth|header)=)[^\s|&'"`<>\#]+""",
+    r"""([|?&;\#]\s*@?(?:[a-z_-]*(?:token|password|passwd|secret|signature|key)|pass|pwd|auth|sig|header)=)[^\s|&;'"`<>\#]+""",
     re.IGNORECASE,
 )
 
@@ -25,9 +25,9 @@ def masked(text: str) -> str:
     >>> masked("redis://user:secret@cache:6379|password=other")
     'redis://***@cache:6379|password=***'
     """
-    if "://" not in text:
+    if "://" not in text and ":\\/\\/" not in text:
         return text
-    return ATTRIBUTE.sub(rf"\1{MASK}", USER.sub(_without_user, text))
+    return ATTRIBUTE.sub(rf"\1{MASK}", WORD.sub(_without_users, text))
 
 
 def masked_fields(value: Any) -> Any:
@@ -50,19 +50,29 @@ def masked_fields(value: Any) -> Any:
             return value
 
 
-def _without_user(found: re.Match[str]) -> str:
-    """The beginning of a URL, up to the last "@" of its word, with the user and the password masked."""
-    scheme, before = found.groups()
-    authority = re.split("[/?#]", before, maxsplit=1)[0]
-    behind = f"{before[len(authority) :]}@"
-    if authority == before:  # the whole is the user and the password
-        return f"{scheme}://{_masked_user(scheme, before)}@"
-    if "@" in authority:  # the last "@" belongs to the path, or to another URL
+def _without_users(found: re.Match[str]) -> str:
+    """A word with the users and the passwords of its URLs masked: each reaches to the next, or to the end of the word."""
+    if "@" not in found[0]:
+        return found[0]
+    begin, *parts = SCHEME.split(found[0])
+    urls = (
+        scheme + _without_user(scheme.partition(":")[0], rest) for scheme, rest in zip(*[iter(parts)] * 2, strict=True)
+    )
+    return "".join([begin, *urls])
+
+
+def _without_user(scheme: str, rest: str) -> str:
+    """What follows the scheme of a URL, masked up to the last "@" that can end a user and a password.
+
+    Passwords with a bare "@" or "/" occur.
+    """
+    authority = re.split(r"[/?#\\]", rest, maxsplit=1)[0]
+    if "@" in authority:
         user, _, host = authority.rpartition("@")
-        return f"{scheme}://{_masked_user(scheme, user)}@{masked(host + behind)}"
-    if ":" not in authority or PORT.fullmatch(authority):  # so does the only one
-        return f"{scheme}://{masked(authority + behind)}"
-    return f"{scheme}://{MASK}@"  # a password with a bare "/"
+        return f"{_masked_user(scheme, user)}@{host}{rest[len(authority) :]}" if user else rest
+    if "@" not in rest or ":" not in authority or PORT.fullmatch(authority):  # it belongs to the path
+        return rest
+    return f"{MASK}@{rest.rpartition('@')[2]}"  # a password with a bare "/"
 
 
 def _masked_user(scheme: str, user: str) -> str:

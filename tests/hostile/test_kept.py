@@ -14,10 +14,14 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.main import keep_traceback, main
-from perfbisect.core.domain.events import CandidateSkipped, Warned
+from perfbisect.core.domain.events import CandidateSkipped, Commit, Warned
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.errors import EnvironmentFailure
+from perfbisect.lab.build.log_parser import BuildLog
+from perfbisect.lab.workload import command
 from perfbisect.masking import masked, masked_fields
+from perfbisect.recipes.output_pattern import find_number
+from perfbisect.repository.describe import _cut
 from perfbisect.store.history import History
 from program import LIMIT, PROGRAM, bisect, rows
 
@@ -42,6 +46,14 @@ URLS = {
     "fatal: Authentication failed for 'https://u:s3cret@h/x/'": "fatal: Authentication failed for 'https://***@h/x/'",
     "https://u:s%20cret@h": "https://***@h",
     "https://u:sécrét@h": "https://***@h",
+    f"https://aws:{'A' * 3000}s3cret@h/x": "https://***@h/x",
+    r"https:\/\/u:s3cret@h\/x": r"https:\/\/***@h\/x",
+    "_https://u:s3cret@h": "_https://***@h",
+    "https:///u:s3cret@h": "https:///***@h",
+    "https://h/done#access_token=s3cret&a=1": "https://h/done#access_token=***&a=1",
+    "https://h/x?a=1&amp;token=s3cret": "https://h/x?a=1&amp;token=***",
+    "https://h/x?a=1&sig=s3cret": "https://h/x?a=1&sig=***",
+    "https://h/x?X-Amz-Signature=s3cret": "https://h/x?X-Amz-Signature=***",
 }
 HARMLESS = (
     "https://example.org/a@b", "http://h:8080/a@b", "ssh://git@example.org/x", "git@example.org:x.git", "x@y.org",
@@ -68,6 +80,19 @@ def test_what_contains_none_stays(text: str) -> None:
 def test_hostile_text_is_masked_in_linear_time(text: str) -> None:
     """One that takes the square of its length would not end."""
     masked(text)
+
+
+@pytest.mark.parametrize("before", range(0, 600, 7))
+def test_what_is_cut_has_no_part_of_a_password(before: int) -> None:
+    """Half of a URL would not be known as one."""
+    line = f"error: {'x' * before} https://u:s3cret@h/x"
+    log = BuildLog()
+    log.read(line)
+    quoted = [log.why(), *log.tail, command.last(line), _cut(line)]
+    with pytest.raises(ValueError, match="not a number") as failure:
+        find_number("error: (.*)", line)
+    for text in (*quoted, str(failure.value), Commit("a" * 40, "", "", _cut(line)).title):
+        assert "s3c" not in masked(text)
 
 
 def test_values_are_masked_inside() -> None:

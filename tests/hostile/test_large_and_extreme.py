@@ -61,6 +61,13 @@ def test_the_memory_of_a_query_does_not_grow_with_its_rows(history: Path, form: 
     assert out.stat().st_size > 80_000_000
 
 
+@pytest.mark.parametrize("sql", ["select zeroblob(900000000)", "select hex(zeroblob(60000000))"])
+def test_a_value_without_a_bound_is_refused(history: Path, sql: str) -> None:
+    done = bisect("query", sql, "--csv", "--history", str(history))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("Error: The query is wrong: string or blob too big.")
+
+
 def test_a_wide_cell_behind_the_first_rows_is_shown_whole(history: Path) -> None:
     sql = f"select iif(i = 1500, '{'w' * 50}', 'x') as a, i from ({COUNT.format(limit='where i < 2000')})"
     lines = bisect("query", sql, "--history", str(history)).stdout.splitlines()

@@ -92,6 +92,7 @@ def test_a_command_that_is_copied_does_what_it_says(tmp_path: Path) -> None:
 
 MENTIONS = (
     "@user", "(@org/team)", "owner/repo#12", "#7", "!3", "GH-9", "https://evil.example/x", "www.evil.example",
+    "_www.evil.example", "www.evil.example_", "x@-evil.example", "$(x)$", "$\\alpha$", "$$", ":tada:", ":+1:",
     "x@evil.example", "http://a_b_c/`d`", "user@0123456789abcdef", "ftp://x", "~label", "%2", "$4", "&5",
 )  # fmt: skip
 
@@ -240,10 +241,10 @@ def test_json_of_a_query_is_read_as_the_same_text(hunted: World) -> None:
 
 @pytest.mark.tools
 def test_csv_has_no_formulas(hunted: World) -> None:
-    sql = "select '=cmd()' as a, '@sum' as b, '+1' as c, '-x' as d, -5 as e, 'a=b' as f"
+    sql = "select '=cmd()' as a, '@sum' as b, '+1' as c, '-x' as d, -5 as e, 'a=b' as f, char(10) || '=x' as g"
     done = hunted.bisect("query", sql, "--csv", "--history", str(hunted.history))
     _, row = csv.reader(io.StringIO(shown(done.stdout)))
-    assert row == ["'=cmd()", "'@sum", "'+1", "'-x", "-5", "a=b"]
+    assert row == ["'=cmd()", "'@sum", "'+1", "'-x", "-5", "a=b", "'\n=x"]
 
 
 FAILING = [

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from perfbisect.masking import masked
 from perfbisect.recipes.bounded_search import LONGEST, last_match
 
 _STEP = re.compile(r"""\.([^.\[\]"'\s]+)|\[(-?[0-9]{1,18})\]|\["([^"\]]*)"\]|\['([^'\]]*)'\]""")
@@ -124,4 +125,5 @@ def _kind(found: object) -> str:
 
 
 def _short(text: str) -> str:
+    text = masked(text)
     return text if len(text) <= SHORT else f"{text[: SHORT - 1].rstrip()}…"

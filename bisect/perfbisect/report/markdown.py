@@ -11,8 +11,8 @@ from perfbisect.wording.text import advised, metric_title, printable
 
 SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 # Words that GitHub, GitLab and Gitea make links or notifications of, whatever is escaped in them: @user, owner/repo#12,
-# !7, GH-3, a URL, an address. In a code span they stay text.
-ACTIVE = re.compile(r"[^\s|]*(?:[@#!$%&~^]\w|://|\bwww\.|\bGH-\d)[^\s|]*", re.IGNORECASE)
+# !7, GH-3, a URL, an address; or emoji and formulas: :name:, $x$. In a code span they stay text.
+ACTIVE = re.compile(r"[^\s|]*(?:[@#!%&~^][\w-]|\$|://|www\.|GH-\d|:[a-z+-][\w+-]*:(?![:\w]))[^\s|]*", re.IGNORECASE)
 BACKTICKS = re.compile("`+")
 
 

@@ -3,6 +3,7 @@
 import re
 
 from perfbisect.core.domain.events import Commit
+from perfbisect.masking import masked
 from perfbisect.repository.git import Repository, git
 
 LONGEST = 500  # characters of a subject or an author that are kept
@@ -16,4 +17,5 @@ def describe(repo: Repository, commit: str) -> Commit:
 
 
 def _cut(text: str) -> str:
+    text = masked(text)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -10,6 +10,7 @@ from typing import Any
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.connection import sentence
 
+LONGEST = 64 << 20  # bytes of a value: the largest of a history is far smaller
 PROGRESS_STEPS = 100_000  # instructions of SQLite's virtual machine between two checks for Ctrl-C
 
 READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
@@ -42,6 +43,7 @@ class Answer:
 def ask(connection: sqlite3.Connection, sql: str, path: Path) -> Answer:
     """Run one statement that only reads. Raises UsageError for a mistake in it, and for anything that would write."""
     connection.text_factory = text
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
     connection.set_progress_handler(lambda: 0, PROGRESS_STEPS)
     connection.set_authorizer(only_reading)
     try:

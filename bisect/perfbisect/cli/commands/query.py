@@ -30,7 +30,7 @@ Tables: hunts, events, hosts, commits, builds, skips, datasets, visits, runs, co
 
 FIRST_ROWS = 1000  # that decide about the widths of a table, or those that come within the
 FIRST_SECONDS = 0.3
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 @click.command(epilog=EPILOG)

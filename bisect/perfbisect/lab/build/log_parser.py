@@ -4,6 +4,8 @@ import re
 from collections import deque
 from dataclasses import dataclass, field
 
+from perfbisect.masking import masked
+
 STAGE = "[perfbisect] "  # begins the lines that the build script adds to the output; the stage's name follows
 COMPILE, INSTALL, CONFIGURE = "compile", "install", "configure"
 OUT_OF_MEMORY = "out of memory"  # begins the trouble of a host that lacks it
@@ -61,7 +63,7 @@ class BuildLog:
             self.error = ""  # errors of an earlier stage did not stop it
             self.tail.clear()
             return True
-        self.tail.append(line[:LONGEST])
+        self.tail.append(masked(line)[:LONGEST])
         self._find_error(line)
         before = self.done, self.total
         self._count(line)
@@ -95,5 +97,5 @@ class BuildLog:
 
 
 def _short(line: str) -> str:
-    line = line.strip()
+    line = masked(line).strip()  # a password that is cut in two is no longer known as one
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
