@@ -253,6 +253,16 @@ def test_a_folder_that_anyone_may_write_to_is_refused(tmp_path: Path, mode: int,
         refused(root, "anyone may write to it", also_adopted=False)
 
 
+def test_a_new_root_is_writable_for_its_user_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        host = connect(tmp_path / "deep" / "er")
+    finally:
+        os.umask(before)
+    assert str(connect(tmp_path / "deep" / "er").root) == str(host.root)
+    assert not Path(host.root).stat().st_mode & 0o002
+
+
 def test_a_folder_that_a_group_may_write_to_is_accepted(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()

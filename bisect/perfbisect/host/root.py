@@ -54,7 +54,7 @@ case $root in
         case $home in /*) ;; *) refuse user;; esac
         root=$home${{root#"~$user"}};;
 esac
-[ -d "$root" ] || mkdir -p -- "$root" || exit 1
+[ -d "$root" ] || (umask o-w; mkdir -p -- "$root") || exit 1
 cd -- "$root" || exit 1
 shown=$(pwd) real=$(pwd -P)
 
