@@ -3,14 +3,13 @@
 import io
 import sys
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from typing import NamedTuple
 from unittest import mock
 
 from perfbisect.cli.main import main
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """How the program ended."""
 
     status: int

@@ -6,14 +6,13 @@ import re
 import sqlite3
 import stat
 import subprocess
-import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.main import keep_traceback, main
+from in_process import run
+from perfbisect.cli.main import keep_traceback
 from perfbisect.core.domain.events import CandidateSkipped, Commit, Warned
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.errors import EnvironmentFailure
@@ -23,7 +22,7 @@ from perfbisect.masking import masked, masked_fields
 from perfbisect.recipes.output_pattern import find_number
 from perfbisect.repository.describe import _cut
 from perfbisect.store.history import History
-from program import LIMIT, PROGRAM, bisect, rows
+from program import LIMIT, PROGRAM, rows
 
 URLS = {
     "redis://user:s3cret@cache:6379": "redis://***@cache:6379",
@@ -130,8 +129,8 @@ def repository(tmp_path: Path) -> Path:
     folder = tmp_path / "repo"
     folder.mkdir()
     subprocess.run(["git", "init", "-q", "-b", "main"], cwd=folder, check=True)
-    for number, (run, build) in enumerate(((GOOD, "true"), (GOOD, BROKEN), (BAD, BROKEN), (BAD, "true"))):
-        (folder / "run.sh").write_text(f"{run}\n")
+    for number, (bench, build) in enumerate(((GOOD, "true"), (GOOD, BROKEN), (BAD, BROKEN), (BAD, "true"))):
+        (folder / "run.sh").write_text(f"{bench}\n")
         (folder / "build.sh").write_text(f"{build}\n")
         subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
         subprocess.run(["git", "commit", "-qm", f"{number} https://u:s3cret@h/y"], cwd=folder, check=True)
@@ -151,24 +150,24 @@ def test_a_hunt_prints_and_keeps_no_password(repository: Path, tmp_path: Path) -
     """Its own command has one, too: it is kept, since resume repeats it, in a history that only the user can read."""
     history = tmp_path / "history.db"
     words = ["--history", str(history)]
-    done = bisect(*hunt_in(repository, *words, "--max-runs", "2"))
-    assert done.returncode == 2
-    assert "https://***@h/x" in done.stdout + done.stderr or "budget" in done.stdout
-    resumed = bisect("run", *hunt_in(repository, *words)[1:])
+    done = run(*hunt_in(repository, *words, "--max-runs", "2"))
+    assert done.status == 2
+    assert "https://***@h/x" in done.out + done.err or "budget" in done.out
+    resumed = run(*hunt_in(repository, *words))
     outputs = [
         done,
         resumed,
-        bisect("show", *words),
-        bisect("show", "--json", *words),
-        bisect("show", "--markdown", *words),
+        run("show", *words),
+        run("show", "--json", *words),
+        run("show", "--markdown", *words),
     ]
-    outputs += [bisect("history", *words), bisect("replay", *words), bisect("query", "select * from hunts", *words)]
-    outputs += [bisect("query", "select settings from hunts", form, *words) for form in ("--json", "--csv")]
-    outputs += [bisect(*hunt_in(repository, *words)[:-2], "--dry-run")]
+    outputs += [run("history", *words), run("replay", *words), run("query", "select * from hunts", *words)]
+    outputs += [run("query", "select settings from hunts", form, *words) for form in ("--json", "--csv")]
+    outputs += [run(*hunt_in(repository, *words)[:-2], "--dry-run")]
     for output in outputs:
-        assert output.returncode in (0, 2), output.stderr
-        assert "s3cret" not in output.stdout + output.stderr
-    assert any("https://***@h/x" in output.stdout for output in outputs)
+        assert output.status in (0, 2), output.err
+        assert "s3cret" not in output.out + output.err
+    assert any("https://***@h/x" in output.out for output in outputs)
     with closing(sqlite3.connect(history)) as connection:
         dump = "\n".join(connection.iterdump())
     kept = [line for line in dump.splitlines() if "s3cret" in line]
@@ -180,25 +179,25 @@ def test_a_hunt_prints_and_keeps_no_password(repository: Path, tmp_path: Path) -
 @pytest.mark.tools
 def test_a_hunt_with_a_password_in_its_command_goes_on(repository: Path, tmp_path: Path) -> None:
     history = tmp_path / "history.db"
-    bisect(*hunt_in(repository, "--history", str(history)))
+    run(*hunt_in(repository, "--history", str(history)))
     with closing(sqlite3.connect(history)) as connection:  # as if it had been killed before its verdict
         connection.execute("DELETE FROM suspects")
         connection.execute("DELETE FROM verdicts")
         connection.execute("DELETE FROM events WHERE kind = 'HuntEnded'")
         connection.execute("UPDATE hunts SET ended = NULL")
         connection.commit()
-    done = bisect("resume", "--plain", "--history", str(history))
-    assert done.returncode in (0, 2), done.stderr
-    assert "resumed" in done.stdout
-    assert "s3cret" not in done.stdout + done.stderr
+    done = run("resume", "--plain", "--history", str(history))
+    assert done.status in (0, 2), done.err
+    assert "resumed" in done.out
+    assert "s3cret" not in done.out + done.err
 
 
 @pytest.mark.tools
 def test_addresses_of_recipes_and_hosts_are_shown_without_passwords(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.toml"
     hosts.write_text('[hosts.local]\nccache_remote = "redis://u:s3cret@cache:6379"\n')
-    shown = bisect("hosts", "--show", "local", "--hosts", str(hosts))
-    assert "redis://***@cache" in shown.stdout, shown.stderr
+    shown = run("hosts", "--show", "local", "--hosts", str(hosts))
+    assert "redis://***@cache" in shown.out, shown.err
     builder = tmp_path / "builders" / "mine" / "builder.toml"
     builder.parent.mkdir(parents=True)
     builder.write_text(
@@ -206,34 +205,17 @@ def test_addresses_of_recipes_and_hosts_are_shown_without_passwords(tmp_path: Pa
         '[build]\nartifacts = ["x"]\ncompile = [["true"]]\ninstall = [["true"]]\n'
     )
     mine = ["--builders", str(builder.parents[1])]
-    described = bisect("builders", "--show", "mine", *mine)
-    cloned = bisect("run", "a", "b", "--builder", "mine", "--workload", "x", *mine)
-    assert cloned.returncode != 0
+    described = run("builders", "--show", "mine", *mine)
+    cloned = run("run", "a", "b", "--builder", "mine", "--workload", "x", *mine)
+    assert cloned.status != 0
     hosts.write_text('[hosts.local]\nccache_remote = "nonsense://u:s3cret@cache" \nunknown = "https://s3cret@h"\n')
-    refused = bisect("hosts", "--hosts", str(hosts))
-    assert refused.returncode == 3
+    refused = run("hosts", "--hosts", str(hosts))
+    assert refused.status == 3
     for done in (shown, described, cloned, refused):
-        assert "s3cret" not in done.stdout + done.stderr
+        assert "s3cret" not in done.out + done.err
 
 
 # A damaged history
-
-Invoke = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    """``invoke(*args)`` runs the program in this process: status, standard output, standard error."""
-
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bisect", *args])
-        with pytest.raises(SystemExit) as leave:
-            main()
-        assert isinstance(leave.value.code, int)
-        return leave.value.code, *capsys.readouterr()
-
-    return run
-
 
 DAMAGE = {
     "truncated": "substr({column}, 1, length({column}) / 2)",
@@ -269,8 +251,8 @@ def two_hunts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = os.environ | who | {"HOME": str(folder)}
     for words in (["init", "-q", "-b", "main"],):
         subprocess.run(["git", *words], cwd=repo, check=True, env=environment)
-    for run in (GOOD, BAD):
-        (repo / "run.sh").write_text(f"{run}\n")
+    for bench in (GOOD, BAD):
+        (repo / "run.sh").write_text(f"{bench}\n")
         subprocess.run(["git", "add", "-A"], cwd=repo, check=True, env=environment)
         subprocess.run(["git", "commit", "-qm", run], cwd=repo, check=True, env=environment)
     history = folder / "history.db"
@@ -311,31 +293,31 @@ CASES = [
 
 @pytest.mark.tools
 @pytest.mark.parametrize(("place", "how"), CASES)
-def test_a_damaged_row_is_named_and_other_hunts_stay(damaged: Path, invoke: Invoke, place: str, how: str) -> None:
+def test_a_damaged_row_is_named_and_other_hunts_stay(damaged: Path, place: str, how: str) -> None:
     damage(damaged, place, how)
     table = PLACES[place][0]
     words = ["--history", str(damaged)]
     for verb in ("show", "replay", "resume"):
-        status, _, said = invoke(verb, "1", *words)
+        status, _, said = run(verb, "1", *words)
         assert status == 4, said
         assert re.search(rf"is damaged: hunt 1, table {table}(, row \d+)?(, column \w+)?, cannot be read", said), said
-    assert invoke("show", "2", *words)[0] == 0
-    assert invoke("history", *words)[0] == 0
-    assert invoke("history", "--json", *words)[0] == 0
+    assert run("show", "2", *words)[0] == 0
+    assert run("history", *words)[0] == 0
+    assert run("history", "--json", *words)[0] == 0
     for form in ([], ["--json"], ["--csv"]):
-        status, out, said = invoke("query", f"select * from {table}", *form, *words)
+        status, out, said = run("query", f"select * from {table}", *form, *words)
         assert status == 0, said
         if form == ["--json"]:
             json.loads(out)
 
 
 @pytest.mark.tools
-def test_a_query_names_what_is_no_json(damaged: Path, invoke: Invoke) -> None:
+def test_a_query_names_what_is_no_json(damaged: Path) -> None:
     damage(damaged, "a run", "truncated")
-    status, _, said = invoke("query", "select json_extract(body, '$.candidate') from events", "--history", str(damaged))
+    status, _, said = run("query", "select json_extract(body, '$.candidate') from events", "--history", str(damaged))
     assert status == 4
     assert re.search(r"is damaged: hunt 1, table events, row \d+, is no JSON", said)
-    status, _, said = invoke("query", "select json_extract('{', '$.a')", "--history", str(damaged))
+    status, _, said = run("query", "select json_extract('{', '$.a')", "--history", str(damaged))
     assert status == 4, "the damage comes first"
 
 
@@ -344,14 +326,14 @@ def test_a_query_names_what_is_no_json(damaged: Path, invoke: Invoke) -> None:
     "number", ["9223372036854775807", "9223372036854775808", "18446744073709551616", "9" * 400, "-1"]
 )
 @pytest.mark.parametrize("verb", ["show", "replay", "resume"])
-def test_a_number_beyond_those_of_sqlite_is_no_hunt(damaged: Path, invoke: Invoke, verb: str, number: str) -> None:
-    status, _, said = invoke(verb, "--history", str(damaged), "--", number)
+def test_a_number_beyond_those_of_sqlite_is_no_hunt(damaged: Path, verb: str, number: str) -> None:
+    status, _, said = run(verb, "--history", str(damaged), "--", number)
     assert status == 3, said
     assert "Error: " in said
 
 
 @pytest.mark.tools
-def test_damage_does_not_keep_a_new_hunt_from_beginning(damaged: Path, two_hunts: Path, invoke: Invoke) -> None:
+def test_damage_does_not_keep_a_new_hunt_from_beginning(damaged: Path, two_hunts: Path) -> None:
     """It reads the costs, the noise and the failures of earlier ones."""
     for place, how in (("a run", "truncated"), ("the settings", "truncated")):
         damage(damaged, place, how)
@@ -359,5 +341,5 @@ def test_damage_does_not_keep_a_new_hunt_from_beginning(damaged: Path, two_hunts
     words = hunt_in(Path(repo), "--history", str(damaged))
     words[1] = "HEAD~1"
     words[words.index("sh build.sh")] = "true"
-    status, _, said = invoke(*words)
+    status, _, said = run(*words)
     assert status == 0, said

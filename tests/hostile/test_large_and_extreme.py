@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from in_process import run
 from perfbisect.core.domain.metrics import LARGEST_LOG, quotient
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.inference.endpoints import Contrast
@@ -115,13 +116,13 @@ def test_rates_beyond_all_bounds_are_reported(tmp_path: Path, good: str, bad: st
         subprocess.run(["git", "add", "-A"], cwd=repo, check=True)
         subprocess.run(["git", "commit", "-qm", rate], cwd=repo, check=True)
     command = ["--repo", str(repo), "--build", "true", "--rate", "rate (.*)"]
-    hunt = bisect("run", "HEAD~1", "HEAD", *command, "--run", "sh {prefix}/run.sh", "--direction", "any", "--plain")
-    assert hunt.returncode == 0, hunt.stderr
-    assert hunt.stderr == ""
+    hunt = run("run", "HEAD~1", "HEAD", *command, "--run", "sh {prefix}/run.sh", "--direction", "any", "--plain")
+    assert hunt.status == 0, hunt.err
+    assert hunt.err == ""
     for words in (["show"], ["show", "--markdown"], ["history"], ["replay"], ["query", "select * from culprits"]):
-        done = bisect(*words)
-        assert done.returncode == 0, done.stderr
-        assert max(map(len, done.stdout.splitlines())) < 300
+        done = run(*words)
+        assert done.status == 0, done.err
+        assert max(map(len, done.out.splitlines())) < 300
     for words in (["show"], ["history"], ["query", "select * from culprits"], ["query", "select * from candidates"]):
-        done = bisect(*words, "--json")
-        json.loads(done.stdout, parse_constant=pytest.fail)
+        done = run(*words, "--json")
+        json.loads(done.out, parse_constant=pytest.fail)
