@@ -88,6 +88,20 @@ def test_a_kill_of_what_perf_started_is_not_the_commits_fault(lab: Lab, tmp_path
     assert "ended without an exit status: it is repeated" in warnings(events)[0]
 
 
+@pytest.mark.parametrize(
+    ("line", "outside"),
+    [
+        ("sysbench: Killed", True),
+        ("sh: Terminated", True),
+        ("sysbench: Segmentation fault", False),
+        ("x sh: Killed", False),
+    ],
+)
+def test_only_signals_that_may_come_from_outside_lose_a_run(line: str, outside: bool) -> None:
+    """sysbench that crashes by itself is the commit's fault."""
+    assert perf.killed(["a line", line]) is outside
+
+
 @pytest.mark.tools
 def test_what_perf_would_say_counts_only_from_perf(lab: Lab) -> None:
     events = measure(lab("echo 'sh: Killed' >&2; echo ops/s: 7"), Share(0, 1))
