@@ -254,7 +254,7 @@ def two_hunts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for bench in (GOOD, BAD):
         (repo / "run.sh").write_text(f"{bench}\n")
         subprocess.run(["git", "add", "-A"], cwd=repo, check=True, env=environment)
-        subprocess.run(["git", "commit", "-qm", run], cwd=repo, check=True, env=environment)
+        subprocess.run(["git", "commit", "-qm", bench], cwd=repo, check=True, env=environment)
     history = folder / "history.db"
     words = [*hunt_in(repo, "--history", str(history))]
     words[1] = "HEAD~1"
