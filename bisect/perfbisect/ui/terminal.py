@@ -7,6 +7,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from perfbisect.ui.stream import guarded
+from perfbisect.wording.glyphs import writable
 from perfbisect.wording.text import safe
 
 
@@ -20,4 +21,4 @@ class Terminal(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """The segments of ``renderable``, made safe."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(safe(segment.text), segment.style)
+            yield segment if segment.control else Segment(writable(safe(segment.text), self.encoding), segment.style)
