@@ -106,7 +106,7 @@ def start(
     command = _command(host, argv, where, env, timeout, cpus)
     streams = "merged" if merged else "apart"
     limits = [str(int(timeout)), job_scripts.LEADER, str(HEAD), str(TAIL)]
-    arguments = [str(folder), str(where), argv[0], str(_scratch(host)), streams, *limits]
+    arguments = [str(folder), str(where), argv[0], str(scratch(host)), streams, *limits]
     search = {"PATH": env["PATH"]} if env and "PATH" in env else None
     try:
         started = host.run(["sh", "-c", job_scripts.START, "start", *arguments], env=search, stdin=command, check=False)
@@ -277,7 +277,8 @@ def pinned(cpus: str) -> list[str]:
     return ["taskset", "-c", cpus] if cpus else []
 
 
-def _scratch(host: Host) -> PurePosixPath:
+def scratch(host: Host) -> PurePosixPath:
+    """The folder of temporary files: what killed processes leave there is removed when the next hunt begins."""
     return host.root / "tmp"
 
 
@@ -285,7 +286,7 @@ def _command(
     host: Host, argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str] | None, timeout: float, cpus: str
 ) -> str:
     """The text of the file ``command``."""
-    given = {"LC_ALL": "C", "TMPDIR": str(_scratch(host)), **(env or {})}
+    given = {"LC_ALL": "C", "TMPDIR": str(scratch(host)), **(env or {})}
     settings = shlex.join(f"{name}={value}" for name, value in given.items())
     limit = ["timeout", "-k", f"{GRACE:g}", f"{timeout:g}"]
     return (

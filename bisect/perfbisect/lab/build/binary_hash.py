@@ -9,12 +9,14 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
+from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
 
 # The 17th byte of an ELF header, in either byte order, is its type: 2 a program, 3 a shared library. In an
-# object file (1) the image alone would miss the relocations.
+# object file (1) the image alone would miss the relocations. $1 is the folder of temporary files, then paths.
 _HASH = """\
-image=$(mktemp) && trap 'rm -f "$image"' EXIT || exit 1
+mkdir -p "$1" && image=$(mktemp -p "$1") && trap 'rm -f "$image"' EXIT || exit 1
+shift
 for file do
     if [ ! -f "$file" ]; then echo absent; continue; fi
     magic=$(od -An -v -tx1 -N18 -- "$file" | tr -d ' \\n')
@@ -34,7 +36,7 @@ def hash_artifacts(host: Host, prefix: PurePosixPath, artifacts: Sequence[str]) 
     Raises FileNotFoundError with the path of the first that is missing.
     """
     paths = [str(prefix / artifact) for artifact in artifacts]
-    answers = host.run(["sh", "-c", _HASH, "hash", *paths], timeout=600).stdout.splitlines()
+    answers = host.run(["sh", "-c", _HASH, "hash", str(jobs.scratch(host)), *paths], timeout=600).stdout.splitlines()
     digest = hashlib.sha256()
     for artifact, answer in zip(artifacts, answers, strict=True):
         if answer == "absent":

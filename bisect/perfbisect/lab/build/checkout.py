@@ -42,12 +42,13 @@ case $? in 0) ;; 1 | {_REFUSED}) exit {_REFUSED} ;; *) exit 1 ;; esac
 switch clean -q -ffdx
 """
 
-# $1 the repository, $2 the commit, then paths
+# $1 the repository, $2 the commit, then paths. No temporary file, which a script that is killed would leave behind.
 _IDENTITY = """\
 bare=$1 sha=$2; shift 2
-listing=$(mktemp) && trap 'rm -f "$listing"' EXIT && empty=$(git --git-dir="$bare" hash-object -t tree /dev/null) &&
-git --git-dir="$bare" diff-tree -r -z --no-renames --no-ext-diff "$empty" "$sha" "$@" >"$listing" &&
-sha256sum <"$listing"
+empty=$(git --git-dir="$bare" hash-object -t tree /dev/null) || exit
+listing() { git --git-dir="$bare" diff-tree -r -z --no-renames --no-ext-diff "$empty" "$sha" "$@"; }
+exec 3>&1
+status=$({ { listing "$@" 3>&- 4>&- || echo "$?" >&4; } | sha256sum >&3 4>&-; } 4>&1) && exit "${status:-0}"
 """
 
 _SAVE = 'mkdir -p "${1%/*}" && cat >"$1"'
