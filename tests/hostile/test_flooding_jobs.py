@@ -207,12 +207,15 @@ printf '%s\\n' "$stat" >pid
 { echo one; read -r line <go; echo two; } >>stdout
 echo 0 1<>status
 """
-    with subprocess.Popen(["sh", "-c", leader], cwd=folder, start_new_session=True):
-        until(lambda: (folder / "pid").exists() and (folder / "pid").read_text().endswith("\n"))
-        followed = jobs.wait(host, jobs.attach(host, job_id), every=0.05)
-        assert next(followed) == "one"
-        (folder / "go").write_text("on\n")
-        assert finish(followed) == (["two"], 0)
+    with subprocess.Popen(["sh", "-c", leader], cwd=folder, start_new_session=True) as led:
+        try:
+            until(lambda: (folder / "pid").exists() and (folder / "pid").read_text().endswith("\n"))
+            followed = jobs.wait(host, jobs.attach(host, job_id), every=0.05)
+            assert next(followed) == "one"
+            (folder / "go").write_text("on\n")
+            assert finish(followed) == (["two"], 0)
+        finally:
+            led.kill()
 
 
 def test_programs_that_open_their_output_again(host: LocalHost) -> None:
