@@ -86,7 +86,8 @@ def leftovers(place: Place, temporary: Path, sessions: Sequence[Session], *, cut
     """What the hunt has left on its host or beside it.
 
     sshd notices late that the other end of a connection is gone while the link is ``cut``. `kill -9` leaves what the
-    controller keeps in TMPDIR.
+    controller keeps in TMPDIR. What a killed compiler leaves in the root's folder of temporary files is removed when the
+    next hunt begins.
     """
     deadline = time.monotonic() + GRACE
     while alive := [each for each in place.processes() if not (cut and each.name == "sshd")]:
@@ -100,6 +101,7 @@ def leftovers(place: Place, temporary: Path, sessions: Sequence[Session], *, cut
     killed = any(session.status in ENDED_BY_US for session in sessions)
     left = [path.name for path in temporary.iterdir() if not (killed and path.name.startswith("perfbisect-"))]
     found += [f"left in TMPDIR: {name}" for name in left]
-    if not sessions[-1].faults:
+    verdicts = [session for session in sessions if session.status in VERDICTS]
+    if verdicts and not verdicts[-1].faults:  # a session that finds its host busy removes nothing
         found += [f"left in the host's tmp: {path.name}" for path in place.root.glob("tmp/*")]
     return found
