@@ -386,3 +386,18 @@ def test_who_writes_to_a_stream_that_has_ended_is_reported(host: SshHost, machin
         with pytest.raises(BrokenPipeError):
             end.sendall(bytes(50_000_000))
     loss.join()
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_script_that_nothing_reads_ends_without_a_status(tmp_path: Path, shell: str) -> None:
+    """Its head is killed: status 0 would be an answer, and no output would be its text."""
+    head = tmp_path / "head"
+    head.write_text("#!/bin/sh\nkill -s KILL $$\n")
+    head.chmod(0o755)
+    script = b"{\necho done\n}"
+    argv = [shell, "-c", ssh.receiver(len(script), "mark")]
+    whole = subprocess.run(argv, input=script, capture_output=True, check=False)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    cut = subprocess.run(argv, input=script, env=path, capture_output=True, check=False)
+    assert (whole.returncode, whole.stdout) == (0, b"done\n")
+    assert (cut.returncode, cut.stdout) == (-9, b"")

@@ -167,7 +167,7 @@ POLL = (
     STATE
     + """\
 [ "$7" = 0 ] || flock -s -w "$7" "$1/alive" true || :
-state=$(state "$1" "$2" "$3")
+state=$(state "$1" "$2" "$3") || exit
 { read -r left <"$1/$6.left"; } 2>/dev/null || left=0
 echo "$state $left"
 [ "$5" = 0 ] || dd if="$1/$6" iflag=skip_bytes skip="$4" bs="$5" count=1 status=none | base64 -w 0

@@ -140,16 +140,13 @@ class SshHost(Host):
         judged(self.name, result, 0, True)
 
     def _open(self, script: str, mark: str) -> "Channel":
-        """A channel in which ``script`` runs. The command line that the user's login shell has to understand is the
-        same in all of them: the script comes on stdin, and head reads not a byte too much. One that is cut short is
-        not executed as far as it came: without its last brace it is no script.
-        """
+        """A channel in which ``script`` runs."""
         from paramiko import SSHException
 
         text = f"{{\n{script}\n}}".encode()
         try:
             channel = self.connection.session()
-            channel.exec_command(f"exec sh -c 'eval \"$(head -c {len(text)})\"' {mark}")
+            channel.exec_command(receiver(len(text), mark))
             channel.sendall(text)
         except (SSHException, OSError, EOFError) as error:
             raise self.connection.lost(str(error)) from error
@@ -186,6 +183,17 @@ class SshHost(Host):
             raise absent([result.argv[0]], self.name)
         if stderr == _NOWHERE:
             raise no_folder(self.name, cwd)
+
+
+def receiver(length: int, mark: str) -> str:
+    """The command line that reads a script of ``length`` bytes from stdin and runs it.
+
+    It is what the user's login shell has to understand, and the same for all scripts. head reads not a byte too much. A
+    script that is cut short is not executed as far as it came: without its last brace it is no script. Where head is
+    killed, so is the shell: an empty script would end with status 0.
+    """
+    receive = f'perfbisect_script=$(head -c {length}) || kill -s KILL $$; eval "$perfbisect_script"'
+    return f"exec sh -c '{receive}' {mark}"
 
 
 # What a channel raises without its connection: the second where it writes, as it also does while it reads.
