@@ -88,7 +88,7 @@ def working_directory(name: str) -> tuple[Path | None, str]:
 
 
 def enclosing_repository(folder: Path) -> Path | None:
-    """The git repository that an absolute folder is in, with or without working tree, whoever owns it.
+    """The git repository that an absolute folder is in, with or without working tree, of any owner.
 
     No git command runs. ``.git`` is a file in a submodule and in a linked working tree.
     """
