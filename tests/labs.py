@@ -1,5 +1,6 @@
 """A lab for a repository of a test."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from perfbisect.core.domain.events import Commit
@@ -8,6 +9,7 @@ from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.host_lab import Earlier, HostLab, LabHost
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
@@ -42,3 +44,19 @@ def lab_of(
         earlier or Earlier(),
         LabHost(build_host, HostEntry(name=build_host.name)) if build_host else None,
     )
+
+
+def bench_lab(host: Host, repository: Path, sha: str, command: Sequence[str] = ("true",)) -> HostLab:
+    """A lab for one commit that needs no build, measured by the rate that a command prints."""
+    workload = Workload(
+        name="bench",
+        suite="suite",
+        folder="/nowhere",
+        driver="command",
+        summary="",
+        group="command",
+        command=[*command],
+        rate=r"ops/s: (\d+)",
+        timeout=60.0,
+    )
+    return lab_of(host, quick_builder(("true",), str(repository)), workload, repository, (sha,), is_range=False)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from lab_events import measure, runs, skipped
-from labs import lab_of
+from labs import bench_lab
 from perfbisect.core.domain.orders import Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost
@@ -19,8 +19,6 @@ from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.workload import sysbench
 from perfbisect.recipes import bounded_search
 from perfbisect.recipes.output_pattern import find_number
-from perfbisect.recipes.requested import quick_builder
-from perfbisect.recipes.workload import Workload
 
 NUMBERS = [
     "inf", "-inf", "nan", "NaN", "Infinity", "1e400", "1e-400", "-1", "-0", "0", "0.0", "0e5", "1_000", "1__0", "0x10", "١٢",
@@ -197,20 +195,7 @@ BENCHES = {
 def lab(host: LocalHost, tmp_path: Path, git: Callable[..., str]) -> HostLab:
     git("commit", "-q", "--allow-empty", "-m", "change")
     sha = git("rev-parse", "HEAD")
-    workload = Workload(
-        name="bench",
-        suite="suite",
-        folder="/nowhere",
-        driver="command",
-        summary="",
-        group="command",
-        command=["true"],
-        rate=r"ops/s: (\d+)",
-        timeout=60.0,
-    )
-    return lab_of(
-        host, quick_builder(("true",), str(tmp_path / "repo")), workload, tmp_path / "repo", (sha,), is_range=False
-    )
+    return bench_lab(host, tmp_path / "repo", sha)
 
 
 def with_command(lab: HostLab, script: str, **changes: object) -> HostLab:

@@ -3,32 +3,18 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from lab_events import measure, runs, skipped, warnings
-from labs import lab_of
+from labs import bench_lab
 from perfbisect.core.domain.orders import Share
 from perfbisect.errors import RunLost
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.measure import host_clock, perf
 from perfbisect.lab.measure.system_stats import parse_vmstat
-from perfbisect.recipes.requested import quick_builder
-from perfbisect.recipes.workload import Workload
 
 Lab = Callable[[str], HostLab]
-BENCH = Workload(
-    name="bench",
-    suite="suite",
-    folder="/nowhere",
-    driver="command",
-    summary="",
-    group="command",
-    command=["true"],
-    rate=r"ops/s: (\d+)",
-    timeout=60.0,
-)
 
 
 @pytest.fixture
@@ -37,8 +23,7 @@ def lab(host: LocalHost, tmp_path: Path, git: Callable[..., str]) -> Lab:
     sha, folder = git("rev-parse", "HEAD"), tmp_path / "repo"
 
     def with_command(script: str) -> HostLab:
-        bench = msgspec.structs.replace(BENCH, command=["sh", "-c", script, "bench", "{data}/.."])
-        return lab_of(host, quick_builder(("true",), str(folder)), bench, folder, (sha,), is_range=False)
+        return bench_lab(host, folder, sha, ["sh", "-c", script, "bench", "{data}/.."])
 
     return with_command
 

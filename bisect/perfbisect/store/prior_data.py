@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -17,7 +16,7 @@ from perfbisect.core.stats.variance_components import ENOUGH, Noise, at_least, n
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.store.codec import decode
 from perfbisect.store.connection import explained, intact
-from perfbisect.store.trials import compact, read_trial
+from perfbisect.store.trials import compact, intact_trials
 
 if TYPE_CHECKING:
     from perfbisect.store.history import History
@@ -192,10 +191,7 @@ def trial_noise(history: "History", settings: Settings) -> Noise | None:
         " ORDER BY trials.id DESC",
         parameters(settings) | {"least": ENOUGH},
     )
-    for (number,) in trials:
-        trial = None
-        with suppress(EnvironmentFailure):  # damaged
-            trial = read_trial(history.connection, number, history.path)
-        if trial and (noise := noise_in([(run.round, run.facts) for run in trial.runs], settings.metric)):
+    for trial in intact_trials(history.connection, trials, history.path):
+        if noise := noise_in([(run.round, run.facts) for run in trial.runs], settings.metric):
             return noise
     return None

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -147,6 +147,16 @@ def read_object(stored: bytes) -> dict[str, Any]:
     return msgspec.convert(json.loads(stored), dict[str, Any])
 
 
+def intact_trials(connection: sqlite3.Connection, ids: Iterable[tuple[Any, ...]], path: Path) -> Iterator[Trial]:
+    """The trials with these ids, as they are wanted; damaged ones, which `bisect show` reports, are left out."""
+    for (number,) in ids:
+        trial = None
+        with suppress(EnvironmentFailure):
+            trial = read_trial(connection, number, path)
+        if trial:
+            yield trial
+
+
 def unfinished(connection: sqlite3.Connection, request: TrialRequest, host: HostFacts, path: Path) -> Trial | None:
     """The newest interrupted or failed comparison of the same builds and settings on the same machine.
 
@@ -156,11 +166,8 @@ def unfinished(connection: sqlite3.Connection, request: TrialRequest, host: Host
         "SELECT id FROM trials WHERE kind = ? AND ended IS NULL AND builder = ? AND host = ? ORDER BY id DESC",
         [request.kind, request.builder, request.host],
     ).fetchall()
-    for (number,) in rows:
-        trial = None
-        with suppress(EnvironmentFailure):
-            trial = read_trial(connection, number, path)
-        if trial and trial.state != "running" and same(trial.request, request) and trial.host == host:
+    for trial in intact_trials(connection, rows, path):
+        if trial.state != "running" and same(trial.request, request) and trial.host == host:
             return trial
     return None
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from perfbisect.errors import ClockSet
+from perfbisect.lab.workload.result import SECONDS
 
 TICK = 0.02  # seconds: two of the ticks in which /proc/uptime counts
 SHARE = 1e-3  # of a run that a step of the clock may be: far below the noise of any host
@@ -13,10 +14,7 @@ SHARE = 1e-3  # of a run that a step of the clock may be: far below the noise of
 STAMP = """\
 stamp() { read -r before rest </proc/uptime; now=$(date +%s.%N); read -r after rest </proc/uptime; echo "$now $before $after"; }
 """
-
-
-_SECONDS = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
-_LINE = re.compile(rf"^{_SECONDS} {_SECONDS} {_SECONDS}$", re.MULTILINE)
+_LINE = re.compile(rf"^{SECONDS} {SECONDS} {SECONDS}$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

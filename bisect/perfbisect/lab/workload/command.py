@@ -9,7 +9,7 @@ from perfbisect.lab.server.installation import System
 from perfbisect.lab.server.service import Service
 from perfbisect.lab.upload import files, recipe
 from perfbisect.lab.workload import lua
-from perfbisect.lab.workload.result import Outcome, ProcessResult, killed, not_recorded
+from perfbisect.lab.workload.result import SECONDS, Outcome, ProcessResult, killed, not_recorded
 from perfbisect.masking import masked
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.output_pattern import find_number
@@ -20,8 +20,7 @@ LONGEST_LINE = 500  # characters of it, in an error
 MOST = (1 << 63) - 1  # operations: the largest number that the history can keep
 CLOCK = "clock"  # the file below the visit's folder with begin, status and end
 
-_SECONDS = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
-_CLOCK = re.compile(rf"{_SECONDS} ([0-9]{{1,3}}) {_SECONDS}\s*")
+_CLOCK = re.compile(rf"{SECONDS} ([0-9]{{1,3}}) {SECONDS}\s*")
 
 # Ends with 0, so that the status of the job is not the command's: its own 124 is not that of the time limit. Only signals
 # that may come from outside are passed on.
