@@ -22,6 +22,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.lab.upkeep.leftovers import KEPT, tidy
 from perfbisect.recipes.inventory import HostEntry
 from small import CRASHING, FAST, SLOW, Open
+from waiting import processes, until
 
 pytestmark = pytest.mark.tools
 
@@ -85,7 +86,9 @@ def test_where_builds_are_made_may_be_cleared_away(open_lab: Open, host: LocalHo
 
 def test_what_a_killed_session_has_left_running_is_ended_with_a_word(host: LocalHost) -> None:
     jobs.start(host, ["sleep", "100"], name="server", timeout=100)
-    orphan = jobs.start(host, ["sleep", "100"], name="run", timeout=100)
+    orphan = jobs.start(host, ["sleep", "99.87"], name="run", timeout=100)
+    # Otherwise its leader may be killed before it has started anything.
+    until(lambda: "sleep\x0099.87\0" in processes("99.87").values())
     os.kill(orphan.pid, signal.SIGKILL)
     assert [event.text for event in tidy(host)] == [
         "2 jobs of an earlier session on host here, a load and a server, were still running and have been ended"
