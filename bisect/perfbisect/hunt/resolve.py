@@ -1,6 +1,6 @@
 """Resolve the settings of a hunt or a trial against recipes and repository: metric, variant, clone, commits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +8,8 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.policy import Direction
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
-from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.build_systems import for_range, found_in, has_commands, nothing_found
+from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.find import load_builder
 from perfbisect.recipes.overrides import typed
@@ -16,20 +17,20 @@ from perfbisect.recipes.requested import load_requested
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.clone import Progress, cached_clone
 from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.git import Repository
 from perfbisect.repository.resolve import resolve
+from perfbisect.repository.tree import top_level
 
 
 def resolve_settings(
     settings: Settings,
     direction: Direction | None = None,
     *,
-    to_build: bool = True,
     clone_progress: Progress | None = None,
 ) -> Settings:
     """The settings with all that recipe and repository determine: metric, clone, variant, commits.
 
     ``direction`` None is the one that makes the metric worse. Mistakes in names are raised before anything is cloned.
-    For ``to_build`` see ``resolve_commits``.
     """
     if settings.quick and settings.quick.build is not None and not settings.repository:
         settings = replace(settings, repository=str(open_repository(Path.cwd(), named=False).folder))
@@ -46,7 +47,7 @@ def resolve_settings(
         suspects={**builder.suspects, **workload.suspects, **settings.suspects},
     )
     ends = settings.good, settings.bad
-    settings, [good, bad] = resolve_commits(settings, builder, ends, to_build=to_build, clone_progress=clone_progress)
+    settings, [good, bad] = resolve_commits(settings, builder, ends, clone_progress=clone_progress)
     return replace(settings, good_commit=good, bad_commit=bad)
 
 
@@ -88,16 +89,50 @@ def resolve_commits(
     builder: Builder,
     revisions: Sequence[str],
     *,
-    to_build: bool = True,
     clone_progress: Progress | None = None,
 ) -> tuple[Settings, list[str]]:
-    """The settings with repository and variant, and the commit of each revision. Clones a missing repository.
+    """The settings with repository, variant and build system, and the commit of each revision.
 
-    Raises RecipeError where commits are ``to_build`` and the recipe cannot build.
+    Clones a missing repository. Raises UsageError where the trees have no build system, or not the one that is needed.
     """
-    if to_build:
-        build_of(builder)
     repository = Path(settings.repository) if settings.repository else cached_clone(builder, revisions, clone_progress)
     git = open_repository(repository)
-    resolved = replace(settings, repository=str(repository), variant=settings.variant or builder.variant)
-    return resolved, [resolve(git, revision, builder.release_tags) for revision in revisions]
+    commits = [resolve(git, revision, builder.release_tags) for revision in revisions]
+    resolved = replace(
+        settings,
+        repository=str(repository),
+        variant=settings.variant or builder.variant,
+        system=choose_system(git, builder, dict(zip(revisions, commits, strict=True)), settings),
+    )
+    return resolved, commits
+
+
+def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str], settings: Settings) -> str:
+    """The build system for a range with these ends (revision → commit); "" where the recipe has commands.
+
+    A repository without any is measured as it is checked out, where no recipe says what it is.
+    Raises UsageError for a tree without the system that the recipe names, without any, or with options for none.
+    """
+    alone = settings.quick is not None and settings.quick.build == ()  # --run without --build
+    build = Build() if alone else build_of(builder)
+    if has_commands(build):
+        if settings.configure:
+            raise UsageError(
+                f"--configure has no effect: {builder.name} is built by commands.", "Give the option in these commands."
+            )
+        return ""
+    trees = {revision: top_level(git, commit) for revision, commit in commits.items()}
+    for revision, paths in trees.items():
+        systems = found_in(paths)
+        if build.system and build.system not in systems:
+            raise UsageError(
+                f"{revision} cannot be built with {build.system}, as the recipe of {builder.name} says: its tree has"
+                f" {' and '.join(systems) or 'no build system'}.",
+                "Is it the right repository? Or extend the recipe: docs/builds.md.",
+            )
+        if not systems and not (alone and not any(map(found_in, trees.values()))):
+            raise UsageError(
+                f"{revision} cannot be built: {nothing_found()}.",
+                "Give the commands that build it: with --build, or in a recipe's [build].",
+            )
+    return build.system or for_range(trees.values())

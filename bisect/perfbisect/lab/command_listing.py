@@ -108,12 +108,6 @@ def _build(request: ListingRequest, planned: tuple[pipeline.Plan, PurePosixPath]
         if request.build_host
         else ""
     )
-    if plan.builder.build is None:
-        left_out = (
-            f"# left out: the recipe of {plan.builder.name} has no [build]; a hunt needs one that extends it by that"
-        )
-        yield Part(f"build, in {work / 'build'}{where}", (left_out,))
-        return
     yield Part("environment of the build", tuple(f"{name}={shell_word(value)}" for name, value in plan.env.items()))
     yield Part(f"build, in {work / 'build'}{where}", tuple(shell_words(argv) for _, argv in plan.commands))
 

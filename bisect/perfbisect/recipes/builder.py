@@ -38,7 +38,9 @@ VERSION_PLACEHOLDERS = frozenset({
 BUILD_PLACEHOLDERS = VERSION_PLACEHOLDERS | {
     "build",  # an empty folder, the working directory of configure, compile and install
     "prefix",  # where install puts the result
-    "cc", "cxx", "cflags", "ldflags",  # of the variant
+    "cc", "cxx",  # of the variant, behind ccache
+    "compiler", "cxx_compiler",  # the same, without ccache
+    "cflags", "ldflags",  # of the variant
     "jobs",  # parallel jobs on this host
     "version",  # of the tree being built, "" when the recipe does not define it
 }  # fmt: skip
@@ -82,13 +84,19 @@ class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a checkout becomes an installed system."""
+    """How a checkout becomes an installed system: by commands, or by a build system that knows them."""
 
+    # The build system; "": read from the tree, for the whole range if its ends have one in common.
+    system: Literal["", "cmake", "meson", "autotools", "make", "cargo", "go"] = ""
+    options: list[str] = []  # of its configure step
+    targets: list[str] = []  # to build; by default those that install the recipe's programs, or all
+    # Commands take the place of a build system.
     configure: list[Argv] = []
-    compile: list[Argv]
-    install: list[Argv]
-    # Paths below {prefix}. Builds are equal when the loadable sections of these are; without any, no two builds are equal.
-    artifacts: list[str]
+    compile: list[Argv] = []
+    install: list[Argv] = []
+    # Paths below {prefix}, by default the recipe's programs or library. Builds are equal when the loadable sections of
+    # these are; without any, no two builds are equal.
+    artifacts: list[str] = []
     env: dict[Variable, str] = {}
     # What the host needs, beyond git and ccache: programs, headers ("openssl/ssl.h"), libraries known to pkg-config
     # ("libzstd.pc").
@@ -143,12 +151,15 @@ class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One system: where its source is and how a commit of it is built and run."""
 
-    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "folder", "inherited", "home"})  # by the reader
+    filled_in: ClassVar[frozenset[str]] = frozenset(
+        {"name", "folder", "inherited", "home", "in_place"}
+    )  # by the reader
 
     name: str = ""  # the folder's name
     folder: str = ""  # absolute path of the recipe's folder
     inherited: list[str] = []  # folders of the recipes that it extends, nearest first
     home: str = ""  # name of its repository and its work folder on a host; "": that of the recipe
+    in_place: bool = False  # what a build system built is used where it was built, a copy of the tree in {prefix}
     summary: str
     extends: str = ""
     repository: str = ""
@@ -159,9 +170,10 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     suspects: dict[str, Weight] = {}  # path (git's glob rules) → how much likelier a commit that touches it is
     driver: str  # what workloads connect to: "sqlite", "mysql", "pgsql", …
     library: str = ""  # of an embedded system: path below {prefix} that the workload loads
+    programs: list[str] = []  # paths below {prefix} of what the recipe runs
     variant: str = "o2nofp"  # the default one
     variants: dict[str, Variant] = {}
-    build: Build | None = None  # without it only prebuilt binaries can be measured
+    build: Build | None = Build()  # None where nothing is built
     server: Server | None = None
     dataset: Dataset = Dataset()
     when: list[When] = []

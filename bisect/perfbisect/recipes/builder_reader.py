@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from perfbisect.errors import RecipeError
+from perfbisect.recipes.build_systems import with_needs
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from perfbisect.recipes.placeholders import check_config, check_placeholders
 from perfbisect.recipes.search_path import contained
@@ -37,6 +38,7 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
         name=file.parent.name,
         folder=str(file.parent),
         extends="",  # merged
+        build=with_needs(builder.build or Build()),
         inherited=[str(source.parent) for source in sources if source != file],
     )
     _check_changes(sources, table)
@@ -90,13 +92,8 @@ def variant_of(builder: Builder, name: str = "") -> Variant:
 
 
 def build_of(builder: Builder) -> Build:
-    """How a commit is built. Raises RecipeError for a recipe without a [build]."""
-    if builder.build is None:
-        raise RecipeError(
-            f"Builder {builder.name} cannot build commits: its recipe has no [build].",
-            "Compare installed releases (bisect compare NAME=PATH NAME=PATH …), or write a recipe with "
-            f'extends = "{builder.name}" and a [build] of your own: see docs/recipes.md.',
-        )
+    """How a commit is built, where one is."""
+    assert builder.build is not None, "commits are built only with a recipe's [build]"
     return builder.build
 
 
@@ -165,10 +162,11 @@ def _check_builder(builder: Builder, location: Location) -> None:
             f"Variants: {listed(builder.variants)}.",
         )
     artifacts = builder.build.artifacts if builder.build else []
-    for index, path in enumerate((builder.library, *artifacts)):
-        parts = PurePosixPath(path).parts
-        if path.startswith("/") or ".." in parts:
-            where = location.at("build", "artifacts", index - 1) if index else location.at("library")
+    below = [(location.at("library"), builder.library)]
+    below += [(location.at("programs", index), path) for index, path in enumerate(builder.programs)]
+    below += [(location.at("build", "artifacts", index), path) for index, path in enumerate(artifacts)]
+    for where, path in below:
+        if path.startswith("/") or ".." in PurePosixPath(path).parts:
             raise where.mistake(f'is "{path}", but must be a path below {{prefix}}, without a leading /.')
     for index, pattern in enumerate(builder.release_tags):
         if "{version}" not in pattern and "{version:_}" not in pattern:

@@ -56,6 +56,11 @@ def fill_text(text: str, values: Values) -> str:
     return TOKEN.sub(value, text)
 
 
+def literal(text: str) -> str:
+    """The text as one that has no placeholders, whatever braces it contains."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 def _scripts(argv: Sequence[str]) -> Iterator[int]:
     """The position of the script of the first shell that has one: the word after its options, where these include c."""
     for shell, word in enumerate(argv):
@@ -86,7 +91,7 @@ def check_placeholders(table: Table, location: Location) -> None:
     check_texts(table.get("version", []), location.at("version"), VERSION_PLACEHOLDERS)
     check_texts(table.get("installed_version", []), location.at("installed_version"), INSTALLED_PLACEHOLDERS)
     for section, keys, allowed in (
-        ("build", ("configure", "compile", "install", "env"), BUILD_PLACEHOLDERS),
+        ("build", ("options", "targets", "configure", "compile", "install", "env"), BUILD_PLACEHOLDERS),
         ("server", IN_SERVER, SERVER_PLACEHOLDERS),
         ("dataset", ("format_command",), SERVER_PLACEHOLDERS),
     ):

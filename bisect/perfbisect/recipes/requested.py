@@ -17,11 +17,12 @@ import msgspec
 from perfbisect.core.domain.settings import TIMING, Quick, Settings
 from perfbisect.errors import UsageError
 from perfbisect.masking import masked
-from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, COMMAND_PLACEHOLDERS, Builder
+from perfbisect.recipes.build_systems import AUTO, has_commands, with_needs
+from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, COMMAND_PLACEHOLDERS, Build, Builder
 from perfbisect.recipes.builder_reader import build_of
 from perfbisect.recipes.find import load_builder, load_workload
 from perfbisect.recipes.overrides import overridden
-from perfbisect.recipes.placeholders import check_texts, placeholders_in
+from perfbisect.recipes.placeholders import check_texts, literal, placeholders_in
 from perfbisect.recipes.suites import check_command
 from perfbisect.recipes.toml_reader import Location
 from perfbisect.recipes.workload import Workload
@@ -45,16 +46,27 @@ def load_requested(settings: Settings) -> tuple[Builder, Workload]:
 
 
 def requested_builder(settings: Settings) -> Builder:
-    """The builder of the settings: a recipe, or one built from the commands of --build."""
+    """The builder of the settings: a recipe, or one built from the commands of --build.
+
+    The build system that was chosen for the range, and the options of --configure, are in its [build].
+    """
     if settings.quick is None or settings.quick.build is None:
-        return load_builder(settings.builder, settings.builders_path)
-    return quick_builder(settings.quick.build, settings.repository, settings.builders_path)
+        builder = load_builder(settings.builder, settings.builders_path)
+    else:
+        builder = quick_builder(settings.quick.build, settings.repository, settings.builders_path, settings.system)
+    if builder.build is None or has_commands(builder.build):
+        return builder
+    options = [*builder.build.options, *(literal(option) for option in settings.configure)]
+    system = "" if settings.system == AUTO else settings.system
+    build = with_needs(msgspec.structs.replace(builder.build, options=options, system=system))
+    return msgspec.structs.replace(builder, build=build)
 
 
-def quick_builder(commands: tuple[str, ...], repository: str, given: str = "") -> Builder:
+def quick_builder(commands: tuple[str, ...], repository: str, given: str = "", system: str = "") -> Builder:
     """A builder for a repository without a recipe: each command is run in a copy of the checkout, which is kept.
 
-    Raises UsageError for a command that cannot be split into words, or that has an unknown placeholder.
+    With a ``system`` and without commands that copy is built by the system. Raises UsageError for a command that cannot
+    be split into words, or that has an unknown placeholder.
     """
     recipe = load_builder(RECIPE, given)
     build = build_of(recipe)
@@ -62,11 +74,13 @@ def quick_builder(commands: tuple[str, ...], repository: str, given: str = "") -
     check_texts(argvs, LINE.at("build"), BUILD_PLACEHOLDERS)
     compile_ = [*build.compile, *(["env", "-C", "{prefix}", *argv] for argv in argvs)]
     name = Path(repository).name.removesuffix(".git") or "repository"
+    in_place = bool(system) and not commands
     return msgspec.structs.replace(
         recipe,
         name=_named(name, [repository, *commands]),
         home=_named(name, [repository]),  # sources are sent once for all commands
-        build=msgspec.structs.replace(build, compile=compile_),
+        in_place=in_place,
+        build=Build() if in_place else msgspec.structs.replace(build, compile=compile_),
     )
 
 

@@ -109,7 +109,6 @@ def run(
     settings = resolve_settings(
         requested,
         Direction(direction) if direction else None,
-        to_build=not options["dry_run"],
         clone_progress=clone_progress,
     )
     if options["dry_run"]:

@@ -25,6 +25,10 @@ WHAT = (
     ),
     click.option("--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`."),
     click.option(
+        "--configure", metavar="OPTION", multiple=True,
+        help="Option for the configure step of the build system: -DWITH_X=OFF, --without-y. Repeatable.",
+    ),
+    click.option(
         "--metric", default="", show_default="qps, or that of the command", metavar="NAME",
         help="qps, p95, cpu/o, instructions/o, …",
     ),
@@ -89,6 +93,7 @@ def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
         builder=options["builder"],
         variant=options["variant"],
         metric=options["metric"],
+        configure=tuple(options["configure"]),
         overrides=overrides(options),
         builders_path=str(options["builders"] or ""),
         workloads_path=str(options["workloads"] or ""),

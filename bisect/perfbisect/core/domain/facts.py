@@ -19,6 +19,7 @@ class BuildFacts:
     cache_misses: int
     reused: bool  # an earlier build with the same key existed
     log: str  # path of the build log on the host
+    system: str = ""  # the build system; "" where the recipe has commands of its own
 
     @property
     def hit_rate(self) -> float | None:

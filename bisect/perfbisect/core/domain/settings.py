@@ -47,6 +47,9 @@ class Settings:
     run_hash: str = ""  # of all that determines a run, when the hunt began; empty in old records
     build_hash: str = ""  # of all that the recipe says of builds
     retry_failed: bool = False  # try builds again that failed in earlier hunts
+    # The build system of the range: "auto" where each commit has its own, "" where the recipe or --build has commands.
+    system: str = ""
+    configure: tuple[str, ...] = ()  # options of its configure step, after those of the recipe
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build.toolchain import Toolchain
 from perfbisect.lab.upload.recipe import archive
+from perfbisect.recipes.build_systems import has_commands, revision
 from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.builder_reader import build_of
 
@@ -46,13 +47,23 @@ class BuildRecord(msgspec.Struct, frozen=True):
     version: str  # of the system, as printed by the recipe's version command
 
 
-def key_of(builder: Builder, variant: Variant, tools: Toolchain, tree: str, present: Collection[str], sha: str) -> str:
+def key_of(
+    builder: Builder,
+    variant: Variant,
+    tools: Toolchain,
+    tree: str,
+    present: Collection[str],
+    sha: str,
+    system: str = "",
+) -> str:
     """The key of a build: everything that can change it, and nothing else.
+
+    ``system`` is the build system of this commit, "" where the recipe has commands.
 
     The effect of the recipe's conditions follows from the tree, the toolchain, and which of their paths are ``present``,
     ignored or not; so these and the conditions are in the key instead.
     """
-    recipe = _recipe(builder, variant)
+    recipe = _recipe(builder, variant) | ({"system": [system, revision(system)]} if system else {})
     return _hash(recipe | {
         "tree": tree,
         "present": sorted(present),
@@ -67,8 +78,11 @@ def fingerprint(builder: Builder, variant: Variant) -> str:
 
 
 def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
-    build = msgspec.structs.replace(build_of(builder), needs=[], packages={})
-    commands = json.dumps(msgspec.to_builtins(build)) + json.dumps(msgspec.to_builtins(builder.when))
+    build = msgspec.to_builtins(msgspec.structs.replace(build_of(builder), needs=[], packages={}))
+    by_system = {key: build.pop(key) for key in ("system", "options", "targets")}
+    if not has_commands(build_of(builder)):
+        build |= by_system | {"programs": builder.programs, "library": builder.library, "in_place": builder.in_place}
+    commands = json.dumps(build) + json.dumps(msgspec.to_builtins(builder.when))
     parts = {
         "layout": _LAYOUT,
         "commands": commands,

@@ -28,6 +28,7 @@ from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, OUT_OF_
 from perfbisect.lab.build.requirements import NEEDED, lacking_for, own_packages
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.upload import recipe
+from perfbisect.recipes.build_systems import MARKERS, chosen, expanded, has_commands, nothing_found
 from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.inventory import HostEntry
@@ -73,6 +74,7 @@ class Plan:
     version: str  # of the system, "" when the recipe has no command for it, or it fails
     commands: tuple[tuple[str, list[str]], ...]  # stage, argv
     env: Mapping[str, str]
+    system: str = ""  # the build system; "" where the recipe has commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,8 @@ def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None,
         context.host.run(["sh", "-c", _REMEMBER, "remember", str(context.work), str(ended.output.steps)]).stdout
     )
     binary = ended.binary or key
-    built = BuildFacts(sha, key, binary, time.monotonic() - began, hits, misses, reused=False, log="")
+    seconds = time.monotonic() - began
+    built = BuildFacts(sha, key, binary, seconds, hits, misses, reused=False, log="", system=plan.system)
     built = build_store.keep(context.host, built, plan.version, context.work / "prefix", ended.job.folder / "stdout")
     jobs.remove(context.host, ended.job)
     return Built(built, plan.builder, plan.version)
@@ -233,22 +236,32 @@ def _repeat(
 def plan_for(context: BuildContext, sha: str, paths: frozenset[str]) -> Plan:
     """How commit ``sha``, which is checked out, is built; ``paths`` as ``present`` has them.
 
-    Without commands where the recipe has no [build], which only happens in a dry run.
+    Raises BuildFailed for a tree without a build system, where the recipe has no commands.
     """
     version = _version(context, sha)
     resolved = _resolved(context, paths, version)
     values = _values(context, resolved, sha, version)
-    if resolved.build is None:
-        return Plan(resolved, version, (), {})
-    how = resolved.build
+    system = _system(resolved, paths)
+    if system is None:
+        raise BuildFailed(f"{sha[:10]} does not configure: {nothing_found()}", stage=CONFIGURE, log="")
+    how = expanded(resolved, system, paths) if system else build_of(resolved)
+    resolved = msgspec.structs.replace(resolved, build=how)
     stages = ((CONFIGURE, how.configure), (COMPILE, how.compile), (INSTALL, how.install))
     commands = tuple((stage, fill(command, values)) for stage, commands in stages for command in commands)
-    return Plan(resolved, version, commands, _environment(context, resolved, values))
+    return Plan(resolved, version, commands, _environment(context, resolved, values), system)
+
+
+def _system(builder: Builder, paths: frozenset[str]) -> str | None:
+    """The build system of a commit with these ``paths``; "" where the recipe has commands, None where the tree has none."""
+    if builder.build is None or has_commands(builder.build):
+        return ""
+    return chosen(builder.build.system, paths) or None
 
 
 def _key(context: BuildContext, sha: str, paths: frozenset[str]) -> str:
     tree = checkout.filtered_tree(context.host, context.bare, sha, context.builder.ignore)
-    return build_store.key_of(context.builder, context.variant, context.tools, tree, paths, sha)
+    system = _system(context.builder, paths) or ""
+    return build_store.key_of(context.builder, context.variant, context.tools, tree, paths, sha, system)
 
 
 def _job_name(context: BuildContext, key: str) -> str:
@@ -270,8 +283,11 @@ def _follow(host: Host, job: jobs.Job, output: BuildLog) -> Generator[Progress, 
 
 
 def present(context: BuildContext, sha: str) -> frozenset[str]:
-    """The paths of the recipe's conditions that exist in the tree."""
-    paths = {path for block in context.builder.when for path in (block.file, block.missing) if path}
+    """The paths of the tree that the recipe's conditions depend on, and by which its build system is known."""
+    builder = context.builder
+    paths = {path for block in builder.when for path in (block.file, block.missing) if path}
+    if builder.build and not has_commands(builder.build):
+        paths |= MARKERS | {"Cargo.lock"}
     return checkout.present(context.host, context.bare, sha, paths)
 
 
@@ -305,6 +321,8 @@ def _values(context: BuildContext, resolved: Builder, sha: str, version: str) ->
         "prefix": str(context.work / "prefix"),
         "cc": f"ccache {variant.cc}",
         "cxx": f"ccache {variant.cxx}",
+        "compiler": variant.cc,
+        "cxx_compiler": variant.cxx,
         "cflags": variant.cflags,
         "ldflags": variant.ldflags,
         "jobs": _jobs(context),
