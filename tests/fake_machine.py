@@ -66,7 +66,7 @@ class FakeMachine(FakeHost):
             "running */jobs": lambda *_: "".join(f"/{self.name}/jobs/{job}\n{STAT}\n" for job in self.running),
             "ids *": "",
             "ls -1 */datasets": lambda *_: "".join(f"{key}\n" for key in self.datasets),
-            "logs *": "", "place *": "", "share *": "", "identity *": "", "steps *": "", "remember *": "", "join *": "", "test -f */build.json": "",
+            "logs *": "", "place *": "", "share *": "", "identity *": "", "native *": "", "ccache --version": "ccache version 4.7.5\n", "steps *": "", "remember *": "", "join *": "", "test -f */build.json": "",
             "kill *": self._kill, "save *": "",
             "cc -E *": "", "gcc -E *": "",
             "rm -rf -- */datasets/*": self._remove_dataset,

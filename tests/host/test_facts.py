@@ -13,6 +13,7 @@ def recorded(name: str) -> str:
 def test_processor() -> None:
     assert facts.read_cpu(recorded("vm.lscpu")) == "AMD EPYC"
     assert facts.read_cores(recorded("vm.lscpu")) == 2
+    assert facts.read_processor(recorded("vm.lscpu")) == "AMD EPYC (cpu family 25, model 1)"
     assert facts.read_cpu(recorded("server.lscpu")) == "Intel(R) Xeon(R) Silver 4110 CPU @ 2.10GHz"
     assert facts.read_cores(recorded("server.lscpu")) == 24
 
@@ -32,7 +33,7 @@ def test_versions() -> None:
 
 def test_what_a_machine_does_not_tell_is_none() -> None:
     readings = (
-        facts.read_cpu, facts.read_cores, facts.read_memory, facts.read_version, facts.read_line, facts.read_words,
+        facts.read_cpu, facts.read_processor, facts.read_cores, facts.read_memory, facts.read_version, facts.read_line, facts.read_words,
         facts.read_chosen, facts.read_load, facts.read_free, *(fact.read for fact in facts.SETTINGS.values()),
     )  # fmt: skip
     assert {reading.__name__: reading("") for reading in readings} == dict.fromkeys(r.__name__ for r in readings)

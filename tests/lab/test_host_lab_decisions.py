@@ -1,5 +1,6 @@
 """What a lab does after failures and losses, and in which order it works: on a machine that exists in dictionaries."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,6 +154,22 @@ def test_builds_are_lost_with_the_host_that_builds(restarted: str) -> None:
             measure(lab, Share(MIDDLE, 1))
     else:
         assert skipped(measure(lab, Share(MIDDLE, 1))).log == "/maker/jobs"
+
+
+@pytest.mark.parametrize(
+    ("cflags", "model", "warned"), [("-march=native", "8", True), ("-march=native", "7", False), ("-O2", "8", False)]
+)
+def test_a_build_for_another_processor_is_warned_of(cflags: str, model: str, *, warned: bool) -> None:
+    maker = FakeMachine("maker")
+    here = FakeMachine("here", builds_of=maker)
+    for machine, number in ((maker, "7"), (here, model)):
+        cpu = {"On-line CPU(s) list:": "0-3", "Model name:": "Quick", "Model:": number}
+        fields = [{"field": field, "data": data} for field, data in cpu.items()]
+        machine.answers["lscpu*"] = json.dumps({"lscpu": fields})
+    lab = open_lab(here, build_host=maker)
+    builder = structs.replace(BUILDER, variants={"o2nofp": Variant(cflags=cflags)})
+    expected = "host maker compiles for its own processor, Quick (model 7), and host here has another: Quick (model 8)"
+    assert warnings(measure(replace(lab, builder=builder), Share(MIDDLE, 1))) == ([expected] if warned else [])
 
 
 def test_a_hunt_does_not_go_on_with_other_builds(machine: FakeMachine) -> None:

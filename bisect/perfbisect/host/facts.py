@@ -99,6 +99,13 @@ def read_cpu(lscpu: str) -> str | None:
     return lscpu_field("Model name", lscpu)
 
 
+def read_processor(lscpu: str) -> str | None:
+    """The model of the processor with its numbers: in virtual machines, several have the same name."""
+    numbers = [f"{field.lower()} {value}" for field in ("CPU family", "Model") if (value := lscpu_field(field, lscpu))]
+    name = read_cpu(lscpu)
+    return f"{name} ({', '.join(numbers)})" if name and numbers else name
+
+
 def read_cores(lscpu: str) -> int | None:
     """Number of logical processors that are on line."""
     online = read_online(lscpu)
@@ -219,6 +226,7 @@ else echo "boost $(cat {_CPUS}/cpufreq/boost)"; fi"""
 
 LSCPU = ("lscpu", "-J")
 CPU = Fact(LSCPU, read_cpu)
+PROCESSOR = Fact(LSCPU, read_processor)
 CORES = Fact(LSCPU, read_cores)
 ONLINE = Fact(LSCPU, read_online)
 MEMORY_MIB = Fact(("cat", "/proc/meminfo"), read_memory)

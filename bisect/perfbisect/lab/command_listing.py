@@ -5,6 +5,7 @@ count, the user and a free port. The checkout and small files, which would be co
 this machine, whose path is then replaced by that of the host's root folder.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -17,7 +18,7 @@ from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import checkout, pipeline
+from perfbisect.lab.build import ccache, checkout, pipeline
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.measure import perf, visit
 from perfbisect.lab.server import config
@@ -88,12 +89,12 @@ def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[pipeline.Plan, P
     bare = steps.result
     name = request.variant or builder.variant
     variant = variant_of(builder, name)
-    try:
+    tools, namespace = Toolchain("", "", ""), ""
+    with contextlib.suppress(EnvironmentFailure):  # `bisect doctor` shows what is missing
         tools = toolchain(host, variant)
-    except EnvironmentFailure:  # `bisect doctor` shows what is missing
-        tools = Toolchain("", "", "")
+        namespace = ccache.namespace(host, tools.processor)
     entry = msgspec.structs.replace(entry, jobs=entry.jobs or ask(host, CORES) or 1)
-    context = pipeline.BuildContext(scratch, entry, builder, name, variant, tools, bare)
+    context = pipeline.BuildContext(scratch, entry, builder, name, variant, tools, bare, namespace)
     try:
         checkout.checkout(scratch, bare, commit, context.work / "source", builder.ignore)
         return pipeline.plan_for(context, commit, pipeline.present(context, commit)), context.work

@@ -15,7 +15,7 @@ from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store, pipeline
-from perfbisect.lab.build.candidate_builder import CandidateBuilder, check_known, send_sources
+from perfbisect.lab.build.candidate_builder import CandidateBuilder, check_known, other_processor, send_sources
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.measure import perf
 from perfbisect.lab.measure.runner import Runner, Turn
@@ -140,6 +140,7 @@ class HostLab:
             bare, announced = yield from send_sources(where.host, self.builder.work_name, candidates, first)
             build_context = pipeline.build_context(where.host, where.entry, self.builder, self.variant, bare)
             check_known(build_context, candidates, self.earlier.builds)
+            yield from other_processor(build_context, host)
         builds = CandidateBuilder(build_context, host, candidates, announced=announced)
         data = DatasetKeeper(host, self.workload, self.earlier.datasets)
         return Parts(builds, data, Runner(context, retry.succeeded), retry, values)

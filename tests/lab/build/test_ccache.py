@@ -13,7 +13,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.build import ccache
+from perfbisect.lab.build import build_store, ccache
+from perfbisect.lab.build.toolchain import is_native, read_processor, toolchain
+from perfbisect.recipes.builder import Build, Builder, Variant
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")]
 
@@ -77,13 +79,12 @@ def over_http(_: Path) -> Iterator[str]:
     server.server_close()
 
 
-def compiled(host: LocalHost) -> tuple[int, int]:
+def compiled(host: LocalHost, compiler: str = "gcc", namespace: str = "") -> tuple[int, int]:
     """Hits and misses of one compilation."""
     work = host.root / "work"
-    environment = ccache.environment(host.root, work, "1G")
-    script = (
-        'mkdir -p "$1" && cd "$1" && echo "int f(void) { return 1; }" >f.c && ccache gcc -c f.c && ' + ccache.EVENTS
-    )
+    environment = ccache.environment(host.root, work, "1G", namespace)
+    script = 'mkdir -p "$1" && cd "$1" && echo "int f(void) { return 1; }" >f.c && rm -f ccache.log && '
+    script += f"ccache {compiler} -c f.c && {ccache.EVENTS}"
     return ccache.count(host.run(["sh", "-c", script, "compile", str(work)], env=environment).stdout)
 
 
@@ -107,3 +108,163 @@ def test_the_users_own_settings_stay_and_ours_go(store: str, tmp_path: Path) -> 
     assert store in settings.read_text()
     ccache.share(host, "")
     assert settings.read_text() == "compression_level = 3\n"
+
+
+# A compiler on machines of several processors: the file is the same everywhere, and its code depends on what a machine is.
+COMPILER = """\
+#!/bin/sh
+for word do
+    shift
+    case $word in -march=native|-mcpu=native) word=-march=$(cat "${0%/*}/processor");; esac
+    set -- "$@" "$word"
+done
+exec gcc "$@"
+"""
+
+
+class Processors:
+    """A compiler that runs on one processor after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.compiler = folder / "bin" / "gcc"
+        self.compiler.parent.mkdir()
+        self.compiler.write_text(COMPILER)
+        self.compiler.chmod(0o755)
+
+    def change(self, processor: str) -> None:
+        (self.compiler.parent / "processor").write_text(processor)
+
+    def identity(self, host: LocalHost) -> str:
+        return toolchain(host, Variant(cc=str(self.compiler))).processor
+
+
+@pytest.fixture
+def processors(tmp_path: Path) -> Processors:
+    return Processors(tmp_path)
+
+
+def test_native_code_of_another_processor_is_not_found(store: str, tmp_path: Path, processors: Processors) -> None:
+    one, two, three = (LocalHost(name, PurePosixPath(tmp_path / name)) for name in ("one", "two", "three"))
+    command = f"{processors.compiler} -march=native"
+    found = []
+    for host, processor in ((one, "haswell"), (two, "znver3"), (three, "haswell")):
+        processors.change(processor)
+        ccache.share(host, store)
+        found.append(compiled(host, command, ccache.namespace(host, processors.identity(host))))
+    assert found == [(0, 1), (0, 1), (1, 0)]
+
+
+def test_without_a_namespace_an_old_ccache_gives_code_of_another_processor(
+    tmp_path: Path, processors: Processors
+) -> None:
+    host = LocalHost("one", PurePosixPath(tmp_path / "one"))
+    if not ccache.namespace(host, "x"):
+        pytest.skip("this ccache hashes what native stands for")
+    found = []
+    for processor in ("haswell", "znver3"):
+        processors.change(processor)
+        found.append(compiled(host, f"{processors.compiler} -march=native"))
+    assert found == [(0, 1), (1, 0)]
+
+
+def test_a_native_build_is_one_of_its_processor(tmp_path: Path, processors: Processors) -> None:
+    host = LocalHost("one", PurePosixPath(tmp_path))
+    build = Build(compile=[["make", "CFLAGS={cflags}"]], install=[], artifacts=[])
+    plain, native = Variant(cflags="-O2"), Variant(cflags="-O2 -march=native")
+    in_the_recipe = Build(configure=[["cmake", "-DCMAKE_C_FLAGS=-mtune=native"]], compile=[], install=[], artifacts=[])
+    keys = []
+    for processor in ("haswell", "znver3", "haswell"):
+        processors.change(processor)
+        tools = toolchain(host, Variant(cc=str(processors.compiler)))
+        keys.append([
+            build_store.key_of(Builder(summary="x", driver="x", build=how), variant, tools, "tree", (), "sha")
+            for how, variant in ((build, plain), (build, native), (in_the_recipe, plain))
+        ])  # fmt: skip
+    first, second, third = keys
+    assert first == third
+    assert first[0] == second[0]
+    assert first[1] != second[1]
+    assert first[2] != second[2]
+
+
+GCC = """\
+COLLECT_GCC_OPTIONS='-march=native' '-E'
+ /usr/lib/gcc/x86_64-linux-gnu/12/cc1 -E -quiet - "-march=alderlake" -mavx2 -mno-avx512f --param "l2-cache-size=2048"
+"""
+CLANG = """\
+ "/usr/lib/llvm-14/bin/clang" "-cc1" "-E" "-target-cpu" "znver3" "-target-feature" "+avx2" "-fdebug-compilation-dir=/x"
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "other", "same"),
+    [
+        (GCC, GCC.replace("size=2048", "size=512"), True),  # another core of the same processor
+        (GCC, GCC.replace("-mno-avx512f", "-mavx512f"), False),
+        (GCC, GCC.replace("alderlake", "skylake"), False),
+        (CLANG, CLANG.replace("=/x", "=/y"), True),
+        (CLANG, CLANG.replace("+avx2", "-avx2"), False),
+        (CLANG, CLANG.replace("znver3", "znver4"), False),
+    ],
+)
+def test_a_processor_is_what_the_compiler_takes_it_for(printed: str, other: str, *, same: bool) -> None:
+    assert read_processor(printed)
+    assert (read_processor(printed) == read_processor(other)) is same
+
+
+def test_a_compiler_without_native_has_no_processor() -> None:
+    assert read_processor("gcc: error: unrecognized command-line option '-march=native'\n") == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "native"),
+    [
+        ("-O2 -march=native", True),
+        ('["-DCMAKE_C_FLAGS=-O2 -mtune=native"]', True),
+        ("-mcpu=native", True),
+        ("-C target-cpu=native", True),
+        ("-march=x86-64-v3 --enable-native", False),
+    ],
+)
+def test_options_for_the_processor_of_this_machine(options: str, *, native: bool) -> None:
+    assert is_native(options) is native
+
+
+# What 4.13 and later do: the first ccache.conf of the working folder and its parents counts.
+NEWER = """\
+#!/bin/sh
+[ -n "$CCACHE_CONFIGPATH" ] || ! grep -q 'disable = true' ccache.conf ../source/ccache.conf 2>/dev/null ||
+    export CCACHE_DISABLE=1
+exec {ccache} "$@"
+"""
+
+
+def test_a_file_of_the_working_folder_sets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = tmp_path / "bin" / "ccache"
+    newer.parent.mkdir()
+    newer.write_text(NEWER.format(ccache=shutil.which("ccache")))
+    newer.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{newer.parent}:/usr/bin:/bin")
+    host = LocalHost("one", PurePosixPath(tmp_path / "root"))
+    work = tmp_path / "root" / "work"
+    work.mkdir(parents=True)
+    (work / "ccache.conf").write_text("disable = true\n")
+    assert [compiled(host), compiled(host)] == [(0, 1), (1, 0)]
+
+
+# The header's text is its macro alone, so that a change of it is invisible once it is preprocessed.
+PRECOMPILED = """\
+mkdir -p "$1" && cd "$1" && rm -f ccache.log
+printf '#ifndef P\\n#define P\\n#define X %s\\n#endif\\n' "$2" >p.h
+printf '#include "p.h"\\nint f(void) { return X; }\\nint main(void) { return f(); }\\n' >m.c
+ccache gcc -x c-header -o p.h.gch -c p.h && ccache gcc -include p.h -c m.c && gcc -o m m.o || exit
+./m; echo "$?"
+"""
+
+
+def test_a_changed_macro_of_a_precompiled_header_changes_the_code(tmp_path: Path) -> None:
+    host = LocalHost("one", PurePosixPath(tmp_path))
+    environment = ccache.environment(host.root, host.root / "work", "1G")
+    for value in ("1", "2"):
+        argv = ["sh", "-c", PRECOMPILED, "precompiled", str(host.root / "work"), value]
+        assert host.run(argv, env=environment).stdout.strip() == value

@@ -122,6 +122,15 @@ def test_a_later_commit_compiles_only_what_changed(place: Place) -> None:
     assert not list((place.root / "jobs").iterdir())
 
 
+def test_neither_the_tree_nor_the_users_environment_sets_ccache(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CCACHE_DISABLE", "1")
+    monkeypatch.setenv("CCACHE_SLOPPINESS", "pch_defines,time_macros")
+    conf = {"ccache.conf": "disable = true\n"}
+    assert place.build(place.commit(**conf)).cache_misses == 3
+    later = place.build(place.commit(**{"one.c": "int one(void) { return 11; }\n"}))
+    assert (later.cache_hits, later.cache_misses) == (2, 1)
+
+
 def test_equal_code_is_one_build_or_one_binary(place: Place) -> None:
     first = place.build(place.commit())
     ignored = place.build(place.commit(**{"test/big.c": "changed"}))

@@ -14,7 +14,7 @@ import msgspec
 
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build.toolchain import Toolchain
+from perfbisect.lab.build.toolchain import Toolchain, is_native
 from perfbisect.lab.upload.recipe import archive
 from perfbisect.recipes.build_systems import has_commands, revision
 from perfbisect.recipes.builder import Builder, Variant
@@ -69,7 +69,13 @@ def key_of(
         "present": sorted(present),
         "toolchain": tools.identity,
         "commit": sha if "{commit}" in recipe["commands"] else "",
-    })[:32]  # fmt: skip
+    } | ({"processor": tools.processor} if for_processor(builder, variant) else {}))[:32]  # fmt: skip
+
+
+def for_processor(builder: Builder, variant: Variant) -> bool:
+    """Whether the recipe or the variant compiles for the processor of the host that builds."""
+    recipe = _recipe(builder, variant)
+    return is_native(" ".join((recipe["commands"], *recipe["variant"])))
 
 
 def fingerprint(builder: Builder, variant: Variant) -> str:

@@ -1,12 +1,13 @@
 """Builds candidates, and brings the results to the host that measures."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from perfbisect.core.domain.events import BuildFinished, BuildProgress, BuildStarted, LabEvent, Warned
 from perfbisect.errors import UsageError
+from perfbisect.host.facts import PROCESSOR, ask
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import checkout, pipeline
+from perfbisect.lab.build import build_store, checkout, pipeline
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.build.transfer import ship
 from perfbisect.lab.steps import Steps
@@ -38,6 +39,19 @@ def check_known(context: pipeline.BuildContext, candidates: Candidates, known: M
             f"{commit[:10]} would now be built differently than earlier in this hunt, so the runs of then and now cannot"
             " be compared.",
             f"The recipe of {context.builder.name} or the compiler has changed: undo that, or begin a new hunt.",
+        )
+
+
+def other_processor(context: pipeline.BuildContext, host: Host) -> Iterator[Warned]:
+    """Warn when builds are made for a processor that ``host``, which measures them, does not have."""
+    if not build_store.for_processor(context.builder, context.variant):
+        return
+    built_for, measured_on = ask(context.host, PROCESSOR), ask(host, PROCESSOR)
+    if built_for and measured_on and built_for != measured_on:
+        yield Warned(
+            f"host {context.host.name} compiles for its own processor, {built_for}, and host {host.name} has another:"
+            f" {measured_on}",
+            f"Choose a variant that does not depend on it, or remove `build_host` of {host.name} from hosts.toml.",
         )
 
 

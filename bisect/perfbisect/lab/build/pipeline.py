@@ -88,6 +88,7 @@ class BuildContext:
     variant: Variant  # before the recipe's conditions
     tools: Toolchain
     bare: PurePosixPath  # the repository on the host: see `checkout.mirror`
+    namespace: str = ""  # of the compiler cache
 
     @property
     def work(self) -> PurePosixPath:
@@ -107,7 +108,9 @@ def build_context(host: Host, entry: HostEntry, builder: Builder, variant: str, 
         system = facts.ask(host, SYSTEM) or ""
         raise absent(lacks, host.name, system, own_packages(how))
     ccache.share(host, entry.ccache_remote)
-    return BuildContext(host, entry, builder, name, settings, toolchain(host, settings), bare)
+    tools = toolchain(host, settings)
+    namespace = ccache.namespace(host, tools.processor)
+    return BuildContext(host, entry, builder, name, settings, tools, bare, namespace)
 
 
 def key_of(context: BuildContext, sha: str) -> str:
@@ -346,7 +349,7 @@ def _script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> st
 
 
 def _environment(context: BuildContext, builder: Builder, values: dict[str, str | int]) -> dict[str, str]:
-    cache = ccache.environment(context.host.root, context.work, context.entry.ccache_size)
+    cache = ccache.environment(context.host.root, context.work, context.entry.ccache_size, context.namespace)
     fixed = {
         "TZ": "UTC",
         "SOURCE_DATE_EPOCH": "315532800",  # 1980: the first year that every archive format can hold

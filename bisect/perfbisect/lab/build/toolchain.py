@@ -1,5 +1,6 @@
 """The compiler of a host, as the conditions of recipes and the keys of builds see it."""
 
+import hashlib
 import re
 from dataclasses import dataclass
 
@@ -13,6 +14,12 @@ for program do
     command -v -- "$program" >/dev/null && "$program" --version 2>/dev/null | head -n 1 || echo "no $program"
 done
 """
+# Prints the commands that the compiler would run. Not every architecture has both options.
+_NATIVE = """\
+for option in -march=native -mcpu=native; do "$1" "$option" '-###' -E -x c /dev/null; done 2>&1 </dev/null; :
+"""
+_RESOLVED = re.compile(r'(-m[\w.=+-]+)|"-(?:target-cpu|target-feature|tune-cpu)" "([^"]+)"')
+_IS_NATIVE = re.compile(r"-m(?:arch|cpu|tune)=native|\btarget-cpu=native")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,7 @@ class Toolchain:
     name: str  # "gcc" or "clang"
     version: str  # "12.2.0"
     identity: str  # first lines of the version texts of C compiler, C++ compiler and linker
+    processor: str = ""  # a hash of what the C compiler takes for native; "" when it does not know
 
 
 def toolchain(host: Host, variant: Variant) -> Toolchain:
@@ -35,7 +43,23 @@ def toolchain(host: Host, variant: Variant) -> Toolchain:
         ) from failure
     name, version = read_macros(macros)
     programs = dict.fromkeys((variant.cc, variant.cxx, "ld"))
-    return Toolchain(name, version, host.run(["sh", "-c", _IDENTITY, "identity", *programs]).stdout)
+    identity = host.run(["sh", "-c", _IDENTITY, "identity", *programs]).stdout
+    resolved = host.run(["sh", "-c", _NATIVE, "native", variant.cc], env={"LC_ALL": "C"}).stdout
+    return Toolchain(name, version, identity, read_processor(resolved))
+
+
+def is_native(options: str) -> bool:
+    """Whether some of these options compile for the processor of the machine that compiles."""
+    return bool(_IS_NATIVE.search(options))
+
+
+def read_processor(commands: str) -> str:
+    """A hash of the processor that a compiler's own commands are for; "" when they do not say.
+
+    Without the sizes of caches, which differ between the cores of one processor.
+    """
+    words = {option or value for option, value in _RESOLVED.findall(commands)} - {"-march=native", "-mcpu=native"}
+    return hashlib.sha256(" ".join(sorted(words)).encode()).hexdigest()[:16] if words else ""
 
 
 def read_macros(macros: str) -> tuple[str, str]:
