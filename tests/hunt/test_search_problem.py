@@ -17,7 +17,7 @@ from perfbisect.core.domain.events import (
     LabEvent,
     RunFinished,
 )
-from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.facts import LEFT_OUT, SkipFacts
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Reason, Verdict
 from perfbisect.core.domain.policy import Policy
 from perfbisect.errors import EnvironmentFailure
@@ -81,6 +81,35 @@ def test_builds_that_failed_in_an_earlier_hunt_are_not_tried_again_but_for_the_e
     assert {event.candidate for event in events if isinstance(event, CandidateSkipped)} == {14, 15}
     assert not {names[14], names[15]} & set(lab.built)
     assert culprit(events).candidate == 11
+
+
+def test_what_the_user_left_out_is_not_tried_and_says_nothing_of_its_neighbours(history: History) -> None:
+    """The culprit lies between two that were left out: nothing that a neighbour does could come from a failed build."""
+    names = commits(30)
+    lab = ComputedLab(names, speeds(names, 11))
+    left = [SkipFacts(names[node], LEFT_OUT, "by --skip x", "", 0.0) for node in (9, 13, 14)]
+    log, failed = log_of(history, names), [SkipFacts(names[13], "compile", "error: no", "log", 1.0)]
+    events = [event for _, event in hunt(problem(names), started(names), log, measured_by(lab), failed, left)]
+    assert [event.facts for event in events if isinstance(event, CandidateSkipped)] == left
+    assert not {names[9], names[13], names[14]} & set(lab.built)
+    assert culprit(events).candidate == 11
+    assert left == [event.facts for _, event in history.log(log.hunt) if isinstance(event, CandidateSkipped)]
+    again = SavedLog(history, log.hunt)
+    more = [event for _, event in hunt(problem(names), started(names), again, measured_by(lab), (), left)]
+    assert not [event for event in more if isinstance(event, CandidateSkipped)], "a resumed hunt has them in its log"
+
+
+def test_a_culprit_that_was_left_out_is_one_of_several_and_the_reason_is_that(history: History) -> None:
+    names = commits(30)
+    lab = ComputedLab(names, speeds(names, 11))
+    left = [SkipFacts(names[node], LEFT_OUT, "by --skip x", "", 0.0) for node in range(10, 13)]
+    ended = verdict(
+        [event for _, event in hunt(problem(names), started(names), log_of(history, names), measured_by(lab), (), left)]
+    )
+    assert isinstance(ended, Inconclusive)
+    assert ended.reason is Reason.LEFT_OUT
+    assert set(ended.candidates) == set(range(10, 14))
+    assert set(lab.built) < {*names[:10], *names[13:]}
 
 
 def test_equal_ends_are_not_reproduced(history: History) -> None:

@@ -104,7 +104,7 @@ def invoke(released: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 
 # Fields that were added since, with the values that they have in what was stored before.
 SINCE_OF_BUILDS = {"system": ""}
-SINCE_OF_SETTINGS: dict[str, Any] = {"system": "", "configure": []}
+SINCE_OF_SETTINGS: dict[str, Any] = {"system": "", "configure": [], "skips": {}}
 
 
 @pytest.mark.parametrize(("kind", "body"), RELEASED["events"])

@@ -189,7 +189,7 @@ def test_undecided_subranges_are_listed_and_are_no_success() -> None:
         "  after 1111111111, up to 2020202020: no change shown, 0.998 (0.991–1.005); the budget of builds is used up.",
         "  after 2020202020, up to 3030303030: not measured; the budget of builds is used up.",
         "Elsewhere, a change of 3.4 % or more would have been detected.",
-        "What would help: a recipe with which these commits build; --retry-failed, if the host was the cause.",
+        "What would help: a recipe or a --patch with which these commits build; --retry-failed, if the host was the cause.",
     )
     assert exit_status(Several((), (), (spent,))) == 2
 

@@ -19,6 +19,7 @@ from perfbisect.repository.clone import Progress, cached_clone
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.resolve import resolve
+from perfbisect.repository.revision_sets import ends_of, joined
 from perfbisect.repository.tree import top_level
 
 
@@ -48,7 +49,16 @@ def resolve_settings(
     )
     ends = settings.good, settings.bad
     settings, [good, bad] = resolve_commits(settings, builder, ends, clone_progress=clone_progress)
-    return replace(settings, good_commit=good, bad_commit=bad)
+    return replace(settings, good_commit=good, bad_commit=bad, skips=resolve_skips(settings, builder))
+
+
+def resolve_skips(settings: Settings, builder: Builder) -> dict[str, str]:
+    """What --skip leaves out: each text as written → the same with full hashes."""
+    git = open_repository(Path(settings.repository))
+    return {
+        text: joined([resolve(git, revision, builder.release_tags) for revision in ends_of(text)])
+        for text in settings.skips
+    }
 
 
 def choose_metric(requested: str, workloads: Sequence[Workload]) -> str:

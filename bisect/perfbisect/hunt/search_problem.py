@@ -84,17 +84,21 @@ def hunt(
     log: SavedLog,
     workers_for: WorkersFor,
     failed: Sequence[SkipFacts] = (),
+    left_out: Sequence[SkipFacts] = (),
 ) -> Iterator[TimedEvent]:
     """The hunt itself, from ``started`` to HuntEnded.
 
-    ``failed`` are builds that failed in earlier hunts; they are not tried again, except at the ends.
+    ``failed`` are builds that failed in earlier hunts; they are not tried again, except at the ends. ``left_out`` is
+    what the user does not want to be tried at all.
     """
     yield log.append(started)
     inner = {commit: node for node, commit in enumerate(problem.commits) if 0 < node < len(problem.commits) - 1}
-    for facts in failed:
-        if facts.commit in inner:
-            remembered = replace(facts, reason=f"{facts.reason} (in an earlier hunt)", seconds=0.0)
-            yield log.append(CandidateSkipped(inner[facts.commit], remembered))
+    skipped = {event.facts.commit for _, event in log.entries if isinstance(event, CandidateSkipped)}
+    remembered = (replace(facts, reason=f"{facts.reason} (in an earlier hunt)", seconds=0.0) for facts in failed)
+    for facts in (*left_out, *remembered):
+        if facts.commit in inner and facts.commit not in skipped:
+            skipped.add(facts.commit)
+            yield log.append(CandidateSkipped(inner[facts.commit], facts))
     verdict = yield from pursue(problem, log, workers_for(problem.commits))
     yield log.append(HuntEnded(verdict))
 

@@ -151,7 +151,7 @@ def session(log: SavedLog, setup: HuntSetup, held: Mapping[str, Lease], resumed:
     ):
         return
     failed = () if resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
-    yield from hunt(problem, started, log, labs.workers, failed)
+    yield from hunt(problem, started, log, labs.workers, failed, setup.left_out)
 
 
 def changes_since(before: Sequence[HuntStarted], setup: HuntSetup) -> tuple[Warned, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from perfbisect.core.domain.events import Commit, HuntStarted, Warned
-from perfbisect.core.domain.facts import HostFacts
+from perfbisect.core.domain.facts import HostFacts, SkipFacts
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference.prior import suspected
 from perfbisect.errors import UsageError
@@ -16,6 +16,7 @@ from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.lock import WaitCallback, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
+from perfbisect.hunt.left_out import left_out
 from perfbisect.lab.build import build_store
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.checks.finding import CheckRequest
@@ -91,6 +92,7 @@ class HuntSetup:
     hosts: tuple[PreparedHost, ...]
     span: Range
     warnings: tuple[Warned, ...]
+    left_out: tuple[SkipFacts, ...] = ()  # what is not measured, whatever happens
 
     @classmethod
     def set_up(
@@ -117,6 +119,7 @@ class HuntSetup:
         untouched: tuple[str, ...] = ()
         if span is None:
             span, untouched = read_hunt_range(settings, builder)
+        skipped = left_out(settings, span)
         hosts = tuple(PreparedHost.prepare(name, settings, needed, workloads, waiting) for name in settings.hosts)
         warned = (
             *uncommitted_changes(settings),
@@ -127,7 +130,7 @@ class HuntSetup:
                 if path not in builder.suspects | workloads[0].suspects
             ),
         )
-        return cls(settings, builder, workloads[0], hosts, span, warned)
+        return cls(settings, builder, workloads[0], hosts, span, warned, skipped)
 
     @property
     def host(self) -> Host:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from perfbisect.core.inference.classification import Classification
 from perfbisect.report.content import Candidate, Case, Story
-from perfbisect.wording.quantities import MISSING, between, chance, decimals, duration, figure, share
+from perfbisect.wording.quantities import MISSING, between, chance, count, decimals, duration, figure, share
 from perfbisect.wording.text import metric_title
 from perfbisect.wording.verdicts import classification_name
 
@@ -67,7 +67,16 @@ def candidates(story: Story) -> list[Row]:
             each.commit.subject,
         )
         for each in story.candidates
+        if not each.left_out
     ]
+
+
+def left_out(story: Story) -> str:
+    """How many candidates were left out, and by what; empty if none was. They have no row of their own."""
+    size = sum(each.left_out for each in story.candidates)
+    return (
+        f"{count(size, 'candidate')}, by {' '.join(f'--skip {text}' for text in story.settings.skips)}" if size else ""
+    )
 
 
 def ratio_cells(each: Candidate) -> Row:
@@ -88,7 +97,7 @@ def build(each: Candidate) -> str:
 def remarks(story: Story) -> Iterator[str]:
     """What the table has no column for."""
     for each in story.candidates:
-        if each.skipped:
+        if each.skipped and not each.left_out:
             yield f"{each.commit.short} was skipped, {each.skipped}"
         if each.same_as:
             yield f"{each.commit.short} is the same binary as {each.same_as.short}"

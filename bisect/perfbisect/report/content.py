@@ -31,6 +31,7 @@ class Candidate:
     state: Classification
     same_as: Commit | None  # an earlier build with the same binary
     skipped: str  # stage and reason; empty if it was not
+    left_out: bool = False  # by --skip: nothing was tried
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from perfbisect.core.domain.causes import classify
 from perfbisect.core.domain.events import Commit
-from perfbisect.core.domain.facts import hit_rate
+from perfbisect.core.domain.facts import LEFT_OUT, hit_rate
 from perfbisect.core.domain.metrics import COMPARED, quotient, typical
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
 from perfbisect.core.domain.settings import Settings
@@ -146,6 +146,7 @@ class Reader:
                 state=classification.classify(state, sha, found),
                 same_as=self.commit(row.same_as) if row.same_as else None,
                 skipped=printable(f"{row.skip.stage}: {row.skip.reason}") if row.skip else "",
+                left_out=row.skip is not None and row.skip.stage == LEFT_OUT,
             )
 
     def costs(self) -> Costs:

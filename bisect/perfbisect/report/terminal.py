@@ -30,6 +30,8 @@ def header(story: Story) -> Iterator[str]:
     yield f"  workload  {settings.workload}{changed}; metric {metric_title(settings.metric)}"
     if settings.quick:
         yield f"  command   {printable(settings.quick.run)}"
+    if skipped := cells.left_out(story):
+        yield f"  left out  {printable(skipped)}"
     for number, machine in enumerate(machines(story)):
         yield f"  {'host' if number == 0 else '':9} {machine}"
 

@@ -32,6 +32,7 @@ LIKELY = 0.5  # from this probability of more than one change on, a single culpr
 
 REASONS = {
     Reason.UNBUILDABLE: "the commits that would separate the candidates do not build or run",
+    Reason.LEFT_OUT: "commits that would separate the candidates were left out by --skip",
     Reason.NOT_CONFIRMED: "runs in turns did not confirm the commit that the search suggested",
     Reason.TOO_NOISY: "the runs vary too much to decide",
     Reason.BY_CHANCE: "the ends may differ by chance; if they do not, the culprit is known",
@@ -56,8 +57,10 @@ HELP = {
     Reason.BY_CHANCE: "What would help: longer runs (--time), or another variant, which changes the code layout.",
     Reason.LAYOUT_TIE: "What would help: another compiler or variant, which changes the code layout; more runs do not help.",
     Reason.UNBUILDABLE: (
-        "What would help: a recipe with which these commits build; --retry-failed, if the host was the cause."
+        "What would help: a recipe or a --patch with which these commits build; --retry-failed, if the host was the"
+        " cause."
     ),
+    Reason.LEFT_OUT: "What would help: fewer commits in --skip, and a recipe or a --patch with which they build.",
     Reason.BRANCH_POINT_UNKNOWN: "What would help: a recipe with which the branch point builds, or a larger budget.",
     Reason.NOT_IN_BAD: "To find the change, hunt between the branch point of bad and good.",
 }

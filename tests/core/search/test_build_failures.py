@@ -62,3 +62,14 @@ def test_heights_and_pieces(graph: Graph) -> None:
         assert {int(segment[p]) for p in parents} <= {int(segment[v]), *below[segment[v]]}
         assert v not in marked or (segment == segment[v]).sum() == 1
     assert reach.height.tolist() == height
+
+
+def test_what_was_left_out_is_never_built_and_no_evidence_against_others() -> None:
+    reach = ancestry_of(Graph.line(20))
+    alone = chance_to_build(reach, [9, 10, 11], [0, 20], [9, 10, 11])
+    assert np.flatnonzero(alone == 0).tolist() == [9, 10, 11]
+    assert (np.delete(alone, [9, 10, 11]) == 1.0).all()
+    beside = chance_to_build(reach, [4, 10], [0, 20], [10])
+    expected = chance_to_build(reach, [4], [0, 20])
+    assert beside[10] == 0.0
+    assert np.array_equal(np.delete(beside, 10), np.delete(expected, 10))

@@ -25,6 +25,7 @@ Examples:
   bisect run 3.41.0 3.42.0 --builder my-sqlite --workload scan --max-time 2h --json
   bisect run 8.0.28 8.0.29 --builder my-mysql --workload scan --host c8-1 --host c8-2
   bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
+  bisect run 8.0.28 8.0.29 --builder my-mysql --workload scan --skip 3f2a1b9..77c0d4e --skip v1-broken
 
 \b
 GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git revision.
@@ -56,6 +57,7 @@ into JSON ($.result.ops); without them it is the duration of the command.
 @policy_options
 @click.option("--dry-run", is_flag=True, help="Print the commands for both ends without running them.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
+@click.option("--skip", metavar="REV|A..B", multiple=True, help="Leave out commits known to be broken. Repeatable.")
 @click.option("--retry-failed", is_flag=True, help="Build commits again that failed in earlier hunts.")
 @how_options
 @wait_option
@@ -73,6 +75,7 @@ def run(
     operations: str,
     direction: str | None,
     first_parent: bool,
+    skip: tuple[str, ...],
     retry_failed: bool,
     history: Path | None,
     view: str | None,
@@ -101,6 +104,7 @@ def run(
         further_hosts=host[1:],
         first_parent=first_parent,
         retry_failed=retry_failed,
+        skips=dict.fromkeys(skip, ""),
         suspects=dict(options["suspect"]),
         policy=policy_of(options),
         quick=quick,

@@ -59,12 +59,15 @@ class RunFacts:
         return self.operations / self.seconds
 
 
+LEFT_OUT = "left out"  # in place of a stage: nothing was tried, because of --skip
+
+
 @dataclass(frozen=True, slots=True)
 class SkipFacts:
     """Why a candidate could not be measured."""
 
     commit: str
-    stage: str  # "checkout", "configure", "compile", "install", "start", "prepare", "run"
+    stage: str  # "checkout", "configure", "compile", "install", "start", "prepare", "run", or LEFT_OUT
     reason: str  # one sentence
     log: str
     seconds: float

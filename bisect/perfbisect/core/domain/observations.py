@@ -35,6 +35,7 @@ class Skipped:
     candidate: int
     reason: str
     seconds: float = 0.0
+    left_out: bool = False  # by --skip: nothing was tried, so it is no evidence that others fail
 
 
 Observation = Reading | Built | Skipped

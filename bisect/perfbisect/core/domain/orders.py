@@ -98,6 +98,7 @@ class Reason(StrEnum):
     """Why a hunt names no culprit."""
 
     UNBUILDABLE = "unbuildable"  # the commits between the candidates do not build or run
+    LEFT_OUT = "left out"  # some of the commits between the candidates were left out by --skip
     NOT_CONFIRMED = "not confirmed"  # by runs of the culprit and its parents in turns
     TOO_NOISY = "too noisy"
     BY_CHANCE = "by chance"  # the ends may differ by chance

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
-from perfbisect.core.domain.facts import BuildFacts, RunFacts
+from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts, RunFacts
 from perfbisect.core.domain.metrics import value
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 
@@ -58,7 +58,7 @@ def observations(
                 same = None if first is None else node[first]
                 seen.append(Built(candidate, build.seconds, same, host if len(place) > 1 else None))
             case CandidateSkipped(facts=skip):
-                seen.append(Skipped(candidate, skip.reason, skip.seconds))
+                seen.append(Skipped(candidate, skip.reason, skip.seconds, skip.stage == LEFT_OUT))
             case RunFinished(facts=run):
                 if (reading := readable(run, metric)) is not None:
                     minutes = (run.started + run.seconds / 2 - began) / 60

@@ -40,6 +40,7 @@ class Record:
     built: frozenset[int]
     on: Mapping[int, frozenset[int]]  # candidate → the hosts that have its build; without an entry all have it
     skipped: frozenset[int]
+    left_out: frozenset[int]  # those of ``skipped`` that the user left out; whether they fail is not known
     attempted: frozenset[int]  # built, or skipped in this hunt: what failed in an earlier one took no time in this
     attempts: tuple[Attempt, ...]  # to build, in time order; on every host, what was there already left out
     minutes: float  # since the hunt began, as far as the observations show
@@ -99,6 +100,7 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
     same: dict[int, int] = {}
     built: set[int] = set()
     skipped: set[int] = set()
+    failed: set[int] = set()
     attempted: set[int] = set()
     attempts: list[Attempt] = []
     on: dict[int, frozenset[int]] = {}
@@ -120,6 +122,8 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
                     _join(same, seen.candidate, seen.same_as)
             case Skipped():
                 skipped.add(seen.candidate)
+                if not seen.left_out:
+                    failed.add(seen.candidate)
                 if seen.seconds > 0:
                     attempted.add(seen.candidate)
                     if seen.candidate not in built:  # otherwise it was a run that failed
@@ -141,6 +145,7 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
         built=frozenset(built),
         on=on,
         skipped=frozenset(skipped),
+        left_out=frozenset(skipped - failed),
         attempted=frozenset(built | attempted),
         attempts=tuple(attempts),
         minutes=minutes,

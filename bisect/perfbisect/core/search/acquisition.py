@@ -54,7 +54,8 @@ def choose(known: Analysis, now: Situation, host: int) -> Choice | None:
     """The best measurement on ``host``, or None if there is none. The subjects of other hosts' orders are left to them."""
     build_runs, busy = now.build_runs, now.fleet.subjects
     record, levels, classes, posterior = known.record, known.levels, known.groups, known.posterior
-    chance = chance_to_build(classes.reach, record.skipped, (*record.builds, *record.built, *record.same))
+    built = (*record.builds, *record.built, *record.same)
+    chance = chance_to_build(classes.reach, record.skipped, built, record.left_out)
     measured = [b for b in record.builds if b not in record.skipped]
     new = splits(record, classes, posterior, chance, busy, may_build=now.budget.may_build)
     candidates = [v for v in (*measured, *new) if v not in busy]

@@ -38,7 +38,7 @@ from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.subrange import Subrange, subrange
 
 SMALLEST = 8  # a subrange of fewer candidates than the range has by this factor is not halved
-STUCK = (Reason.UNBUILDABLE, Reason.BRANCH_POINT_UNKNOWN)  # reasons that no measurement can remove
+STUCK = (Reason.UNBUILDABLE, Reason.LEFT_OUT, Reason.BRANCH_POINT_UNKNOWN)  # reasons that no measurement can remove
 LIKELY = 0.5  # probability of a change from which the verdict lists the commits that may have made it
 
 
@@ -165,7 +165,8 @@ def _halves(progress: _Progress, part: Subrange) -> list[_Span] | None:
     if len(part.graph.candidates) * SMALLEST <= len(part.whole.candidates):
         return []
     now, record = progress.now, progress.now.record
-    central = part.middles(chance_to_build(ancestry_of(now.graph), record.skipped, {*record.built, *record.builds}))
+    built = {*record.built, *record.builds}
+    central = part.middles(chance_to_build(ancestry_of(now.graph), record.skipped, built, record.left_out))
     if not central:
         return []
     # the one that was measured first: the chances to build change with every attempt, but the halves must stay the same

@@ -8,9 +8,11 @@ stretch the chance decreases with every further failure, so that the attempts en
 
 A failure on another branch may be due to a commit that was never merged here, so it is evidence only against the commit
 where the branches diverged; the descendants of that commit share its doubt, less with distance.
+
+A candidate that the user left out was not tried, so it is evidence of nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,9 +56,20 @@ class _Doubt(NamedTuple):
 NO_DOUBT = _Doubt(1.0, 0, 0, 1.0, 1.0)
 
 
-def chance_to_build(reach: Ancestry, skipped: Iterable[int], built: Iterable[int]) -> Array:
-    """Probability for each candidate, shape (size,): 0 if it was skipped, 1 without evidence against it."""
-    failed = set(skipped)
+def chance_to_build(
+    reach: Ancestry, skipped: Iterable[int], built: Iterable[int], left_out: Collection[int] = ()
+) -> Array:
+    """Probability for each candidate, shape (size,): 0 if it was skipped, 1 without evidence against it.
+
+    ``left_out`` are those of ``skipped`` that are no evidence against others.
+    """
+    chance = _chance(reach, set(skipped) - set(left_out), built)
+    chance[list(left_out)] = 0.0
+    return chance
+
+
+def _chance(reach: Ancestry, failed: set[int], built: Iterable[int]) -> Array:
+    """The same without candidates that were left out."""
     if not failed:
         return np.ones(reach.size)
     tried = sorted(failed | set(built))

@@ -1,6 +1,8 @@
 """The next order of one hunt: measure the ends, confirm a probable culprit, learn more, or end with what is known."""
 
-from perfbisect.core.domain.orders import Found, Order, Reason, Step
+from dataclasses import replace
+
+from perfbisect.core.domain.orders import Found, Inconclusive, Order, Reason, Step
 from perfbisect.core.domain.policy import CAP
 from perfbisect.core.inference import endpoints
 from perfbisect.core.inference.analysis import Analysis
@@ -44,10 +46,10 @@ def _give_up(known: Analysis, reason: Reason, budget: Budget) -> Order:
     """The verdict when no measurement promises anything: for a proof a set of neighbours is enough."""
     answer = leading_hypothesis(known.groups, known.posterior, known.record, stuck=True)
     if reason is Reason.UNBUILDABLE and answer.probability >= min(known.policy.confidence, CAP):
-        return _conclude(known, answer, budget) or undecided(known.belief, known.policy, Reason.BY_CHANCE)
+        return _conclude(known, answer, budget) or _undecided(known, Reason.BY_CHANCE)
     if known.posterior.change < DOUBTFUL and known.ends.runs >= 3:
         return nothing_found(known.effect, known.ends)
-    return undecided(known.belief, known.policy, reason)
+    return _undecided(known, reason)
 
 
 def _conclude(known: Analysis, answer: LeadingHypothesis, budget: Budget) -> Order | None:
@@ -55,19 +57,19 @@ def _conclude(known: Analysis, answer: LeadingHypothesis, budget: Budget) -> Ord
 
     None if it is complete, but it is uncertain whether anything changed, and more runs of the ends would not show it.
     """
-    graph, policy, record, posterior, belief = known.graph, known.policy, known.record, known.posterior, known.belief
+    graph, policy, record, posterior = known.graph, known.policy, known.record, known.posterior
     if answer.slow in record.skipped:
-        return undecided(belief, policy, Reason.UNBUILDABLE)
+        return _undecided(known, Reason.UNBUILDABLE)
     parents = compared_with(graph, record, answer.slow) if answer.certain else (answer.fast,)
     proofs = pairwise_proofs(record, known.levels, answer.slow, parents)
     if (more := confirmation(record, posterior, known.levels.noise, answer.slow, proofs)) is not None:
         if not budget.builds_allowed(more):
-            return undecided(belief, policy, Reason.BUILDS_SPENT)
+            return _undecided(known, Reason.BUILDS_SPENT)
         return more
     if not answer.certain:
-        return undecided(belief, policy, Reason.UNBUILDABLE)
+        return _undecided(known, Reason.UNBUILDABLE)
     if not all(proof.proven for proof in proofs):
-        return undecided(belief, policy, Reason.NOT_CONFIRMED)
+        return _undecided(known, Reason.NOT_CONFIRMED)
     stated = min(answer.probability * posterior.change, CAP)
     if stated < min(policy.confidence, CAP):
         if endpoints.settled(known.ends):
@@ -77,6 +79,14 @@ def _conclude(known: Analysis, answer: LeadingHypothesis, budget: Budget) -> Ord
     prior = float(graph.weight[answer.slow])
     stand_ins = tuple(p for p in parents if p not in graph.parents_of(answer.slow))
     return Found(Step(answer.slow, stated, ratio, parents, stand_ins, prior))
+
+
+def _undecided(known: Analysis, reason: Reason) -> Inconclusive:
+    """The verdict without a culprit. Where the user left out what would separate the candidates, that is the reason."""
+    verdict = undecided(known.belief, known.policy, reason)
+    if reason is Reason.UNBUILDABLE and known.record.left_out.intersection(verdict.candidates):
+        return replace(verdict, reason=Reason.LEFT_OUT)
+    return verdict
 
 
 def _why_stuck(known: Analysis, budget: Budget) -> Reason:
