@@ -90,6 +90,7 @@ class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     system: Literal["", "cmake", "meson", "autotools", "make", "cargo", "go"] = ""
     options: list[str] = []  # of its configure step
     targets: list[str] = []  # to build; by default those that install the recipe's programs, or all
+    in_place: bool = False  # what a system built is used where it was built, a copy of the tree in {prefix}
     # Commands take the place of a build system.
     configure: list[Argv] = []
     compile: list[Argv] = []
@@ -151,15 +152,12 @@ class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One system: where its source is and how a commit of it is built and run."""
 
-    filled_in: ClassVar[frozenset[str]] = frozenset(
-        {"name", "folder", "inherited", "home", "in_place"}
-    )  # by the reader
+    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "folder", "inherited", "home"})  # by the reader
 
     name: str = ""  # the folder's name
     folder: str = ""  # absolute path of the recipe's folder
     inherited: list[str] = []  # folders of the recipes that it extends, nearest first
     home: str = ""  # name of its repository and its work folder on a host; "": that of the recipe
-    in_place: bool = False  # what a build system built is used where it was built, a copy of the tree in {prefix}
     summary: str
     extends: str = ""
     repository: str = ""

@@ -79,8 +79,7 @@ def quick_builder(commands: tuple[str, ...], repository: str, given: str = "", s
         recipe,
         name=_named(name, [repository, *commands]),
         home=_named(name, [repository]),  # sources are sent once for all commands
-        in_place=in_place,
-        build=Build() if in_place else msgspec.structs.replace(build, compile=compile_),
+        build=Build(in_place=True) if in_place else msgspec.structs.replace(build, compile=compile_),
     )
 
 

@@ -85,9 +85,9 @@ def fingerprint(builder: Builder, variant: Variant) -> str:
 
 def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
     build = msgspec.to_builtins(msgspec.structs.replace(build_of(builder), needs=[], packages={}))
-    by_system = {key: build.pop(key) for key in ("system", "options", "targets")}
+    by_system = {key: build.pop(key) for key in ("system", "options", "targets", "in_place")}
     if not has_commands(build_of(builder)):
-        build |= by_system | {"programs": builder.programs, "library": builder.library, "in_place": builder.in_place}
+        build |= by_system | {"programs": builder.programs, "library": builder.library}
     commands = json.dumps(build) + json.dumps(msgspec.to_builtins(builder.when))
     parts = {
         "layout": _LAYOUT,

@@ -55,7 +55,7 @@ def expanded(builder: Builder, system: str, paths: Collection[str]) -> Build:
         programs=tuple(builder.programs),
         library=builder.library,
         paths=frozenset(paths),
-        in_place=builder.in_place,
+        in_place=build.in_place,
     )
     made = SYSTEMS[system].commands(plan)
     return msgspec.structs.replace(
