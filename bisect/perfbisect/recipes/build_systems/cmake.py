@@ -17,7 +17,7 @@ known=$(cmake --build "$folder" --target help) || exit
 for target do
     printf '%s\\n' "$known" | awk -v t="$target" '$1 == t":" || $2 == t {{ known = 1 }} END {{ exit !known }}' || set --
 done
-exec cmake --build "$folder" --parallel "$0" ${1+--target} "$@"
+exec cmake --build "$folder" --parallel "$0" ${{1+--target}} "$@"
 """
 # What was not built is left out: cmake's own installation ends at the first file that is absent.
 _OPTIONAL = r"s/^( *file\(INSTALL DESTINATION .* TYPE [A-Z_]+) FILES( |$)/\1 OPTIONAL FILES\2/"
