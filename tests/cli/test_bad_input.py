@@ -179,16 +179,15 @@ def test_what_cannot_be_compared(
         assert part in told
 
 
-def test_a_recipe_without_build_hunts_nothing(exits: Exits, repo: Path, tmp_path: Path) -> None:
+def test_a_tree_without_a_build_system(exits: Exits, repo: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "builders" / "served"
     recipe.mkdir(parents=True)
-    (recipe / "builder.toml").write_text('summary = "only run, never built"\ndriver = "demo"\n')
+    (recipe / "builder.toml").write_text('summary = "says nothing of builds"\ndriver = "demo"\n')
     mine = {"builder": "served", "builders": str(tmp_path / "builders")}
     for words in (hunt(repo, "v1.0", "v1.1", **mine), ["noise", *hunt(repo, "", "", **mine)[3:], "--rev", "v1.0"]):
         said = exits(3, *words)
-        assert "served cannot build commits: its recipe has no [build]" in said
-        assert "bisect compare NAME=PATH" in said
-        assert 'extends = "served"' in said
+        assert "v1.0 cannot be built: its tree has no build system: none of Cargo.toml, CMakeLists.txt" in said
+        assert "--build, or in a recipe's [build]" in said
 
 
 @pytest.mark.parametrize("wrong", ["x3", "c", "3c", "-1", "c99999999999999999999"])

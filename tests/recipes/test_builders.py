@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import RecipeError, UsageError
+from perfbisect.recipes.builder import Build
 from perfbisect.recipes.builder_reader import build_of, recipe_files, variant_of
 from perfbisect.recipes.find import load_builder, load_builders
 
@@ -183,13 +184,9 @@ def test_what_is_missing_is_named(write: Write) -> None:
     assert str(caught.value) == f"{file}: `driver` is missing: it must be text."
 
 
-def test_a_recipe_without_build_cannot_build_and_says_what_to_do(write: Write) -> None:
+def test_a_recipe_without_build_leaves_it_to_the_tree(write: Write) -> None:
     write("builders/served/builder.toml", 'summary = "x"\ndriver = "y"')
-    served = load_builder("served")
-    with pytest.raises(RecipeError, match=r"served cannot build commits: its recipe has no \[build\]") as caught:
-        build_of(served)
-    assert "bisect compare" in caught.value.advice
-    assert 'extends = "served"' in caught.value.advice
+    assert build_of(load_builder("served")) == Build()
     how = '[build]\ncompile = [["make"]]\ninstall = []\nartifacts = ["a"]'
     write("builders/mine/builder.toml", f'extends = "served"\n{how}')
     assert build_of(load_builder("mine")).compile == [["make"]]

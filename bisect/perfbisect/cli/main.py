@@ -31,7 +31,7 @@ VERBS: Mapping[str, str] = {
     "history": "List the hunts and comparisons.",
     "show": "Report one hunt: verdict, proof, candidates, counters; or one comparison.",
     "query": "Query the history in SQL.",
-    "builders": "List the builders: systems that can be built or, prebuilt, compared.",
+    "builders": "List the builders: how systems are built and run.",
     "workloads": "List the microbenchmarks.",
     "hosts": "List the hosts of hosts.toml.",
     "doctor": "Check whether a host is fit to measure on, and how to fix it.",

@@ -15,7 +15,7 @@ from perfbisect.cli.options.places import builders_option
 @click.option("--show", metavar="NAME", shell_complete=builder_name, help="Print one recipe, fully resolved, as TOML.")
 @builders_option
 def builders(show: str | None, builders: Path | None) -> None:
-    """List the builders: systems that can be built or, prebuilt, compared."""
+    """List the builders: how systems are built and run."""
     from perfbisect.recipes.find import load_builder, load_builders
     from perfbisect.recipes.render import to_toml
 
@@ -24,6 +24,4 @@ def builders(show: str | None, builders: Path | None) -> None:
         say("".join(f"# {folder}\n" for folder in (builder.folder, *builder.inherited)))
         say(to_toml(builder))
         return
-    prebuilt = "  (prebuilt binaries only)"
-    known = load_builders(builders or "")
-    table([(each.name, each.driver, each.summary + ("" if each.build else prebuilt)) for each in known])
+    table([(each.name, each.driver, each.summary) for each in load_builders(builders or "")])

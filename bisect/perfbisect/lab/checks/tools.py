@@ -35,7 +35,7 @@ def tools(inspection: Inspection) -> Iterator[Finding]:
             Level.OK, "builder", elsewhere, f"Check it with: bisect doctor {build_host} --builder {builder.name}"
         )
     elif builder and not build:
-        yield Finding(Level.OK, "builder", f"{builder.name} is not built anywhere: its recipe has no [build]")
+        yield Finding(Level.OK, "builder", f"nothing of {builder.name} is built: installed releases are measured")
     elif builder and build:
         needs = ", ".join(dict.fromkeys((*compilers(build, variant_of(builder, request.variant)), *build.needs)))
         yield Finding(Level.OK, "builder", f"everything that {builder.name} needs to be built is installed: {needs}")
