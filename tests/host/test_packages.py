@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 
 from perfbisect.host.local import LocalHost
-from perfbisect.host.packages import DEVELOPMENT, PROGRAMS, Package, how_to_install, is_header, is_library, read_system
+from perfbisect.host.packages import (
+    DEVELOPMENT,
+    PROGRAMS,
+    Package,
+    how_to_install,
+    how_to_prepare,
+    is_header,
+    is_library,
+    read_system,
+)
 from perfbisect.host.programs import lacking
 
 
@@ -119,3 +128,24 @@ def test_what_looks_is_itself_lacking(host: LocalHost, tmp_path: Path, monkeypat
     (tmp_path / "sh").symlink_to("/bin/sh")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert lacking(host, ["stdio.h", "a.hpp", "b.hpp", "zlib.pc"], "gcc -O2", "g++") == ("pkg-config", "gcc", "g++")
+
+
+@pytest.mark.parametrize(
+    ("system", "described", "command"),
+    [
+        ("debian", True, "sudo apt-get build-dep libpq-dev"),
+        ("ubuntu", False, "sudo apt-get build-dep libpq-dev (needs `deb-src` among its sources in /etc/apt)"),
+        ("fedora", False, "sudo dnf builddep postgresql-server"),
+        ("", True, "apt-get build-dep libpq-dev (Debian, Ubuntu) or dnf builddep postgresql-server (Fedora, RHEL)"),
+    ],
+)
+def test_what_a_distribution_builds_its_package_with(system: str, command: str, *, described: bool) -> None:
+    advice = how_to_prepare(Package("libpq-dev", "postgresql-server"), system, described=described)
+    assert advice == f"What its distribution builds it with: {command}"
+
+
+def test_a_package_that_is_not_known_is_no_advice() -> None:
+    assert how_to_prepare(Package("", "x"), "debian") == ""
+    assert how_to_prepare(Package("x", ""), "fedora") == ""
+    assert how_to_prepare(Package("", "")) == ""
+    assert "dnf" not in how_to_prepare(Package("x", ""))

@@ -251,3 +251,11 @@ def test_settings_are_simple_values(write: Write, small: str) -> None:
     write("builders/small/builder.toml", small + SERVER + "[server.settings]\na = [1]\n")
     with pytest.raises(RecipeError, match=r"`server.settings.a` is a list, but must be"):
         load_builder("small")
+
+
+@pytest.mark.parametrize("key", ["debian", "fedora"])
+@pytest.mark.parametrize("name", ["x; reboot", "-o", "$(x)", "../x", "x y", "x\\n"])
+def test_a_package_of_a_distribution_is_a_name(key: str, name: str, write: Write, small: str) -> None:
+    write("builders/small/builder.toml", f'{key} = "{name}"\n{small}')
+    with pytest.raises(RecipeError, match=rf"`{key}`"):
+        load_builder("small")

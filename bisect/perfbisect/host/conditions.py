@@ -81,6 +81,7 @@ def read_drivers(text: str) -> frozenset[str] | None:
     return frozenset(re.findall(r"^  (\w+) - ", block[1], re.MULTILINE)) if block else None
 
 
+DEB_SRC = Fact(("sh", "-c", "grep -rhsE '^(deb-src |Types:.*deb-src)' /etc/apt | head -n 1"), read_line)
 SYSTEM = Fact(("cat", "/etc/os-release"), read_system)
 SWAP = Fact(("cat", "/proc/swaps"), read_swap)
 NODES = Fact(LSCPU, read_nodes)

@@ -157,6 +157,23 @@ def how_to_install(needs: Iterable[str], system: str = "", own: Mapping[str, Pac
     )
 
 
+def how_to_prepare(source: Package, system: str = "", *, described: bool = True) -> str:
+    """A sentence with the command that installs what the distribution builds its own package ``source`` with.
+
+    "" where the package of ``system`` (as in ``how_to_install``) is not known. ``described`` is whether apt knows source
+    packages: without a line ``deb-src`` it does not.
+    """
+    first = "" if described else " (needs `deb-src` among its sources in /etc/apt)"
+    apt = f"apt-get build-dep {_of_debian(source, system)}" if source.debian else ""
+    dnf = f"dnf builddep {source.fedora}" if source.fedora else ""
+    begin = "What its distribution builds it with"
+    if system:
+        known = dnf if system == "fedora" else apt and f"{apt}{first}"
+        return f"{begin}: sudo {known}" if known else ""
+    both = " or ".join(filter(None, (apt and f"{apt} (Debian, Ubuntu)", dnf and f"{dnf} (Fedora, RHEL)")))
+    return f"{begin}: {both}" if both else ""
+
+
 def _of_debian(package: Package, system: str) -> str:
     return (system == "ubuntu" and package.ubuntu) or package.debian
 

@@ -23,12 +23,15 @@ done
 
 
 def absent(
-    needs: Iterable[str], host: str, system: str = "", own: Mapping[str, Package] | None = None
+    needs: Iterable[str], host: str, system: str = "", own: Mapping[str, Package] | None = None, besides: str = ""
 ) -> EnvironmentFailure:
-    """The error for what the host of that name lacks; ``system`` and ``own`` as in ``how_to_install``."""
+    """The error for what the host of that name lacks; ``system`` and ``own`` as in ``how_to_install``.
+
+    ``besides`` is a sentence of advice that follows.
+    """
     names = list(dict.fromkeys(needs))
     verb = "is" if len(names) == 1 else "are"
-    advice = how_to_install(names, system, own)
+    advice = ". ".join(filter(None, (how_to_install(names, system, own), besides)))
     return EnvironmentFailure(f"{', '.join(names)} {verb} not installed on host {host}", advice)
 
 

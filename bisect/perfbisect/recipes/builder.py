@@ -18,6 +18,13 @@ Need = Annotated[
         pattern=r"^[\w.+/-]+\Z", description='a program, a header such as "zlib.h" or a library such as "zlib.pc"'
     ),
 ]
+DebianName = Annotated[
+    str, msgspec.Meta(pattern=r"^([a-z0-9][a-z0-9+.-]+)?\Z", description='a package of Debian such as "libpq-dev"')
+]
+FedoraName = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^([A-Za-z0-9][\w+.-]*)?\Z", description='a package of Fedora such as "postgresql-server"'),
+]
 LONGEST = 1e9  # seconds of anything; waits of the system overflow not far above
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=LONGEST, description="a number of seconds above 0")]
 
@@ -166,6 +173,10 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     installed_version: list[str] = []  # the same of an installed system: ["{prefix}/bin/postgres", "--version"]
     ignore: list[str] = []  # paths that cannot change the speed, git's glob rules
     suspects: dict[str, Weight] = {}  # path (git's glob rules) → how much likelier a commit that touches it is
+    debian: DebianName = (
+        ""  # Debian's and Ubuntu's package of it, source or binary: what that is built with, this needs
+    )
+    fedora: FedoraName = ""  # the same of Fedora, RHEL and their derivatives
     driver: str  # what workloads connect to: "sqlite", "mysql", "pgsql", …
     library: str = ""  # of an embedded system: path below {prefix} that the workload loads
     programs: list[str] = []  # paths below {prefix} of what the recipe runs

@@ -1,4 +1,5 @@
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
@@ -159,6 +160,27 @@ def test_what_does_not_compile_names_the_first_error(place: Place) -> None:
     assert "error: expected" in Path(caught.value.log).read_text()
     assert not (place.root / "builds").exists()
     assert place.build(place.commit(**{"one.c": FILES["one.c"]})).binary
+
+
+@pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake")
+def test_a_failed_configure_names_what_is_missing_and_the_command_that_brings_it(place: Place) -> None:
+    lists = """\
+cmake_minimum_required(VERSION 3.16)
+project(tiny NONE)
+set(OpenSSL_FIND_REQUIRED TRUE)
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(OpenSSL DEFAULT_MSG OPENSSL_CRYPTO_LIBRARY)
+"""
+    sha = place.commit(**{"CMakeLists.txt": lists})
+    configure = [["cmake", "-S", "{source}", "-B", "."]]
+    with pytest.raises(BuildFailed) as caught:
+        place.build(sha, debian="libtiny-dev", build=changed(RECIPE.build, configure=configure))
+    assert str(caught.value) == f"{sha[:10]} does not configure: OpenSSL is missing (OPENSSL_CRYPTO_LIBRARY)"
+    assert "apt-get build-dep libtiny-dev" in caught.value.advice
+    assert caught.value.advice.endswith(f"See {caught.value.log}.")
+    with pytest.raises(BuildFailed) as caught:
+        place.build(sha, debian="libtiny-dev", build=changed(RECIPE.build, compile=[["false"]]))
+    assert "build-dep" not in caught.value.advice
 
 
 def test_each_stage_can_fail(place: Place) -> None:

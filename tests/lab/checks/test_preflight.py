@@ -158,10 +158,11 @@ def test_a_missing_program_is_named_with_its_package(
 def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> None:
     needs = ["make", "stdio.h", "no/such.h", "no-such-program"]
     own = {"no/such.h": Packages(debian="libno-dev", fedora="no-devel")}
-    recipe = replace(builder(), build=replace(builder().build, needs=needs, packages=own))
+    recipe = replace(builder(), build=replace(builder().build, needs=needs, packages=own), debian="lib-dev", fedora="x")
     with pytest.raises(EnvironmentFailure, match=r"^no-such-program, no/such\.h are not installed") as caught:
         inspection_of(host, recipe)
     assert "install no-such-program libno-dev" in caught.value.advice
+    assert "apt-get build-dep lib-dev" in caught.value.advice
 
 
 @pytest.mark.tools

@@ -17,7 +17,15 @@ _COMPILING = re.compile(r"(?:^|\s)-c(?:\s|$)|^ +(?:CC|CXX|AS) +\S")  # make, ver
 _ERROR = re.compile(
     r"\berror:|: undefined reference to|\bcannot find -l|^CMake Error|No rule to make target|command not found"
     r"|^\S*: \*\*\* |: not found$|internal compiler error"
+    r"|\bERROR: "  # Meson
+    r"|^error\[E\d+\]: "  # Rust
+    r"|^\S+\.go:\d+:\d+: |^go: (?!downloading |finding |found |added |warning)"
 )
+_PLACE = re.compile(r"^configure: error: in [`']")  # the reason is on the next line
+_OF_CMAKE = re.compile(r"^CMake Error.*:$")
+_OF_CONFIGURE = re.compile(r"^configure: error: .*:$")
+_REPORTER = re.compile(r"^(?:configure: error: |\S+:\d+:\d+: ERROR: )")
+_MISSING = re.compile(r"\bCould NOT find ([\w.+-]+)[^()]*\(missing: ([^()]*)\)")
 # All expressions take a time that grows with the length of a line, and not with its square.
 _MAKE = r"^(?:\S*/)?\w*make(?:\[\d+\])?: \*\*\* \["
 _GAVE_UP = re.compile(_MAKE + r".*\] Error \d+")  # a command failed, which may have printed a reason or not
@@ -51,7 +59,8 @@ class BuildLog:
     done: int = 0
     total: int = 0
     steps: int = 0  # compiled by plain make, which does not number its steps
-    error: str = ""  # the first line that reports one
+    error: str = ""  # the first line that reports one, with those that belong to it
+    unfinished: bool = False  # the next lines may belong to it, too
     host_trouble: str = ""  # a failure of the host rather than of the commit
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=100))
 
@@ -60,7 +69,7 @@ class BuildLog:
         if line.startswith(STAGE):
             self.stage = line.removeprefix(STAGE).partition(":")[0]
             self.done, self.total = 0, self.expected if self.stage == COMPILE else 0
-            self.error = ""  # errors of an earlier stage did not stop it
+            self.error, self.unfinished = "", False  # errors of an earlier stage did not stop it
             self.tail.clear()
             return True
         self.tail.append(masked(line)[:LONGEST])
@@ -72,18 +81,29 @@ class BuildLog:
     def why(self) -> str:
         """The line that best explains a failure."""
         lines = [line.strip() for line in self.tail if line.strip()]
-        return self.error or (lines[-1] if lines else "it printed nothing")
+        return _reason(self.error) or (lines[-1] if lines else "it printed nothing")
 
     def _find_error(self, line: str) -> None:
         for pattern, trouble in _OF_THE_HOST:
             if not self.host_trouble and pattern.search(line):
                 self.host_trouble = f"{trouble}: {_short(line)}"
-        if self.error.startswith("CMake Error") and self.error.endswith(":"):  # the reason is on the next line
-            self.error = f"{self.error} {_short(line)}".rstrip()
-        if not self.error and _ERROR.search(line):
+        if self.unfinished:
+            self._continue_error(line)
+        elif not self.error and _ERROR.search(line) and not _PLACE.match(line):
             lines = [earlier.strip() for earlier in list(self.tail)[:-1] if earlier.strip()]
             before = lines[-1] if lines and _GAVE_UP.match(line) else ""
             self.error = f"{before} | {_short(line)}" if before else _short(line)
+            self.unfinished = bool(_OF_CMAKE.match(line) or _OF_CONFIGURE.match(line))
+
+    def _continue_error(self, line: str) -> None:
+        """CMake's message is indented and may have several paragraphs, configure's reason is the next one."""
+        of_cmake = self.error.startswith("CMake")
+        if not line.strip():
+            self.unfinished = self.error.endswith(":") or (of_cmake and not self.error.endswith((".", ")", "!")))
+        elif of_cmake and not line.startswith(" "):
+            self.unfinished = False
+        else:
+            self.error = _short(f"{self.error} {line.strip()}")
 
     def _count(self, line: str) -> None:
         if found := _NINJA.match(line):
@@ -94,6 +114,13 @@ class BuildLog:
             self.steps += 1
             self.done = self.steps
             self.total = max(self.total, self.done) if self.total else 0
+
+
+def _reason(error: str) -> str:
+    """An error without the program that reports it, and what CMake does not find in few words."""
+    if missing := _MISSING.search(error):
+        return f"{missing[1]} is missing ({missing[2].strip()})"
+    return _REPORTER.sub("", error)
 
 
 def _short(line: str) -> str:

@@ -25,7 +25,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store, ccache, checkout
 from perfbisect.lab.build.binary_hash import hash_artifacts
 from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, OUT_OF_MEMORY, STAGE, BuildLog
-from perfbisect.lab.build.requirements import NEEDED, lacking_for, own_packages
+from perfbisect.lab.build.requirements import NEEDED, SYSTEM_FACTS, how_to_build, lacking_for, own_packages
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.upload import recipe
 from perfbisect.recipes.build_systems import MARKERS, chosen, expanded, has_commands, nothing_found
@@ -105,8 +105,9 @@ def build_context(host: Host, entry: HostEntry, builder: Builder, variant: str, 
     settings = variant_of(builder, name)
     how = build_of(builder)
     if lacks := lacking_for(host, [*NEEDED], how, settings):
-        system = facts.ask(host, SYSTEM) or ""
-        raise absent(lacks, host.name, system, own_packages(how))
+        answers = facts.ask_all(host, SYSTEM_FACTS)
+        system = answers.get(SYSTEM) or ""
+        raise absent(lacks, host.name, system, own_packages(how), how_to_build(builder, answers))
     ccache.share(host, entry.ccache_remote)
     tools = toolchain(host, settings)
     namespace = ccache.namespace(host, tools.processor)
@@ -378,4 +379,8 @@ def _failure(context: BuildContext, sha: str, key: str, ended: _Ended) -> BuildF
     reason = re.sub(rf"(?:{re.escape(str(context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", output.why())
     if ended.status in (TIMED_OUT, 128 + 9):
         reason = f"not done after {ended.limit:g} s"
-    return BuildFailed(f"{sha[:10]} does not {output.stage}: {reason}", stage=output.stage, log=str(log))
+    hint = ""
+    if output.stage == CONFIGURE:
+        hint = how_to_build(context.builder, facts.ask_all(host, SYSTEM_FACTS))
+    sentence = f"{sha[:10]} does not {output.stage}: {reason}"
+    return BuildFailed(sentence, stage=output.stage, log=str(log), hint=hint and f"{hint}.")

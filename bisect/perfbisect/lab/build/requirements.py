@@ -3,10 +3,12 @@
 import shlex
 from collections.abc import Mapping
 
-from perfbisect.host.packages import Package
+from perfbisect.host.conditions import DEB_SRC, SYSTEM
+from perfbisect.host.facts import Answers
+from perfbisect.host.packages import Package, how_to_prepare
 from perfbisect.host.programs import lacking
 from perfbisect.host.protocol import Host
-from perfbisect.recipes.builder import Build, Variant
+from perfbisect.recipes.builder import Build, Builder, Variant
 
 NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")
 
@@ -27,3 +29,12 @@ def lacking_for(host: Host, programs: list[str], build: Build, variant: Variant)
 def own_packages(build: Build) -> Mapping[str, Package]:
     """The packages that a recipe names itself."""
     return {need: Package(named.debian, named.fedora) for need, named in build.packages.items()}
+
+
+SYSTEM_FACTS = (SYSTEM, DEB_SRC)  # what ``how_to_build`` needs to know of a host
+
+
+def how_to_build(builder: Builder, answers: Answers) -> str:
+    """The command that installs what the distribution builds this system with; "" when the recipe does not name it."""
+    source = Package(builder.debian, builder.fedora)
+    return how_to_prepare(source, answers.get(SYSTEM) or "", described=bool(answers.get(DEB_SRC)))

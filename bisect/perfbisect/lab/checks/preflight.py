@@ -21,7 +21,7 @@ CHECKS = (tools, drivers, space, counters, device, load, others, clock_speed, sh
 """The most serious first."""
 
 FURTHER: tuple[Fact[object], ...] = (
-    facts.ONLINE, facts.LOAD, conditions.SYSTEM, conditions.SWAP, conditions.STEAL, conditions.THROTTLED,
+    facts.ONLINE, facts.LOAD, conditions.SYSTEM, conditions.DEB_SRC, conditions.SWAP, conditions.STEAL, conditions.THROTTLED,
     conditions.TURBO_SWITCH, conditions.CLOCK_SOURCE, conditions.SYNCHRONISED, conditions.PORTS, conditions.DRIVERS,
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ from perfbisect.host.conditions import DRIVERS
 from perfbisect.host.facts import COMPILER, ONLINE, TOOLS, cpu_numbers
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.programs import missing
-from perfbisect.lab.build.requirements import NEEDED, compilers, lacking_for, own_packages
+from perfbisect.lab.build.requirements import NEEDED, compilers, how_to_build, lacking_for, own_packages
 from perfbisect.lab.checks.finding import CheckRequest, Finding, Inspection, Level
 from perfbisect.recipes.builder_reader import variant_of
 
@@ -28,7 +28,9 @@ def tools(inspection: Inspection) -> Iterator[Finding]:
     if absent:
         verb = "is" if len(absent) == 1 else "are"
         sentence = f"{', '.join(absent)} {verb} not installed on host {inspection.name}"
-        yield Finding(Level.REFUSED, "tools", sentence, how_to_install(absent, inspection.system, own))
+        besides = how_to_build(builder, inspection.answers) if builder and own is not None else ""
+        advice = ". ".join(filter(None, (how_to_install(absent, inspection.system, own), besides)))
+        yield Finding(Level.REFUSED, "tools", sentence, advice)
     elif builder and build_host:
         elsewhere = f"{builder.name} is built on host {build_host}, which is not checked here"
         yield Finding(
@@ -38,7 +40,8 @@ def tools(inspection: Inspection) -> Iterator[Finding]:
         yield Finding(Level.OK, "builder", f"nothing of {builder.name} is built: installed releases are measured")
     elif builder and build:
         needs = ", ".join(dict.fromkeys((*compilers(build, variant_of(builder, request.variant)), *build.needs)))
-        yield Finding(Level.OK, "builder", f"everything that {builder.name} needs to be built is installed: {needs}")
+        known = f"everything that {builder.name} needs to be built is installed: {needs}"
+        yield Finding(Level.OK, "builder", known, how_to_build(builder, inspection.answers))
     versions = [f"{tool} {version}" for tool, fact in TOOLS.items() if (version := inspection.answers.get(fact))]
     compiler = inspection.answers.get(COMPILER)
     yield Finding(Level.OK, "tools", ", ".join([*versions, *([compiler] if compiler else [])]) or "no versions known")
