@@ -20,6 +20,7 @@ from perfbisect.hunt.setup import HuntSetup, PreparedHost
 from perfbisect.hunt.workers import InlineWorkers, Listener, Member, ThreadWorkers
 from perfbisect.lab.guarded_lab import GuardedLab
 from perfbisect.lab.host_lab import Earlier
+from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.protocol import Lab
 
 
@@ -29,7 +30,7 @@ class HuntLabs:
     def __init__(
         self, setup: HuntSetup, log: SavedLog, before: Sequence[HuntStarted], held: Mapping[str, Lease]
     ) -> None:
-        self._setup, self._held = setup, held
+        self._setup, self._log, self._held = setup, log, held
         self._builds: dict[str, dict[str, str]] = defaultdict(dict)  # host → commit → key of its build
         self._data: dict[str, dict[str, str]] = defaultdict(dict)  # host → commit → key of its data
         for _, event in log.entries:
@@ -58,7 +59,14 @@ class HuntLabs:
         name = site.host.name
         first = self._first.get(name, site.facts)
         earlier = Earlier(self._builds[name], self._data[name], first.memory_mib, first.cores)
-        lab = self._setup.lab(self._setup.candidates(commits), earlier, site, self._setup.workload, self._locks)
+        slow = SlowRuns(self._setup.settings.policy.slow_after, commits[0])
+        first_host = self._setup.settings.host
+        slow.take(
+            event.facts
+            for _, event in self._log.entries
+            if isinstance(event, RunFinished) and (event.host or first_host) == name
+        )
+        lab = self._setup.lab(self._setup.candidates(commits), earlier, site, self._setup.workload, self._locks, slow)
         return MetricLab(GuardedLab(lab, site.host, self._held[name], site.facts), self._setup.settings.metric)
 
 

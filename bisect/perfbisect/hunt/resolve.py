@@ -38,6 +38,12 @@ def resolve_settings(
     builder, workload = load_requested(settings)
     variant_of(builder, settings.variant)
     metric = choose_metric(settings.metric, [workload])
+    if settings.policy.slow_after and not find_metric(metric).bounded(command=bool(workload.command)):
+        raise UsageError(
+            f"--slow-after cannot be used with {metric} of workload {workload.name}: the time after which a run is stopped"
+            " says nothing of it.",
+            "Hunt in qps; where the workload is a command, qps and latency are those of the whole command.",
+        )
     settings = replace(
         settings,
         builder=settings.builder or builder.name,

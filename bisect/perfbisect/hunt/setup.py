@@ -22,6 +22,7 @@ from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.checks.finding import CheckRequest
 from perfbisect.lab.checks.preflight import inspect_host, warnings
 from perfbisect.lab.host_lab import Earlier, HostLab, LabHost
+from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.workload.fingerprint import fingerprint
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
@@ -163,13 +164,19 @@ class HuntSetup:
         site: PreparedHost,
         workload: Workload,
         locks: Mapping[str, FairLock],
+        slow: SlowRuns | None = None,
     ) -> HostLab:
-        """A lab that measures these candidates at ``site``; ``locks`` are those of the hosts, by name."""
+        """A lab that measures these candidates at ``site``; ``locks`` are those of the hosts, by name.
+
+        ``slow`` stops slow runs; None stops none.
+        """
         build_place = None
         if site.build_host and site.build_entry:
             build_place = LabHost(site.build_host, site.build_entry, locks[site.build_host.name])
         place = LabHost(site.host, site.entry, locks[site.host.name])
-        return HostLab(place, self.builder, self.settings.variant, workload, candidates, earlier, build_place)
+        return HostLab(
+            place, self.builder, self.settings.variant, workload, candidates, earlier, build_place, slow or SlowRuns()
+        )
 
     def candidates(self, commits: tuple[str, ...]) -> Candidates:
         """Commits of the hunt's repository as the candidates of a lab."""

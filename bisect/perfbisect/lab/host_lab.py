@@ -8,7 +8,7 @@ from itertools import groupby
 
 from perfbisect.core.domain.events import LabEvent, Warned
 from perfbisect.core.domain.interleaving import interleave
-from perfbisect.core.domain.orders import Measure
+from perfbisect.core.domain.orders import Measure, Purpose
 from perfbisect.errors import BuildFailed, DataDamaged, JobLost, RunFailed
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.fair_lock import FairLock
@@ -19,6 +19,7 @@ from perfbisect.lab.build.candidate_builder import CandidateBuilder, check_known
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.measure import perf
 from perfbisect.lab.measure.runner import Runner, Turn
+from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.measure.visit import RunContext
 from perfbisect.lab.retry_policy import RetryPolicy
 from perfbisect.lab.server import config
@@ -78,6 +79,7 @@ class HostLab:
     candidates: Candidates
     earlier: Earlier = field(default_factory=Earlier)
     build_place: LabHost | None = None
+    slow: SlowRuns = field(default_factory=SlowRuns)
 
     def __post_init__(self) -> None:
         """The parts are constructed at the first measurement."""
@@ -86,7 +88,8 @@ class HostLab:
     def measure(self, order: Measure) -> Generator[LabEvent]:
         """Build what is not built, then time the runs of ``order`` in interleaved order.
 
-        Ends early when a candidate fails or turns out to be the binary of another: the search decides again then.
+        Ends early when a candidate fails, turns out to be the binary of another, or is stopped as too slow in the search,
+        which decides again then.
         Raises EnvironmentFailure when the machine cannot do the work, or nothing can be measured at all.
         """
         if self._parts is None:
@@ -143,7 +146,7 @@ class HostLab:
             yield from other_processor(build_context, host)
         builds = CandidateBuilder(build_context, host, candidates, announced=announced)
         data = DatasetKeeper(host, self.workload, self.earlier.datasets)
-        return Parts(builds, data, Runner(context, retry.succeeded), retry, values)
+        return Parts(builds, data, Runner(context, self.slow, retry.succeeded), retry, values)
 
     def _build(self, parts: Parts, candidate: int) -> Generator[LabEvent, None, bool]:
         """Build a candidate; true when it is worth measuring: it is built, and is not the binary of another."""
@@ -196,7 +199,10 @@ class HostLab:
         return self.candidates.commits[candidate] in parts.data.keys
 
     def _run(self, parts: Parts, turn: Turn) -> Generator[LabEvent, None, bool]:
-        """Successive runs of a candidate; true when all of them have ended well."""
+        """Successive runs of a candidate; true when all of them have ended well.
+
+        A run that was stopped as too slow has. But in the search, one is enough to decide again.
+        """
         candidate, began = turn.candidate, time.monotonic()
         while turn.left:
             if not self._is_loaded(parts, candidate) and not (yield from self._load(parts, candidate)):
@@ -219,6 +225,8 @@ class HostLab:
                 elif not parts.data.refuse(system, key, failure):
                     yield parts.retry.failed(candidate, failure, began)
                     return False
+            if turn.stopped and turn.purpose is Purpose.SEARCH:
+                return False
         return True
 
     def _system(self, parts: Parts, candidate: int) -> System:

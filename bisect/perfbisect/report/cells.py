@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from perfbisect.core.inference.classification import Classification
 from perfbisect.report.content import Candidate, Case, Story
-from perfbisect.wording.quantities import MISSING, between, chance, count, decimals, duration, figure, share
+from perfbisect.wording.quantities import MISSING, between, chance, count, decimals, duration, figure, middle, share
 from perfbisect.wording.text import metric_title
 from perfbisect.wording.verdicts import classification_name
 
@@ -83,7 +83,7 @@ def ratio_cells(each: Candidate) -> Row:
     """The ratio to the good end, and its interval."""
     if each.state is Classification.BASELINE:
         return "1.000", "baseline"
-    return MISSING if each.ratio is None else decimals(each.ratio.middle, 3), between(each.ratio)
+    return MISSING if each.ratio is None else middle(each.ratio), between(each.ratio)
 
 
 def build(each: Candidate) -> str:
@@ -99,5 +99,7 @@ def remarks(story: Story) -> Iterator[str]:
     for each in story.candidates:
         if each.skipped and not each.left_out:
             yield f"{each.commit.short} was skipped, {each.skipped}"
+        if each.stopped:
+            yield f"{each.commit.short} is {each.stopped}"
         if each.same_as:
             yield f"{each.commit.short} is the same binary as {each.same_as.short}"

@@ -26,6 +26,7 @@ def command_to_run(settings: Settings, history: Path) -> str:
         ("--max-builds", str(policy.max_builds), policy.max_builds != usual.max_builds),
         ("--max-runs", str(policy.max_runs), policy.max_runs != usual.max_runs),
         ("--max-time", f"{policy.max_minutes:g}m", policy.max_minutes != usual.max_minutes),
+        ("--slow-after", f"{policy.slow_after:g}", policy.slow_after != usual.slow_after),
         *((f"--{name}", str(value), True) for name, value in settings.overrides.items() if name in TIMING),
         ("--builders", settings.builders_path, bool(settings.builders_path)),
         ("--workloads", settings.workloads_path, bool(settings.workloads_path)),

@@ -32,6 +32,7 @@ class Candidate:
     same_as: Commit | None  # an earlier build with the same binary
     skipped: str  # stage and reason; empty if it was not
     left_out: bool = False  # by --skip: nothing was tried
+    stopped: str = ""  # by how much its stopped runs were too slow, at least; empty if none was stopped
 
 
 @dataclass(frozen=True, slots=True)

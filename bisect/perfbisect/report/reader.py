@@ -1,12 +1,11 @@
 """From the history of a hunt to what its report contains."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.domain.causes import classify
 from perfbisect.core.domain.events import Commit
-from perfbisect.core.domain.facts import LEFT_OUT, hit_rate
+from perfbisect.core.domain.facts import LEFT_OUT, RunFacts, hit_rate
 from perfbisect.core.domain.metrics import COMPARED, quotient, typical
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
 from perfbisect.core.domain.settings import Settings
@@ -16,6 +15,7 @@ from perfbisect.report.command_line import command_to_resume, command_to_run
 from perfbisect.report.content import Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
+from perfbisect.wording.quantities import slower_than
 from perfbisect.wording.text import printable, printable_commit
 from perfbisect.wording.verdicts import sentences, why
 
@@ -122,7 +122,7 @@ class Reader:
             yield LeftOpen(
                 good=self.candidate(one.good),
                 bad=self.candidate(one.bad),
-                ratio=one.known.ratio if math.isfinite(one.known.ratio.high) else None,
+                ratio=one.known.ratio if one.known.ratio.known else None,
                 reason=why(one.known, self.settings.metric),
                 suspects=tuple(Suspect(self.candidate(node), probability) for node, probability in pairs),
             )
@@ -147,6 +147,7 @@ class Reader:
                 same_as=self.commit(row.same_as) if row.same_as else None,
                 skipped=printable(f"{row.skip.stage}: {row.skip.reason}") if row.skip else "",
                 left_out=row.skip is not None and row.skip.stage == LEFT_OUT,
+                stopped=stopped(row.runs),
             )
 
     def costs(self) -> Costs:
@@ -161,6 +162,12 @@ class Reader:
             run_seconds=sum(row.run_seconds for row in rows),
             seconds=self.state.elapsed,
         )
+
+
+def stopped(runs: Sequence[RunFacts]) -> str:
+    """What the first of the runs shows that was stopped; empty if none was."""
+    first = next((run for run in runs if run.slower_than), None)
+    return slower_than(first.slower_than, first.seconds) if first else ""
 
 
 def steps_of(verdict: Verdict | None) -> tuple[Step, ...]:

@@ -169,6 +169,7 @@ class FactWriter:
                 "operations": run.operations,
                 "qps": run.qps,
                 "log": run.log,
+                "slower_than": run.slower_than or None,
             }
             | {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")},
         )

@@ -169,7 +169,7 @@ def read_noise(history: "History", settings: Settings) -> float | None:
             continue
         assert isinstance(event, RunFinished)
         measured = value(event.facts, settings.metric)
-        if measured is not None and measured > 0:
+        if measured is not None and measured > 0 and not event.facts.slower_than:
             builds[hunt, build_key].append((event.facts.visit, math.log(measured)))
     steps = [
         abs(after - before)

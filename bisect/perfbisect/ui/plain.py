@@ -19,7 +19,7 @@ from perfbisect.core.domain.metrics import shown, unit
 from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.ui.stream import put
 from perfbisect.ui.view_model import REPORT, Running, ViewModel, recalled, update
-from perfbisect.wording.quantities import chance, count, duration, figure, ratio, share, time_of_day
+from perfbisect.wording.quantities import chance, count, duration, figure, ratio, share, slower_than, time_of_day
 from perfbisect.wording.text import advised, listed, printable
 from perfbisect.wording.verdicts import PURPOSES, sentences
 
@@ -93,7 +93,10 @@ def built(view: ViewModel, event: BuildFinished) -> str:
 def ran(view: ViewModel, event: RunFinished) -> str:
     """The rate of a run, how its build now compares with the baseline, and which run it was."""
     found = view.ratio(event.candidate)
-    measured = f"{figure(shown(event.facts, view.metric)):>10} {unit(view.metric)}"
+    facts = event.facts
+    measured = f"{figure(shown(facts, view.metric)):>10} {unit(view.metric)}"
+    if facts.slower_than:
+        measured = slower_than(facts.slower_than, facts.seconds)
     compared = f"{view.ratio_title} {ratio(found)}" if found else ""
     if view.is_baseline(event.candidate):
         compared = "baseline"

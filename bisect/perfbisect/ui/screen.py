@@ -13,7 +13,18 @@ from perfbisect.ui.estimate import within
 from perfbisect.ui.table import table
 from perfbisect.ui.view_model import Building, Running, ViewModel, minutes_left
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
-from perfbisect.wording.quantities import chance, clock, count, duration, estimate, figure, percent, ratio, share
+from perfbisect.wording.quantities import (
+    chance,
+    clock,
+    count,
+    duration,
+    estimate,
+    figure,
+    percent,
+    ratio,
+    share,
+    slower_than,
+)
 from perfbisect.wording.text import advised, printable
 from perfbisect.wording.verdicts import PURPOSES, sentences
 
@@ -165,7 +176,10 @@ def run_line(view: ViewModel, run: Running, room: int, now: float, glyphs: Glyph
         passed = run.seconds if run.finished else min(run.seconds, passed)
     row = view.rows.get(run.candidate)
     if run.finished and row is not None and row.runs:
-        text = f"{figure(shown(row.runs[-1], view.metric))} {unit(view.metric)}"
+        latest = row.runs[-1]
+        text = f"{figure(shown(latest, view.metric))} {unit(view.metric)}"
+        if latest.slower_than:
+            text = slower_than(latest.slower_than, latest.seconds)
     elif run.samples:
         text = f"{figure(run.samples[-1])} QPS"
     else:

@@ -13,7 +13,7 @@ from perfbisect.core.inference.classification import classify
 from perfbisect.core.inference.hunt_state import Tested
 from perfbisect.ui.commit_line import STYLES
 from perfbisect.ui.view_model import Building, ViewModel
-from perfbisect.wording.quantities import between, chance, clock, decimals, duration, figure
+from perfbisect.wording.quantities import between, chance, clock, duration, figure, middle
 from perfbisect.wording.table import GAP, aligned
 from perfbisect.wording.text import printable
 from perfbisect.wording.verdicts import classification_name
@@ -33,10 +33,10 @@ class Column:
 
 
 def ratio_cell(view: ViewModel, candidate: int, row: Tested) -> str:
-    """The ratio to the baseline in three decimals."""
+    """The ratio to the baseline in three decimals, or its bound."""
     found = view.ratio(candidate)
     if found is not None:
-        return decimals(found.middle, 3)
+        return middle(found)
     return "1.000" if view.is_baseline(candidate) and row.runs else ""
 
 

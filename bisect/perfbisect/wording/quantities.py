@@ -50,13 +50,32 @@ def chance(probability: float) -> str:
 
 
 def between(interval: "Interval | None") -> str:
-    """The ends of an interval of ratios: 0.698–0.726; a dash for None."""
-    return MISSING if interval is None else f"{_ratio(interval.low)}–{_ratio(interval.high)}"
+    """The ends of an interval of ratios: 0.698–0.726, or <0.204 where it has one; a dash for None."""
+    if interval is None:
+        return MISSING
+    return bound(interval) or f"{_ratio(interval.low)}–{_ratio(interval.high)}"
 
 
 def ratio(interval: "Interval") -> str:
-    """A ratio with its interval: 0.712 (0.698–0.726)."""
-    return f"{_ratio(interval.middle)} ({between(interval)})"
+    """A ratio with its interval: 0.712 (0.698–0.726); with one end, that alone: <0.204."""
+    return bound(interval) or f"{_ratio(interval.middle)} ({between(interval)})"
+
+
+def middle(interval: "Interval") -> str:
+    """A ratio in a narrow column: 0.712, <0.204."""
+    return bound(interval) or decimals(interval.middle, 3)
+
+
+def slower_than(factor: float, seconds: float) -> str:
+    """What a run shows that was stopped: slower than 5 × good (stopped after 12 s)."""
+    return f"slower than {factor:g} × good (stopped after {duration(seconds)})"
+
+
+def bound(interval: "Interval") -> str:
+    """The only end of an interval of ratios: <0.204, >4.92; "" where it has two."""
+    if interval.bound:
+        return f"<{_ratio(interval.high)}" if interval.bound < 0 else f">{_ratio(interval.low)}"
+    return ""
 
 
 def _ratio(value: float) -> str:

@@ -1,13 +1,14 @@
 """A verdict as sentences, the same in every view and report, and as an exit status."""
 
-import math
 from collections.abc import Callable, Sequence
 
 from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import (
     Effect,
     Found,
     Inconclusive,
+    Interval,
     MergeBase,
     NotReproduced,
     Purpose,
@@ -18,7 +19,7 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.inference.classification import Classification
-from perfbisect.wording.quantities import chance, change, percent, ratio
+from perfbisect.wording.quantities import chance, change, figure, percent, ratio
 from perfbisect.wording.text import cited, listed, metric_title
 
 CommitOf = Callable[[int], Commit]
@@ -46,6 +47,7 @@ REASONS = {
     Reason.GOOD_UNMEASURABLE: "the good end cannot be measured",
     Reason.BAD_UNMEASURABLE: "the bad end cannot be measured",
     Reason.NO_HOST: "no host is left",
+    Reason.STOPPED_RUNS: "runs were stopped, and how slow they would have been decides which change is the largest",
     Reason.BUILDS_SPENT: "the budget of builds is used up",
     Reason.RUNS_SPENT: "the budget of runs is used up",
     Reason.MINUTES_SPENT: "the budget of time is used up",
@@ -62,6 +64,7 @@ HELP = {
     ),
     Reason.LEFT_OUT: "What would help: fewer commits in --skip, and a recipe or a --patch with which they build.",
     Reason.BRANCH_POINT_UNKNOWN: "What would help: a recipe with which the branch point builds, or a larger budget.",
+    Reason.STOPPED_RUNS: "What would help: a larger --slow-after; or a hunt between the two suspects.",
     Reason.NOT_IN_BAD: "To find the change, hunt between the branch point of bad and good.",
 }
 
@@ -104,18 +107,27 @@ def found(step: Step, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
     """The culprit, its effect, and its proof."""
     return (
         f"The culprit is {cited(commit_of(step.candidate))}: {chance(step.probability)} sure.",
-        f"{metric_title(metric)} after it is {ratio(step.ratio)} of what it was before it: {change(step.ratio.middle)}.",
-        *by_host_class(step.effects),
+        f"{metric_title(metric)} after it is {ratio(step.ratio)} of what it was before it: {effect(step.ratio, metric)}.",
+        *by_host_class(step.effects, metric),
         proof(step, commit_of),
         *prior_weight(step),
     )
 
 
-def by_host_class(effects: Sequence[Effect]) -> tuple[str, ...]:
+def effect(ratio: Interval, metric: str) -> str:
+    """A ratio in words; where runs were stopped, by how much at least: at least 4.9 times slower."""
+    if not ratio.bound:
+        return change(ratio.middle)
+    factor = 1 / ratio.high if ratio.bound < 0 else ratio.low
+    slower = (ratio.bound < 0) is find_metric(metric).higher_is_better
+    return f"at least {figure(factor)} times {'slower' if slower else 'faster'}"
+
+
+def by_host_class(effects: Sequence[Effect], metric: str) -> tuple[str, ...]:
     """The effect on each host class, if there are several."""
     return tuple(
-        f"  On {effect.host_class}: {ratio(effect.ratio)}, {change(effect.ratio.middle)}{', bad against good' * effect.ends}."
-        for effect in effects
+        f"  On {one.host_class}: {ratio(one.ratio)}, {effect(one.ratio, metric)}{', bad against good' * one.ends}."
+        for one in effects
     )
 
 
@@ -136,9 +148,9 @@ def several(verdict: Several, commit_of: CommitOf, metric: str) -> tuple[str, ..
     lines = [f"{many} of {metric_title(metric)} in the range, oldest first:"] if steps else []
     if not steps:
         lines.append(f"No change of {metric_title(metric)} for the worse was found in the range.")
-    lines += entries(steps, commit_of)
+    lines += entries(steps, commit_of, metric)
     if improvements:
-        lines += [f"{better}:", *entries(improvements, commit_of)]
+        lines += [f"{better}:", *entries(improvements, commit_of, metric)]
     if unsettled:
         parts = "One subrange" if len(unsettled) == 1 else f"{len(unsettled)} subranges"
         lines.append(f"{parts} could not be searched completely and may contain more changes:")
@@ -152,12 +164,12 @@ def several(verdict: Several, commit_of: CommitOf, metric: str) -> tuple[str, ..
 def left_open(one: Unsettled, commit_of: CommitOf, metric: str) -> list[str]:
     """What is known of a subrange whose search did not end: a line, and one for each suspect."""
     known = one.known
-    if not math.isfinite(known.ratio.high):
+    if not known.ratio.known:
         ends = "not measured"
     elif known.ratio.low <= 1 <= known.ratio.high:
         ends = f"no change shown, {ratio(known.ratio)}"
     else:
-        ends = f"{change(known.ratio.middle)}, {ratio(known.ratio)}"
+        ends = f"{effect(known.ratio, metric)}, {ratio(known.ratio)}"
     part = f"  after {commit_of(one.good).short}, up to {commit_of(one.bad).short}: {ends};"
     if not known.candidates:
         return [f"{part} {why(known, metric)}."]
@@ -178,10 +190,10 @@ def listing(known: Inconclusive, commit_of: CommitOf) -> list[str]:
     return lines
 
 
-def entries(steps: Sequence[Step], commit_of: CommitOf) -> list[str]:
+def entries(steps: Sequence[Step], commit_of: CommitOf, metric: str) -> list[str]:
     """One line for each step."""
     return [
-        f"  {cited(commit_of(step.candidate))}: {change(step.ratio.middle)}, {ratio(step.ratio)},"
+        f"  {cited(commit_of(step.candidate))}: {effect(step.ratio, metric)}, {ratio(step.ratio)},"
         f" {chance(step.probability)} sure."
         for step in steps
     ]
@@ -197,7 +209,7 @@ def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> 
     ends = f"{metric_title(metric)} of bad is {ratio(verdict.ratio)} of that of good"
     if not verdict.ratio.low <= 1 <= verdict.ratio.high:
         return (
-            f"Not reproduced: {ends}, {change(verdict.ratio.middle)}.",
+            f"Not reproduced: {ends}, {effect(verdict.ratio, metric)}.",
             "This is not a change of the requested direction and size (--direction, --min-effect), or no more than code",
             "layout alone can cause.",
             "If good and bad were swapped, put the older revision first; to hunt this change, use --direction any.",
@@ -205,7 +217,7 @@ def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> 
     return (
         f"Not reproduced: on this host the two ends are not shown to differ in {metric_title(metric)}.",
         f"{ends}.",
-        *by_host_class(verdict.effects),
+        *by_host_class(verdict.effects, metric),
         f"A change of {percent(verdict.detectable)} or more would have been detected.",
         "To detect smaller changes, use longer runs, another host or another metric.",
         f"If good is slow already, the change is older: bisect run OLDER {commit_of(0).short}, where OLDER is fast.",
@@ -223,12 +235,12 @@ def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tup
             "Probably more than one commit made the difference.",
             f"If it is a single commit, it is {sure}",
         ]
-    known = math.isfinite(verdict.ratio.high)
-    ends = f"{metric_title(metric)} of bad is {ratio(verdict.ratio)} of that of good: {change(verdict.ratio.middle)}."
+    known = verdict.ratio.known
+    ends = f"{metric_title(metric)} of bad is {ratio(verdict.ratio)} of that of good: {effect(verdict.ratio, metric)}."
     return (
         f"Inconclusive: {why(verdict, metric)}.",
         ends if known else "The ratio of bad to good is not known.",
-        *by_host_class(verdict.effects),
+        *by_host_class(verdict.effects, metric),
         *(who if size else ["No commit can be named."]),
         *listing(verdict, commit_of),
         *([HELP[verdict.reason]] if verdict.reason in HELP else []),
@@ -246,7 +258,7 @@ def why(verdict: Inconclusive, metric: str) -> str:
             differ = f"{metric_title(metric)} of good is {ratio(known.ratio)} of that of the merge base, and "
             return (
                 f"the merge base {commit} is not shown to be as fast as good {good}: "
-                f"{differ if math.isfinite(known.ratio.high) else ''}{why(known, metric)}"
+                f"{differ if known.ratio.known else ''}{why(known, metric)}"
             )
         case Reason.RECORDED, str(text):
             return text

@@ -1,6 +1,7 @@
 """`bisect run`: find the commit that changed the speed between two revisions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import click
 from perfbisect.cli.options.common import clone_progress, history_option, hosts_option, say
 from perfbisect.cli.options.completion import builder_name, workload_name
 from perfbisect.cli.options.measurement import how_options, settings_of, what_options
-from perfbisect.cli.options.param_types import Suspect
+from perfbisect.cli.options.param_types import Multiple, Suspect
 from perfbisect.cli.options.places import announce_recipes
 from perfbisect.cli.options.policy import policy_of, policy_options
 from perfbisect.cli.options.views import open_view, view_options
@@ -26,6 +27,7 @@ Examples:
   bisect run 8.0.28 8.0.29 --builder my-mysql --workload scan --host c8-1 --host c8-2
   bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
   bisect run 8.0.28 8.0.29 --builder my-mysql --workload scan --skip 3f2a1b9..77c0d4e --skip v1-broken
+  bisect run v1.0 HEAD --build 'make -j{jobs}' --run './engine query.sql' --slow-after 5
 
 \b
 GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git revision.
@@ -55,6 +57,12 @@ into JSON ($.result.ops); without them it is the duration of the command.
 )
 @click.option("--suspect", type=Suspect(), multiple=True, help="Prior weight of commits that touch PATH. Repeatable.")
 @policy_options
+@click.option(
+    "--slow-after",
+    type=Multiple(),
+    metavar="FACTOR",
+    help="Stop runs that take FACTOR times as long as those of GOOD, and count them as slower than that.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the commands for both ends without running them.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
 @click.option("--skip", metavar="REV|A..B", multiple=True, help="Leave out commits known to be broken. Repeatable.")
@@ -94,6 +102,11 @@ def run(
     builder = options["builder"]
     given = {"--build": build, "--rate": rate, "--cost": cost, "--operations": operations}
     check_choice(builder, workload, command, [option for option, value in given.items() if value])
+    if options["slow_after"] and options["all_steps"]:
+        raise click.UsageError(
+            "--slow-after and --all exclude each other: of a build whose runs are stopped it is not known how slow it is,"
+            " so changes after it would be missed."
+        )
     quick = None if command is None else Quick(command, None if builder else build, rate, cost, operations)
     requested = settings_of(
         options,
@@ -106,7 +119,7 @@ def run(
         retry_failed=retry_failed,
         skips=dict.fromkeys(skip, ""),
         suspects=dict(options["suspect"]),
-        policy=policy_of(options),
+        policy=replace(policy_of(options), slow_after=options["slow_after"] or 0.0),
         quick=quick,
     )
     announce_recipes(requested)

@@ -109,6 +109,23 @@ class Option(click.ParamType[tuple[str, str]]):
         return name, text
 
 
+class Multiple(click.ParamType[float]):
+    """A factor above 1, of at most ``most``."""
+
+    name = "FACTOR"
+    most = 1e6
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The factor."""
+        try:
+            factor = float(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        if not 1 < factor <= self.most:
+            self.fail(f"{value!r} is not above 1 and at most {self.most:,.0f}.", param, ctx)
+        return factor
+
+
 class Percent(click.ParamType[float]):
     """A share such as 2% or 0.02, of at most ``most``; with ``none`` it may be 0, with ``whole`` 1."""
 

@@ -27,6 +27,13 @@ class Metric:
     shown: bool = False  # its value is shown for a run; for other metrics operations per second are shown
     compared: bool = False  # listed for a culprit beside its parent
 
+    def bounded(self, *, command: bool) -> bool:
+        """Whether the time that a stopped run had taken bounds the metric; ``command``: whether the workload is one.
+
+        The threads of sysbench wait for the last of them, so its latencies are not bounded.
+        """
+        return self.name == "qps" or (self.name == "latency" and command)
+
 
 def quotient(above: float | None, below: float | None) -> float | None:
     """``above / below``, or None where either is missing, ``below`` is zero, or no number is so large."""

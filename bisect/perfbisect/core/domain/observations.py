@@ -16,6 +16,9 @@ class Reading:
     visit: int  # runs with the same number share one start of the server
     host: int = 0
     seconds: float = 1.0  # cost of the run, with its share of the visit
+    bound: int = (
+        0  # of a run that was stopped as too slow: -1 if the value was at most that, +1 if at least; 0: it is exact
+    )
 
 
 @dataclass(frozen=True, slots=True)

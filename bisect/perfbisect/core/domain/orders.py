@@ -51,6 +51,16 @@ class Interval:
     middle: float
     high: float
 
+    @property
+    def known(self) -> bool:
+        """Whether anything is known of the ratio."""
+        return self.low > 0 or self.high < math.inf
+
+    @property
+    def bound(self) -> int:
+        """-1 where all that is known is that the ratio is at most ``high``, +1 where it is at least ``low``; else 0."""
+        return int(self.high == math.inf) - int(self.low == 0) if self.known else 0
+
 
 UNKNOWN = Interval(0.0, 1.0, math.inf)  # where nothing was measured
 
@@ -108,6 +118,7 @@ class Reason(StrEnum):
     GOOD_UNMEASURABLE = "good not measurable"
     BAD_UNMEASURABLE = "bad not measurable"
     NO_HOST = "no host"
+    STOPPED_RUNS = "stopped runs"  # how slow builds are whose runs were stopped decides which change is the largest
     RUNS_SPENT = "budget of runs"  # detail: the budget
     BUILDS_SPENT = "budget of builds"
     MINUTES_SPENT = "budget of minutes"  # detail: the budget

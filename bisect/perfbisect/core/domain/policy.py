@@ -25,6 +25,7 @@ class Policy:
     max_runs: int = 0
     max_minutes: float = 0.0
     all_steps: bool = False  # hunt every change of at least ``min_effect``, not only the largest
+    slow_after: float = 0.0  # a run is stopped after so many times what a run of the good end takes; 0: never
 
     def hunts(self, ratio: float) -> bool:
         """Whether a change by the factor ``ratio`` has the direction that is hunted."""

@@ -1,6 +1,9 @@
 """Everything that follows from the readings at one moment of a hunt."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, Interval
@@ -13,7 +16,8 @@ from perfbisect.core.inference.outliers import Behaviour, behaviour
 from perfbisect.core.inference.posterior import CHANGE, Posterior, infer
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.relative_speed import Speeds, speeds
-from perfbisect.core.inference.state_space import Levels, fit, levels_of
+from perfbisect.core.inference.state_space import Fit, Levels, fit, levels_of
+from perfbisect.core.inference.stopped_runs import BEYOND, beyond
 
 ANOTHER = 0.2  # prior of a change in a subrange of a range that was searched for its largest
 UNCHANGED = 0.08  # probability of any change below which there is nothing to find
@@ -33,6 +37,7 @@ class Analysis:
     ends: Contrast
     seen: Behaviour
     belief: Belief
+    by_distance: tuple[Posterior, ...]  # for distances of stopped runs beyond their bounds; empty if none was stopped
     subrange: bool  # part of a range that was searched for its largest change
 
     @property
@@ -70,10 +75,29 @@ def analyse(
     """What follows from the readings of ``record``, in which both ends have some; ``noise`` is that of a run, if known."""
     bad = record.name(graph.size - 1)
     seen = behaviour(record, 0, bad)
+
+    def inferred(fitted: Fit) -> tuple[Levels, Contrast, Posterior]:
+        levels = levels_of(fitted, noise)
+        ends = endpoints.contrast(levels, record.builds.index(0), record.builds.index(bad))
+        drop = max(ends.drop, endpoints.least(policy))
+        return levels, ends, infer(levels, groups, drop, ends.error, change=ANOTHER if subrange else CHANGE)
+
     fitted = fit(record, seen.weight)
-    levels, compared = levels_of(fitted, noise), speeds(record, fitted)
-    ends = endpoints.contrast(levels, record.builds.index(0), record.builds.index(bad))
-    drop = max(ends.drop, endpoints.least(policy))
-    posterior = infer(levels, groups, drop, ends.error, change=ANOTHER if subrange else CHANGE)
+    levels, ends, posterior = inferred(fitted)
+    by_distance: tuple[Posterior, ...] = ()
+    if record.bound.any():
+        further = (inferred(fit(beyond(record, distance), seen.weight))[2] for distance in BEYOND)
+        by_distance = (posterior, *further)
+        posterior = _mean(by_distance)
+    compared = speeds(record, fitted)
     belief = believed(groups, posterior, record, compared.ratio(bad, 0), levels, seen)
-    return Analysis(graph, policy, record, levels, compared, groups, posterior, ends, seen, belief, subrange)
+    return Analysis(
+        graph, policy, record, levels, compared, groups, posterior, ends, seen, belief, by_distance, subrange
+    )
+
+
+def _mean(each: Sequence[Posterior]) -> Posterior:
+    """The mean of the probabilities; readings are predicted from the first."""
+    culprit = np.mean([one.culprit for one in each], axis=0)
+    change, several = (float(np.mean([getattr(one, name) for one in each])) for name in ("change", "several"))
+    return replace(each[0], culprit=culprit, change=change, several=several)

@@ -71,5 +71,6 @@ def by_interval(bad: Interval | None, own: Interval | None) -> Classification:
     """The end to which the whole of the commit's own interval is nearer, if the bad end differs from the good one."""
     if bad is None or own is None or bad.low <= 1 <= bad.high:
         return Classification.UNCLEAR
-    near, far = sorted((math.log(own.low) / math.log(bad.middle), math.log(own.high) / math.log(bad.middle)))
+    lowest, highest = math.log(own.low) if own.low else -math.inf, math.log(own.high)
+    near, far = sorted((lowest / math.log(bad.middle), highest / math.log(bad.middle)))
     return Classification.GOOD if far < 0.5 else Classification.BAD if near > 0.5 else Classification.UNCLEAR

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
 from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts, RunFacts
-from perfbisect.core.domain.metrics import value
+from perfbisect.core.domain.metrics import find_metric, value
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 
 Logged = BuildFinished | CandidateSkipped | RunFinished
@@ -63,5 +63,6 @@ def observations(
                 if (reading := readable(run, metric)) is not None:
                     minutes = (run.started + run.seconds / 2 - began) / 60
                     visit = visits.setdefault((host, run.visit), len(visits))
-                    seen.append(Reading(candidate, reading, minutes, visit, host, at - run.started))
+                    bound = (-1 if find_metric(metric).higher_is_better else 1) if run.slower_than else 0
+                    seen.append(Reading(candidate, reading, minutes, visit, host, at - run.started, bound))
     return seen

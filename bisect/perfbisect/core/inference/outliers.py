@@ -35,11 +35,12 @@ def behaviour(record: Record, good: int, bad: int) -> Behaviour:
     ends = centre[np.isin(record.builds, [good, record.name(bad)])]
     deviation = record.value - centre[record.build]
     repeated = runs[record.build] > 1
-    scale = _scale(deviation[repeated], int((runs > 1).sum()))
+    varying = repeated & (record.bound == 0)  # runs that were stopped do not vary
+    scale = _scale(deviation[varying], len(np.unique(record.build[varying])))
     single = np.abs(record.value[:, None] - ends[None]).min(axis=1)
     distance = np.where(repeated, np.abs(deviation), single) / scale
     weight = np.minimum(1.0, (FREEDOM + 2) / (FREEDOM + distance**2))
-    return Behaviour(weight, _two_speeds(deviation[repeated]), int((repeated & (distance > 6)).sum()))
+    return Behaviour(weight, _two_speeds(deviation[varying]), int((repeated & (distance > 6)).sum()))
 
 
 def _scale(deviation: NDArray[np.float64], builds: int) -> float:

@@ -35,6 +35,7 @@ class Record:
     visit: NDArray[np.int64]
     host: NDArray[np.int64]
     seconds: NDArray[np.float64]
+    bound: NDArray[np.int64]  # as in the readings, not oriented
     sign: float  # +1, or -1 where the metric was turned over
     same: dict[int, int]  # candidate → the name of its build, where the two differ
     built: frozenset[int]
@@ -140,6 +141,7 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
         visit=np.array([r.visit for r in readings], np.int64),
         host=np.array([r.host for r in readings], np.int64),
         seconds=np.array([r.seconds for r in readings], np.float64),
+        bound=np.array([r.bound for r in readings], np.int64),
         sign=sign,
         same=same,
         built=frozenset(built),

@@ -22,6 +22,7 @@ from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.outliers import behaviour
 from perfbisect.core.inference.record import Record, arrange
 from perfbisect.core.inference.state_space import HOST_OFFSET, KEPT, Array, Fit, fit
+from perfbisect.core.inference.stopped_runs import direction
 from perfbisect.core.stats.distributions import log_sum, t_mixture_quantiles
 
 FLAT = 1e-3  # of the host offset's prior precision: so little of it is left
@@ -42,7 +43,10 @@ class Speeds:
     compared: Mapping[int, frozenset[int]]  # build → those that it can be compared with, through common hosts
 
     def ratios(self, builds: Sequence[int], baseline: int) -> list[Interval]:
-        """The metric of each of ``builds`` relative to ``baseline``; the high end is infinite where no run was repeated."""
+        """The metric of each of ``builds`` relative to ``baseline``.
+
+        The high end is infinite where no run was repeated. Where runs were stopped, the ratio has a bound on one side.
+        """
         rows = [self.record.builds.index(self.record.name(build)) for build in builds]
         origin = self.record.builds.index(self.record.name(baseline))
         difference = self.record.sign * (self.level[:, rows] - self.level[:, [origin]])
@@ -54,11 +58,18 @@ class Speeds:
         scale = np.sqrt(np.maximum(variance, EXACT**2))
         logs = t_mixture_quantiles(self.probability, difference, scale, self.freedom, PROBABILITIES)
         found = np.exp(np.clip(logs, -LARGEST_LOG, LARGEST_LOG))
-        return [Interval(low, middle, high) for low, middle, high in found.tolist()]
+        sides, other = [direction(self.record, build) for build in builds], direction(self.record, baseline)
+        return [open_ended(Interval(*each), side, other) for each, side in zip(found.tolist(), sides, strict=True)]
 
     def ratio(self, build: int, baseline: int) -> Interval:
         """The metric of ``build`` relative to ``baseline``."""
         return self.ratios([build], baseline)[0]
+
+
+def open_ended(ratio: Interval, build: int, baseline: int) -> Interval:
+    """A ratio of levels of which either may lie beyond what was read: -1 below it, +1 above, 0 neither."""
+    below, above = -1 in (build, -baseline), 1 in (build, -baseline)
+    return Interval(0.0 if below else ratio.low, ratio.middle, math.inf if above else ratio.high)
 
 
 def speeds(record: Record, fitted: Fit) -> Speeds:
@@ -80,7 +91,7 @@ def speeds(record: Record, fitted: Fit) -> Speeds:
     spent = builds + hosts - 1
     # The weight of a build's only reading says how far it is from both ends, not how far it can be trusted.
     freedom = float(fitted.runs[~single].sum()) + int(single.sum()) - spent
-    freedom = max(freedom, 1.0) if len(record.value) > spent else 0.0
+    freedom = max(freedom - fitted.repeated, 1.0) if len(record.value) - fitted.repeated > spent else 0.0
     squares = squares + EXACT**2
     evidence = np.log(fitted.prior) - 0.5 * (
         fitted.log_det + np.linalg.slogdet(information)[1] + freedom * np.log(squares)
@@ -130,7 +141,7 @@ def relative_speeds(
 
 def leading(ratios: Sequence[Interval | None]) -> int:
     """The host class whose ``ratios``, bad against good, is shown for all: the first with a clear difference, or else the first."""
-    known = [place for place, ratio in enumerate(ratios) if ratio is not None and math.isfinite(ratio.high)]
+    known = [place for place, ratio in enumerate(ratios) if ratio is not None and ratio.known]
     clear = [place for place in known if not ratios[place].low <= 1 <= ratios[place].high]  # type: ignore[union-attr]
     return next(iter(clear or known), 0)
 

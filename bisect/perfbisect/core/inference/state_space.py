@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.inference.outliers import PRIOR_NOISE, PRIOR_RUNS
 from perfbisect.core.inference.record import Record
+from perfbisect.core.inference.stopped_runs import united
 from perfbisect.core.stats.distributions import log_sum
 
 Array = NDArray[np.float64]
@@ -85,6 +86,7 @@ class Fit:
     squares: Array  # (H,) weighted sum of squared residuals
     within: float  # the part of ``squares`` within groups of readings, the same under each law
     runs: Array  # (M,) weighted runs of each build
+    repeated: float  # the part of all ``runs`` that shows nothing of the noise: further stopped runs of a build
     pace: float  # minutes from one reading to the next within a measurement
     hosts: NDArray[np.int64]  # (S,)
     state: Array  # (S, H, 1 + K) mean of each host's drift after its last reading, as columns of [readings, indicators]
@@ -134,14 +136,15 @@ class _Groups:
 
 def fit(record: Record, weight: Array) -> Fit:
     """The fit to ``record``, readings weighted by ``weight``."""
-    groups = _group(record, weight)
     builds, pace = len(record.builds), _pace(record)
+    record, weight, repeated = united(record, weight)
+    groups = _group(record, weight)
     visits = VISITS if groups.repeated else ((0.0, 1.0),)
     laws = [*product(DRIFTS, visits)]
     further = [*product(LARGE_DRIFTS, visits), *product(DRIFTS, LARGE_VISITS if groups.repeated else ())]
     columns = [(drift, memory * pace, visit, p * q) for (drift, memory, p), (visit, q) in laws + further]
     drift, memory, visit, prior = (np.array(column) for column in zip(*columns, strict=True))
-    prior = np.where(drift == 0, prior * min(1.0, CALM / _spread(record, weight)), prior)
+    prior = np.where(drift == 0, prior * min(1.0, CALM / _spread(record, weight, repeated)), prior)
     white, log_det, state, spread = _whiten(groups, builds, drift, memory, visit)
     y, x = white[:, :, 0], white[:, :, 1:]
     information = np.swapaxes(x, 1, 2) @ x
@@ -151,7 +154,7 @@ def fit(record: Record, weight: Array) -> Fit:
     runs = np.bincount(record.build, weight, builds).astype(np.float64)
     return Fit(
         drift, memory, prior, np.arange(len(prior)) < len(laws), y, x, log_det, information, covariance, coefficients, squares, groups.within, runs,
-        pace, np.unique(groups.host), state, spread,
+        repeated, pace, np.unique(groups.host), state, spread,
     )  # fmt: skip
 
 
@@ -161,7 +164,7 @@ def levels_of(fit: Fit, noise: float | None = None) -> Levels:
     prior, builds = fit.prior[ours], len(fit.runs)
     guess, worth = (PRIOR_NOISE, PRIOR_RUNS) if noise is None else (noise, 10.0)
     residual = fit.squares[ours] + worth * guess**2
-    freedom = worth + float(fit.runs.sum())
+    freedom = worth + float(fit.runs.sum()) - fit.repeated
     information = fit.information[ours]
     # |S of the readings| · |covariance of the levels|⁻¹ stands before the part that posterior.py adds
     evidence = np.log(prior / prior.sum()) - 0.5 * fit.log_det[ours] - 0.5 * np.linalg.slogdet(information)[1]
@@ -182,12 +185,12 @@ def _offsets(information: Array, builds: int) -> tuple[Array, Array]:
     return error @ information[:, builds:, :builds], error
 
 
-def _spread(record: Record, weight: Array) -> float:
+def _spread(record: Record, weight: Array, repeated: float) -> float:
     """S.d. of the readings around their builds' means, as if the host were steady."""
     total = np.bincount(record.build, weight)
     centre = np.bincount(record.build, weight * record.value) / total
     squares = float((weight * (record.value - centre[record.build]) ** 2).sum())
-    free = float(weight.sum()) - len(total)
+    free = float(weight.sum()) - repeated - len(total)
     return float(np.sqrt((squares + PRIOR_RUNS * PRIOR_NOISE**2) / (max(free, 0.0) + PRIOR_RUNS)))
 
 

@@ -35,11 +35,20 @@ def next_action(known: Analysis | None, now: Situation, host: int) -> Order:
         required = min(required / posterior.change, CAP)
     if answer.probability >= required and (order := _conclude(known, answer, now.budget)) is not None:
         return order
+    if _depends_on_stopped_runs(known, required):
+        return undecided(known.belief, known.policy, Reason.STOPPED_RUNS)
     choice = choose(known, now, host)
     if choice is None or hopeless(choice, known, now, required):
         reason = Reason.BY_CHANCE if answer.probability >= required else _why_stuck(known, now.budget)
         return _give_up(known, reason, now.budget)
     return choice.order
+
+
+def _depends_on_stopped_runs(known: Analysis, required: float) -> bool:
+    """Whether the culprit would be known if it were known how slow the builds are whose runs were stopped."""
+    answers = [leading_hypothesis(known.groups, one, known.record) for one in known.by_distance]
+    sure = all(answer.certain and answer.probability >= required for answer in answers)
+    return sure and len({answer.members for answer in answers}) > 1
 
 
 def _give_up(known: Analysis, reason: Reason, budget: Budget) -> Order:

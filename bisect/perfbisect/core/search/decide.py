@@ -13,6 +13,7 @@ from perfbisect.core.domain.orders import Decision
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.core.search.all_changes import all_changes
+from perfbisect.core.search.good_first import with_good_timed
 from perfbisect.core.search.host_classes import across_host_classes
 from perfbisect.core.search.older_branches import with_older_branches
 from perfbisect.core.search.single_change import single_change
@@ -35,4 +36,5 @@ def decide(
         hunt = across_host_classes
     elif policy.all_steps:
         hunt = all_changes
-    return with_older_branches(hunt, Situation(graph, observations, policy, prior, fleet))
+    now = Situation(graph, observations, policy, prior, fleet)
+    return with_good_timed(with_older_branches(hunt, now), now)

@@ -30,6 +30,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.relative_speed import relative_speeds
+from perfbisect.core.inference.stopped_runs import direction
 from perfbisect.core.search.no_culprit import undecided
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Situation
@@ -51,7 +52,7 @@ def with_older_branches(hunt: Hunt, now: Situation) -> Decision:
         return hunt(now)
     start = _starts(graph, record)
     points = range(1, graph.branch_points + 1)
-    unknown = [point for point in points if point in record.skipped]
+    unknown = [point for point in points if point in record.skipped or direction(record, point)]
     measured = [point for point in points if start[point] and record.runs(point) and point not in unknown]
     compared = {point: _compared(point, now) for point in measured}
     if now.subrange:
@@ -229,6 +230,6 @@ def _with_measured_effect(decision: Decision, now: Situation) -> Decision:
     if effect is None:
         return decision
     order = decision.order
-    if isinstance(order, NotReproduced | Inconclusive) and math.isfinite(order.ratio.high):
+    if isinstance(order, NotReproduced | Inconclusive) and order.ratio.known:
         order = replace(order, ratio=effect)
     return replace(decision, order=order, belief=replace(decision.belief, effect=effect))

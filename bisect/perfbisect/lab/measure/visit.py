@@ -4,7 +4,7 @@ import errno
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from perfbisect.clock import CLOCK
@@ -16,11 +16,12 @@ from perfbisect.host.jobs import Job
 from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
 from perfbisect.lab.measure import host_clock, perf, system_stats
+from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.server import service
 from perfbisect.lab.server.installation import System
 from perfbisect.lab.server.service import LONGEST_LINE, Service, driver_options
 from perfbisect.lab.workload import command, dataset, lua, sysbench
-from perfbisect.lab.workload.result import Outcome, ProcessResult, lines_of, not_recorded
+from perfbisect.lab.workload.result import TIMED_OUT, Outcome, ProcessResult, lines_of, not_recorded
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
@@ -66,10 +67,11 @@ class Visit:
     dataset: str
     service: Service | None = None
     server: Job | None = None
+    slow: SlowRuns = field(default_factory=SlowRuns)
 
 
 @contextmanager
-def begin(bench: RunContext, system: System, candidate: int, dataset_key: str) -> Iterator[Visit]:
+def begin(bench: RunContext, system: System, candidate: int, dataset_key: str, slow: SlowRuns) -> Iterator[Visit]:
     """A visit, its server started and at the end stopped.
 
     Raises RunFailed when the server does not live that long, DataDamaged when the copied data is not what was loaded.
@@ -78,14 +80,17 @@ def begin(bench: RunContext, system: System, candidate: int, dataset_key: str) -
     dataset.copy(host, dataset_key, folder, service.owner(host, system.builder.server))
     served = service.service_in(host, system, folder, bench.entry.server_cpus)
     if served is None:
-        yield Visit(bench, system, candidate, folder, dataset_key)
+        yield Visit(bench, system, candidate, folder, dataset_key, slow=slow)
         return
     with service.serve(served) as job:
-        yield Visit(bench, system, candidate, folder, dataset_key, served, job)
+        yield Visit(bench, system, candidate, folder, dataset_key, served, job, slow)
 
 
 def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
-    """One timed run: yields each report interval, returns the facts. Raises RunFailed, and RunLost."""
+    """One timed run: yields each report interval, returns the facts. Raises RunFailed, and RunLost.
+
+    A run that is stopped as too slow has facts, too. What it had begun may go on in a server: the visit ends with it.
+    """
     for _ in range(ATTEMPTS):
         if (found := (yield from attempt(visit))) is not None:
             return found
@@ -99,7 +104,9 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     """A timed run, as in ``run``; None if a process of the server ended before perf could attach to it."""
     bench = visit.bench
     program = command if bench.workload.command else sysbench
-    job = start(visit)
+    slow_after = visit.slow.limit(visit.system.commit, 0.0 if bench.workload.command else bench.workload.warmup)
+    limit = slow_after or bench.limit
+    job = start(visit, limit)
     if program is sysbench:
         # A poll takes a few milliseconds of the machine that runs the workload: few of them. It reports each second.
         for line in jobs.wait(bench.host, job, every=min(5.0, max(1.0, bench.planned / 20))):
@@ -116,13 +123,20 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     uptime, status, clock, times, counters, of_vmstat, of_iostat = found.split("\f", 6)
     stdout, stderr = jobs.printed(bench.host, job), jobs.printed(bench.host, job, "stderr")
     note = stdout.note or stderr.note
-    ended = ProcessResult(stdout.text, stderr.text, int(status), bench.limit, clock, note, not stdout.left)
+    ended = ProcessResult(stdout.text, stderr.text, int(status), limit, clock, note, not stdout.left)
     if perf.missed(ended.lines()):
         jobs.remove(bench.host, job)
         return None
     if bench.perf and ended.status == 0 and not clock and perf.killed(lines_of(ended.stderr)):
         raise jobs.lost(bench.host, job)
     stamps = host_clock.read(times)
+    if slow_after and stamps and ended.status in TIMED_OUT:
+        opened = stamps[0].at + (0.0 if bench.workload.command else bench.workload.warmup)
+        started = host_clock.here(opened, stamps[0], float(uptime.split()[0]), collected)
+        stopped = visit.slow.stopped(facts(visit, job, Outcome(opened, 0.0, 0, {}), started, "", {}))
+        jobs.kill(bench.host, job, grace=1)
+        jobs.remove(bench.host, job)
+        return stopped
     host_clock.check(stamps, bench.host.name)
     try:
         outcome = program.outcome(ended, bench.workload)
@@ -149,13 +163,13 @@ class Timed:
     cpus: str  # a taskset list; "" for all
 
 
-def start(visit: Visit) -> Job:
-    """Start sysbench or the workload's command, counted by perf, with vmstat and iostat beside it."""
+def start(visit: Visit, limit: float) -> Job:
+    """Start sysbench or the workload's command, counted by perf, with vmstat and iostat beside it; killed after ``limit`` seconds."""
     bench, served = visit.bench, visit.service
     run = timed(visit, service.pids(served, visit.server) if bench.perf and served and visit.server else ())
     device = bench.entry.device if bench.iostat else ""
     argv = system_stats.beside(run.argv, visit.folder, vmstat=bench.vmstat, device=device)
-    return jobs.start(bench.host, argv, name=NAME, timeout=bench.limit, cwd=run.cwd, env=run.env, cpus=run.cpus)
+    return jobs.start(bench.host, argv, name=NAME, timeout=limit, cwd=run.cwd, env=run.env, cpus=run.cpus)
 
 
 def timed(visit: Visit, counted: Sequence[int]) -> Timed:

@@ -9,7 +9,7 @@ from perfbisect.lab.server.installation import System
 from perfbisect.lab.server.service import Service
 from perfbisect.lab.upload import files, recipe
 from perfbisect.lab.workload import lua
-from perfbisect.lab.workload.result import SECONDS, Outcome, ProcessResult, killed, not_recorded
+from perfbisect.lab.workload.result import SECONDS, TIMED_OUT, Outcome, ProcessResult, killed, not_recorded
 from perfbisect.masking import masked
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.output_pattern import find_number
@@ -74,7 +74,7 @@ def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
     Raises ValueError, with a sentence, when the command failed, or its output has no such number; RunLost when its times
     are unknown.
     """
-    if ended.status in (124, 137):
+    if ended.status in TIMED_OUT:
         raise ValueError(f"it did not end in {ended.limit:.0f} s and was killed")
     if signal := killed(ended.status):
         raise ValueError(signal)

@@ -7,6 +7,7 @@ from io import StringIO
 from perfbisect.errors import RunLost
 
 SIGNALS = range(1, 65)
+TIMED_OUT = (124, 137)  # statuses of a job that has reached its time limit
 SECONDS = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"  # as date and /proc/uptime print them, in a file that a program may forge
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
 from perfbisect.errors import UsageError
-from perfbisect.lab.workload.result import Outcome, ProcessResult, killed, lines_of
+from perfbisect.lab.workload.result import TIMED_OUT, Outcome, ProcessResult, killed, lines_of
 from perfbisect.recipes.workload import Option, Workload
 
 # Fixed for all runs, so that every run draws the same random numbers; a workload's args may override it.
@@ -141,7 +141,7 @@ def complaint(lines: Iterable[str], status: int, limit: float) -> str:
             return text.strip()
         if line.startswith("sysbench: "):  # perf ends with 0 when the command that it started crashes, and reports how
             return f"sysbench crashed: {line.removeprefix('sysbench: ')}"
-    if status in (124, 137):
+    if status in TIMED_OUT:
         return f"it did not end in {limit:.0f} s and was killed"
     if signal := killed(status):
         return signal
