@@ -104,6 +104,8 @@ def invoke(released: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 
 # Fields that were added since, with the values that they have in what was stored before.
 SINCE_OF_BUILDS = {"system": ""}
+SINCE_OF_RUNS = {"slower_than": 0.0}
+SINCE_OF_POLICY = {"slow_after": 0.0}
 SINCE_OF_SETTINGS: dict[str, Any] = {"system": "", "configure": [], "skips": {}}
 
 
@@ -115,6 +117,8 @@ def test_every_stored_event_is_read_and_written_in_the_form_it_had(kind: str, bo
         body = {"verdict": {**body["verdict"], **rewritten}}
     if kind == "BuildFinished":
         body = {**body, "facts": {**body["facts"], **SINCE_OF_BUILDS}}
+    if kind == "RunFinished":
+        body = {**body, "facts": {**body["facts"], **SINCE_OF_RUNS}}
     assert json.loads(encode(event, ())) == body
 
 
@@ -122,7 +126,8 @@ def test_the_settings_of_a_hunt_are_read_and_written_in_the_form_they_had(histor
     before = msgspec.convert(read_settings(RELEASED["settings"]), Settings)
     assert before.prior == PriorKnowledge(4.5, 0.0625, ("small", "large"))
     hunt = sample.begin(history, before)
-    assert json.loads(str(history.column(hunt, "settings"))) == RELEASED["settings"] | SINCE_OF_SETTINGS
+    policy = RELEASED["settings"]["policy"] | SINCE_OF_POLICY
+    assert json.loads(str(history.column(hunt, "settings"))) == RELEASED["settings"] | SINCE_OF_SETTINGS | {"policy": policy}
     assert history.settings(hunt) == before
 
 

@@ -169,12 +169,12 @@ class FactWriter:
                 "operations": run.operations,
                 "qps": run.qps,
                 "log": run.log,
-                "slower_than": run.slower_than or None,
             }
             | {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")},
         )
         counted: list[tuple[str, Mapping[str, float | None]]] = [("perf", run.counters), ("system", run.system)]
         counted += [("command", {"reported": run.reported})] if run.reported is not None else []
+        counted += [("limit", {"slower_than": run.slower_than})] if run.slower_than else []
         self.db.table("counters").insert_all(
             clean({"run_id": self.event_id, "source": source, "name": name, "value": value})
             for source, values in counted

@@ -299,11 +299,6 @@ GROUP BY builds.host, builder, variant
 """
 
 
-STOPPED_RUNS = """
-ALTER TABLE runs ADD COLUMN slower_than REAL -- times good took, of a run stopped then: qps is at most what it was; else null
-"""
-
-
 def migration(script: str, version: int) -> Callable[[sqlite_utils.Database], None]:
     """A migration that executes the statements of ``script``, and sets the version of the file."""
 
@@ -321,7 +316,6 @@ STEPS = (
     ("m004_hosts", HOSTS),  # hunts on several hosts: facts have a host
     ("m005_subjects", SUBJECTS),  # trials of several builds and workloads, and of builds that are not commits
     ("m006_failures", FAILURES),  # failures of hunts and trials, and builds that fail in a trial
-    ("m007_stopped_runs", STOPPED_RUNS),  # runs that were stopped as too slow
 )
 for number, (name, script) in enumerate(STEPS, 1):
     migrations(name=name)(migration(script, number))
