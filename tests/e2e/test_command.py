@@ -101,3 +101,49 @@ def test_on_another_machine(tmp_path: Path, machine: Machine, commits: list[str]
     ended = bisect(*asked, "--host", "far", "--plain", "--history", str(tmp_path / "h.db"), cwd=tmp_path / "repo")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert f"The culprit is {commits[CULPRIT][:10]}" in ended.stdout
+
+
+QUADRATIC = """
+#include <stdio.h>
+
+/* change %d */
+int main(void) {
+    unsigned long sum = 0;
+    for (volatile long i = 0; i < 3000; i++)
+        for (volatile long j = 0; j < %s; j++) sum += i ^ j;
+    printf("%%lu\\n", sum);
+    return 0;
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_command_that_became_quadratic_is_stopped_and_found(git: Callable[..., str], tmp_path: Path) -> None:
+    """It would take minutes; the workload's own time limit of an hour is never reached. Resumed where it was killed."""
+    repo, history, hashes = tmp_path / "repo", tmp_path / "history.db", []
+    for number in range(8):
+        (repo / "bench.c").write_text(QUADRATIC % (number, "3000000" if number >= 5 else "3000"))
+        git("add", "-A")
+        git("commit", "-qm", f"change {number}")
+        git("tag", f"v{number}")
+        hashes.append(git("rev-parse", "HEAD"))
+    asked = ["run", "v0", "v7", "--build", "cc -O1 -o bench bench.c", "--run", "./bench", "--slow-after", "10"]
+
+    def kill(line: str, process: Process) -> None:
+        if "slower than 10 × good (stopped after" in line:
+            process.send_signal(signal.SIGKILL)
+
+    killed = bisect_watched([*asked, "--plain", "--history", str(history)], kill, cwd=repo)
+    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
+    ended = bisect("resume", "--json", "--history", str(history), cwd=repo)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert rows(history, "select culprit from culprits") == [(hashes[5],)]
+    events = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert {each["facts"]["slower_than"] for each in events if each["event"] == "RunFinished"} == {0.0, 10.0}
+    stopped = "select distinct commit_hash from runs join counters on run_id = event_id where name = 'slower_than'"
+    assert {sha for (sha,) in rows(history, stopped)} <= set(hashes[5:])
+    assert rows(history, "select count(*) from skips") == [(0,)]
+    shown = bisect("show", "--history", str(history)).stdout
+    assert "times slower" in shown
+    assert "is slower than 10 × good (stopped after" in shown
+    assert bisect("replay", "--history", str(history), cwd=repo).returncode == 0

@@ -25,6 +25,7 @@ from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.measure import visit
+from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.server import service
 from perfbisect.recipes.workload import Workload
 from postgres import BIN, needs_postgres
@@ -282,7 +283,7 @@ def test_counters_of_the_connections_leave_out_the_rest_of_the_server(
     parts = lab._parts
     assert parts
     system = lab._system(parts, 0)
-    with visit.begin(parts.runner.context, system, 0, parts.data.keys[system.commit]) as opened:
+    with visit.begin(parts.runner.context, system, 0, parts.data.keys[system.commit], SlowRuns()) as opened:
         assert opened.service
         query = "do $$ begin loop end loop; end $$"
         busy = jobs.start(host, [*opened.service.argv(SERVER["ready"])[:-1], query], name="busy", timeout=30)

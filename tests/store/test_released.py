@@ -127,7 +127,9 @@ def test_the_settings_of_a_hunt_are_read_and_written_in_the_form_they_had(histor
     assert before.prior == PriorKnowledge(4.5, 0.0625, ("small", "large"))
     hunt = sample.begin(history, before)
     policy = RELEASED["settings"]["policy"] | SINCE_OF_POLICY
-    assert json.loads(str(history.column(hunt, "settings"))) == RELEASED["settings"] | SINCE_OF_SETTINGS | {"policy": policy}
+    assert json.loads(str(history.column(hunt, "settings"))) == RELEASED["settings"] | SINCE_OF_SETTINGS | {
+        "policy": policy
+    }
     assert history.settings(hunt) == before
 
 

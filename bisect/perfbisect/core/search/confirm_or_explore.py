@@ -45,8 +45,9 @@ def next_action(known: Analysis | None, now: Situation, host: int) -> Order:
 
 
 def _depends_on_stopped_runs(known: Analysis, required: float) -> bool:
-    """Whether the culprit would be known if it were known how slow the builds are whose runs were stopped."""
-    answers = [leading_hypothesis(known.groups, one, known.record) for one in known.by_distance]
+    """Whether there is one culprit if builds whose runs were stopped are at the bound, and another if far beyond it."""
+    extremes = (known.by_distance[0], known.by_distance[-1]) if known.by_distance else ()
+    answers = [leading_hypothesis(known.groups, one, known.record) for one in extremes]
     sure = all(answer.certain and answer.probability >= required for answer in answers)
     return sure and len({answer.members for answer in answers}) > 1
 
