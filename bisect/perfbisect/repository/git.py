@@ -52,7 +52,7 @@ class Repository:
     """A repository on this machine, as git has found it. Paths are absolute."""
 
     git_dir: Path  # of a linked work tree, its own
-    objects: Path  # shared by all work trees
+    objects: Path  # shared by all work trees; or a folder that borrows from there and has more
     object_format: str  # "sha1", "sha256"
     work_tree: Path | None = None  # None without a checkout
 
@@ -111,7 +111,8 @@ def git(
     ``options`` are git's own, before the command. Raises EnvironmentFailure with git's own message when its status is
     not among ``allowed``.
     """
-    done = run([f"--git-dir={repo.git_dir}", *options, *arguments], repo.git_dir, environment(), stdin)
+    env = environment() | {"GIT_OBJECT_DIRECTORY": str(repo.objects)}
+    done = run([f"--git-dir={repo.git_dir}", *options, *arguments], repo.git_dir, env, stdin)
     if done.returncode not in allowed:
         raise failure(f"git {arguments[0]} failed in {repo.git_dir}", done.stderr)
     return done.stdout

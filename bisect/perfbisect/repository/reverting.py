@@ -1,0 +1,128 @@
+"""A revision without some of its commits, made by `git revert` in a temporary repository.
+
+That repository borrows the objects of the user's, which is only read: it gets no object, no reference and no file. The
+index holds the whole tree, and the work tree is empty. git takes a file that the work tree lacks for unchanged, and so
+writes only those that a revert touches.
+
+Paths that a recipe ignores cannot change the speed. They stay as they are, so that a conflict in documentation or in
+tests prevents nothing.
+"""
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from perfbisect.errors import PerfBisectError
+from perfbisect.repository.borrowing import borrowed
+from perfbisect.repository.git import Repository, failure, run, sealed
+
+INCONCLUSIVE = 2
+
+# The hash of the result, and so the key of its build, must not depend on who makes it and when.
+_WHO = {
+    f"GIT_{role}_{part}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for part, value in (("NAME", "perfbisect"), ("EMAIL", "perfbisect@localhost"), ("DATE", "1980-01-01T00:00:00Z"))
+}
+
+_CONFLICT = 1  # status of `git revert`
+_SHOWN = 10  # paths of a conflict that are named
+
+
+class NotReverted(PerfBisectError):
+    """Commits that cannot be reverted, or whose revert changes nothing."""
+
+    exit_status = INCONCLUSIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Reverted:
+    """A commit that exists only for a while."""
+
+    repository: Repository  # the user's, whose objects include this commit and what it needs
+    commit: str  # full hash
+    merges: tuple[str, ...]  # of the commits, those that are merges: reverted relative to their first parent
+
+
+@contextmanager
+def reverted(repo: Repository, tip: str, commits: Sequence[str], ignore: Sequence[str]) -> Iterator[Reverted]:
+    """``tip`` without what ``commits`` (full hashes, newest first) changed; of a merge, relative to its first parent.
+
+    The same arguments always give the same commit. Raises NotReverted for conflicts in paths that ``ignore``, a recipe's
+    glob patterns, does not match, and where the result equals ``tip`` in these; EnvironmentFailure when git fails.
+    """
+    with borrowed(repo) as bare:
+        ask = Temporary(bare)
+        ask.git("update-ref", "--no-deref", "HEAD", tip)
+        whole = tree = ask.git("rev-parse", f"{tip}^{{tree}}").strip()
+        merges = []
+        for commit in commits:
+            is_merge = len(ask.git("rev-list", "--max-count=1", "--parents", commit).split()) > 2
+            merges += [commit] if is_merge else []
+            tree = _without(bare, tree, commit, ignore, merge=is_merge)
+        if tree == whole:
+            raise NotReverted(
+                f"Reverting {_short(commits)} changes nothing in {tip[:10]}.",
+                "Later commits have undone it, or it changed only paths that the recipe ignores.",
+            )
+        message = f"Revert {_short(commits)}\n\nThis is {tip} without {', '.join(commits)}.\n"
+        made = ask.git("commit-tree", "-p", tip, tree, stdin=message).strip()
+        yield Reverted(replace(repo, objects=bare / "objects"), made, tuple(merges))
+
+
+def _without(bare: Path, tree: str, commit: str, ignore: Sequence[str], *, merge: bool) -> str:
+    """The hash of ``tree`` without the change of one commit."""
+    with TemporaryDirectory(prefix="revert-", dir=bare) as folder:
+        ask = Temporary(bare, Path(folder))
+        ask.git("read-tree", tree)
+        relative_to = ["--mainline", "1"] if merge else []
+        done = ask.run("revert", "--no-commit", *relative_to, commit)
+        if done.returncode and not (done.returncode == _CONFLICT and ask.unmerged()):
+            raise failure(f"{commit[:10]} cannot be reverted", done.stderr)
+        if ignore:
+            ask.run("reset", "-q", tree, "--", *(f":(top,glob){pattern}" for pattern in ignore))
+        if paths := ask.unmerged():
+            shown = f"{', '.join(paths[:_SHOWN])}{f' and {len(paths) - _SHOWN} more' if len(paths) > _SHOWN else ''}"
+            raise NotReverted(
+                f"{commit[:10]} does not revert cleanly: conflicts in {shown}.",
+                f"Revert it in a clone by hand (git revert {commit[:10]}), commit, and compare:"
+                " bisect compare GOOD BAD REVERTED",
+            )
+        return ask.git("write-tree").strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Temporary:
+    """git in the temporary repository; with ``folder``, on the index and the work tree there."""
+
+    bare: Path
+    folder: Path | None = None
+
+    def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        options, env = [f"--git-dir={self.bare}"], sealed() | _WHO
+        if self.folder:
+            files = self.folder / "files"
+            files.mkdir(exist_ok=True)
+            options += ["-c", "core.bare=false", f"--work-tree={files}"]
+            env["GIT_INDEX_FILE"] = str(self.folder / "index")
+        return run([*options, *arguments], self.folder or self.bare, env, stdin)
+
+    def git(self, *arguments: str, stdin: str = "") -> str:
+        """The output of a command. Raises EnvironmentFailure when it fails."""
+        done = self.run(*arguments, stdin=stdin)
+        if done.returncode:
+            raise failure(f"git {arguments[0]} failed in {self.bare}", done.stderr)
+        return done.stdout
+
+    def unmerged(self) -> list[str]:
+        """The paths with a conflict, sorted."""
+        entries = self.git("ls-files", "--unmerged", "-z").split("\0")
+        return sorted({entry.partition("\t")[2] for entry in entries if entry})
+
+
+def _short(commits: Sequence[str]) -> str:
+    return ", ".join(commit[:10] for commit in commits)

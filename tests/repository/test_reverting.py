@@ -1,0 +1,223 @@
+"""A revision without a commit, made beside the user's clone; and the commits for which that does not work."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.repository.describe import describe
+from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.git import Repository
+from perfbisect.repository.git import git as ask
+from perfbisect.repository.reverting import NotReverted, reverted
+
+pytestmark = pytest.mark.tools
+
+Git = Callable[..., str]
+LINES = [f"line {number}" for number in range(40)]
+
+
+def text(**changed: str) -> str:
+    """Forty lines, some of them (l7="other") changed."""
+    return "".join(f"{changed.get(f'l{number}', line)}\n" for number, line in enumerate(LINES))
+
+
+@pytest.fixture
+def commit(git: Git, tmp_path: Path) -> Callable[..., str]:
+    """``commit({path: text})`` commits files (None removes one) in the repository, and returns the hash."""
+
+    def make(files: dict[str, str | None], title: str = "change") -> str:
+        for path, content in files.items():
+            file = tmp_path / "repo" / path
+            if content is None:
+                git("rm", "-q", path)
+            else:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(content)
+                git("add", path)
+        git("commit", "-q", "--allow-empty", "-m", title)
+        return git("rev-parse", "HEAD")
+
+    return make
+
+
+Make = Callable[..., str]
+
+
+@pytest.fixture
+def repo(git: Git, tmp_path: Path) -> Repository:
+    """The repository."""
+    assert git("rev-parse", "--git-dir")
+    return open_repository(tmp_path / "repo")
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def tree(repo: Repository, commit: str) -> dict[str, str]:
+    """Path → content of a commit."""
+    paths = ask(repo, "ls-tree", "-r", "-z", "--name-only", commit).split("\0")
+    return {path: ask(repo, "show", f"{commit}:{path}") for path in paths if path}
+
+
+def test_only_the_change_of_the_commit_is_gone_and_the_clone_is_as_before(
+    repo: Repository, commit: Make, git: Git
+) -> None:
+    """The file has been renamed and changed since; a file that the commit added goes, one that it removed returns."""
+    commit({"src/a.c": text(), "src/old.c": "old\n", "other.c": "other\n"})
+    culprit = commit({"src/a.c": text(l7="slow"), "src/new.c": "new\n", "src/old.c": None})
+    git("mv", "src/a.c", "src/b.c")
+    tip = commit({"src/b.c": text(l7="slow", l30="later")})
+    before = state(repo.folder)
+    with reverted(repo, tip, [culprit], []) as made:
+        found = tree(made.repository, made.commit)
+        assert made.merges == ()
+        shown = describe(made.repository, made.commit)
+        assert shown.subject == f"Revert {culprit[:10]}"
+        assert ask(made.repository, "rev-list", "--parents", "--max-count=1", made.commit).split()[1:] == [tip]
+    assert found == {"src/b.c": text(l30="later"), "src/old.c": "old\n", "other.c": "other\n"}
+    assert state(repo.folder) == before
+    with pytest.raises(EnvironmentFailure):
+        describe(repo, made.commit)
+
+
+def test_the_same_revert_has_the_same_hash_whoever_makes_it(
+    repo: Repository, commit: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit({"a": text()})
+    culprit = commit({"a": text(l1="slow")})
+    tip = commit({"b": "b\n"})
+    with reverted(repo, tip, [culprit], []) as made:
+        first = made.commit
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "Another")
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "2022-02-02T02:02:02Z")
+    with reverted(repo, tip, [culprit], []) as made:
+        assert made.commit == first
+
+
+def test_a_conflict_names_the_files(repo: Repository, commit: Make) -> None:
+    commit({f"src/{number}.c": text() for number in range(12)})
+    culprit = commit({f"src/{number}.c": text(l7="slow") for number in range(12)})
+    tip = commit({f"src/{number}.c": text(l7="slower still") for number in range(12)})
+    with pytest.raises(NotReverted) as refused, reverted(repo, tip, [culprit], []):
+        pass
+    assert f"{culprit[:10]} does not revert cleanly: conflicts in src/0.c, src/1.c, src/10.c, " in str(refused.value)
+    assert str(refused.value).endswith(" and 2 more.")
+    assert refused.value.exit_status == 2
+
+
+def test_a_file_that_is_gone_is_a_conflict(repo: Repository, commit: Make) -> None:
+    commit({"a.c": text()})
+    culprit = commit({"a.c": text(l7="slow")})
+    tip = commit({"a.c": None, "b.c": "something else\n"})
+    with pytest.raises(NotReverted, match=r"conflicts in a\.c\.$"), reverted(repo, tip, [culprit], []):
+        pass
+
+
+def test_ignored_paths_stay_as_they_are_and_conflicts_there_do_not_count(repo: Repository, commit: Make) -> None:
+    commit({"a.c": text(), "docs/x/a.md": "first\n", "docs/b.md": "b\n", "top.md": "top\n"})
+    culprit = commit({"a.c": text(l7="slow"), "docs/x/a.md": "second\n", "docs/b.md": "c\n", "top.md": "other\n"})
+    tip = commit({"docs/x/a.md": "third\n"})
+    with pytest.raises(NotReverted, match=r"conflicts in docs/x/a\.md"), reverted(repo, tip, [culprit], []):
+        pass
+    with reverted(repo, tip, [culprit], ["docs/**", "*.md", "no/such/path/**"]) as made:
+        found = tree(made.repository, made.commit)
+    assert found == {"a.c": text(), "docs/x/a.md": "third\n", "docs/b.md": "c\n", "top.md": "other\n"}
+
+
+def test_what_is_undone_already_and_what_only_ignored_paths_have_changes_nothing(
+    repo: Repository, commit: Make
+) -> None:
+    commit({"a.c": text(), "a.md": "a\n"})
+    culprit = commit({"a.c": text(l7="slow")})
+    of_docs = commit({"a.md": "b\n"})
+    tip = commit({"a.c": text()})
+    for which in (culprit, of_docs):
+        nothing = pytest.raises(NotReverted, match=f"Reverting {which[:10]} changes nothing in {tip[:10]}")
+        with nothing, reverted(repo, tip, [which], ["**/*.md"]):
+            pass
+
+
+def test_a_merge_is_reverted_relative_to_its_first_parent(repo: Repository, commit: Make, git: Git) -> None:
+    base = commit({"a.c": text()})
+    mine = commit({"a.c": text(l3="mainline")})
+    git("checkout", "-q", "-b", "side", base)
+    commit({"a.c": text(l30="side")})
+    git("checkout", "-q", "main")
+    git("merge", "-q", "--no-ff", "-m", "merge", "side")
+    merge = git("rev-parse", "HEAD")
+    tip = commit({"b.c": "b\n"})
+    with reverted(repo, tip, [merge], []) as made:
+        assert made.merges == (merge,)
+        assert tree(made.repository, made.commit) == {"a.c": text(l3="mainline"), "b.c": "b\n"}
+    assert mine != merge
+
+
+def test_a_root_commit_is_reverted_as_a_whole(repo: Repository, commit: Make, git: Git) -> None:
+    """As of a history that was joined to another: its files go."""
+    commit({"a.c": text()})
+    git("checkout", "-q", "--orphan", "other")
+    git("rm", "-q", "-f", "a.c")
+    root = commit({"lib/b.c": "b\n"})
+    git("checkout", "-q", "main")
+    git("merge", "-q", "--allow-unrelated-histories", "-m", "join", "other")
+    tip = git("rev-parse", "HEAD")
+    with reverted(repo, tip, [root], []) as made:
+        assert tree(made.repository, made.commit) == {"a.c": text()}
+
+
+def test_several_are_reverted_newest_first_and_conflicts_in_ignored_paths_do_not_stop_the_next(
+    repo: Repository, commit: Make
+) -> None:
+    """Both changed the same line: in the other order each would conflict."""
+    commit({"a.c": text(), "a.md": "0\n"})
+    first = commit({"a.c": text(l7="slow"), "a.md": "1\n"})
+    second = commit({"a.c": text(l7="slower"), "a.md": "2\n"})
+    tip = commit({"a.c": text(l7="slower", l30="later"), "a.md": "3\n"})
+    with reverted(repo, tip, [second, first], ["*.md"]) as made:
+        assert tree(made.repository, made.commit) == {"a.c": text(l30="later"), "a.md": "3\n"}
+    with pytest.raises(NotReverted), reverted(repo, tip, [first, second], ["*.md"]):
+        pass
+
+
+def test_nothing_that_the_repository_configures_takes_part(
+    repo: Repository, commit: Make, git: Git, tmp_path: Path
+) -> None:
+    """Neither a merge driver, nor a filter, nor a hook, nor an external diff."""
+    trace = tmp_path / "trace"
+    script = tmp_path / "script"
+    script.write_text(f"#!/bin/sh\necho ran >>{trace}\ncat\n")
+    script.chmod(0o755)
+    attributes = "*.c merge=evil filter=evil diff=evil\n"
+    commit({"a.c": text(), ".gitattributes": attributes})
+    culprit = commit({"a.c": text(l7="slow")})
+    tip = commit({"a.c": text(l7="slow", l30="later")})
+    for key in ("merge.evil.driver", "filter.evil.smudge", "filter.evil.clean", "diff.evil.command", "core.fsmonitor"):
+        git("config", key, str(script))
+    git("config", "filter.evil.required", "true")
+    git("config", "commit.gpgSign", "true")
+    git("config", "gpg.program", str(script))
+    for name in ("post-checkout", "prepare-commit-msg", "commit-msg", "post-index-change", "reference-transaction"):
+        hook = tmp_path / "repo" / ".git" / "hooks" / name
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_bytes(script.read_bytes())
+        hook.chmod(0o755)
+    with reverted(repo, tip, [culprit], []) as made:
+        assert tree(made.repository, made.commit)["a.c"] == text(l30="later")
+    assert not trace.exists()
+
+
+def test_of_a_linked_work_tree_and_a_bare_clone(repo: Repository, commit: Make, git: Git, tmp_path: Path) -> None:
+    commit({"a.c": text()})
+    culprit = commit({"a.c": text(l7="slow")})
+    tip = commit({"b.c": "b\n"})
+    git("worktree", "add", "-q", str(tmp_path / "linked"), "HEAD~1")
+    subprocess.run(["git", "clone", "-q", "--bare", "repo", "bare.git"], cwd=tmp_path, check=True)
+    for place in ("linked", "bare.git"):
+        opened = open_repository(tmp_path / place)
+        with reverted(opened, tip, [culprit], []) as made:
+            assert tree(made.repository, made.commit) == {"a.c": text(), "b.c": "b\n"}
