@@ -1,5 +1,6 @@
 """A revision without a commit, made beside the user's clone; and the commits for which that does not work."""
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -221,3 +222,35 @@ def test_of_a_linked_work_tree_and_a_bare_clone(repo: Repository, commit: Make, 
         opened = open_repository(tmp_path / place)
         with reverted(opened, tip, [culprit], []) as made:
             assert tree(made.repository, made.commit) == {"a.c": text(), "b.c": "b\n"}
+
+
+def test_lines_that_later_commits_put_beside_those_of_the_commit_stay(repo: Repository, commit: Make) -> None:
+    """git itself reports a conflict: at the end of a file each commit adds its function."""
+    odd = "caf\udce9 \r\n".encode(errors="surrogateescape")
+    (repo.folder / "a.c").write_bytes(odd + text().encode())
+    base = (repo.folder / "a.c").read_bytes()
+    commit_bytes(repo, base)
+    first = commit_bytes(repo, base + b"slow\nslower\n")
+    second = commit_bytes(repo, base + b"slow\nslower\nlater\nlatest\n")
+    with reverted(repo, second, [first], []) as made:
+        assert made.beside == ("a.c",)
+        blob = subprocess.run(
+            ["git", "--git-dir", str(repo.git_dir), "show", f"{made.commit}:a.c"],
+            env={"GIT_OBJECT_DIRECTORY": str(made.repository.objects), "PATH": os.environ["PATH"]},
+            check=True,
+            capture_output=True,
+        ).stdout
+    assert blob == base + b"later\nlatest\n"
+
+
+def git_add(repo: Repository) -> None:
+    subprocess.run(["git", "add", "."], cwd=repo.folder, check=True)
+
+
+def commit_bytes(repo: Repository, content: bytes) -> str:
+    """Commit ``a.c`` with that content."""
+    (repo.folder / "a.c").write_bytes(content)
+    git_add(repo)
+    subprocess.run(["git", "commit", "-qm", "change"], cwd=repo.folder, check=True)
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=repo.folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()

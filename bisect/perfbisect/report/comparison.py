@@ -21,8 +21,18 @@ COLOURS = {"worse": "red", "better": "green", "": ""}
 
 def as_object(trial: Trial) -> str:
     """The whole report as JSON."""
+    return encoded(contents(trial))
+
+
+def encoded(contents: dict[str, Any]) -> str:
+    """The JSON of a report."""
+    return msgspec.json.format(msgspec.json.encode(contents), indent=2).decode()
+
+
+def contents(trial: Trial) -> dict[str, Any]:
+    """The whole report."""
     rows = compared(trial, trial.request.metric)
-    found = {
+    return {
         "id": trial.name,
         "state": trial.state,
         "started": trial.started,
@@ -34,7 +44,6 @@ def as_object(trial: Trial) -> str:
         "workloads": rows,
         "groups": summaries(rows),
     }
-    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
 
 
 def request_object(request: TrialRequest) -> dict[str, Any]:

@@ -5,17 +5,19 @@ index holds the whole tree, and the work tree is empty. git takes a file that th
 writes only those that a revert touches.
 
 Paths that a recipe ignores cannot change the speed. They stay as they are, so that a conflict in documentation or in
-tests prevents nothing.
+tests prevents nothing. Nor does one between lines that only touch; see ``adjacent_edits``.
 """
 
+import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from perfbisect.errors import PerfBisectError
+from perfbisect.repository.adjacent_edits import MARKER, settled
 from perfbisect.repository.borrowing import borrowed
 from perfbisect.repository.git import Repository, failure, run, sealed
 
@@ -29,6 +31,7 @@ _WHO = {
 }
 
 _CONFLICT = 1  # status of `git revert`
+_ERROR = 128  # statuses of `git merge-file` from here on; below, it is the number of conflicts
 _SHOWN = 10  # paths of a conflict that are named
 
 
@@ -45,6 +48,7 @@ class Reverted:
     repository: Repository  # the user's, whose objects include this commit and what it needs
     commit: str  # full hash
     merges: tuple[str, ...]  # of the commits, those that are merges: reverted relative to their first parent
+    beside: tuple[str, ...]  # paths in which lines of later commits touch the reverted ones
 
 
 @contextmanager
@@ -58,11 +62,13 @@ def reverted(repo: Repository, tip: str, commits: Sequence[str], ignore: Sequenc
         ask = Temporary(bare)
         ask.git("update-ref", "--no-deref", "HEAD", tip)
         whole = tree = ask.git("rev-parse", f"{tip}^{{tree}}").strip()
-        merges = []
+        merges: list[str] = []
+        beside: set[str] = set()
         for commit in commits:
             is_merge = len(ask.git("rev-list", "--max-count=1", "--parents", commit).split()) > 2
             merges += [commit] if is_merge else []
-            tree = _without(bare, tree, commit, ignore, merge=is_merge)
+            tree, paths = _without(bare, tree, commit, ignore, merge=is_merge)
+            beside.update(map(_printable, paths))
         if tree == whole:
             raise NotReverted(
                 f"Reverting {_short(commits)} changes nothing in {tip[:10]}.",
@@ -70,11 +76,11 @@ def reverted(repo: Repository, tip: str, commits: Sequence[str], ignore: Sequenc
             )
         message = f"Revert {_short(commits)}\n\nThis is {tip} without {', '.join(commits)}.\n"
         made = ask.git("commit-tree", "-p", tip, tree, stdin=message).strip()
-        yield Reverted(replace(repo, objects=bare / "objects"), made, tuple(merges))
+        yield Reverted(replace(repo, objects=bare / "objects"), made, tuple(merges), tuple(sorted(beside)))
 
 
-def _without(bare: Path, tree: str, commit: str, ignore: Sequence[str], *, merge: bool) -> str:
-    """The hash of ``tree`` without the change of one commit."""
+def _without(bare: Path, tree: str, commit: str, ignore: Sequence[str], *, merge: bool) -> tuple[str, list[str]]:
+    """The hash of ``tree`` without the change of one commit, and the paths in which touching lines were settled."""
     with TemporaryDirectory(prefix="revert-", dir=bare) as folder:
         ask = Temporary(bare, Path(folder))
         ask.git("read-tree", tree)
@@ -84,14 +90,24 @@ def _without(bare: Path, tree: str, commit: str, ignore: Sequence[str], *, merge
             raise failure(f"{commit[:10]} cannot be reverted", done.stderr)
         if ignore:
             ask.run("reset", "-q", tree, "--", *(f":(top,glob){pattern}" for pattern in ignore))
-        if paths := ask.unmerged():
-            shown = f"{', '.join(paths[:_SHOWN])}{f' and {len(paths) - _SHOWN} more' if len(paths) > _SHOWN else ''}"
+        conflicts = ask.unmerged()
+        beside = [path for path, stages in conflicts.items() if ask.settle(path, stages)]
+        if left := [_printable(path) for path in conflicts if path not in beside]:
+            shown = f"{', '.join(left[:_SHOWN])}{f' and {len(left) - _SHOWN} more' if len(left) > _SHOWN else ''}"
             raise NotReverted(
                 f"{commit[:10]} does not revert cleanly: conflicts in {shown}.",
                 f"Revert it in a clone by hand (git revert {commit[:10]}), commit, and compare:"
                 " bisect compare GOOD BAD REVERTED",
             )
-        return ask.git("write-tree").strip()
+        return ask.git("write-tree").strip(), beside
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One side of a conflict."""
+
+    mode: str
+    blob: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +125,7 @@ class Temporary:
             files.mkdir(exist_ok=True)
             options += ["-c", "core.bare=false", f"--work-tree={files}"]
             env["GIT_INDEX_FILE"] = str(self.folder / "index")
-        return run([*options, *arguments], self.folder or self.bare, env, stdin)
+        return run([*options, *arguments], self.folder or self.bare, env, stdin, errors="surrogateescape")
 
     def git(self, *arguments: str, stdin: str = "") -> str:
         """The output of a command. Raises EnvironmentFailure when it fails."""
@@ -118,10 +134,39 @@ class Temporary:
             raise failure(f"git {arguments[0]} failed in {self.bare}", done.stderr)
         return done.stdout
 
-    def unmerged(self) -> list[str]:
-        """The paths with a conflict, sorted."""
-        entries = self.git("ls-files", "--unmerged", "-z").split("\0")
-        return sorted({entry.partition("\t")[2] for entry in entries if entry})
+    def unmerged(self) -> dict[str, dict[str, Stage]]:
+        """The paths with a conflict, and of each its sides that exist: "1" the base, "2" ours, "3" theirs."""
+        found: dict[str, dict[str, Stage]] = {}
+        for entry in filter(None, self.git("ls-files", "--unmerged", "-z").split("\0")):
+            head, _, path = entry.partition("\t")
+            mode, blob, stage = head.split(" ")
+            found.setdefault(path, {})[stage] = Stage(mode, blob)
+        return found
+
+    def settle(self, path: str, stages: Mapping[str, Stage]) -> bool:
+        """Merge a file whose changes only touch; false where that is not so."""
+        assert self.folder
+        modes = {stage.mode for stage in stages.values()}
+        if len(stages) < 3 or len(modes) > 1 or not modes <= {"100644", "100755"}:
+            return False
+        sides = [self.git("unpack-file", stages[side].blob).strip() for side in "213"]
+        before = [(self.folder / side).read_bytes() for side in sides]
+        if any(sign * MARKER in text for text in before for sign in (b"<", b"|", b"=", b">")):
+            return False
+        status = self.run("merge-file", "--quiet", "--diff3", f"--marker-size={MARKER}", *sides).returncode
+        merged = self.folder / sides[0]
+        result = settled(merged.read_bytes()) if status < _ERROR else None
+        if result is None:
+            return False
+        merged.write_bytes(result)
+        blob = self.git("hash-object", "-w", "--no-filters", str(merged)).strip()
+        self.git("update-index", "--cacheinfo", f"{modes.pop()},{blob},{path}")
+        return True
+
+
+def _printable(path: str) -> str:
+    """A path with bytes that are not UTF-8 as escapes."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _short(commits: Sequence[str]) -> str:

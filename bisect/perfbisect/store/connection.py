@@ -14,7 +14,7 @@ from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
 
 APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
-VERSION = 6  # the number of migrations; PRAGMA user_version of a history of this version
+VERSION = 7  # the number of migrations; PRAGMA user_version of a history of this version
 
 WAIT = 30.0  # seconds that a writer waits for another
 

@@ -234,6 +234,14 @@ class History:
         with explained(self.path):
             return read_trials(self.connection)
 
+    def proofs(self, hunt: int) -> "list[Trial]":
+        """The proofs of a hunt's verdict, oldest first; damaged ones are left out."""
+        from perfbisect.store.trials import intact_trials
+
+        with explained(self.path):
+            rows = self.connection.execute("SELECT id FROM trials WHERE hunt_id = ? ORDER BY id", [hunt]).fetchall()
+            return list(intact_trials(self.connection, rows, self.path))
+
     def record_noise(self, trial: int, noise: "Noise") -> None:
         """Enter the noise estimated from the runs of an A/A so far."""
         values = [noise.between, noise.within, noise.run, trial]

@@ -41,10 +41,10 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class ListedTrial:
-    """One A/A or comparison of the history."""
+    """One A/A, comparison or proof of the history."""
 
-    id: str  # n4, c3
-    kind: str  # noise, compare
+    id: str  # n4, c3, p5
+    kind: str  # noise, compare, prove
     started: float
     builder: str
     variant: str

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import sqlite_utils
 
 from perfbisect.store.connection import APPLICATION, VERSION
-from perfbisect.store.trial_tables import FAILURES, SUBJECTS, TRIALS
+from perfbisect.store.trial_tables import FAILURES, PROOFS, SUBJECTS, TRIALS
 
 migrations = sqlite_utils.Migrations("perfbisect")
 
@@ -316,6 +316,7 @@ STEPS = (
     ("m004_hosts", HOSTS),  # hunts on several hosts: facts have a host
     ("m005_subjects", SUBJECTS),  # trials of several builds and workloads, and of builds that are not commits
     ("m006_failures", FAILURES),  # failures of hunts and trials, and builds that fail in a trial
+    ("m007_proofs", PROOFS),  # of a proof: the hunt, and the commits that it reverts as JSON
 )
 for number, (name, script) in enumerate(STEPS, 1):
     migrations(name=name)(migration(script, number))

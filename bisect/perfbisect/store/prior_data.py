@@ -123,7 +123,7 @@ def read_kept(history: "History", settings: Settings) -> tuple[frozenset[str], f
 
 def read_pinned(history: "History", host: str, since: float) -> frozenset[str]:
     """Keys of builds and datasets on a host that are still needed: by hunts without a verdict that have an event after
-    ``since``, and by unfinished comparisons started after it.
+    ``since``, and by unfinished comparisons and proofs started after it.
     """
     unfinished = """
 SELECT id FROM hunts WHERE ended IS NULL
@@ -135,9 +135,9 @@ SELECT id FROM hunts WHERE ended IS NULL
         " UNION SELECT dataset_key FROM runs JOIN visits ON visits.id = visit_id"
         f" WHERE host = :host AND dataset_key IS NOT NULL AND runs.hunt_id IN ({unfinished})"
         " UNION SELECT iif(json_valid(body), json_extract(body, '$.build_key'), '') FROM trial_runs JOIN trials ON id = trial_id"
-        " WHERE host = :host AND ended IS NULL AND kind = 'compare' AND started >= :since"
+        " WHERE host = :host AND ended IS NULL AND kind != 'noise' AND started >= :since"
         " UNION SELECT iif(json_valid(body), json_extract(body, '$.dataset'), '') FROM trial_runs JOIN trials ON id = trial_id"
-        " WHERE host = :host AND ended IS NULL AND kind = 'compare' AND started >= :since",
+        " WHERE host = :host AND ended IS NULL AND kind != 'noise' AND started >= :since",
         {"host": host, "since": since},
     )
     return frozenset(key for (key,) in rows if key)

@@ -132,3 +132,7 @@ CREATE TABLE trial_skips ( -- builds that fail in a workload
 
 -- What a workload is was told in other words before: trials that can be gone on with are not held to them.
 UPDATE trial_workloads SET told = '' WHERE trial_id IN (SELECT id FROM trials WHERE ended IS NULL)"""
+
+PROOFS = """
+ALTER TABLE trials ADD COLUMN hunt_id INTEGER REFERENCES hunts(id);
+ALTER TABLE trials ADD COLUMN reverted TEXT"""

@@ -1,4 +1,4 @@
-"""Trials in the history: A/As and comparisons. Every run has all its facts, so that any metric can be computed later."""
+"""Trials in the history: A/As, comparisons and proofs. Every run has all its facts, so that any metric can be computed later."""
 
 import json
 import sqlite3
@@ -14,7 +14,16 @@ import sqlite_utils
 from perfbisect.core.domain.codec import builtins, dumps
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
-from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import (
+    Reverts,
+    Trial,
+    TrialBuild,
+    TrialRequest,
+    TrialRun,
+    TrialSkip,
+    TrialType,
+    TrialWorkload,
+)
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.process import this_process
 from perfbisect.store.connection import intact
@@ -44,6 +53,8 @@ def enter_trial(
         "metric": request.metric,
         "visits": request.rounds,
         "runs": request.runs,
+        "hunt_id": request.reverts.hunt if request.reverts else None,
+        "reverted": compact(request.reverts.commits) if request.reverts else None,
     }
     trial = insert(db, "trials", row)
     for number, build in enumerate(request.subjects):
@@ -81,12 +92,13 @@ def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial
     """A trial with all its runs; None for an unknown id. ``path`` of the history is for errors."""
     row = connection.execute(
         "SELECT kind, started, ended, process, builder, variant, CAST(overrides AS BLOB), host, host_id, metric,"
-        " visits, runs, failure FROM trials WHERE id = ?",
+        " visits, runs, hunt_id, CAST(reverted AS BLOB), failure FROM trials WHERE id = ?",
         [number],
     ).fetchone()
     if row is None:
         return None
-    kind, started, ended, process, builder, variant, overrides, host, host_id, metric, visits, runs, failure = row
+    kind, started, ended, process, builder, variant, overrides, host, host_id, metric, *rest = row
+    visits, runs, hunt, reverted, failure = rest
     builds = connection.execute(
         f"SELECT {', '.join(BUILD_COLUMNS)} FROM trial_builds WHERE trial_id = ? ORDER BY number",
         [number],
@@ -101,6 +113,7 @@ def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial
         request = TrialRequest(
             TrialType(kind), builder, variant, host, metric, read_object(overrides), subjects,
             tuple(TrialWorkload(*work) for work in works), visits, runs,
+            None if hunt is None else Reverts(hunt, msgspec.json.decode(reverted, type=tuple[str, ...])),
         )  # fmt: skip
     rows = connection.execute(
         "SELECT number, visit, workload, build, at, cost, CAST(body AS BLOB) FROM trial_runs"
@@ -158,7 +171,7 @@ def intact_trials(connection: sqlite3.Connection, ids: Iterable[tuple[Any, ...]]
 
 
 def unfinished(connection: sqlite3.Connection, request: TrialRequest, host: HostFacts, path: Path) -> Trial | None:
-    """The newest interrupted or failed comparison of the same builds and settings on the same machine.
+    """The newest interrupted or failed comparison or proof of the same builds and settings on the same machine.
 
     Damaged ones are left out.
     """

@@ -1,4 +1,4 @@
-"""`bisect history`: list hunts, comparisons and A/As."""
+"""`bisect history`: list hunts, comparisons, proofs and A/As."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Examples:
   bisect history --json | jq '.[] | select(.state == "found")'
 
 \b
-Comparisons have ids as c3, A/As as n4. `bisect show ID` reports one. The history is one SQLite file for `bisect query`,
+Comparisons have ids as c3, proofs as p5, A/As as n4. `bisect show ID` reports one. The history is one SQLite file for `bisect query`,
 sqlite-utils and Datasette.
 """
 
@@ -35,10 +35,10 @@ HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", 
 
 
 @click.command(epilog=EPILOG)
-@click.option("--json", "as_json", is_flag=True, help="A JSON array; `kind` is hunt, compare or noise.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON array; `kind` is hunt, compare, prove or noise.")
 @history_option
 def history(history: Path | None, as_json: bool) -> None:
-    """List hunts, comparisons and A/As, oldest first."""
+    """List hunts, comparisons, proofs and A/As, oldest first."""
     with closing(History.open(history, read_only=True)) as opened:
         done: list[Listed | ListedTrial] = [*opened.hunts(), *opened.trials()]
     done.sort(key=lambda one: one.started)
@@ -102,5 +102,5 @@ def trial_row(trial: ListedTrial) -> tuple[str, ...]:
         str(trial.runs),
         MISSING,
         MISSING,
-        trial.state if trial.state != "done" else {"compare": "compared", "noise": "A/A"}[trial.kind],
+        trial.state if trial.state != "done" else {"compare": "compared", "prove": "proof", "noise": "A/A"}[trial.kind],
     )

@@ -1,4 +1,4 @@
-"""`bisect show`: report one hunt, one comparison or one A/A."""
+"""`bisect show`: report one hunt, one comparison, one proof or one A/A."""
 
 import re
 from collections.abc import Iterable
@@ -26,20 +26,25 @@ Examples:
   bisect show 12 --markdown > issue.md
   bisect show 12 --json | jq .cases
   bisect show c3           a comparison, its counters included
+  bisect show p5           a proof
   bisect show n4           an A/A
 """
 
 
 class Which(click.ParamType[int | str]):
-    """The id of a hunt (12), a comparison (c3) or an A/A (n4)."""
+    """The id of a hunt (12), a comparison (c3), a proof (p5) or an A/A (n4)."""
 
     name = "ID"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         """A number for a hunt, text for a trial."""
         text = str(value)
-        if not re.fullmatch(r"[cn]?\d{1,15}", text):
-            self.fail(f"{text!r} is not an id; write 12 for a hunt, c3 for a comparison, n4 for an A/A.", param, ctx)
+        if not re.fullmatch(r"[cnp]?\d{1,15}", text):
+            self.fail(
+                f"{text!r} is not an id; write 12 for a hunt, c3 for a comparison, p5 for a proof, n4 for an A/A.",
+                param,
+                ctx,
+            )
         return int(text) if text.isdecimal() else text
 
 
@@ -49,7 +54,7 @@ class Which(click.ParamType[int | str]):
 @click.option("--markdown", is_flag=True, help="Print Markdown, for an issue.")
 @history_option
 def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: bool) -> None:
-    """Report HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs; or a comparison or an A/A."""
+    """Report HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs; or a trial."""
     if as_json and markdown:
         raise click.UsageError("Choose one of --json and --markdown.")
     if isinstance(hunt, str):
@@ -79,10 +84,10 @@ def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: 
 
 
 def show_trial(trial: "Trial", *, as_json: bool, markdown: bool) -> None:
-    """Print the report of a comparison or an A/A."""
+    """Print the report of a comparison, a proof or an A/A."""
     from perfbisect.core.domain.trials import TrialType
     from perfbisect.core.stats.sampling_plan import noise_of_trial
-    from perfbisect.report import comparison, noise
+    from perfbisect.report import comparison, noise, proof
     from perfbisect.report.markdown import fenced
 
     lines: Iterable[str | Text]
@@ -91,6 +96,11 @@ def show_trial(trial: "Trial", *, as_json: bool, markdown: bool) -> None:
             say_json(comparison.as_object(trial))
             return
         lines = (*comparison.header(trial), *comparison.lines(trial, counters=True))
+    elif trial.request.kind is TrialType.PROVE:
+        if as_json:
+            say_json(proof.as_object(trial))
+            return
+        lines = (*comparison.header(trial), *proof.lines(trial, counters=True))
     else:
         found = noise_of_trial(trial)
         if as_json:

@@ -2,8 +2,12 @@
 
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 PLAIN = re.compile(r"[\w@%+=:,./-]+")  # a word that no shell changes or executes
 
@@ -64,3 +68,25 @@ def host_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
         return complete((host.name for host in load_hosts(ctx.params.get("hosts") or "")), incomplete)
     except PerfBisectError:
         return []
+
+
+def hunt_number(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """Shell completion of a hunt's number, with its range and how it ended; the latest first."""
+    from contextlib import closing
+
+    from click.shell_completion import CompletionItem
+
+    from perfbisect.errors import PerfBisectError
+    from perfbisect.store.history import History
+    from perfbisect.wording.text import printable
+
+    try:
+        with closing(History.open(ctx.params.get("history"), read_only=True)) as opened:
+            hunts = [*reversed(opened.hunts())]
+    except PerfBisectError:
+        return []
+    return [
+        CompletionItem(str(hunt.id), help=printable(f"{hunt.builder} {hunt.good}..{hunt.bad}, {hunt.state}"))
+        for hunt in hunts
+        if str(hunt.id).startswith(incomplete)
+    ]

@@ -1,5 +1,5 @@
-"""Measurements without a search: one build against itself (`bisect noise`), or several against the first of them
-(`bisect compare`).
+"""Measurements without a search: one build against itself (`bisect noise`), several against the first of them
+(`bisect compare`), or the ends of a hunt and bad without the culprit (`bisect prove`).
 
 A trial consists of rounds. In each, every build is visited once for every workload. The order is reversed from one round
 to the next, so that slow changes of the machine favour no build.
@@ -18,6 +18,7 @@ class TrialType(StrEnum):
 
     NOISE = "noise"
     COMPARE = "compare"
+    PROVE = "prove"  # its builds are good, bad, and bad without the culprit
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,14 @@ class TrialWorkload:
 
 
 @dataclass(frozen=True, slots=True)
+class Reverts:
+    """What the third build of a proof lacks."""
+
+    hunt: int  # that named the commits
+    commits: tuple[str, ...]  # full hashes, newest first
+
+
+@dataclass(frozen=True, slots=True)
 class TrialRequest:
     """The settings of a trial; the first subject is the baseline."""
 
@@ -58,6 +67,7 @@ class TrialRequest:
     works: tuple[TrialWorkload, ...]
     rounds: int
     runs: int  # in each visit
+    reverts: Reverts | None = None  # of a proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +107,17 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Its short name: c3, n4."""
+        """Its short name: c3, n4, p5."""
         return f"{self.request.kind[0]}{self.id}"
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Workload and build of each visit of a round, without failed builds and workloads whose baseline failed."""
+        """Workload and build of each visit of a round, without failed builds and workloads whose baseline failed.
+
+        A proof needs all its builds: it has no visit any more once one of them has failed.
+        """
         failed = {(skip.work, skip.subject) for skip in self.skips}
+        if self.request.kind is TrialType.PROVE and (failed or any(each.trouble for each in self.request.subjects)):
+            return []
         return [
             (work, number)
             for work in range(len(self.request.works))

@@ -20,6 +20,7 @@ Of the trials whose differences are normal, at most 5 % have an interval without
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import correlation, mean, variance
 
 from perfbisect.core.domain.orders import Interval
@@ -36,6 +37,31 @@ class Regained:
     lost: float  # mean log of good / bad
     share: Interval | None  # of it; None while good and bad are not shown to differ
     rounds: int
+
+
+class Outcome(StrEnum):
+    """What a trial says of the culprit."""
+
+    REGAINS = "regains"  # the revert undoes something of the change, beyond doubt
+    NOTHING = "nothing"  # it is not shown to undo anything, and it does not undo all
+    UNCLEAR = "unclear"  # it may undo nothing or all
+    NOT_LOST = "not lost"  # good and bad are not shown to differ
+    UNMEASURED = "unmeasured"  # fewer than two rounds, or a build that fails
+
+
+def outcome(found: Regained | None) -> Outcome:
+    """What the share says."""
+    match found:
+        case None:
+            return Outcome.UNMEASURED
+        case Regained(share=None):
+            return Outcome.NOT_LOST
+        case Regained(share=Interval(low=low)) if low > 0:
+            return Outcome.REGAINS
+        case Regained(share=Interval(high=high)) if high < 1:
+            return Outcome.NOTHING
+        case _:
+            return Outcome.UNCLEAR
 
 
 def regained(trial: Trial) -> Regained | None:

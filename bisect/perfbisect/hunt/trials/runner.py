@@ -39,7 +39,7 @@ from perfbisect.store.history import History
 def run_trial(plan: TrialPlan, path: Path | None, progress: Progress) -> tuple[Trial, bool]:
     """Build and measure; returns the trial, and whether it is complete: false when Ctrl-C ended it.
 
-    An interrupted comparison continues when the same builds are requested again.
+    An interrupted comparison or proof continues when the same builds are requested again.
     """
     setup = plan.setup
     with ExitStack() as stack:
@@ -57,7 +57,7 @@ def run_trial(plan: TrialPlan, path: Path | None, progress: Progress) -> tuple[T
             failed = history.begin_trial(so_far, setup.facts, plan.commits(), CLOCK.now())
             history.end_trial(failed.id, CLOCK.now(), str(reason))
             raise
-        trial = history.resume_trial(request, setup.facts) if request.kind is TrialType.COMPARE else None
+        trial = history.resume_trial(request, setup.facts) if request.kind is not TrialType.NOISE else None
         if trial:
             progress.say(f"continuing {trial.name}, which has {len(trial.runs)} runs")
             trial = replace(trial, request=request, failure="")
@@ -81,7 +81,7 @@ def run_trial(plan: TrialPlan, path: Path | None, progress: Progress) -> tuple[T
 
 def can_continue(trial: Trial, failure: PerfBisectError) -> bool:
     """Whether a failed trial can be continued: not when the data or the server's settings have changed."""
-    return bool(trial.runs) and trial.request.kind is TrialType.COMPARE and not isinstance(failure, UsageError)
+    return bool(trial.runs) and trial.request.kind is not TrialType.NOISE and not isinstance(failure, UsageError)
 
 
 def advice(trial: Trial, failure: PerfBisectError) -> str:
@@ -177,10 +177,16 @@ class TrialRunner:
             self._note_visit(event, *self._visit)
 
     def _lab_of(self, work: int) -> HostLab:
-        setup = self.plan.setup
-        candidates = replace(setup.candidates(setup.span.candidates), prebuilt=self._prebuilt, is_range=False)
+        plan, setup = self.plan, self.plan.setup
+        candidates = replace(
+            setup.candidates(setup.span.candidates),
+            repository=plan.repository,
+            describe=plan.describe,
+            prebuilt=self._prebuilt,
+            is_range=False,
+        )
         earlier = Earlier(datasets=self._loaded[work])
-        return setup.lab(candidates, earlier, setup.hosts[0], self.plan.workloads[work], defaultdict(FairLock))
+        return setup.lab(candidates, earlier, setup.hosts[0], plan.workloads[work], defaultdict(FairLock))
 
     def _obey(self, orders: Iterator[Measure]) -> None:
         for _ in run(Listed(orders), self, self._workers):

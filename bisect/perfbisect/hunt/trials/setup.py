@@ -7,13 +7,14 @@ from pathlib import Path
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.recipes.overrides import overridden, typed
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.describe import describe
 from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.git import Repository
 from perfbisect.repository.range import Range
 
 
@@ -25,6 +26,7 @@ class TrialPlan:
     setup: HuntSetup
     workloads: tuple[Workload, ...]
     waiting: WaitCallback | None
+    repository: Repository | None  # with the commits that are measured; None for prebuilt binaries alone
 
     @classmethod
     def make(
@@ -36,8 +38,13 @@ class TrialPlan:
         rounds: int,
         runs: int,
         waiting: WaitCallback | None,
+        reverts: Reverts | None = None,
+        repository: Repository | None = None,
     ) -> "TrialPlan":
-        """Check the host, as before a hunt; ``workloads`` are those of the suites, without overrides."""
+        """Check the host, as before a hunt; ``workloads`` are those of the suites.
+
+        ``repository`` is by default that of the settings.
+        """
         names = tuple(subject.commit or subject.name for subject in subjects)
         alone = Range(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
         run = tuple(overridden(each, settings.overrides) for each in workloads.values())
@@ -49,21 +56,26 @@ class TrialPlan:
         changed = typed(next(iter(workloads.values())), settings.overrides)
         request = TrialRequest(
             kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects), works,
-            rounds, runs,
+            rounds, runs, reverts,
         )  # fmt: skip
-        return cls(request, setup, run, waiting)
+        if repository is None and settings.repository:
+            repository = open_repository(Path(settings.repository))
+        return cls(request, setup, run, waiting, repository)
 
     @property
     def purpose(self) -> str:
         """Shown to other sessions that find the host busy."""
         names = ", ".join(subject.name for subject in self.request.subjects)
-        what = "an A/A" if self.request.kind is TrialType.NOISE else "a comparison"
+        what = {TrialType.NOISE: "an A/A", TrialType.COMPARE: "a comparison", TrialType.PROVE: "a proof"}[
+            self.request.kind
+        ]
         return f"{what} of {self.request.builder}, {names},"
 
     def commits(self) -> list[Commit]:
         """Date, author and subject of the commits that are measured."""
-        found = [subject.commit for subject in self.request.subjects if subject.commit]
-        if not found:
-            return []
-        repository = open_repository(Path(self.setup.settings.repository))
-        return [describe(repository, commit) for commit in dict.fromkeys(found)]
+        found = dict.fromkeys(subject.commit for subject in self.request.subjects if subject.commit)
+        return [self.describe(commit) for commit in found]
+
+    def describe(self, commit: str) -> Commit:
+        """One commit."""
+        return describe(self.repository, commit) if self.repository else Commit(commit)

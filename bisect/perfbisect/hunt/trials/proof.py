@@ -1,0 +1,112 @@
+"""Set up the proof of a hunt's verdict: its good end, its bad end, and that without the culprit, measured in turns.
+
+The third build is a commit that exists for the time of the proof only, in a repository beside the user's. Everything
+else is as in the hunt, so that its builds are found again.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from perfbisect.core.domain.events import HuntEnded
+from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced, Several, Step, Verdict
+from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.trials import Reverts, TrialBuild, TrialType
+from perfbisect.errors import UsageError
+from perfbisect.host.lock import WaitCallback
+from perfbisect.hunt.trials.setup import TrialPlan
+from perfbisect.recipes.requested import load_requested
+from perfbisect.report.command_line import command_to_resume
+from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.resolve import look_up
+from perfbisect.repository.reverting import reverted
+from perfbisect.store.history import History
+from perfbisect.wording.quantities import count
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a hunt says: these commits made bad differ from good."""
+
+    settings: Settings  # of the hunt
+    reverts: Reverts
+
+
+def claim_of(history: History, hunt: int | None) -> Claim:
+    """What a hunt (None: the latest that named a culprit) says. Raises UsageError when it names no culprit."""
+    if hunt is None:
+        for listed in reversed(history.hunts()):
+            if listed.culprit and changes(verdict_of(history, listed.id)):
+                return claim_of(history, listed.id)
+        raise UsageError(f"No hunt in the history {history.path} has named a culprit.", "Begin one with `bisect run`.")
+    candidates, verdict = history.candidates(hunt), verdict_of(history, hunt)
+    nodes = sorted((step.candidate for step in changes(verdict)), reverse=True)
+    if not nodes:
+        raise unnamed(history, hunt, verdict)
+    return Claim(history.settings(hunt), Reverts(hunt, tuple(candidates[node] for node in nodes)))
+
+
+def verdict_of(history: History, hunt: int) -> Verdict | None:
+    """The verdict of a hunt; None where it has none yet."""
+    ended = [entry.event for entry in history.events(hunt) if isinstance(entry.event, HuntEnded)]
+    return ended[-1].verdict if ended else None
+
+
+def changes(verdict: Verdict | None) -> tuple[Step, ...]:
+    """The changes for the worse that a verdict names."""
+    match verdict:
+        case Found(step):
+            return (step,)
+        case Several(steps):
+            return steps
+        case NotReproduced() | Inconclusive() | None:
+            return ()
+
+
+def unnamed(history: History, hunt: int, verdict: Verdict | None) -> UsageError:
+    """Why the verdict of a hunt has nothing to revert, and what to do."""
+    by_hand = "To test one commit, revert it on a branch and compare: bisect compare GOOD BAD BRANCH"
+    match verdict:
+        case None:
+            return UsageError(
+                f"Hunt {hunt} has no verdict yet.", f"Continue it: {command_to_resume(hunt, history.path)}"
+            )
+        case Inconclusive(candidates) if len(candidates) > 1:
+            size = count(len(candidates), "commit")
+            return UsageError(f"Hunt {hunt} named no culprit but a set of {size}, which are not reverted.", by_hand)
+        case _:
+            return UsageError(f"Hunt {hunt} named no culprit, so that nothing can be reverted.", by_hand)
+
+
+@contextmanager
+def proof_plan(
+    claim: Claim, rounds: int, runs: int, waiting: WaitCallback | None, say: Callable[[str], None]
+) -> Iterator[TrialPlan]:
+    """The plan of a proof; the commit without the culprit exists until the end. ``say`` is given remarks.
+
+    Raises NotReverted where it cannot be made, UsageError when the repository lacks a commit of the hunt.
+    """
+    settings = replace(claim.settings, further_hosts=())
+    builder, workload = load_requested(settings)
+    repository = open_repository(Path(settings.repository))
+    commits = claim.reverts.commits
+    needed = (settings.good_commit, settings.bad_commit, *commits)
+    if absent := [name for name, found in zip(needed, look_up(repository, needed), strict=True) if not found]:
+        raise UsageError(
+            f"{settings.repository} has no commit {absent[0][:10]} any more, which hunt {claim.reverts.hunt} measured.",
+            "Fetch it there, or begin a new hunt with: bisect run",
+        )
+    with reverted(repository, settings.bad_commit, commits, builder.ignore) as made:
+        for merge in made.merges:
+            say(f"{merge[:10]} is a merge: it is reverted relative to its first parent")
+        names = ", ".join(commit[:10] for commit in commits)
+        builds = (
+            TrialBuild(settings.good, settings.good_commit),
+            TrialBuild(settings.bad, settings.bad_commit),
+            TrialBuild(f"{settings.bad} without {names}", made.commit),
+        )
+        yield TrialPlan.make(
+            TrialType.PROVE, settings, builds, {workload.name: workload}, rounds, runs, waiting, claim.reverts,
+            made.repository,
+        )  # fmt: skip
