@@ -283,7 +283,7 @@ CREATE TABLE "trials" ( -- one `bisect noise`: a build measured against itself; 
   between_visits REAL, -- of an A/A: s.d. as a fraction, of the metric; null until it is known
   within_visits REAL,
   noise REAL -- s.d. of one run, as hunts take it
-, failure TEXT);
+, failure TEXT, hunt_id INTEGER REFERENCES hunts(id), reverted TEXT);
 
 CREATE TABLE verdicts (
   hunt_id INTEGER PRIMARY KEY REFERENCES hunts(id),

@@ -1,7 +1,7 @@
 """What a report of one hunt contains: plain values, ready for text, Markdown and JSON."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -108,6 +108,7 @@ class Story:
     costs: Costs
     again: str  # the command that repeats this hunt
     go_on: str  # the command that resumes it
+    proofs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # p5 → what it shows, a sentence each
 
 
 def as_object(story: Story) -> dict[str, Any]:

@@ -18,7 +18,7 @@ BACKTICKS = re.compile("`+")
 
 def render(story: Story) -> str:
     """The whole report."""
-    return "\n".join([*summary(story), *proof(story), *details(story)]) + "\n"
+    return "\n".join([*summary(story), *proofs(story), *reasons(story), *details(story)]) + "\n"
 
 
 def summary(story: Story) -> Iterator[str]:
@@ -41,7 +41,14 @@ def summary(story: Story) -> Iterator[str]:
     yield f"- hunted: {moment(hunt.started)}; {spent(story)}"
 
 
-def proof(story: Story) -> Iterator[str]:
+def proofs(story: Story) -> Iterator[str]:
+    """What reverting the culprit on bad has shown."""
+    for name, sentences in story.proofs.items():
+        yield ""
+        yield escape(f"{name}: {' '.join(sentences)}")
+
+
+def reasons(story: Story) -> Iterator[str]:
     """Why each named commit is slower."""
     for case in story.cases:
         yield ""

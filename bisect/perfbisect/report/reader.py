@@ -1,7 +1,7 @@
 """From the history of a hunt to what its report contains."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfbisect.core.domain.causes import classify
 from perfbisect.core.domain.events import Commit
@@ -15,6 +15,7 @@ from perfbisect.report.command_line import command_to_resume, command_to_run
 from perfbisect.report.content import Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
+from perfbisect.wording import proofs
 from perfbisect.wording.quantities import slower_than
 from perfbisect.wording.text import printable, printable_commit
 from perfbisect.wording.verdicts import sentences, why
@@ -33,9 +34,10 @@ def read_story(history: History, hunt: int, describe: Describe = Commit) -> Stor
     events = ((entry.at, entry.event) for entry in history.events(hunt))
     state = fold(events, history.sessions(hunt))
     state.use_range(history.candidates(hunt))
-    return Reader(history.listed(hunt), settings, state, describe).story(
+    story = Reader(history.listed(hunt), settings, state, describe).story(
         command_to_run(settings, history.path), command_to_resume(hunt, history.path)
     )
+    return replace(story, proofs={trial.name: tuple(proofs.sentences(trial)) for trial in history.proofs(hunt)})
 
 
 @dataclass(frozen=True, slots=True)

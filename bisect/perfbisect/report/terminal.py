@@ -15,7 +15,13 @@ UNLIMITED = 10**9
 def render(story: Story, width: int | None = None) -> str:
     """The whole report; lines of tables are cut to ``width`` columns where it is given."""
     inner = UNLIMITED if width is None else width - 2
-    parts = [header(story), verdict(story), *(explanation(case) for case in story.cases), suspects(story, inner)]
+    parts = [
+        header(story),
+        verdict(story),
+        proofs(story),
+        *(explanation(case) for case in story.cases),
+        suspects(story, inner),
+    ]
     parts += [candidates(story, inner), warnings(story), ending(story)]
     return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part))) + "\n"
 
@@ -60,6 +66,12 @@ def verdict(story: Story) -> Iterator[str]:
         if case.commit.author or case.commit.date:
             yield f"  author   {case.commit.author}, {case.commit.date}"
             yield f"  subject  {case.commit.subject}"
+
+
+def proofs(story: Story) -> Iterator[str]:
+    """What reverting the culprit on bad has shown."""
+    for name, sentences in story.proofs.items():
+        yield f"{name}: {' '.join(sentences)}"
 
 
 def so_far(story: Story) -> Iterator[str]:

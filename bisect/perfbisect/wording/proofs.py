@@ -47,7 +47,7 @@ def sentences(trial: Trial) -> Iterator[str]:
         case Outcome.REGAINS if found.share.low > 1:
             yield "That is more than the whole: other changes have the opposite effect, or the revert adds one of its own."
         case Outcome.REGAINS:
-            yield "That is all of it, as far as these runs show."
+            yield "Nothing of it is shown to be due to other changes."
         case Outcome.NOTHING:
             yield (
                 f"The interval includes 0 %: the verdict of hunt {hunt(trial)} is in doubt, or later commits lose the same"

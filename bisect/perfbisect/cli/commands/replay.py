@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from perfbisect.cli.options.common import history_option, say
+from perfbisect.cli.options.completion import hunt_number
 from perfbisect.cli.options.param_types import COUNT, HUNT, Minutes, Percent
 from perfbisect.cli.options.places import announce, continued
 from perfbisect.core.domain.policy import CAP
@@ -26,7 +27,7 @@ UNDECIDED = 2
 
 
 @click.command(epilog=EPILOG)
-@click.argument("hunt", type=HUNT, required=False)
+@click.argument("hunt", type=HUNT, required=False, shell_complete=hunt_number)
 @click.option("--confidence", type=Percent(CAP), help="Probability at which a culprit is named.")
 @click.option("--min-effect", type=Percent(), help="Smallest change of interest.")
 @click.option("--max-builds", type=COUNT, help="Stop after this many builds.")

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from perfbisect.cli.options.common import history_option
+from perfbisect.cli.options.completion import hunt_number
 from perfbisect.cli.options.param_types import HUNT
 from perfbisect.cli.options.places import announce_recipes, continued
 from perfbisect.cli.options.views import open_view, view_options
@@ -18,7 +19,7 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("hunt", type=HUNT, required=False)
+@click.argument("hunt", type=HUNT, required=False, shell_complete=hunt_number)
 @wait_option
 @view_options
 @history_option

@@ -100,6 +100,8 @@ def proof_plan(
     with reverted(repository, settings.bad_commit, commits, builder.ignore) as made:
         for merge in made.merges:
             say(f"{merge[:10]} is a merge: it is reverted relative to its first parent")
+        if made.beside:
+            say(f"lines that later commits put right beside the reverted ones stay: {', '.join(made.beside)}")
         names = ", ".join(commit[:10] for commit in commits)
         builds = (
             TrialBuild(settings.good, settings.good_commit),

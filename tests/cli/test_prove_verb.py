@@ -1,0 +1,97 @@
+"""`bisect prove` on a system that is a shell script, whose rate is a product of the lines of its file."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.tools
+
+Exits = Callable[..., str]
+Script = Callable[[str], str]
+Git = Callable[..., str]
+HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain"]
+APART = "\n:\n:\n:\n:\n"
+
+
+def program(*factors: str, ends: str = "") -> str:
+    """A script with a little of chance in its rate, which each factor (a percentage) changes; and what follows it."""
+    lines = [f"rate=$((rate * {factor} / 100))" for factor in factors]
+    chance = "rate=$((100000 + $(date +%N | cut -c 6) * 10))"
+    return f"{APART.join([chance, *lines])}{APART}echo rate $rate{ends}"
+
+
+@pytest.fixture
+def hunted(script: Script, exits: Exits) -> tuple[str, str, str]:
+    """A hunt from good to bad whose culprit loses a half; a later commit loses a tenth of the rest."""
+    good = script(program("100", "100", "100"))
+    culprit = script(program("100", "50", "100"))
+    bad = script(program("100", "50", "90"))
+    assert culprit[:10] in exits(0, "run", good, bad, *HUNT)
+    return good, culprit, bad
+
+
+def test_what_a_revert_regains_is_measured_kept_and_shown(
+    hunted: tuple[str, str, str], exits: Exits, seal: Path, tmp_path: Path
+) -> None:
+    """ln(2) of ln(2 / 0.9) is 86.8 %."""
+    good, culprit, bad = hunted
+    before = {path: path.read_bytes() for path in (tmp_path / "repo" / ".git").rglob("*") if path.is_file()}
+    told = exits(0, "prove", "--visits", "3", "--runs", "1")
+    assert {path: path.read_bytes() for path in before} == before
+    assert {path for path in (tmp_path / "repo" / ".git").rglob("*") if path.is_file()} == {*before}
+    said = re.search(
+        rf"^Reverting {culprit[:10]} on {bad} regains (\d+) % \((\d+) to (\d+) %\) of what was lost\.$",
+        told,
+        re.MULTILINE,
+    )
+    assert said, told
+    low, high = int(said[2]), int(said[3])
+    assert 85 <= low <= 87 <= high <= 89
+    assert "That is a part: the rest is due to other changes" in told
+    assert f"col-2 : {bad} without {culprit[:10]}\n" in told
+    assert len(list((seal / ".cache" / "perfbisect" / "builds").iterdir())) == 4, "good and bad are those of the hunt"
+
+    shown = exits(0, "show", "p1")
+    assert said[0] in shown
+    assert f"p1: {said[0]}" in exits(0, "show", "1")
+    assert f"p1: Reverting {culprit[:10]} on {bad}" in exits(0, "show", "1", "--markdown")
+    assert re.search(r"^ *p1 .* proof$", exits(0, "history"), re.MULTILINE)
+    found = json.loads(exits(0, "show", "p1", "--json"))
+    assert found["proof"]["outcome"] == "regains"
+    assert found["proof"]["regained"]["middle"] == pytest.approx(0.868, abs=0.01)
+    assert found["settings"]["reverts"] == {"hunt": 1, "commits": [culprit]}
+    assert found["settings"]["subjects"][2]["commit"] not in ("", good, bad, culprit)
+
+
+def test_a_culprit_that_conflicts_is_left_to_the_user(script: Script, exits: Exits) -> None:
+    good = script(program("100"))
+    culprit = script(program("50"))
+    bad = script(program("51"))
+    exits(0, "run", good, bad, *HUNT)
+    told = exits(2, "prove", "1")
+    assert f"{culprit[:10]} does not revert cleanly: conflicts in run.sh." in told
+    assert f"git revert {culprit[:10]}" in told
+
+
+def test_hunts_without_a_culprit_have_nothing_to_revert(script: Script, exits: Exits) -> None:
+    assert "No hunt in the history" in exits(3, "prove")
+    good = script(program("100"))
+    bad = script(program("100", ends=" # the same"))
+    exits(1, "run", good, bad, *HUNT, "--min-effect", "20%")
+    assert "Hunt 1 named no culprit, so that nothing can be reverted." in exits(3, "prove", "1")
+    assert "has named a culprit" in exits(3, "prove")
+    assert "There is no hunt 7" in exits(3, "prove", "7")
+
+
+def test_a_repository_that_has_lost_the_culprit(
+    hunted: tuple[str, str, str], exits: Exits, git: Git, tmp_path: Path
+) -> None:
+    good, culprit, _ = hunted
+    git("reset", "-q", "--hard", good)
+    git("reflog", "expire", "--expire=now", "--all")
+    git("gc", "-q", "--prune=now")
+    assert "has no commit" in exits(3, "prove")
+    assert culprit
