@@ -15,6 +15,7 @@ from perfbisect.folders import state_folder
 
 APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
 VERSION = 7  # the number of migrations; PRAGMA user_version of a history of this version
+READABLE = 6  # the oldest version that can be read as it is: it lacks only what `bisect prove` enters
 
 WAIT = 30.0  # seconds that a writer waits for another
 
@@ -39,7 +40,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
             connection.execute("PRAGMA query_only = 1")
             if not check_form(connection, path):
                 raise UsageError(f"There are no hunts yet: {path} is empty.", "Begin one with `bisect run`.")
-            if version(connection) < VERSION:
+            if version(connection) < READABLE:
                 raise UsageError(
                     f"The history {path} has the format of an older perfbisect.",
                     "The next `bisect run` or `bisect resume` on it migrates it.",

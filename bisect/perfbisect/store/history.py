@@ -236,11 +236,10 @@ class History:
 
     def proofs(self, hunt: int) -> "list[Trial]":
         """The proofs of a hunt's verdict, oldest first; damaged ones are left out."""
-        from perfbisect.store.trials import intact_trials
+        from perfbisect.store.trials import read_proofs
 
         with explained(self.path):
-            rows = self.connection.execute("SELECT id FROM trials WHERE hunt_id = ? ORDER BY id", [hunt]).fetchall()
-            return list(intact_trials(self.connection, rows, self.path))
+            return read_proofs(self.connection, hunt, self.path)
 
     def record_noise(self, trial: int, noise: "Noise") -> None:
         """Enter the noise estimated from the runs of an A/A so far."""

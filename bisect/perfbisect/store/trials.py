@@ -26,12 +26,13 @@ from perfbisect.core.domain.trials import (
 )
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.process import this_process
-from perfbisect.store.connection import intact
+from perfbisect.store.connection import intact, version
 from perfbisect.store.fact_tables import commit_row, host_row, insert, skip_row
 from perfbisect.store.listing import trial_state
 
 # in the order of the fields of TrialBuild and of TrialWorkload
 BUILD_COLUMNS = ("name", "commit_hash", "path", "build_key", "binary_hash", "version", "trouble")
+PROOFS = 7  # version from which on a history has them
 WORK_COLUMNS = ("name", "work_group", "warmup", "seconds", "told")
 
 
@@ -92,13 +93,13 @@ def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial
     """A trial with all its runs; None for an unknown id. ``path`` of the history is for errors."""
     row = connection.execute(
         "SELECT kind, started, ended, process, builder, variant, CAST(overrides AS BLOB), host, host_id, metric,"
-        " visits, runs, hunt_id, CAST(reverted AS BLOB), failure FROM trials WHERE id = ?",
+        " visits, runs, failure FROM trials WHERE id = ?",
         [number],
     ).fetchone()
     if row is None:
         return None
     kind, started, ended, process, builder, variant, overrides, host, host_id, metric, *rest = row
-    visits, runs, hunt, reverted, failure = rest
+    visits, runs, failure = rest
     builds = connection.execute(
         f"SELECT {', '.join(BUILD_COLUMNS)} FROM trial_builds WHERE trial_id = ? ORDER BY number",
         [number],
@@ -113,7 +114,7 @@ def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial
         request = TrialRequest(
             TrialType(kind), builder, variant, host, metric, read_object(overrides), subjects,
             tuple(TrialWorkload(*work) for work in works), visits, runs,
-            None if hunt is None else Reverts(hunt, msgspec.json.decode(reverted, type=tuple[str, ...])),
+            read_reverts(connection, number),
         )  # fmt: skip
     rows = connection.execute(
         "SELECT number, visit, workload, build, at, cost, CAST(body AS BLOB) FROM trial_runs"
@@ -143,6 +144,23 @@ def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial
         ],
         failure or "",
     )
+
+
+def read_reverts(connection: sqlite3.Connection, number: int) -> Reverts | None:
+    """What the proof of that number reverts; None for another trial."""
+    if version(connection) < PROOFS:
+        return None
+    sql = "SELECT hunt_id, CAST(reverted AS BLOB) FROM trials WHERE id = ? AND hunt_id IS NOT NULL"
+    row = connection.execute(sql, [number]).fetchone()
+    return None if row is None else Reverts(row[0], msgspec.json.decode(row[1], type=tuple[str, ...]))
+
+
+def read_proofs(connection: sqlite3.Connection, hunt: int, path: Path) -> list[Trial]:
+    """The proofs of a hunt's verdict, oldest first; damaged ones are left out."""
+    if version(connection) < PROOFS:
+        return []
+    rows = connection.execute("SELECT id FROM trials WHERE hunt_id = ? ORDER BY id", [hunt]).fetchall()
+    return list(intact_trials(connection, rows, path))
 
 
 def read_host(connection: sqlite3.Connection, number: int) -> HostFacts:
