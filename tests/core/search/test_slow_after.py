@@ -97,7 +97,7 @@ def test_latency_is_bounded_from_below() -> None:
 @pytest.mark.slow
 @pytest.mark.calibration
 def test_the_stated_confidence_holds() -> None:
-    """One change, beyond the bound or near it, on a noisy host: a readings at its bound is no more than it says."""
+    """One change, beyond the bound or near it, on a noisy host: taking a stopped run for a reading at its bound is cautious."""
     named = right = 0
     for seed in range(60):
         size = -(1.2 + 0.05 * seed)
