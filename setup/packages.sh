@@ -28,6 +28,11 @@ want iostat sysstat
 if [ "${1:-}" = tests ]; then
     [ -x /usr/sbin/sshd ] || optional="$optional openssh-server"
     for shell in zsh tcsh fish; do want "$shell" "$shell"; done # of the accounts that ssh enters
+    for tool in cmake meson; do want "$tool" "$tool"; done # of the build systems
+    want ninja ninja-build
+    want autoreconf autoconf
+    want automake automake
+    want libtoolize libtool
     want tclsh tcl
     want redis-server redis-server
     want db_bench rocksdb-tools

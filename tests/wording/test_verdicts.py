@@ -201,3 +201,21 @@ def test_a_single_culprit_is_conditional_where_more_than_one_change_is_likely() 
     assert "Probably more than one commit made the difference." in more
     assert "If it is a single commit, it is one of these 2 commits, 98 % sure:" in more
     assert "The culprit is" not in more
+
+
+def test_a_culprit_at_which_the_build_system_changes_says_so() -> None:
+    systems = {5: "autotools", 6: "make", 7: "cmake"}
+
+    def said(verdict: Verdict) -> str:
+        return "\n".join(sentences(verdict, commit_of, "qps", lambda candidate: systems.get(candidate, "")))
+
+    changed = (
+        "The build changed at this commit too, from {} to cmake: a part of the change may come from other compiler"
+    )
+    assert changed.format("make") in said(Found(Step(7, 0.97, DROP, (6,))))
+    assert changed.format("autotools and make") in said(Found(Step(7, 0.97, DROP, (5, 6))))
+    assert changed.format("make") in said(Several((Step(7, 0.97, DROP, (6,)),)))
+    assert "The build changed" not in said(Found(Step(7, 0.97, DROP, (4,)))), "that parent was built by commands"
+    assert "The build changed" not in said(Found(Step(7, 0.97, DROP, ())))
+    systems[6] = "cmake"
+    assert "The build changed" not in said(Found(Step(7, 0.97, DROP, (6,))))

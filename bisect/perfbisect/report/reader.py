@@ -64,7 +64,7 @@ class Reader:
             settings=settings,
             hosts=state.started.hosts if state.started is not None else (),
             effects=verdict.effects if isinstance(verdict, NotReproduced | Inconclusive) else (),
-            verdict=sentences(verdict, self.candidate, settings.metric) if verdict else (),
+            verdict=sentences(verdict, self.candidate, settings.metric, state.system) if verdict else (),
             cases=tuple(map(self.case, steps_of(verdict))),
             suspects=tuple(self.suspects(searched=belief is not None)),
             unsettled=tuple(self.left_open()),

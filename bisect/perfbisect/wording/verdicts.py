@@ -23,6 +23,7 @@ from perfbisect.wording.quantities import chance, change, figure, percent, ratio
 from perfbisect.wording.text import cited, listed, metric_title
 
 CommitOf = Callable[[int], Commit]
+SystemOf = Callable[[int], str]  # the build system of a candidate; "" where it has none, or was not built
 
 PURPOSES = {Purpose.ENDS: "the ends", Purpose.SEARCH: "search", Purpose.CONFIRM: "confirmation"}
 
@@ -87,29 +88,32 @@ def exit_status(verdict: Verdict) -> int:
             return 2
 
 
-def sentences(verdict: Verdict, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+def sentences(
+    verdict: Verdict, commit_of: CommitOf, metric: str, system_of: SystemOf = lambda _: ""
+) -> tuple[str, ...]:
     """The verdict, one sentence or list entry an element; list entries begin with two spaces.
 
     ``commit_of`` gives the commit of a candidate, ``metric`` is the name of what was measured ("qps", "cpu/o", …).
     """
     match verdict:
         case Found(step):
-            return found(step, commit_of, metric)
+            return found(step, commit_of, metric, system_of)
         case Several():
-            return several(verdict, commit_of, metric)
+            return several(verdict, commit_of, metric, system_of)
         case NotReproduced():
             return not_reproduced(verdict, commit_of, metric)
         case Inconclusive():
             return inconclusive(verdict, commit_of, metric)
 
 
-def found(step: Step, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+def found(step: Step, commit_of: CommitOf, metric: str, system_of: SystemOf) -> tuple[str, ...]:
     """The culprit, its effect, and its proof."""
     return (
         f"The culprit is {cited(commit_of(step.candidate))}: {chance(step.probability)} sure.",
         f"{metric_title(metric)} after it is {ratio(step.ratio)} of what it was before it: {effect(step.ratio, metric)}.",
         *by_host_class(step.effects, metric),
         proof(step, commit_of),
+        *build_changed(step, system_of),
         *prior_weight(step),
     )
 
@@ -121,6 +125,18 @@ def effect(ratio: Interval, metric: str) -> str:
     factor = 1 / ratio.high if ratio.bound < 0 else ratio.low
     slower = (ratio.bound < 0) is find_metric(metric).higher_is_better
     return f"at least {figure(factor)} times {'slower' if slower else 'faster'}"
+
+
+def build_changed(step: Step, system_of: SystemOf) -> tuple[str, ...]:
+    """That the commit is built in another way than those it was compared with, if it is."""
+    after = system_of(step.candidate)
+    others = {system_of(parent) for parent in step.parents} - {"", after}
+    if not after or not others:
+        return ()
+    between = f"from {listed(sorted(others))} to {after}"
+    return (
+        f"The build changed at this commit too, {between}: a part of the change may come from other compiler options.",
+    )
 
 
 def by_host_class(effects: Sequence[Effect], metric: str) -> tuple[str, ...]:
@@ -140,7 +156,7 @@ def prior_weight(step: Step) -> tuple[str, ...]:
     )
 
 
-def several(verdict: Several, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+def several(verdict: Several, commit_of: CommitOf, metric: str, system_of: SystemOf) -> tuple[str, ...]:
     """Every change, oldest first; improvements; what is undecided."""
     steps, improvements, unsettled = verdict.steps, verdict.improvements, verdict.unsettled
     many = f"{len(steps)} changes" if len(steps) != 1 else "One change"
@@ -148,9 +164,9 @@ def several(verdict: Several, commit_of: CommitOf, metric: str) -> tuple[str, ..
     lines = [f"{many} of {metric_title(metric)} in the range, oldest first:"] if steps else []
     if not steps:
         lines.append(f"No change of {metric_title(metric)} for the worse was found in the range.")
-    lines += entries(steps, commit_of, metric)
+    lines += entries(steps, commit_of, metric, system_of)
     if improvements:
-        lines += [f"{better}:", *entries(improvements, commit_of, metric)]
+        lines += [f"{better}:", *entries(improvements, commit_of, metric, system_of)]
     if unsettled:
         parts = "One subrange" if len(unsettled) == 1 else f"{len(unsettled)} subranges"
         lines.append(f"{parts} could not be searched completely and may contain more changes:")
@@ -190,13 +206,16 @@ def listing(known: Inconclusive, commit_of: CommitOf) -> list[str]:
     return lines
 
 
-def entries(steps: Sequence[Step], commit_of: CommitOf, metric: str) -> list[str]:
-    """One line for each step."""
-    return [
-        f"  {cited(commit_of(step.candidate))}: {effect(step.ratio, metric)}, {ratio(step.ratio)},"
-        f" {chance(step.probability)} sure."
-        for step in steps
-    ]
+def entries(steps: Sequence[Step], commit_of: CommitOf, metric: str, system_of: SystemOf) -> list[str]:
+    """One line for each step, and one for each at which the build changed."""
+    lines: list[str] = []
+    for step in steps:
+        lines.append(
+            f"  {cited(commit_of(step.candidate))}: {effect(step.ratio, metric)}, {ratio(step.ratio)},"
+            f" {chance(step.probability)} sure."
+        )
+        lines += [f"    {sentence}" for sentence in build_changed(step, system_of)]
+    return lines
 
 
 def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     Each line is one decision: the number of runs before it, and the most probable culprit. Only runs of the log are
     available, so a replay with other settings may end before a verdict.
     """
+    from perfbisect.core.domain.events import BuildFinished
     from perfbisect.core.domain.orders import Measure, Purpose
     from perfbisect.errors import UsageError
     from perfbisect.hunt.search_problem import SearchProblem
@@ -57,6 +58,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
         settings, began = continued(store.settings(number)), store.began(number)
         events = [(entry.at, entry.event) for entry in store.events(number)]
         candidates = store.candidates(number)
+    systems = {event.facts.commit: event.facts.system for _, event in events if isinstance(event, BuildFinished)}
     builder = requested_builder(settings)
     announce(builder)
     span, _ = read_hunt_range(settings, builder)
@@ -78,7 +80,10 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
         else:
             say(f"{runs:5} runs  verdict")
             for sentence in sentences(
-                decision.order, lambda node: describe(repository, candidates[node]), settings.metric
+                decision.order,
+                lambda node: describe(repository, candidates[node]),
+                settings.metric,
+                lambda node: systems.get(candidates[node], ""),
             ):
                 say(sentence)
             return exit_status(decision.order)

@@ -170,6 +170,11 @@ class HuntState:
         """The names of the hosts, where there are several."""
         return [facts.name for facts in self.started.hosts] if self.started and self.started.further else []
 
+    def system(self, candidate: int) -> str:
+        """The build system of a candidate; "" where it was not built, or by commands."""
+        builds = self.row(self.commits[candidate]).builds
+        return builds[-1].system if builds else ""
+
     def row(self, sha: str) -> Tested:
         """What is known of a commit; nothing but its hash if it was not tested."""
         return self.tested.get(sha) or Tested(Commit(sha))

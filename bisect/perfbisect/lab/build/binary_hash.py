@@ -30,6 +30,16 @@ done
 """
 
 
+# Prints the shared libraries below $1.
+_LIBRARIES = """cd -- "$1" && find . -type f '(' -name '*.so' -o -name '*.so.*' ')' -print0 | LC_ALL=C sort -z"""
+
+
+def libraries(host: Host, prefix: PurePosixPath) -> list[str]:
+    """The paths of all shared libraries below ``prefix``: a program may load any of them."""
+    found = host.run(["sh", "-c", _LIBRARIES, "libraries", str(prefix)], timeout=600).stdout
+    return found.split("\0")[:-1]
+
+
 def hash_artifacts(host: Host, prefix: PurePosixPath, artifacts: Sequence[str]) -> str:
     """One hash of all artifacts, given by their paths below ``prefix``.
 

@@ -109,17 +109,20 @@ def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[st
         raise _failure(host, bare, sha, failed) from failed
 
 
-def present(host: Host, bare: PurePosixPath, sha: str, paths: Collection[str]) -> frozenset[str]:
-    """Those of ``paths`` that are files or folders in the tree of ``sha``, ignored or not."""
-    names = {path: path.rstrip("/") for path in paths}
+def present(
+    host: Host, bare: PurePosixPath, sha: str, paths: Collection[str], files: Collection[str] = ()
+) -> frozenset[str]:
+    """Those of ``paths`` that are files or folders in the tree of ``sha``, ignored or not, and those of ``files`` that are files."""
+    names = {path: path.rstrip("/") for path in (*paths, *files)}
     if not names:
         return frozenset()
-    listing = ["ls-tree", "-t", "-z", "--name-only", "--full-tree", sha, "--", *names.values()]
+    listing = ["ls-tree", "-t", "-z", "--full-tree", sha, "--", *names.values()]
     try:
-        found = set(git(host, f"--git-dir={bare}", *listing).stdout.split("\0"))
+        entries = [entry.partition("\t") for entry in git(host, f"--git-dir={bare}", *listing).stdout.split("\0")]
     except CommandFailed as failed:
         raise _failure(host, bare, sha, failed) from failed
-    return frozenset(path for path, name in names.items() if name in found)
+    kinds = {name: kind.split()[1] for kind, _, name in entries if name}
+    return frozenset(path for path, name in names.items() if name in kinds and (path in paths or kinds[name] == "blob"))
 
 
 def _failure(host: Host, bare: PurePosixPath, sha: str, failed: CommandFailed) -> BuildFailed | EnvironmentFailure:

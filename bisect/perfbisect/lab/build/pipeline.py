@@ -23,7 +23,7 @@ from perfbisect.host.outcome import TIMED_OUT, no_space
 from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store, ccache, checkout
-from perfbisect.lab.build.binary_hash import hash_artifacts
+from perfbisect.lab.build.binary_hash import hash_artifacts, libraries
 from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, OUT_OF_MEMORY, STAGE, BuildLog
 from perfbisect.lab.build.requirements import NEEDED, SYSTEM_FACTS, how_to_build, lacking_for, own_packages
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
@@ -75,6 +75,9 @@ class Plan:
     commands: tuple[tuple[str, list[str]], ...]  # stage, argv
     env: Mapping[str, str]
     system: str = ""  # the build system; "" where the recipe has commands
+    with_libraries: bool = (
+        False  # builds are equal only if all shared libraries are, too: the recipe names no artifacts
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,11 +205,20 @@ def _attempt(
     if status := (yield from _follow(host, job, output)):
         return _Ended(job, how.timeout, output, status, failed=True)
     try:
-        binary = hash_artifacts(host, context.work / "prefix", how.artifacts) if how.artifacts else ""
+        binary = _binary(host, context.work / "prefix", plan)
     except FileNotFoundError as absent:
         output.error, output.stage = f"it did not install {absent}", INSTALL
         return _Ended(job, how.timeout, output, 0, failed=True)
     return _Ended(job, how.timeout, output, 0, failed=False, binary=binary)
+
+
+def _binary(host: Host, prefix: PurePosixPath, plan: Plan) -> str:
+    """A hash of what was installed; "" where no two builds are equal. Raises FileNotFoundError for a missing artifact."""
+    artifacts = build_of(plan.builder).artifacts
+    if not artifacts:
+        return ""
+    loaded = libraries(host, prefix) if plan.with_libraries else []
+    return hash_artifacts(host, prefix, [*artifacts, *loaded])
 
 
 def _alone(context: BuildContext, sha: str, paths: frozenset[str], plan: Plan, ended: _Ended) -> Plan | None:
@@ -248,11 +260,12 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str]) -> Plan:
     system = _system(resolved, paths)
     if system is None:
         raise BuildFailed(f"{sha[:10]} does not configure: {nothing_found()}", stage=CONFIGURE, log="")
+    named = build_of(resolved).artifacts
     how = expanded(resolved, system, paths) if system else build_of(resolved)
     resolved = msgspec.structs.replace(resolved, build=how)
     stages = ((CONFIGURE, how.configure), (COMPILE, how.compile), (INSTALL, how.install))
     commands = tuple((stage, fill(command, values)) for stage, commands in stages for command in commands)
-    return Plan(resolved, version, commands, _environment(context, resolved, values), system)
+    return Plan(resolved, version, commands, _environment(context, resolved, values), system, not named)
 
 
 def _system(builder: Builder, paths: frozenset[str]) -> str | None:
@@ -291,7 +304,7 @@ def present(context: BuildContext, sha: str) -> frozenset[str]:
     builder = context.builder
     paths = {path for block in builder.when for path in (block.file, block.missing) if path}
     if builder.build and not has_commands(builder.build):
-        paths |= MARKERS | {"Cargo.lock"}
+        return checkout.present(context.host, context.bare, sha, paths, files=MARKERS | {"Cargo.lock"})
     return checkout.present(context.host, context.bare, sha, paths)
 
 

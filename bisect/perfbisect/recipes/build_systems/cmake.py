@@ -13,7 +13,11 @@ _CONFIGURE = 'command -v ninja >/dev/null && set -- -G Ninja "$@"; exec "$0" "$@
 # a target.
 _BUILD_PROGRAMS = """\
 folder=$1; shift
-known=$(cmake --build "$folder" --target help) || exit
+if [ -e "$folder/build.ninja" ]; then
+    known=$(ninja -C "$folder" -t targets all) || exit
+else
+    known=$(cmake --build "$folder" --target help) || exit
+fi
 for target do
     printf '%s\\n' "$known" | awk -v t="$target" '$1 == t":" || $2 == t {{ known = 1 }} END {{ exit !known }}' || set --
 done

@@ -21,7 +21,7 @@ OFFLINE = {
 STAGED = """\
 stage=$PWD/.stage
 DESTDIR=$stage "$@" || exit
-if [ -d "$stage$0" ]; then mkdir -p "$0" && cp -a "$stage$0/." "$0" && rm -rf "$stage"; fi
+if [ -d "$stage$0" ]; then mkdir -p "$0" && cp -al "$stage$0/." "$0"; fi
 """
 
 

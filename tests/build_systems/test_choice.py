@@ -1,0 +1,98 @@
+"""Which build system a tree and a range have."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfbisect.core.domain.settings import Quick, Settings
+from perfbisect.errors import UsageError
+from perfbisect.hunt.resolve import choose_system
+from perfbisect.recipes.build_systems import AUTO, MARKERS, SYSTEMS, chosen, expanded, for_range, found_in
+from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, Build, Builder
+from perfbisect.recipes.placeholders import fill
+from perfbisect.repository.discovery import open_repository
+
+TREES = st.sets(st.sampled_from(sorted(MARKERS)))
+RECIPE = Builder(name="tool", summary="a tool", driver="tool")
+SETTINGS = Settings("a", "b", ".", "tool", "w", "here")
+
+
+@given(st.lists(TREES, min_size=1, max_size=3))
+def test_the_system_of_a_range_is_the_first_that_all_its_ends_have(trees: list[set[str]]) -> None:
+    system = for_range(trees)
+    common = [each for each in SYSTEMS if all(each in found_in(tree) for tree in trees)]
+    if common:
+        assert system == common[0]
+    else:
+        assert system == (AUTO if any(trees) else "")
+    for tree in trees:
+        own = chosen("" if system == AUTO else system, tree)
+        assert own in found_in(tree) if tree else own == ""
+
+
+def test_cmake_goes_before_what_often_stands_beside_it() -> None:
+    assert found_in({"Makefile", "configure", "meson.build", "CMakeLists.txt"}) == (
+        "cmake",
+        "meson",
+        "autotools",
+        "make",
+    )
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_every_command_has_known_placeholders_only(system: str, in_place: bool) -> None:
+    recipe = Builder(
+        name="x", summary="x", driver="x", programs=["bin/x"], build=Build(options=["{prefix}"], in_place=in_place)
+    )
+    values = dict.fromkeys(BUILD_PLACEHOLDERS, "x")
+    for paths in (MARKERS, frozenset()):
+        build = expanded(recipe, system, paths)
+        for argv in (*build.configure, *build.compile, *build.install):
+            assert not any("{{" in word for word in fill(argv, values))
+
+
+@pytest.mark.tools
+def test_a_folder_of_such_a_name_is_no_build_system(tmp_path: Path, git: Callable[..., str]) -> None:
+    def commit(*files: str) -> str:
+        git("rm", "-rq", "--ignore-unmatch", ".")
+        for name in files:
+            path = tmp_path / "repo" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("x")
+        git("add", "-A")
+        git("commit", "-qm", "x")
+        return git("rev-parse", "HEAD")
+
+    made, moved = commit("Makefile"), commit("CMakeLists.txt", "configure/x", "Makefile")
+    later, none = commit("meson.build", "Makefile/x"), commit("README")
+    repo = open_repository(tmp_path / "repo")
+
+    def choose(builder: Builder = RECIPE, settings: Settings = SETTINGS, **ends: str) -> str:
+        return choose_system(repo, builder, ends, settings)
+
+    assert choose(a=made, b=moved) == "make"
+    assert choose(a=moved, b=moved) == "cmake"
+    assert choose(a=made, b=later) == AUTO
+    with pytest.raises(UsageError, match=r"b cannot be built: its tree has no build system: none of Cargo\.toml"):
+        choose(a=made, b=none)
+    meson = replace_build(system="meson")
+    assert choose(meson, a=later, b=later) == "meson"
+    with pytest.raises(
+        UsageError, match="a cannot be built with meson, as the recipe of tool says: its tree has cmake and make"
+    ):
+        choose(meson, a=moved, b=later)
+    with pytest.raises(UsageError, match="--configure has no effect: tool is built by commands"):
+        choose(replace_build(compile=[["make"]]), replace(SETTINGS, configure=("-Dx",)), a=made)
+    assert choose(replace_build(compile=[["make"]]), a=none) == ""
+    alone = replace(SETTINGS, quick=Quick(run="true", build=()))
+    assert choose(settings=alone, a=none, b=none) == "", "it is measured as it is checked out"
+    assert choose(settings=alone, a=made, b=moved) == "make"
+
+
+def replace_build(**changes: object) -> Builder:
+    return Builder(name="tool", summary="a tool", driver="tool", build=Build(**changes))  # type: ignore[arg-type]

@@ -1,0 +1,271 @@
+"""Tiny trees of every build system, built by real tools as a hunt builds a commit."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from generators import finish
+from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.errors import BuildFailed
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.build import build_store, checkout
+from perfbisect.lab.build.pipeline import build, build_context
+from perfbisect.recipes.builder import Build, Builder, Variant
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.repository.discovery import open_repository
+
+pytestmark = pytest.mark.tools
+
+MAIN = '#include <stdio.h>\nint part(void);\nint main(void) { printf("%d\\n", part()); return 0; }\n'
+SOURCES = {"main.c": MAIN, "part.c": "int part(void) { return 1; }\n"}
+CMAKE = """\
+cmake_minimum_required(VERSION 3.10)
+project(tool C)
+add_executable(tool main.c part.c)
+install(TARGETS tool RUNTIME DESTINATION bin)
+install(FILES main.c DESTINATION OUTSIDE)
+"""
+MESON = """\
+project('tool', 'c')
+executable('tool', 'main.c', 'part.c', install: true)
+install_data('main.c', install_dir: 'OUTSIDE')
+"""
+CONFIGURE_AC = """\
+AC_INIT([tool], [1])
+AM_INIT_AUTOMAKE([foreign subdir-objects])
+AC_PROG_CC
+AC_CONFIG_FILES([Makefile])
+AC_OUTPUT
+"""
+MAKEFILE_AM = """\
+bin_PROGRAMS = tool
+tool_SOURCES = main.c part.c
+outsidedir = OUTSIDE
+outside_DATA = main.c
+"""
+MAKEFILE = """\
+CFLAGS = -O3
+tool: main.o part.o
+\t$(CC) $(CFLAGS) -o $@ $^
+install: tool
+\tinstall -D tool $(DESTDIR)$(PREFIX)/bin/tool
+\tinstall -D main.c $(DESTDIR)OUTSIDE/main.c
+"""
+TREES = {
+    "cmake": {"CMakeLists.txt": CMAKE},
+    "meson": {"meson.build": MESON},
+    "autotools": {"configure.ac": CONFIGURE_AC, "Makefile.am": MAKEFILE_AM},
+    "make": {"makefile": MAKEFILE},
+}
+TOOLS = {"cmake": ("cmake", "ninja"), "meson": ("meson", "ninja"), "autotools": ("autoreconf", "automake"), "make": ()}
+RECIPE = Builder(name="tool", summary="a tool", driver="tool", programs=["bin/tool"], build=Build(timeout=300.0))
+
+# Compiles, and adds its arguments to the file beside it.
+RECORDER = '#!/bin/sh\nprintf "%s\\n" "$*" >>"$0.log"\nexec gcc "$@"\n'
+
+
+class Yard:
+    """A repository, and a host that builds its commits with a compiler that records its arguments."""
+
+    def __init__(self, folder: Path, git: Callable[..., str], host: LocalHost) -> None:
+        self.folder, self.git, self.host = folder, git, host
+        self.outside = folder / "outside"
+        self.compiler = folder / "recorder"
+        self.compiler.write_text(RECORDER)
+        self.compiler.chmod(0o755)
+
+    def commit(self, files: dict[str, str]) -> str:
+        repo = self.folder / "repo"
+        for name, content in files.items():
+            path = repo / name
+            path.parent.mkdir(exist_ok=True, parents=True)
+            path.write_text(content.replace("OUTSIDE", str(self.outside)))
+            path.chmod(0o755)
+        self.git("add", "-A")
+        self.git("commit", "-q", "--allow-empty", "-m", "change")
+        return self.git("rev-parse", "HEAD")
+
+    def build(self, sha: str, variant: Variant | None = None, **changes: object) -> BuildFacts:
+        variant = variant or Variant(cc=str(self.compiler), cflags="-O2 -DVARIANT")
+        recipe = msgspec.structs.replace(RECIPE, variants={"o2nofp": variant}, folder=str(self.folder), **changes)
+        bare = finish(checkout.mirror(self.host, open_repository(self.folder / "repo"), "tool", []))[1]
+        context = build_context(self.host, HostEntry(name="here", jobs=2), recipe, "", bare)
+        return finish(build(context, sha))[1].facts
+
+    def prefix(self, facts: BuildFacts) -> Path:
+        return Path(build_store.prefix(self.host, facts.key))
+
+    def run(self, facts: BuildFacts, program: str = "bin/tool") -> str:
+        build_store.put_in_place(self.host, "tool", facts.key)
+        there = self.host.root / "work" / "tool" / "prefix" / program
+        return subprocess.run([there], capture_output=True, text=True, check=True).stdout.strip()
+
+    def compiled(self) -> list[str]:
+        """The arguments of the compilations of the tree's files."""
+        lines = Path(f"{self.compiler}.log").read_text().splitlines()
+        return [line for line in lines if " -c " in f" {line} " and ("main." in line or "part." in line)]
+
+
+@pytest.fixture
+def yard(tmp_path: Path, git: Callable[..., str], host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> Yard:
+    for name in ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS"):
+        monkeypatch.setenv(name, "-DOF_THE_USER")
+    monkeypatch.setenv("CC", "false")
+    return Yard(tmp_path, git, host)
+
+
+def needs(*tools: str) -> None:
+    if absent := [tool for tool in tools if shutil.which(tool) is None]:
+        pytest.skip(f"{', '.join(absent)} is not installed")
+
+
+@pytest.mark.parametrize("system", TREES)
+def test_a_tree_is_built_by_its_system_with_the_options_of_the_variant(yard: Yard, system: str) -> None:
+    needs(*TOOLS[system])
+    first = yard.build(yard.commit(SOURCES | TREES[system]))
+    assert first.system == system
+    assert yard.run(first) == "1"
+    assert not yard.outside.exists(), "only {prefix} is written to"
+    compiled = yard.compiled()
+    assert compiled
+    for line in compiled:
+        words = line.split()
+        assert [word for word in words if word.startswith("-O")][-1:] == ["-O2"], line
+        assert "-DVARIANT" in words, line
+        assert "-DOF_THE_USER" not in words, line
+    if system in ("cmake", "meson"):
+        assert not [line for line in compiled if "-O3" in line or "-O0" in line or " -g" in line]
+        assert any("-DNDEBUG" in line for line in compiled)
+    second = yard.build(yard.commit({"part.c": "int part(void) { return 2; }\n"}))
+    assert yard.run(second) == "2"
+    assert second.cache_hits >= 1
+    assert second.cache_misses == 1
+    assert first.binary != second.binary
+    third = yard.build(yard.commit({"part.c": "int part(void) { return 2; } // two\n"}))
+    assert third.binary == second.binary
+
+
+LIBRARY = """\
+cmake_minimum_required(VERSION 3.10)
+project(tool C)
+add_library(part SHARED part.c)
+add_executable(tool main.c)
+target_link_libraries(tool part)
+add_executable(broken broken.c)
+install(TARGETS tool part broken RUNTIME DESTINATION bin LIBRARY DESTINATION lib)
+"""
+
+
+def test_cmake_builds_what_installs_the_programs_and_their_libraries_are_part_of_the_binary(yard: Yard) -> None:
+    needs("cmake")
+    tree = SOURCES | {"CMakeLists.txt": LIBRARY, "broken.c": "#error broken\n"}
+    first = yard.build(yard.commit(tree))
+    second = yard.build(yard.commit({"part.c": "int part(void) { return 2; }\n"}))
+    assert (yard.run(first), yard.run(second)) == ("1", "2")
+    assert first.binary != second.binary, "the program is the same, and loads another library"
+    with pytest.raises(BuildFailed, match=r"does not compile: .*#error broken"):
+        yard.build(yard.commit({}), programs=[])
+
+
+def test_link_time_optimisation(yard: Yard) -> None:
+    needs("cmake")
+    lto = Variant(cc=str(yard.compiler), cflags="-O2 -flto=auto", ldflags="-flto=auto -Wl,-O1")
+    assert yard.run(yard.build(yard.commit(SOURCES | TREES["cmake"]), lto)) == "1"
+    assert "-Wl,-O1" in Path(f"{yard.compiler}.log").read_text()
+
+
+WRITTEN_BY_HAND = """\
+#!/bin/sh
+printf '[%s]' "$@" >options
+cp Makefile.in Makefile
+"""
+ODD = ["--with=a b", "--quote='\"", "--braces={{x}}", "--list=a;b", "--dollar=$HOME", "--lines=a\nb"]
+
+
+def test_options_reach_a_configure_script_unharmed(yard: Yard) -> None:
+    makefile = "all:\n\ninstall:\n\tinstall -D options {}/options\n\tinstall -D main.c {}/bin/tool\n"
+    prefix = str(yard.host.root / "work" / "tool" / "prefix")
+    tree = SOURCES | {"configure": WRITTEN_BY_HAND, "Makefile.in": makefile.replace("{}", prefix)}
+    built = yard.build(yard.commit(tree), build=Build(options=ODD))
+    assert built.system == "autotools"
+    given = (yard.prefix(built) / "options").read_text()
+    for option in ODD:
+        assert f"[{option.replace('{{', '{').replace('}}', '}')}]" in given
+
+
+def test_options_reach_cmake_unharmed(yard: Yard) -> None:
+    needs("cmake")
+    more = 'file(WRITE "${CMAKE_BINARY_DIR}/word" "${WORD}")\ninstall(FILES "${CMAKE_BINARY_DIR}/word" DESTINATION share)\n'
+    built = yard.build(
+        yard.commit(SOURCES | {"CMakeLists.txt": CMAKE + more}), build=Build(options=["-DWORD=a b';{{c}}$d\""])
+    )
+    assert (yard.prefix(built) / "share" / "word").read_text() == "a b';{c}$d\""
+
+
+def test_a_makefile_that_installs_nothing_leaves_its_folder(yard: Yard) -> None:
+    built = yard.build(
+        yard.commit(SOURCES | {"Makefile": "tool: main.o part.o\n\t$(CC) -o $@ $^\n"}), programs=["tool"]
+    )
+    assert yard.run(built, "tool") == "1"
+
+
+def test_in_place_the_copy_of_the_tree_is_the_result(yard: Yard) -> None:
+    needs("cmake")
+    sha = yard.commit(SOURCES | TREES["cmake"])
+    built = yard.build(sha, programs=["build/tool"], build=Build(in_place=True))
+    assert yard.run(built, "build/tool") == "1"
+    assert (yard.prefix(built) / "main.c").exists()
+    assert not yard.outside.exists()
+
+
+def test_each_commit_is_built_with_the_system_that_it_has(yard: Yard) -> None:
+    needs("cmake")
+    older = yard.build(yard.commit(SOURCES | TREES["make"]))
+    yard.git("rm", "-q", "makefile")
+    newer = yard.build(yard.commit(TREES["cmake"]))
+    assert (older.system, newer.system) == ("make", "cmake")
+    yard.git("rm", "-q", "CMakeLists.txt")
+    with pytest.raises(BuildFailed, match="does not configure: its tree has no build system"):
+        yard.build(yard.commit({"Makefile/folder": "no system\n"}))
+
+
+def test_the_system_of_the_range_goes_before_what_else_a_commit_has(yard: Yard) -> None:
+    sha = yard.commit(SOURCES | TREES["make"] | {"CMakeLists.txt": "message(FATAL_ERROR broken)\n"})
+    assert yard.build(sha, build=Build(system="make")).system == "make"
+    needs("cmake")
+    with pytest.raises(BuildFailed, match="does not configure"):
+        yard.build(sha)
+
+
+def test_nothing_is_fetched(yard: Yard) -> None:
+    makefile = "tool: main.o part.o\n\tgit clone https://example.org/x.git\n"
+    with pytest.raises(BuildFailed, match=r"does not compile: .*transport 'https' not allowed"):
+        yard.build(yard.commit(SOURCES | {"Makefile": makefile}))
+
+
+def test_go_commands(yard: Yard) -> None:
+    needs("go")
+    tree = {"go.mod": "module example.org/tool\n\ngo 1.16\n"}
+    for name in ("tool", "other"):
+        tree[f"cmd/{name}/main.go"] = f'package main\n\nfunc main() {{ println("{name}") }}\n'
+    built = yard.build(yard.commit(tree))
+    assert built.system == "go"
+    assert {path.name for path in (yard.prefix(built) / "bin").iterdir()} == {"tool", "other"}
+
+
+def test_a_cargo_workspace(yard: Yard) -> None:
+    needs("cargo")
+    if subprocess.run(["cargo", "--version"], capture_output=True, check=False).returncode:
+        pytest.skip("cargo has no toolchain in this home folder")
+    tree = {
+        "Cargo.toml": '[workspace]\nmembers = ["tool"]\nresolver = "2"\n',
+        "tool/Cargo.toml": '[package]\nname = "tool"\nversion = "1.0.0"\nedition = "2021"\n',
+        "tool/src/main.rs": 'fn main() { println!("3"); }\n',
+    }
+    built = yard.build(yard.commit(tree))
+    assert built.system == "cargo"
+    assert yard.run(built) == "3"
