@@ -11,7 +11,16 @@ from perfbisect.core.domain.events import BuildFinished, HuntEnded, RunFinished
 from perfbisect.core.domain.facts import RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Interval, NotReproduced
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import (
+    Reverts,
+    Trial,
+    TrialBuild,
+    TrialRequest,
+    TrialRun,
+    TrialSkip,
+    TrialType,
+    TrialWorkload,
+)
 from perfbisect.core.stats.variance_components import noise_in
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.history import History
@@ -235,3 +244,21 @@ def test_a_damaged_trial_is_named_and_not_used(
     if table != "hosts":  # which both trials have
         assert len(history.trial(f"n{one}").runs) == 40
         assert read_noise(history, sample.SETTINGS) is not None
+
+
+def test_a_proof_is_kept_with_its_hunt_and_continues_as_that_of_the_same_commits(history: History) -> None:
+    hunt = sample.begin(history)
+    wanted = replace(request(TrialType.PROVE), reverts=Reverts(hunt, ("c" * 40, "d" * 40)))
+    made = begin(history, wanted)
+    begin(history, request(TrialType.COMPARE))
+    assert made.name == "p1"
+    assert history.trial("p1").request == wanted
+    assert history.trial("c2").request.reverts is None
+    assert [trial.name for trial in history.proofs(hunt)] == ["p1"]
+    assert history.proofs(hunt + 1) == []
+    history.end_trial(made.id, None, "interrupted")
+    other = replace(wanted, reverts=Reverts(hunt, ("c" * 40,)))
+    assert history.resume_trial(other, sample.HOST) is None
+    found = history.resume_trial(replace(wanted, rounds=9), sample.HOST)
+    assert found is not None
+    assert found.name == "p1"
