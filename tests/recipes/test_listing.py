@@ -1,3 +1,5 @@
+import re
+
 """`bisect builders`, `workloads`, `hosts`, and completion of their names."""
 
 import tomllib
@@ -155,6 +157,19 @@ def test_workloads_are_chosen_by_name_by_group_and_by_suite(write: Write) -> Non
     assert [*choose_workloads("point", "small")] == ["tables/select", "twice/select"]
     with pytest.raises(RecipeError, match="Several suites have a workload 'scan'"):
         choose_workloads("scan", "small")
+
+
+def test_what_builds_a_recipe_without_commands_is_shown_as_comments(write: Write) -> None:
+    write("builders/served/builder.toml", 'summary = "a server"\ndriver = "x"\nprograms = ["bin/served"]')
+    shown = invoke("builders", "--show", "served").output
+    assert tomllib.loads(shown)["programs"] == ["bin/served"]
+    assert re.search(r"^# cmake, for a tree with CMakeLists\.txt$", shown, re.MULTILINE)
+    assert re.search(r"^#     cargo build --release --offline ", shown, re.MULTILINE)
+    write("builders/served/builder.toml", 'summary = "a server"\ndriver = "x"\nbuild.system = "meson"')
+    shown = invoke("builders", "--show", "served").output
+    assert tomllib.loads(shown)["build"]["needs"] == ["meson", "ninja"]
+    assert "--buildtype=plain" in shown
+    assert "cmake" not in shown
 
 
 def test_a_builder_without_commands_is_listed_like_others(write: Write) -> None:

@@ -41,6 +41,7 @@ PROGRAMS = {
     "clang++": Package("clang", "clang"),
     "flock": _UTIL_LINUX,
     "g++": Package("g++", "gcc-c++"),
+    "go": Package("golang-go", "golang"),
     "iostat": Package("sysstat", "sysstat"),
     "ld": _BINUTILS,
     "ld.lld": Package("lld", "lld"),

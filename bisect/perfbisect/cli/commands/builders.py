@@ -16,6 +16,7 @@ from perfbisect.cli.options.places import builders_option
 @builders_option
 def builders(show: str | None, builders: Path | None) -> None:
     """List the builders: how systems are built and run."""
+    from perfbisect.recipes.build_systems.listing import listing
     from perfbisect.recipes.find import load_builder, load_builders
     from perfbisect.recipes.render import to_toml
 
@@ -23,5 +24,7 @@ def builders(show: str | None, builders: Path | None) -> None:
         builder = load_builder(show, builders or "")
         say("".join(f"# {folder}\n" for folder in (builder.folder, *builder.inherited)))
         say(to_toml(builder))
+        for line in listing(builder):
+            say(line)
         return
     table([(each.name, each.driver, each.summary) for each in load_builders(builders or "")])
