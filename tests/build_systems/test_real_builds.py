@@ -92,8 +92,9 @@ class Yard:
     def build(self, sha: str, variant: Variant | None = None, **changes: object) -> BuildFacts:
         variant = variant or Variant(cc=str(self.compiler), cflags="-O2 -DVARIANT")
         recipe = msgspec.structs.replace(RECIPE, variants={"o2nofp": variant}, folder=str(self.folder), **changes)
-        bare = finish(checkout.mirror(self.host, open_repository(self.folder / "repo"), "tool", []))[1]
-        context = build_context(self.host, HostEntry(name="here", jobs=2), recipe, "", bare)
+        repository = open_repository(self.folder / "repo")
+        bare = finish(checkout.mirror(self.host, repository, "tool", []))[1]
+        context = build_context(self.host, HostEntry(name="here", jobs=2), recipe, "", bare, repository)
         return finish(build(context, sha))[1].facts
 
     def prefix(self, facts: BuildFacts) -> Path:

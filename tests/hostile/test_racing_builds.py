@@ -82,9 +82,10 @@ def commit(tmp_path: Path, git: Git) -> Commit:
 @pytest.fixture
 def context(tmp_path: Path, host: LocalHost) -> Callable[..., BuildContext]:
     def one(at_once: int = 4, **changes: object) -> BuildContext:
-        bare = finish(checkout.mirror(host, open_repository(tmp_path / "repo"), "racy", []))[1]
+        repository = open_repository(tmp_path / "repo")
+        bare = finish(checkout.mirror(host, repository, "racy", []))[1]
         builder = msgspec.structs.replace(BUILDER, **changes)
-        return build_context(host, HostEntry(name="here", jobs=at_once), builder, "", bare)
+        return build_context(host, HostEntry(name="here", jobs=at_once), builder, "", bare, repository)
 
     return one
 

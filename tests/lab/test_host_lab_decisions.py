@@ -31,6 +31,12 @@ A, B, C, D = COMMITS
 REPOSITORY = Repository(Path("/repo/.git"), Path("/repo/.git/objects"), "sha1")
 
 
+@pytest.fixture(autouse=True)
+def no_submodules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The repository is none."""
+    monkeypatch.setattr("perfbisect.lab.build.submodules.submodules", lambda *_: ())
+
+
 @pytest.fixture
 def machine() -> FakeMachine:
     return FakeMachine()

@@ -23,7 +23,11 @@ FOLDERS = ("git", "recipes", "scripts", "work", "builds", "datasets", "visit", "
 FILES = ("lock", "lock.new", "lock.beat", "lock.guard")
 REMOVED = ("builds", "datasets", "jobs", "logs", "tmp", "visit", "work")  # by hunts and `bisect gc`
 _PASSING = (f"{MARKER}.??????", "reflink.??????")  # left by a process that was killed
-_IN_CACHE = ("demo", "repositories")  # of the controller, where ~/.cache/perfbisect is the root; never removed
+_IN_CACHE = (
+    "demo",
+    "repositories",
+    "submodules",
+)  # of the controller, where ~/.cache/perfbisect is the root; never removed
 _SHOWN = 4  # names of what is in the way
 
 _REFUSED = 3  # status of the script, which then prints _TAG with the reason, and lines about it

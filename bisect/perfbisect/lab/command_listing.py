@@ -18,7 +18,7 @@ from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import ccache, checkout, pipeline
+from perfbisect.lab.build import ccache, checkout, pipeline, submodules
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.measure import perf, visit
 from perfbisect.lab.server import config
@@ -83,7 +83,8 @@ def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[pipeline.Plan, P
     """How the commit is built, and in which folder."""
     builder, commit = request.builder, request.commit
     host, entry = request.build_host or request.host, request.build_entry or request.entry
-    steps = Steps(checkout.mirror(scratch, open_repository(request.repository), builder.work_name, [commit]))
+    repository = open_repository(request.repository)
+    steps = Steps(checkout.mirror(scratch, repository, builder.work_name, [commit]))
     for _ in steps:
         pass
     bare = steps.result
@@ -94,7 +95,7 @@ def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[pipeline.Plan, P
         tools = toolchain(host, variant)
         namespace = ccache.namespace(host, tools.processor)
     entry = msgspec.structs.replace(entry, jobs=entry.jobs or ask(host, CORES) or 1)
-    context = pipeline.BuildContext(scratch, entry, builder, name, variant, tools, bare, namespace)
+    context = pipeline.BuildContext(scratch, entry, builder, name, variant, tools, bare, repository, namespace)
     try:
         checkout.checkout(scratch, bare, commit, context.work / "source", builder.ignore)
         return pipeline.plan_for(context, commit, pipeline.present(context, commit)), context.work
@@ -104,6 +105,10 @@ def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[pipeline.Plan, P
 
 def _build(request: ListingRequest, planned: tuple[pipeline.Plan, PurePosixPath]) -> Iterator[Part]:
     plan, work = planned
+    listing = submodules.listed(
+        open_repository(request.repository), request.commit, request.builder.ignore, request.builder.repository
+    )
+    yield Part(f"submodules, in {work / 'source'}", tuple(f"# {line}" for line in listing))
     where = (
         f" on host {request.build_host.name}, which sends the result to host {request.host.name}"
         if request.build_host

@@ -138,10 +138,12 @@ class HostLab:
             iostat=bool(entry.device) and "iostat" not in absent,
         )
         build_context, announced = None, False
-        if candidates.tips():
+        if candidates.repository and candidates.tips():
             where = self.build_place or self.place
             bare, announced = yield from send_sources(where.host, self.builder.work_name, candidates, first)
-            build_context = pipeline.build_context(where.host, where.entry, self.builder, self.variant, bare)
+            build_context = pipeline.build_context(
+                where.host, where.entry, self.builder, self.variant, bare, candidates.repository
+            )
             check_known(build_context, candidates, self.earlier.builds)
             yield from other_processor(build_context, host)
         builds = CandidateBuilder(build_context, host, candidates, announced=announced)

@@ -32,21 +32,25 @@ def alternates_line(objects: Path) -> str:
     return f'"{escaped}"'
 
 
+def make_bare(path: Path, object_format: str, alternates: str = "") -> None:
+    """Make a bare repository at ``path`` unless it exists. Raises EnvironmentFailure when it cannot be made."""
+    made = subprocess.run(
+        ["sh", "-c", BARE, "bare", str(path), object_format, alternates],
+        cwd=path.parent,
+        env=sealed(),
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+    )
+    if made.returncode:
+        raise failure(f"{path} cannot be made", made.stderr)
+
+
 @contextmanager
 def borrowed(repo: Repository) -> Iterator[Path]:
     """A temporary bare repository with the objects of ``repo``. Raises EnvironmentFailure when it cannot be made."""
     with TemporaryDirectory(prefix="perfbisect-", dir=Path(gettempdir()).absolute()) as folder:
         bare = Path(folder, "objects.git")
-        arguments = [str(bare), repo.object_format, alternates_line(repo.objects)]
-        made = subprocess.run(
-            ["sh", "-c", BARE, "borrow", *arguments],
-            cwd=folder,
-            env=sealed(),
-            check=False,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-        )
-        if made.returncode:
-            raise failure(f"{bare} cannot be made", made.stderr)
+        make_bare(bare, repo.object_format, alternates_line(repo.objects))
         yield bare

@@ -31,7 +31,7 @@ def cached_clone(builder: Builder, revisions: Sequence[str] = (), progress: Prog
     folder = cache_folder() / "repositories"
     path = folder / f"{builder.name}.git"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # git keeps the address, which may contain a password
-    with _locked(folder / f"{builder.name}.lock"):
+    with locked(folder / f"{builder.name}.lock"):
         if not path.exists():
             _clone(builder.repository, path, progress)
         elif _is_behind(path, builder, revisions):
@@ -40,7 +40,7 @@ def cached_clone(builder: Builder, revisions: Sequence[str] = (), progress: Prog
 
 
 @contextmanager
-def _locked(lock: Path) -> Iterator[None]:
+def locked(lock: Path) -> Iterator[None]:
     """A lock between hunts: of two that start at once the second waits for the clone of the first."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

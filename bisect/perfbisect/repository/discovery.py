@@ -9,16 +9,16 @@ import shutil
 from pathlib import Path
 
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.repository.git import Repository, environment, failure, run
+from perfbisect.repository.git import NO_WORK_TREE, Repository, environment, failure, git, run
 
 _TAKES = "--repo takes the folder of a git repository."
 
 
-def open_repository(path: Path, *, named: bool = True) -> Repository:
+def open_repository(path: Path, *, named: bool = True, shallow: bool = False) -> Repository:
     """The repository at ``path`` or in a folder above it, bare or not.
 
     A path that the user has ``named`` may itself be a bare repository even where ``safe.bareRepository`` is "explicit".
-    Raises UsageError when none exists, for a shallow clone and for a path that is not UTF-8; EnvironmentFailure when git
+    Raises UsageError when none exists, for a shallow clone unless ``shallow`` permits it, and for a path that is not UTF-8; EnvironmentFailure when git
     refuses it, as it does for one of another user.
     """
     if shutil.which("git") is None:
@@ -29,11 +29,11 @@ def open_repository(path: Path, *, named: bool = True) -> Repository:
         raise UsageError(f"There is no folder {_printable(path)}.", _TAKES)
     is_git_dir = all((folder / name).exists() for name in ("HEAD", "objects", "refs"))
     explicit = ["-c", "safe.bareRepository=all"] if named and is_git_dir else []
-    git_dir = Path(_ask(folder, [*explicit, "rev-parse", "--absolute-git-dir"]).removesuffix("\n"))
+    git_dir = Path(_ask(folder, [*explicit, NO_WORK_TREE, "rev-parse", "--absolute-git-dir"]).removesuffix("\n"))
     _refuse_bytes(git_dir)
     of_it = ["rev-parse", "--is-shallow-repository", "--show-object-format", "--git-path", "objects"]
-    shallow, object_format, objects = _ask(git_dir, [f"--git-dir={git_dir}", *of_it]).split("\n", 2)
-    if shallow == "true":
+    is_shallow, object_format, objects = _ask(git_dir, [f"--git-dir={git_dir}", NO_WORK_TREE, *of_it]).split("\n", 2)
+    if is_shallow == "true" and not shallow:
         raise UsageError(
             f"{path} is a shallow clone: its history is cut off.", f"Fetch the rest: git -C {path} fetch --unshallow"
         )
@@ -42,6 +42,12 @@ def open_repository(path: Path, *, named: bool = True) -> Repository:
     return Repository(
         git_dir, (git_dir / objects.removesuffix("\n")).resolve(), object_format, _work_tree(folder, git_dir)
     )
+
+
+def is_partial(repo: Repository) -> bool:
+    """Whether a clone was made with ``--filter``, and so may lack objects."""
+    promisors = r"^remote\..*\.(promisor|partialclonefilter)$"
+    return bool(git(repo, "config", "--get-regexp", promisors, allowed=(0, 1)))
 
 
 def _work_tree(folder: Path, git_dir: Path) -> Path | None:

@@ -24,6 +24,9 @@ OPTIONS = ("--no-pager", "--no-replace-objects", *(word for setting in SETTINGS 
 
 STEP = re.compile(r"(?:remote: )?([A-Z][A-Za-z ]+):\s+\d+% \((\d+)/(\d+)\)")
 
+# In the git directory: what ``core.worktree`` names may be any folder, or none, as for a submodule that was removed.
+NO_WORK_TREE = "--work-tree=."
+
 # For every command. Grafts and replaced objects would change the history.
 FIXED = {"LC_ALL": "C", "LANGUAGE": "C", "GIT_GRAFT_FILE": os.devnull, "GIT_NO_REPLACE_OBJECTS": "1",
          "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "GIT_ATTR_NOSYSTEM": "1"}  # fmt: skip
@@ -106,24 +109,24 @@ def run(
 def git(
     repo: Repository, *arguments: str, options: Sequence[str] = (), stdin: str = "", allowed: tuple[int, ...] = (0,)
 ) -> str:
-    """The output of a git command in a repository, independent of the working directory.
+    """The output of a git command in a repository, independent of the working directory and of ``core.worktree``.
 
     ``options`` are git's own, before the command. Raises EnvironmentFailure with git's own message when its status is
     not among ``allowed``.
     """
     env = environment() | {"GIT_OBJECT_DIRECTORY": str(repo.objects)}
-    done = run([f"--git-dir={repo.git_dir}", *options, *arguments], repo.git_dir, env, stdin)
+    done = run([f"--git-dir={repo.git_dir}", NO_WORK_TREE, *options, *arguments], repo.git_dir, env, stdin)
     if done.returncode not in allowed:
         raise failure(f"git {arguments[0]} failed in {repo.git_dir}", done.stderr)
     return done.stdout
 
 
 def talk(
-    what: str, arguments: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int] = ()
+    what: str, arguments: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int] = (), *, prompts: bool = True
 ) -> Iterator[tuple[str, int, int]]:
     """Run a git command that reports progress: yields its activity, the steps done, and all steps.
 
-    The command is terminated when the generator is closed or interrupted. Raises EnvironmentFailure, beginning with ``what``, when it fails.
+    Without ``prompts`` neither git nor ssh can ask for a password on the terminal. The command is terminated when the generator is closed or interrupted. Raises EnvironmentFailure, beginning with ``what``, when it fails.
     """
     said = []
     with subprocess.Popen(
@@ -133,6 +136,7 @@ def talk(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         pass_fds=pass_fds,
+        start_new_session=not prompts,  # and so without a terminal
         encoding="utf-8",
         errors="replace",
     ) as process:

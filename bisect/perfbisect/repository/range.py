@@ -144,8 +144,9 @@ def _by_age(repo: Repository, commits: Collection[str]) -> list[str]:
 
 
 def _equal(repo: Repository, one: str, other: str, paths: Sequence[str]) -> bool:
-    """True where two commits do not differ in the paths that count."""
-    return not git(repo, "diff-tree", "-r", "--name-only", "--no-renames", one, other, *paths).strip()
+    """True where two commits do not differ in the paths that count, whatever `submodule.NAME.ignore` is."""
+    compare = ["diff-tree", "-r", "--name-only", "--no-renames", "--ignore-submodules=none"]
+    return not git(repo, *compare, one, other, *paths).strip()
 
 
 def _parents(

@@ -15,7 +15,7 @@ def is_dirty(repo: Repository) -> bool:
         return False
     off = [f"filter.{name}.{key}" for name in names for key in ("clean=", "smudge=", "process=", "required=false")]
     options = [*(word for setting in off for word in ("-c", setting)), f"--work-tree={repo.work_tree}"]
-    # Submodules are repositories with configurations of their own, and no part of what is built.
+    # Submodules are repositories with configurations of their own, in which git would run. Of them only commits are built.
     look = ["status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", "--ignore-submodules=all"]
     changed = [entry[3:] for entry in git(repo, *look, options=options).split("\0") if entry]
     if not changed:

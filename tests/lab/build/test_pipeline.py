@@ -76,13 +76,9 @@ class Place:
     def context(self, variant: str = "", **changes: object) -> BuildContext:
         recipe = msgspec.structs.replace(self.recipe, **changes)
         entry = HostEntry(name="here", jobs=1)
-        return build_context(
-            self.host,
-            entry,
-            recipe,
-            variant,
-            finish(checkout.mirror(self.host, open_repository(self.repo), "tiny", []))[1],
-        )
+        repository = open_repository(self.repo)
+        bare = finish(checkout.mirror(self.host, repository, "tiny", []))[1]
+        return build_context(self.host, entry, recipe, variant, bare, repository)
 
     def build(self, sha: str, variant: str = "", **changes: object) -> BuildFacts:
         return self.built(sha, variant, **changes).facts

@@ -12,6 +12,7 @@ import errno
 import os
 import re
 from collections.abc import Collection, Generator, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
@@ -27,26 +28,36 @@ LONG = 3600.0  # seconds, for what moves all files of a large tree
 
 _REFUSED = 128  # status of git for what it cannot do
 
-# $1 the repository, $2 the work tree, $3 the commit; stdin are the sparse patterns. A link in the place of the work tree
-# may have been left by a build, and leads elsewhere.
+# $1 the repository, $2 the checkout, $3 a commit or tree, $4 where in the checkout its tree goes; stdin are the sparse
+# patterns. A link in that place may have been left by a build, and leads elsewhere. With other patterns than before nothing of it is kept: git would not
+# remove the files of a submodule that is ignored now.
 _SWITCH = f"""\
-[ ! -L "$2" ] || rm -f "$2"
-mkdir -p "$2" "$1/info" && rm -f "$1/index.lock" "$1/HEAD.lock" && cat >"$1/info/sparse-checkout" && cd -- "$2" || exit
-switch() {{
-    git -c core.bare=false -c core.sparseCheckout=true -c core.sparseCheckoutCone=false -c gc.auto=0 \\
-        -c advice.detachedHead=false -c core.logAllRefUpdates=false --git-dir="$bare" --work-tree="$source" "$@"
+bare=$1 source=$2${{4:+/}}$4 patterns=$1/info/sparse-checkout
+real() {{ (cd -P -- "$1" && pwd -P); }}
+[ -z "$4" ] || [ "$(real "${{source%/*}}")/${{4##*/}}" = "$(real "$2")/$4" ] || {{
+    echo "fatal: a link leads to $4" >&2; exit {_REFUSED}
 }}
-bare=$1 source=$2
-switch checkout -q --detach --force "$3"
+[ ! -L "$source" ] || rm -f "$source"
+mkdir -p "$1/info" && rm -f "$1/index.lock" && cat >"$patterns.new" || exit
+[ "$(cat "$patterns.new")" = "$(cat "$patterns" 2>/dev/null)" ] || rm -rf "$source" "$1/index" || exit
+mkdir -p "$source" && mv -f "$patterns.new" "$patterns" && cd -- "$source" || exit
+switch() {{
+    git -c core.bare=false -c core.sparseCheckout=true -c core.sparseCheckoutCone=false \
+        --git-dir="$bare" --work-tree="$source" "$@"
+}}
+switch read-tree --reset -u "$3"
 case $? in 0) ;; 1 | {_REFUSED}) exit {_REFUSED} ;; *) exit 1 ;; esac
 switch clean -q -ffdx
 """
 
-# $1 the repository, $2 the commit, then paths. No temporary file, which a script that is killed would leave behind.
+# $1 the repository, $2 the commit, then paths. Submodules count, whatever `submodule.NAME.ignore` in the .gitmodules of the
+# commit that is checked out now. No temporary file, which a script that is killed would leave behind.
 _IDENTITY = """\
 bare=$1 sha=$2; shift 2
 empty=$(git --git-dir="$bare" hash-object -t tree /dev/null) || exit
-listing() { git --git-dir="$bare" diff-tree -r -z --no-renames --no-ext-diff "$empty" "$sha" "$@"; }
+listing() {
+    git --git-dir="$bare" diff-tree -r -z --no-renames --no-ext-diff --ignore-submodules=none "$empty" "$sha" "$@"
+}
 exec 3>&1
 status=$({ { listing "$@" 3>&- 4>&- || echo "$?" >&4; } | sha256sum >&3 4>&-; } 4>&1) && exit "${status:-0}"
 """
@@ -80,24 +91,45 @@ def mirror(
     return bare
 
 
-def checkout(host: Host, bare: PurePosixPath, sha: str, source: PurePosixPath, ignore: Sequence[str]) -> None:
-    """Make ``source`` exactly the tree of commit ``sha`` without the ignored paths.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is checked out below the checkout of a commit: the tree of a submodule."""
 
+    bare: PurePosixPath  # the repository on the host that has it, and its index: one for each path
+    tree: str
+    path: str  # in the checkout
+    ignore: Sequence[str]
+
+
+def checkout(
+    host: Host,
+    bare: PurePosixPath,
+    sha: str,
+    source: PurePosixPath,
+    ignore: Sequence[str],
+    submodules: Sequence[Part] = (),
+) -> None:
+    """Make ``source`` exactly the tree of commit ``sha`` without the ignored paths, and with those submodules in it.
+
+    Other submodules are empty folders. An inner submodule follows the one that contains it.
     Raises BuildFailed for a commit that git cannot check out: with a path that it forbids or that is too long, or a file
     that the repository lacks. Raises EnvironmentFailure when the repository lacks the commit, and when the reason is the
     host's. So do the functions below.
     """
+    parts = [Part(bare, sha, "", ignore), *submodules]
     try:
-        _switch(host, bare, sha, source, ignore)
+        for part in parts:
+            _switch(host, source, part)
     except CommandFailed:
         # The last checkout may have been of another repository, or have been cut short by a power failure: once more,
         # from nothing.
-        afresh = 'rm -rf "$2" "$1/index" && git --git-dir="$1" symbolic-ref HEAD refs/heads/none'
-        scripted(host, afresh, [str(bare), str(source)], timeout=LONG)
-        try:
-            _switch(host, bare, sha, source, ignore)
-        except CommandFailed as failed:
-            raise _failure(host, bare, sha, failed) from failed
+        for part in parts:
+            scripted(host, 'rm -rf "$1/index" "$2"', [str(part.bare), str(source)], timeout=LONG)
+        for part in parts:
+            try:
+                _switch(host, source, part)
+            except CommandFailed as failed:
+                raise _failure(host, part.bare, sha, failed, part) from failed
 
 
 def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[str]) -> str:
@@ -125,25 +157,35 @@ def present(
     return frozenset(path for path, name in names.items() if name in kinds and (path in paths or kinds[name] == "blob"))
 
 
-def _failure(host: Host, bare: PurePosixPath, sha: str, failed: CommandFailed) -> BuildFailed | EnvironmentFailure:
+def _failure(
+    host: Host, bare: PurePosixPath, sha: str, failed: CommandFailed, part: Part | None = None
+) -> BuildFailed | EnvironmentFailure:
     """The error for a command on a commit that git refused: the commit's, unless git names a failure of the host."""
     found = re.search(r"^(?:fatal|error): .*$", failed.output, re.MULTILINE)
     reason = found[0] if found else str(failed)
     reason = reason if len(reason) <= 300 else f"{reason[:200]} … {reason[-80:]}"  # a path may have 4096 characters
+    if part and part.path:
+        reason = f"submodule {part.path}: {reason}"
     if is_full(host):
         return no_space(host.name, f"commit {sha[:10]} is not checked out: {reason}")
     trouble = _OF_THE_HOST.search(failed.output)
     if failed.status != _REFUSED or trouble:
         why = trouble[0] if trouble else reason
         return EnvironmentFailure(f"commit {sha[:10]} cannot be checked out on host {host.name}: {why}")
-    if git(host, f"--git-dir={bare}", "cat-file", "-e", f"{sha}^{{tree}}", check=False).status != 0:
+    tree = f"{part.tree if part else sha}^{{tree}}"
+    if git(host, f"--git-dir={bare}", "cat-file", "-e", tree, check=False).status != 0:
         return EnvironmentFailure(
             f"commit {sha[:10]} is not in {bare} on host {host.name}", "Fetch it into the repository that you hunt in."
         )
-    log = host.root / "logs" / f"checkout-{sha[:10]}-{sha[-10:]}.log"
-    host.run(["sh", "-c", _SAVE, "save", str(log)], stdin=failed.output)
     hint = "A partial clone serves only when its recipe ignores what is missing." if _ABSENT.search(reason) else ""
-    return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage="checkout", log=str(log), hint=hint)
+    return cannot(host, sha, reason, failed.output, hint)
+
+
+def cannot(host: Host, sha: str, reason: str, log: str, hint: str) -> BuildFailed:
+    """The error for a commit that cannot be checked out; its log is saved on the host."""
+    place = host.root / "logs" / f"checkout-{sha[:10]}-{sha[-10:]}.log"
+    host.run(["sh", "-c", _SAVE, "save", str(place)], stdin=log)
+    return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage="checkout", log=str(place), hint=hint)
 
 
 def sparse_patterns(ignore: Sequence[str]) -> str:
@@ -169,5 +211,6 @@ def _quoted_pattern(pattern: str) -> str:
     return kept + "".join("\\" + blank for blank in text[len(kept) :])
 
 
-def _switch(host: Host, bare: PurePosixPath, sha: str, source: PurePosixPath, ignore: Sequence[str]) -> None:
-    scripted(host, _SWITCH, [str(bare), str(source), sha], stdin=sparse_patterns(ignore), timeout=LONG)
+def _switch(host: Host, source: PurePosixPath, part: Part) -> None:
+    arguments = [str(part.bare), str(source), part.tree, part.path]
+    scripted(host, _SWITCH, arguments, stdin=sparse_patterns(part.ignore), timeout=LONG)

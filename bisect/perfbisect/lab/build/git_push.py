@@ -12,7 +12,8 @@ from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build.sealed_git import GIT
 from perfbisect.repository.borrowing import borrowed
-from perfbisect.repository.git import Repository, failure, git, sealed, talk
+from perfbisect.repository.discovery import is_partial
+from perfbisect.repository.git import Repository, failure, sealed, talk
 
 REFS = "refs/perfbisect"
 SENDING = "Writing objects"  # as git calls it
@@ -74,8 +75,7 @@ def _push(host: Host, bare: PurePosixPath, repository: Repository, commits: Sequ
 
 def _refuse_incomplete(repository: Repository) -> None:
     """Refuse a clone that lacks objects which another machine needs."""
-    promisors = r"^remote\..*\.(promisor|partialclonefilter)$"
-    if git(repository, "config", "--get-regexp", promisors, allowed=(0, 1)):
+    if is_partial(repository):
         raise EnvironmentFailure(
             f"{repository.folder} is a partial clone, whose commits cannot be brought to another machine",
             "Make a whole clone, without --filter, and give it by --repo.",

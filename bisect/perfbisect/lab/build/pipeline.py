@@ -22,9 +22,10 @@ from perfbisect.host.conditions import SYSTEM
 from perfbisect.host.outcome import TIMED_OUT, no_space
 from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import build_store, ccache, checkout
+from perfbisect.lab.build import build_store, ccache, checkout, submodules
 from perfbisect.lab.build.binary_hash import hash_artifacts, libraries
 from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, OUT_OF_MEMORY, STAGE, BuildLog
+from perfbisect.lab.build.progress import Progress
 from perfbisect.lab.build.requirements import NEEDED, SYSTEM_FACTS, how_to_build, lacking_for, own_packages
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.upload import recipe
@@ -35,6 +36,7 @@ from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import fill, fill_text
 from perfbisect.recipes.versions import version_text
 from perfbisect.recipes.when import TreeFacts, applied
+from perfbisect.repository.git import Repository
 
 PREFIX = "build-"  # of the names of builds' jobs
 _ALONE = "-alone"  # ends the name of one that is repeated with one job
@@ -45,15 +47,6 @@ _REMEMBER = f'cd -- "$1" && printf "%s" "$2" >steps && {ccache.EVENTS}'
 # Without the error, which would be found in the second log, too.
 _NOTE = "perfbisect: with {at_once} jobs at once this build did not {stage}, and is repeated with one"
 _SAVE_LOG = 'mkdir -p "${2%/*}" && cp -- "$1" "$2"'
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Steps done of steps known in one stage of a build; ``total`` 0 when unknown."""
-
-    stage: str  # "checkout", "configure", "compile", "install"
-    done: int = 0
-    total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +84,7 @@ class BuildContext:
     variant: Variant  # before the recipe's conditions
     tools: Toolchain
     bare: PurePosixPath  # the repository on the host: see `checkout.mirror`
+    repository: Repository  # the local one, where submodules are looked for
     namespace: str = ""  # of the compiler cache
 
     @property
@@ -99,7 +93,9 @@ class BuildContext:
         return self.host.root / "work" / self.builder.work_name
 
 
-def build_context(host: Host, entry: HostEntry, builder: Builder, variant: str, bare: PurePosixPath) -> BuildContext:
+def build_context(
+    host: Host, entry: HostEntry, builder: Builder, variant: str, bare: PurePosixPath, repository: Repository
+) -> BuildContext:
     """What builds of a variant ("" is the recipe's own choice) need on a host.
 
     Raises EnvironmentFailure, naming the packages to install, when the host lacks a program.
@@ -114,7 +110,7 @@ def build_context(host: Host, entry: HostEntry, builder: Builder, variant: str, 
     ccache.share(host, entry.ccache_remote)
     tools = toolchain(host, settings)
     namespace = ccache.namespace(host, tools.processor)
-    return BuildContext(host, entry, builder, name, settings, tools, bare, namespace)
+    return BuildContext(host, entry, builder, name, settings, tools, bare, repository, namespace)
 
 
 def key_of(context: BuildContext, sha: str) -> str:
@@ -151,7 +147,7 @@ def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None,
     yield Progress("checkout")
     job = end_all(context.host, but=(name, f"{name}{_ALONE}"))
     if job is None:
-        _check_out(context, sha)
+        yield from _check_out(context, sha)
     plan = plan_for(context, sha, paths)
     ended = yield from _attempt(context, plan, name, job)
     if ended.failed and ended.job.name == name and (alone := _alone(context, sha, paths, plan, ended)):
@@ -182,8 +178,11 @@ class _Ended:
     binary: str = ""  # what was installed, by its hash; "" when the recipe names no artifacts
 
 
-def _check_out(context: BuildContext, sha: str) -> None:
-    checkout.checkout(context.host, context.bare, sha, context.work / "source", context.builder.ignore)
+def _check_out(context: BuildContext, sha: str) -> Generator[Progress]:
+    host, builder = context.host, context.builder
+    brought = submodules.bring(host, builder.work_name, context.repository, sha, builder.ignore, builder.repository)
+    parts = yield from brought
+    checkout.checkout(host, context.bare, sha, context.work / "source", builder.ignore, parts)
 
 
 def _attempt(
@@ -237,7 +236,7 @@ def _repeat(
     """A build that ``ended`` with ``failure`` once more, from its checkout on, as ``alone`` has it."""
     yield Warned(f"{failure}: it is repeated with one job instead of {_jobs(context)}", failure.advice)
     yield Progress("checkout")
-    _check_out(context, sha)
+    yield from _check_out(context, sha)
     note = _NOTE.format(at_once=_jobs(context), stage=ended.output.stage)
     repeated = yield from _attempt(context, alone, f"{ended.job.name}{_ALONE}", None, note)
     if not repeated.failed and isinstance(failure, BuildFailed):
@@ -276,7 +275,9 @@ def _system(builder: Builder, paths: frozenset[str]) -> str | None:
 
 
 def _key(context: BuildContext, sha: str, paths: frozenset[str]) -> str:
-    tree = checkout.filtered_tree(context.host, context.bare, sha, context.builder.ignore)
+    ignore = context.builder.ignore
+    tree = checkout.filtered_tree(context.host, context.bare, sha, ignore)
+    tree = submodules.with_submodules(tree, context.repository, sha, ignore)
     system = _system(context.builder, paths) or ""
     return build_store.key_of(context.builder, context.variant, context.tools, tree, paths, sha, system)
 

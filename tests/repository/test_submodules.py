@@ -1,0 +1,146 @@
+import subprocess
+from fnmatch import fnmatchcase
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules import add, commit, git, move, new
+from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.range import read_range
+from perfbisect.repository.submodules import (
+    LARGEST,
+    Entry,
+    Submodule,
+    Unavailable,
+    below,
+    declared,
+    refusal,
+    resolved,
+    safe_name,
+    submodules,
+)
+
+USED = ["https://example.org/a.git", "ssh://git@example.org:22/a", "git@example.org:a/b.git", "host:a", "/srv/a", "file:///a",
+        "https://user:secret@example.org/a", "[::1]:a", "ssh://[::1]/a"]  # fmt: skip
+REFUSED = ["", "-oProxyCommand=x", "--upload-pack=x", "ext::sh -c x", "ext::x", "git://example.org/a", "http://example.org/a",
+           "HTTPS://example.org/a", "ftp://h/a", "fd::3", "a/b", "~/a", "../a", "./a", "ssh://-oProxyCommand=x/a",
+           "ssh://u@-o/a", "-h:a", "u@-h:a", "https://h/a\nb", "https://h/a b", "https://h/\x1b", "a::b", "https:/a"]  # fmt: skip
+
+
+def test_addresses() -> None:
+    assert [url for url in USED if refusal(url)] == []
+    assert [url for url in REFUSED if not refusal(url)] == ["https:/a"]  # a host of that name, for git too
+    assert "https" in refusal("ext::x")
+
+
+@pytest.mark.tools
+def test_relative_addresses_are_those_of_git(tmp_path: Path) -> None:
+    repo = new(tmp_path / "repo")
+    (repo / ".gitmodules").write_text('[submodule "m"]\n\tpath = m\n')
+    commit(repo, {"a": ""})
+    move(repo, "m", "1234512345" * 4)
+    bases = ["https://h/a/b.git", "git@h:a/b", "git@h:b", "/a/b/", "file:///a/b", "ssh://u@h:22/a/b"]
+    compared = 0
+    for base, url in product(bases, ["../c", "./c", "../../c", "../c/", "./../c", "../c/../d", "/x", "https://x/y"]):
+        git(repo, "config", "remote.origin.url", base)
+        git(repo, "config", "--file", ".gitmodules", "submodule.m.url", url)
+        subprocess.run(["git", "config", "--remove-section", "submodule.m"], cwd=repo, capture_output=True, check=False)
+        git(repo, "submodule", "init")
+        theirs, ours = git(repo, "config", "submodule.m.url"), resolved(url, base)
+        if not ours.startswith("."):  # those that lead above the path of the base
+            assert ours == theirs, (base, url)
+            compared += 1
+    assert compared > 40
+    for base in ("https://h", "https://h/", "", "h:"):
+        assert refusal(resolved("../c", base))
+
+
+@given(st.lists(st.sampled_from(["**", "*", "a", "a?", "b", "t*"]), min_size=1, max_size=4), st.data())
+def test_patterns_below_a_folder_match_what_they_matched_from_the_top(pattern: list[str], data: st.DataObject) -> None:
+    names = st.sampled_from(["a", "ab", "b", "tx"])
+    folder = data.draw(st.lists(names, min_size=1, max_size=3))
+    inner = data.draw(st.lists(names, min_size=1, max_size=3))
+    if any(matches(pattern, folder[:end]) for end in range(1, len(folder) + 1)):
+        return  # the folder itself is ignored, or a file is in its place
+    rests = [rest.split("/") for rest in below(["/".join(pattern)], "/".join(folder))]
+    assert any(matches(rest, inner) for rest in rests) == matches(pattern, folder + inner)
+
+
+def matches(pattern: list[str], path: list[str]) -> bool:
+    """A glob, by its definition."""
+    if not pattern or not path:
+        return not pattern and not path
+    if pattern == ["**"]:
+        return True
+    if pattern[0] == "**":
+        return any(matches(pattern[1:], path[start:]) for start in range(len(path)))
+    return fnmatchcase(path[0], pattern[0]) and matches(pattern[1:], path[1:])
+
+
+def test_names_that_lead_elsewhere() -> None:
+    assert all(map(safe_name, ["a", "a/b", "storage/rocksdb", "..a", "a..", "."]))
+    assert not any(map(safe_name, ["", "..", "../a", "a/..", "a/../b", "a\\..\\b"]))
+
+
+@pytest.mark.tools
+def test_submodules_of_a_commit(tmp_path: Path) -> None:
+    sub, repo = new(tmp_path / "sub"), new(tmp_path / "repo")
+    one, two = commit(sub, {"a": "1"}), commit(sub, {"a": "2"})
+    add(repo, str(sub), "storage/one", one)
+    add(repo, "../sub", "ü 'x'")
+    git(repo, "config", "--file", ".gitmodules", "submodule.storage/one.ignore", "all")
+    git(repo, "add", "-f", "storage/one")
+    first = commit(repo, {"code": "1"})
+    second = move(repo, "storage/one", two)
+    git(repo / "storage/one", "checkout", "-q", two)
+    third = commit(repo, {"doc/x": "1"})
+    opened = open_repository(repo)
+    ignore = ["doc/**", "storage/one/test/**", "**/*.md"]
+    assert set(submodules(opened, first, ignore)) == {
+        Submodule("storage/one", one, ("test/**", "**/*.md")),
+        Submodule("ü 'x'", two, ("**/*.md",)),
+    }
+    for left_out in ("storage/one", "storage/**", "storage", "storage/one/**", "**/one"):
+        assert [each.path for each in submodules(opened, second, [left_out])] == ["ü 'x'"], left_out
+    assert declared(opened, first) == {
+        "storage/one": Entry("storage/one", str(sub)),
+        "ü 'x'": Entry("ü 'x'", "../sub"),
+    }
+    assert read_range(opened, first, third, ignore).candidates == (first, second), "only a submodule changes"
+    assert declared(open_repository(sub), two) == {}
+    assert submodules(open_repository(sub), two, []) == ()
+
+
+@pytest.mark.tools
+def test_a_gitmodules_that_is_no_plain_file_of_a_moderate_size(tmp_path: Path) -> None:
+    repo = new(tmp_path / "repo")
+    opened = open_repository(repo)
+
+    def tree(mode: str, text: str) -> str:
+        blob = subprocess.run(
+            ["git", "hash-object", "-w", "--stdin"], cwd=repo, input=text.encode(), capture_output=True, check=True
+        ).stdout.decode()
+        made = subprocess.run(
+            ["git", "mktree", "--missing"],
+            cwd=repo,
+            input=f"{mode} {blob.strip()}\t.gitmodules\n".encode(),
+            capture_output=True,
+            check=True,
+        )
+        return made.stdout.decode().strip()
+
+    outside = tmp_path / "outside"
+    outside.write_text('[submodule "m"]\n\tpath = m\n\turl = /m\n')
+    with pytest.raises(Unavailable, match="is no file"):
+        declared(opened, tree("120000 blob", str(outside)))
+    with pytest.raises(Unavailable, match="bytes, more than"):
+        declared(opened, tree("100644 blob", "#" * (LARGEST + 1)))
+    with pytest.raises(
+        Unavailable, match=r"gitmodules cannot be read: git config failed in .*: error: bad config line 1"
+    ):
+        declared(opened, tree("100644 blob", "[submodule\n"))
+    text = f'[include]\n\tpath = {outside}\n[submodule]\n\tpath\n[submodule "x"]\n\tpath\n\turl = a\n'
+    assert "m" not in declared(opened, tree("100644 blob", text))
