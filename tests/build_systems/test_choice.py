@@ -92,6 +92,8 @@ def test_a_folder_of_such_a_name_is_no_build_system(tmp_path: Path, git: Callabl
     alone = replace(SETTINGS, quick=Quick(run="true", build=()))
     assert choose(settings=alone, a=none, b=none) == "", "it is measured as it is checked out"
     assert choose(settings=alone, a=made, b=moved) == "make"
+    with pytest.raises(UsageError, match="--configure has no effect: its tree has no build system"):
+        choose(settings=replace(alone, configure=("-Dx",)), a=none, b=none)
 
 
 def replace_build(**changes: object) -> Builder:

@@ -207,6 +207,16 @@ def test_options_reach_cmake_unharmed(yard: Yard) -> None:
     assert (yard.prefix(built) / "share" / "word").read_text() == "a b';{c}$d\""
 
 
+def test_an_option_of_the_user_that_the_tree_does_not_know_is_an_error(yard: Yard) -> None:
+    needs("cmake")
+    sha = yard.commit(SOURCES | {"CMakeLists.txt": CMAKE + 'option(KNOWN "x" OFF)\nmessage("${USED}")\n'})
+    known = ["-DKNOWN=ON", "-DUSED:STRING=x"]
+    assert yard.run(yard.build(sha, build=Build(options=known), requested=known)) == "1"
+    assert yard.run(yard.build(sha, build=Build(options=["-DODD=1"]))) == "1", "recipes are for more than one release"
+    with pytest.raises(BuildFailed, match=r"does not configure: .*does not know the option -DODD of --configure"):
+        yard.build(sha, build=Build(options=["-DODD=2"]), requested=["-DODD=2"])
+
+
 def test_a_makefile_that_installs_nothing_leaves_its_folder(yard: Yard) -> None:
     built = yard.build(
         yard.commit(SOURCES | {"Makefile": "tool: main.o part.o\n\t$(CC) -o $@ $^\n"}), programs=["tool"]

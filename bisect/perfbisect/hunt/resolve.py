@@ -151,4 +151,7 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
                 f"{revision} cannot be built: {nothing_found()}.",
                 "Give the commands that build it: with --build, or in a recipe's [build].",
             )
-    return build.system or for_range(trees.values())
+    system = build.system or for_range(trees.values())
+    if settings.configure and not system:
+        raise UsageError(f"--configure has no effect: {nothing_found()}.", "Leave it out.")
+    return system

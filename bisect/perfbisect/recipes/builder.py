@@ -159,12 +159,15 @@ class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One system: where its source is and how a commit of it is built and run."""
 
-    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "folder", "inherited", "home"})  # by the reader
+    filled_in: ClassVar[frozenset[str]] = frozenset(
+        {"name", "folder", "inherited", "home", "requested"}
+    )  # by the reader
 
     name: str = ""  # the folder's name
     folder: str = ""  # absolute path of the recipe's folder
     inherited: list[str] = []  # folders of the recipes that it extends, nearest first
     home: str = ""  # name of its repository and its work folder on a host; "": that of the recipe
+    requested: list[str] = []  # those options of the configure step that the user gave; they are in build.options
     summary: str
     extends: str = ""
     repository: str = ""

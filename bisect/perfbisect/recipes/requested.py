@@ -53,20 +53,25 @@ def requested_builder(settings: Settings) -> Builder:
     if settings.quick is None or settings.quick.build is None:
         builder = load_builder(settings.builder, settings.builders_path)
     else:
-        builder = quick_builder(settings.quick.build, settings.repository, settings.builders_path, settings.system)
+        builder = quick_builder(
+            settings.quick.build, settings.repository, settings.builders_path, settings.system, settings.configure
+        )
     if builder.build is None or has_commands(builder.build):
         return builder
     options = [*builder.build.options, *(literal(option) for option in settings.configure)]
     system = "" if settings.system == AUTO else settings.system
     build = with_needs(msgspec.structs.replace(builder.build, options=options, system=system))
-    return msgspec.structs.replace(builder, build=build)
+    return msgspec.structs.replace(builder, build=build, requested=list(settings.configure))
 
 
-def quick_builder(commands: tuple[str, ...], repository: str, given: str = "", system: str = "") -> Builder:
+def quick_builder(
+    commands: tuple[str, ...], repository: str, given: str = "", system: str = "", configure: tuple[str, ...] = ()
+) -> Builder:
     """A builder for a repository without a recipe: each command is run in a copy of the checkout, which is kept.
 
-    With a ``system`` and without commands that copy is built by the system. Raises UsageError for a command that cannot
-    be split into words, or that has an unknown placeholder.
+    With a ``system`` and without commands that copy is built by the system; its options ``configure`` are in the name,
+    so that the history of one is never used for another. Raises UsageError for a command that cannot be split into
+    words, or that has an unknown placeholder.
     """
     recipe = load_builder(RECIPE, given)
     build = build_of(recipe)
@@ -77,7 +82,7 @@ def quick_builder(commands: tuple[str, ...], repository: str, given: str = "", s
     in_place = bool(system) and not commands
     return msgspec.structs.replace(
         recipe,
-        name=_named(name, [repository, *commands]),
+        name=_named(name, [repository, *(["", system, *configure] if in_place else commands)]),
         home=_named(name, [repository]),  # sources are sent once for all commands
         build=Build(in_place=True) if in_place else msgspec.structs.replace(build, compile=compile_),
     )

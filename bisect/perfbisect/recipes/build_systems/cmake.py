@@ -4,10 +4,22 @@ A Release configuration, because projects leave out checks in it, with the varia
 is used where it is installed.
 """
 
+import re
 from pathlib import PurePosixPath
 
 from perfbisect.recipes.build_systems.plan import STAGED, Commands, Plan
 
+# Of variables that a tree does not use, cmake only warns. $0 is the log, then variables.
+_REFUSE = """\
+for variable do
+    if awk '/Manually-specified variables were not used/ {{ on = 1 }} on' "$0" | grep -qxF "    $variable"; then
+        echo "error: this tree does not know the option -D$variable of --configure"
+        exit 1
+    fi
+done
+"""
+_LOGGED = '{{ "$0" "$@" 2>&1 || echo $? >failed; }} | tee log; [ ! -e failed ]'
+_VARIABLE = re.compile(r"-D([^:=]+)")
 _CONFIGURE = 'command -v ninja >/dev/null && set -- -G Ninja "$@"; exec "$0" "$@"'
 # $0 the number of jobs, then a folder and programs: targets of the same names are built, or everything if one is not
 # a target.
@@ -31,8 +43,9 @@ def commands(plan: Plan) -> Commands:
     """How a tree with a CMakeLists.txt is built."""
     folder = "{prefix}/build" if plan.in_place else "."
     shared = ("-DBUILD_SHARED_LIBS=ON",) if PurePosixPath(plan.library).suffix == ".so" else ()
+    variables = tuple(found[1] for option in plan.requested if (found := _VARIABLE.match(option)))
     configure = (
-        "sh", "-c", _CONFIGURE, "cmake", "-S", plan.source, "-B", folder,
+        *(("sh", "-c", _LOGGED) if variables else ()), "sh", "-c", _CONFIGURE, "cmake", "-S", plan.source, "-B", folder,
         "-DCMAKE_INSTALL_PREFIX={prefix}",
         "-DCMAKE_INSTALL_LIBDIR=lib",
         "-DCMAKE_INSTALL_RPATH={prefix}/lib",
@@ -62,4 +75,5 @@ def commands(plan: Plan) -> Commands:
         ("find", ".", "-name", "cmake_install.cmake", "-exec", "sed", "-i", "-E", _OPTIONAL, "{{}}", "+"),
         ("sh", "-c", STAGED, "{prefix}", "cmake", "-P", "cmake_install.cmake"),
     )
-    return Commands((*plan.copied, configure), (build,), () if plan.in_place else install)
+    refuse = (("sh", "-c", _REFUSE, "log", *variables),) if variables else ()
+    return Commands((*plan.copied, configure, *refuse), (build,), () if plan.in_place else install)

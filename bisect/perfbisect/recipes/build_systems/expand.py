@@ -51,6 +51,7 @@ def expanded(builder: Builder, system: str, paths: Collection[str]) -> Build:
     build = builder.build or Build()
     plan = Plan(
         options=tuple(build.options),
+        requested=tuple(builder.requested),
         targets=tuple(build.targets),
         programs=tuple(builder.programs),
         library=builder.library,
@@ -72,7 +73,7 @@ def expanded(builder: Builder, system: str, paths: Collection[str]) -> Build:
 def revision(system: str) -> str:
     """A hash of what this version of the program runs for a system, which belongs to the keys of its builds."""
     plans = (
-        Plan(("o",), ("t",), ("p",), "l", paths, in_place)
+        Plan(("o",), (), ("t",), ("p",), "l", paths, in_place)
         for in_place in (False, True)
         for paths in (MARKERS, frozenset())
     )

@@ -30,6 +30,7 @@ class Plan:
     """What a recipe says of its build, beside commands."""
 
     options: tuple[str, ...]  # of the configure step
+    requested: tuple[str, ...]  # those of them that the user gave: one that the tree does not know is an error
     targets: tuple[str, ...]  # to build; none: those that install ``programs``, else all
     programs: tuple[str, ...]  # paths below {prefix}
     library: str  # the same of an embedded system, or ""
