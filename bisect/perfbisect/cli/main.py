@@ -32,6 +32,7 @@ VERBS: Mapping[str, str] = {
     "history": "List the hunts and comparisons.",
     "show": "Report one hunt: verdict, proof, candidates, counters; or one comparison or proof.",
     "query": "Query the history in SQL.",
+    "init": "Write a builder and a workload for a clone that has no recipe.",
     "builders": "List the builders: how systems are built and run.",
     "workloads": "List the microbenchmarks.",
     "hosts": "List the hosts of hosts.toml.",

@@ -1,0 +1,147 @@
+"""Looks at a repository and proposes a recipe for it; reads git objects only, and executes nothing of the repository."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfbisect.errors import UsageError
+from perfbisect.masking import masked
+from perfbisect.recipes.build_systems import AUTO, for_range, found_in, nothing_found
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.find import load_builders, load_workloads
+from perfbisect.recipes.proposal import benchmarks
+from perfbisect.recipes.proposal.document import Proposal
+from perfbisect.recipes.proposal.ignored import ignored
+from perfbisect.recipes.proposal.tree import EMBEDDING, Tree, defined, language, to_read
+from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.git import Repository, git
+from perfbisect.repository.releases import Range, latest_range
+from perfbisect.repository.resolve import resolve, tags_of
+from perfbisect.repository.tree import lines_with, listing, texts
+
+_NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+_URL = re.compile(r"(?:https|ssh|git)://[\w@:/.~+-]+|[\w.-]+@[\w.-]+:[\w/.~+-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a repository has."""
+
+    repository: Repository
+    range: Range
+    files: int
+    language: str  # of most of them, or ""
+    submodules: tuple[str, ...]
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A repository of a system that has a recipe already."""
+
+    repository: Repository
+    builder: Builder
+    workload: str
+    good: str
+    bad: str
+
+
+def look(path: Path, name: str = "", *, named: bool) -> Look | Described:
+    """What ``bisect init`` finds at ``path``, which the user has ``named`` or is in; ``name`` is that of the new recipe.
+
+    With a name, a recipe is proposed also for a system that has one. Raises UsageError for what is no repository, has no
+    range, or cannot be built and measured by any guess; and for a name that cannot be used.
+    """
+    repo = open_repository(path, named=named)
+    url = git(repo, "config", "--get", "remote.origin.url", allowed=(0, 1)).strip()
+    range_ = latest_range(repo)
+    ends = [resolve(repo, revision, range_.patterns) for revision in (range_.good, range_.bad)]
+    listings = [listing(repo, commit) for commit in ends]
+    trees = []
+    for commit, each in zip(ends, listings, strict=True):
+        paths = frozenset(each.files)
+        embedding = lines_with(repo, commit, EMBEDDING, ("*.rs", "*.go"))
+        trees.append(Tree(paths, texts(repo, commit, each, to_read(paths)), embedding))
+    good, bad = trees
+    if not name and (described := _described(repo, url, bad, range_)):
+        return described
+    chosen = _usable(name or _name_of(repo, url), given=bool(name))
+    system = for_range(tree.paths for tree in trees)
+    benchmark = benchmarks.found(
+        found_in(bad.paths)[0] if system == AUTO and found_in(bad.paths) else system, good, bad
+    )
+    if not system and not benchmark:
+        raise UsageError(
+            f"{repo.folder} cannot be built: {nothing_found()}; and it has no benchmark in Python.",
+            "Measure any command with your own: bisect run GOOD BAD --build COMMAND --run COMMAND",
+        )
+    proposal = Proposal(
+        chosen, range_.bad, system, _public(url), range_.patterns,
+        _version(repo, ends), ignored(good, bad), benchmark,
+    )  # fmt: skip
+    return Look(repo, range_, len(bad.paths), language(bad.paths), listings[1].submodules, proposal)
+
+
+def _described(repo: Repository, url: str, tree: Tree, range_: Range) -> Described | None:
+    """The recipe of the system that this is: of the same URL, or all of whose programs the tree builds."""
+    known = load_builders()
+    here, programs = _canonical(url), defined(tree)
+    same = [each for each in known if here and each.repository and _canonical(each.repository) == here]
+    same = same or [
+        each
+        for each in known
+        if len(each.programs) > 1 and {path.rpartition("/")[2] for path in each.programs} <= programs
+    ]
+    if not same:
+        return None
+    builder = same[0]
+    fitting = [each for each in load_workloads() if each.driver == builder.driver]
+    if not fitting:
+        return None
+    workload = next((each.name for each in fitting if each.group == "write"), fitting[0].name)
+
+    def spelled(version: str) -> str:
+        if not range_.patterns or range_.patterns[0] in builder.release_tags or version.startswith("HEAD"):
+            return version
+        return tags_of(version, range_.patterns[:1])[0]
+
+    return Described(repo, builder, workload, spelled(range_.good), spelled(range_.bad))
+
+
+def _canonical(url: str) -> str:
+    """A URL without what differs between ways to reach one repository: github.com/mysql/mysql-server."""
+    scp = re.fullmatch(r"(?:[^@/]*@)?([^:/]+):(?!//)(.*)", url)
+    text = f"{scp[1]}/{scp[2]}" if scp else re.sub(r"^[a-z+]+://(?:[^@/]*@)?", "", url)
+    return text.rstrip("/").removesuffix(".git").lower()
+
+
+def _public(url: str) -> str:
+    """The URL if another machine can clone it and it has no password, else ""."""
+    return url if _URL.fullmatch(url) and masked(url) == url else ""
+
+
+def _name_of(repo: Repository, url: str) -> str:
+    """A name for the system: the last part of the URL, or the name of the folder."""
+    folder = repo.folder.parent if repo.folder.name == ".git" else repo.folder
+    last = _canonical(url).rpartition("/")[2] or folder.name.removesuffix(".git")
+    return re.sub(r"[^a-z0-9._-]+", "-", last.lower()).strip("-._")[:40]
+
+
+def _usable(name: str, *, given: bool) -> str:
+    """The name, if a builder and a suite may have it. Raises UsageError otherwise."""
+    advice = "Choose another with --name NAME." if given else "Choose one with --name NAME."
+    if not _NAMES.fullmatch(name):
+        raise UsageError(f"'{name}' is no name for a recipe: at most 40 of a to z, digits, dots, - and _.", advice)
+    for folder in (each.folder for each in load_builders() if each.name == name):
+        raise UsageError(f"A builder {name} exists already: {folder}. Nothing was written.", advice)
+    for folder in (each.folder for each in load_workloads() if each.suite == name):
+        raise UsageError(f"A suite {name} exists already: {folder}. Nothing was written.", advice)
+    return name
+
+
+def _version(repo: Repository, ends: Sequence[str]) -> list[str]:
+    """The command that prints the version of a tree, where a file VERSION of both ends has nothing else."""
+    texts_of_it = [git(repo, "cat-file", "blob", f"{commit}:VERSION", allowed=(0, 128)) for commit in ends]
+    plain = all(re.fullmatch(r"\s*v?[0-9]+(?:\.[0-9]+)+\S*\s*", text) for text in texts_of_it)
+    return ["cat", "{source}/VERSION"] if plain else []

@@ -1,0 +1,84 @@
+"""The tree that a proposal is made for, and names in it that may become words of a command."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # a name that neither a shell nor a recipe changes
+
+EMBEDDING = ("include_str!", "include_bytes!", "//go:embed")  # names of files that become part of a program
+
+_BENCH = re.compile(r"bench|(?:^|[_-])perf(?:$|[_-])|speed_?test", re.IGNORECASE)
+_BUILD_FILES = re.compile(
+    r"CMakeLists\.txt|.*\.cmake|meson\.build|meson_options\.txt|meson\.options|GNUmakefile|[Mm]akefile.*|.*\.mk"
+    r"|configure|configure\.(?:ac|in)|.*\.am|Cargo\.toml|build\.rs|go\.mod|setup\.py|pyproject\.toml"
+)
+SOURCES = {
+    ".c": "C", ".cc": "C++", ".cpp": "C++", ".cxx": "C++", ".rs": "Rust", ".go": "Go", ".py": "Python", ".java": "Java",
+    ".h": "", ".hh": "", ".hpp": "", ".s": "", ".S": "", ".inc": "", ".y": "", ".l": "", ".proto": "", ".sql": "",
+    ".ts": "TypeScript", ".js": "JavaScript", ".rb": "Ruby", ".zig": "Zig", ".swift": "Swift", ".sh": "", ".pl": "Perl",
+}  # fmt: skip
+_DEFINED = re.compile(
+    r"""(?i)add_executable\s*\(\s*"?([\w.+-]+)|\bexecutable\s*\(\s*'([^']+)'|_PROGRAMS\s*\+?=((?:[^\\\n]|\\\n)*)"""
+)
+_OTHERS = {"third_party", "third-party", "thirdparty", "vendor", "deps", "extern", "external", "extra", "contrib",
+           "subprojects", "node_modules", "testdata"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The tree of a commit."""
+
+    paths: frozenset[str]  # of files
+    texts: Mapping[str, str]  # of the files that ``to_read`` names, as far as they are text
+    embedding: str = ""  # the lines of its sources that EMBEDDING finds
+
+    def source_of(self, name: str) -> str:
+        """The path of the source file of that name without its suffix; "" where none exists."""
+        found = (
+            path for path in self.texts if PurePosixPath(path).stem == name and PurePosixPath(path).suffix in SOURCES
+        )
+        return min(found, key=lambda path: (path.count("/"), path), default="")
+
+
+def is_benchmark(name: str) -> bool:
+    """Whether a program or a source file is called like a benchmark."""
+    return bool(_BENCH.search(name)) and PLAIN.fullmatch(name) is not None
+
+
+def is_own(path: str) -> bool:
+    """Whether a path is outside of the folders that hold the code of other projects."""
+    return not _OTHERS & set(PurePosixPath(path).parts) and PLAIN.fullmatch(path) is not None
+
+
+def is_build_file(path: str) -> bool:
+    """Whether a build system reads this file."""
+    return _BUILD_FILES.fullmatch(PurePosixPath(path).name) is not None
+
+
+def to_read(paths: frozenset[str]) -> list[str]:
+    """The files whose contents a proposal needs: build files, benchmarks, and tests of Go, the nearest to the top first."""
+
+    def needed(path: str) -> bool:
+        name = PurePosixPath(path)
+        is_source = name.suffix in SOURCES and (is_benchmark(name.stem) or name.parts[0] in ("bench", "benches"))
+        return is_build_file(path) or is_source or path.endswith("_test.go")
+
+    return sorted(filter(needed, paths), key=lambda path: (not is_build_file(path), path.count("/"), path))
+
+
+def language(paths: frozenset[str]) -> str:
+    """The language of most files; "" for none that is known."""
+    counts: dict[str, int] = {}
+    for path in paths:
+        if name := SOURCES.get(PurePosixPath(path).suffix):
+            counts[name] = counts.get(name, 0) + 1
+    return max(sorted(counts), key=lambda name: counts[name], default="")
+
+
+def defined(tree: Tree) -> set[str]:
+    """The names of the programs that cmake, meson or automake build in a tree."""
+    return {
+        name for text in tree.texts.values() for found in _DEFINED.findall(text) for name in " ".join(found).split()
+    }

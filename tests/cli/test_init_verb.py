@@ -1,0 +1,226 @@
+"""`bisect init` in small repositories of several types, and with bad input."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from perfbisect.recipes.find import load_builder, load_workload
+from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.resolve import resolve
+
+pytestmark = pytest.mark.tools
+
+Git = Callable[..., str]
+Exits = Callable[..., str]
+PROSE = {"README.md": "# kv", "doc/manual.txt": "…", ".github/ci.yml": "on: push"}
+C_BENCH = "int main(void) { return 0; }"
+CMAKE = {
+    "CMakeLists.txt": 'project(kv C)\noption(KV_BENCH "no" OFF)\nadd_library(kv kv.c)\nif(KV_BENCH)\nadd_subdirectory(bench)\nendif()\n',
+    "bench/CMakeLists.txt": "add_executable(kv_bench kv_bench.c)\n",
+    "bench/kv_bench.c": C_BENCH,
+    "kv.c": "int kv;",
+}
+MAKE = {"Makefile": "all: kv\nkv-bench: kv-bench.c kv.o\n\t$(CC) -o $@ $^\n", "kv-bench.c": C_BENCH, "kv.c": "int kv;"}
+CARGO = {
+    "Cargo.toml": '[package]\nname = "kv"\nversion = "1.0.0"\n',
+    "src/main.rs": "fn main() {}",
+    "src/bin/kv-bench.rs": "fn main() {}",
+}
+CRITERION = {
+    "Cargo.toml": '[package]\nname = "kv"\n[dev-dependencies]\ncriterion = "0.5"\n[[bench]]\nname = "get-put"\nharness = false\n',
+    "src/lib.rs": '#![doc = include_str!("../README.md")]',
+    "benches/get-put.rs": "fn main() {}",
+}
+GO = {
+    "go.mod": "module kv\n",
+    "kv.go": "package kv",
+    "kv_test.go": "package kv\nfunc BenchmarkGet(b *testing.B) {}\nfunc BenchmarkPut(b *testing.B) {}\n",
+}
+PYTHON = {"kv/__init__.py": "", "benchmarks/bench_get.py": "if __name__ == '__main__': pass\n"}
+MESON = {
+    "meson.build": "project('kv', 'c')\nsubdir('perf')\n",
+    "perf/meson.build": "executable('kv-perf', 'kv-perf.c')\n",
+    "perf/kv-perf.c": C_BENCH,
+}
+AUTOTOOLS = {
+    "configure.ac": "AC_INIT([kv], [1.0])\n",
+    "Makefile.am": "bin_PROGRAMS = kv\nEXTRA_PROGRAMS = \\\n  kvbench\n",
+    "kvbench.c": C_BENCH,
+}
+
+
+@pytest.fixture
+def commit(tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``commit(tree, tag)`` commits these files; the program runs in the repository, with a root folder of its own."""
+    monkeypatch.chdir(tmp_path / "repo")
+
+    def make(tree: Mapping[str, str], tag: str = "") -> None:
+        for path, text in tree.items():
+            file = tmp_path / "repo" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        git("add", "-A")
+        git("commit", "-q", "--allow-empty", "-m", tag or "change")
+        if tag:
+            git("tag", tag)
+
+    return make
+
+
+def two_releases(commit: Callable[..., None], tree: Mapping[str, str]) -> None:
+    commit(tree | PROSE, "v1.9")
+    commit({"kv.c": "int kv2;"}, "v1.10")
+
+
+@pytest.mark.parametrize(
+    ("tree", "command", "build", "ignored"),
+    [
+        (
+            CMAKE,
+            ["{prefix}/build/bench/kv_bench"],
+            {"in_place": True, "targets": ["kv_bench"], "options": ["-DKV_BENCH=ON"]},
+            True,
+        ),
+        (MAKE, ["{prefix}/kv-bench"], {"in_place": True, "targets": ["kv-bench"]}, True),
+        (MESON, ["{prefix}/build/perf/kv-perf"], {"in_place": True, "targets": ["perf/kv-perf"]}, True),
+        (AUTOTOOLS, ["{prefix}/kvbench"], {"in_place": True, "targets": ["kvbench"]}, False),
+        (CARGO, ["{prefix}/bin/kv-bench"], {"in_place": False, "targets": ["--bin=kv-bench"]}, True),
+        (CRITERION, ["sh", "-c"], {"in_place": True, "targets": ["--bench=get-put"]}, False),
+        (GO, ["env", "-C", "{prefix}", "{prefix}/benchmarks.test"], {"artifacts": ["benchmarks.test"]}, True),
+        (PYTHON, ["env", "PYTHONPATH={prefix}", "python3", "{prefix}/benchmarks/bench_get.py"], {}, True),
+    ],
+    ids=["cmake", "make", "meson", "autotools", "cargo", "criterion", "go", "python"],
+)
+def test_trees(
+    tree: Mapping[str, str], command: list[str], build: dict[str, object], ignored: bool,
+    commit: Callable[..., None], exits: Exits,
+) -> None:  # fmt: skip
+    two_releases(commit, tree)
+    said = exits(0, "init", "--name", "kv")
+    builder = load_builder("kv")
+    name = said.partition("--workload ")[2].split()[0]
+    workload = load_workload(name, "kv")
+    assert builder.release_tags == ["v{version}"]
+    assert builder.build is not None
+    assert {key: getattr(builder.build, key) for key in build} == build
+    assert workload.command[: len(command)] == command
+    assert ("**/*.md" in builder.ignore) is ignored, "README.md is needed by some builds"
+    assert {"doc/**", ".github/**"} <= set(builder.ignore)
+    assert "bisect run 1.9 1.10 --builder kv --workload" in said
+    assert "# 1.10, " in said, "the dry run"
+    assert "# 1.9, " in said
+    assert name in said.partition("# a visit")[2]
+    for verb, of in (("builders", "kv"), ("workloads", name)):
+        exits(0, verb, "--show", of)
+
+
+def test_nothing_is_overwritten(commit: Callable[..., None], exits: Exits, tmp_path: Path) -> None:
+    two_releases(commit, MAKE)
+    exits(0, "init", "--into", str(tmp_path / "own"), "--name", "kv")
+    files = sorted(path for path in (tmp_path / "own").rglob("*.toml"))
+    assert [path.relative_to(tmp_path / "own").as_posix() for path in files] == [
+        "builders/kv/builder.toml",
+        "workloads/kv/suite.toml",
+    ]
+    files[0].unlink()
+    files[1].write_text("mine")
+    said = exits(3, "init", "--into", str(tmp_path / "own"), "--name", "kv")
+    assert f"{files[1]} exists already. Nothing was written." in said
+    assert files[1].read_text() == "mine"
+    assert not files[0].exists()
+    assert "A builder mysql exists already" in exits(3, "init", "--name", "mysql")
+    assert "A suite sysbench exists already" in exits(3, "init", "--name", "sysbench")
+    assert "is no name for a recipe" in exits(3, "init", "--name", "../x")
+
+
+def test_printed_only(commit: Callable[..., None], exits: Exits, seal: Path) -> None:
+    two_releases(commit, MAKE)
+    said = exits(0, "init", "--print")
+    assert 'release_tags = [\n    "v{version}",\n]' in said
+    assert not [*seal.rglob("*.toml")]
+
+
+def test_no_tags_and_few_commits(commit: Callable[..., None], exits: Exits) -> None:
+    assert "has no commit on its present branch" in exits(3, "init")
+    commit(MAKE)
+    assert "has a single commit" in exits(3, "init")
+    commit({"kv.c": "int a;"})
+    commit({"kv.c": "int b;"})
+    assert "bisect run 'HEAD~2' HEAD --builder" in exits(0, "init")
+
+
+def test_no_benchmark(commit: Callable[..., None], exits: Exits) -> None:
+    two_releases(commit, {"Makefile": "all:\n", "kv.c": ""})
+    said = exits(0, "init", "--name", "kv")
+    assert "No benchmark was found. First put the command to measure into" in said
+    assert load_workload("to-be-written", "kv").command[-1].endswith("exit 1")
+
+
+def test_what_cannot_be_proposed(commit: Callable[..., None], exits: Exits, git: Git, tmp_path: Path) -> None:
+    assert "is not a git repository" in exits(3, "init", "--repo", str(tmp_path))
+    two_releases(commit, {"kv.txt": ""})
+    assert "cannot be built: its tree has no build system" in exits(3, "init")
+    git("clone", "-q", "--depth", "1", f"file://{tmp_path}/repo", str(tmp_path / "shallow"))
+    assert "is a shallow clone" in exits(3, "init", "--repo", str(tmp_path / "shallow"))
+
+
+def test_a_system_with_a_recipe(commit: Callable[..., None], exits: Exits, git: Git, seal: Path) -> None:
+    two_releases(commit, {"CMakeLists.txt": ""})
+    git("remote", "add", "origin", "git@github.com:mysql/mysql-server")
+    said = exits(0, "init")
+    assert "builder mysql" in said
+    assert "bisect run v1.9 v1.10 --builder mysql --workload " in said
+    assert not [*seal.rglob("*.toml")]
+    assert "bisect run 1.9 1.10 --builder my-mysql" in exits(0, "init", "--name", "my-mysql")
+
+
+def test_a_bare_monorepo_with_a_submodule(commit: Callable[..., None], exits: Exits, git: Git, tmp_path: Path) -> None:
+    commit(MAKE | {"third_party/x/x_bench.c": C_BENCH}, "kv/v1.0")
+    git("update-index", "--add", "--cacheinfo", f"160000,{git('rev-parse', 'HEAD')},third_party/lib")
+    git("commit", "-qm", "lib")
+    git("tag", "kv/v1.1")
+    git("clone", "-q", "--bare", str(tmp_path / "repo"), str(tmp_path / "bare.git"))
+    said = exits(0, "init", "--repo", str(tmp_path / "bare.git"), "--print")
+    assert "submodules  third_party/lib" in said
+    assert "kv/v{version}" in said
+    assert "x_bench" not in said
+
+
+def test_hostile_names(commit: Callable[..., None], exits: Exits, git: Git) -> None:
+    hostile = 'a"b\n\x1b]0;x\x07{prefix}$(touch x)_bench'
+    git("config", "remote.origin.url", "https://user:secret@example.org/x\x1b[2J")
+    commit(
+        MAKE
+        | {f"{hostile}.c": C_BENCH, f"{hostile}/CMakeLists.txt": f"add_executable({hostile} x.c)", "doc/\x1b.md": ""},
+        "v1",
+    )
+    commit({"kv.c": "int b;"}, 'v2";$(touch${IFS}x)')
+    commit({"kv.c": "int c;"}, "v3")
+    git("update-index", "--add", "--cacheinfo", f"160000,{git('rev-parse', 'HEAD')},sub\x1b[2J")
+    git("commit", "-qm", "sub")
+    git("tag", "v4")
+    said = exits(0, "init", "--name", "kv")
+    assert "\x1b" not in said
+    assert "secret" not in said
+    assert load_builder("kv").repository == ""
+    assert load_workload("kv-bench", "kv").command == ["{prefix}/kv-bench"]
+
+
+def test_nothing_of_the_repository_runs(commit: Callable[..., None], exits: Exits, git: Git, tmp_path: Path) -> None:
+    two_releases(commit, MAKE | {".gitattributes": "* diff=x filter=x"})
+    commit({"kv.c": "int kv3;"}, "v2.0")
+    trap = f"touch {tmp_path}/ran; cat"
+    for key in ("core.fsmonitor", "diff.x.textconv", "filter.x.smudge", "core.pager", "core.hooksPath"):
+        git("config", key, trap)
+    for key in ("grep.lineNumber", "grep.column", "grep.fullName", "submodule.recurse"):
+        git("config", key, "true")
+    assert "bisect run 1.10 2.0 --builder kv --workload kv-bench" in exits(0, "init", "--name", "kv")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_ends_are_what_the_recipe_calls_them(commit: Callable[..., None], exits: Exits) -> None:
+    two_releases(commit, MAKE)
+    exits(0, "init", "--name", "kv")
+    repo = open_repository(Path.cwd())
+    assert resolve(repo, "1.10", load_builder("kv").release_tags) == resolve(repo, "v1.10", [])
