@@ -13,7 +13,8 @@ TRIED = 20  # releases that are tried as the good end
 
 # The rest of such a name is a suffix like -rc1, so no release.
 _RELEASE = re.compile(
-    r"(?P<head>(?:[A-Za-z0-9._+/@-]*?[A-Za-z_./@-])?)(?P<version>[0-9]+(?:\.[0-9]+)+|[0-9]+(?:_[0-9]+)+|[0-9]+)"
+    r"(?P<head>[A-Za-z0-9._+/@-]*?)(?<![0-9])(?<![0-9][._])"
+    r"(?P<version>[0-9]+(?:\.[0-9]+)+|[0-9]+(?:_[0-9]+)+|[0-9]+)"
 )
 
 
