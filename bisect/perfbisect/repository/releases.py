@@ -11,11 +11,12 @@ from perfbisect.repository.resolve import look_up
 FEW = 20  # commits of the range where no release exists
 TRIED = 20  # releases that are tried as the good end
 
-# The rest of such a name is a suffix like -rc1, so no release.
 _RELEASE = re.compile(
     r"(?P<head>[A-Za-z0-9._+/@-]*?)(?<![0-9])(?<![0-9][._])"
     r"(?P<version>[0-9]+(?:\.[0-9]+)+|[0-9]+(?:_[0-9]+)+|[0-9]+)"
 )
+
+_SUFFIX = re.compile(r"[0-9][._][0-9]|(?:alpha|beta|dev|pre|rc)[._-]?$", re.IGNORECASE)  # of a version before it
 
 
 class Tag(NamedTuple):
@@ -47,8 +48,10 @@ def by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
     latest: dict[str, int] = {}
     for tag in tags:
         match = _RELEASE.fullmatch(tag.name)
-        if not match or (not match["head"] and match["version"].isdecimal()):
+        if not match or _SUFFIX.search(match["head"]):
             continue
+        if match["version"].isdecimal() and not re.fullmatch("[^0-9]+", match["head"]):
+            continue  # a year, or the number of a release candidate
         written = "{version:_}" if "_" in match["version"] else "{version}"
         pattern = match["head"] + written
         found.setdefault(pattern, []).append(Release(tag.name, pattern, match["version"].replace("_", ".")))
