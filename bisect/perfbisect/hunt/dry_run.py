@@ -6,6 +6,7 @@ from pathlib import Path
 
 from perfbisect.core.domain.settings import Settings
 from perfbisect.host.registry import connect
+from perfbisect.hunt.patches import patches_of
 from perfbisect.lab.command_listing import ListingRequest, Part, list_commands
 from perfbisect.recipes.find import load_host
 from perfbisect.recipes.requested import load_requested
@@ -33,7 +34,15 @@ def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:
     with connect(entry) as host, connect(build_entry) if build_entry else nullcontext() as build_host:
         where = host, entry, build_host, build_entry
         return list_commands(
-            ListingRequest(*where, builder, settings.variant, workload, Path(settings.repository), commit)
+            ListingRequest(
+                *where,
+                builder,
+                settings.variant,
+                workload,
+                Path(settings.repository),
+                commit,
+                patches_of(settings, builder),
+            )
         )
 
 

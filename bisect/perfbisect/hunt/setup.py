@@ -8,6 +8,7 @@ import msgspec
 
 from perfbisect.core.domain.events import Commit, HuntStarted, Warned
 from perfbisect.core.domain.facts import HostFacts, SkipFacts
+from perfbisect.core.domain.patch import Patch
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference.prior import suspected
 from perfbisect.errors import UsageError
@@ -17,6 +18,7 @@ from perfbisect.host.lock import WaitCallback, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.hunt.left_out import left_out
+from perfbisect.hunt.patches import check_patches, patches_of
 from perfbisect.lab.build import build_store
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.checks.finding import CheckRequest
@@ -94,6 +96,7 @@ class HuntSetup:
     span: Range
     warnings: tuple[Warned, ...]
     left_out: tuple[SkipFacts, ...] = ()  # what is not measured, whatever happens
+    patches: tuple[Patch, ...] = ()  # the recipe's, and those of --patch
 
     @classmethod
     def set_up(
@@ -108,7 +111,8 @@ class HuntSetup:
         With ``waiting`` a host is checked only when no other session measures there. A trial gives its builds as
         ``span``, and its ``workloads``. Raises UsageError and EnvironmentFailure.
         """
-        if workloads:
+        trial = bool(workloads)
+        if trial:
             builder = requested_builder(settings)
             check_fit(builder, workloads, settings)
         else:
@@ -121,9 +125,12 @@ class HuntSetup:
         if span is None:
             span, untouched = read_hunt_range(settings, builder)
         skipped = left_out(settings, span)
+        patches = patches_of(settings, builder)
+        idle = check_patches(patches, settings, builder, span, is_range=not trial)
         hosts = tuple(PreparedHost.prepare(name, settings, needed, workloads, waiting) for name in settings.hosts)
         warned = (
             *uncommitted_changes(settings),
+            *idle,
             *(warning for each in hosts for warning in each.warnings),
             *(
                 Warned(f"No commit of the range touches {path}, which you suspect")
@@ -131,7 +138,7 @@ class HuntSetup:
                 if path not in builder.suspects | workloads[0].suspects
             ),
         )
-        return cls(settings, builder, workloads[0], hosts, span, warned, skipped)
+        return cls(settings, builder, workloads[0], hosts, span, warned, skipped, patches)
 
     @property
     def host(self) -> Host:
@@ -155,7 +162,7 @@ class HuntSetup:
 
     def build_hash(self) -> str:
         """A hash of everything in the recipe that builds depend on."""
-        return build_store.fingerprint(self.builder, variant_of(self.builder, self.settings.variant))
+        return build_store.fingerprint(self.builder, variant_of(self.builder, self.settings.variant), self.patches)
 
     def lab(
         self,
@@ -190,6 +197,7 @@ class HuntSetup:
                 self.span.candidates[-1]: "the bad end",
                 self.settings.good_commit: "the good end",
             },
+            patches=self.patches,
         )
 
     def started(self, hunt_id: int, resumed: bool) -> HuntStarted:

@@ -13,12 +13,14 @@ from tempfile import TemporaryDirectory, gettempdir
 
 import msgspec
 
+from perfbisect.core.domain.patch import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import ccache, checkout, pipeline, submodules
+from perfbisect.lab.build.patching import for_all
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.measure import perf, visit
 from perfbisect.lab.server import config
@@ -60,6 +62,7 @@ class ListingRequest:
     workload: Workload
     repository: Path
     commit: str
+    patches: tuple[Patch, ...] = ()
 
 
 def list_commands(request: ListingRequest) -> tuple[Part, ...]:
@@ -95,10 +98,13 @@ def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[pipeline.Plan, P
         tools = toolchain(host, variant)
         namespace = ccache.namespace(host, tools.processor)
     entry = msgspec.structs.replace(entry, jobs=entry.jobs or ask(host, CORES) or 1)
-    context = pipeline.BuildContext(scratch, entry, builder, name, variant, tools, bare, repository, namespace)
+    context = pipeline.BuildContext(
+        scratch, entry, builder, name, variant, tools, bare, repository, namespace, request.patches
+    )
     try:
-        checkout.checkout(scratch, bare, commit, context.work / "source", builder.ignore)
-        return pipeline.plan_for(context, commit, pipeline.present(context, commit)), context.work
+        sources = for_all(scratch, bare, commit, request.patches)
+        pipeline.check_out(context, sources)
+        return pipeline.plan_for(context, commit, pipeline.present(context, sources.commit)), context.work
     except BuildFailed as failed:  # its log is as temporary as the folder
         raise EnvironmentFailure(str(failed)) from failed
 

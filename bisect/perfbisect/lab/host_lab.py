@@ -142,7 +142,7 @@ class HostLab:
             where = self.build_place or self.place
             bare, announced = yield from send_sources(where.host, self.builder.work_name, candidates, first)
             build_context = pipeline.build_context(
-                where.host, where.entry, self.builder, self.variant, bare, candidates.repository
+                where.host, where.entry, self.builder, self.variant, bare, candidates.repository, candidates.patches
             )
             check_known(build_context, candidates, self.earlier.builds)
             yield from other_processor(build_context, host)

@@ -156,6 +156,13 @@ class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     change: dict[str, object] = {}  # keys of the recipe: {"build": {"configure": […]}}
 
 
+class PatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A patch of the recipe's folder, applied to the commits that it fits before they are built."""
+
+    file: str  # "patches/gcc-12.patch"
+    version: str = ""  # of the trees that it is for: "<8.0.20"; by default all
+
+
 class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One system: where its source is and how a commit of it is built and run."""
 
@@ -189,6 +196,7 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     server: Server | None = None
     dataset: Dataset = Dataset()
     when: list[When] = []
+    patches: list[PatchFile] = []
 
     @property
     def work_name(self) -> str:

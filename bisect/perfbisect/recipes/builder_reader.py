@@ -14,9 +14,11 @@ from perfbisect.recipes.search_path import contained
 from perfbisect.recipes.suggestions import hint, listed
 from perfbisect.recipes.toml_reader import Location, Table, convert, merged, read_table, read_text, verify
 from perfbisect.recipes.variants import SHARED
-from perfbisect.recipes.when import check_conditions
+from perfbisect.recipes.when import check_conditions, check_rule
 
 FILE = "builder.toml"
+UNDECIDED = "cannot be decided: the recipe does not say how to read the version of a tree."
+PRINT_IT = 'Give a command that prints it: version = ["cat", "VERSION"].'
 
 
 def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
@@ -43,6 +45,7 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
     )
     _check_changes(sources, table)
     config_template(builder)
+    _check_patches(builder, location)
     return builder
 
 
@@ -78,6 +81,21 @@ def config_template(builder: Builder) -> str:
     text = read_text(files[name])
     check_config(text, Location(files[name]))
     return text
+
+
+def _check_patches(builder: Builder, location: Location) -> None:
+    files = recipe_files(builder) if builder.patches else {}
+    for index, patch in enumerate(builder.patches):
+        where = location.at("patches", index)
+        if patch.file not in files:
+            raise where.at("file").mistake(
+                f'is "{patch.file}", but {builder.folder} has no such file.{hint(patch.file, files)}',
+                "Put it beside the builder.toml.",
+            )
+        if patch.version:
+            check_rule(patch.version, where.at("version"))
+            if not builder.version:
+                raise where.at("version").mistake(UNDECIDED, PRINT_IT)
 
 
 def variant_of(builder: Builder, name: str = "") -> Variant:
@@ -144,10 +162,7 @@ def _check_changes(sources: Mapping[Path, Table], table: Table) -> None:
             location = Location(file).at("when", index)
             changed = convert(merged({**table, "when": []}, block["change"]), Builder, location.at("change"))
             if block.get("version") and not (changed.version or changed.installed_version):
-                raise location.at("version").mistake(
-                    "cannot be decided: the recipe does not say how to read the version of a tree.",
-                    'Give a command that prints it: version = ["cat", "VERSION"].',
-                )
+                raise location.at("version").mistake(UNDECIDED, PRINT_IT)
             _check_builder(changed, location.at("change"))
 
 

@@ -17,7 +17,7 @@ COMPILER = re.compile(r"\s*([A-Za-z+]+)\s*(.*)", re.DOTALL)
 # Fixed for a whole hunt, before conditions are evaluated.
 FIXED = (
     "extends", "when", "version", "installed_version", "summary", "repository", "release_tags", "ignore", "driver",
-    "variant", "suspects",
+    "variant", "suspects", "patches",
 )  # fmt: skip
 VERSION_ADVICE = 'Write one or more of >=, <=, ==, !=, >, < with a number, separated by commas: ">=3.8,<3.30".'
 
@@ -75,7 +75,7 @@ def check_conditions(block: When, location: Location) -> None:
         if key in block.change:
             raise location.at("change", key).mistake("cannot depend on a condition.")
     if block.version:
-        _check_rule(block.version, location.at("version"))
+        check_rule(block.version, location.at("version"))
     if block.compiler:
         found = COMPILER.fullmatch(block.compiler)
         if not found or found[1] not in COMPILERS:
@@ -85,13 +85,13 @@ def check_conditions(block: When, location: Location) -> None:
                 'For example "gcc>=12" or "clang".',
             )
         if found[2]:
-            _check_rule(found[2], location.at("compiler"))
+            check_rule(found[2], location.at("compiler"))
     for key in ("file", "missing"):
         if getattr(block, key).startswith(("/", "./", "../")):
             raise location.at(key).mistake("must be a path from the top of the source tree, without a leading / or ./.")
 
 
-def _check_rule(rule: str, location: Location) -> None:
+def check_rule(rule: str, location: Location) -> None:
     try:
         parse_conditions(rule)
     except ValueError as error:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from perfbisect.core.inference.classification import Classification
 from perfbisect.report.content import Candidate, Case, Story
 from perfbisect.wording.quantities import MISSING, between, chance, count, decimals, duration, figure, middle, share
-from perfbisect.wording.text import metric_title
+from perfbisect.wording.text import metric_title, patched
 from perfbisect.wording.verdicts import classification_name
 
 Row = tuple[str, ...]
@@ -71,6 +71,16 @@ def candidates(story: Story) -> list[Row]:
     ]
 
 
+def patches(story: Story) -> list[str]:
+    """The patches of the hunt, each with the number of builds that have it."""
+    built = [each for each in story.candidates if each.patches]
+    names = dict.fromkeys(name for each in built for name in each.patches)
+    return [
+        f"{name}, in {sum(each.patches.get(name, False) for each in built)} of {count(len(built), 'build')}"
+        for name in names
+    ]
+
+
 def left_out(story: Story) -> str:
     """How many candidates were left out, and by what; empty if none was. They have no row of their own."""
     size = sum(each.left_out for each in story.candidates)
@@ -101,5 +111,7 @@ def remarks(story: Story) -> Iterator[str]:
             yield f"{each.commit.short} was skipped, {each.skipped}"
         if each.stopped:
             yield f"{each.commit.short} is {each.stopped}"
+        if each.patches:
+            yield f"{each.commit.short} was built {patched(each.patches)}"
         if each.same_as:
             yield f"{each.commit.short} is the same binary as {each.same_as.short}"

@@ -33,6 +33,7 @@ class Candidate:
     skipped: str  # stage and reason; empty if it was not
     left_out: bool = False  # by --skip: nothing was tried
     stopped: str = ""  # by how much its stopped runs were too slow, at least; empty if none was stopped
+    patches: Mapping[str, bool] = field(default_factory=dict)  # of its latest build: name → whether it was applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,10 @@ class Story:
 
 
 def as_object(story: Story) -> dict[str, Any]:
-    """The story as `--json` prints it; settings have their stored form."""
+    """The story as `--json` prints it; settings have their stored form, and patches a hash."""
     fields: dict[str, Any] = msgspec.to_builtins(story)
-    return {**fields, "settings": stored_settings(fields["settings"])}
+    settings = stored_settings(fields["settings"])
+    settings["patches"] = [
+        {"name": patch.name, "file": patch.file, "sha256": patch.identity[1]} for patch in story.settings.patches
+    ]
+    return {**fields, "settings": settings}

@@ -34,6 +34,8 @@ def summary(story: Story) -> Iterator[str]:
     if settings.quick:
         yield f"- command: {escape(settings.quick.run)}"
     yield f"- builder: {escape(settings.builder)}, {escape(settings.variant)}"
+    for patch in cells.patches(story):
+        yield f"- patch: {escape(patch)}"
     if skipped := cells.left_out(story):
         yield f"- left out: {escape(skipped)}"
     for machine in machines(story):

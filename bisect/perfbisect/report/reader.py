@@ -148,6 +148,7 @@ class Reader:
                 state=classification.classify(state, sha, found),
                 same_as=self.commit(row.same_as) if row.same_as else None,
                 skipped=printable(f"{row.skip.stage}: {row.skip.reason}") if row.skip else "",
+                patches=row.builds[-1].patches if row.builds else {},
                 left_out=row.skip is not None and row.skip.stage == LEFT_OUT,
                 stopped=stopped(row.runs),
             )

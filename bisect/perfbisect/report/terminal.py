@@ -36,6 +36,8 @@ def header(story: Story) -> Iterator[str]:
     yield f"  workload  {settings.workload}{changed}; metric {metric_title(settings.metric)}"
     if settings.quick:
         yield f"  command   {printable(settings.quick.run)}"
+    for patch in cells.patches(story):
+        yield f"  patch     {printable(patch)}"
     if skipped := cells.left_out(story):
         yield f"  left out  {printable(skipped)}"
     for number, machine in enumerate(machines(story)):

@@ -15,7 +15,7 @@ This module is fast to import: what decodes events (msgspec, numpy) or migrates 
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,6 +102,7 @@ class History:
         Its settings are stored as they are, since `resume` needs its commands. Where they contain a password, only the
         user can read the history from then on.
         """
+        from perfbisect.core.domain.codec import builtins
         from perfbisect.core.domain.stored_forms import stored_settings
         from perfbisect.store.fact_tables import host_row, insert
 
@@ -113,7 +114,7 @@ class History:
                 **{column: getattr(settings, column) for column in OF_SETTINGS},
                 "base_commit": started.candidates[0],
                 "host_id": host_row(db, host, at),
-                "settings": json.dumps(stored_settings(asdict(settings)), allow_nan=False, separators=(",", ":")),
+                "settings": json.dumps(stored_settings(builtins(settings)), allow_nan=False, separators=(",", ":")),
                 "commits": started.commits,
                 "candidates": started.choices + 1,
                 "merges": started.merges,

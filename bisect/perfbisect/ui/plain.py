@@ -20,7 +20,7 @@ from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.ui.stream import put
 from perfbisect.ui.view_model import REPORT, Running, ViewModel, recalled, update
 from perfbisect.wording.quantities import chance, count, duration, figure, ratio, share, slower_than, time_of_day
-from perfbisect.wording.text import advised, listed, printable
+from perfbisect.wording.text import advised, listed, patched, printable
 from perfbisect.wording.verdicts import PURPOSES, sentences
 
 
@@ -85,6 +85,8 @@ def built(view: ViewModel, event: BuildFinished) -> str:
     parts = ["an earlier build is used again" if facts.reused else duration(facts.seconds)]
     if facts.hit_rate is not None and not facts.reused:
         parts.append(f"ccache {share(facts.hit_rate)}")
+    if words := patched(facts.patches):
+        parts.append(words)
     if same := view.state.row(facts.commit).same_as:
         parts.append(f"same binary as {Commit(same).short}")
     return ", ".join(parts)

@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from perfbisect.masking import masked
@@ -105,3 +105,9 @@ def advised(text: str, advice: str) -> str:
 def metric_title(metric: str) -> str:
     """The metric as it is written in a sentence."""
     return "QPS" if metric == "qps" else metric
+
+
+def patched(patches: Mapping[str, bool]) -> str:
+    """Which of these patches a build has, and which do not fit its commit; "" where there are none."""
+    names = ([printable(name) for name, applied in patches.items() if applied is wanted] for wanted in (True, False))
+    return ", ".join(f"{word} {listed(found)}" for word, found in zip(("with", "without"), names, strict=True) if found)

@@ -26,6 +26,7 @@ Examples:
   bisect run 3.41.0 3.42.0 --builder my-sqlite --workload scan --max-time 2h --json
   bisect run 8.0.28 8.0.29 --builder mysql --workload scan --host c8-1 --host c8-2
   bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
+  bisect run 8.0.11 8.0.18 --builder my-mysql --workload scan --patch gcc-12.patch
   bisect run 8.0.28 8.0.29 --builder my-mysql --workload scan --skip 3f2a1b9..77c0d4e --skip v1-broken
   bisect run v1.0 HEAD --build 'make -j{jobs}' --run './engine query.sql' --slow-after 5
 

@@ -29,6 +29,10 @@ WHAT = (
         help="Option for the configure step of the build system: -DWITH_X=OFF, --without-y. Repeatable.",
     ),
     click.option(
+        "--patch", type=PATH, multiple=True,
+        help="Patch for the commits that it applies to, before they are built. Repeatable.",
+    ),
+    click.option(
         "--metric", default="", show_default="qps, or that of the command", metavar="NAME",
         help="qps, p95, cpu/o, instructions/o, …",
     ),
@@ -87,6 +91,7 @@ def overrides(options: Mapping[str, Any]) -> dict[str, str | int | float | bool]
 
 def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
     """The settings from the options of WHAT and HOW, and the verb's ``own``."""
+    from perfbisect.recipes.patches import given_patches
 
     return Settings(
         repository=str(options["repo"].absolute()) if options["repo"] else "",
@@ -94,6 +99,7 @@ def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
         variant=options["variant"],
         metric=options["metric"],
         configure=tuple(options["configure"]),
+        patches=given_patches(options["patch"]),
         overrides=overrides(options),
         builders_path=str(options["builders"] or ""),
         workloads_path=str(options["workloads"] or ""),

@@ -20,6 +20,7 @@ class BuildFacts:
     reused: bool  # an earlier build with the same key existed
     log: str  # path of the build log on the host
     system: str = ""  # the build system; "" where the recipe has commands of its own
+    patches: Mapping[str, bool] = field(default_factory=dict)  # name → whether it was applied: not all fit all commits
 
     @property
     def hit_rate(self) -> float | None:

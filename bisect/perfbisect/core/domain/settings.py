@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from perfbisect.core.domain.patch import Patch
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 
@@ -52,6 +53,7 @@ class Settings:
     configure: tuple[str, ...] = ()  # options of its configure step, after those of the recipe
     # What --skip leaves out: REV or A..B as written → the same with full hashes
     skips: dict[str, str] = field(default_factory=dict)
+    patches: tuple[Patch, ...] = ()  # of --patch
 
     @property
     def hosts(self) -> tuple[str, ...]:

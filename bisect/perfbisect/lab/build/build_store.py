@@ -5,7 +5,7 @@ A build appears there with its record in one rename, so that a folder of that na
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.core.domain.patch import Patch
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build.toolchain import Toolchain, is_native
 from perfbisect.lab.upload.recipe import archive
@@ -55,15 +56,18 @@ def key_of(
     present: Collection[str],
     sha: str,
     system: str = "",
+    patches: Sequence[Patch] = (),
 ) -> str:
     """The key of a build: everything that can change it, and nothing else.
 
-    ``system`` is the build system of this commit, "" where the recipe has commands.
+    ``system`` is the build system of this commit, "" where the recipe has commands. The patches that it may get are in
+    the ``tree``, except for those of some versions: which of them it gets follows from the tree.
 
     The effect of the recipe's conditions follows from the tree, the toolchain, and which of their paths are ``present``,
     ignored or not; so these and the conditions are in the key instead.
     """
     recipe = _recipe(builder, variant) | ({"system": [system, revision(system)]} if system else {})
+    recipe |= _identity([patch for patch in patches if patch.version])
     return _hash(recipe | {
         "tree": tree,
         "present": sorted(present),
@@ -78,9 +82,13 @@ def for_processor(builder: Builder, variant: Variant) -> bool:
     return is_native(" ".join((recipe["commands"], *recipe["variant"])))
 
 
-def fingerprint(builder: Builder, variant: Variant) -> str:
-    """A hash of everything in a recipe that affects builds."""
-    return _hash(_recipe(builder, variant))[:16]
+def fingerprint(builder: Builder, variant: Variant, patches: Sequence[Patch] = ()) -> str:
+    """A hash of everything in a recipe that affects builds, and of the patches."""
+    return _hash(_recipe(builder, variant) | _identity(patches))[:16]
+
+
+def _identity(patches: Sequence[Patch]) -> dict[str, Any]:
+    return {"patches": [patch.identity for patch in patches]} if patches else {}
 
 
 def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:

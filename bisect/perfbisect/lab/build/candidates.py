@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.patch import Patch
 from perfbisect.lab.build.pipeline import Built
 from perfbisect.repository.git import Repository
 
@@ -17,6 +18,7 @@ class Candidates:
     describe: Callable[[str], Commit]  # date, author and title of a commit
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → its name in a message: "the good end"
     prebuilt: Mapping[int, Built] = field(default_factory=dict)  # candidate → what needs no building
+    patches: tuple[Patch, ...] = ()  # for each that they apply to
     is_range: bool = True  # nothing can be measured without the first and the last; otherwise each is independent
 
     def name(self, candidate: int) -> str:

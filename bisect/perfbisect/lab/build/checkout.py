@@ -129,7 +129,7 @@ def checkout(
             try:
                 _switch(host, source, part)
             except CommandFailed as failed:
-                raise _failure(host, part.bare, sha, failed, part) from failed
+                raise failure(host, part.bare, sha, failed, part) from failed
 
 
 def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[str]) -> str:
@@ -138,7 +138,7 @@ def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[st
     try:
         return scripted(host, _IDENTITY, [str(bare), sha, *paths]).stdout.split()[0]
     except CommandFailed as failed:
-        raise _failure(host, bare, sha, failed) from failed
+        raise failure(host, bare, sha, failed) from failed
 
 
 def present(
@@ -152,12 +152,12 @@ def present(
     try:
         entries = [entry.partition("\t") for entry in git(host, f"--git-dir={bare}", *listing).stdout.split("\0")]
     except CommandFailed as failed:
-        raise _failure(host, bare, sha, failed) from failed
+        raise failure(host, bare, sha, failed) from failed
     kinds = {name: kind.split()[1] for kind, _, name in entries if name}
     return frozenset(path for path, name in names.items() if name in kinds and (path in paths or kinds[name] == "blob"))
 
 
-def _failure(
+def failure(
     host: Host, bare: PurePosixPath, sha: str, failed: CommandFailed, part: Part | None = None
 ) -> BuildFailed | EnvironmentFailure:
     """The error for a command on a commit that git refused: the commit's, unless git names a failure of the host."""

@@ -1,7 +1,9 @@
 """Progress and errors in the output of build tools: a pure parser, line by line."""
 
 import re
+import shlex
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from perfbisect.masking import masked
@@ -126,3 +128,15 @@ def _reason(error: str) -> str:
 def _short(line: str) -> str:
     line = masked(line).strip()  # a password that is cut in two is no longer known as one
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+
+
+def script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str:
+    """One shell script that runs every command of a build until one fails, saying which stage it is in.
+
+    ``note`` is its first line.
+    """
+    lines = [f"printf '%s\\n' {shlex.quote(note)}"] if note else []
+    for stage, command in commands:
+        words = shlex.join(command)
+        lines += [f"printf '%s\\n' {shlex.quote(f'{STAGE}{stage}: {words}')}", f"{words} || exit"]
+    return "\n".join(lines)

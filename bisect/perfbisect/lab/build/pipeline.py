@@ -6,7 +6,6 @@ environment, so that only the commit makes a difference. Configure, compile and 
 """
 
 import re
-import shlex
 import time
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ import msgspec
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.core.domain.patch import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure, TooMuchOutput
 from perfbisect.host import facts, jobs
 from perfbisect.host.conditions import SYSTEM
@@ -24,12 +24,13 @@ from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store, ccache, checkout, submodules
 from perfbisect.lab.build.binary_hash import hash_artifacts, libraries
-from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, OUT_OF_MEMORY, STAGE, BuildLog
-from perfbisect.lab.build.progress import Progress
+from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, OUT_OF_MEMORY, BuildLog, script
+from perfbisect.lab.build.patching import Sources, for_all, for_version
+from perfbisect.lab.build.progress import Progress, follow
 from perfbisect.lab.build.requirements import NEEDED, SYSTEM_FACTS, how_to_build, lacking_for, own_packages
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.upload import recipe
-from perfbisect.recipes.build_systems import MARKERS, chosen, expanded, has_commands, nothing_found
+from perfbisect.recipes.build_systems import MARKERS, expanded, has_commands, nothing_found, system_of
 from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.inventory import HostEntry
@@ -86,6 +87,7 @@ class BuildContext:
     bare: PurePosixPath  # the repository on the host: see `checkout.mirror`
     repository: Repository  # the local one, where submodules are looked for
     namespace: str = ""  # of the compiler cache
+    patches: tuple[Patch, ...] = ()
 
     @property
     def work(self) -> PurePosixPath:
@@ -94,7 +96,13 @@ class BuildContext:
 
 
 def build_context(
-    host: Host, entry: HostEntry, builder: Builder, variant: str, bare: PurePosixPath, repository: Repository
+    host: Host,
+    entry: HostEntry,
+    builder: Builder,
+    variant: str,
+    bare: PurePosixPath,
+    repository: Repository,
+    patches: tuple[Patch, ...] = (),
 ) -> BuildContext:
     """What builds of a variant ("" is the recipe's own choice) need on a host.
 
@@ -110,12 +118,13 @@ def build_context(
     ccache.share(host, entry.ccache_remote)
     tools = toolchain(host, settings)
     namespace = ccache.namespace(host, tools.processor)
-    return BuildContext(host, entry, builder, name, settings, tools, bare, repository, namespace)
+    return BuildContext(host, entry, builder, name, settings, tools, bare, repository, namespace, patches)
 
 
 def key_of(context: BuildContext, sha: str) -> str:
     """The key of the build of a commit, built or not."""
-    return _key(context, sha, present(context, sha))
+    sources = for_all(context.host, context.bare, sha, context.patches)
+    return _key(context, sources, present(context, sources.commit))
 
 
 def end_all(host: Host, *, but: Collection[str] = ()) -> jobs.Job | None:
@@ -139,20 +148,22 @@ def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None,
     something else is the host's fault.
     """
     began = time.monotonic()
-    paths = present(context, sha)
-    key = _key(context, sha, paths)
+    sources = for_all(context.host, context.bare, sha, context.patches)
+    paths = present(context, sources.commit)
+    key = _key(context, sources, paths)
     if found := build_store.find(context.host, key, sha):
-        return Built(found.facts, _resolved(context, paths, found.version), found.version)
+        known = replace(found.facts, patches=_for_version(context, sources, found.version).patches)
+        return Built(known, _resolved(context, paths, found.version), found.version)
     name = _job_name(context, key)
     yield Progress("checkout")
     job = end_all(context.host, but=(name, f"{name}{_ALONE}"))
     if job is None:
-        yield from _check_out(context, sha)
+        yield from _check_out(context, sources)
     plan = plan_for(context, sha, paths)
     ended = yield from _attempt(context, plan, name, job)
     if ended.failed and ended.job.name == name and (alone := _alone(context, sha, paths, plan, ended)):
         failure = _failure(context, sha, key, ended)
-        ended = yield from _repeat(context, sha, alone, ended, failure)
+        ended = yield from _repeat(context, sources, alone, ended, failure)
     if ended.failed:
         raise _failure(context, sha, key, ended)
     hits, misses = ccache.count(
@@ -160,7 +171,8 @@ def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None,
     )
     binary = ended.binary or key
     seconds = time.monotonic() - began
-    built = BuildFacts(sha, key, binary, seconds, hits, misses, reused=False, log="", system=plan.system)
+    patches = _for_version(context, sources, plan.version).patches
+    built = BuildFacts(sha, key, binary, seconds, hits, misses, False, "", plan.system, patches)
     built = build_store.keep(context.host, built, plan.version, context.work / "prefix", ended.job.folder / "stdout")
     jobs.remove(context.host, ended.job)
     return Built(built, plan.builder, plan.version)
@@ -178,11 +190,24 @@ class _Ended:
     binary: str = ""  # what was installed, by its hash; "" when the recipe names no artifacts
 
 
-def _check_out(context: BuildContext, sha: str) -> Generator[Progress]:
-    host, builder = context.host, context.builder
+def _check_out(context: BuildContext, sources: Sources) -> Generator[Progress]:
+    host, builder, sha = context.host, context.builder, sources.sha
     brought = submodules.bring(host, builder.work_name, context.repository, sha, builder.ignore, builder.repository)
-    parts = yield from brought
-    checkout.checkout(host, context.bare, sha, context.work / "source", builder.ignore, parts)
+    check_out(context, sources, (yield from brought))
+
+
+def check_out(context: BuildContext, sources: Sources, parts: Sequence[checkout.Part] = ()) -> None:
+    """Check out what is built of a commit, with these submodules."""
+    place = context.work / "source", context.builder.ignore, parts
+    checkout.checkout(context.host, context.bare, sources.commit, *place)
+    if any(patch.version for patch in context.patches):
+        fitting = _for_version(context, sources, _version(context, sources.sha))
+        if fitting.commit != sources.commit:
+            checkout.checkout(context.host, context.bare, fitting.commit, *place)
+
+
+def _for_version(context: BuildContext, sources: Sources, version: str) -> Sources:
+    return for_version(context.host, context.bare, sources, context.patches, version)
 
 
 def _attempt(
@@ -194,14 +219,14 @@ def _attempt(
     output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
     job = job or jobs.start(
         host,
-        ["sh", "-c", _script(plan.commands, note)],
+        ["sh", "-c", script(plan.commands, note)],
         name=name,
         cwd=context.work / "build",
         env=plan.env,
         timeout=how.timeout,
         merged=True,
     )
-    if status := (yield from _follow(host, job, output)):
+    if status := (yield from follow(host, job, output)):
         return _Ended(job, how.timeout, output, status, failed=True)
     try:
         binary = _binary(host, context.work / "prefix", plan)
@@ -231,17 +256,17 @@ def _alone(context: BuildContext, sha: str, paths: frozenset[str], plan: Plan, e
 
 
 def _repeat(
-    context: BuildContext, sha: str, alone: Plan, ended: _Ended, failure: BuildFailed | EnvironmentFailure
+    context: BuildContext, sources: Sources, alone: Plan, ended: _Ended, failure: BuildFailed | EnvironmentFailure
 ) -> Generator[Progress | Warned, None, _Ended]:
     """A build that ``ended`` with ``failure`` once more, from its checkout on, as ``alone`` has it."""
     yield Warned(f"{failure}: it is repeated with one job instead of {_jobs(context)}", failure.advice)
     yield Progress("checkout")
-    yield from _check_out(context, sha)
+    yield from _check_out(context, sources)
     note = _NOTE.format(at_once=_jobs(context), stage=ended.output.stage)
     repeated = yield from _attempt(context, alone, f"{ended.job.name}{_ALONE}", None, note)
     if not repeated.failed and isinstance(failure, BuildFailed):
         yield Warned(
-            f"the build of {sha[:10]} depends on the order of its parts: it failed with {_jobs(context)} jobs, and did"
+            f"the build of {sources.sha[:10]} depends on the order of its parts: it failed with {_jobs(context)} jobs, and did"
             " not with one",
             "What was built with one job counts. With `jobs = 1` in hosts.toml no build is tried twice.",
         )
@@ -256,7 +281,7 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str]) -> Plan:
     version = _version(context, sha)
     resolved = _resolved(context, paths, version)
     values = _values(context, resolved, sha, version)
-    system = _system(resolved, paths)
+    system = system_of(resolved, paths)
     if system is None:
         raise BuildFailed(f"{sha[:10]} does not configure: {nothing_found()}", stage=CONFIGURE, log="")
     named = build_of(resolved).artifacts
@@ -267,37 +292,18 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str]) -> Plan:
     return Plan(resolved, version, commands, _environment(context, resolved, values), system, not named)
 
 
-def _system(builder: Builder, paths: frozenset[str]) -> str | None:
-    """The build system of a commit with these ``paths``; "" where the recipe has commands, None where the tree has none."""
-    if builder.build is None or has_commands(builder.build):
-        return ""
-    return chosen(builder.build.system, paths) or None
-
-
-def _key(context: BuildContext, sha: str, paths: frozenset[str]) -> str:
-    ignore = context.builder.ignore
-    tree = checkout.filtered_tree(context.host, context.bare, sha, ignore)
+def _key(context: BuildContext, sources: Sources, paths: frozenset[str]) -> str:
+    ignore, sha = context.builder.ignore, sources.sha
+    tree = checkout.filtered_tree(context.host, context.bare, sources.commit, ignore)
     tree = submodules.with_submodules(tree, context.repository, sha, ignore)
-    system = _system(context.builder, paths) or ""
-    return build_store.key_of(context.builder, context.variant, context.tools, tree, paths, sha, system)
+    system = system_of(context.builder, paths) or ""
+    how = context.builder, context.variant, context.tools
+    return build_store.key_of(*how, tree, paths, sha, system, context.patches)
 
 
 def _job_name(context: BuildContext, key: str) -> str:
     """The name of a build's job, by which later sessions find it."""
     return f"{PREFIX}{context.builder.name}-{key}"
-
-
-def _follow(host: Host, job: jobs.Job, output: BuildLog) -> Generator[Progress, None, int]:
-    lines = jobs.wait(host, job)
-    try:
-        while True:
-            if output.read(next(lines)):
-                yield Progress(output.stage, output.done, output.total)
-    except StopIteration as end:
-        status: int = end.value
-        return status
-    finally:
-        lines.close()
 
 
 def present(context: BuildContext, sha: str) -> frozenset[str]:
@@ -349,18 +355,6 @@ def _values(context: BuildContext, resolved: Builder, sha: str, version: str) ->
 
 def _jobs(context: BuildContext) -> int:
     return context.entry.jobs or facts.ask(context.host, facts.CORES) or 1
-
-
-def _script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str:
-    """One shell script that runs every command of a build until one fails, saying which stage it is in.
-
-    ``note`` is its first line.
-    """
-    lines = [f"printf '%s\\n' {shlex.quote(note)}"] if note else []
-    for stage, command in commands:
-        words = shlex.join(command)
-        lines += [f"printf '%s\\n' {shlex.quote(f'{STAGE}{stage}: {words}')}", f"{words} || exit"]
-    return "\n".join(lines)
 
 
 def _environment(context: BuildContext, builder: Builder, values: dict[str, str | int]) -> dict[str, str]:

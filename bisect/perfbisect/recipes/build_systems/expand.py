@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from perfbisect.recipes.build_systems import autotools, cargo, cmake, go, make, meson
-from perfbisect.recipes.build_systems.detect import MARKERS
+from perfbisect.recipes.build_systems.detect import MARKERS, chosen
 from perfbisect.recipes.build_systems.plan import OFFLINE, Commands, Plan
 from perfbisect.recipes.builder import Build, Builder
 
@@ -80,3 +80,10 @@ def revision(system: str) -> str:
     made = [SYSTEMS[system].commands(plan) for plan in plans]
     text = json.dumps([OFFLINE, *(msgspec.to_builtins(each) for each in made)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def system_of(builder: Builder, paths: frozenset[str]) -> str | None:
+    """The build system of a commit with these ``paths``; "" where the recipe has commands, None where the tree has none."""
+    if builder.build is None or has_commands(builder.build):
+        return ""
+    return chosen(builder.build.system, paths) or None

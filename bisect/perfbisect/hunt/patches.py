@@ -1,0 +1,109 @@
+"""The patches of a hunt or a trial, tried in the local repository before anything is built."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfbisect.core.domain.events import Warned
+from perfbisect.core.domain.patch import Patch
+from perfbisect.core.domain.settings import Settings
+from perfbisect.errors import UsageError
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.patches import check_names, recipe_patches
+from perfbisect.repository.borrowing import borrowed
+from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.git import Repository, git, run, sealed
+from perfbisect.repository.patching import apply, paths_of
+from perfbisect.repository.range import Range
+
+MOST = 100  # commits beyond the ends that a patch is tried on
+
+
+def patches_of(settings: Settings, builder: Builder) -> tuple[Patch, ...]:
+    """The patches for builds, in the order in which they are applied: the recipe's, then those of --patch.
+
+    Raises UsageError for two of one name, and where nothing is built.
+    """
+    patches = (*recipe_patches(builder), *settings.patches)
+    check_names(patches)
+    if settings.patches and not settings.repository:
+        raise UsageError("--patch has no effect: nothing is built.", "Leave it out.")
+    return patches if settings.repository else ()
+
+
+@dataclass(slots=True)
+class _Tries:
+    """What came of trying the patches on commits."""
+
+    bare: Path
+    patches: tuple[Patch, ...]
+    ignore: Sequence[str]
+    reasons: dict[str, str] = field(default_factory=dict)  # name → why it was refused first
+    fitting: set[str] = field(default_factory=set)  # names of those that apply somewhere
+    counting: set[str] = field(default_factory=set)  # names of those that change a path that is not ignored
+
+    def on(self, commit: str) -> None:
+        """Try all patches on a commit, each after those before it."""
+        for patch in self.patches:
+            made, why = apply(self.bare, commit, patch.content)
+            if not made:
+                self.reasons.setdefault(patch.name, why)
+                continue
+            self.fitting.add(patch.name)
+            if patch.name not in self.counting and self._counts(commit, made):
+                self.counting.add(patch.name)
+            commit = made
+
+    def _counts(self, before: str, after: str) -> bool:
+        paths = [":(top)", *(f":(top,exclude,glob){pattern}" for pattern in self.ignore)]
+        compare = ["diff-tree", "-r", "--quiet", "--no-renames", "--no-ext-diff", before, after, "--", *paths]
+        return run([f"--git-dir={self.bare}", *compare], self.bare, sealed()).returncode != 0
+
+
+def check_patches(
+    patches: tuple[Patch, ...], settings: Settings, builder: Builder, span: Range, *, is_range: bool
+) -> tuple[Warned, ...]:
+    """Try the patches on the ends, and on the commits of the range that change their files; the user's repository stays.
+
+    A recipe's own may apply nowhere. Raises UsageError when one of --patch does, and for what is no patch. The warnings
+    name patches that change only ignored paths.
+    """
+    if not patches:
+        return ()
+    repository = open_repository(Path(settings.repository))
+    with borrowed(repository) as bare:
+        paths = {patch.name: paths_of(bare, patch.file or patch.name, patch.content) for patch in patches}
+        tries = _Tries(bare, tuple(patch for patch in patches if not patch.version), builder.ignore)
+        ends = (settings.good_commit, settings.bad_commit) if is_range else span.candidates
+        commits = [commit for commit in dict.fromkeys(ends) if re.fullmatch("[0-9a-f]{40,}", commit)]
+        for commit in commits:
+            tries.on(commit)
+        for patch in settings.patches:
+            others = _touching(repository, span, paths[patch.name]) if is_range else ()
+            for commit in others:
+                if patch.name in tries.fitting:
+                    break
+                tries.on(commit)
+            if patch.name not in tries.fitting:
+                where = f"no commit of {settings.good}..{settings.bad}" if is_range else "none of these commits"
+                raise UsageError(
+                    f"The patch {patch.name} applies to {where}: {tries.reasons[patch.name]}.",
+                    "It is applied as by `git apply`, from the top of the tree. Make it with `git diff` in this repository.",
+                )
+    return tuple(_idle(tries, builder))
+
+
+def _touching(repository: Repository, span: Range, paths: Iterable[str]) -> list[str]:
+    """Commits of the range that change one of these paths: only there a patch can begin to apply, or cease to."""
+    literal = [f":(top,literal){path}" for path in paths]
+    walk = ["rev-list", "--full-history", f"--max-count={MOST}", span.bad, f"^{span.good}", "--", *literal]
+    return git(repository, *walk).split() if literal else []
+
+
+def _idle(tries: _Tries, builder: Builder) -> Iterator[Warned]:
+    for patch in tries.patches:
+        if patch.name in tries.fitting - tries.counting:
+            yield Warned(
+                f"The patch {patch.name} changes only paths that the recipe of {builder.name} ignores: builds stay as they are"
+            )
