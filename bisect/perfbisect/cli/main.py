@@ -80,10 +80,10 @@ class Verbs(click.Group):
 EPILOG = """\b
 Examples:
   bisect demo
-  bisect run 3.41.0 3.42.0 --builder my-sqlite --workload update-index
+  bisect run 3.41.0 3.42.0 --builder sqlite --workload update-index
   bisect resume
   bisect show
-  bisect compare 8.0.28 8.0.29 --builder my-mysql --workload point,write
+  bisect compare 8.0.28 8.0.29 --builder mysql --workload point,write
   bisect query 'select * from culprits'
 
 \b

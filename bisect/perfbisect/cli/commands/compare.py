@@ -14,8 +14,8 @@ from perfbisect.ui.stream import note
 
 EPILOG = """\b
 Examples:
-  bisect compare 3.41.0 3.42.0 HEAD --builder my-sqlite --workload update-index
-  bisect compare 8.0.28 8.0.29 --builder my-mysql --workload point,write --host spare
+  bisect compare 3.41.0 3.42.0 HEAD --builder sqlite --workload update-index
+  bisect compare 8.0.28 8.0.29 --builder mysql --workload point,write --host spare
   bisect compare 15=/usr/lib/postgresql/15 17=/usr/lib/postgresql/17 -b postgres -w scan
   bisect compare old=kv-1.2.tar.xz v1.3 --builder kv --workload get --visits 8
 

@@ -15,8 +15,8 @@ from perfbisect.ui.stream import note
 EPILOG = """\b
 Examples:
   bisect noise local --builder sqlite-amalgamation --workload update-index --rev 3.42.0 --repo ~/src/amalgamations
-  bisect noise spare -b my-postgres -w scan --rev REL_17_0 --visits 12 --runs 4
-  bisect noise spare -b my-postgres -w scan --rev REL_17_0 --time 60 --metric p95
+  bisect noise spare -b postgres -w scan --rev REL_17_0 --visits 12 --runs 4
+  bisect noise spare -b postgres -w scan --rev REL_17_0 --time 60 --metric p95
 
 \b
 Later hunts with the same host, builder, variant, workload and options use the result.

@@ -21,13 +21,13 @@ from perfbisect.core.domain.settings import Quick
 EPILOG = """\b
 Examples:
   bisect run 8.0.28 8.0.29 --builder mysql --workload update-index
-  bisect run REL_16_0 REL_17_0 --builder my-postgres --workload scan --repo ~/src/postgres
+  bisect run REL_16_0 REL_17_0 --builder postgres --workload scan --repo ~/src/postgres
   bisect run v1.0 HEAD --builder my-kv --workload range --metric p95 --direction rise
-  bisect run 3.41.0 3.42.0 --builder my-sqlite --workload scan --max-time 2h --json
+  bisect run 3.41.0 3.42.0 --builder sqlite --workload scan --max-time 2h --json
   bisect run 8.0.28 8.0.29 --builder mysql --workload scan --host c8-1 --host c8-2
   bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
-  bisect run 8.0.11 8.0.18 --builder my-mysql --workload scan --patch gcc-12.patch
-  bisect run 8.0.28 8.0.29 --builder my-mysql --workload scan --skip 3f2a1b9..77c0d4e --skip v1-broken
+  bisect run 8.0.11 8.0.18 --builder mysql --workload scan --patch gcc-12.patch
+  bisect run 8.0.28 8.0.29 --builder mysql --workload scan --skip 3f2a1b9..77c0d4e --skip v1-broken
   bisect run v1.0 HEAD --build 'make -j{jobs}' --run './engine query.sql' --slow-after 5
 
 \b

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   bisect simulate --commits 2000 --effect 5% --noise 2%
-  bisect simulate 8.0.28 8.0.29 --builder my-mysql --effect 10% --build-cost 15m --run-time 2m
+  bisect simulate 8.0.28 8.0.29 --builder mysql --effect 10% --build-cost 15m --run-time 2m
   bisect simulate v1.0 v1.1 --repo ~/src/engine --drift 2% --steps smaller --hunts 200
   bisect simulate --effect 3% --noise 3% --max-time 12h
   bisect simulate --effect 5% --noise 3% --policy git-bisect --repeats 5
