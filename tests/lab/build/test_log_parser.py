@@ -1,7 +1,9 @@
+import subprocess
+
 import pytest
 
 from perfbisect.lab.build.ccache import count
-from perfbisect.lab.build.log_parser import BuildLog
+from perfbisect.lab.build.log_parser import BuildLog, script
 from perfbisect.lab.build.toolchain import read_macros
 
 
@@ -152,3 +154,13 @@ def test_compilers_by_their_macros() -> None:
     clang = "#define __clang_major__ 19\n#define __clang_minor__ 1\n#define __clang_patchlevel__ 7\n"
     assert read_macros("#define __GNUC__ 4\n" + clang) == ("clang", "19.1.7")
     assert read_macros("#define __TINYC__ 928\n") == ("", "")
+
+
+def test_a_script_in_a_command_is_not_taken_for_output() -> None:
+    """Its lines are a part of the line that says what is run."""
+    argv = ["sh", "-c", 'if false; then\n    echo "error: not printed"\nfi\necho "error: the reason"; exit 1\n']
+    done = subprocess.run(["sh", "-c", script([("configure", argv)])], capture_output=True, text=True)
+    log = BuildLog()
+    for line in done.stdout.splitlines():
+        log.read(line)
+    assert (log.stage, log.why()) == ("configure", "error: the reason")

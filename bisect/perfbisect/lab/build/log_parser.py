@@ -138,5 +138,6 @@ def script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str
     lines = [f"printf '%s\\n' {shlex.quote(note)}"] if note else []
     for stage, command in commands:
         words = shlex.join(command)
-        lines += [f"printf '%s\\n' {shlex.quote(f'{STAGE}{stage}: {words}')}", f"{words} || exit"]
+        shown = " ".join(words.split())  # in one line, or the lines of a script would be taken for output
+        lines += [f"printf '%s\\n' {shlex.quote(f'{STAGE}{stage}: {shown}')}", f"{words} || exit"]
     return "\n".join(lines)
