@@ -59,7 +59,7 @@ def requested_builder(settings: Settings) -> Builder:
     if builder.build is None or has_commands(builder.build):
         return builder
     options = [*builder.build.options, *(literal(option) for option in settings.configure)]
-    system = "" if settings.system == AUTO else settings.system
+    system = "" if settings.system == AUTO else settings.system or builder.build.system
     build = with_needs(msgspec.structs.replace(builder.build, options=options, system=system))
     return msgspec.structs.replace(builder, build=build, requested=list(settings.configure))
 
