@@ -29,6 +29,7 @@ REQUESTED = Settings(
     builders_path="/b",
     workloads_path="/w",
     hosts_path="/h.toml",
+    configure=("-DWITH_X=a b", "--without-y"),
 )
 
 
@@ -66,7 +67,7 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
             names = {"workload": "", "builder": settings.builder if settings.quick.build is None else ""}
             settings = replace(settings, **names)
         for name in ("good", "bad", "repository", "builder", "workload", "host", "variant", "metric", "first_parent",
-                     "overrides", "builders_path", "workloads_path", "hosts_path"):  # fmt: skip
+                     "overrides", "builders_path", "workloads_path", "hosts_path", "configure"):  # fmt: skip
             assert getattr(found, name) == getattr(settings, name)
 
 

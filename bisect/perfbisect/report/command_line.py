@@ -38,6 +38,7 @@ def command_to_run(settings: Settings, history: Path) -> str:
         words += ["--set", f"{arg}={settings.overrides[arg]}"]
     for path, weight in settings.suspects.items():
         words += ["--suspect", f"{path}={weight:g}"]
+    words += [word for option in settings.configure for word in ("--configure", option)]
     words += [word for patch in settings.patches for word in ("--patch", patch.file)]
     words += [word for text in settings.skips for word in ("--skip", text)]
     words += ["--first-parent"] if settings.first_parent else []
