@@ -2,18 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.errors import UsageError
-from perfbisect.hunt.resolve import choose_system
-from perfbisect.recipes.build_systems import AUTO, MARKERS, SYSTEMS, chosen, expanded, for_range, found_in
-from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, Build, Builder
+from perfbisect.host.local import LocalHost
+from perfbisect.hunt.resolve import choose_system, resolve_settings
+from perfbisect.lab.build import build_store
+from perfbisect.lab.build.toolchain import Toolchain, with_compiler
+from perfbisect.recipes.build_systems import AUTO, MARKERS, SYSTEMS, chosen, expanded, for_range, found_in, revision
+from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, Build, Builder, Variant
 from perfbisect.recipes.placeholders import fill
+from perfbisect.recipes.requested import requested_builder
 from perfbisect.repository.discovery import open_repository
 
 TREES = st.sets(st.sampled_from(sorted(MARKERS)))
@@ -98,3 +104,68 @@ def test_a_folder_of_such_a_name_is_no_build_system(tmp_path: Path, git: Callabl
 
 def replace_build(**changes: object) -> Builder:
     return Builder(name="tool", summary="a tool", driver="tool", build=Build(**changes))  # type: ignore[arg-type]
+
+
+def test_a_recipe_that_names_its_system_keeps_it(tmp_path: Path, git: Callable[..., str]) -> None:
+    (tmp_path / "repo" / "CMakeLists.txt").write_text("x")
+    (tmp_path / "repo" / "Makefile").write_text("x")
+    git("add", "-A")
+    git("commit", "-qm", "x")
+    recipe = tmp_path / "builders" / "tool" / "builder.toml"
+    recipe.parent.mkdir(parents=True)
+    recipe.write_text('summary = "a tool"\ndriver = "command"\n[build]\nsystem = "make"\n')
+    settings = replace(
+        SETTINGS, good="HEAD", bad="HEAD", repository=str(tmp_path / "repo"), builders_path=str(tmp_path / "builders"),
+        workload="", metric="", quick=Quick(run="true"),
+    )  # fmt: skip
+    resolved = resolve_settings(settings)
+    assert resolved.system == "make"
+    for system in ("make", ""):  # "": a hunt of the last version
+        build = requested_builder(replace(resolved, system=system)).build
+        assert build
+        assert build.system == "make"
+
+
+def key(builder: Builder, system: str = "cmake") -> str:
+    return build_store.key_of(builder, Variant(), Toolchain("gcc", "12", "gcc 12"), "tree", (), "sha", system)
+
+
+def test_all_that_changes_a_build_by_a_system_is_in_its_key() -> None:
+    plain = Build(system="cmake")
+    builds = [
+        plain, Build(system="make"), Build(options=["-DX=1"]), Build(targets=["x"]), Build(in_place=True),
+        Build(env={"X": "1"}),
+    ]  # fmt: skip
+    builders = [replace_builder(build=build) for build in builds]
+    builders += [replace_builder(build=plain, **each) for each in ({"programs": ["bin/x"]}, {"library": "lib/x.so"})]
+    builders += [replace_builder(build=plain, name="other")]  # its folder is in the RPATH
+    keys = [key(each, each.build.system or "cmake" if each.build else "") for each in builders]
+    assert len(set(keys)) == len(keys)
+    assert key(replace_builder(build=Build())) == key(replace_builder(build=plain)), "however it was chosen"
+    commands = replace_builder(build=Build(compile=[["make"]]))
+    assert key(commands, "") == key(msgspec.structs.replace(commands, name="other", programs=["x"]), "")
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_revision_of_a_system_covers_all_its_commands(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each text of its module changes the revision, but for those that only refuse a build."""
+    module = import_module(f"perfbisect.recipes.build_systems.{system}")
+    texts = {name for name, value in vars(module).items() if name.isupper() and isinstance(value, str)}
+    before = revision(system)
+    for name in texts - {"_REFUSE", "_LOGGED", "_LOG"}:
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, getattr(module, name) + " ")
+            changed = revision(system) != before
+        assert changed or name not in module.commands.__code__.co_names, name
+
+
+@pytest.mark.tools
+def test_another_compiler_of_a_system_makes_other_keys(host: LocalHost) -> None:
+    tools = Toolchain("gcc", "12", "gcc 12")
+    assert with_compiler(host, tools, ()) == tools
+    assert with_compiler(host, tools, ("echo", "rustc 1.7")).identity == "gcc 12rustc 1.7\n"
+    assert with_compiler(host, tools, ("false",)) == tools
+
+
+def replace_builder(**changes: object) -> Builder:
+    return msgspec.structs.replace(RECIPE, **changes)

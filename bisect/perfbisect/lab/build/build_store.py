@@ -66,7 +66,10 @@ def key_of(
     The effect of the recipe's conditions follows from the tree, the toolchain, and which of their paths are ``present``,
     ignored or not; so these and the conditions are in the key instead.
     """
-    recipe = _recipe(builder, variant) | ({"system": [system, revision(system)]} if system else {})
+    if system:  # builds have the path of their home in them: cmake's RPATH
+        how = msgspec.structs.replace(build_of(builder), system=system)
+        builder = msgspec.structs.replace(builder, build=how, home=builder.work_name)
+    recipe = _recipe(builder, variant) | ({"system": revision(system)} if system else {})
     recipe |= _identity([patch for patch in patches if patch.version])
     return _hash(recipe | {
         "tree": tree,

@@ -28,9 +28,9 @@ from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, OUT_OF_
 from perfbisect.lab.build.patching import Sources, for_all, for_version
 from perfbisect.lab.build.progress import Progress, follow
 from perfbisect.lab.build.requirements import NEEDED, SYSTEM_FACTS, how_to_build, lacking_for, own_packages
-from perfbisect.lab.build.toolchain import Toolchain, toolchain
+from perfbisect.lab.build.toolchain import Toolchain, toolchain, with_compiler
 from perfbisect.lab.upload import recipe
-from perfbisect.recipes.build_systems import MARKERS, expanded, has_commands, nothing_found, system_of
+from perfbisect.recipes.build_systems import MARKERS, compiler_of, expanded, has_commands, nothing_found, system_of
 from perfbisect.recipes.builder import Builder, Variant
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.inventory import HostEntry
@@ -297,8 +297,8 @@ def _key(context: BuildContext, sources: Sources, paths: frozenset[str]) -> str:
     tree = checkout.filtered_tree(context.host, context.bare, sources.commit, ignore)
     tree = submodules.with_submodules(tree, context.repository, sha, ignore)
     system = system_of(context.builder, paths) or ""
-    how = context.builder, context.variant, context.tools
-    return build_store.key_of(*how, tree, paths, sha, system, context.patches)
+    tools = with_compiler(context.host, context.tools, compiler_of(system))
+    return build_store.key_of(context.builder, context.variant, tools, tree, paths, sha, system, context.patches)
 
 
 def _job_name(context: BuildContext, key: str) -> str:

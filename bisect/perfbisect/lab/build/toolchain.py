@@ -2,7 +2,8 @@
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from perfbisect.errors import CommandFailed, EnvironmentFailure
 from perfbisect.host.programs import require
@@ -46,6 +47,13 @@ def toolchain(host: Host, variant: Variant) -> Toolchain:
     identity = host.run(["sh", "-c", _IDENTITY, "identity", *programs]).stdout
     resolved = host.run(["sh", "-c", _NATIVE, "native", variant.cc], env={"LC_ALL": "C"}).stdout
     return Toolchain(name, version, identity, read_processor(resolved))
+
+
+def with_compiler(host: Host, tools: Toolchain, command: Sequence[str]) -> Toolchain:
+    """The toolchain with a further compiler, whose version the command prints; an empty one adds none."""
+    if not command:
+        return tools
+    return replace(tools, identity=tools.identity + host.run(command, check=False).stdout)
 
 
 def is_native(options: str) -> bool:

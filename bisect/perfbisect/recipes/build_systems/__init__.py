@@ -5,8 +5,17 @@ without commands into one with them. Nothing here knows a project.
 """
 
 from perfbisect.recipes.build_systems.detect import AUTO, MARKERS, chosen, for_range, found_in, nothing_found
-from perfbisect.recipes.build_systems.expand import SYSTEMS, expanded, has_commands, revision, system_of, with_needs
+from perfbisect.recipes.build_systems.expand import (
+    SYSTEMS,
+    compiler_of,
+    expanded,
+    has_commands,
+    revision,
+    system_of,
+    with_needs,
+)
 
 __all__ = [
-    "AUTO", "MARKERS", "SYSTEMS", "chosen", "expanded", "for_range", "found_in", "has_commands", "nothing_found", "revision", "system_of", "with_needs",
+    "AUTO", "MARKERS", "SYSTEMS", "chosen", "compiler_of", "expanded", "for_range", "found_in", "has_commands",
+    "nothing_found", "revision", "system_of", "with_needs",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from perfbisect.recipes.builder import Build, Builder
 class _System:
     commands: Callable[[Plan], Commands]
     needs: tuple[str, ...]  # programs
+    compiler: tuple[str, ...] = ()  # prints the version of one that is not the variant's
 
 
 SYSTEMS: dict[str, _System] = {
@@ -27,8 +28,8 @@ SYSTEMS: dict[str, _System] = {
     "meson": _System(meson.commands, ("meson", "ninja")),
     "autotools": _System(autotools.commands, ("make",)),
     "make": _System(make.commands, ("make",)),
-    "cargo": _System(cargo.commands, ("cargo",)),
-    "go": _System(go.commands, ("go",)),
+    "cargo": _System(cargo.commands, ("cargo",), ("rustc", "--version")),
+    "go": _System(go.commands, ("go",), ("env", "GOTOOLCHAIN=local", "go", "version")),
 }
 
 
@@ -73,13 +74,20 @@ def expanded(builder: Builder, system: str, paths: Collection[str]) -> Build:
 def revision(system: str) -> str:
     """A hash of what this version of the program runs for a system, which belongs to the keys of its builds."""
     plans = (
-        Plan(("o",), (), ("t",), ("p",), "l", paths, in_place)
+        Plan(("o",), (), targets, programs, "l.so", paths, in_place)
         for in_place in (False, True)
-        for paths in (MARKERS, frozenset())
+        for paths in (MARKERS | {"Cargo.lock"}, frozenset())
+        for targets in ((), ("t",))
+        for programs in ((), ("p",))
     )
     made = [SYSTEMS[system].commands(plan) for plan in plans]
     text = json.dumps([OFFLINE, *(msgspec.to_builtins(each) for each in made)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def compiler_of(system: str) -> tuple[str, ...]:
+    """A command that prints the version of a system's own compiler; () where the variant's is used."""
+    return SYSTEMS[system].compiler if system else ()
 
 
 def system_of(builder: Builder, paths: frozenset[str]) -> str | None:
