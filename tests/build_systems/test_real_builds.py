@@ -158,6 +158,7 @@ add_executable(tool main.c)
 target_link_libraries(tool part)
 add_executable(broken broken.c)
 install(TARGETS tool part broken RUNTIME DESTINATION bin LIBRARY DESTINATION lib)
+install(FILES "${CMAKE_BINARY_DIR}/absent" DESTINATION share PERMISSIONS OWNER_READ RENAME other)
 """
 
 
@@ -215,6 +216,18 @@ def test_an_option_of_the_user_that_the_tree_does_not_know_is_an_error(yard: Yar
     assert yard.run(yard.build(sha, build=Build(options=["-DODD=1"]))) == "1", "recipes are for more than one release"
     with pytest.raises(BuildFailed, match=r"does not configure: .*does not know the option -DODD of --configure"):
         yard.build(sha, build=Build(options=["-DODD=2"]), requested=["-DODD=2"])
+
+
+def test_a_makefile_gets_the_variant_s_options_as_they_are(yard: Yard) -> None:
+    odd = Variant(cc=str(yard.compiler), cflags="""-O2 '-DTEXT="a $b"'""", ldflags="'-Wl,-rpath,$ORIGIN/../lib'")
+    makefile = "tool: main.o\n\t$(CC) -o $@ $^\ninstall: tool\n\tinstall -D tool $(DESTDIR)$(prefix)/bin/tool\n"
+    main = "#include <stdio.h>\nint main(void) { puts(TEXT); return 0; }\n"
+    built = yard.build(yard.commit({"main.c": main, "Makefile": makefile}), odd)
+    assert yard.run(built) == "a $b"
+    headers = subprocess.run(
+        ["readelf", "-d", yard.prefix(built) / "bin" / "tool"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "[$ORIGIN/../lib]" in headers
 
 
 def test_a_makefile_that_installs_nothing_leaves_its_folder(yard: Yard) -> None:

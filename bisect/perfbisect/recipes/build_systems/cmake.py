@@ -18,7 +18,8 @@ for variable do
     fi
 done
 """
-_LOGGED = '{{ "$0" "$@" 2>&1 || echo $? >failed; }} | tee log; [ ! -e failed ]'
+_LOG = ".perfbisect.log"  # beside folders of the tree's own names
+_LOGGED = f'{{{{ "$0" "$@" 2>&1 || : >{_LOG}.failed; }}}} | tee {_LOG}; [ ! -e {_LOG}.failed ]'
 _VARIABLE = re.compile(r"-D([^:=]+)")
 _CONFIGURE = 'command -v ninja >/dev/null && set -- -G Ninja "$@"; exec "$0" "$@"'
 # $0 the number of jobs, then a folder and programs: targets of the same names are built, or everything if one is not
@@ -36,7 +37,7 @@ done
 exec cmake --build "$folder" --parallel "$0" ${{1+--target}} "$@"
 """
 # What was not built is left out: cmake's own installation ends at the first file that is absent.
-_OPTIONAL = r"s/^( *file\(INSTALL DESTINATION .* TYPE [A-Z_]+) FILES( |$)/\1 OPTIONAL FILES\2/"
+_OPTIONAL = r"s/^( *file\(INSTALL DESTINATION .* TYPE [A-Z_]+)( |$)/\1 OPTIONAL\2/"
 
 
 def commands(plan: Plan) -> Commands:
@@ -75,5 +76,5 @@ def commands(plan: Plan) -> Commands:
         ("find", ".", "-name", "cmake_install.cmake", "-exec", "sed", "-i", "-E", _OPTIONAL, "{{}}", "+"),
         ("sh", "-c", STAGED, "{prefix}", "cmake", "-P", "cmake_install.cmake"),
     )
-    refuse = (("sh", "-c", _REFUSE, "log", *variables),) if variables else ()
+    refuse = (("sh", "-c", _REFUSE, _LOG, *variables),) if variables else ()
     return Commands((*plan.copied, configure, *refuse), (build,), () if plan.in_place else install)

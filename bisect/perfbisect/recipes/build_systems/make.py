@@ -7,17 +7,20 @@ otherwise the whole folder is the result.
 
 from perfbisect.recipes.build_systems.plan import STAGED, Commands, Plan
 
-# $0 the folder of the compilers' scripts.
-_COMPILERS = """\
-mkdir -p "$0" || exit
-set -- {cflags}; flags=$*
-set -- {ldflags}; linking=$*
-script() {{
-    printf '#!/bin/sh\\ncase " $* " in *" -c "* | *" -E "* | *" -S "*) exec %s "$@" %s;; esac\\nexec %s "$@" %s %s\\n' \\
-        "$2" "$flags" "$2" "$flags" "$linking" >"$1" && chmod +x "$1"
-}}
-script "$0/cc" {cc} && script "$0/cxx" {cxx}
+# $0 the folder of the compilers' scripts. Values are quoted for a shell, and the scripts get them as they are.
+_SCRIPT = """\
+cat >"$0/{name}" <<'.' || exit
+#!/bin/sh
+case " $* " in *" -c "* | *" -E "* | *" -S "*) exec ccache {compiler} "$@" {{cflags}};; esac
+exec ccache {compiler} "$@" {{cflags}} {{ldflags}}
+.
 """
+_COMPILERS = "\n".join((
+    'mkdir -p "$0" || exit',
+    _SCRIPT.format(name="cc", compiler="{compiler}"),
+    _SCRIPT.format(name="cxx", compiler="{cxx_compiler}"),
+    'chmod +x "$0/cc" "$0/cxx"',
+))  # fmt: skip
 # $0 {prefix}, then make and its variables.
 _INSTALL = f"""\
 if make -s -n install "$@" >/dev/null 2>&1; then
@@ -34,7 +37,7 @@ def commands(plan: Plan) -> Commands:
     folder = "{prefix}" if plan.in_place else "{build}"
     there = ("env", "-C", "{prefix}") if plan.in_place else ()
     compilers = folder + "/.perfbisect"
-    variables = (f"CC={compilers}/cc", f"CXX={compilers}/cxx", "PREFIX={prefix}", *plan.options)
+    variables = (f"CC={compilers}/cc", f"CXX={compilers}/cxx", "PREFIX={prefix}", "prefix={prefix}", *plan.options)
     return Commands(
         configure=(
             ("cp", "-a", "{source}/.", folder),
