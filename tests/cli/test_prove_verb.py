@@ -66,6 +66,16 @@ def test_what_a_revert_regains_is_measured_kept_and_shown(
     assert found["settings"]["subjects"][2]["commit"] not in ("", good, bad, culprit)
 
 
+def test_what_the_hunt_left_out_does_not_matter(script: Script, exits: Exits) -> None:
+    good = script(program("100", "100"))
+    broken = script("exit 1")
+    script(program("100", "100", ends=" # as good"))
+    culprit = script(program("50", "100"))
+    bad = script(program("50", "90"))
+    assert culprit[:10] in exits(0, "run", good, bad, *HUNT, "--skip", broken, "--min-effect", "20%")
+    assert f"Reverting {culprit[:10]}" in exits(0, "prove", "--visits", "3", "--runs", "1")
+
+
 def test_a_culprit_that_conflicts_is_left_to_the_user(script: Script, exits: Exits) -> None:
     good = script(program("100"))
     culprit = script(program("50"))

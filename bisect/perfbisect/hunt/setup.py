@@ -124,7 +124,7 @@ class HuntSetup:
         untouched: tuple[str, ...] = ()
         if span is None:
             span, untouched = read_hunt_range(settings, builder)
-        skipped = left_out(settings, span)
+        skipped = () if trial else left_out(settings, span)
         patches = patches_of(settings, builder)
         idle = check_patches(patches, settings, builder, span, is_range=not trial)
         hosts = tuple(PreparedHost.prepare(name, settings, needed, workloads, waiting) for name in settings.hosts)
