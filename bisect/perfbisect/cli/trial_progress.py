@@ -11,6 +11,9 @@ from perfbisect.wording.quantities import figure
 from perfbisect.wording.text import advised, printable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from perfbisect.core.domain.trials import Trial
     from perfbisect.hunt.trials.view import Progress
 
 
@@ -96,3 +99,13 @@ class Bar:
 def open_progress(metric: str, *, quiet: bool) -> "Progress":
     """The progress that suits standard error, with runs in a metric; with ``quiet`` warnings only."""
     return Lines(metric, quiet=quiet) if quiet or not sys.stderr.isatty() else Bar()
+
+
+def say_where_kept(trial: "Trial", history: "Path | None", *, complete: bool, quiet: bool) -> None:
+    """What can be done with a comparison or a proof that has ended, or was interrupted."""
+    from perfbisect.report.command_line import command_to_show
+
+    if not complete:
+        note(f"Interrupted. What was measured is kept as {trial.name}; the same command continues it.")
+    elif not quiet:
+        note(f"Counters per operation: {command_to_show(trial.name, history)}")

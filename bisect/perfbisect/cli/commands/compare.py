@@ -10,7 +10,6 @@ from perfbisect.cli.options.completion import host_name, workload_names
 from perfbisect.cli.options.measurement import BUILDER, round_options, settings_of, what_options
 from perfbisect.cli.options.places import announce
 from perfbisect.cli.options.wait import wait_callback
-from perfbisect.ui.stream import note
 
 EPILOG = """\b
 Examples:
@@ -67,7 +66,7 @@ def compare(
     """
     from dataclasses import replace
 
-    from perfbisect.cli.trial_progress import open_progress
+    from perfbisect.cli.trial_progress import open_progress, say_where_kept
     from perfbisect.core.domain.trials import TrialType
     from perfbisect.core.stats.paired_comparison import whole
     from perfbisect.errors import INTERRUPTED
@@ -76,7 +75,6 @@ def compare(
     from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.hunt.trials.setup import TrialPlan
     from perfbisect.recipes.find import choose_workloads, load_host
-    from perfbisect.report.command_line import command_to_show
     from perfbisect.report.comparison import as_object, lines
 
     settings = settings_of(options, good=builds[0], bad=builds[-1], workload="", host=host)
@@ -93,9 +91,7 @@ def compare(
         say_json(as_object(trial))
     else:
         say_styled(lines(trial))
+    say_where_kept(trial, history, complete=complete, quiet=as_json)
     if not complete:
-        note(f"Interrupted. What was measured is kept as {trial.name}; the same command continues it.")
         return INTERRUPTED
-    if not as_json:
-        note(f"Counters per operation: {command_to_show(trial.name, history)}")
     return 0 if whole(trial) else INCOMPLETE

@@ -47,11 +47,10 @@ def prove(hunt: int | None, visits: int, runs: int, as_json: bool, wait: bool, h
     """
     from dataclasses import replace
 
-    from perfbisect.cli.trial_progress import open_progress
+    from perfbisect.cli.trial_progress import open_progress, say_where_kept
     from perfbisect.errors import INTERRUPTED
     from perfbisect.hunt.trials.proof import claim_of, proof_plan
     from perfbisect.hunt.trials.runner import run_trial
-    from perfbisect.report.command_line import command_to_show
     from perfbisect.report.proof import as_object, lines
     from perfbisect.store.history import History
     from perfbisect.wording.proofs import exit_status
@@ -66,9 +65,5 @@ def prove(hunt: int | None, visits: int, runs: int, as_json: bool, wait: bool, h
         say_json(as_object(trial))
     else:
         say_styled(lines(trial))
-    if not complete:
-        note(f"Interrupted. What was measured is kept as {trial.name}; the same command continues it.")
-        return INTERRUPTED
-    if not as_json:
-        note(f"Counters per operation: {command_to_show(trial.name, history)}")
-    return exit_status(trial)
+    say_where_kept(trial, history, complete=complete, quiet=as_json)
+    return exit_status(trial) if complete else INTERRUPTED
