@@ -287,7 +287,7 @@ def test_a_released_host_is_connected_again_when_it_is_used(host: SshHost) -> No
 def test_patience_ends(host: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[ConnectionEvent] = []
     host.subscribe(events.append)
-    monkeypatch.setattr(ssh_connection, "PATIENCE", 0.5)
+    monkeypatch.setattr(ssh_connection, "PATIENCE", 4)  # longer than one attempt takes on a busy machine
     machine.power_off()
     with pytest.raises(ConnectionLost, match="connection to host far is lost: host far"):
         host.run(["true"], timeout=0.5)
