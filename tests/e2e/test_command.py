@@ -109,7 +109,7 @@ QUADRATIC = """
 /* change %d */
 int main(void) {
     unsigned long sum = 0;
-    for (volatile long i = 0; i < 3000; i++)
+    for (volatile long i = 0; i < 20000; i++)
         for (volatile long j = 0; j < %s; j++) sum += i ^ j;
     printf("%%lu\\n", sum);
     return 0;
