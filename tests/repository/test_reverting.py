@@ -254,3 +254,16 @@ def commit_bytes(repo: Repository, content: bytes) -> str:
     subprocess.run(["git", "commit", "-qm", "change"], cwd=repo.folder, check=True)
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=repo.folder, check=True, capture_output=True, text=True)
     return done.stdout.strip()
+
+
+def test_a_clone_that_lacks_an_object_of_another_file_serves(
+    repo: Repository, commit: Make, git: Git, tmp_path: Path
+) -> None:
+    """Mirrors lack large files of tests, which the recipe leaves out of the checkout."""
+    commit({"src/a.c": text(), "test/large": "large\n"})
+    culprit = commit({"src/a.c": text(l7="slow")})
+    tip = commit({"src/a.c": text(l7="slow", l30="later")})
+    blob = git("rev-parse", "HEAD:test/large")
+    (tmp_path / "repo" / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    with reverted(repo, tip, [culprit], ["test/**"]) as made:
+        assert ask(made.repository, "show", f"{made.commit}:src/a.c") == text(l30="later")

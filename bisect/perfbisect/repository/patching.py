@@ -25,7 +25,7 @@ git --git-dir="$1" read-tree "$2" || exit
 patch=$(cat) bare=$1
 apply() { printf '%s' "$patch" | base64 -d | git --git-dir="$bare" apply --cached --whitespace=nowarn "$@"; }
 if why=$(apply --check 2>&1); then
-    apply && tree=$(git --git-dir="$1" write-tree) || exit
+    apply && tree=$(git --git-dir="$1" write-tree --missing-ok) || exit
     git --git-dir="$1" commit-tree -p "$2" -m 'with a patch' "$tree" || exit
 else
     status=$?

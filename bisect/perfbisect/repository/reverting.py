@@ -99,7 +99,7 @@ def _without(bare: Path, tree: str, commit: str, ignore: Sequence[str], *, merge
                 f"Revert it in a clone by hand (git revert {commit[:10]}), commit, and compare:"
                 " bisect compare GOOD BAD REVERTED",
             )
-        return ask.git("write-tree").strip(), beside
+        return ask.git("write-tree", "--missing-ok").strip(), beside
 
 
 @dataclass(frozen=True, slots=True)
