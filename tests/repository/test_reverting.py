@@ -260,8 +260,8 @@ def test_a_clone_that_lacks_an_object_of_another_file_serves(
     repo: Repository, commit: Make, git: Git, tmp_path: Path
 ) -> None:
     """Mirrors lack large files of tests, which the recipe leaves out of the checkout."""
-    commit({"src/a.c": text(), "test/large": "large\n"})
-    culprit = commit({"src/a.c": text(l7="slow")})
+    commit({"src/a.c": text(), "test/large": "large\n", "test/new": "old\n"})
+    culprit = commit({"src/a.c": text(l7="slow"), "test/new": "new\n"})
     tip = commit({"src/a.c": text(l7="slow", l30="later")})
     blob = git("rev-parse", "HEAD:test/large")
     (tmp_path / "repo" / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
