@@ -86,4 +86,6 @@ def share(good: Mapping[int, float], bad: Mapping[int, float], reverted: Mapping
     if a <= 0:
         return Regained(x, None, n)
     half = math.sqrt(max(0.0, b * b - a * c))
-    return Regained(x, Interval((b - half) / a, y / x, (b + half) / a), n)
+    middle = y / x
+    low, high = min((b - half) / a, middle), max((b + half) / a, middle)  # rounding may put an end beyond the middle
+    return Regained(x, Interval(low, middle, high), n)
