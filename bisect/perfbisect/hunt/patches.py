@@ -13,7 +13,7 @@ from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.patches import check_names, recipe_patches
 from perfbisect.repository.borrowing import borrowed
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.git import Repository, git, run, sealed
+from perfbisect.repository.git import Repository, all_but, git, run, sealed
 from perfbisect.repository.patching import apply, paths_of
 from perfbisect.repository.range import Range
 
@@ -56,8 +56,8 @@ class _Tries:
             commit = made
 
     def _counts(self, before: str, after: str) -> bool:
-        paths = [":(top)", *(f":(top,exclude,glob){pattern}" for pattern in self.ignore)]
-        compare = ["diff-tree", "-r", "--quiet", "--no-renames", "--no-ext-diff", before, after, "--", *paths]
+        compare = ["diff-tree", "-r", "--quiet", "--no-renames", "--no-ext-diff"]
+        compare += [before, after, "--", *all_but(self.ignore)]
         return run([f"--git-dir={self.bare}", *compare], self.bare, sealed()).returncode != 0
 
 

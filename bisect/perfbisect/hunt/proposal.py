@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perfbisect.errors import UsageError
 from perfbisect.masking import masked
-from perfbisect.recipes.build_systems import AUTO, for_range, found_in, nothing_found
+from perfbisect.recipes.build_systems import chosen, for_range, nothing_found
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.find import load_builders, load_workloads
 from perfbisect.recipes.proposal import benchmarks
@@ -66,18 +66,16 @@ def look(path: Path, name: str = "", *, named: bool) -> Look | Described:
     good, bad = trees
     if not name and (described := _described(repo, url, bad, range_)):
         return described
-    chosen = _usable(name or _name_of(repo, url), given=bool(name))
+    title = _usable(name or _name_of(repo, url), given=bool(name))
     system = for_range(tree.paths for tree in trees)
-    benchmark = benchmarks.found(
-        found_in(bad.paths)[0] if system == AUTO and found_in(bad.paths) else system, good, bad
-    )
+    benchmark = benchmarks.found(chosen(system, bad.paths), good, bad)
     if not system and not benchmark:
         raise UsageError(
             f"{repo.folder} cannot be built: {nothing_found()}; and it has no benchmark in Python.",
             "Measure any command with your own: bisect run GOOD BAD --build COMMAND --run COMMAND",
         )
     proposal = Proposal(
-        chosen, range_.bad, system, _public(url), range_.patterns,
+        title, range_.bad, system, _public(url), range_.patterns,
         _version(repo, ends), ignored(good, bad), benchmark,
     )  # fmt: skip
     return Look(repo, range_, len(bad.paths), language(bad.paths), listings[1].submodules, proposal)

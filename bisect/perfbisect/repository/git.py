@@ -11,7 +11,7 @@ neither runs with ``SEALED`` and so without any.
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -88,6 +88,11 @@ def _inherited(patterns: Sequence[str]) -> dict[str, str]:
 
 def _absolute(folders: str) -> str:
     return ":".join(folder for folder in folders.split(":") if folder.startswith("/"))
+
+
+def all_but(ignore: Iterable[str]) -> list[str]:
+    """Pathspecs of everything in a tree but the ignored paths, which are git's globs from its top."""
+    return [":(top)", *(f":(top,exclude,glob){pattern}" for pattern in ignore)]
 
 
 def run(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.errors import UsageError
-from perfbisect.repository.git import Repository, git
+from perfbisect.repository.git import Repository, all_but, git
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +51,7 @@ def read_range(repo: Repository, good: str, bad: str, ignore: Sequence[str], *, 
     boundary = {parent for row in inside for parent in row[1:]} - {row[0] for row in inside}
 
     limits = [*ends, *(f"^{commit}" for commit in sorted(boundary))]
-    paths = ["--", ":(top)", *(f":(top,exclude,glob){pattern}" for pattern in ignore)]
+    paths = ["--", *all_but(ignore)]
     rows = [
         line.split(" ")
         for line in git(repo, *walk, "--topo-order", "--reverse", stdin="\n".join(limits + paths)).splitlines()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.repository.git import Repository, git
+from perfbisect.repository.git import Repository, all_but, git
 
 SCHEMES = ("file", "https", "ssh")  # of addresses that are used
 LARGEST = 1 << 20  # bytes of a .gitmodules
@@ -47,7 +47,7 @@ class Unavailable(EnvironmentFailure):
 def submodules(repo: Repository, commit: str, ignore: Sequence[str]) -> tuple[Submodule, ...]:
     """The submodules of a commit that are needed: neither ignored themselves nor below an ignored path, nor empty by it."""
     empty = git(repo, "hash-object", "-t", "tree", "--stdin").strip()
-    paths = ["--", ":(top)", *(f":(top,exclude,glob){pattern}" for pattern in ignore)]
+    paths = ["--", *all_but(ignore)]
     # Otherwise `submodule.NAME.ignore` of the present checkout would leave some out.
     listing = ["diff-tree", "-r", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=none", empty, commit]
     fields = git(repo, *listing, *paths).split("\0")

@@ -22,7 +22,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.build.git_push import push
 from perfbisect.lab.build.sealed_git import git, scripted
 from perfbisect.repository.borrowing import BARE, alternates_line
-from perfbisect.repository.git import Repository
+from perfbisect.repository.git import Repository, all_but
 
 LONG = 3600.0  # seconds, for what moves all files of a large tree
 
@@ -134,7 +134,7 @@ def checkout(
 
 def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[str]) -> str:
     """An id of what the tree of ``sha`` holds beyond the ignored paths: names, modes and contents, no blob needed."""
-    paths = ["--", ":(top)", *(f":(top,exclude,glob){pattern}" for pattern in ignore)]
+    paths = ["--", *all_but(ignore)]
     try:
         return scripted(host, _IDENTITY, [str(bare), sha, *paths]).stdout.split()[0]
     except CommandFailed as failed:
