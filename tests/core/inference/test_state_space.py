@@ -7,8 +7,9 @@ import pytest
 
 from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.noise_model import USUAL
 from perfbisect.core.inference.record import Record, arrange
-from perfbisect.core.inference.state_space import DRIFTS, HOST_OFFSET, VISITS, Levels, fit, levels_of
+from perfbisect.core.inference.state_space import HOST_OFFSET, Levels, fit, levels_of
 
 
 def estimate(record: Record, weight: np.ndarray) -> Levels:
@@ -30,7 +31,7 @@ def test_levels_are_generalised_least_squares(seed: int, monkeypatch: pytest.Mon
     record = arrange(readings(seed), Policy(), 10)
     levels = estimate(record, np.ones(len(record.value)))
     x = (record.build[:, None] == np.arange(3)).astype(float)
-    for law, (size, memory, _) in enumerate(DRIFTS):
+    for law, (size, memory, _) in enumerate(USUAL.drifts):
         gap = np.abs(record.at[:, None] - record.at[None])
         dense = np.eye(len(gap)) + size**2 * np.exp(-gap / (memory * levels.pace))
         weight = np.linalg.inv(dense)
@@ -63,7 +64,7 @@ def test_runs_of_one_visit_share_its_effect(hosts: int, monkeypatch: pytest.Monk
     middle = shared @ record.at / shared.sum(axis=1)
     same = record.host[:, None] == record.host[None]
     offset = HOST_OFFSET**2 * (same & (record.host > 0)[:, None])
-    for law, ((size, memory, _), (visit, _)) in enumerate(product(DRIFTS, VISITS)):
+    for law, ((size, memory, _), (visit, _)) in enumerate(product(USUAL.drifts, USUAL.visits)):
         gap = np.abs(middle[:, None] - middle[None]) / memory
         dense = np.eye(len(gap)) + size**2 * np.exp(-gap) * same + offset + visit**2 * shared
         weight = np.linalg.inv(dense)
@@ -100,7 +101,7 @@ def test_what_is_known_of_a_host_given_the_levels(hosts: int, kept: float, monke
     record = arrange(readings(7, hosts=hosts), Policy(), 10)
     levels = estimate(record, np.ones(len(record.value)))
     x = (record.build[:, None] == np.arange(3)).astype(float)
-    for law, (size, memory, _) in enumerate(DRIFTS):
+    for law, (size, memory, _) in enumerate(USUAL.drifts):
         same = record.host[:, None] == record.host[None]
         gap = np.abs(record.at[:, None] - record.at[None]) / (memory * levels.pace)
         offset = HOST_OFFSET**2 * (same & (record.host > 0)[:, None])

@@ -56,6 +56,7 @@ class RunFacts:
     # Of a run that was stopped: how many times the seconds of the good end's runs it had taken by then. ``seconds`` is
     # that time, ``operations`` are those of a run of the good end: so QPS is at most, latency at least what they make.
     slower_than: float = 0.0
+    layout: int = 0  # 0: the build as it is linked; n: linked again, its functions in another order by seed n
 
     @property
     def qps(self) -> float:

@@ -19,6 +19,7 @@ class Reading:
     bound: int = (
         0  # of a run that was stopped as too slow: -1 if the value was at most that, +1 if at least; 0: it is exact
     )
+    layout: int = 0  # 0: the build as it is linked; n: linked again, its functions in another order by seed n
 
 
 @dataclass(frozen=True, slots=True)

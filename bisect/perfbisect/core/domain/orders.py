@@ -36,6 +36,7 @@ class Measure:
     plan: tuple[Share, ...]
     purpose: Purpose
     host: int = 0
+    fresh: bool = False  # each run is one of a build that is linked again, with a layout of its own
 
     def renumbered(self, place: Mapping[int, int]) -> "Measure":
         """The order under other numbers of the candidates, without those that are not in ``place``."""

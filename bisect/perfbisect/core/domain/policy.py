@@ -26,6 +26,7 @@ class Policy:
     max_minutes: float = 0.0
     all_steps: bool = False  # hunt every change of at least ``min_effect``, not only the largest
     slow_after: float = 0.0  # a run is stopped after so many times what a run of the good end takes; 0: never
+    layouts: bool = False  # whether builds can be linked again, with their functions in another order
 
     def hunts(self, ratio: float) -> bool:
         """Whether a change by the factor ``ratio`` has the direction that is hunted."""

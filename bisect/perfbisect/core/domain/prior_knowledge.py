@@ -11,6 +11,7 @@ class PriorKnowledge:
     noise: float | None = None  # s.d. of one run, as a fraction, on the first host or on one of its class
     # class of each host; hosts of one class show the same change. Empty: all are of one class
     host_classes: tuple[str, ...] = ()
+    exact: bool = False  # the metric is a count that repeats, by the method that these hosts have
 
 
 NOTHING_KNOWN = PriorKnowledge()

@@ -28,8 +28,10 @@ def reverse(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def stored_verdict(fields: Fields) -> Fields:
-    """The stored form of an order: a detail exists only where the reason has one; an old reason is its text."""
+    """The stored form of an order: what is usual is left out, a detail where the reason has none; an old reason is its text."""
     match fields:
+        case {"fresh": False, **plain}:
+            return plain
         case {"detail": detail, **plain}:
             if detail is None:
                 return plain
@@ -81,7 +83,7 @@ def stored_settings(fields: Fields) -> Fields:
     prior, policy = fields["prior"], dict(fields["policy"])
     all_steps = policy.pop("all_steps")
     policy |= {"build_cost": prior["build_cost"], "all_steps": all_steps}
-    policy |= {"noise": prior["noise"], "kinds": prior["host_classes"]}
+    policy |= {"noise": prior["noise"], "kinds": prior["host_classes"], **({"exact": True} if prior["exact"] else {})}
     kept = {key: value for key, value in fields.items() if key != "prior"}
     return renamed({**kept, "policy": policy}, SETTINGS)
 
@@ -89,13 +91,13 @@ def stored_settings(fields: Fields) -> Fields:
 def read_settings(stored: Fields) -> Fields:
     """The fields of settings from their stored form; keys of the policy may be missing."""
     policy = stored["policy"]
-    prior = {key: policy[key] for key in ("build_cost", "noise") if key in policy}
+    prior = {key: policy[key] for key in ("build_cost", "noise", "exact") if key in policy}
     return {**renamed(stored, reverse(SETTINGS)), "prior": {**prior, "host_classes": policy.get("kinds", ())}}
 
 
 def stored_fleet(busy: Sequence[Fields], gone: Sequence[int]) -> list[Fields]:
     """Orders in progress; a lost host is an order without runs."""
-    return [*busy, *({"plan": [], "purpose": "search", "host": host} for host in gone)]
+    return [*map(stored_verdict, busy), *({"plan": [], "purpose": "search", "host": host} for host in gone)]
 
 
 def read_fleet(orders: Sequence[Fields]) -> Fields:

@@ -12,6 +12,7 @@ from perfbisect.core.inference import endpoints
 from perfbisect.core.inference.belief import believed
 from perfbisect.core.inference.endpoints import Contrast
 from perfbisect.core.inference.hypotheses import Hypotheses
+from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.outliers import Behaviour, behaviour
 from perfbisect.core.inference.posterior import CHANGE, Posterior, infer
 from perfbisect.core.inference.record import Record
@@ -41,6 +42,11 @@ class Analysis:
     subrange: bool  # part of a range that was searched for its largest change
 
     @property
+    def model(self) -> NoiseModel:
+        """What the readings can be disturbed by."""
+        return self.levels.model
+
+    @property
     def effect(self) -> Interval:
         """The metric of the bad end relative to the good end."""
         return self.belief.effect
@@ -54,8 +60,8 @@ class Analysis:
     @property
     def nothing(self) -> bool:
         """Whether there is nothing to find, as far as these readings show."""
-        hopeless_ends = endpoints.nothing(self.ends, self.policy, self.searching)
-        return hopeless_ends or (self.ends.runs >= 3 and self.posterior.change < UNCHANGED)
+        hopeless_ends = endpoints.nothing(self.ends, self.policy, self.searching, self.model)
+        return hopeless_ends or (self.ends.runs >= self.model.fewest and self.posterior.change < UNCHANGED)
 
     @property
     def differ(self) -> bool:
@@ -70,11 +76,12 @@ def analyse(
     groups: Hypotheses,
     noise: float | None = None,
     *,
+    model: NoiseModel = USUAL,
     subrange: bool = False,
 ) -> Analysis:
     """What follows from the readings of ``record``, in which both ends have some; ``noise`` is that of a run, if known."""
     bad = record.name(graph.size - 1)
-    seen = behaviour(record, 0, bad)
+    seen = behaviour(record, 0, bad, model)
 
     def inferred(fitted: Fit) -> tuple[Levels, Contrast, Posterior]:
         levels = levels_of(fitted, noise)
@@ -82,11 +89,11 @@ def analyse(
         drop = max(ends.drop, endpoints.least(policy))
         return levels, ends, infer(levels, groups, drop, ends.error, change=ANOTHER if subrange else CHANGE)
 
-    fitted = fit(record, seen.weight)
+    fitted = fit(record, seen.weight, model)
     levels, ends, posterior = inferred(fitted)
     by_distance: tuple[Posterior, ...] = ()
     if record.bound.any():
-        further = (inferred(fit(beyond(record, distance), seen.weight))[2] for distance in BEYOND)
+        further = (inferred(fit(beyond(record, distance), seen.weight, model))[2] for distance in BEYOND)
         by_distance = (posterior, *further)
         posterior = _mean(by_distance)
     compared = speeds(record, fitted)

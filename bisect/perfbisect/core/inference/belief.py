@@ -8,7 +8,8 @@ from perfbisect.core.domain.orders import Belief, Interval
 from perfbisect.core.domain.policy import CAP
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.hypotheses import Hypotheses
-from perfbisect.core.inference.outliers import PRIOR_NOISE, Behaviour
+from perfbisect.core.inference.noise_model import USUAL, NoiseModel
+from perfbisect.core.inference.outliers import Behaviour
 from perfbisect.core.inference.posterior import BASE, Posterior
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.state_space import Levels
@@ -17,13 +18,13 @@ NOISY = 0.05  # s.d. of one run from which a host is called noisy
 DRIFTING = 0.9
 
 
-def prior_belief(graph: Graph) -> Belief:
+def prior_belief(graph: Graph, model: NoiseModel = USUAL) -> Belief:
     """Before both ends were measured."""
     weight = graph.weight.copy()
     weight[0] = 0.0
     culprit = weight / max(weight.sum(), 1e-300)
     effect = Interval(float(np.exp(-2 * BASE)), 1.0, float(np.exp(2 * BASE)))
-    return Belief(culprit, 0.5, PRIOR_NOISE, effect, slow=_known(ancestry_of(graph).sums(culprit)))
+    return Belief(culprit, 0.5, model.noise, effect, slow=_known(ancestry_of(graph).sums(culprit)))
 
 
 def believed(

@@ -11,7 +11,7 @@ import numpy as np
 from perfbisect.core.domain.metrics import LARGEST_LOG
 from perfbisect.core.domain.orders import Interval, Measure, Purpose, Share
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.posterior import LAYOUT
+from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.state_space import Levels
 from perfbisect.core.stats.distributions import t_cdf, t_quantile_975
 
@@ -63,7 +63,7 @@ def contrast(levels: Levels, first: int, second: int) -> Contrast:
     drops = levels.mean @ direction
     spread = levels.variance * (levels.covariance @ direction @ direction)
     mean = float(levels.probability @ drops)
-    layout = 2 * sum(p * size**2 for size, p in LAYOUT)
+    layout = 2 * sum(p * size**2 for size, p in levels.model.layouts)
     variance = float(levels.probability @ (spread + (drops - mean) ** 2)) + layout
     freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
     runs = float(min(levels.runs[first], levels.runs[second]))
@@ -76,9 +76,9 @@ def least(policy: Policy) -> float:
     return max(float(-np.log1p(-policy.min_effect)), 1e-4)
 
 
-def first_look(bad: int, build_cost: float) -> Measure:
+def first_look(bad: int, build_cost: float, model: NoiseModel = USUAL) -> Measure:
     """The first runs of both ends: the dearer a build, in runs, the better to know them."""
-    return _both(bad, 2 if build_cost <= CHEAP else 3)
+    return _both(bad, model.first_runs[build_cost > CHEAP])
 
 
 def differ(ends: Contrast, searching: bool = False) -> bool:
@@ -91,9 +91,9 @@ def _bar(ends: Contrast) -> float:
     return float(min(np.interp(ends.runs, *CLEAR), np.interp(ends.layout / ends.error**2, *CLEAR_OF_LAYOUT)))
 
 
-def nothing(ends: Contrast, policy: Policy, searching: bool = False) -> bool:
+def nothing(ends: Contrast, policy: Policy, searching: bool = False, model: NoiseModel = USUAL) -> bool:
     """Whether to give up: no difference worth a search, or none that this many runs could show or can still support."""
-    if ends.runs < 3:
+    if ends.runs < model.fewest:
         return False
     wanted = max(least(policy), PROMISED * ends.noise)
     if ends.above(wanted) < UNLIKELY or ends.above(least(policy)) < UNLIKELY / 5:

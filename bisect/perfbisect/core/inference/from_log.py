@@ -64,5 +64,5 @@ def observations(
                     minutes = (run.started + run.seconds / 2 - began) / 60
                     visit = visits.setdefault((host, run.visit), len(visits))
                     bound = (-1 if find_metric(metric).higher_is_better else 1) if run.slower_than else 0
-                    seen.append(Reading(candidate, reading, minutes, visit, host, at - run.started, bound))
+                    seen.append(Reading(candidate, reading, minutes, visit, host, at - run.started, bound, run.layout))
     return seen

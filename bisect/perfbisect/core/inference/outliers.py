@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.record import Record
 
 FREEDOM = 4.0  # of the Student distribution whose weights are used
-PRIOR_NOISE = 0.015  # s.d. of a run before any was seen
-PRIOR_RUNS = 3.0  # how many runs that guess is worth
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +25,7 @@ class Behaviour:
     outliers: int
 
 
-def behaviour(record: Record, good: int, bad: int) -> Behaviour:
+def behaviour(record: Record, good: int, bad: int, model: NoiseModel = USUAL) -> Behaviour:
     """Judge every reading; ``good`` and ``bad`` are the two ends, at least one of them measured."""
     runs = np.bincount(record.build, minlength=len(record.builds))
     value = record.value[np.lexsort((record.value, record.build))]
@@ -36,22 +35,22 @@ def behaviour(record: Record, good: int, bad: int) -> Behaviour:
     deviation = record.value - centre[record.build]
     repeated = runs[record.build] > 1
     varying = repeated & (record.bound == 0)  # runs that were stopped do not vary
-    scale = _scale(deviation[varying], len(np.unique(record.build[varying])))
+    scale = _scale(deviation[varying], len(np.unique(record.build[varying])), model)
     single = np.abs(record.value[:, None] - ends[None]).min(axis=1)
     distance = np.where(repeated, np.abs(deviation), single) / scale
     weight = np.minimum(1.0, (FREEDOM + 2) / (FREEDOM + distance**2))
     return Behaviour(weight, _two_speeds(deviation[varying]), int((repeated & (distance > 6)).sum()))
 
 
-def _scale(deviation: NDArray[np.float64], builds: int) -> float:
+def _scale(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> float:
     """S.d. of a run from deviations around build medians; outliers are cut at four times the typical one."""
     if not len(deviation):
-        return PRIOR_NOISE
+        return model.noise
     free = max(len(deviation) - builds, 1)
     typical = 1.4826 * np.median(np.abs(deviation)) * np.sqrt(len(deviation) / free)
-    limit = 4 * max(float(typical), PRIOR_NOISE / 3)
+    limit = 4 * max(float(typical), model.noise / 3)
     squares = (np.minimum(np.abs(deviation), limit) ** 2).sum()
-    return float(np.sqrt((PRIOR_RUNS * PRIOR_NOISE**2 + squares) / (PRIOR_RUNS + free)))
+    return float(np.sqrt((model.worth * model.noise**2 + squares) / (model.worth + free)))
 
 
 def _two_speeds(deviation: NDArray[np.float64]) -> bool:

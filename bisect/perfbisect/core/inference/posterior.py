@@ -35,8 +35,6 @@ from perfbisect.core.stats.distributions import log_cdf, log_sum
 
 Array = NDArray[np.float64]
 
-LAYOUT = ((0.002, 0.30), (0.005, 0.45), (0.010, 0.25))  # (s.d., prior)
-ODD = 0.02  # prior of a build to be odd
 ODD_WIDTH = 0.25  # s.d. of its layout in units of the drop between the ends,
 ODD_MOST = 0.08  # and at most, in log units: layouts move a build by some per cent, not by a factor
 SEVERAL = 0.4  # prior of several steps
@@ -47,6 +45,7 @@ ONE_WIDTH = 0.5  # s.d. of D in units of the drop between the ends
 MAIN, MAIN_WIDTH = 0.9, 0.35  # mean and s.d. of D if there are several steps, same units
 DECOY, DECOY_WIDTH = 0.5, 0.4  # prior of a sharp decoy, and the s.d. of its size
 DOUBT = 1.5  # standard errors of that difference by which the priors widen
+NEVER = 1e-300  # in place of a probability of 0
 WALK = 0.3  # s.d. of the walk from end to end
 
 
@@ -118,11 +117,11 @@ def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, 
 
     ``change`` is the probability beforehand that anything changed.
     """
-    prior = _Drops.of(drop, error)
+    prior, model = _Drops.of(drop, error), levels.model
     laws = len(levels.mean)
-    law = np.repeat(np.arange(laws), len(LAYOUT))
-    width = np.tile([size for size, _ in LAYOUT], laws)
-    log_prior = levels.evidence[law] + np.tile(np.log([p for _, p in LAYOUT]), laws)
+    law = np.repeat(np.arange(laws), len(model.layouts))
+    width = np.tile([size for size, _ in model.layouts], laws)
+    log_prior = levels.evidence[law] + np.tile(np.log([p for _, p in model.layouts]), laws)
     s2 = levels.variance[law]
     centre = float(levels.mean[0].mean())
     y = levels.mean[law] - centre
@@ -135,7 +134,7 @@ def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, 
     rough = plain + walk[:, None, None] * common
     data = (y, slow, levels.residual[law], levels.freedom, s2, prior)
     odd_width = min(ODD_WIDTH * drop, ODD_MOST)
-    sums = _Sums.of(plain, y, slow, odd_width**2 / s2)
+    sums = _Sums.of(plain, y, slow, odd_width**2 / s2, model.odd)
     terms = (_one_step(sums, *data[2:]), _several_steps(rough, *data, classes.prior))
     log = np.stack([terms[0].log + np.log(1 - SEVERAL), terms[1].log + np.log(SEVERAL)])
     log = log + log_prior[None, :, None] + np.log(classes.prior)
@@ -180,15 +179,18 @@ class _Sums:
     log_prior: Array  # (B, 1) of which build is odd
 
     @classmethod
-    def of(cls, covariance: Array, y: Array, slow: Array, odd: Array) -> "_Sums":
-        """``odd`` (Q,) is the variance that an odd build has besides: an update of rank one (Sherman and Morrison)."""
+    def of(cls, covariance: Array, y: Array, slow: Array, odd: Array, prior: float) -> "_Sums":
+        """``odd`` (Q,) is the variance that an odd build has besides: an update of rank one (Sherman and Morrison).
+
+        ``prior`` is that of a build to be odd.
+        """
         builds = len(slow)
         (white_y, z, unit), log_det = _solve(covariance, y[:, :, None], slow, np.eye(builds))
         uz, uy = np.swapaxes(unit, 1, 2) @ z, np.swapaxes(unit, 1, 2) @ white_y  # (Q, M, C), (Q, M, 1)
         gain = 1 + odd[:, None] * (unit**2).sum(axis=1)  # (Q, M)
         less = (odd[:, None] / gain)[:, :, None]
         zz, zy, yy = (z**2).sum(axis=1), (white_y * z).sum(axis=1), (white_y**2).sum(axis=(1, 2))
-        some = min(builds * ODD, 0.5)
+        some = min(max(builds * prior, NEVER), 0.5)
         return cls(
             np.concatenate((yy[:, None, None], yy[:, None, None] - less * uy**2), axis=1),
             np.concatenate((zz[:, None], zz[:, None] - less * uz**2), axis=1),

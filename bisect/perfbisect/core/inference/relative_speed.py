@@ -19,6 +19,7 @@ from perfbisect.core.domain.metrics import LARGEST_LOG
 from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.outliers import behaviour
 from perfbisect.core.inference.record import Record, arrange
 from perfbisect.core.inference.state_space import HOST_OFFSET, KEPT, Array, Fit, fit
@@ -119,7 +120,7 @@ def _compared(record: Record) -> Mapping[int, frozenset[int]]:
 
 
 def relative_speeds(
-    observations: Sequence[Observation], bad: int, host_classes: Sequence[str] = ()
+    observations: Sequence[Observation], bad: int, host_classes: Sequence[str] = (), model: NoiseModel = USUAL
 ) -> Mapping[int, Interval]:
     """The metric of every measured candidate relative to the good end; ``bad`` is the candidate at the bad end.
 
@@ -131,7 +132,7 @@ def relative_speeds(
     for name in dict.fromkeys(host_classes) or ("",):
         members = {number for number, other in enumerate(host_classes) if other == name}
         own = [seen for seen in observations if not members or not isinstance(seen, Reading) or seen.host in members]
-        each.append(_among_equals(own, bad))
+        each.append(_among_equals(own, bad, model))
     first = leading([ratios.get(bad) for ratios in each])
     found: dict[int, Interval] = {}
     for ratios in (each[first], *each):
@@ -146,12 +147,12 @@ def leading(ratios: Sequence[Interval | None]) -> int:
     return next(iter(clear or known), 0)
 
 
-def _among_equals(observations: Sequence[Observation], bad: int) -> Mapping[int, Interval]:
+def _among_equals(observations: Sequence[Observation], bad: int, model: NoiseModel) -> Mapping[int, Interval]:
     """The same on hosts of one class, which may be of different speeds."""
     record = arrange(observations, Policy(), bad)
     if 0 not in record.builds or len(record.builds) < 2:
         return {}
-    found = speeds(record, fit(record, behaviour(record, 0, bad).weight))
+    found = speeds(record, fit(record, behaviour(record, 0, bad, model).weight, model))
     builds = [build for build in record.builds if build and build in found.compared[0]]
     if found.freedom <= 0 or not builds:
         return {}

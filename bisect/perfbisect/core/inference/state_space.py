@@ -16,21 +16,13 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.inference.outliers import PRIOR_NOISE, PRIOR_RUNS
+from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.stopped_runs import united
 from perfbisect.core.stats.distributions import log_sum
 
 Array = NDArray[np.float64]
 
-# (size of the drift in s.d. of a run, memory in units of the pace of readings, prior)
-DRIFTS = ((0.0, 1.0, 0.40), (0.8, 5.0, 0.12), (2.0, 5.0, 0.08), (0.8, 25.0, 0.10), (2.0, 25.0, 0.10),
-          (0.8, 100.0, 0.10), (2.5, 100.0, 0.10))  # fmt: skip
-CALM = 0.02  # noise above which a steady host becomes unlikely: what makes runs vary comes in phases
-VISITS = ((0.0, 0.65), (1.0, 0.35))  # (size of the visit effect in s.d. of a run, prior)
-# Further laws, for ratios alone: decisions do not depend on them.
-LARGE_DRIFTS = ((6.0, 25.0, 0.06), (6.0, 100.0, 0.06))
-LARGE_VISITS = ((2.0, 0.20), (4.0, 0.05))
 HOST_OFFSET = 5.0  # s.d. of a constant difference between two hosts, in s.d. of a run
 KEPT = 4e-3  # laws less probable than this are dropped
 
@@ -73,6 +65,7 @@ class Fit:
     pseudo-readings, which say that the offset of a further host is about zero.
     """
 
+    model: NoiseModel
     drift: Array  # (H,) s.d. of the drift in s
     memory: Array  # (H,) of the drift, in minutes
     prior: Array  # (H,) not normalised
@@ -97,6 +90,7 @@ class Fit:
 class Levels:
     """The levels of M builds under H laws of noise; variances are in units of that law's s²."""
 
+    model: NoiseModel
     mean: Array  # (H, M)
     covariance: Array  # (H, M, M)
     residual: Array  # (H,) sum of squares left, prior guess included
@@ -134,17 +128,20 @@ class _Groups:
     repeated: bool  # whether any group has more than one reading
 
 
-def fit(record: Record, weight: Array) -> Fit:
-    """The fit to ``record``, readings weighted by ``weight``."""
+def fit(record: Record, weight: Array, model: NoiseModel = USUAL) -> Fit:
+    """The fit to ``record``, readings weighted by ``weight``, under the laws of ``model``."""
     builds, pace = len(record.builds), _pace(record)
     record, weight, repeated = united(record, weight)
     groups = _group(record, weight)
-    visits = VISITS if groups.repeated else ((0.0, 1.0),)
-    laws = [*product(DRIFTS, visits)]
-    further = [*product(LARGE_DRIFTS, visits), *product(DRIFTS, LARGE_VISITS if groups.repeated else ())]
+    visits = model.visits if groups.repeated else ((0.0, 1.0),)
+    laws = [*product(model.drifts, visits)]
+    further = [
+        *product(model.large_drifts, visits),
+        *product(model.drifts, model.large_visits if groups.repeated else ()),
+    ]
     columns = [(drift, memory * pace, visit, p * q) for (drift, memory, p), (visit, q) in laws + further]
     drift, memory, visit, prior = (np.array(column) for column in zip(*columns, strict=True))
-    prior = np.where(drift == 0, prior * min(1.0, CALM / _spread(record, weight, repeated)), prior)
+    prior = np.where(drift == 0, prior * min(1.0, model.calm / _spread(record, weight, repeated, model)), prior)
     white, log_det, state, spread = _whiten(groups, builds, drift, memory, visit)
     y, x = white[:, :, 0], white[:, :, 1:]
     information = np.swapaxes(x, 1, 2) @ x
@@ -153,7 +150,7 @@ def fit(record: Record, weight: Array) -> Fit:
     squares = ((y - (x @ coefficients[:, :, None])[:, :, 0]) ** 2).sum(axis=1) + groups.within
     runs = np.bincount(record.build, weight, builds).astype(np.float64)
     return Fit(
-        drift, memory, prior, np.arange(len(prior)) < len(laws), y, x, log_det, information, covariance, coefficients, squares, groups.within, runs,
+        model, drift, memory, prior, np.arange(len(prior)) < len(laws), y, x, log_det, information, covariance, coefficients, squares, groups.within, runs,
         repeated, pace, np.unique(groups.host), state, spread,
     )  # fmt: skip
 
@@ -162,7 +159,7 @@ def levels_of(fit: Fit, noise: float | None = None) -> Levels:
     """The levels as the search uses them; ``noise`` is the host's known s.d. of a run."""
     ours = np.flatnonzero(fit.searched)
     prior, builds = fit.prior[ours], len(fit.runs)
-    guess, worth = (PRIOR_NOISE, PRIOR_RUNS) if noise is None else (noise, 10.0)
+    guess, worth = (fit.model.noise, fit.model.worth) if noise is None else (noise, 10.0)
     residual = fit.squares[ours] + worth * guess**2
     freedom = worth + float(fit.runs.sum()) - fit.repeated
     information = fit.information[ours]
@@ -173,7 +170,7 @@ def levels_of(fit: Fit, noise: float | None = None) -> Levels:
     kept = probability > KEPT
     law = ours[kept]
     return Levels(
-        fit.coefficients[law, :builds], fit.covariance[law, :builds, :builds], residual[kept], freedom, evidence[kept],
+        fit.model, fit.coefficients[law, :builds], fit.covariance[law, :builds, :builds], residual[kept], freedom, evidence[kept],
         probability[kept] / probability[kept].sum(), fit.drift[law], fit.memory[law], fit.runs, fit.pace,
         Present(fit.hosts, fit.state[:, law, 1:], fit.spread[:, law], *_offsets(information[kept], builds)),
     )  # fmt: skip
@@ -185,13 +182,13 @@ def _offsets(information: Array, builds: int) -> tuple[Array, Array]:
     return error @ information[:, builds:, :builds], error
 
 
-def _spread(record: Record, weight: Array, repeated: float) -> float:
+def _spread(record: Record, weight: Array, repeated: float, model: NoiseModel) -> float:
     """S.d. of the readings around their builds' means, as if the host were steady."""
     total = np.bincount(record.build, weight)
     centre = np.bincount(record.build, weight * record.value) / total
     squares = float((weight * (record.value - centre[record.build]) ** 2).sum())
     free = float(weight.sum()) - repeated - len(total)
-    return float(np.sqrt((squares + PRIOR_RUNS * PRIOR_NOISE**2) / (max(free, 0.0) + PRIOR_RUNS)))
+    return float(np.sqrt((squares + model.worth * model.noise**2) / (max(free, 0.0) + model.worth)))
 
 
 def _pace(record: Record) -> float:

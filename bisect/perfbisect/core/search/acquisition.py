@@ -35,7 +35,6 @@ FAIR, SMALL = 0.85, 0.04  # the same share for batches that are a small share of
 SURE = 0.05  # a reference is a build whose probability of being slow is this close to 0 or 1
 ENOUGH_BITS = 0.3  # entropy that is left at a probability of 95 %
 POINTLESS = 0.01  # of the score of the first step: below it nothing is left to learn
-PATIENCE = 9.0  # a search may cost so many times what is usual for such a change
 LEAST = 0.2  # of that patience, however improbable a change is
 SPENT = 4.5  # a search may have cost so many times what is usual for the whole difference between the ends
 SEEN = 1.0  # s.d. of a run: smaller changes get the patience of one of this size
@@ -143,7 +142,7 @@ def hopeless(choice: Choice, known: Analysis, now: Situation, required: float) -
     usual, foreseen = bits / favoured, bits / _ideal(known.ends.drop, posterior, build_runs)
     spent = len(record.value) + len(record.built) * build_runs**BUILD_EXPONENT
     through_failures = record.skipped and not repeats  # then a step promises little because the build may fail
-    patience = PATIENCE * float(np.clip(posterior.change, LEAST, 1.0))
+    patience = known.model.patience * float(np.clip(posterior.change, LEAST, 1.0))
     if not through_failures and (
         spent + missing / choice.rate > patience * (usual + FIXED) or spent > SPENT * (foreseen + FIXED)
     ):

@@ -23,7 +23,7 @@ def next_action(known: Analysis | None, now: Situation, host: int) -> Order:
     The candidates of interest of other hosts' orders are left to them.
     """
     if known is None:
-        return endpoints.first_look(now.bad, now.build_runs)
+        return endpoints.first_look(now.bad, now.build_runs, now.model)
     if known.nothing:
         return nothing_found(known.effect, known.ends)
     if not known.differ:
@@ -57,7 +57,7 @@ def _give_up(known: Analysis, reason: Reason, budget: Budget) -> Order:
     answer = leading_hypothesis(known.groups, known.posterior, known.record, stuck=True)
     if reason is Reason.UNBUILDABLE and answer.probability >= min(known.policy.confidence, CAP):
         return _conclude(known, answer, budget) or _undecided(known, Reason.BY_CHANCE)
-    if known.posterior.change < DOUBTFUL and known.ends.runs >= 3:
+    if known.posterior.change < DOUBTFUL and known.ends.runs >= known.model.fewest:
         return nothing_found(known.effect, known.ends)
     return _undecided(known, reason)
 

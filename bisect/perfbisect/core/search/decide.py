@@ -12,6 +12,7 @@ from perfbisect.core.domain.observations import Observation
 from perfbisect.core.domain.orders import Decision
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
+from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.search.all_changes import all_changes
 from perfbisect.core.search.good_first import with_good_timed
 from perfbisect.core.search.host_classes import across_host_classes
@@ -36,5 +37,5 @@ def decide(
         hunt = across_host_classes
     elif policy.all_steps:
         hunt = all_changes
-    now = Situation(graph, observations, policy, prior, fleet)
+    now = Situation(graph, observations, policy, prior, fleet, model=EXACT if prior.exact else USUAL)
     return with_good_timed(with_older_branches(hunt, now), now)

@@ -85,7 +85,7 @@ def across_host_classes(now: Situation) -> Decision:
         return Decision(budget.within(replace(order, host=(one.free or one.hosts)[0])), belief)
     ended = [order for _, order in orders if isinstance(order, Inconclusive)]
     if lost and not ended:  # the change shows on no other class: an order for a lost host, so that the loop fails
-        look = endpoints.first_look(now.bad, now.build_runs)
+        look = endpoints.first_look(now.bad, now.build_runs, now.model)
         return Decision(replace(look, host=now.prior.host_classes.index(lost[0])), belief)
     return Decision(_with_effects(ended[0], each) if ended else _nothing_found(each), belief)
 
@@ -100,7 +100,9 @@ def _host_class(name: str, now: Situation, groups: Hypotheses) -> _HostClass:
     record, known = own.record, None
     if min(record.runs(0), record.runs(now.bad)) > 0:
         rows = [now.record.builds.index(build) for build in record.builds]
-        known = analyse(now.graph, now.policy, record, replace(groups, slow=groups.slow[rows]), own.prior.noise)
+        known = analyse(
+            now.graph, now.policy, record, replace(groups, slow=groups.slow[rows]), own.prior.noise, model=now.model
+        )
     return _HostClass(name, hosts, free, own, known)
 
 

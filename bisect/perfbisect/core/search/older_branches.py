@@ -226,7 +226,7 @@ def _explained(
 
 def _with_measured_effect(decision: Decision, now: Situation) -> Decision:
     """The decision with bad relative to good as it was measured: readings are corrected only to find the change."""
-    effect = relative_speeds(now.observations, now.bad, now.prior.host_classes).get(now.record.name(now.bad))
+    effect = relative_speeds(now.observations, now.bad, now.prior.host_classes, now.model).get(now.record.name(now.bad))
     if effect is None:
         return decision
     order = decision.order

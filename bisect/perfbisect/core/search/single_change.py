@@ -16,11 +16,13 @@ def single_change(now: Situation) -> Decision:
     """The next order, for the first free host; or the verdict."""
     graph, record, policy, budget = now.graph, now.record, now.policy, now.budget
     if verdict := pointless(graph, record, policy):
-        return Decision(verdict, prior_belief(graph))
+        return Decision(verdict, prior_belief(graph, now.model))
     known = None
     if min(record.runs(0), record.runs(now.bad)) > 0:
-        known = analyse(graph, policy, record, hypotheses(graph, record), now.prior.noise, subrange=now.subrange)
-    belief = known.belief if known else prior_belief(graph)
+        known = analyse(
+            graph, policy, record, hypotheses(graph, record), now.prior.noise, model=now.model, subrange=now.subrange
+        )
+    belief = known.belief if known else prior_belief(graph, now.model)
     host = now.fleet.free_host
     order = next_action(known, now, host)
     if not (isinstance(order, Found) or (known and known.nothing)) and (spent := budget.spent):

@@ -9,6 +9,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
+from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.record import Record, arrange
 from perfbisect.core.search.budget import Budget
 
@@ -24,6 +25,7 @@ class Situation:
     fleet: Fleet = ALL_FREE
     # part of a range whose largest change is searched for already: another change in it is less likely beforehand
     subrange: bool = False
+    model: NoiseModel = USUAL  # what the readings can be disturbed by
 
     @property
     def bad(self) -> int:

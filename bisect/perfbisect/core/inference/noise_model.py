@@ -1,0 +1,79 @@
+"""What can disturb a reading, as assumed before the first one: by how it was measured.
+
+* ``USUAL``: timed runs of builds as they are linked. Each build has a layout of its own, which repeats never average away,
+  and the host drifts.
+* ``FRESH``: timed runs, each of a build that was linked again with its functions in another order. Its layout is drawn
+  again with every visit, so it is part of the visit effect and of the noise of a run, and repeats average it away.
+* ``EXACT``: counts that repeat, such as instructions. Nothing drifts, no layout and no neighbour reaches them.
+
+All sizes are in log units: fractions, where they are small.
+"""
+
+from dataclasses import dataclass
+
+Drift = tuple[float, float, float]  # (size in s.d. of a run, memory in units of the pace of readings, prior)
+Visit = tuple[float, float]  # (size of the effect that the runs of a visit share, in s.d. of a run; prior)
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseModel:
+    """The laws that readings of one sort may follow, each with its prior."""
+
+    layouts: tuple[tuple[float, float], ...]  # (s.d. of what one build differs by for code placement, prior)
+    odd: float  # prior of a build to be odd: its layout is of the order of the change
+    drifts: tuple[Drift, ...]
+    visits: tuple[Visit, ...]  # where visits have several runs
+    # further laws, for ratios alone: decisions do not depend on them
+    large_drifts: tuple[Drift, ...]
+    large_visits: tuple[Visit, ...]
+    calm: float  # noise above which a steady host becomes unlikely: what makes runs vary comes in phases
+    noise: float  # s.d. of a run before any was seen,
+    worth: float  # and how many runs that guess is worth
+    first_runs: tuple[int, int]  # of each end: where builds are cheap, and where they are dear
+    fewest: float  # runs of each end before they are taken not to differ
+    patience: float  # a search may cost so many times what is usual for such a change
+
+
+USUAL = NoiseModel(
+    layouts=((0.002, 0.30), (0.005, 0.45), (0.010, 0.25)),
+    odd=0.02,
+    drifts=((0.0, 1.0, 0.40), (0.8, 5.0, 0.12), (2.0, 5.0, 0.08), (0.8, 25.0, 0.10), (2.0, 25.0, 0.10),
+            (0.8, 100.0, 0.10), (2.5, 100.0, 0.10)),
+    visits=((0.0, 0.65), (1.0, 0.35)),
+    large_drifts=((6.0, 25.0, 0.06), (6.0, 100.0, 0.06)),
+    large_visits=((2.0, 0.20), (4.0, 0.05)),
+    calm=0.02,
+    noise=0.015,
+    worth=3.0,
+    first_runs=(2, 3),
+    fewest=3,
+    patience=9.0,
+)  # fmt: skip
+FRESH = NoiseModel(
+    layouts=((0.0, 1.0),),
+    odd=0.0,
+    drifts=USUAL.drifts,
+    visits=((0.0, 0.4), (1.0, 0.3), (3.0, 0.3)),
+    large_drifts=USUAL.large_drifts,
+    large_visits=((6.0, 0.20),),
+    calm=0.15,
+    noise=0.05,
+    worth=1.0,
+    first_runs=(3, 4),
+    fewest=3,
+    patience=18.0,
+)
+EXACT = NoiseModel(
+    layouts=((0.0, 1.0),),
+    odd=0.0,
+    drifts=((0.0, 1.0, 1.0),),
+    visits=((0.0, 1.0),),
+    large_drifts=(),
+    large_visits=(),
+    calm=1.0,
+    noise=1e-5,
+    worth=1.0,
+    first_runs=(1, 2),
+    fewest=2,
+    patience=9.0,
+)
