@@ -15,6 +15,7 @@ RUN = 60.0  # seconds
 EFFECTS = (0.45, 0.20, 0.10, 0.05, 0.03)
 NOISES = (0.01, 0.03)
 USUAL = Policy()
+COUNTED = Policy(min_effect=0.001)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,11 +23,12 @@ class Cell:
     """Worlds that are counted together."""
 
     name: str
-    group: str  # "grid" or "world"
+    group: str  # "grid", "world" or "counts"
     scenario: Scenario
     build: float  # cost of a build in runs
     hosts: int = 1
     policy: Policy = USUAL  # without the cost of a build
+    exact: bool = False  # the metric is a count that repeats
 
     @property
     def separation(self) -> float:
@@ -36,7 +38,7 @@ class Cell:
     @property
     def urgent(self) -> bool:
         """Whether it counts for most goals: worlds, and the lines of 1,000 commits of the grid."""
-        return self.name.startswith(("world/", "grid/1000/"))
+        return self.name.startswith(("world/", "counts/", "grid/1000/"))
 
     @property
     def core(self) -> bool:
@@ -139,6 +141,24 @@ def worlds() -> Iterator[Cell]:
     yield cell("2 hosts, one bad", hosts=2, host={"host_spread": 0.01, "bad_host": 5.0})
 
 
+def counts() -> Iterator[Cell]:
+    """Counts that repeat: 1,000 commits, of which 30 % change the count by some 0.01 %, and a culprit."""
+    exact = {"layout": 0.0, "outliers": 0.0}
+
+    def cell(name: str, effect: float, *, noise: float = 1e-5, **more: object) -> Cell:
+        scenario = Scenario(line(1000), effect, habits=habits(noise, **exact), **{"neutral": (0.3, 1e-4)} | more)  # type: ignore[arg-type]
+        return Cell(f"counts/{name}", "counts", scenario, 10.0, policy=COUNTED, exact=True)
+
+    for effect in (0.1, 0.01, 0.003):
+        yield cell(f"{100 * effect:g} %", effect)
+    for noise in (1e-7, 1e-4):
+        yield cell(f"1 %, noise {noise:g}", 0.01, noise=noise)
+    yield cell("0.1 %, others smaller", 0.0011, neutral=(0.1, 3e-5))
+    for change in ("smaller", "large", "cancelling", "before-and-after", "sloping", "slope"):
+        yield cell(f"1 %, changes: {change}", 0.01, changes=change)
+    yield cell("no change", 0.01, changes="nothing", neutral=(0.05, 3e-5))
+
+
 def all_cells() -> list[Cell]:
     """All cells, the most important first."""
-    return sorted([*worlds(), *grid()], key=lambda cell: not cell.urgent)
+    return sorted([*worlds(), *counts(), *grid()], key=lambda cell: not cell.urgent)

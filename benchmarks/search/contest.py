@@ -50,7 +50,7 @@ def takes_part(cell: Cell, name: str) -> bool:
 def play(cell: Cell, name: str, seed: int) -> Trial:
     """One hunt. Only `bisect run` uses several hosts."""
     habits = cell.scenario.habits
-    prior = PriorKnowledge(cell.build, habits.noise if name == KNOWN else None)
+    prior = PriorKnowledge(cell.build, habits.noise if name == KNOWN else None, exact=cell.exact)
     rule = partial(ours, hosts=cell.hosts, prior=prior) if is_ours(name) else RULES[name]
     return attempt(cell.scenario, seed, rule, cell.policy)
 

@@ -10,6 +10,8 @@ from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.simulate.world import World
 
+SAME = 0.999  # drops from this share of the smallest of interest on count as of interest
+
 
 class Judgement(StrEnum):
     """The quality of a verdict."""
@@ -87,7 +89,7 @@ def judge(verdict: Verdict, world: World, min_effect: float = Policy().min_effec
             return Judgement.HONEST if unsettled or of.unseen else Judgement.RIGHT
         case NotReproduced():
             drop = -sum(world.steps.values())
-            if drop <= 0:
+            if drop < -math.log1p(-min_effect) * SAME:
                 return Judgement.RIGHT
             return Judgement.HONEST if verdict.detectable >= drop else Judgement.WRONG
         case Inconclusive(candidates):

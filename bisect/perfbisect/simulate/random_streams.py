@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     GRAPH = 14
     FLAKES = 15
     VISITS = 16
+    NEUTRAL = 17
 
 
 def generator(seed: int, purpose: Purpose, which: int = 0) -> np.random.Generator:

@@ -43,6 +43,8 @@ class Scenario:
     graph: Graph
     effect: float = 0.05  # the drop, as a fraction
     changes: str = "one"  # a key of CHANGES
+    # of commits that change the metric a little, as most of them change counts: share of all, s.d. of each
+    neutral: tuple[float, float] = (0.0, 0.0)
     place: Place = Place.ANYWHERE
     habits: Habits = field(default_factory=Habits)
     failing: float = 0.0  # share of candidates that do not build, in stretches
@@ -64,6 +66,7 @@ class Scenario:
         graph = self.graph
         culprit = self._culprit(seed)
         steps = CHANGES[self.changes](graph, culprit, self.drop, generator(seed, Purpose.DECOYS))
+        steps |= {v: size for v, size in self._neutral(seed).items() if v not in steps}
         ends = {0, graph.size - 1}
         unbuildable = (self._failing(seed) | self._block(culprit) | self._broken(culprit)) - ends
         tossed = generator(seed, Purpose.FAILURES, 1).random(graph.size) < self.crashing
@@ -77,7 +80,7 @@ class Scenario:
             older=dict.fromkeys(range(1, graph.branch_points + 1), math.log1p(-self.older)),
             binaries=self._binaries(seed, frozenset(steps)),
             layouts=self._layouts(culprit),
-            culprits=frozenset() if self.changes == "slope" else None,
+            culprits=frozenset() if self.changes in ("slope", "nothing") else None,
             seed=seed,
         )
 
@@ -97,6 +100,12 @@ class Scenario:
         if not len(possible):
             raise ValueError(f"no {self.place} in a history without merges")
         return int(generator(seed, Purpose.CULPRIT).choice(possible))
+
+    def _neutral(self, seed: int) -> dict[int, float]:
+        share, size = self.neutral
+        draw = generator(seed, Purpose.NEUTRAL)
+        tossed, sizes = draw.random(self.graph.size) < share, draw.normal(scale=size, size=self.graph.size)
+        return {v: float(sizes[v]) for v in self.graph.candidates if tossed[v]}
 
     def _failing(self, seed: int) -> set[int]:
         starts = generator(seed, Purpose.FAILURES).random(self.graph.size) < self.failing / STRETCH

@@ -39,6 +39,7 @@ REASONS = {
     Reason.TOO_NOISY: "the runs vary too much to decide",
     Reason.BY_CHANCE: "the ends may differ by chance; if they do not, the culprit is known",
     Reason.LAYOUT_TIE: "neighbouring builds differ by no more than code layout alone can cause",
+    Reason.MANY_STEPS: "several changes together make the difference, and none of them stands out as the largest",
     Reason.BRANCH_POINT_UNKNOWN: (
         "it depends on a branch older than good, and it is not known whether its branch point is as fast as good"
     ),
@@ -59,6 +60,7 @@ HELP = {
     Reason.NOT_CONFIRMED: "What would help: longer runs (--time) or a quieter host.",
     Reason.BY_CHANCE: "What would help: longer runs (--time), or another variant, which changes the code layout.",
     Reason.LAYOUT_TIE: "What would help: another compiler or variant, which changes the code layout; more runs do not help.",
+    Reason.MANY_STEPS: "What would help: --all, which names every change of at least --min-effect.",
     Reason.UNBUILDABLE: (
         "What would help: a recipe or a --patch with which these commits build; --retry-failed, if the host was the"
         " cause."

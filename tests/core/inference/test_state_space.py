@@ -9,7 +9,7 @@ from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.noise_model import USUAL
 from perfbisect.core.inference.record import Record, arrange
-from perfbisect.core.inference.state_space import HOST_OFFSET, Levels, fit, levels_of
+from perfbisect.core.inference.state_space import Levels, fit, levels_of
 
 
 def estimate(record: Record, weight: np.ndarray) -> Levels:
@@ -63,7 +63,7 @@ def test_runs_of_one_visit_share_its_effect(hosts: int, monkeypatch: pytest.Monk
     shared = record.visit[:, None] == record.visit[None]
     middle = shared @ record.at / shared.sum(axis=1)
     same = record.host[:, None] == record.host[None]
-    offset = HOST_OFFSET**2 * (same & (record.host > 0)[:, None])
+    offset = USUAL.host_offset**2 * (same & (record.host > 0)[:, None])
     for law, ((size, memory, _), (visit, _)) in enumerate(product(USUAL.drifts, USUAL.visits)):
         gap = np.abs(middle[:, None] - middle[None]) / memory
         dense = np.eye(len(gap)) + size**2 * np.exp(-gap) * same + offset + visit**2 * shared
@@ -104,16 +104,16 @@ def test_what_is_known_of_a_host_given_the_levels(hosts: int, kept: float, monke
     for law, (size, memory, _) in enumerate(USUAL.drifts):
         same = record.host[:, None] == record.host[None]
         gap = np.abs(record.at[:, None] - record.at[None]) / (memory * levels.pace)
-        offset = HOST_OFFSET**2 * (same & (record.host > 0)[:, None])
+        offset = USUAL.host_offset**2 * (same & (record.host > 0)[:, None])
         dense = np.eye(len(gap)) + size**2 * np.exp(-gap) * same + offset
         for host in range(hosts):
             mine = record.host == host
             since = (record.at[mine].max() - record.at) / (memory * levels.pace)
-            cross = mine * (size**2 * kept * np.exp(-since) + HOST_OFFSET**2 * (host > 0))
+            cross = mine * (size**2 * kept * np.exp(-since) + USUAL.host_offset**2 * (host > 0))
             weight = np.linalg.solve(dense, cross)
             of_levels, error = levels.present.at(host, law, kept)
             assert np.allclose(of_levels, weight @ x, atol=1e-6)
-            total = kept**2 * size**2 + HOST_OFFSET**2 * (host > 0)
+            total = kept**2 * size**2 + USUAL.host_offset**2 * (host > 0)
             assert error == pytest.approx(total - weight @ cross, abs=1e-5)
 
 
@@ -121,7 +121,7 @@ def test_of_a_host_without_readings_nothing_is_known() -> None:
     levels = estimate(arrange(readings(3), Policy(), 10), np.ones(24))
     of_levels, error = levels.present.at(5, 0, 1.0)
     assert not of_levels.any()
-    assert error == HOST_OFFSET**2
+    assert error == USUAL.host_offset**2
 
 
 def test_equal_binaries_share_their_readings() -> None:

@@ -114,6 +114,7 @@ class Reason(StrEnum):
     TOO_NOISY = "too noisy"
     BY_CHANCE = "by chance"  # the ends may differ by chance
     LAYOUT_TIE = "layout tie"  # neighbours differ no more than by code layout
+    MANY_STEPS = "many steps"  # no change of the smallest effect of interest stands out
     BRANCH_POINT_UNKNOWN = "base not measured"  # whether an older branch started as fast as good is unknown
     NOT_IN_BAD = "not in bad"  # bad does not contain the change that separates it from good
     GOOD_UNMEASURABLE = "good not measurable"

@@ -4,7 +4,8 @@
   and the host drifts.
 * ``FRESH``: timed runs, each of a build that was linked again with its functions in another order. Its layout is drawn
   again with every visit, so it is part of the visit effect and of the noise of a run, and repeats average it away.
-* ``EXACT``: counts that repeat, such as instructions. Nothing drifts, no layout and no neighbour reaches them.
+* ``EXACT``: counts that repeat, such as instructions. Nothing drifts, and layout and neighbours have no effect. So little
+  noise shows steps that runs would hide: many commits that are not worth a name change the count of instructions a bit.
 
 All sizes are in log units: fractions, where they are small.
 """
@@ -19,8 +20,10 @@ Visit = tuple[float, float]  # (size of the effect that the runs of a visit shar
 class NoiseModel:
     """The laws that readings of one sort may follow, each with its prior."""
 
+    exact: bool  # whether a run shows the level of its build: no outliers, and steps of any size are seen
     layouts: tuple[tuple[float, float], ...]  # (s.d. of what one build differs by for code placement, prior)
     odd: float  # prior of a build to be odd: its layout is of the order of the change
+    walks: tuple[tuple[float, float], ...]  # (s.d. of all small steps of the range together, prior)
     drifts: tuple[Drift, ...]
     visits: tuple[Visit, ...]  # where visits have several runs
     # further laws, for ratios alone: decisions do not depend on them
@@ -29,14 +32,18 @@ class NoiseModel:
     calm: float  # noise above which a steady host becomes unlikely: what makes runs vary comes in phases
     noise: float  # s.d. of a run before any was seen,
     worth: float  # and how many runs that guess is worth
+    host_offset: float  # s.d. of a constant difference between two hosts, in s.d. of a run
     first_runs: tuple[int, int]  # of each end: where builds are cheap, and where they are dear
     fewest: float  # runs of each end before they are taken not to differ
+    proof: int  # fresh runs of the culprit and of each parent; one more on a host that drifts
     patience: float  # a search may cost so many times what is usual for such a change
 
 
 USUAL = NoiseModel(
+    exact=False,
     layouts=((0.002, 0.30), (0.005, 0.45), (0.010, 0.25)),
     odd=0.02,
+    walks=((0.0, 1.0),),
     drifts=((0.0, 1.0, 0.40), (0.8, 5.0, 0.12), (2.0, 5.0, 0.08), (0.8, 25.0, 0.10), (2.0, 25.0, 0.10),
             (0.8, 100.0, 0.10), (2.5, 100.0, 0.10)),
     visits=((0.0, 0.65), (1.0, 0.35)),
@@ -45,13 +52,17 @@ USUAL = NoiseModel(
     calm=0.02,
     noise=0.015,
     worth=3.0,
+    host_offset=5.0,
     first_runs=(2, 3),
     fewest=3,
+    proof=3,
     patience=9.0,
 )  # fmt: skip
 FRESH = NoiseModel(
+    exact=False,
     layouts=((0.0, 1.0),),
     odd=0.0,
+    walks=USUAL.walks,
     drifts=USUAL.drifts,
     visits=((0.0, 0.4), (1.0, 0.3), (3.0, 0.3)),
     large_drifts=USUAL.large_drifts,
@@ -59,13 +70,17 @@ FRESH = NoiseModel(
     calm=0.15,
     noise=0.05,
     worth=1.0,
+    host_offset=USUAL.host_offset,
     first_runs=(3, 4),
     fewest=3,
+    proof=3,
     patience=18.0,
 )
 EXACT = NoiseModel(
+    exact=True,
     layouts=((0.0, 1.0),),
     odd=0.0,
+    walks=((0.0, 0.4), (0.0003, 0.2), (0.001, 0.2), (0.004, 0.2)),
     drifts=((0.0, 1.0, 1.0),),
     visits=((0.0, 1.0),),
     large_drifts=(),
@@ -73,7 +88,9 @@ EXACT = NoiseModel(
     calm=1.0,
     noise=1e-5,
     worth=1.0,
-    first_runs=(1, 2),
+    host_offset=1000.0,
+    first_runs=(2, 2),
     fewest=2,
+    proof=1,
     patience=9.0,
 )

@@ -2,7 +2,7 @@
 
 A reading is judged against the other readings of *its own build*, never against the favoured answer:
 weights taken from residuals of the favourite would talk every contradiction away. A build with a
-single reading is judged against the nearer of the two ends.
+single reading is judged against the nearer of the two ends, unless it is a count that repeats.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def behaviour(record: Record, good: int, bad: int, model: NoiseModel = USUAL) ->
     varying = repeated & (record.bound == 0)  # runs that were stopped do not vary
     scale = _scale(deviation[varying], len(np.unique(record.build[varying])), model)
     single = np.abs(record.value[:, None] - ends[None]).min(axis=1)
-    distance = np.where(repeated, np.abs(deviation), single) / scale
+    distance = np.where(repeated, np.abs(deviation), 0.0 if model.exact else single) / scale
     weight = np.minimum(1.0, (FREEDOM + 2) / (FREEDOM + distance**2))
     return Behaviour(weight, _two_speeds(deviation[varying]), int((repeated & (distance > 6)).sum()))
 

@@ -15,7 +15,8 @@ Level of build v, with bad(v; K) = 1 when K is v or an ancestor of v:
   with a certainty that only the tails of a normal distribution have.
 * d at J: one sharp decoy of either sign anywhere in the range, every pair (K, J) enumerated. A smooth
   random walk alone cannot imitate a second step: zooming into it would make it look certain.
-* walk: many small steps, a random walk along the history (covariance: prior mass of common ancestors).
+* walk: many small steps, a random walk along the history (covariance: prior mass of common ancestors). Counts that are
+  exact show more of them, so there one step has a walk beside it too, of a size that does not depend on the drop.
 * Or nothing changed at all: every build has the base level and its layout. This is compared with one step of any
   place and of a size that is not taken from the readings.
 * The culprit is the *largest* step of the hunted sign: factors P(D > 0) and P(D > |d|).
@@ -25,6 +26,7 @@ culprits, law of noise and size of layout a Student-t marginal from one small Ch
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,17 +121,19 @@ def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, 
     """
     prior, model = _Drops.of(drop, error), levels.model
     laws = len(levels.mean)
-    law = np.repeat(np.arange(laws), len(model.layouts))
-    width = np.tile([size for size, _ in model.layouts], laws)
-    log_prior = levels.evidence[law] + np.tile(np.log([p for _, p in model.layouts]), laws)
+    sizes = [(layout, walk, p * q) for (layout, p), (walk, q) in product(model.layouts, model.walks)]
+    law = np.repeat(np.arange(laws), len(sizes))
+    width, steps, share = (np.tile(column, laws) for column in zip(*sizes, strict=True))
+    log_prior = levels.evidence[law] + np.log(share)
     s2 = levels.variance[law]
     centre = float(levels.mean[0].mean())
     y = levels.mean[law] - centre
     slow = classes.slow.astype(np.float64)
     eye = np.eye(len(slow))
     base = BASE**2 / s2
-    plain = levels.covariance[law] + (width**2 / s2)[:, None, None] * eye + base[:, None, None]
     common = (slow * classes.prior) @ slow.T  # prior mass of common ancestors
+    plain = levels.covariance[law] + (width**2 / s2)[:, None, None] * eye + base[:, None, None]
+    plain = plain + (steps**2 / s2)[:, None, None] * common
     walk = (WALK * drop) ** 2 / s2
     rough = plain + walk[:, None, None] * common
     data = (y, slow, levels.residual[law], levels.freedom, s2, prior)
@@ -145,14 +149,14 @@ def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, 
     odd = odd_width**2 / s2[q] * (np.arange(len(slow)) == best.odd[q, c])
     fit = Fit(
         law=int(law[q]), s=float(np.sqrt(s2[q])), layout=float(width[q] ** 2 / s2[q]), odd=odd,
-        walk=float(walk[q]) if structure else 0.0, base=float(base[q]), centre=centre,
+        walk=float(steps[q] ** 2 / s2[q] + (walk[q] if structure else 0.0)), base=float(base[q]), centre=centre,
         covariance=(rough if structure else plain)[q] + np.diag(odd), drop=best.drop[q], drop_precision=best.precision[q],
         decoy=best.decoy[q], decoy_class=best.decoy_class[q],
     )  # fmt: skip
     cells = p.sum(axis=(0, 2))
     return Posterior(
         culprit=p.sum(axis=(0, 1)),
-        change=_changed(sums, levels.residual[law], levels.freedom, s2, log_prior, classes.prior, change),
+        change=_changed(sums, levels.residual[law], levels.freedom, s2, log_prior, steps == 0, classes.prior, change),
         several=float(p[1].sum()),
         drifting=float(cells @ (levels.drift[law] > 0)),
         fit=fit,
@@ -218,9 +222,16 @@ def _one_step(sums: _Sums, residual: Array, freedom: float, s2: Array, drops: _D
 
 
 def _changed(
-    sums: _Sums, residual: Array, freedom: float, s2: Array, log_prior: Array, prior: Array, change: float
+    sums: _Sums,
+    residual: Array,
+    freedom: float,
+    s2: Array,
+    log_prior: Array,
+    still: NDArray[np.bool_],
+    prior: Array,
+    change: float,
 ) -> float:
-    """Probability of one step against none.
+    """Probability of one step against none; ``still`` (Q,) are the cells without small steps, where none is possible.
 
     The size of the step has a prior of its own, half of a normal distribution: with one that is centred on what was seen
     between the ends, a change would always look better than none. No build is odd here: otherwise a change next to an
@@ -230,7 +241,7 @@ def _changed(
     width = (s2 / CHANGE_WIDTH**2)[:, None]
     step = _main_step(yy, sums.zz[:, 0], sums.zy[:, 0], log_det, left, freedom, width, 0.0).log + np.log(2 * prior)
     none = -0.5 * log_det - 0.5 * freedom * np.log(np.maximum(left + yy, 1e-12))
-    odds = log_sum((cells + none).ravel(), axis=0) - log_sum((cells + step).ravel(), axis=0)
+    odds = log_sum((cells + none)[still].ravel(), axis=0) - log_sum((cells + step).ravel(), axis=0)
     return float(1 / (1 + np.exp(np.clip(odds, -700, 700)) * (1 - change) / change))
 
 

@@ -22,7 +22,7 @@ from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.outliers import behaviour
 from perfbisect.core.inference.record import Record, arrange
-from perfbisect.core.inference.state_space import HOST_OFFSET, KEPT, Array, Fit, fit
+from perfbisect.core.inference.state_space import KEPT, Array, Fit, fit
 from perfbisect.core.inference.stopped_runs import direction
 from perfbisect.core.stats.distributions import log_sum, t_mixture_quantiles
 
@@ -85,7 +85,7 @@ def speeds(record: Record, fitted: Fit) -> Speeds:
         y, x = fitted.y[:, :rows], fitted.x[:, :rows]
         offset = np.arange(builds, builds + hosts - 1)
         information = information.copy()
-        information[:, offset, offset] -= (1 - FLAT) / HOST_OFFSET**2
+        information[:, offset, offset] -= (1 - FLAT) / fitted.model.host_offset**2
         covariance = np.linalg.inv(information).astype(np.float64)
         level = (covariance @ (np.swapaxes(x, 1, 2) @ y[:, :, None]))[:, :, 0]
         squares = ((y - (x @ level[:, :, None])[:, :, 0]) ** 2).sum(axis=1) + fitted.within

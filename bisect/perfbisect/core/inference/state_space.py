@@ -23,7 +23,6 @@ from perfbisect.core.stats.distributions import log_sum
 
 Array = NDArray[np.float64]
 
-HOST_OFFSET = 5.0  # s.d. of a constant difference between two hosts, in s.d. of a run
 KEPT = 4e-3  # laws less probable than this are dropped
 
 
@@ -36,6 +35,7 @@ class Present:
     """
 
     hosts: NDArray[np.int64]  # (S,)
+    unknown: float  # s.d. of the offset of a host without readings
     drift: Array  # (S, H, M + S - 1)
     drift_error: Array  # (S, H), variance
     offset: Array  # (H, S - 1, M)
@@ -50,7 +50,7 @@ class Present:
         builds = self.offset.shape[2]
         known = np.flatnonzero(self.hosts == host)
         if not len(known):
-            return np.zeros(builds), HOST_OFFSET**2
+            return np.zeros(builds), self.unknown**2
         drift = kept * self.drift[known[0], law]
         own = (np.arange(1, len(self.hosts)) == known[0]) - drift[builds:]  # how the offsets enter
         error = float(own @ self.offset_error[law] @ own)
@@ -142,7 +142,7 @@ def fit(record: Record, weight: Array, model: NoiseModel = USUAL) -> Fit:
     columns = [(drift, memory * pace, visit, p * q) for (drift, memory, p), (visit, q) in laws + further]
     drift, memory, visit, prior = (np.array(column) for column in zip(*columns, strict=True))
     prior = np.where(drift == 0, prior * min(1.0, model.calm / _spread(record, weight, repeated, model)), prior)
-    white, log_det, state, spread = _whiten(groups, builds, drift, memory, visit)
+    white, log_det, state, spread = _whiten(groups, builds, drift, memory, visit, model.host_offset)
     y, x = white[:, :, 0], white[:, :, 1:]
     information = np.swapaxes(x, 1, 2) @ x
     covariance = np.linalg.inv(information).astype(np.float64)
@@ -159,7 +159,9 @@ def levels_of(fit: Fit, noise: float | None = None) -> Levels:
     """The levels as the search uses them; ``noise`` is the host's known s.d. of a run."""
     ours = np.flatnonzero(fit.searched)
     prior, builds = fit.prior[ours], len(fit.runs)
-    guess, worth = (fit.model.noise, fit.model.worth) if noise is None else (noise, 10.0)
+    guess, worth = fit.model.noise, fit.model.worth
+    if noise is not None and not fit.model.exact:  # the first two counts show as much as earlier hunts
+        guess, worth = noise, 10.0
     residual = fit.squares[ours] + worth * guess**2
     freedom = worth + float(fit.runs.sum()) - fit.repeated
     information = fit.information[ours]
@@ -172,7 +174,7 @@ def levels_of(fit: Fit, noise: float | None = None) -> Levels:
     return Levels(
         fit.model, fit.coefficients[law, :builds], fit.covariance[law, :builds, :builds], residual[kept], freedom, evidence[kept],
         probability[kept] / probability[kept].sum(), fit.drift[law], fit.memory[law], fit.runs, fit.pace,
-        Present(fit.hosts, fit.state[:, law, 1:], fit.spread[:, law], *_offsets(information[kept], builds)),
+        Present(fit.hosts, fit.model.host_offset, fit.state[:, law, 1:], fit.spread[:, law], *_offsets(information[kept], builds)),
     )  # fmt: skip
 
 
@@ -218,6 +220,7 @@ def _whiten(
     drift: Array,
     memory: Array,
     visit: Array,
+    host_offset: float,
 ) -> tuple[Array, Array, Array, Array]:
     """The columns [reading, build indicators, host indicators] made independent, and log|S|, for every law.
 
@@ -232,7 +235,7 @@ def _whiten(
     columns[np.arange(count), 1 + groups.build] = 1.0
     further = np.flatnonzero(host)
     columns[further, builds + host[further]] = 1.0
-    columns[count + np.arange(extra), 1 + builds + np.arange(extra)] = 1 / HOST_OFFSET
+    columns[count + np.arange(extra), 1 + builds + np.arange(extra)] = 1 / host_offset
 
     size, noise = drift**2, 1 / groups.weight[:, None] + (visit**2)[None]
     state = np.zeros((len(hosts), len(drift), columns.shape[1]))

@@ -1,19 +1,22 @@
 """The next order of one hunt: measure the ends, confirm a probable culprit, learn more, or end with what is known."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from perfbisect.core.domain.orders import Found, Inconclusive, Order, Reason, Step
-from perfbisect.core.domain.policy import CAP
+from perfbisect.core.domain.policy import CAP, Policy
 from perfbisect.core.inference import endpoints
 from perfbisect.core.inference.analysis import Analysis
 from perfbisect.core.inference.credible_set import LeadingHypothesis, leading_hypothesis
 from perfbisect.core.search.acquisition import choose, hopeless
 from perfbisect.core.search.budget import Budget
-from perfbisect.core.search.confirmation import compared_with, confirmation, pairwise_proofs, weakest
+from perfbisect.core.search.confirmation import PairwiseProof, compared_with, confirmation, pairwise_proofs, weakest
 from perfbisect.core.search.no_culprit import nothing_found, undecided
 from perfbisect.core.search.situation import Situation
 
 DOUBTFUL = 0.5  # probability of any change below which a search that cannot go on has found nothing
+LARGE = 0.9  # of the smallest effect of interest: smaller steps are not named where every step shows
+UNLIKELY = 0.05
 SPLIT = 0.05  # a build is undecided if its probability of being slow is not this close to 0 or 1
 
 
@@ -72,7 +75,7 @@ def _conclude(known: Analysis, answer: LeadingHypothesis, budget: Budget) -> Ord
         return _undecided(known, Reason.UNBUILDABLE)
     parents = compared_with(graph, record, answer.slow) if answer.certain else (answer.fast,)
     proofs = pairwise_proofs(record, known.levels, answer.slow, parents)
-    if (more := confirmation(record, posterior, known.levels.noise, answer.slow, proofs)) is not None:
+    if (more := confirmation(record, posterior, known.levels, answer.slow, proofs)) is not None:
         if not budget.builds_allowed(more):
             return _undecided(known, Reason.BUILDS_SPENT)
         return more
@@ -80,6 +83,8 @@ def _conclude(known: Analysis, answer: LeadingHypothesis, budget: Budget) -> Ord
         return _undecided(known, Reason.UNBUILDABLE)
     if not all(proof.proven for proof in proofs):
         return _undecided(known, Reason.NOT_CONFIRMED)
+    if known.model.exact and not _large_enough(proofs, policy):
+        return _undecided(known, Reason.MANY_STEPS)
     stated = min(answer.probability * posterior.change, CAP)
     if stated < min(policy.confidence, CAP):
         if endpoints.settled(known.ends):
@@ -89,6 +94,12 @@ def _conclude(known: Analysis, answer: LeadingHypothesis, budget: Budget) -> Ord
     prior = float(graph.weight[answer.slow])
     stand_ins = tuple(p for p in parents if p not in graph.parents_of(answer.slow))
     return Found(Step(answer.slow, stated, ratio, parents, stand_ins, prior))
+
+
+def _large_enough(proofs: Sequence[PairwiseProof], policy: Policy) -> bool:
+    """Whether the step may be as large as the smallest effect of interest: where every step shows, one is the largest."""
+    contrast = weakest(proofs).contrast
+    return contrast is not None and contrast.above(LARGE * endpoints.least(policy)) > UNLIKELY
 
 
 def _undecided(known: Analysis, reason: Reason) -> Inconclusive:
@@ -107,6 +118,8 @@ def _why_stuck(known: Analysis, budget: Budget) -> Reason:
     top = groups.of_class(int(posterior.culprit.argmax()))
     if len(top) > 1 and record.skipped.intersection(top.tolist()):
         return Reason.UNBUILDABLE
+    if known.model.exact:
+        return Reason.MANY_STEPS
     likely = [i for i, b in enumerate(record.builds) if SPLIT < float(groups.slow[i] @ posterior.culprit) < 1 - SPLIT]
     fit = posterior.fit
     noisy = any(known.levels.covariance[fit.law, i, i] > fit.layout for i in likely)

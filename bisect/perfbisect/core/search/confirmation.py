@@ -22,8 +22,7 @@ from perfbisect.core.inference.posterior import Posterior
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.state_space import Levels
 
-LEAST = 3  # fresh runs of each side; one more on a host that drifts, one less for a clear difference
-CLEAR = 3.5  # standard errors of a clear difference
+CLEAR = 3.5  # standard errors of a clear difference, for which one fresh run less is enough
 MOST = 40  # fresh runs of each side, after which the proof is given up
 DRIFT_LIKELY = 0.75  # probability from which a host is treated as drifting
 PROVEN = 2.2  # standard errors between culprit and parent
@@ -77,12 +76,14 @@ def weakest(proofs: Sequence[PairwiseProof]) -> PairwiseProof:
 
 
 def confirmation(
-    record: Record, posterior: Posterior, noise: float, culprit: int, proofs: Sequence[PairwiseProof]
+    record: Record, posterior: Posterior, levels: Levels, culprit: int, proofs: Sequence[PairwiseProof]
 ) -> Measure | None:
-    """The runs that the proof still lacks; None if it is complete or impossible. ``noise`` is that of a run."""
-    enough = LEAST + (posterior.drifting > DRIFT_LIKELY)
+    """The runs that the proof still lacks; None if it is complete or impossible."""
+    enough = levels.model.proof + (posterior.drifting > DRIFT_LIKELY)
     drop = -float(posterior.culprit @ posterior.fit.drop)
-    at_first = enough - 1 if drop > CLEAR * noise else enough  # the error of two runs against two is the noise of one
+    at_first = (
+        enough - 1 if drop > CLEAR * levels.noise else enough
+    )  # the error of two runs against two is the noise of one
     wanted = {}
     for proof in proofs:
         if proof.runs >= MOST:
