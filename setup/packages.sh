@@ -34,6 +34,7 @@ if [ "${1:-}" = tests ]; then
     want automake automake
     want libtoolize libtool
     want tclsh tcl
+    want valgrind valgrind
     want redis-server redis-server
     want db_bench rocksdb-tools
     [ -x /usr/sbin/mariadbd ] || optional="$optional mariadb-server-core mariadb-client"

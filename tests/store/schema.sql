@@ -156,7 +156,7 @@ CREATE TABLE runs (
   seconds REAL NOT NULL, -- length of the window
   cost REAL NOT NULL, -- seconds from the entry of the log before this one
   operations INTEGER NOT NULL,
-  qps REAL NOT NULL,
+  qps REAL, -- null where instructions were counted exactly
   latency_avg REAL, -- milliseconds
   latency_p95 REAL,
   latency_p99 REAL,
@@ -225,7 +225,8 @@ CREATE TABLE trial_builds ( -- what a trial measures
 
 CREATE VIEW trial_readings AS -- every run of `bisect compare` and `bisect noise`
 SELECT trial_runs.trial_id, trial_runs.number, visit, trial_workloads.name AS workload, trial_builds.name AS build, at,
-  json_extract(body, '$.operations') / json_extract(body, '$.seconds') AS qps
+  iif(coalesce(json_extract(body, '$.counted'), '') = '', json_extract(body, '$.operations') / json_extract(body, '$.seconds'), NULL)
+    AS qps -- null where instructions were counted exactly
 FROM trial_runs
 JOIN trial_builds ON trial_builds.trial_id = trial_runs.trial_id AND trial_builds.number = trial_runs.build
 JOIN trial_workloads ON trial_workloads.trial_id = trial_runs.trial_id

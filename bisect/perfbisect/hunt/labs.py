@@ -33,12 +33,14 @@ class HuntLabs:
         self._setup, self._log, self._held = setup, log, held
         self._builds: dict[str, dict[str, str]] = defaultdict(dict)  # host → commit → key of its build
         self._data: dict[str, dict[str, str]] = defaultdict(dict)  # host → commit → key of its data
+        self._events: dict[str, int] = defaultdict(int)  # host → length of its counted runs
         for _, event in log.entries:
             host = event.host or setup.settings.host
             if isinstance(event, BuildFinished):
                 self._builds[host][event.facts.commit] = event.facts.key
             elif isinstance(event, RunFinished):
                 self._data[host][event.facts.commit] = event.facts.dataset
+                self._events[host] = event.facts.events
         self._first = {facts.name: facts for event in reversed(before) for facts in event.hosts}
         self._locks: dict[str, FairLock] = defaultdict(FairLock)  # by host, which may build for several
 
@@ -58,7 +60,8 @@ class HuntLabs:
     def _lab(self, site: PreparedHost, commits: tuple[str, ...]) -> Lab:
         name = site.host.name
         first = self._first.get(name, site.facts)
-        earlier = Earlier(self._builds[name], self._data[name], first.memory_mib, first.cores)
+        events = self._events[name]
+        earlier = Earlier(self._builds[name], self._data[name], events, first.memory_mib, first.cores)
         slow = SlowRuns(self._setup.settings.policy.slow_after, commits[0])
         first_host = self._setup.settings.host
         slow.take(

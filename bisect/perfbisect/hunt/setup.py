@@ -24,6 +24,7 @@ from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.checks.finding import CheckRequest
 from perfbisect.lab.checks.preflight import inspect_host, warnings
 from perfbisect.lab.host_lab import Earlier, HostLab, LabHost
+from perfbisect.lab.measure import counting
 from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.workload.fingerprint import fingerprint
 from perfbisect.recipes.builder import Builder
@@ -49,6 +50,7 @@ class PreparedHost:
     warnings: tuple[Warned, ...]
     build_entry: HostEntry | None  # of the host where builds are made, if that is another
     build_host: Host | None
+    counts: str = ""  # how the metric can be counted exactly there
 
     @classmethod
     def prepare(
@@ -69,9 +71,8 @@ class PreparedHost:
         build_host = connect(build_entry) if build_entry else None
         if build_host:
             check_architectures(host, build_host)
-        return cls(
-            entry, host, read_fingerprint(host, inspection.answers), warnings(inspection), build_entry, build_host
-        )
+        facts, counts = read_fingerprint(host, inspection.answers), counting.for_metric(host, settings.metric)
+        return cls(entry, host, facts, warnings(inspection), build_entry, build_host, counts)
 
 
 def check_architectures(host: Host, build_host: Host) -> None:
@@ -138,7 +139,9 @@ class HuntSetup:
                 if path not in builder.suspects | workloads[0].suspects
             ),
         )
-        return cls(settings, builder, workloads[0], hosts, span, warned, skipped, patches)
+        setup = cls(settings, builder, workloads[0], hosts, span, warned, skipped, patches)
+        exact = all(setup.counted(each, setup.workload) for each in hosts)
+        return replace(setup, settings=replace(settings, prior=replace(settings.prior, exact=exact)))
 
     @property
     def host(self) -> Host:
@@ -158,7 +161,16 @@ class HuntSetup:
 
     def run_hash(self, workload: Workload) -> str:
         """A hash of everything that a run of the workload depends on."""
-        return fingerprint(self.builder, workload, [each.entry for each in self.hosts])
+        return fingerprint(
+            self.builder,
+            workload,
+            [each.entry for each in self.hosts],
+            [self.counted(each, workload) for each in self.hosts],
+        )
+
+    def counted(self, site: PreparedHost, workload: Workload) -> str:
+        """How the runs of the workload are counted exactly at ``site``; "" where they are timed."""
+        return "" if counting.obstacle(self.builder, workload) else site.counts
 
     def build_hash(self) -> str:
         """A hash of everything in the recipe that builds depend on."""
@@ -182,8 +194,9 @@ class HuntSetup:
             build_place = LabHost(site.build_host, site.build_entry, locks[site.build_host.name])
         place = LabHost(site.host, site.entry, locks[site.host.name])
         return HostLab(
-            place, self.builder, self.settings.variant, workload, candidates, earlier, build_place, slow or SlowRuns()
-        )
+            place, self.builder, self.settings.variant, workload, candidates, earlier, build_place, slow or SlowRuns(),
+            self.counted(site, workload),
+        )  # fmt: skip
 
     def candidates(self, commits: tuple[str, ...]) -> Candidates:
         """Commits of the hunt's repository as the candidates of a lab."""

@@ -17,7 +17,8 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store, pipeline
 from perfbisect.lab.build.candidate_builder import CandidateBuilder, check_known, other_processor, send_sources
 from perfbisect.lab.build.candidates import Candidates
-from perfbisect.lab.measure import perf
+from perfbisect.lab.measure import counting, perf
+from perfbisect.lab.measure.counted_runner import CountedRunner
 from perfbisect.lab.measure.runner import Runner, Turn
 from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.measure.visit import RunContext
@@ -50,6 +51,7 @@ class Earlier:
 
     builds: Mapping[str, str] = field(default_factory=dict)  # commit → key of its build
     datasets: Mapping[str, str] = field(default_factory=dict)  # commit → key of its data
+    events: int = 0  # length of counted runs
     memory_mib: int = 0
     cores: int = 0
 
@@ -60,7 +62,7 @@ class Parts:
 
     builds: CandidateBuilder
     data: DatasetKeeper
-    runner: Runner
+    runner: Runner | CountedRunner
     retry: RetryPolicy
     values: Values  # placeholders that all candidates share
 
@@ -69,7 +71,8 @@ class Parts:
 class HostLab:
     """Measures candidates on one host. Nothing is done there before the first measurement.
 
-    ``variant`` "" is the recipe's own choice. ``build_place`` is the host that builds, if it is another.
+    ``variant`` "" is the recipe's own choice. ``build_place`` is the host that builds, if it is another. ``counted`` is
+    how instructions are counted exactly there, if all that is wanted of a run is their number.
     """
 
     place: LabHost
@@ -80,6 +83,7 @@ class HostLab:
     earlier: Earlier = field(default_factory=Earlier)
     build_place: LabHost | None = None
     slow: SlowRuns = field(default_factory=SlowRuns)
+    counted: str = ""
 
     def __post_init__(self) -> None:
         """The parts are constructed at the first measurement."""
@@ -128,14 +132,23 @@ class HostLab:
             "jobs": entry.jobs or cores,
             **config.sizes(entry, self.earlier.memory_mib or ask(host, MEMORY_MIB) or 0, cores),
         }
+        counter = counting.counter(host, self.counted) if self.counted else None
+        if counter and (random := counter.randomness(host.name)):
+            yield Warned(*random)
         context = RunContext(
             host,
             entry,
             self.workload,
             lua.place(host, self.workload),
-            perf=perf.counts(host),
-            vmstat="vmstat" not in absent,
-            iostat=bool(entry.device) and "iostat" not in absent,
+            perf=not counter and perf.counts(host),
+            vmstat=not counter and "vmstat" not in absent,
+            iostat=not counter and bool(entry.device) and "iostat" not in absent,
+            counter=counter,
+        )
+        runner = (
+            CountedRunner(context, retry.succeeded, self.earlier.events)
+            if counter
+            else Runner(context, self.slow, retry.succeeded)
         )
         build_context, announced = None, False
         if candidates.repository and candidates.tips():
@@ -148,7 +161,7 @@ class HostLab:
             yield from other_processor(build_context, host)
         builds = CandidateBuilder(build_context, host, candidates, announced=announced)
         data = DatasetKeeper(host, self.workload, self.earlier.datasets)
-        return Parts(builds, data, Runner(context, self.slow, retry.succeeded), retry, values)
+        return Parts(builds, data, runner, retry, values)
 
     def _build(self, parts: Parts, candidate: int) -> Generator[LabEvent, None, bool]:
         """Build a candidate; true when it is worth measuring: it is built, and is not the binary of another."""

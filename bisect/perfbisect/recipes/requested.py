@@ -25,7 +25,7 @@ from perfbisect.recipes.overrides import overridden
 from perfbisect.recipes.placeholders import check_texts, literal, placeholders_in
 from perfbisect.recipes.suites import check_command
 from perfbisect.recipes.toml_reader import Location
-from perfbisect.recipes.workload import Workload
+from perfbisect.recipes.workload import EVENTS, Workload
 
 RECIPE = "command"
 OF_SERVERS = ("socket", "port")
@@ -91,7 +91,7 @@ def quick_builder(
 def quick_workload(quick: Quick, builder: Builder) -> Workload:
     """The workload of the command of --run. Raises UsageError for a mistake in its options."""
     command = words("--run", quick.run)
-    check_texts(command, LINE.at("run"), COMMAND_PLACEHOLDERS)
+    check_texts(command, LINE.at("run"), COMMAND_PLACEHOLDERS | {EVENTS})
     program = next((word for word in command if PurePath(word).suffix or "/" in word), command[0])
     workload = Workload(
         name=_named(PurePath(masked(program)).name, [quick.run, quick.rate, quick.cost, quick.operations]),
@@ -100,6 +100,7 @@ def quick_workload(quick: Quick, builder: Builder) -> Workload:
         summary=quick.run,
         group=RECIPE,
         command=command,
+        args={EVENTS: 1} if EVENTS in placeholders_in(command) else {},
         rate=quick.rate,
         cost=quick.cost,
         operations=quick.operations,

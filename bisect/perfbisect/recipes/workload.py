@@ -17,6 +17,8 @@ import msgspec
 
 from perfbisect.recipes.builder import LONGEST, Argv, Seconds, Weight
 
+EVENTS = "events"  # the arg that is a workload's length in operations: an option of sysbench, {events} in a command
+
 Drivers = str | Annotated[list[str], msgspec.Meta(min_length=1, description="a list of at least one")]
 Option = str | int | float | bool
 SecondsOrZero = Annotated[float, msgspec.Meta(ge=0, le=LONGEST, description="a number of seconds, 0 or more")]

@@ -14,7 +14,7 @@ from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
 
 APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
-VERSION = 7  # the number of migrations; PRAGMA user_version of a history of this version
+VERSION = 8  # the number of migrations; PRAGMA user_version of a history of this version
 READABLE = 6  # the oldest version that can be read as it is: it lacks only what `bisect prove` enters
 
 WAIT = 30.0  # seconds that a writer waits for another

@@ -19,6 +19,7 @@ from perfbisect.core.domain.events import (
     RunFinished,
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.metrics import operations_per_second
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
 from perfbisect.core.inference.from_log import Logged
 
@@ -167,13 +168,14 @@ class FactWriter:
                 "seconds": run.seconds,
                 "cost": max(self.at - before, run.seconds) if before else run.seconds,
                 "operations": run.operations,
-                "qps": run.qps,
+                "qps": operations_per_second(run),
                 "log": run.log,
             }
             | {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")},
         )
         counted: list[tuple[str, Mapping[str, float | None]]] = [("perf", run.counters), ("system", run.system)]
         counted += [("command", {"reported": run.reported})] if run.reported is not None else []
+        counted += [("counted", {run.counted: run.events})] if run.counted else []
         counted += [("limit", {"slower_than": run.slower_than})] if run.slower_than else []
         self.db.table("counters").insert_all(
             clean({"run_id": self.event_id, "source": source, "name": name, "value": value})

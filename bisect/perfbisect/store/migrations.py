@@ -298,6 +298,24 @@ WHERE NOT reused
 GROUP BY builds.host, builder, variant
 """
 
+# A constraint can be removed only in the text of the schema: https://sqlite.org/lang_altertable.html
+COUNTS = """
+PRAGMA writable_schema = ON;
+UPDATE sqlite_schema SET sql = replace(sql, 'qps REAL NOT NULL,', 'qps REAL, -- null where instructions were counted exactly')
+  WHERE name = 'runs' AND type = 'table';
+PRAGMA writable_schema = RESET;
+DROP VIEW trial_readings;
+
+CREATE VIEW trial_readings AS -- every run of `bisect compare` and `bisect noise`
+SELECT trial_runs.trial_id, trial_runs.number, visit, trial_workloads.name AS workload, trial_builds.name AS build, at,
+  iif(coalesce(json_extract(body, '$.counted'), '') = '', json_extract(body, '$.operations') / json_extract(body, '$.seconds'), NULL)
+    AS qps -- null where instructions were counted exactly
+FROM trial_runs
+JOIN trial_builds ON trial_builds.trial_id = trial_runs.trial_id AND trial_builds.number = trial_runs.build
+JOIN trial_workloads ON trial_workloads.trial_id = trial_runs.trial_id
+  AND trial_workloads.number = trial_runs.workload
+"""
+
 
 def migration(script: str, version: int) -> Callable[[sqlite_utils.Database], None]:
     """A migration that executes the statements of ``script``, and sets the version of the file."""
@@ -317,6 +335,7 @@ STEPS = (
     ("m005_subjects", SUBJECTS),  # trials of several builds and workloads, and of builds that are not commits
     ("m006_failures", FAILURES),  # failures of hunts and trials, and builds that fail in a trial
     ("m007_proofs", PROOFS),  # of a proof: the hunt, and the commits that it reverts as JSON
+    ("m008_counts", COUNTS),  # runs without QPS: those whose instructions were counted exactly
 )
 for number, (name, script) in enumerate(STEPS, 1):
     migrations(name=name)(migration(script, number))

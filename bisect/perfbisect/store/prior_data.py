@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.facts import SkipFacts
-from perfbisect.core.domain.metrics import value
+from perfbisect.core.domain.metrics import exact, value
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.stats.variance_components import ENOUGH, Noise, at_least, noise_in
 from perfbisect.errors import EnvironmentFailure
@@ -169,7 +169,8 @@ def read_noise(history: "History", settings: Settings) -> float | None:
             continue
         assert isinstance(event, RunFinished)
         measured = value(event.facts, settings.metric)
-        if measured is not None and measured > 0 and not event.facts.slower_than:
+        alike = exact(event.facts, settings.metric) == settings.prior.exact
+        if measured is not None and measured > 0 and alike and not event.facts.slower_than:
             builds[hunt, build_key].append((event.facts.visit, math.log(measured)))
     steps = [
         abs(after - before)
@@ -192,6 +193,7 @@ def trial_noise(history: "History", settings: Settings) -> Noise | None:
         parameters(settings) | {"least": ENOUGH},
     )
     for trial in intact_trials(history.connection, trials, history.path):
-        if noise := noise_in([(run.round, run.facts) for run in trial.runs], settings.metric):
+        alike = [run for run in trial.runs if exact(run.facts, settings.metric) == settings.prior.exact]
+        if noise := noise_in([(run.round, run.facts) for run in alike], settings.metric):
             return noise
     return None

@@ -22,6 +22,7 @@ from perfbisect.core.domain.events import (
     RunStarted,
     Warned,
 )
+from perfbisect.core.domain.metrics import operations_per_second
 from perfbisect.core.domain.orders import Interval, NotReproduced, Purpose
 from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.core.inference.hunt_state import HuntState, Tested, fold, ratios
@@ -147,7 +148,9 @@ class ViewModel:
     @property
     def top(self) -> float:
         """The highest rate so far, in operations per second."""
-        ended = [run.qps for row in self.rows.values() for run in row.runs]
+        ended = [
+            qps for row in self.rows.values() for run in row.runs if (qps := operations_per_second(run)) is not None
+        ]
         current = [qps for one in self.busy.values() if isinstance(one, Running) for qps in one.samples]
         return max((*ended, *current), default=0.0)
 

@@ -56,6 +56,11 @@ class RunFacts:
     # Of a run that was stopped: how many times the seconds of the good end's runs it had taken by then. ``seconds`` is
     # that time, ``operations`` are those of a run of the good end: so QPS is at most, latency at least what they make.
     slower_than: float = 0.0
+    # How its instructions were counted exactly ("valgrind-3.19.0", "perf-user"); "" for a usual run. Such a run is two,
+    # one with twice the operations of the other, and its counters and operations are their differences. Its seconds are
+    # those of both: they say nothing of the speed of the host, so it has no QPS and no latency.
+    counted: str = ""
+    events: int = 0  # of a counted run: the length of the shorter; 0: it was counted once, from its start to its end
     layout: int = 0  # 0: the build as it is linked; n: linked again, its functions in another order by seed n
 
     @property

@@ -10,6 +10,7 @@ from perfbisect.errors import UsageError
 
 Reader = Callable[[RunFacts], float | None]
 
+INSTRUCTIONS = "instructions/o"  # the metric that can be counted exactly
 LARGEST_LOG = 700.0  # larger ratios, up to exp(2 · 744), are stated as exp(700): they have no floating-point number
 
 
@@ -68,9 +69,14 @@ def latency(name: str, column: str, *, shown: bool = False) -> Metric:
     return Metric(name, lambda run: run.latency.get(column), unit="ms", shown=shown)
 
 
-def event_metric(event: str, *, compared: bool = False) -> Metric:
+def event_metric(event: str, *, compared: bool = False, shown: bool = False) -> Metric:
     """A perf event per operation."""
-    return Metric(f"{event}/o", per_operation(event), events=(event,), compared=compared)
+    return Metric(f"{event}/o", per_operation(event), events=(event,), compared=compared, shown=shown)
+
+
+def operations_per_second(run: RunFacts) -> float | None:
+    """QPS; None for a run whose instructions were counted exactly, in which time means nothing."""
+    return None if run.counted else run.qps
 
 
 def device_metric(name: str, column: str) -> Metric:
@@ -79,7 +85,7 @@ def device_metric(name: str, column: str) -> Metric:
 
 
 _METRICS = (
-    Metric("qps", lambda run: run.qps, unit="QPS", higher_is_better=True),
+    Metric("qps", operations_per_second, unit="QPS", higher_is_better=True),
     latency("latency", "avg", shown=True),
     latency("p95", "p95"),
     latency("p99", "p99"),
@@ -87,7 +93,7 @@ _METRICS = (
     Metric("cost", lambda run: run.reported, from_output=True, shown=True),
     Metric("cpu/o", cpu_per_operation, events=("task-clock",), compared=True),
     Metric("cs/o", switches_per_operation, compared=True),
-    event_metric("instructions", compared=True),
+    event_metric("instructions", compared=True, shown=True),
     event_metric("cycles", compared=True),
     Metric(
         "ipc",
@@ -129,6 +135,11 @@ def value(run: RunFacts, metric: str) -> float | None:
     None where the host could not count it. Raises UsageError for a metric that does not exist.
     """
     return find_metric(metric).read(run)
+
+
+def exact(run: RunFacts, metric: str) -> bool:
+    """Whether the metric of the run is a count that repeats, to parts per million."""
+    return bool(run.counted) and metric == INSTRUCTIONS
 
 
 def shown(run: RunFacts, metric: str) -> float:

@@ -125,6 +125,7 @@ class TrialRunner:
         self._began = 0.0  # when the last run ended, or its visit was ordered
         # Of each workload: commit → key of its data in earlier sessions, known before the first visit.
         self._loaded: tuple[dict[str, str], ...] = tuple({} for _ in plan.workloads)
+        self._events: dict[int, int] = {}  # number of a workload → length of its counted runs
 
     def build(self) -> tuple[TrialBuild, ...]:
         """Make the builds that do not exist; the subjects with the facts of their builds.
@@ -160,6 +161,7 @@ class TrialRunner:
         self._trial, self._history = trial, history
         for earlier in trial.runs:
             self._loaded[earlier.work][earlier.facts.commit] = earlier.facts.dataset
+            self._events[earlier.work] = earlier.facts.events
         self.progress.expect(len(trial.rounds_to_do()) * len(trial.pairs()) * trial.request.runs)
         self._obey(self._visits(trial))
         if trial.skips and (trial.request.kind is TrialType.NOISE or not trial.runs):
@@ -185,7 +187,7 @@ class TrialRunner:
             prebuilt=self._prebuilt,
             is_range=False,
         )
-        earlier = Earlier(datasets=self._loaded[work])
+        earlier = Earlier(datasets=self._loaded[work], events=self._events.get(work, 0))
         return setup.lab(candidates, earlier, setup.hosts[0], plan.workloads[work], defaultdict(FairLock))
 
     def _obey(self, orders: Iterator[Measure]) -> None:

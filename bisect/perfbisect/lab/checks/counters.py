@@ -1,35 +1,32 @@
-"""What perf, vmstat and iostat can count. A metric that cannot be counted is refused."""
+"""What perf, valgrind, vmstat and iostat can count. A metric that cannot be counted is refused."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.programs import missing
-from perfbisect.lab.checks.finding import Finding, Inspection, Level
-from perfbisect.lab.measure import perf
+from perfbisect.lab.checks.finding import CheckRequest, Finding, Inspection, Level
+from perfbisect.lab.measure import counting, perf
 
 
 def counters(inspection: Inspection) -> Iterator[Finding]:
-    """What perf and vmstat count on the host."""
-    metric = find_metric(inspection.request.metric)
+    """What perf, valgrind and vmstat count on the host."""
+    host, metric = inspection.request.host, find_metric(inspection.request.metric)
+    exactly, obstacle = counting.method(host), _obstacle(inspection.request)
+    is_exact = metric.name == INSTRUCTIONS and bool(exactly) and not obstacle
     try:
-        found = perf.probe(inspection.request.host)
+        found = perf.probe(host)
     except EnvironmentFailure as failure:
-        if not metric.events:
+        if is_exact or not metric.events:
             yield Finding(Level.WARNING, "perf", f"{failure}: the verdict will not explain the change", failure.advice)
         else:
             yield Finding(Level.REFUSED, "perf", f"{failure}, so {metric.name} cannot be measured", failure.advice)
     else:
         counted = [event for event in perf.EVENTS if found.get(event) is not None]
         lacking = [event for event in metric.events if event not in counted]
-        if lacking:
-            yield Finding(
-                Level.REFUSED,
-                "perf",
-                f"host {inspection.name} does not count {', '.join(lacking)}, so {metric.name} cannot be measured",
-                "Virtual machines often have no hardware counters: hunt another metric, or on another host.",
-            )
+        if lacking and not is_exact:
+            yield _cannot_count(inspection, lacking, obstacle)
         elif "instructions" not in counted:
             yield Finding(
                 Level.WARNING,
@@ -38,9 +35,37 @@ def counters(inspection: Inspection) -> Iterator[Finding]:
                 "Use a physical machine, or a virtual one with a virtual PMU.",
             )
         yield Finding(Level.OK, "perf", f"counts {', '.join(counted)}")
-    if missing(inspection.request.host, ["vmstat"]):
+    if exactly:
+        by = "perf" if exactly == counting.PERF else exactly.replace("-", " ")
+        yield Finding(
+            Level.OK, "counts", f"{INSTRUCTIONS} is counted exactly by {by}, for embedded libraries and commands"
+        )
+    if missing(host, ["vmstat"]):
         advice = how_to_install(["vmstat"], inspection.system)
         yield Finding(Level.WARNING, "vmstat", f"vmstat is not installed on host {inspection.name}", advice)
+
+
+def _obstacle(request: CheckRequest) -> str:
+    """Why the instructions of a workload cannot be counted exactly, as far as workloads are known."""
+    if request.builder is None:
+        return ""
+    found = (counting.obstacle(request.builder, workload) for workload in request.workloads or ())
+    return next(filter(None, found), "")
+
+
+def _cannot_count(inspection: Inspection, lacking: Sequence[str], obstacle: str) -> Finding:
+    """The refusal of a metric whose events the host does not count."""
+    text = (
+        f"host {inspection.name} does not count {', '.join(lacking)}, so {inspection.request.metric} cannot be measured"
+    )
+    advice = "Virtual machines often have no hardware counters: hunt another metric, or on another host."
+    if inspection.request.metric == INSTRUCTIONS and obstacle:
+        text = f"{text}; nor can valgrind count it here: {obstacle}"
+        advice = "Hunt another metric, or on a host with hardware counters; or with --threads 1, if there is no server."
+    elif inspection.request.metric == INSTRUCTIONS:
+        install = how_to_install(["valgrind"], inspection.system)
+        advice = f"valgrind counts them without hardware counters. {install}"
+    return Finding(Level.REFUSED, "perf", text, advice)
 
 
 def device(inspection: Inspection) -> Iterator[Finding]:

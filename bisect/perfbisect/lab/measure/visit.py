@@ -16,6 +16,7 @@ from perfbisect.host.jobs import Job
 from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
 from perfbisect.lab.measure import host_clock, perf, system_stats
+from perfbisect.lab.measure.counting import Counter
 from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.server import service
 from perfbisect.lab.server.installation import System
@@ -43,17 +44,18 @@ class RunContext:
     perf: bool  # can count
     vmstat: bool  # is installed
     iostat: bool  # is installed, and a device is configured
+    counter: Counter | None = None  # of exact counts, in place of the three; the workload has a length then
 
     @property
     def planned(self) -> float:
-        """Seconds that a run takes, warm-up included; 0 for a command, where that is unknown."""
-        return 0.0 if self.workload.command else self.workload.warmup + self.workload.time
+        """Seconds that a run takes, warm-up included; 0 where that is unknown: for a command, and where it is counted."""
+        return 0.0 if self.workload.command or self.counter else self.workload.warmup + self.workload.time
 
     @property
     def limit(self) -> float:
         """Seconds after which a run that has not ended is killed."""
         usual = 5 * (self.workload.warmup + self.workload.time)
-        return self.workload.timeout or usual + (LONGEST if self.workload.command else 60)
+        return self.workload.timeout or usual + (LONGEST if self.workload.command or self.counter else 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
     if perf.missed(ended.lines()):
         jobs.remove(bench.host, job)
         return None
-    if bench.perf and ended.status == 0 and not clock and perf.killed(lines_of(ended.stderr)):
+    if (bench.perf or bench.counter) and ended.status == 0 and not clock and perf.killed(lines_of(ended.stderr)):
         raise jobs.lost(bench.host, job)
     stamps = host_clock.read(times)
     if slow_after and stamps and ended.status in TIMED_OUT:
@@ -177,14 +179,18 @@ def timed(visit: Visit, counted: Sequence[int]) -> Timed:
     bench, folder, served, workload = visit.bench, visit.folder, visit.service, visit.bench.workload
     env: dict[str, str] = {}
     cwd = folder
+    under = bench.counter.under(folder) if bench.counter else []
     if workload.command:
-        argv = command.timed(workload, command.values(visit.system, workload, bench.scripts, folder, served), folder)
+        filled = command.values(visit.system, workload, bench.scripts, folder, served)
+        argv = command.timed(workload, filled, folder, under)
         cwd = visit.system.prefix
     else:
         script = lua.on_host(bench.scripts, workload, lua.measured(workload))
-        argv = sysbench.command(workload, script, driver_options(visit.system.builder, served))
+        argv = [*under, *sysbench.command(workload, script, driver_options(visit.system.builder, served))]
         env = lua.environment(workload, bench.scripts, folder / "data", visit.system.library)
-    if bench.perf:
+    if bench.counter:
+        env |= bench.counter.env
+    elif bench.perf:
         argv = perf.wrap(argv, folder, counted, whole=bool(workload.command))
         env |= {} if workload.command else lua.perf_environment(folder)
     cpus = bench.entry.client_cpus if served else bench.entry.client_cpus or bench.entry.server_cpus
@@ -195,6 +201,7 @@ def facts(
     visit: Visit, job: Job, outcome: Outcome, started: float, counters: str, system: Mapping[str, float | None]
 ) -> RunFacts:
     """The facts of a run that ended well, which was ``started`` at that time of this process."""
+    counter = visit.bench.counter
     return RunFacts(
         commit=visit.system.commit,
         build_key=visit.system.key,
@@ -205,10 +212,11 @@ def facts(
         operations=outcome.operations,
         latency=outcome.latency,
         samples=outcome.samples,
-        counters=perf.parse(counters),
+        counters=counter.read(counters) if counter else perf.parse(counters),
         system=system,
         dataset=visit.dataset,
         reported=outcome.reported,
+        counted=counter.method if counter else "",
     )
 
 

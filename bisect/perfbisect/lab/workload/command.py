@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from perfbisect.errors import ClockSet
@@ -63,9 +64,9 @@ def _args(workload: Workload) -> dict[str, str]:
     }
 
 
-def timed(workload: Workload, filled: Values, folder: PurePosixPath) -> list[str]:
-    """The argv of a timed run; ``folder`` is that of the visit."""
-    return ["sh", "-c", _TIMED, "timed", str(folder / CLOCK), *fill(workload.command, filled)]
+def timed(workload: Workload, filled: Values, folder: PurePosixPath, under: Sequence[str] = ()) -> list[str]:
+    """The argv of a timed run; ``folder`` is that of the visit, ``under`` is what the command itself is run under."""
+    return ["sh", "-c", _TIMED, "timed", str(folder / CLOCK), *under, *fill(workload.command, filled)]
 
 
 def outcome(ended: ProcessResult, workload: Workload) -> Outcome:

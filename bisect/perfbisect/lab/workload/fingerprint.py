@@ -16,19 +16,21 @@ NO_EFFECT = frozenset({"summary", "group", "folder", "suspects"})  # keys of a w
 OF_SERVER = ("sysbench", "perf_scope")  # the rest of a server's recipe is in the key of its data
 
 
-def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntry]) -> str:
+def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntry], counted: Sequence[str] = ()) -> str:
     """A hash of the inputs of a run of the workload, its files included; ``entries`` are those of the hosts.
 
-    Defaults are omitted, so that new keys do not change old hashes.
+    ``counted`` is how each of them counts exactly; "" where runs are timed. Defaults are omitted, so that new keys do not
+    change old hashes.
     """
     own = {name: each for name, each in msgspec.to_builtins(workload).items() if name not in NO_EFFECT}
     defaults = {field.name: field.default for field in msgspec.structs.fields(workload)}
     own = {name: each for name, each in own.items() if each and each != defaults[name]}
     served = msgspec.to_builtins(builder.server) if builder.server else {}
     commands = json.dumps([own, served])
+    shares = [_share(entry, commands) for entry in entries]
+    methods = [list(counted)] if any(counted) else []
     inputs = json.dumps(
-        [own, builder.library, _driven(served), _conditional(builder), [_share(entry, commands) for entry in entries]],
-        sort_keys=True,
+        [own, builder.library, _driven(served), _conditional(builder), shares, *methods], sort_keys=True
     )
     given = recipe.archive(builder) if "{recipe}" in inputs else b""
     return hashlib.sha256(inputs.encode() + files.archive(lua.read_by_runs(workload)) + given).hexdigest()[:16]

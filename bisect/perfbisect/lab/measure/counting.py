@@ -1,0 +1,178 @@
+"""Instructions, counted so that the count repeats: by perf in user space, or by valgrind where a host has no counters.
+
+A counted run is two executions, one with twice the operations of the other; what the longer one executes beyond the
+shorter is the count, so that no start-up is in it. Nothing else may differ from one execution to the next: each has a
+fresh copy of the data, one thread, the same seeds, no warm-up by the clock, no random addresses, and the random numbers
+of ``fixed_random.c``. Counts then repeat to parts per million, on a busy machine, too.
+
+How long is a length? A new hunt finds it with its first build (``next_length``); all builds on a host have the same one.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.metrics import INSTRUCTIONS
+from perfbisect.errors import UsageError
+from perfbisect.host.packages import how_to_install
+from perfbisect.host.protocol import Host
+from perfbisect.lab.measure import perf
+from perfbisect.lab.upload import files
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.placeholders import placeholders_in
+from perfbisect.recipes.workload import EVENTS, Option, Workload
+
+PERF = "perf-user"
+ENOUGH = 250e6  # instructions between the two lengths: about a second under valgrind
+STEP = 16  # from one length that was too short to the next
+LONGEST = STEP**7  # length, from which on a command does not seem to use it
+
+_FIXED_RANDOM = Path(__file__).with_name("fixed_random.c")
+_LIBRARY = "fixed_random.so"
+_COMPILE = f"""\
+cd -- "$1" && {{ [ -e {_LIBRARY} ] || {{ cc -O1 -shared -fPIC -o {_LIBRARY}.$$ {_FIXED_RANDOM.name} && mv {_LIBRARY}.$$ {_LIBRARY}; }}; }}
+"""
+_METHODS = r"""perf stat -x , -e instructions:u -- true 2>&1; printf '\f'; valgrind --version 2>/dev/null"""
+# $1 is what the files are named by, one for each process; what they count is added up when they are read.
+_SUMMARIES = """\
+counters=$1; shift
+"$@"
+status=$?
+grep -h '^summary:' -- "$counters".* >"$counters"
+exit "$status"
+"""
+_SUMMARY = re.compile(r"summary: ([0-9]{1,30})")
+_VERSION = re.compile(r"valgrind-[0-9]+(\.[0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """How instructions are counted on a host."""
+
+    method: str  # PERF, or the name and version of valgrind; part of what makes runs comparable
+    prefix: tuple[str, ...] = ()  # of a command whose addresses are not random
+    env: Mapping[str, str] = field(default_factory=dict)  # of a command whose random numbers are fixed
+
+    def randomness(self, host: str) -> tuple[str, str] | None:
+        """A sentence and advice where something random still reaches the counts of that host; None where nothing does."""
+        effect = "one build counts a little more or less in each run"
+        if not self.prefix:
+            refused = f"host {host} refuses setarch -R, so addresses stay random: {effect}"
+            return refused, "In a container, allow it: docker run --security-opt seccomp=unconfined"
+        if not self.env:
+            return f"host {host} has no C compiler (cc), so random numbers cannot be fixed: {effect}", how_to_install(
+                ["gcc"]
+            )
+        return None
+
+    def under(self, folder: PurePosixPath) -> list[str]:
+        """What a command runs under, to be counted with all its processes; the result is in ``counters`` in ``folder``."""
+        result = str(folder / "counters")
+        if self.method == PERF:
+            return [*self.prefix, "perf", "stat", "-x", ",", "-o", result, "-e", "instructions:u", "--"]
+        options = ["-q", "--tool=cachegrind", "--cache-sim=no", "--trace-children=yes"]
+        files_of_processes = f"--cachegrind-out-file={result}.%p"
+        return [*self.prefix, "sh", "-c", _SUMMARIES, "counted", result, "valgrind", *options, files_of_processes]
+
+    def read(self, text: str) -> dict[str, float | None]:
+        """The counters in that result."""
+        if self.method == PERF:
+            return perf.parse(text)
+        found = [int(match[1]) for match in map(_SUMMARY.fullmatch, text.splitlines()) if match]
+        return {"instructions": float(sum(found)) if found else None}
+
+
+def method(host: Host) -> str:
+    """How instructions can be counted on the host: PERF, the name and version of valgrind, or "" for not at all."""
+    printed = host.run(["sh", "-c", _METHODS], check=False).stdout
+    counters, _, version = printed.rpartition("\f")
+    if perf.parse(counters).get("instructions"):
+        return PERF
+    return version.strip() if _VERSION.fullmatch(version.strip()) else ""
+
+
+def counter(host: Host, by: str) -> Counter:
+    """The counter of that method, with what the host has to keep counts the same."""
+    fixes_addresses = host.run(["sh", "-c", "setarch -R true"], check=False).ok  # a container may forbid it
+    prefix = ("setarch", "-R") if fixes_addresses else ()
+    place = files.place(host, "scripts", {_FIXED_RANDOM.name: _FIXED_RANDOM})
+    compiled = host.run(["sh", "-c", _COMPILE, "compile", str(place)], check=False).ok
+    return Counter(by, prefix, {"LD_PRELOAD": str(place / _LIBRARY)} if compiled else {})
+
+
+def for_metric(host: Host, metric: str) -> str:
+    """How the metric can be counted exactly on the host; "" where it cannot be, as any but ``INSTRUCTIONS``."""
+    return method(host) if metric == INSTRUCTIONS else ""
+
+
+def obstacle(builder: Builder, workload: Workload) -> str:
+    """Why the instructions of the workload cannot be counted exactly, for the end of a sentence; "" if they can."""
+    if builder.server:
+        return f"{builder.name} is a server, whose processes do other work, too"
+    if workload.threads > 1:
+        return f"workload {workload.name} has {workload.threads} threads, which wait for each other in their own ways"
+    return ""
+
+
+def has_length(workload: Workload) -> bool:
+    """Whether the workload can be made to do a given number of operations."""
+    return not workload.command or EVENTS in placeholders_in(workload.command)
+
+
+def of_length(workload: Workload, events: int) -> Workload:
+    """The workload with nothing in it that depends on the clock, as long as ``events`` operations."""
+    fixed: dict[str, Option] = {EVENTS: events, "time": 0}
+    if not workload.command:
+        seed = workload.args.get("rand-seed") or 1
+        fixed |= {"report-interval": 0, "percentile": 0, "histogram": False, "rand-seed": seed}
+    return msgspec.structs.replace(workload, warmup=0.0, args=workload.args | fixed)
+
+
+def next_length(lengths: Mapping[int, float]) -> int:
+    """The length to try after those that were counted (length → instructions), 0 once the longest is enough.
+
+    Raises UsageError where they do not grow.
+    """
+    if not lengths:
+        return 1
+    longest = max(lengths)
+    if lengths[longest] - lengths[min(lengths)] >= ENOUGH / STEP:
+        return 0
+    if longest >= LONGEST:
+        raise UsageError(
+            f"The command executes as many instructions when {{{EVENTS}}} is {longest:,} as when it is 1.",
+            f"Let {{{EVENTS}}} be the number of its operations; or leave it out, to count the command as a whole.",
+        )
+    return longest * STEP
+
+
+def chosen_length(lengths: Mapping[int, float]) -> int:
+    """The shorter length of a counted run, from those that were tried."""
+    longest = max(lengths)
+    beyond = lengths[longest] - lengths[min(lengths)]
+    return max(1, round((longest - min(lengths)) * ENOUGH / beyond))
+
+
+def difference(short: RunFacts, long: RunFacts) -> RunFacts:
+    """The facts of a counted run, from those of its two executions. Raises UsageError when the longer did not do more."""
+    operations = long.operations - short.operations
+    if operations <= 0:
+        raise UsageError(
+            f"The command did {short.operations:,} operations when {{{EVENTS}}} was {short.events:,}, and"
+            f" {long.operations:,} when it was {long.events:,}, so its instructions cannot be counted exactly.",
+            f"Let {{{EVENTS}}} be the number of its operations, and `operations` find it in its output.",
+        )
+    before, after = short.counters.get("instructions"), long.counters.get("instructions")
+    beyond = after - before if after is not None and before is not None else None
+    return replace(
+        long,
+        started=short.started,
+        seconds=short.seconds + long.seconds,
+        operations=operations,
+        counters={"instructions": beyond},
+        events=short.events,
+    )

@@ -1,0 +1,146 @@
+"""Exact counts of instructions, by real perf and real valgrind."""
+
+import os
+from pathlib import Path, PurePosixPath
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counted import run as counted_run
+from lab_events import finished, measure
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.metrics import METRICS, exact, shown, unit, value
+from perfbisect.core.domain.orders import Share
+from perfbisect.errors import UsageError
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.host_lab import Earlier
+from perfbisect.lab.measure import counting
+from perfbisect.lab.measure.counting import ENOUGH, LONGEST, PERF, Counter
+from perfbisect.recipes.builder import Builder, Server
+from perfbisect.recipes.workload import Workload
+from small import FAST, SAME, SLOW, Open, workload
+
+FOLDER = PurePosixPath("/visit")
+COMMAND = Workload(name="c", suite="s", driver="d", summary="", group="g", command=["bench", "--n={events}", "{time}"])
+
+
+@pytest.fixture(params=["perf", "valgrind"])
+def by(request: pytest.FixtureRequest, host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The method with perf, and that without it; the test is skipped where the machine has none of that sort."""
+    if request.param == "valgrind":
+        perf = tmp_path / "programs" / "perf"
+        perf.parent.mkdir()
+        perf.write_text("#!/bin/sh\necho '<not supported>,,instructions:u,0,100.00,,' >&2\n")
+        perf.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{perf.parent}:{os.environ['PATH']}")
+    found = counting.method(host)
+    if not found.startswith(request.param):
+        pytest.skip(f"this machine does not count by {request.param}")
+    return found
+
+
+@pytest.mark.tools
+def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by: str) -> None:
+    lab = open_lab(earlier=Earlier(events=0 if by == PERF else 400))  # valgrind is slow: perf looks for a length
+    lab.counted = by
+    runs = finished(measure(lab, Share(FAST, 2), Share(SLOW, 1)))
+    (first, again), (slow,) = ([run for candidate, run in runs if candidate == one] for one in (FAST, SLOW))
+    counts = [value(run, "instructions/o") for run in (first, again, slow)]
+    assert all(counts)
+    one, other, twice = (count or 0.0 for count in counts)
+    assert abs(one / other - 1) < 1e-4
+    assert twice / one == pytest.approx(2, rel=0.05), "the driver's share is small"
+    assert first.counted == by
+    assert first.events == first.operations == slow.operations
+    assert exact(first, "instructions/o")
+    assert not exact(first, "cpu/o")
+    for name in METRICS.keys() - {"instructions/o"}:
+        assert value(first, name) is None, f"{name} of a counted run"
+    assert shown(first, "instructions/o") == one
+    assert unit("instructions/o") == "instructions/o"
+
+
+@pytest.mark.tools
+def test_a_length_that_is_known_is_kept(open_lab: Open, host: LocalHost) -> None:
+    lab = open_lab(earlier=Earlier(events=700))
+    lab.counted = counting.method(host) or pytest.skip("this machine counts no instructions")
+    ((_, run),) = finished(measure(lab, Share(SAME, 1)))
+    assert run.operations == run.events == 700
+
+
+def test_only_the_number_of_operations_decides_how_long_a_counted_run_is() -> None:
+    sysbench = counting.of_length(workload({"rand-seed": 0, "rows": 1}), 80)
+    assert sysbench.warmup == 0
+    assert sysbench.args == {
+        "rand-seed": 1, "rows": 1, "events": 80, "time": 0, "report-interval": 0, "percentile": 0, "histogram": False,
+    }  # fmt: skip
+    assert counting.of_length(COMMAND, 80).args == {"events": 80, "time": 0}
+    assert counting.has_length(COMMAND)
+    assert counting.has_length(workload())
+    assert not counting.has_length(msgspec.structs.replace(COMMAND, command=["bench", "{{events}}"]))
+
+
+@given(start=st.floats(0, 1e10), each=st.floats(1, 1e12))
+def test_the_length_is_about_as_many_instructions_as_are_enough(start: float, each: float) -> None:
+    lengths: dict[int, float] = {}
+    while events := counting.next_length(lengths):
+        lengths[events] = start + events * each
+    chosen = counting.chosen_length(lengths)
+    assert chosen == 1 or chosen * each == pytest.approx(ENOUGH, rel=0.6)
+    assert max(lengths) * each < 20 * ENOUGH or max(lengths) == counting.STEP
+
+
+def test_a_command_that_does_not_use_its_length_is_reported() -> None:
+    lengths: dict[int, float] = {}
+    with pytest.raises(UsageError, match=r"as many instructions when \{events\} is 268,435,456 as when it is 1"):
+        while events := counting.next_length(lengths):
+            lengths[events] = 5e6
+    assert max(lengths) == LONGEST
+
+
+def test_servers_and_threads_are_not_counted_exactly() -> None:
+    embedded = Builder(name="demo", summary="", driver="demo")
+    assert counting.obstacle(embedded, workload()) == ""
+    threads = msgspec.structs.replace(workload(), threads=4)
+    assert "4 threads" in counting.obstacle(embedded, threads)
+    server = msgspec.structs.replace(embedded, server=Server(initialise=["a"], start=["b"], ready=["c"], stop=["d"]))
+    assert "is a server" in counting.obstacle(server, workload())
+
+
+def test_what_valgrind_counted_in_all_processes_is_added() -> None:
+    counter = Counter("valgrind-3.19.0", ("setarch", "-R"))
+    assert counter.read("summary: 1200\nsummary: 34\n") == {"instructions": 1234}
+    assert counter.read("") == {"instructions": None}
+    assert counter.read("summary: many\n") == {"instructions": None}
+    argv = counter.under(FOLDER)
+    assert argv[:2] == ["setarch", "-R"]
+    assert "--cachegrind-out-file=/visit/counters.%p" in argv
+
+
+def test_what_perf_counted_in_user_space_is_read() -> None:
+    counter = Counter(PERF)
+    assert counter.under(FOLDER) == [
+        "perf", "stat", "-x", ",", "-o", "/visit/counters", "-e", "instructions:u", "--",
+    ]  # fmt: skip
+    assert counter.read("812345,,instructions:u,1234,100.00,,\n") == {"instructions": 812345}
+    assert counter.read("<not supported>,,instructions:u,0,100.00,,\n") == {"instructions": None}
+
+
+def lengths_of(short: int, long: int) -> tuple[RunFacts, RunFacts]:
+    one = counted_run(operations=short, counters={"instructions": 1000.0 + 3 * short})
+    two = counted_run(operations=long, counters={"instructions": 1000.0 + 3 * long})
+    return one, two
+
+
+def test_start_up_is_in_neither_count() -> None:
+    short, long = lengths_of(500, 1000)
+    both = counting.difference(short, long)
+    assert value(both, "instructions/o") == 3
+    assert both.seconds == short.seconds + long.seconds
+
+
+def test_a_command_that_did_not_do_more_is_reported() -> None:
+    with pytest.raises(UsageError, match="cannot be counted exactly"):
+        counting.difference(*lengths_of(500, 500))
