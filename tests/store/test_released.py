@@ -106,7 +106,7 @@ def invoke(released: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 SINCE_OF_BUILDS: dict[str, Any] = {"system": "", "patches": {}}
 SINCE_OF_RUNS = {"slower_than": 0.0, "layout": 0, "counted": "", "events": 0}
 SINCE_OF_POLICY = {"slow_after": 0.0, "layouts": False}
-SINCE_OF_SETTINGS: dict[str, Any] = {"system": "", "configure": [], "skips": {}, "patches": []}
+SINCE_OF_SETTINGS: dict[str, Any] = {"system": "", "configure": [], "skips": {}, "patches": [], "choose_metric": False}
 
 
 @pytest.mark.parametrize(("kind", "body"), RELEASED["events"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.policy import Direction
-from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.settings import AUTO, Settings
 from perfbisect.errors import UsageError
 from perfbisect.recipes.build_systems import for_range, found_in, has_commands, nothing_found
 from perfbisect.recipes.builder import Build, Builder
@@ -37,7 +37,14 @@ def resolve_settings(
         settings = replace(settings, repository=str(open_repository(Path.cwd(), named=False).folder))
     builder, workload = load_requested(settings)
     variant_of(builder, settings.variant)
-    metric = choose_metric(settings.metric, [workload])
+    auto = settings.metric == AUTO
+    metric = choose_metric("" if auto else settings.metric, [workload])
+    if auto and (direction or settings.policy.slow_after):
+        raise UsageError(
+            f"{'--direction' if direction else '--slow-after'} needs a metric that is known beforehand; --metric {AUTO}"
+            " is chosen when both ends were measured.",
+            "Name the metric, or leave the option out: what is hunted then is a change for the worse.",
+        )
     if settings.policy.slow_after and not find_metric(metric).bounded(command=bool(workload.command)):
         raise UsageError(
             f"--slow-after cannot be used with {metric} of workload {workload.name}: the time after which a run is stopped"
@@ -49,6 +56,7 @@ def resolve_settings(
         builder=settings.builder or builder.name,
         workload=settings.workload or workload.name,
         metric=metric,
+        choose_metric=auto,
         overrides=typed(workload, settings.overrides),
         policy=replace(settings.policy, direction=direction or worse_direction(metric)),
         suspects={**builder.suspects, **workload.suspects, **settings.suspects},

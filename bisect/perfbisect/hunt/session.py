@@ -12,6 +12,7 @@ from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import Interrupted, PerfBisectError, ReaderGone, UsageError, in_words
 from perfbisect.host.lock import Lease, WaitCallback
+from perfbisect.hunt.auto_metric import with_metric_chosen
 from perfbisect.hunt.host_locks import lock_hosts
 from perfbisect.hunt.labs import HuntLabs, connection_events
 from perfbisect.hunt.merge_base import merge_base_equals_good
@@ -150,6 +151,11 @@ def session(log: SavedLog, setup: HuntSetup, held: Mapping[str, Lease], resumed:
         or (yield from merge_base_equals_good(problem, started, settings, log, labs.workers))
     ):
         return
+    if settings.choose_metric:
+        settings = yield from with_metric_chosen(settings, problem, started, log, labs.workers)
+        setup = replace(setup, settings=settings)
+        labs, started = HuntLabs(setup, log, before, held), setup.started(log.hunt, resumed)
+        problem = replace(problem, policy=settings.policy, metric=settings.metric, prior=settings.prior)
     failed = () if resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
     yield from hunt(problem, started, log, labs.workers, failed, setup.left_out)
 

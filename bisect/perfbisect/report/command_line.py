@@ -4,7 +4,7 @@ from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.policy import Direction, Policy
-from perfbisect.core.domain.settings import TIMING, Settings
+from perfbisect.core.domain.settings import AUTO, TIMING, Settings
 from perfbisect.store.connection import default_place
 from perfbisect.wording.text import shell_words
 
@@ -19,7 +19,11 @@ def command_to_run(settings: Settings, history: Path) -> str:
         "--repo", settings.repository, "--variant", settings.variant,
     ]  # fmt: skip
     options: list[tuple[str, str, bool]] = [
-        ("--metric", settings.metric, True),  # which one is usual depends on the workload
+        (
+            "--metric",
+            AUTO if settings.choose_metric else settings.metric,
+            True,
+        ),  # which one is usual depends on the workload
         ("--direction", policy.direction.value, policy.direction is not direction),
         ("--confidence", f"{policy.confidence:g}", policy.confidence != usual.confidence),
         ("--min-effect", f"{policy.min_effect:g}", policy.min_effect != usual.min_effect),

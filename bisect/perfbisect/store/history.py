@@ -291,6 +291,15 @@ class History:
         with self.transaction() as db:
             db.execute("UPDATE hunts SET settings = json_set(settings, '$.made', ?) WHERE id = ?", [build_hash, hunt])
 
+    def update_settings(self, hunt: int, settings: Settings) -> None:
+        """Store settings that a hunt has chosen itself."""
+        from perfbisect.core.domain.codec import builtins
+        from perfbisect.core.domain.stored_forms import stored_settings
+
+        stored = json.dumps(stored_settings(builtins(settings)), allow_nan=False, separators=(",", ":"))
+        with self.transaction() as db:
+            db.execute("UPDATE hunts SET settings = ?, metric = ? WHERE id = ?", [stored, settings.metric, hunt])
+
     def began(self, hunt: int) -> float:
         """The start of a hunt, in seconds since the epoch."""
         return float(str(self.column(hunt, "started")))

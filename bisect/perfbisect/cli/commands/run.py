@@ -24,6 +24,8 @@ Examples:
   bisect run REL_16_0 REL_17_0 --builder postgres --workload scan --repo ~/src/postgres
   bisect run v1.0 HEAD --builder my-kv --workload range --metric p95 --direction rise
   bisect run 3.41.0 3.42.0 --builder sqlite --workload scan --max-time 2h --json
+  bisect run 3.44.0 3.45.0 --builder sqlite --workload scan --metric instructions/o --min-effect 0.1%
+  bisect run 3.44.0 3.45.0 --builder sqlite --workload scan --metric auto
   bisect run 8.0.28 8.0.29 --builder mysql --workload scan --host c8-1 --host c8-2
   bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
   bisect run 8.0.11 8.0.18 --builder mysql --workload scan --patch gcc-12.patch

@@ -34,7 +34,7 @@ WHAT = (
     ),
     click.option(
         "--metric", default="", show_default="qps, or that of the command", metavar="NAME",
-        help="qps, p95, cpu/o, instructions/o, …",
+        help="qps, p95, cpu/o, instructions/o, …; for `run` also auto: the one that shows the change best.",
     ),
 )  # fmt: skip
 HOW = (

@@ -6,6 +6,7 @@ from perfbisect.core.domain.patch import Patch
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 
+AUTO = "auto"  # in place of a metric: the one that shows the change between the ends best
 TIMING = ("time", "warmup", "threads")  # names of overrides; the others are args of the workload
 
 
@@ -54,6 +55,8 @@ class Settings:
     # What --skip leaves out: REV or A..B as written → the same with full hashes
     skips: dict[str, str] = field(default_factory=dict)
     patches: tuple[Patch, ...] = ()  # of --patch
+    # --metric auto: ``metric`` is that of the workload until both ends were measured, and another is chosen
+    choose_metric: bool = False
 
     @property
     def hosts(self) -> tuple[str, ...]:

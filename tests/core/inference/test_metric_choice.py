@@ -1,0 +1,74 @@
+"""The metric that `--metric auto` chooses."""
+
+import math
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.inference.metric_choice import choose
+
+STEADY, UNSTEADY = (1.0, 1.001, 0.999), (1.0, 1.06, 0.95)
+
+
+def runs(qps: tuple[float, ...], counters: Mapping[str, tuple[float, ...]]) -> list[RunFacts]:
+    """Runs of ten seconds at these rates, with these counts of each operation."""
+    return [
+        RunFacts(
+            "c", "key", f"{number}", "host", 100.0 * number, 10.0, round(10_000 * rate), {}, (),
+            {name: each[number] * round(10_000 * rate) for name, each in counters.items()}, {},
+        )
+        for number, rate in enumerate(qps)
+    ]  # fmt: skip
+
+
+def times(factor: float, of: tuple[float, ...]) -> tuple[float, ...]:
+    """Each of them, multiplied."""
+    return tuple(factor * one for one in of)
+
+
+def test_counts_that_show_what_rates_hide() -> None:
+    good = runs(UNSTEADY, {"instructions": STEADY, "task-clock": UNSTEADY})
+    bad = runs(times(0.96, UNSTEADY[::-1]), {"instructions": times(1.04, STEADY), "task-clock": times(1.04, UNSTEADY)})
+    choice = choose("qps", good, bad, 0.02)
+    assert choice.metric == "instructions/o"
+    assert choice.best and choice.best.ratio == pytest.approx(1.04, abs=0.001)
+    assert choice.usual and choice.usual.metric == "qps" and not choice.usual.clear(0.02)
+
+
+def test_a_change_that_only_rates_show() -> None:
+    good, bad = runs(STEADY, {"instructions": STEADY}), runs(times(0.8, STEADY), {"instructions": STEADY})
+    assert choose("qps", good, bad, 0.02).metric == "qps"
+
+
+def test_the_clearer_of_two() -> None:
+    """Instructions rise by 1 %, and the rate drops by 50 %: both are clear, and the rate is worth more."""
+    good, bad = runs(STEADY, {"instructions": STEADY}), runs(times(0.5, STEADY), {"instructions": times(1.01, STEADY)})
+    assert choose("qps", good, bad, 0.005).metric == "qps"
+
+
+def test_a_better_metric_is_none_that_shows_the_change() -> None:
+    good, bad = runs(STEADY, {"instructions": STEADY}), runs(times(0.97, STEADY), {"instructions": times(0.5, STEADY)})
+    assert choose("qps", good, bad, 0.02).metric == "qps"
+
+
+def test_without_a_change_or_without_values_it_is_that_of_the_workload() -> None:
+    good = runs(UNSTEADY, {"instructions": STEADY, "page-faults": (0.0, 0.0, 0.0)})
+    assert choose("latency", good, good, 0.02).metric == "latency"
+    assert choose("qps", good, [], 0.02) == choose("qps", [], good, 0.02)
+    assert choose("qps", good, [], 0.02).usual is None
+
+
+@given(
+    st.sampled_from(["instructions", "branches", "task-clock"]), st.floats(0.03, 2.0),
+    st.floats(1.0, 1000.0), st.permutations(range(3)),
+)  # fmt: skip
+def test_units_and_order_do_not_matter(counter: str, effect: float, unit: float, order: list[int]) -> None:
+    good, bad = runs(UNSTEADY, {counter: STEADY}), runs(UNSTEADY, {counter: times(1 + effect, STEADY)})
+    first = choose("qps", good, bad, 0.02)
+    other = [runs(UNSTEADY, {counter: times(unit * factor, STEADY)}) for factor in (1.0, 1 + effect)]
+    again = choose("qps", *([each[place] for place in order] for each in other), 0.02)  # type: ignore[arg-type]
+    assert first.metric == again.metric != "qps"
+    assert first.best and again.best and math.isclose(first.best.information, again.best.information, rel_tol=1e-6)
