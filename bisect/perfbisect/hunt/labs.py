@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from perfbisect.core.domain.events import BuildFinished, HuntStarted, LabEvent, RunFinished, Warned
+from perfbisect.core.domain.facts import RunFacts
 from perfbisect.errors import Cancelled
 from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.lock import Lease
@@ -18,6 +19,7 @@ from perfbisect.hunt.metric_check import MetricLab
 from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.setup import HuntSetup, PreparedHost
 from perfbisect.hunt.workers import InlineWorkers, Listener, Member, ThreadWorkers
+from perfbisect.lab.build.layout_seeds import LayoutSeeds
 from perfbisect.lab.guarded_lab import GuardedLab
 from perfbisect.lab.host_lab import Earlier
 from perfbisect.lab.measure.slow_runs import SlowRuns
@@ -64,13 +66,25 @@ class HuntLabs:
         earlier = Earlier(self._builds[name], self._data[name], events, first.memory_mib, first.cores)
         slow = SlowRuns(self._setup.settings.policy.slow_after, commits[0])
         first_host = self._setup.settings.host
-        slow.take(
+        runs = [
             event.facts
             for _, event in self._log.entries
             if isinstance(event, RunFinished) and (event.host or first_host) == name
-        )
-        lab = self._setup.lab(self._setup.candidates(commits), earlier, site, self._setup.workload, self._locks, slow)
+        ]
+        slow.take(runs)
+        candidates, workload = self._setup.candidates(commits), self._setup.workload
+        lab = self._setup.lab(candidates, earlier, site, workload, self._locks, slow, self._seeds(name, runs))
         return MetricLab(GuardedLab(lab, site.host, self._held[name], site.facts), self._setup.settings.metric)
+
+    def _seeds(self, name: str, runs: Sequence[RunFacts]) -> LayoutSeeds | None:
+        """The seeds of fresh layouts on a host, after these runs there: no two hosts of the hunt share one."""
+        settings = self._setup.settings
+        if not settings.policy.layouts:
+            return None
+        seeds = LayoutSeeds(settings.hosts.index(name) + 1, len(settings.hosts))
+        for run in runs:
+            seeds.take(run)
+        return seeds
 
 
 @contextmanager

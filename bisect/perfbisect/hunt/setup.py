@@ -21,6 +21,7 @@ from perfbisect.hunt.left_out import left_out
 from perfbisect.hunt.patches import check_patches, patches_of
 from perfbisect.lab.build import build_store
 from perfbisect.lab.build.candidates import Candidates
+from perfbisect.lab.build.layout_seeds import LayoutSeeds
 from perfbisect.lab.checks.finding import CheckRequest
 from perfbisect.lab.checks.preflight import inspect_host, warnings
 from perfbisect.lab.host_lab import Earlier, HostLab, LabHost
@@ -184,10 +185,11 @@ class HuntSetup:
         workload: Workload,
         locks: Mapping[str, FairLock],
         slow: SlowRuns | None = None,
+        seeds: LayoutSeeds | None = None,
     ) -> HostLab:
         """A lab that measures these candidates at ``site``; ``locks`` are those of the hosts, by name.
 
-        ``slow`` stops slow runs; None stops none.
+        ``slow`` stops slow runs; None stops none. ``seeds`` are those of fresh layouts; None where there are none.
         """
         build_place = None
         if site.build_host and site.build_entry:
@@ -196,6 +198,7 @@ class HuntSetup:
         return HostLab(
             place, self.builder, self.settings.variant, workload, candidates, earlier, build_place, slow or SlowRuns(),
             self.counted(site, workload),
+            seeds,
         )  # fmt: skip
 
     def candidates(self, commits: tuple[str, ...]) -> Candidates:

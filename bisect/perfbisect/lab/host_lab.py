@@ -1,12 +1,12 @@
 """The lab that acts on a real host: builds what is not built, times what is ordered, reports what happens."""
 
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from perfbisect.core.domain.events import LabEvent, Warned
+from perfbisect.core.domain.events import BuildProgress, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.interleaving import interleave
 from perfbisect.core.domain.orders import Measure, Purpose
 from perfbisect.errors import BuildFailed, DataDamaged, JobLost, RunFailed
@@ -14,9 +14,10 @@ from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import build_store, pipeline
+from perfbisect.lab.build import build_store, links, pipeline
 from perfbisect.lab.build.candidate_builder import CandidateBuilder, check_known, other_processor, send_sources
 from perfbisect.lab.build.candidates import Candidates
+from perfbisect.lab.build.layout_seeds import LayoutSeeds
 from perfbisect.lab.measure import counting, perf
 from perfbisect.lab.measure.counted_runner import CountedRunner
 from perfbisect.lab.measure.runner import Runner, Turn
@@ -84,13 +85,14 @@ class HostLab:
     build_place: LabHost | None = None
     slow: SlowRuns = field(default_factory=SlowRuns)
     counted: str = ""
+    seeds: LayoutSeeds | None = None  # of fresh layouts; None where no build is to be linked again
 
     def __post_init__(self) -> None:
         """The parts are constructed at the first measurement."""
         self._parts: Parts | None = None
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """Build what is not built, then time the runs of ``order`` in interleaved order.
+        """Build what is not built, then time the runs of ``order`` in interleaved order; in fresh layouts if that says so.
 
         Ends early when a candidate fails, turns out to be the binary of another, or is stopped as too slow in the search,
         which decides again then.
@@ -107,8 +109,17 @@ class HostLab:
                     yield from self._build(self._parts, share.candidate)
                 ):
                     return
-        with self.place.lock:
-            yield from self._time(self._parts, order)
+        turns = self._turns(order)
+        made: dict[tuple[int, int], str] = {}  # candidate and layout → key of what is installed
+        try:
+            with (self.build_place or self.place).lock:
+                if not (yield from self._link(self._parts, turns, made)):
+                    return
+            with self.place.lock:
+                yield from self._time(self._parts, turns, made)
+        finally:
+            for key in made.values():
+                self._parts.builds.unlink(key)
 
     def _places(self) -> Iterator[LabHost]:
         yield self.place
@@ -155,8 +166,9 @@ class HostLab:
             where = self.build_place or self.place
             bare, announced = yield from send_sources(where.host, self.builder.work_name, candidates, first)
             build_context = pipeline.build_context(
-                where.host, where.entry, self.builder, self.variant, bare, candidates.repository, candidates.patches
-            )
+                where.host, where.entry, self.builder, self.variant, bare, candidates.repository, candidates.patches,
+                layouts=self.seeds is not None,
+            )  # fmt: skip
             check_known(build_context, candidates, self.earlier.builds)
             yield from other_processor(build_context, host)
         builds = CandidateBuilder(build_context, host, candidates, announced=announced)
@@ -178,7 +190,7 @@ class HostLab:
                 yield parts.retry.failed(candidate, failure, began)
                 return False
         parts.retry.succeeded()
-        return builds.same_binary(builds.built[candidate]) == candidate
+        return builds.same_binary(candidate, builds.built[candidate]) == candidate
 
     def _load(self, parts: Parts, candidate: int) -> Generator[LabEvent, None, bool]:
         """Load the data of a candidate; true when it is loaded."""
@@ -195,26 +207,51 @@ class HostLab:
                 yield parts.retry.failed(candidate, failure, began)
                 return False
 
-    def _time(self, parts: Parts, order: Measure) -> Generator[LabEvent]:
-        """The runs of a measurement, everything built. Successive runs of one build share a visit of its server."""
-        parts.builds.end_others()
+    def _turns(self, order: Measure) -> list[Turn]:
+        """The runs of a measurement in their order. Successive runs of one build in one layout share a visit of its server."""
         sequence = interleave(order.plan)
-        for candidate in sorted(set(sequence)):
+        fixed, commits = self.candidates.layouts, self.candidates.commits
+        seeds = (
+            {each: self.seeds.following(commits[each]) for each in set(sequence)} if order.fresh and self.seeds else {}
+        )
+        layouts = [next(seeds[each]) if seeds else fixed.get(each, 0) for each in sequence]
+        turns, first = [], 1
+        for (candidate, layout), neighbours in groupby(zip(sequence, layouts, strict=True)):
+            runs = len(list(neighbours))
+            turns.append(Turn(candidate, first, runs, len(sequence), order.purpose, left=runs, layout=layout))
+            first += runs
+        return turns
+
+    def _link(
+        self, parts: Parts, turns: Sequence[Turn], made: dict[tuple[int, int], str]
+    ) -> Generator[LabEvent, None, bool]:
+        """Link builds again for turns in layouts, before any is timed; true when all are linked. ``made`` gets their keys."""
+        began = time.monotonic()
+        wanted = [turn for turn in turns if turn.layout]
+        for done, turn in enumerate(wanted):
+            yield BuildProgress(turn.candidate, done, len(wanted), links.LINK)
+            try:
+                made[turn.candidate, turn.layout] = parts.builds.link(turn.candidate, turn.layout)
+            except BuildFailed as failure:
+                yield parts.retry.failed(turn.candidate, failure, began)
+                return False
+        return True
+
+    def _time(self, parts: Parts, turns: Sequence[Turn], made: Mapping[tuple[int, int], str]) -> Generator[LabEvent]:
+        """The runs of a measurement, everything built; ``made`` has the keys of builds in layouts."""
+        parts.builds.end_others()
+        for candidate in sorted({turn.candidate for turn in turns}):
             if not self._is_loaded(parts, candidate) and not (yield from self._load(parts, candidate)):
                 return
-        first = 1
-        for candidate, neighbours in groupby(sequence):
-            runs = len(list(neighbours))
-            turn = Turn(candidate, first, runs, len(sequence), order.purpose, left=runs)
-            if not (yield from self._run(parts, turn)):
+        for turn in turns:
+            if not (yield from self._run(parts, turn, made.get((turn.candidate, turn.layout), ""))):
                 return
-            first += runs
 
     def _is_loaded(self, parts: Parts, candidate: int) -> bool:
         return self.candidates.commits[candidate] in parts.data.keys
 
-    def _run(self, parts: Parts, turn: Turn) -> Generator[LabEvent, None, bool]:
-        """Successive runs of a candidate; true when all of them have ended well.
+    def _run(self, parts: Parts, turn: Turn, made: str) -> Generator[LabEvent, None, bool]:
+        """Successive runs of a candidate, as linked again where that has the key ``made``; true when all ended well.
 
         A run that was stopped as too slow has. But in the search, one is enough to decide again.
         """
@@ -222,10 +259,13 @@ class HostLab:
         while turn.left:
             if not self._is_loaded(parts, candidate) and not (yield from self._load(parts, candidate)):
                 return False
-            system = self._system(parts, candidate)
+            system = replace(self._system(parts, candidate, made), layout=turn.layout)
             key = parts.data.keys[system.commit]
             try:
-                yield from parts.runner.visit(system, key, turn)
+                for event in parts.runner.visit(system, key, turn):
+                    if self.seeds and isinstance(event, RunFinished):
+                        self.seeds.take(event.facts)
+                    yield event
             except JobLost as lost:
                 if turn.left:  # a server that is lost after its last run has done its work
                     yield (event := parts.retry.lost(self.place.host, candidate, lost, "run", began))
@@ -244,8 +284,8 @@ class HostLab:
                 return False
         return True
 
-    def _system(self, parts: Parts, candidate: int) -> System:
-        """A built candidate, at the path where every build is measured.
+    def _system(self, parts: Parts, candidate: int, made: str = "") -> System:
+        """A built candidate, or its layout with the key ``made``, at the path where every build is measured.
 
         A server that may not run as root keeps the place where it is installed elsewhere: it may lack the right to read
         the folders above ours.
@@ -255,7 +295,7 @@ class HostLab:
         if built.prefix and owner(host, built.builder.server):
             prefix = built.prefix
         else:
-            prefix = build_store.put_in_place(host, self.builder.work_name, built.facts.key, built.prefix)
+            prefix = build_store.put_in_place(host, self.builder.work_name, made or built.facts.key, built.prefix)
         sha = self.candidates.sha(candidate)
         values = {**parts.values, "commit": sha, "prefix": str(prefix), "version": built.version}
         return System(self.candidates.commits[candidate], built.facts.key, prefix, built.builder, values)

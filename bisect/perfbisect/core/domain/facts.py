@@ -21,6 +21,8 @@ class BuildFacts:
     log: str  # path of the build log on the host
     system: str = ""  # the build system; "" where the recipe has commands of its own
     patches: Mapping[str, bool] = field(default_factory=dict)  # name → whether it was applied: not all fit all commits
+    linker: str = ""  # that links it again in other layouts; "" where that was not wanted, or cannot be
+    fixed: str = ""  # why it cannot be linked again, where that was wanted
 
     @property
     def hit_rate(self) -> float | None:

@@ -40,6 +40,11 @@ def libraries(host: Host, prefix: PurePosixPath) -> list[str]:
     return found.split("\0")[:-1]
 
 
+def measured(host: Host, prefix: PurePosixPath, artifacts: Sequence[str], *, with_libraries: bool) -> list[str]:
+    """The paths below ``prefix`` of what is measured, by default these artifacts alone; none where that is unknown."""
+    return [*artifacts, *(libraries(host, prefix) if artifacts and with_libraries else [])]
+
+
 def hash_artifacts(host: Host, prefix: PurePosixPath, artifacts: Sequence[str]) -> str:
     """One hash of all artifacts, given by their paths below ``prefix``.
 

@@ -1,4 +1,4 @@
-"""The finished builds of a host: ``root/builds/KEY/`` with ``prefix/``, ``log`` and ``build.json``.
+"""The finished builds of a host: ``root/builds/KEY/`` with ``prefix/``, ``log``, ``build.json``, and ``links/`` if wanted.
 
 A build appears there with its record in one rename, so that a folder of that name is always complete.
 """
@@ -24,7 +24,7 @@ from perfbisect.recipes.builder_reader import build_of
 _LAYOUT = "2"  # part of every key: raise it when what a build folder holds changes its meaning
 
 # Idempotent: interrupted and run again, it continues. Files are synced first, so that a build is complete even after a
-# power failure.
+# power failure. $4 are its recorded links, if any.
 _KEEP = """\
 set -e
 mkdir -p "${1%/*}"
@@ -32,10 +32,12 @@ if [ -d "$2" ]; then
     rm -rf "$1.part"; mkdir "$1.part"
     cp -- "$3" "$1.part/log"
     cat >"$1.part/build.json"
+    [ ! -e "$4/plan" ] || cp -al -- "$4" "$1.part/links"
     find "$2" "$1.part" -type f -exec sync -- {} +
     mv -T -- "$2" "$1.part/prefix"
 fi
 [ ! -d "$1.part" ] || { rm -rf "$1"; mv -T -- "$1.part" "$1"; }
+rm -rf "$4"
 """
 # The time of a build's folder ($3; empty for one outside the root folder) is that of its last use.
 _POINT = 'mkdir -p "${2%/*}" && rm -rf "$2" && ln -s -- "$1" "$2" && { [ -z "$3" ] || touch -c -- "$3"; }'
@@ -57,8 +59,11 @@ def key_of(
     sha: str,
     system: str = "",
     patches: Sequence[Patch] = (),
+    links: str = "",
 ) -> str:
     """The key of a build: everything that can change it, and nothing else.
+
+    ``links`` is how its links are recorded and repeated, "" where they are not.
 
     ``system`` is the build system of this commit, "" where the recipe has commands. The patches that it may get are in
     the ``tree``, except for those of some versions: which of them it gets follows from the tree.
@@ -76,7 +81,7 @@ def key_of(
         "present": sorted(present),
         "toolchain": tools.identity,
         "commit": sha if "{commit}" in recipe["commands"] else "",
-    } | ({"processor": tools.processor} if for_processor(builder, variant) else {}))[:32]  # fmt: skip
+    } | ({"links": links} if links else {}) | ({"processor": tools.processor} if for_processor(builder, variant) else {}))[:32]  # fmt: skip
 
 
 def for_processor(builder: Builder, variant: Variant) -> bool:
@@ -142,7 +147,8 @@ def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, 
     place = folder(host, facts.key)
     facts = replace(facts, log=str(place / "log"))
     stdin = msgspec.json.encode(BuildRecord(facts, version)).decode()
-    host.run(["sh", "-c", _KEEP, "keep", str(place), str(installed), str(log)], stdin=stdin, timeout=600)
+    links = str(installed.parent / "links")
+    host.run(["sh", "-c", _KEEP, "keep", str(place), str(installed), str(log), links], stdin=stdin, timeout=600)
     return facts
 
 

@@ -4,10 +4,10 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from perfbisect.core.domain.events import BuildFinished, BuildProgress, BuildStarted, LabEvent, Warned
-from perfbisect.errors import UsageError
+from perfbisect.errors import BuildFailed, UsageError
 from perfbisect.host.facts import PROCESSOR, ask
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import build_store, checkout, pipeline
+from perfbisect.lab.build import build_store, checkout, links, pipeline
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.build.transfer import ship
 from perfbisect.lab.steps import Steps
@@ -94,19 +94,51 @@ class CandidateBuilder:
         finally:
             building.work.close()
         built = building.result
+        if built.facts.fixed and not any(other.facts.fixed for other in self.built.values()):
+            yield Warned(
+                f"{self.candidates.name(candidate)} cannot be linked again with its functions in another order:"
+                f" {built.facts.fixed}",
+                "What placement of the code alone does to the speed is then not known.",
+            )
         elsewhere = self.context.host.name != self.host.name
         if elsewhere:
             yield BuildProgress(candidate, 0, 0, "ship")
             ship(self.context.host, self.context.builder.work_name, built.facts.key, self.host)
         self._alone = self._alone or not (built.facts.reused or elsewhere)  # a build ends all others first
-        same = self.same_binary(built)
+        same = self.same_binary(candidate, built)
         self.built[candidate] = built
         yield BuildFinished(candidate, built.facts, same)
 
-    def same_binary(self, built: pipeline.Built) -> int | None:
-        """Another candidate with the same binary."""
-        binary = built.facts.binary
-        return next((other for other, known in self.built.items() if known.facts.binary == binary), None)
+    def link(self, candidate: int, layout: int) -> str:
+        """Link a built candidate again in the layout of that seed; returns the key of what is installed then.
+
+        Raises BuildFailed where that cannot be.
+        """
+        facts = self.built[candidate].facts
+        if self.context is None or self.context.recorder is None or not facts.linker:
+            reason = facts.fixed or "its links were not recorded"
+            raise BuildFailed(f"it cannot be linked again: {reason}", stage=links.LINK, log=facts.log)
+        made = links.link(self.context.host, facts.key, layout, self.context.recorder.linker)
+        if self.context.host.name != self.host.name:
+            ship(self.context.host, self.context.builder.work_name, made, self.host)
+        return made
+
+    def unlink(self, made: str) -> None:
+        """Remove what ``link`` has made."""
+        for host in {self.build_host.name: self.build_host, self.host.name: self.host}.values():
+            links.remove(host, made)
+
+    def same_binary(self, candidate: int, built: pipeline.Built) -> int | None:
+        """The first candidate with the same binary in the same layout."""
+        binary, layout = built.facts.binary, self.candidates.layouts.get(candidate)
+        return next(
+            (
+                other
+                for other, known in self.built.items()
+                if known.facts.binary == binary and self.candidates.layouts.get(other) == layout
+            ),
+            None,
+        )
 
     def end_others(self) -> None:
         """End builds of earlier sessions on the host that measures."""

@@ -19,6 +19,9 @@ class Candidates:
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → its name in a message: "the good end"
     prebuilt: Mapping[int, Built] = field(default_factory=dict)  # candidate → what needs no building
     patches: tuple[Patch, ...] = ()  # for each that they apply to
+    layouts: Mapping[int, int] = field(
+        default_factory=dict
+    )  # candidate → seed of the one layout in which it is measured
     is_range: bool = True  # nothing can be measured without the first and the last; otherwise each is independent
 
     def name(self, candidate: int) -> str:

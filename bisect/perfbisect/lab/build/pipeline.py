@@ -22,8 +22,8 @@ from perfbisect.host.conditions import SYSTEM
 from perfbisect.host.outcome import TIMED_OUT, no_space
 from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import build_store, ccache, checkout, submodules
-from perfbisect.lab.build.binary_hash import hash_artifacts, libraries
+from perfbisect.lab.build import build_store, ccache, checkout, links, submodules
+from perfbisect.lab.build.binary_hash import hash_artifacts, measured
 from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, OUT_OF_MEMORY, BuildLog, script
 from perfbisect.lab.build.patching import Sources, for_all, for_version
 from perfbisect.lab.build.progress import Progress, follow
@@ -43,7 +43,7 @@ PREFIX = "build-"  # of the names of builds' jobs
 _ALONE = "-alone"  # ends the name of one that is repeated with one job
 # Prints the steps that the last build took.
 _STEPS = 'cat "$1/steps" 2>/dev/null || :'
-_EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf build prefix ccache.log && mkdir build && cat steps 2>/dev/null || :'
+_EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf build prefix links ccache.log && mkdir build && cat steps 2>/dev/null || :'
 _REMEMBER = f'cd -- "$1" && printf "%s" "$2" >steps && {ccache.EVENTS}'
 # Without the error, which would be found in the second log, too.
 _NOTE = "perfbisect: with {at_once} jobs at once this build did not {stage}, and is repeated with one"
@@ -88,6 +88,7 @@ class BuildContext:
     repository: Repository  # the local one, where submodules are looked for
     namespace: str = ""  # of the compiler cache
     patches: tuple[Patch, ...] = ()
+    recorder: links.Recorder | None = None  # where builds are to be linked again in other layouts
 
     @property
     def work(self) -> PurePosixPath:
@@ -103,13 +104,16 @@ def build_context(
     bare: PurePosixPath,
     repository: Repository,
     patches: tuple[Patch, ...] = (),
+    *,
+    layouts: bool = False,
 ) -> BuildContext:
-    """What builds of a variant ("" is the recipe's own choice) need on a host.
+    """What builds of a variant ("" is the recipe's own choice) need on a host; with ``layouts`` to be linked again, too.
 
     Raises EnvironmentFailure, naming the packages to install, when the host lacks a program.
     """
     name = variant or builder.variant
-    settings = variant_of(builder, name)
+    recorder = links.recorder(host) if layouts else None
+    settings = links.movable(variant_of(builder, name), recorder)
     how = build_of(builder)
     if lacks := lacking_for(host, [*NEEDED], how, settings):
         answers = facts.ask_all(host, SYSTEM_FACTS)
@@ -118,7 +122,7 @@ def build_context(
     ccache.share(host, entry.ccache_remote)
     tools = toolchain(host, settings)
     namespace = ccache.namespace(host, tools.processor)
-    return BuildContext(host, entry, builder, name, settings, tools, bare, repository, namespace, patches)
+    return BuildContext(host, entry, builder, name, settings, tools, bare, repository, namespace, patches, recorder)
 
 
 def key_of(context: BuildContext, sha: str) -> str:
@@ -173,6 +177,9 @@ def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None,
     seconds = time.monotonic() - began
     patches = _for_version(context, sources, plan.version).patches
     built = BuildFacts(sha, key, binary, seconds, hits, misses, False, "", plan.system, patches)
+    if context.recorder:
+        yield Progress(links.LINK)
+        built = links.keep(context.host, context.work, _measured(context, plan), context.recorder, built)
     built = build_store.keep(context.host, built, plan.version, context.work / "prefix", ended.job.folder / "stdout")
     jobs.remove(context.host, ended.job)
     return Built(built, plan.builder, plan.version)
@@ -229,20 +236,17 @@ def _attempt(
     if status := (yield from follow(host, job, output)):
         return _Ended(job, how.timeout, output, status, failed=True)
     try:
-        binary = _binary(host, context.work / "prefix", plan)
+        artifacts = _measured(context, plan)
+        binary = hash_artifacts(host, context.work / "prefix", artifacts) if artifacts else ""
     except FileNotFoundError as absent:
         output.error, output.stage = f"it did not install {absent}", INSTALL
         return _Ended(job, how.timeout, output, 0, failed=True)
     return _Ended(job, how.timeout, output, 0, failed=False, binary=binary)
 
 
-def _binary(host: Host, prefix: PurePosixPath, plan: Plan) -> str:
-    """A hash of what was installed; "" where no two builds are equal. Raises FileNotFoundError for a missing artifact."""
-    artifacts = build_of(plan.builder).artifacts
-    if not artifacts:
-        return ""
-    loaded = libraries(host, prefix) if plan.with_libraries else []
-    return hash_artifacts(host, prefix, [*artifacts, *loaded])
+def _measured(context: BuildContext, plan: Plan) -> list[str]:
+    named = build_of(plan.builder).artifacts
+    return measured(context.host, context.work / "prefix", named, with_libraries=plan.with_libraries)
 
 
 def _alone(context: BuildContext, sha: str, paths: frozenset[str], plan: Plan, ended: _Ended) -> Plan | None:
@@ -298,7 +302,8 @@ def _key(context: BuildContext, sources: Sources, paths: frozenset[str]) -> str:
     tree = submodules.with_submodules(tree, context.repository, sha, ignore)
     system = system_of(context.builder, paths) or ""
     tools = with_compiler(context.host, context.tools, compiler_of(system))
-    return build_store.key_of(context.builder, context.variant, tools, tree, paths, sha, system, context.patches)
+    how = (context.patches, context.recorder.identity if context.recorder else "")
+    return build_store.key_of(context.builder, context.variant, tools, tree, paths, sha, system, *how)
 
 
 def _job_name(context: BuildContext, key: str) -> str:
@@ -335,7 +340,7 @@ def _resolved(context: BuildContext, paths: frozenset[str], version: str) -> Bui
 
 def _values(context: BuildContext, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
     """The placeholders of a build."""
-    variant = variant_of(resolved, context.name)
+    variant = links.movable(variant_of(resolved, context.name), context.recorder)
     return {
         "source": str(context.work / "source"),
         "recipe": str(recipe.place(context.host, context.builder)),
@@ -363,11 +368,11 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
         "TZ": "UTC",
         "SOURCE_DATE_EPOCH": "315532800",  # 1980: the first year that every archive format can hold
         "ZERO_AR_DATE": "1",
-        "GIT_CEILING_DIRECTORIES": str(
-            context.work
-        ),  # a repository that contains the root folder is not the one being built
+        # A repository that contains the root folder is not the one being built.
+        "GIT_CEILING_DIRECTORIES": str(context.work),
     }
-    return cache | fixed | {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
+    recorded = context.recorder.environment(context.work) if context.recorder else {}
+    return cache | fixed | recorded | {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
 
 
 def _failure(context: BuildContext, sha: str, key: str, ended: _Ended) -> BuildFailed | EnvironmentFailure:

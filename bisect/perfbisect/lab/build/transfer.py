@@ -13,7 +13,7 @@ _DONE = '[ ! -d "$1.part" ] || { find "$1.part" -type f -exec sync -- {} + && rm
 
 
 def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
-    """Send the build with that key to ``host``, unless it has it.
+    """Send the build with that key to ``host``, unless it has it. Its links stay where it was built.
 
     Raises EnvironmentFailure when the build contains the path of its installation, which differs on ``host``.
     """
@@ -27,7 +27,10 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
         host.run(["sh", "-c", _READY, "ready", str(there)], timeout=600)
         try:
             _stream(
-                build_host, ["tar", "-cf", "-", "-C", str(place), "."], host, ["tar", "-xf", "-", "-C", f"{there}.part"]
+                build_host,
+                ["tar", "-cf", "-", "-C", str(place), "--exclude=./links", "."],
+                host,
+                ["tar", "-xf", "-", "-C", f"{there}.part"],
             )
             break
         except ConnectionLost:

@@ -21,6 +21,7 @@ class Turn:
     total: int  # runs of the order
     purpose: Purpose
     left: int
+    layout: int = 0  # of all of them: see System
     stopped: bool = False  # whether one of them was stopped as too slow
 
 

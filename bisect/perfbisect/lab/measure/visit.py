@@ -217,6 +217,7 @@ def facts(
         dataset=visit.dataset,
         reported=outcome.reported,
         counted=counter.method if counter else "",
+        layout=visit.system.layout,
     )
 
 

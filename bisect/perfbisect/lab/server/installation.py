@@ -16,6 +16,7 @@ class System:
     prefix: PurePosixPath
     builder: Builder  # its recipe, conditions applied
     values: Mapping[str, str | int] = field(default_factory=dict)  # prefix, recipe, commit, version, jobs
+    layout: int = 0  # 0: as it was linked; n: linked again in the layout of seed n
 
     @property
     def library(self) -> PurePosixPath | None:

@@ -1,0 +1,254 @@
+"""Links that can be repeated: recorded while a build runs, and repeated with functions in another order.
+
+While a build runs, COMPILER_PATH leads gcc and clang to ``recorder/ld`` in place of each linker: it links, and records how.
+The variable has the same value in all builds of a host, so ccache, which hashes it, finds what it knows. After the
+installation ``keep`` repeats the links of what was installed, each as it was: a link that gives other code than what is
+installed is not used. What is needed for the others stays beside the build, in ``links``:
+
+    plan               one line for each installed file that can be linked again: the id of its link, its path
+    ID/argv, cwd …     see ``recorder/ld``
+    ID/functions       the sections ``.text.NAME`` of its inputs
+
+``link`` makes a build's layout of a seed: a copy of its installation by hard links, in which these files are replaced.
+No seed is ever an argument of a compiler, where ccache could take one for another.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.errors import BuildFailed
+from perfbisect.host import jobs
+from perfbisect.host.protocol import Host
+from perfbisect.lab.build import build_store, linkers
+from perfbisect.lab.build.linkers import Linker
+from perfbisect.lab.upload import files
+from perfbisect.recipes.builder import Variant
+
+REVISION = "1"  # part of the key of every build that can be linked again: raise it when records change
+FOLDER = "links"
+SECTIONS = "-ffunction-sections"
+LINK = "link"  # the stage of a failure
+MOST = 40  # programs and libraries that one build may have, where its recipe names none
+LONG = 1800.0  # seconds: of the links of the largest servers, all of them
+_NAMES = ("ld", "ld.bfd", "ld.gold", "ld.lld", "ld.mold")
+
+# The arguments of a recorded link as they are for its copy below $2/files: paths below the root folder $1 lead there, and
+# what would write further files is left out. Where $3 is not "same", it is the RUNPATH of the output: an installation
+# changes that. Paths are escaped, as in a response file.
+_ARGUMENTS = r"""
+arguments() {
+    awk -v root="$1/" -v to="$2/files$1/" -v runpath="$3" '
+        BEGIN { same = runpath == "same" }
+        skip { skip = 0; next }
+        keep { keep = 0; print; next }
+        /^--?(Map|dependency-file)$/ { skip = 1; next }
+        /^--?(Map=|dependency-file=|build-id)/ { next }
+        /^(--?rpath|-R)$/ { if (same) { keep = 1; print } else skip = 1; next }
+        /^(--?rpath=|-R.)/ { if (same) print; next }
+        {
+            done = ""
+            while (at = index($0, root)) {
+                done = done substr($0, 1, at - 1) to
+                $0 = substr($0, at + length(root))
+            }
+            print done $0
+        }
+        END { if (!same && runpath != "") printf "-rpath\n%s\n", runpath }
+    ' argv
+}
+escaped() { printf '%s' "$1" | sed 's/[^A-Za-z0-9_./,:=+@%-]/\\&/g'; }
+objects() { # of the build, among the arguments in file $2; $1 as the second above
+    awk -v kept="$1/files/" '/^[^-\/].*\.l?o(bj)?$/ || index($0, kept) == 1 && /\.l?o(bj)?$/' "$2"
+}
+in_awk() { escaped "$1" | sed 's/\\/\\\\/g'; } # awk takes the escapes of a variable away
+"""
+# $1 root, $2 temporary folder, $3 links, $4 the installation, $5 the linker's name, then paths below the installation. Prints
+# each path, and why that file cannot be linked again.
+_KEEP = (
+    _ARGUMENTS
+    + r"""
+root=$(in_awk "$1")
+mkdir -p "$2" && scratch=$(mktemp -d -p "$2") && trap 'rm -rf "$scratch"' EXIT || exit
+links=$3 prefix=$(realpath -- "$4") linker=$5 || exit
+shift 5
+text() { objcopy -O binary -j .text -- "$1" "$2" 2>/dev/null && [ -s "$2" ]; }
+again() { # the path of an installed file; prints why it cannot be linked again
+    file=$(realpath -e -- "$prefix/$1" 2>/dev/null) || { echo "it is not a file"; return; }
+    case $file in "$prefix"/*) ;; *) echo "it is a link to a file elsewhere"; return;; esac
+    id=$(readelf -n -- "$file" 2>/dev/null | sed -n 's/^ *Build ID: *//p' | head -n 1)
+    [ -n "$id" ] && cd -- "$links/$id" 2>/dev/null || { echo "its link was not recorded"; return; }
+    [ ! -e functions ] || { printf '%s\t%s\n' "$id" "${file#"$prefix"/}" >>"$links/plan"; return; } # another name of it
+    arguments "$root" "$(in_awk "$PWD")" same >"$scratch/argv"
+    if ! (used=$(cat linker) && cd -- "files$(cat cwd)" && "$used" "@$scratch/argv" -o "$scratch/out") >"$scratch/log" 2>&1; then
+        reason=$(grep -m 1 -iE 'error|undefined|fatal|cannot|no such' "$scratch/log" || head -n 1 "$scratch/log")
+        printf 'the same link fails the second time: %s\n' "$reason"
+        return
+    fi
+    text "$file" "$scratch/installed" && text "$scratch/out" "$scratch/linked" || { echo "it has no code"; return; }
+    cmp -s "$scratch/installed" "$scratch/linked" || { echo "the same link gives other code the second time"; return; }
+    find files -type f -exec readelf -SW -- {} + 2>/dev/null | grep -oE ' \.text\.[^ ]+' | tr -d ' ' | sort -u >functions.new
+    parts=$(objects "$(in_awk "$PWD")" "$scratch/argv" | wc -l)
+    [ "$linker" = ld ] || [ "$parts" -gt 1 ] || parts=$(wc -l <functions.new)
+    [ "$parts" -gt 1 ] || { echo "it has no parts that could be moved"; return; }
+    rm -f words trace && mv -f functions.new functions
+    printf '%s\t%s\n' "$id" "${file#"$prefix"/}" >>"$links/plan"
+}
+[ -d "$links" ] || mkdir "$links"
+rm -f "$links/plan"
+for path do
+    reason=$(again "$path")
+    printf '%s\t%s\n' "$path" "$reason"
+done
+cd -- "$links" || exit
+[ ! -e plan ] || sort -u -o plan plan
+for id in *; do
+    [ ! -d "$id" ] || grep -qs "^$id" plan || rm -rf "$id"
+done
+"""
+)
+# $1 root, $2 temporary folder, $3 the build's folder, $4 that of its layout, $5 the seed, $6 the linker's name, $7 its command.
+_LINK = (
+    _ARGUMENTS
+    + r"""
+set -e
+root=$(in_awk "$1") build=$3 made=$4 seed=$5 linker=$6 command=$7
+[ ! -d "$made" ] || exit 0
+mkdir -p "$2" && scratch=$(mktemp -d -p "$2") && trap 'rm -rf "$scratch"' EXIT
+rm -rf "$made.part" && mkdir "$made.part" && cp -al -- "$build/prefix" "$build/build.json" "$made.part"
+printf '%016d' "$seed" >"$scratch/seed" # the 16 bytes that sort -R takes
+shuffled() { LC_ALL=C sort -R --random-source="$scratch/seed"; }
+while IFS='	' read -r id path; do
+    file=$made.part/prefix/$path
+    cd -- "$build/links/$id"
+    runpath=$(readelf -dW -- "$file" | sed -n 's/.*(R\(UN\)\{0,1\}PATH).*\[\(.*\)\]$/\2/p')
+    arguments "$root" "$(in_awk "$PWD")" "$(in_awk "$runpath")" >"$scratch/argv"
+    record=$PWD
+    cd -- "files$(cat cwd)"
+    set -- "@$scratch/argv" -o "$scratch/out"
+    case $linker in
+        mold) set -- "$@" "--shuffle-sections=$seed";;
+        lld) set -- "$@" "--shuffle-sections=.text*=$seed";;
+        gold)
+            shuffled <"$record/functions" >"$scratch/order"
+            set -- "$@" "--section-ordering-file=$scratch/order"
+            ;;
+        *)
+            objects "$(in_awk "$record")" "$scratch/argv" >"$scratch/objects"
+            shuffled <"$scratch/objects" | paste "$scratch/objects" - |
+                awk -F '\t' 'NR == FNR { by[$1] = $2; next } { print $0 in by ? by[$0] : $0 }' - "$scratch/argv" >"$scratch/moved"
+            mv -f -- "$scratch/moved" "$scratch/argv"
+            ;;
+    esac
+    "$command" "$@"
+    chmod --reference="$file" -- "$scratch/out"
+    rm -f -- "$file" && mv -- "$scratch/out" "$file" # a hard link: the build's own file stays as it is
+done <"$build/links/plan"
+mv -T -- "$made.part" "$made"
+"""
+)
+# $1 links, $2 the installation: prints the paths of the programs and libraries whose link was recorded.
+_RECORDED = """\
+cd -- "$2" && find . -type f '(' -perm -u+x -o -name '*.so' -o -name '*.so.*' ')' -print0 | LC_ALL=C sort -z | xargs -0 -r sh -c '
+    for file do
+        id=$(readelf -n -- "$file" 2>/dev/null | sed -n "s/^ *Build ID: *//p" | head -n 1)
+        [ -z "$id" ] || [ ! -d "$0/$id" ] || printf "%s\\0" "$file"
+    done' "$1"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """What builds of a host need so that they can be linked again."""
+
+    linker: Linker  # that makes their layouts
+    folder: PurePosixPath  # with the programs that record
+
+    @property
+    def identity(self) -> str:
+        """What belongs to the keys of builds: layouts of two linkers are not compared."""
+        return f"{REVISION} {self.linker.name} {self.linker.version}"
+
+    def environment(self, work: PurePosixPath) -> dict[str, str]:
+        """The variables of a build in ``work``."""
+        return {"COMPILER_PATH": str(self.folder), "PERFBISECT_LINKS": str(work / FOLDER)}
+
+
+def recorder(host: Host) -> Recorder | None:
+    """Bring the recorder to the host; None where it has no linker."""
+    found = linkers.find(host)
+    script = Path(__file__).parent / "recorder" / "ld"
+    return Recorder(found, files.place(host, "linker", dict.fromkeys(_NAMES, script))) if found else None
+
+
+def movable(variant: Variant, recorder: Recorder | None) -> Variant:
+    """The variant with each function in a section of its own where links are recorded: a linker can move sections."""
+    flags = f"{variant.cflags} {SECTIONS}".strip()
+    return msgspec.structs.replace(variant, cflags=flags) if recorder else variant
+
+
+def why_fixed(variant: Variant) -> str:
+    """Why no build of a variant could be linked again; "" where one may be."""
+    if "-flto" in f"{variant.cflags} {variant.ldflags}":
+        return "code that is optimised at link time has the order that the compiler gives it"
+    return ""
+
+
+def keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recorder, built: BuildFacts) -> BuildFacts:
+    """Keep the links of what is installed in ``work``: of these paths below its prefix, by default of all.
+
+    Returns the facts of the build, with the linker of its layouts, or why it cannot be linked again.
+    """
+    fixed = _keep(host, work, paths, recorder)
+    return replace(built, linker="" if fixed else recorder.linker.version, fixed=fixed)
+
+
+def _keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recorder) -> str:
+    links, prefix = str(work / FOLDER), str(work / "prefix")
+    if not paths:
+        paths = host.run(["sh", "-c", _RECORDED, "recorded", links, prefix], timeout=LONG).stdout.split("\0")[:-1]
+        if len(paths) > MOST:
+            return (
+                f"it has {len(paths)} programs and libraries, and its recipe does not name the `artifacts` to measure"
+            )
+    where = [str(host.root), str(jobs.scratch(host)), links, prefix, recorder.linker.name]
+    printed = host.run(["sh", "-c", _KEEP, "keep", *where, *paths], timeout=LONG).stdout
+    reasons = [line.partition("\t")[::2] for line in printed.splitlines()]
+    if not reasons:
+        return "the link of no installed program was recorded"
+    if any(not reason for _, reason in reasons):
+        return ""
+    path, reason = reasons[0]
+    return f"{path}: {reason}"
+
+
+def link(host: Host, key: str, seed: int, linker: Linker) -> str:
+    """Link the build with that key again, in the layout of a seed, or find it linked; returns the key of the result.
+
+    Raises BuildFailed where the linker fails.
+    """
+    made = hashlib.sha256(f"{key} {seed} {linker.name} {linker.version}".encode()).hexdigest()[:32]
+    build, place = build_store.folder(host, key), build_store.folder(host, made)
+    fixed = [str(host.root), str(jobs.scratch(host)), str(build), str(place), str(seed), linker.name, linker.program]
+    linked = host.run(["sh", "-c", _LINK, "link", *fixed], check=False, timeout=LONG)
+    if not linked.ok:
+        lines = [line.strip() for line in linked.stderr.splitlines() if line.strip()]
+        reason = next(
+            (line for line in lines if re.search(r"error|undefined|fatal|cannot", line, re.IGNORECASE)), lines[-1:]
+        )
+        raise BuildFailed(
+            f"its layout {seed} cannot be linked: {reason or 'no reason was printed'}",
+            stage=LINK,
+            log=str(build / "log"),
+        )
+    return made
+
+
+def remove(host: Host, made: str) -> None:
+    """Remove what ``link`` has made."""
+    host.run(["rm", "-rf", "--one-file-system", "--", str(build_store.folder(host, made))], timeout=600)

@@ -1,0 +1,181 @@
+"""Real builds of a small program and its library, by every build system, linked again with several seeds."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import msgspec
+import pytest
+
+from generators import finish
+from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.build import build_store, checkout, linkers, links
+from perfbisect.lab.build.pipeline import BuildContext, build, build_context
+from perfbisect.recipes.builder import Build, Builder, Variant
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.repository.discovery import open_repository
+
+pytestmark = pytest.mark.tools
+
+Git = Callable[..., str]
+
+NUMBERS = range(12)
+LIBRARY = "\n".join(f"int part{n}(int x) {{ return x * {n + 3} + {n}; }}" for n in NUMBERS)
+LIBRARY += "\nstatic int last(int x) { return x ^ 5; }\nint whole(int x) { return last(x) + 1; }\n"
+PROGRAM = (
+    "#include <stdio.h>\nint whole(int);\n"
+    + "".join(f"int part{n}(int);\nint own{n}(int x) {{ return x - {n} * x; }}\n" for n in NUMBERS)
+    + "int main(void) {\n    int sum = whole(7);\n"
+    + "".join(f"    sum += part{n}(sum) ^ own{n}(sum);\n" for n in NUMBERS)
+    + '    printf("%d\\n", sum);\n    return 0;\n}\n'
+)
+SOURCES = {"program.c": PROGRAM, "library.c": LIBRARY}
+MAKE = """\
+tiny: program.o libparts.a
+\t$(CC) -o $@ program.o -L. -lparts
+libparts.a: library.o
+\tar rcs $@ $^
+%.o: %.c
+\t$(CC) $(CFLAGS) -c -o $@ $<
+install: tiny
+\tmkdir -p $(PREFIX)/bin && install tiny $(PREFIX)/bin
+"""
+TREES = {
+    "make": {"Makefile": MAKE},
+    "cmake": {
+        "CMakeLists.txt": """\
+cmake_minimum_required(VERSION 3.10)
+project(tiny C)
+add_library(parts SHARED library.c)
+add_executable(tiny program.c)
+target_link_libraries(tiny parts)
+install(TARGETS tiny parts RUNTIME DESTINATION bin LIBRARY DESTINATION lib)
+"""
+    },
+    "meson": {
+        "meson.build": """\
+project('tiny', 'c')
+parts = static_library('parts', 'library.c')
+executable('tiny', 'program.c', link_with: parts, install: true)
+"""
+    },
+    "autotools": {
+        "configure.ac": """\
+AC_INIT([tiny], [1])
+AC_CONFIG_MACRO_DIRS([m4])
+AM_INIT_AUTOMAKE([foreign])
+LT_INIT
+AC_PROG_CC
+AC_CONFIG_FILES([Makefile])
+AC_OUTPUT
+""",
+        "Makefile.am": """\
+ACLOCAL_AMFLAGS = -I m4
+lib_LTLIBRARIES = libparts.la
+libparts_la_SOURCES = library.c
+bin_PROGRAMS = tiny
+tiny_SOURCES = program.c
+tiny_LDADD = libparts.la
+""",
+        "m4/.keep": "",
+    },
+}
+NEEDS = {"make": "make", "cmake": "cmake", "meson": "meson", "autotools": "libtoolize"}
+RECIPE = Builder(
+    name="tiny",
+    summary="a tiny program",
+    driver="tiny",
+    programs=["bin/tiny"],
+    variants={"o2nofp": Variant(cflags="-O1"), "lto": Variant(cflags="-O1 -flto", ldflags="-flto")},
+    build=Build(),
+)
+
+
+class Place:
+    """A repository, a host and a recipe to build with."""
+
+    def __init__(self, folder: Path, git: Git) -> None:
+        self.repo, self.git = folder / "repo", git
+        self.root = folder / "root"
+        self.root.mkdir()
+        self.host = LocalHost("here", PurePosixPath(self.root))
+        self.recipe = msgspec.structs.replace(RECIPE, folder=str(folder / "recipe"))
+        (folder / "recipe").mkdir()
+
+    def commit(self, files: dict[str, str]) -> str:
+        for name, content in files.items():
+            path = self.repo / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(content)
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", "change")
+        return self.git("rev-parse", "HEAD")
+
+    def context(self, variant: str = "", *, layouts: bool = True, **changes: object) -> BuildContext:
+        recipe = msgspec.structs.replace(self.recipe, **changes)
+        repository = open_repository(self.repo)
+        bare = finish(checkout.mirror(self.host, repository, "tiny", []))[1]
+        return build_context(
+            self.host, HostEntry(name="here", jobs=1), recipe, variant, bare, repository, layouts=layouts
+        )
+
+    def build(self, files: dict[str, str], variant: str = "", **changes: object) -> BuildFacts:
+        return finish(build(self.context(variant, **changes), self.commit(files)))[1].facts
+
+    def installed(self, key: str, path: str = "bin/tiny") -> Path:
+        return Path(build_store.prefix(self.host, key) / path)
+
+    def output(self, key: str) -> str:
+        fixed = build_store.put_in_place(self.host, "tiny", key)
+        return subprocess.run([fixed / "bin/tiny"], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def place(tmp_path: Path, git: Git) -> Place:
+    return Place(tmp_path, git)
+
+
+def order(program: Path) -> list[str]:
+    """The functions of a program of ours by their addresses."""
+    printed = subprocess.run(["nm", "-n", "--defined-only", program], capture_output=True, text=True, check=True).stdout
+    names = [line.split()[-1] for line in printed.splitlines()]
+    return [name for name in names if re.fullmatch(r"part\d+|own\d+|whole", name)]  # mold adds part1$plt
+
+
+def sizes(program: Path) -> dict[str, str]:
+    """Their sizes in bytes: the same instructions."""
+    printed = subprocess.run(["nm", "-S", program], capture_output=True, text=True, check=True).stdout
+    lines = [line.split() for line in printed.splitlines()]
+    return {line[3]: line[1] for line in lines if len(line) == 4 and line[3].startswith(("part", "own"))}
+
+
+@pytest.mark.parametrize("system", TREES)
+def test_links_of_every_build_system_are_repeated_in_other_orders(place: Place, system: str) -> None:
+    if not shutil.which(NEEDS[system]):
+        pytest.skip(f"{NEEDS[system]} is not installed")
+    facts = place.build(SOURCES | TREES[system])
+    found = linkers.find(place.host)
+    assert found
+    assert (facts.fixed, facts.linker) == ("", found.version)
+    usual = place.installed(facts.key)
+    before, said = order(usual), place.output(facts.key)
+    shuffled = [links.link(place.host, facts.key, seed, found) for seed in (1, 2, 3)]
+    orders = [order(place.installed(key)) for key in shuffled]
+    assert len({tuple(each) for each in (before, *orders)}) == 4
+    assert all(sorted(each) == sorted(before) for each in orders)
+    assert {place.output(key) for key in shuffled} == {said}
+    assert [sizes(place.installed(key)) for key in shuffled] == [sizes(usual)] * 3
+    once = place.installed(shuffled[0]).read_bytes()
+    links.remove(place.host, shuffled[0])
+    assert not place.installed(shuffled[0]).exists()
+    assert links.link(place.host, facts.key, 1, found) == shuffled[0]
+    assert place.installed(shuffled[0]).read_bytes() == once
+    assert order(usual) == before
+    if system in ("cmake", "autotools"):  # the library that the program loads
+        library = next(path for path in place.installed(facts.key, "lib").glob("libparts.so*") if not path.is_symlink())
+        moved = order(place.installed(shuffled[1], "lib") / library.name)
+        assert sorted(moved) == sorted(order(library))
+        assert moved != order(library)
