@@ -1,0 +1,132 @@
+"""Runs in fresh layouts, on real builds: each is of a binary that was linked again."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from generators import finish
+from labs import lab_of
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, LabEvent, RunFinished, Warned
+from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.build.layout_seeds import LayoutSeeds
+from perfbisect.lab.host_lab import HostLab
+from perfbisect.recipes.requested import quick_builder
+from perfbisect.recipes.workload import Workload
+
+pytestmark = pytest.mark.tools
+
+PROGRAM = (
+    "#include <stdio.h>\n"
+    + "".join(f"__attribute__((noinline)) int own{n}(int x) {{ return x - {n} * x; }}\n" for n in range(9))
+    + "int main(int count, char **words) {\n    int sum = count;\n"
+    + "".join(f"    sum ^= own{n}(sum);\n" for n in range(9))
+    + '    printf("ops/s: 100\\n%d\\n", sum & 1);\n    return 0;\n}\n'
+)
+# The order of the functions goes to a file, by the program that is measured.
+COMMAND = ["sh", "-c", 'nm -n bench | grep -o "own.*" | paste -s -d " " >>../../../orders && exec ./bench']
+
+
+@pytest.fixture
+def commits(tmp_path: Path, git: Callable[..., str]) -> tuple[str, ...]:
+    made = []
+    for text in (PROGRAM, PROGRAM.replace("- 3 *", "- 30 *")):
+        (tmp_path / "repo" / "bench.c").write_text(text)
+        git("add", ".")
+        git("commit", "-q", "-m", "change")
+        made.append(git("rev-parse", "HEAD"))
+    return tuple(made)
+
+
+def open_lab(
+    host: LocalHost, repo: Path, commits: tuple[str, ...], *, build: str = "{compiler} {cflags} -o bench bench.c"
+) -> HostLab:
+    workload = Workload(
+        name="bench", suite="suite", folder="/nowhere", driver="command", summary="", group="command",
+        command=COMMAND, rate=r"ops/s: (\d+)", timeout=60.0,
+    )  # fmt: skip
+    lab = lab_of(host, quick_builder((build,), str(repo)), workload, repo, commits, is_range=False)
+    lab.seeds = LayoutSeeds()
+    return lab
+
+
+def measure(lab: HostLab, *plan: Share, fresh: bool = True) -> list[LabEvent]:
+    return finish(lab.measure(Measure(plan, Purpose.CONFIRM, fresh=fresh)))[0]
+
+
+def layouts(events: list[LabEvent], candidate: int) -> list[int]:
+    return [each.facts.layout for each in events if isinstance(each, RunFinished) and each.candidate == candidate]
+
+
+def test_each_run_of_a_fresh_order_has_a_layout_of_its_own(
+    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
+) -> None:
+    lab = open_lab(host, tmp_path / "repo", commits)
+    usual = measure(lab, Share(0, 1), Share(1, 1), fresh=False)
+    assert (layouts(usual, 0), layouts(usual, 1)) == ([0], [0])
+    built = [event.facts for event in usual if isinstance(event, BuildFinished)]
+    assert all(facts.linker and not facts.fixed for facts in built)
+    kept = sorted(path.name for path in Path(host.root, "builds").iterdir())
+    fresh = measure(lab, Share(1, 2), Share(0, 2))
+    assert (layouts(fresh, 0), layouts(fresh, 1)) == ([1, 2], [1, 2])
+    assert layouts(measure(lab, Share(1, 1)), 1) == [3]
+    visits = [event.facts.visit for event in fresh if isinstance(event, RunFinished)]
+    assert len(set(visits)) == 4
+    assert {event.facts.build_key for event in fresh if isinstance(event, RunFinished)} == {each.key for each in built}
+    orders = Path(host.root, "orders").read_text().splitlines()
+    assert len(orders) == 7
+    assert orders[0] == orders[1]  # both as they were linked
+    assert len(set(orders)) > 3
+    assert {tuple(sorted(order.split())) for order in orders} == {tuple(f"own{n}" for n in range(9))}
+    assert sorted(path.name for path in Path(host.root, "builds").iterdir()) == kept  # nothing of a layout stays
+    assert layouts(measure(lab, Share(0, 1), fresh=False), 0) == [0]
+    assert Path(host.root, "orders").read_text().splitlines()[-1] == orders[0]
+
+
+def test_a_later_session_continues_with_further_layouts(
+    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
+) -> None:
+    first = measure(open_lab(host, tmp_path / "repo", commits), Share(0, 2))
+    later = open_lab(host, tmp_path / "repo", commits)
+    assert later.seeds
+    for event in first:
+        if isinstance(event, RunFinished):
+            later.seeds.take(event.facts)
+    assert layouts(measure(later, Share(0, 2)), 0) == [3, 4]
+
+
+def test_two_hosts_share_no_layout() -> None:
+    hosts = [LayoutSeeds(first, 3) for first in (1, 2, 3)]
+    taken = [[next(seeds) for _ in range(4)] for seeds in (each.following("abc") for each in hosts)]
+    assert sorted(sum(taken, [])) == list(range(1, 13))
+
+
+def test_a_build_that_cannot_be_linked_again_is_reported_and_never_measured_as_if_it_were(
+    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
+) -> None:
+    lab = open_lab(host, tmp_path / "repo", commits, build="gcc -O1 -o bench bench.c")
+    usual = measure(lab, Share(0, 1), Share(1, 1), fresh=False)
+    warned = [str(event.text) for event in usual if isinstance(event, Warned)]
+    [sentence] = [text for text in warned if "linked again" in text]
+    assert "no parts that could be moved" in sentence
+    assert len(layouts(usual, 0)) == 1
+    fresh = measure(lab, Share(0, 1))
+    assert layouts(fresh, 0) == []
+    [skip] = [event.facts for event in fresh if isinstance(event, CandidateSkipped)]
+    assert skip.stage == "link"
+
+
+def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, tmp_path: Path, commits: tuple[str, ...]) -> None:
+    lab = open_lab(host, tmp_path / "repo", commits)
+    measure(lab, Share(0, 1), fresh=False)
+    assert lab._parts
+    made = lab._parts.builds.link(0, 1)
+    place = Path(host.root, "builds", made)
+    binary = (place / "prefix" / "bench").read_bytes()
+    subprocess.run(["mv", place, f"{place}.part"], check=True)
+    (Path(f"{place}.part") / "prefix" / "bench").unlink()
+    assert layouts(measure(lab, Share(0, 1)), 0) == [1]
+    assert lab._parts.builds.link(0, 1) == made
+    assert (place / "prefix" / "bench").read_bytes() == binary
