@@ -100,7 +100,7 @@ def test_a_later_session_continues_with_further_layouts(
 def test_two_hosts_share_no_layout() -> None:
     hosts = [LayoutSeeds(first, 3) for first in (1, 2, 3)]
     taken = [[next(seeds) for _ in range(4)] for seeds in (each.following("abc") for each in hosts)]
-    assert sorted(sum(taken, [])) == list(range(1, 13))
+    assert sorted(seed for each in taken for seed in each) == list(range(1, 13))
 
 
 def test_a_build_that_cannot_be_linked_again_is_reported_and_never_measured_as_if_it_were(

@@ -30,6 +30,7 @@ class Built:
     seconds: float
     same_as: int | None = None
     host: int | None = None  # which has it; None: every host
+    fixed: bool = False  # it cannot be linked again in other layouts, though that was wanted
 
 
 @dataclass(frozen=True, slots=True)

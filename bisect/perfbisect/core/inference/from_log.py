@@ -56,7 +56,7 @@ def observations(
             case BuildFinished(facts=build):
                 first = binaries.same_as(host, build)
                 same = None if first is None else node[first]
-                seen.append(Built(candidate, build.seconds, same, host if len(place) > 1 else None))
+                seen.append(Built(candidate, build.seconds, same, host if len(place) > 1 else None, bool(build.fixed)))
             case CandidateSkipped(facts=skip):
                 seen.append(Skipped(candidate, skip.reason, skip.seconds, skip.stage == LEFT_OUT))
             case RunFinished(facts=run):

@@ -5,10 +5,11 @@ the same course as the first time.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Observation
+from perfbisect.core.domain.observations import Built, Observation
 from perfbisect.core.domain.orders import Decision
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
@@ -32,6 +33,9 @@ def decide(
 
     An order for a busy host means that there is nothing to do for the free ones.
     """
+    ends = (0, graph.size - 1)
+    if any(isinstance(each, Built) and each.fixed and each.candidate in ends for each in observations):
+        policy = replace(policy, layouts=False)  # another candidate that cannot be linked again is skipped
     hunt = single_change
     if len(set(prior.host_classes)) > 1:
         hunt = across_host_classes
