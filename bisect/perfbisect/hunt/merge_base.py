@@ -4,7 +4,7 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from perfbisect.core.domain.events import HuntEnded, HuntStarted, Warned
-from perfbisect.core.domain.orders import UNKNOWN, Found, Inconclusive, MergeBase, NotReproduced, Reason
+from perfbisect.core.domain.orders import UNKNOWN, CodePlacement, Found, Inconclusive, MergeBase, NotReproduced, Reason
 from perfbisect.core.domain.policy import Direction
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
@@ -25,7 +25,7 @@ def merge_base_equals_good(
     verdict = yield from compare_merge_base(problem, started, settings.good_commit, log, workers_for)
     own_side = command_to_run(replace(settings, good=base), log.history.path)
     match verdict:
-        case NotReproduced():
+        case NotReproduced() | CodePlacement():
             yield log.append(Warned(f"The merge base {base} is as fast as good and stands in for it."))
             return True
         case Found(step):

@@ -7,7 +7,16 @@ from perfbisect.core.domain.causes import classify
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import LEFT_OUT, RunFacts, hit_rate
 from perfbisect.core.domain.metrics import COMPARED, quotient, typical
-from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.core.domain.orders import (
+    CodePlacement,
+    Found,
+    Inconclusive,
+    Interval,
+    NotReproduced,
+    Several,
+    Step,
+    Verdict,
+)
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference import classification
 from perfbisect.core.inference.hunt_state import HuntState, fold, ratios
@@ -180,5 +189,5 @@ def steps_of(verdict: Verdict | None) -> tuple[Step, ...]:
             return (step,)
         case Several(steps, improvements):
             return steps + improvements
-        case NotReproduced() | Inconclusive() | None:
+        case NotReproduced() | CodePlacement() | Inconclusive() | None:
             return ()

@@ -5,7 +5,7 @@ import operator
 from dataclasses import astuple, dataclass
 from enum import StrEnum
 
-from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced, Several, Unsettled, Verdict
+from perfbisect.core.domain.orders import CodePlacement, Found, Inconclusive, NotReproduced, Several, Unsettled, Verdict
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.simulate.world import World
@@ -53,7 +53,7 @@ def account(verdict: Verdict, world: World, min_effect: float) -> Account:
         case Found(step):
             named = {step.candidate} & set(world.steps)
             wrong = 1 - len(named)
-        case NotReproduced(_, detectable):
+        case NotReproduced(_, detectable) | CodePlacement(_, _, detectable):
             seen = -math.log1p(-detectable)
         case Inconclusive():
             left_open = (Unsettled(0, world.graph.size - 1, verdict),)
@@ -87,7 +87,7 @@ def judge(verdict: Verdict, world: World, min_effect: float = Policy().min_effec
             if of.wrong or of.missed or any(_without_its_step(world, one, min_effect) for one in unsettled):
                 return Judgement.WRONG
             return Judgement.HONEST if unsettled or of.unseen else Judgement.RIGHT
-        case NotReproduced():
+        case NotReproduced() | CodePlacement():
             drop = -sum(world.steps.values())
             if drop < -math.log1p(-min_effect) * SAME:
                 return Judgement.RIGHT
@@ -112,7 +112,7 @@ def favourite(verdict: Verdict) -> tuple[int | None, float]:
             return steps[0].candidate, min(step.probability for step in steps)
         case Inconclusive(candidates, probabilities) if candidates and probabilities:
             return candidates[0], probabilities[0]
-        case Several() | NotReproduced() | Inconclusive():
+        case Several() | NotReproduced() | CodePlacement() | Inconclusive():
             return None, float("nan")
 
 

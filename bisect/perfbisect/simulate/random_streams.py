@@ -30,6 +30,8 @@ class Purpose(IntEnum):
     FLAKES = 15
     VISITS = 16
     NEUTRAL = 17
+    MODES = 18
+    LINKS = 19
 
 
 def generator(seed: int, purpose: Purpose, which: int = 0) -> np.random.Generator:

@@ -69,6 +69,7 @@ class Scenario:
         steps |= {v: size for v, size in self._neutral(seed).items() if v not in steps}
         ends = {0, graph.size - 1}
         unbuildable = (self._failing(seed) | self._block(culprit) | self._broken(culprit)) - ends
+        gap, slow_modes = self._modes(seed)
         tossed = generator(seed, Purpose.FAILURES, 1).random(graph.size) < self.crashing
         return World(
             graph,
@@ -80,6 +81,8 @@ class Scenario:
             older=dict.fromkeys(range(1, graph.branch_points + 1), math.log1p(-self.older)),
             binaries=self._binaries(seed, frozenset(steps)),
             layouts=self._layouts(culprit),
+            mode_gap=gap,
+            slow_modes=slow_modes,
             culprits=frozenset() if self.changes in ("slope", "nothing") else None,
             seed=seed,
         )
@@ -142,6 +145,16 @@ class Scenario:
             if len(parents) == 1 and v not in steps:
                 same[v] = same.get(parents[0], parents[0])
         return same
+
+    def _modes(self, seed: int) -> tuple[float, frozenset[int]]:
+        """The gap between two modes of layout, and the candidates in the slow one as they are linked."""
+        if not self.habits.modes[1]:
+            return 0.0, frozenset()
+        rng = generator(seed, Purpose.MODES)
+        gap, length = (float(rng.uniform(*limits)) for limits in (self.habits.modes, self.habits.mode_length))
+        switches = rng.random(self.graph.size) < 1 / length
+        switches[0] = rng.random() < 0.5
+        return gap, frozenset(np.flatnonzero(np.cumsum(switches) % 2).tolist())
 
     def _layouts(self, culprit: int) -> dict[int, float]:
         if self.odd is None:

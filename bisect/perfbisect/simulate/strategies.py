@@ -36,7 +36,7 @@ def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> Trial:
         builds=world.builds,
         runs=world.runs,
         minutes=world.now / 60,
-        cost=world.runs + between / run,
+        cost=world.runs + (between + world.links * scenario.habits.link_seconds) / run,
         together=together,
         held=not world.answers.isdisjoint(chosen),
         steps=account(verdict, world, policy.min_effect) if policy.all_steps else None,

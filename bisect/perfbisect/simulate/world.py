@@ -1,7 +1,8 @@
 """A simulated lab: a history with a hidden culprit, on hosts with hidden habits.
 
 The log of the metric of one run is
-    level(build) + layout(build) + course of the host(time) + visit + noise (now and then an outlier, or a second speed).
+    level(build) + layout + course of the host(time) + visit + noise (now and then an outlier, or a second speed).
+The layout belongs to the build as it is linked; each time that a build is linked again, another one is drawn.
 The same seed gives the same world. The n-th run of a build has the same noise whenever it is made, and so has the n-th
 visit to it.
 """
@@ -42,16 +43,20 @@ class World:
     older: Mapping[int, float] = field(default_factory=dict)  # by branch point: its log difference from good
     binaries: Mapping[int, int] = field(default_factory=dict)  # candidate → earlier candidate with the same binary
     layouts: Mapping[int, float] = field(default_factory=dict)  # in place of random ones
+    mode_gap: float = 0.0  # between two modes of layout
+    slow_modes: frozenset[int] = frozenset()  # the candidates that are in the slow one as they are linked
     culprits: frozenset[int] | None = None  # right answers; None: the largest drops
     seed: int = 0
     runs: int = 0
     builds: int = 0  # on all hosts
+    links: int = 0  # of builds that were linked again
     build_seconds: dict[int, float] = field(default_factory=dict)  # by candidate, failed attempts included
     _clocks: dict[int, float] = field(default_factory=dict)
     _courses: dict[int, Course] = field(default_factory=dict)
     _generators: dict[tuple[Purpose, int], np.random.Generator] = field(default_factory=dict)
     _runs: Counter[int] = field(default_factory=Counter)
-    _levels: dict[int, float] = field(default_factory=dict)
+    _levels: dict[int, float] = field(default_factory=dict)  # without layouts
+    _links: Counter[int] = field(default_factory=Counter)
     _built: dict[int, list[int]] = field(default_factory=dict)  # host → the candidates that it has built, in this order
 
     @property
@@ -78,13 +83,17 @@ class World:
         seconds = self.habits.run_seconds
         for candidate, neighbours in groupby(interleave(order.plan)):
             visit, effect = self.runs + 1, self._visit(candidate)
-            for _ in neighbours:
-                value = self.run(candidate, order.host, effect)
+            for again, _ in enumerate(neighbours):
+                if order.fresh and again:
+                    visit, effect = self.runs + 1, self._visit(candidate)
+                layout = self.link(candidate, order.host) if order.fresh else 0
+                value = self.run(candidate, order.host, effect, layout)
                 if value is None:
                     return [*seen, Skipped(candidate, "crashes", seconds)]
                 middle = (self.clock(order.host) - seconds / 2) / 60
                 number = visit if self.habits.visits else self.runs  # a host without visits starts no server
-                seen.append(Reading(candidate, value, middle, number, order.host, seconds))
+                cost = seconds + (self.habits.link_seconds if layout else 0.0)
+                seen.append(Reading(candidate, value, middle, number, order.host, cost, layout=layout))
         return seen
 
     def build(self, candidate: int, host: int = 0) -> Built | Skipped | None:
@@ -103,10 +112,18 @@ class World:
         made.append(candidate)
         return Built(candidate, seconds, same, host)
 
-    def run(self, candidate: int, host: int = 0, visit: float | None = None) -> float | None:
+    def link(self, candidate: int, host: int = 0) -> int:
+        """Link a build again; returns the number of its new layout, from 1 on."""
+        self.links += 1
+        self._links[candidate] += 1
+        self.wait(host, self.clock(host) + self.habits.link_seconds)
+        return self._links[candidate]
+
+    def run(self, candidate: int, host: int = 0, visit: float | None = None, layout: int = 0) -> float | None:
         """The log metric of one run, of a build that is made first if it is missing; None if it fails.
 
-        ``visit`` is the change that all runs of its visit share; None draws a new visit.
+        ``visit`` is the change that all runs of its visit share; None draws a new visit. ``layout`` is 0 for the build as
+        it is linked.
         """
         if isinstance(self.build(candidate, host), Skipped):
             return None
@@ -119,20 +136,33 @@ class World:
             self._courses[host] = Course(habits, self.seed, host)
         course = self._courses[host].at(self.clock(host) - habits.run_seconds / 2)
         effect = self._visit(candidate) if visit is None else visit
-        return self.level(candidate) + course + effect + self._disturbance(candidate, host)
+        return self.level(candidate, layout) + course + effect + self._disturbance(candidate, host)
 
-    def level(self, candidate: int) -> float:
-        """The true log metric of a build, layout included."""
+    def level(self, candidate: int, layout: int = 0) -> float:
+        """The true log metric of a build in one of its layouts."""
         binary = self.binaries.get(candidate, candidate)
+        return self._change(binary) + self._layout(binary, layout)
+
+    def _layout(self, binary: int, layout: int) -> float:
+        """What a build is faster by for its layout; 0 is that with which it is linked usually."""
+        if layout:
+            rng = np.random.default_rng([self.seed, int(Purpose.LINKS), binary, layout])
+            return float(rng.normal()) * self.habits.layout - self.mode_gap * float(rng.random() < 0.5)
+        if binary in self.layouts:
+            return self.layouts[binary]
+        usual = float(generator(self.seed, Purpose.LAYOUT, binary).normal()) * self.habits.layout
+        return usual - self.mode_gap * (binary in self.slow_modes)
+
+    def _change(self, binary: int) -> float:
+        """What a build is faster by for its source."""
         if binary not in self._levels:
             below = ancestry_of(self.graph).ancestors(binary)
-            layout = float(generator(self.seed, Purpose.LAYOUT, binary).normal()) * self.habits.layout
             change = sum(size for step, size in self.steps.items() if below[step])
             if self.older:
                 change += self.older.get(int(branch_point_of(self.graph)[binary]), 0.0)
             if generator(self.seed, Purpose.BUILD, binary).random() < self.habits.second_build[0]:
                 change += self.habits.second_build[1]
-            self._levels[binary] = change + self.layouts.get(binary, layout)
+            self._levels[binary] = change
         return self._levels[binary]
 
     def clock(self, host: int = 0) -> float:

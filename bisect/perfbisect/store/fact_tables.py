@@ -20,7 +20,16 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.metrics import operations_per_second
-from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Several, Step, Verdict
+from perfbisect.core.domain.orders import (
+    CodePlacement,
+    Found,
+    Inconclusive,
+    Interval,
+    NotReproduced,
+    Several,
+    Step,
+    Verdict,
+)
 from perfbisect.core.inference.from_log import Logged
 
 Row = dict[str, Any]
@@ -223,6 +232,9 @@ class FactWriter:
             case NotReproduced(ratio, detectable):
                 row |= {**interval_row(ratio), "detectable": detectable}
                 named = []
+            case CodePlacement(step, ratio, detectable):
+                row |= {**interval_row(ratio), "detectable": detectable}
+                named = [step_row(step)]
             case Inconclusive(candidates, probabilities, ratio, reason):
                 row |= {**interval_row(ratio), "reason": reason}
                 named = [

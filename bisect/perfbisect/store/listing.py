@@ -10,6 +10,7 @@ STATES = {
     "Several": "several",
     "Unsettled": "unsettled",
     "NotReproduced": "not reproduced",
+    "CodePlacement": "code placement",
     "Inconclusive": "inconclusive",
 }
 

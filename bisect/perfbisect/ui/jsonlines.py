@@ -2,7 +2,7 @@
 
 Every object has ``event`` (the name of a class of ``perfbisect.core.domain.events``) and ``at`` (seconds since the epoch);
 the other keys are the fields of that class. Where a field can have several types, its object
-names its type in ``kind``: ``order`` and ``verdict`` are Measure, Found, Several, NotReproduced or Inconclusive.
+names its type in ``kind``: ``order`` and ``verdict`` are Measure, Found, Several, NotReproduced, CodePlacement or Inconclusive.
 
     {"event": "RunFinished", "at": 1.6e9, "candidate": 7, "facts": {"operations": 123, "seconds": 10.0, …}}
     {"event": "Decided", "at": 1.6e9, "order": {"kind": "Measure", …}, "belief": {"culprit": …, "noise": 0.01, …}}

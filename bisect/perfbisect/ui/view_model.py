@@ -23,7 +23,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.metrics import operations_per_second
-from perfbisect.core.domain.orders import Interval, NotReproduced, Purpose
+from perfbisect.core.domain.orders import CodePlacement, Interval, NotReproduced, Purpose
 from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.core.inference.hunt_state import HuntState, Tested, fold, ratios
 from perfbisect.ui.estimate import Pace, bits, remaining
@@ -123,7 +123,9 @@ class ViewModel:
     @property
     def ends_differ(self) -> bool:
         """Whether the ends are taken to differ; until then the probability of a culprit means nothing."""
-        return self.state.purpose is not Purpose.ENDS and not isinstance(self.state.verdict, NotReproduced)
+        return self.state.purpose is not Purpose.ENDS and not isinstance(
+            self.state.verdict, NotReproduced | CodePlacement
+        )
 
     @property
     def leader(self) -> tuple[int, float] | None:

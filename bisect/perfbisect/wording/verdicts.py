@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import (
+    CodePlacement,
     Effect,
     Found,
     Inconclusive,
@@ -84,7 +85,7 @@ def exit_status(verdict: Verdict) -> int:
             return 0
         case Several(steps, _, unsettled):
             return 2 if unsettled else 0 if steps else 1
-        case NotReproduced():
+        case NotReproduced() | CodePlacement():
             return 1
         case Inconclusive():
             return 2
@@ -104,6 +105,8 @@ def sentences(
             return several(verdict, commit_of, metric, system_of)
         case NotReproduced():
             return not_reproduced(verdict, commit_of, metric)
+        case CodePlacement():
+            return code_placement(verdict, commit_of, metric)
         case Inconclusive():
             return inconclusive(verdict, commit_of, metric)
 
@@ -115,6 +118,7 @@ def found(step: Step, commit_of: CommitOf, metric: str, system_of: SystemOf) -> 
         f"{metric_title(metric)} after it is {ratio(step.ratio)} of what it was before it: {effect(step.ratio, metric)}.",
         *by_host_class(step.effects, metric),
         proof(step, commit_of),
+        *in_layouts(step, metric),
         *build_changed(step, system_of),
         *prior_weight(step),
     )
@@ -146,6 +150,36 @@ def by_host_class(effects: Sequence[Effect], metric: str) -> tuple[str, ...]:
     return tuple(
         f"  On {one.host_class}: {ratio(one.ratio)}, {effect(one.ratio, metric)}{', bad against good' * one.ends}."
         for one in effects
+    )
+
+
+def in_layouts(step: Step, metric: str) -> tuple[str, ...]:
+    """How it compares where both sides were linked again with other layouts, if they were."""
+    if step.layouts is None:
+        return ()
+    seen = step.layouts
+    way = "lower" if step.ratio.middle < 1 else "higher"
+    where = f"{metric_title(metric)} was {way} in {seen.changed} of {seen.compared} layouts: {ratio(seen.ratio)}"
+    return (f"With its functions linked in another order each time, {where}.",)
+
+
+def code_placement(verdict: CodePlacement, commit_of: CommitOf, metric: str) -> tuple[str, ...]:
+    """That a commit makes a difference with the usual layout only; and what would help."""
+    step, what = verdict.step, metric_title(metric)
+    usual = f"{what} after it is {ratio(step.ratio)} of what it was before it: {effect(step.ratio, metric)}"
+    counted = {
+        True: ("It executes the same instructions as the code before it.",),
+        False: ("It does not execute the same number of instructions as the code before it.",),
+        None: (),
+    }
+    return (
+        f"Code placement: {cited(commit_of(step.candidate))} changes {what} with the usual layout only.",
+        f"As it is linked usually, {usual}.",
+        *in_layouts(step, metric),
+        *counted[verdict.same_counts],
+        f"Over layouts, {what} of bad is {ratio(verdict.ratio)} of that of good.",
+        f"A change of {percent(verdict.detectable)} or more would have been detected.",
+        "What would help: a variant that aligns functions, loops and jumps, or optimisation with a profile.",
     )
 
 

@@ -75,6 +75,15 @@ class Effect(msgspec.Struct, frozen=True, rename={"host_class": "kind"}):
 
 
 @dataclass(frozen=True, slots=True)
+class Layouts:
+    """A commit and a parent that were linked again several times, each with its functions in another order."""
+
+    ratio: Interval  # of the commit against the parent, over all layouts
+    compared: int  # layouts of each
+    changed: int  # those in which the commit differed in the direction that was seen with the usual layout
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One change of speed: the metric after ``candidate`` relative to before it."""
 
@@ -87,6 +96,7 @@ class Step:
     stand_ins: tuple[int, ...] = ()
     prior: float = 1.0  # prior weight of the candidate; 1 is ordinary
     effects: tuple[Effect, ...] = ()  # on each host class, if there are several
+    layouts: Layouts | None = None  # None: it was compared as it is linked usually, and in no other layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,16 @@ class NotReproduced:
     ratio: Interval
     detectable: float  # the smallest drop that would have been seen, as a fraction: 0.02 is a drop of 2 %
     effects: tuple[Effect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CodePlacement:
+    """A commit makes the difference as it is linked usually, and none in other layouts; besides it nothing was found."""
+
+    step: Step  # its ratio is that with the usual layout
+    ratio: Interval  # of bad against good, over layouts
+    detectable: float  # the smallest drop that would have been seen, as a fraction
+    same_counts: bool | None = None  # whether it executes as many instructions as its parents; None: not counted
 
 
 class Reason(StrEnum):
@@ -169,7 +189,7 @@ class Several:
     detectable: float = 0.0  # the smallest change that would have been seen in all the rest, as a fraction
 
 
-Verdict = Found | Several | NotReproduced | Inconclusive
+Verdict = Found | Several | NotReproduced | Inconclusive | CodePlacement
 Order = Measure | Verdict
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, Interval
@@ -12,6 +13,7 @@ from perfbisect.core.inference import endpoints
 from perfbisect.core.inference.belief import believed
 from perfbisect.core.inference.endpoints import Contrast
 from perfbisect.core.inference.hypotheses import Hypotheses
+from perfbisect.core.inference.layout_modes import without_modes
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.outliers import Behaviour, behaviour
 from perfbisect.core.inference.posterior import CHANGE, Posterior, infer
@@ -81,7 +83,11 @@ def analyse(
 ) -> Analysis:
     """What follows from the readings of ``record``, in which both ends have some; ``noise`` is that of a run, if known."""
     bad = record.name(graph.size - 1)
+    trust: NDArray[np.float64] | float = 1.0
+    if model.modes:
+        record, trust = without_modes(record, 0, bad)
     seen = behaviour(record, 0, bad, model)
+    seen = replace(seen, weight=seen.weight * trust)
 
     def inferred(fitted: Fit) -> tuple[Levels, Contrast, Posterior]:
         levels = levels_of(fitted, noise)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from enum import StrEnum
 
-from perfbisect.core.domain.orders import Found, Interval, NotReproduced, Several, Verdict
+from perfbisect.core.domain.orders import CodePlacement, Found, Interval, NotReproduced, Several, Verdict
 from perfbisect.core.inference.hunt_state import HuntState
 
 SURE = 0.95
@@ -62,7 +62,7 @@ def blamed(verdict: Verdict | None, commits: tuple[str, ...]) -> set[str]:
 
 def by_belief(state: HuntState, slow: float) -> Classification:
     """For a build that is slow with this probability. Without a change between the ends there are no sides."""
-    if state.belief is None or state.belief.change < SURE or isinstance(state.verdict, NotReproduced):
+    if state.belief is None or state.belief.change < SURE or isinstance(state.verdict, NotReproduced | CodePlacement):
         return Classification.UNCLEAR
     return Classification.BAD if slow > SURE else Classification.GOOD if slow < 1 - SURE else Classification.UNCLEAR
 

@@ -20,9 +20,7 @@ CLEAR_OF_LAYOUT = ((0.4, 0.8), (2.7, 1.9))  # the same, by the share of layout i
 STILL = 1.0  # standard errors below which a search that has begun asks for the ends again
 SHOWN = 2.7  # standard errors at which a difference between the ends counts as shown
 POWER = 1.28  # further standard errors: a change this much larger would have been seen nine times in ten
-PROMISED = 0.9  # s.d. of a run: on a noisy host the change that the ends have to show, if not the one asked for
 UNLIKELY = 0.04  # probability of such a change at which it is given up
-MOST = 36.0  # runs of each end
 SETTLED = 0.8  # share of layout in what is uncertain from which more runs of the same builds add nothing
 CHEAP = 4.0  # builds that cost fewer runs than this
 
@@ -95,15 +93,15 @@ def nothing(ends: Contrast, policy: Policy, searching: bool = False, model: Nois
     """Whether to give up: no difference worth a search, or none that this many runs could show or can still support."""
     if ends.runs < model.fewest:
         return False
-    wanted = max(least(policy), PROMISED * ends.noise)
+    wanted = max(least(policy), model.promised * ends.noise)
     if ends.above(wanted) < UNLIKELY or ends.above(least(policy)) < UNLIKELY / 5:
         return True
-    return settled(ends) and not differ(ends, searching)
+    return settled(ends, model) and not differ(ends, searching)
 
 
-def settled(ends: Contrast) -> bool:
+def settled(ends: Contrast, model: NoiseModel = USUAL) -> bool:
     """Whether more runs of the ends are pointless."""
-    return ends.runs >= MOST or ends.layout > SETTLED * ends.error**2
+    return ends.runs >= model.most or ends.layout > SETTLED * ends.error**2
 
 
 def further_look(ends: Contrast, bad: int) -> Measure:

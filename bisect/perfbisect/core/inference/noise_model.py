@@ -37,6 +37,11 @@ class NoiseModel:
     fewest: float  # runs of each end before they are taken not to differ
     proof: int  # fresh runs of the culprit and of each parent; one more on a host that drifts
     patience: float  # a search may cost so many times what is usual for such a change
+    spent: float  # and may have cost so many times what is usual for the whole difference between the ends
+    promised: float  # s.d. of a run: on a noisy host the change that the ends have to show, if not the one hunted
+    most: float  # runs of each end
+    proof_most: int  # the same after which a proof is given up
+    modes: bool  # whether each run is in a layout of its own, of which there may be two modes
 
 
 USUAL = NoiseModel(
@@ -57,6 +62,11 @@ USUAL = NoiseModel(
     fewest=3,
     proof=3,
     patience=9.0,
+    spent=4.5,
+    promised=0.9,
+    most=36.0,
+    proof_most=40,
+    modes=False,
 )  # fmt: skip
 FRESH = NoiseModel(
     exact=False,
@@ -73,8 +83,13 @@ FRESH = NoiseModel(
     host_offset=USUAL.host_offset,
     first_runs=(3, 4),
     fewest=3,
-    proof=3,
+    proof=5,
     patience=18.0,
+    spent=12.0,
+    promised=0.4,
+    most=120.0,
+    proof_most=120,
+    modes=True,
 )
 EXACT = NoiseModel(
     exact=True,
@@ -93,4 +108,9 @@ EXACT = NoiseModel(
     fewest=2,
     proof=1,
     patience=9.0,
+    spent=4.5,
+    promised=0.9,
+    most=36.0,
+    proof_most=40,
+    modes=False,
 )

@@ -36,7 +36,6 @@ SURE = 0.05  # a reference is a build whose probability of being slow is this cl
 ENOUGH_BITS = 0.3  # entropy that is left at a probability of 95 %
 POINTLESS = 0.01  # of the score of the first step: below it nothing is left to learn
 LEAST = 0.2  # of that patience, however improbable a change is
-SPENT = 4.5  # a search may have cost so many times what is usual for the whole difference between the ends
 SEEN = 1.0  # s.d. of a run: smaller changes get the patience of one of this size
 FIXED = 25.0  # runs that any hunt costs: the ends and the proof
 
@@ -144,7 +143,7 @@ def hopeless(choice: Choice, known: Analysis, now: Situation, required: float) -
     through_failures = record.skipped and not repeats  # then a step promises little because the build may fail
     patience = known.model.patience * float(np.clip(posterior.change, LEAST, 1.0))
     if not through_failures and (
-        spent + missing / choice.rate > patience * (usual + FIXED) or spent > SPENT * (foreseen + FIXED)
+        spent + missing / choice.rate > patience * (usual + FIXED) or spent > known.model.spent * (foreseen + FIXED)
     ):
         return True
     return bool(repeats and choice.rate * 2 * (usual + spent) < min(missing, 1.0))

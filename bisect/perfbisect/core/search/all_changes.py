@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from perfbisect.core.domain.orders import (
     Belief,
+    CodePlacement,
     Decision,
     Found,
     Inconclusive,
@@ -156,7 +157,7 @@ def _settle(
                     return _sides(progress, part, held)
                 progress.quiet.add(span)
             return halves or []
-        case Several():
+        case Several() | CodePlacement():
             raise AssertionError("the hunt for the largest change names one")
 
 

@@ -87,7 +87,7 @@ def _conclude(known: Analysis, answer: LeadingHypothesis, budget: Budget) -> Ord
         return _undecided(known, Reason.MANY_STEPS)
     stated = min(answer.probability * posterior.change, CAP)
     if stated < min(policy.confidence, CAP):
-        if endpoints.settled(known.ends):
+        if endpoints.settled(known.ends, known.model):
             return None
         return endpoints.further_look(known.ends, graph.size - 1)
     ratio = known.speeds.ratio(answer.slow, weakest(proofs).parent)

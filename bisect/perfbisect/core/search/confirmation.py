@@ -23,7 +23,6 @@ from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.state_space import Levels
 
 CLEAR = 3.5  # standard errors of a clear difference, for which one fresh run less is enough
-MOST = 40  # fresh runs of each side, after which the proof is given up
 DRIFT_LIKELY = 0.75  # probability from which a host is treated as drifting
 PROVEN = 2.2  # standard errors between culprit and parent
 
@@ -86,7 +85,7 @@ def confirmation(
     )  # the error of two runs against two is the noise of one
     wanted = {}
     for proof in proofs:
-        if proof.runs >= MOST:
+        if proof.runs >= levels.model.proof_most:
             return None
         if proof.runs < enough and not proof.clear(enough - 1):
             wanted[proof.parent] = max(at_first - proof.runs, 1)

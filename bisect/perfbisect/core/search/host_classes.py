@@ -20,6 +20,7 @@ from perfbisect.core.domain.observations import Reading
 from perfbisect.core.domain.orders import (
     UNKNOWN,
     Belief,
+    CodePlacement,
     Decision,
     Effect,
     Found,
@@ -162,7 +163,7 @@ def _with_effects(verdict: Verdict, each: Sequence[_HostClass]) -> Verdict:
             return Found(replace(step, effects=_effects(each, step)))
         case NotReproduced() | Inconclusive():
             return replace(verdict, ratio=_leading_effect(each), effects=_effects(each))
-        case Several():
+        case Several() | CodePlacement():
             return verdict
 
 

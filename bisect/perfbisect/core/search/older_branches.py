@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.domain.orders import (
+    CodePlacement,
     Decision,
     Found,
     Inconclusive,
@@ -193,7 +194,7 @@ def _needed(now: Situation, start: NDArray[np.int64], decision: Decision) -> lis
             return sorted({int(start[candidate]) for candidate in candidates} - {0})
         case NotReproduced() if now.subrange:
             return []
-        case Measure() | Inconclusive() | NotReproduced():
+        case Measure() | Inconclusive() | NotReproduced() | CodePlacement():
             return sorted({int(start[build]) for build in now.record.builds} - {0})
     needed: set[int] = set()
     for step in steps:

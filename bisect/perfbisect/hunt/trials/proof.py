@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfbisect.core.domain.events import HuntEnded
-from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced, Several, Step, Verdict
+from perfbisect.core.domain.orders import CodePlacement, Found, Inconclusive, NotReproduced, Several, Step, Verdict
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import Reverts, TrialBuild, TrialType
 from perfbisect.errors import UsageError
@@ -60,7 +60,7 @@ def changes(verdict: Verdict | None) -> tuple[Step, ...]:
             return (step,)
         case Several(steps):
             return steps
-        case NotReproduced() | Inconclusive() | None:
+        case NotReproduced() | CodePlacement() | Inconclusive() | None:
             return ()
 
 

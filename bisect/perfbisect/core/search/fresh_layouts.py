@@ -1,0 +1,224 @@
+"""Where builds can be linked again with another layout: what code placement did is told from what the source did.
+
+A hunt begins with the builds as they are linked. Their layouts are drawn once for each build, and neighbours share much
+of them, so a commit that only moves code can look like a change and pass every proof by more runs. So the commit that
+this search names is compared with its parents once more, each run in a layout of its own: there the layout is part of
+the noise of a run, and repeats average it away.
+
+* The difference is shown there as well: the commit is the culprit.
+* It is absent there: it was code placement. What was measured with the usual layout is no evidence then, and the search
+  begins again with fresh layouts only. The builds exist already, so it costs runs and links.
+* The search with the usual layout names nothing for a reason that layout can cause, such as a tie: the same.
+
+All of it follows from the observations: the first part of the hunt ends where the first reading in a fresh layout is.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from perfbisect.core.domain.fleet import ALL_FREE
+from perfbisect.core.domain.observations import Observation, Reading
+from perfbisect.core.domain.orders import (
+    CodePlacement,
+    Decision,
+    Found,
+    Inconclusive,
+    Layouts,
+    Measure,
+    NotReproduced,
+    Purpose,
+    Reason,
+    Several,
+    Share,
+    Step,
+    Verdict,
+)
+from perfbisect.core.inference.endpoints import Contrast, contrast
+from perfbisect.core.inference.layout_modes import without_modes
+from perfbisect.core.inference.noise_model import FRESH, USUAL
+from perfbisect.core.inference.outliers import behaviour
+from perfbisect.core.inference.record import arrange
+from perfbisect.core.inference.state_space import fit, levels_of
+from perfbisect.core.search.confirmation import PROVEN
+from perfbisect.core.search.no_culprit import undecided
+from perfbisect.core.search.situation import Situation
+
+Hunt = Callable[[Situation], Decision]
+
+FEWEST = 5  # layouts of each side, at least
+MOST = 60  # layouts of each side, after which it is left open whether the difference is there
+STEP = 12  # further layouts of each side in one order, at most
+KEPT = 0.5  # share of the usual difference that fresh layouts have to show
+GONE = 0.02  # probability of so large a difference below which it is absent
+BY_LAYOUT = (  # reasons that fresh layouts can remove
+    Reason.UNBUILDABLE, Reason.LEFT_OUT, Reason.NOT_CONFIRMED, Reason.TOO_NOISY, Reason.BY_CHANCE, Reason.LAYOUT_TIE
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A named commit against one of its parents, in fresh layouts."""
+
+    parent: int
+    usual: float  # the difference with the usual layout, in log units
+    fresh: Contrast | None  # the same in fresh layouts, positive in the same direction; None before there are any
+    layouts: Layouts | None
+
+    @property
+    def compared(self) -> int:
+        """Layouts of the side that has fewer."""
+        return self.layouts.compared if self.layouts else 0
+
+    @property
+    def shown(self) -> bool:
+        """Whether the difference is there in fresh layouts, and about as large."""
+        known = self.fresh is not None and self.compared >= FEWEST
+        return known and self.fresh.clear >= PROVEN and self.fresh.drop >= KEPT * self.usual  # type: ignore[union-attr]
+
+    @property
+    def absent(self) -> bool:
+        """Whether it is not: most of it can be excluded."""
+        known = self.fresh is not None and self.compared >= FEWEST
+        return known and self.fresh.above(KEPT * self.usual) < GONE  # type: ignore[union-attr]
+
+    @property
+    def wanted(self) -> int:
+        """How many more layouts of each side to measure."""
+        if self.shown or self.absent or self.compared >= MOST:
+            return 0
+        return max(FEWEST - self.compared, min(self.compared // 2, STEP))
+
+
+def with_layouts(hunt: Hunt, now: Situation) -> Decision:
+    """The decision of ``hunt``; where layouts can be had, nothing is named by the usual layout alone."""
+    if not now.policy.layouts or now.model is not USUAL:
+        return hunt(now)
+    begins = next((place for place, seen in enumerate(now.observations) if _is_fresh(seen)), None)
+    if begins is None:
+        usual = hunt(now)
+        if isinstance(usual.order, Measure) or _settled(usual.order):
+            return usual
+    else:
+        usual = hunt(replace(now, observations=now.observations[:begins], fleet=ALL_FREE))
+    again = replace(
+        now,
+        observations=[seen for seen in now.observations if _is_fresh(seen) or not isinstance(seen, Reading)],
+        prior=replace(now.prior, noise=None),
+        model=FRESH,
+    )
+    each = {step.candidate: compare(again, step) for step in _steps(usual.order)}
+    if each and all(one.shown for of in each.values() for one in of):
+        return replace(usual, order=_with_layouts(usual.order, each))
+    if each and not any(one.absent for of in each.values() for one in of):
+        for candidate, of in each.items():
+            if any(one.wanted for one in of):
+                return _afforded(replace(usual, order=_further(candidate, of, now.fleet.free_host)), now)
+    return _afforded(_ended(hunt(again), usual.order, each, again), now)
+
+
+def compare(again: Situation, step: Step) -> tuple[Comparison, ...]:
+    """A named commit against each of its parents by the readings in fresh layouts, of these builds alone."""
+    return tuple(_compare(again, step, parent) for parent in step.parents)
+
+
+def _compare(again: Situation, step: Step, parent: int) -> Comparison:
+    usual = abs(math.log(step.ratio.middle))
+    slow, fast = again.record.name(step.candidate), again.record.name(parent)
+
+    def counts(seen: Observation) -> bool:
+        return not isinstance(seen, Reading) or again.record.name(seen.candidate) in (slow, fast)
+
+    record = arrange([seen for seen in again.observations if counts(seen)], again.policy, slow)
+    if not (record.runs(slow) and record.runs(fast)):
+        return Comparison(parent, usual, None, None)
+    record, trust = without_modes(record, fast, slow)
+    weight = trust * behaviour(record, fast, slow, FRESH).weight
+    levels = levels_of(fit(record, weight, FRESH))
+    found = contrast(levels, record.builds.index(fast), record.builds.index(slow))
+    ratio = found.ratio(record.sign)
+    hunted = 1 if (step.ratio.middle < 1) is (record.sign > 0) else -1
+    pairs = list(zip(record.value[record.readings(slow)], record.value[record.readings(fast)], strict=False))
+    changed = sum(hunted * (high - low) > 0 for low, high in pairs)
+    return Comparison(parent, usual, replace(found, drop=hunted * found.drop), Layouts(ratio, len(pairs), int(changed)))
+
+
+def _is_fresh(seen: Observation) -> bool:
+    return isinstance(seen, Reading) and seen.layout > 0
+
+
+def _settled(verdict: Verdict) -> bool:
+    """Whether other layouts can change nothing about a verdict that was reached with the usual one."""
+    match verdict:
+        case Inconclusive(reason=reason):
+            return reason not in BY_LAYOUT
+        case NotReproduced(detectable=detectable):
+            return detectable == 0.0  # nothing was measured: equal binaries
+        case _:
+            return False
+
+
+def _steps(verdict: Verdict | Measure) -> tuple[Step, ...]:
+    """The steps that a verdict names."""
+    match verdict:
+        case Found(step):
+            return (step,)
+        case Several(steps, improvements):
+            return (*steps, *improvements)
+        case _:
+            return ()
+
+
+def _further(candidate: int, of: Sequence[Comparison], host: int) -> Measure:
+    """More layouts of a commit and of those of its parents that need them."""
+    wanted = {one.parent: one.wanted for one in of if one.wanted}
+    shares = (Share(candidate, max(wanted.values())), *(Share(parent, runs) for parent, runs in wanted.items()))
+    return Measure(shares, Purpose.CONFIRM, host, fresh=True)
+
+
+def _with_layouts(verdict: Verdict | Measure, each: dict[int, tuple[Comparison, ...]]) -> Verdict:
+    """The verdict, its steps with their comparisons in fresh layouts: of several parents the one that differs least."""
+
+    def compared(step: Step) -> Step:
+        return replace(step, layouts=_weakest(each[step.candidate]).layouts)
+
+    match verdict:
+        case Found(step):
+            return Found(compared(step))
+        case Several(steps, improvements):
+            return replace(verdict, steps=tuple(map(compared, steps)), improvements=tuple(map(compared, improvements)))
+        case _:
+            raise AssertionError("only what names a step has layouts")
+
+
+def _weakest(of: Sequence[Comparison]) -> Comparison:
+    return min(of, key=lambda one: one.fresh.drop if one.fresh else math.inf)
+
+
+def _ended(
+    decision: Decision, usual: Verdict | Measure, each: dict[int, tuple[Comparison, ...]], again: Situation
+) -> Decision:
+    """The decision of the search in fresh layouts, with what they showed of the commits that were named before."""
+    match decision.order:
+        case Measure() as order:
+            return replace(decision, order=replace(order, fresh=True))
+        case Found() | Several() as verdict:
+            found = {step.candidate: compare(again, step) for step in _steps(verdict)}
+            return replace(decision, order=_with_layouts(verdict, found))
+        case NotReproduced(ratio, detectable) if each:
+            moved = [step for step in _steps(usual) if not all(one.shown for one in each[step.candidate])]
+            step = max(moved, key=lambda step: abs(math.log(step.ratio.middle)))
+            step = replace(step, layouts=_weakest(each[step.candidate]).layouts)
+            return replace(decision, order=CodePlacement(step, ratio, detectable))
+        case _:
+            return decision
+
+
+def _afforded(decision: Decision, now: Situation) -> Decision:
+    """The decision within the budget, of which runs with the usual layout are a part."""
+    order, budget = decision.order, now.budget
+    if not isinstance(order, Measure):
+        return decision
+    if budget.allows(order):
+        return replace(decision, order=budget.within(order))
+    return replace(decision, order=undecided(decision.belief, now.policy, budget.spent or Reason.BUILDS_SPENT))
