@@ -40,10 +40,22 @@ def stored_verdict(fields: Fields) -> Fields:
             if plain["reason"] == Reason.MERGE_BASE:
                 detail = {**detail, "known": stored_verdict(detail["known"])}
             return {**plain, "detail": detail}
-        case {"unsettled": unsettled}:
-            return {**fields, "unsettled": [{**one, "known": stored_verdict(one["known"])} for one in unsettled]}
+        case {"step": step}:
+            return {**fields, "step": stored_step(step)}
+        case {"steps": steps, "improvements": improvements, "unsettled": unsettled}:
+            return {
+                **fields,
+                "steps": [*map(stored_step, steps)],
+                "improvements": [*map(stored_step, improvements)],
+                "unsettled": [{**one, "known": stored_verdict(one["known"])} for one in unsettled],
+            }
         case _:
             return fields
+
+
+def stored_step(fields: Fields) -> Fields:
+    """The stored form of a step: without layouts where it was compared in none but the usual one."""
+    return {key: value for key, value in fields.items() if key != "layouts" or value is not None}
 
 
 def read_verdict(stored: Mapping[str, Any]) -> Fields:
