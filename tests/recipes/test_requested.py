@@ -123,3 +123,12 @@ def test_literal_braces_are_written_twice() -> None:
     assert load_requested(asked(run="awk {{print}}"))[1].command == ["awk", "{{print}}"]
     with pytest.raises(RecipeError):
         load_requested(asked(run="awk {{print}"))
+
+
+def test_a_command_may_have_a_length() -> None:
+    _, workload = load_requested(asked(run="./bench --n={events}", rate="", cost=""))
+    assert workload.args == {"events": 1}
+    _, longer = load_requested(replace(asked(run="./bench --n={events}"), overrides={"events": "500"}))
+    assert longer.args == {"events": 500}
+    _, without = load_requested(asked(run="./bench"))
+    assert without.args == {}

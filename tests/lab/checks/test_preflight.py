@@ -266,3 +266,34 @@ def test_a_device_that_cannot_be_watched(
 def test_a_metric_of_a_device_needs_one(host: LocalHost) -> None:
     with pytest.raises(EnvironmentFailure, match=r"no device is chosen.*r/o cannot be measured"):
         inspection_of(host, metric="r/o")
+
+
+@pytest.mark.tools
+def test_without_hardware_counters_valgrind_counts_what_is_embedded(
+    host: LocalHost, take_away: Callable[..., None], tmp_path: Path
+) -> None:
+    virtual = (Path(__file__).parents[2] / "outputs" / "perf-virtual.csv").read_text()
+    perf = f"#!/bin/sh\ncat >&2 <<'END'\n{virtual}END\n"
+    embedded = builder()
+    loop = Workload(name="loop", suite="s", driver="lib", summary="", group="g", command=["loop", "{events}"])
+
+    def said(builder: Builder, workload: Workload) -> list[str]:
+        request = CheckRequest(host, HERE, "instructions/o", builder, "", (workload,))
+        return [finding.text for finding in preflight.findings(preflight.inspect_host(request))]
+
+    take_away(perf=perf)
+    with pytest.raises(EnvironmentFailure, match="does not count instructions") as refused:
+        warned(CheckRequest(host, HERE, "instructions/o", embedded, "", (loop,)))
+    assert "install valgrind" in refused.value.advice
+    valgrind = tmp_path / "bin" / "valgrind"
+    valgrind.write_text("#!/bin/sh\necho valgrind-3.21.0\n")
+    valgrind.chmod(0o755)
+    assert any("counted exactly by valgrind 3.21.0" in text for text in said(embedded, loop))
+    warned(CheckRequest(host, HERE, "instructions/o", embedded, "", (loop,)))
+    served = replace(embedded, server=Server(initialise=[["a"]], start=["b"], ready=["c"]))
+    for recipe, workload, reason in (
+        (served, WORKLOAD, "is a server"),
+        (embedded, replace(loop, threads=2), "2 threads"),
+    ):
+        with pytest.raises(EnvironmentFailure, match=rf"nor can valgrind count it here: .*{reason}"):
+            warned(CheckRequest(host, HERE, "instructions/o", recipe, "", (workload,)))

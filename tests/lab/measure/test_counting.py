@@ -1,6 +1,7 @@
 """Exact counts of instructions, by real perf and real valgrind."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -10,18 +11,22 @@ from hypothesis import strategies as st
 
 from counted import run as counted_run
 from lab_events import finished, measure
+from labs import lab_of
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import METRICS, exact, shown, unit, value
 from perfbisect.core.domain.orders import Share
+from perfbisect.core.domain.settings import Quick
 from perfbisect.errors import UsageError
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.host_lab import Earlier
+from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.measure import counting
 from perfbisect.lab.measure.counting import ENOUGH, LONGEST, PERF, Counter
 from perfbisect.recipes.builder import Builder, Server
+from perfbisect.recipes.requested import quick_builder, quick_workload
 from perfbisect.recipes.workload import Workload
 from small import FAST, SAME, SLOW, Open, workload
 
+Git = Callable[..., str]
 FOLDER = PurePosixPath("/visit")
 COMMAND = Workload(name="c", suite="s", driver="d", summary="", group="g", command=["bench", "--n={events}", "{time}"])
 
@@ -68,6 +73,39 @@ def test_a_length_that_is_known_is_kept(open_lab: Open, host: LocalHost) -> None
     lab.counted = counting.method(host) or pytest.skip("this machine counts no instructions")
     ((_, run),) = finished(measure(lab, Share(SAME, 1)))
     assert run.operations == run.events == 700
+
+
+LOOP = "i=0; while [ $i -lt {events} ]; do i=$((i + 1)); done"
+
+
+@pytest.mark.tools
+def test_a_command_is_counted_without_its_start_up(host: LocalHost, git: Git, tmp_path: Path, by: str) -> None:
+    lab = command_lab(host, git, tmp_path, "seq 20000 >/dev/null; " + LOOP)
+    lab.counted, lab.earlier = by, Earlier(events=500)
+    (_, first), (_, again) = finished(measure(lab, Share(0, 2)))
+    one, other = value(first, "instructions/o"), value(again, "instructions/o")
+    assert one and other
+    assert one == pytest.approx(other, rel=0.01), "a loop of the shell"
+    assert one < 20_000, "what seq does once is not in it"
+    assert first.operations == 500
+    assert value(first, "latency") is None
+
+
+@pytest.mark.tools
+def test_a_command_without_a_length_is_counted_as_a_whole(host: LocalHost, git: Git, tmp_path: Path) -> None:
+    lab = command_lab(host, git, tmp_path, LOOP.replace("{events}", "5000"))
+    lab.counted = counting.method(host) or pytest.skip("this machine counts no instructions")
+    ((_, run),) = finished(measure(lab, Share(0, 1)))
+    assert (run.operations, run.events, run.counted) == (1, 0, lab.counted)
+    assert (value(run, "instructions/o") or 0) > 5000
+
+
+def command_lab(host: LocalHost, git: Git, folder: Path, script: str) -> HostLab:
+    git("commit", "-q", "--allow-empty", "-m", "first")
+    repository, sha = folder / "repo", git("rev-parse", "HEAD")
+    builder = quick_builder(("true",), str(repository))
+    chosen = quick_workload(Quick(run=f"sh -c '{script}'"), builder)
+    return lab_of(host, builder, chosen, repository, (sha,), is_range=False)
 
 
 def test_only_the_number_of_operations_decides_how_long_a_counted_run_is() -> None:

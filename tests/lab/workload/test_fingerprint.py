@@ -86,3 +86,10 @@ def test_sizes_of_the_host_count_for_commands_that_are_reported_them(workload: W
 def test_a_share_of_the_host_makes_other_runs(workload: Workload, entry: HostEntry) -> None:
     assert fingerprint(BUILDER, workload, [entry]) != fingerprint(BUILDER, workload, [HOST])
     assert fingerprint(BUILDER, workload, [HOST, entry]) != fingerprint(BUILDER, workload, [entry, HOST])
+
+
+def test_runs_that_are_counted_exactly_are_other_runs(workload: Workload) -> None:
+    timed = fingerprint(BUILDER, workload, [HOST])
+    assert fingerprint(BUILDER, workload, [HOST], [""]) == timed
+    methods = ("perf-user", "valgrind-3.19.0", "valgrind-3.21.0")
+    assert len({timed, *(fingerprint(BUILDER, workload, [HOST], [each]) for each in methods)}) == 4
