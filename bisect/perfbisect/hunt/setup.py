@@ -23,6 +23,7 @@ from perfbisect.lab.build import build_store
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.build.layout_seeds import LayoutSeeds
 from perfbisect.lab.checks.finding import CheckRequest
+from perfbisect.lab.checks.layouts import obstacle
 from perfbisect.lab.checks.preflight import inspect_host, warnings
 from perfbisect.lab.host_lab import Earlier, HostLab, LabHost
 from perfbisect.lab.measure import counting
@@ -142,7 +143,7 @@ class HuntSetup:
         )
         setup = cls(settings, builder, workloads[0], hosts, span, warned, skipped, patches)
         exact = all(setup.counted(each, setup.workload) for each in hosts)
-        return replace(setup, settings=replace(settings, prior=replace(settings.prior, exact=exact)))
+        return with_layouts(replace(setup, settings=replace(settings, prior=replace(settings.prior, exact=exact))))
 
     @property
     def host(self) -> Host:
@@ -234,6 +235,24 @@ class HuntSetup:
             host_classes=self.settings.prior.host_classes,
             branch_points=self.span.graph.branch_points,
         )
+
+
+def with_layouts(setup: HuntSetup) -> HuntSetup:
+    """The setup without fresh layouts where there can be none, with the reason, or where none is needed."""
+    settings = setup.settings
+    if not settings.policy.layouts:
+        return setup
+    reason = "" if settings.repository else "nothing is built from source"
+    reason = reason or obstacle(setup.builder, settings.variant, settings.system)
+    if not reason and not settings.prior.exact:
+        return setup
+    without = replace(setup, settings=replace(settings, policy=replace(settings.policy, layouts=False)))
+    if settings.prior.exact:  # no layout changes a count
+        return without
+    known = Warned(
+        f"Builds cannot be linked again in other layouts: {reason}", "Code placement may look like a change."
+    )
+    return replace(without, warnings=(*setup.warnings, known))
 
 
 def read_hunt_range(settings: Settings, builder: Builder) -> tuple[Range, tuple[str, ...]]:

@@ -66,6 +66,12 @@ into JSON ($.result.ops); without them it is the duration of the command.
     metavar="FACTOR",
     help="Stop runs that take FACTOR times as long as those of GOOD, and count them as slower than that.",
 )
+@click.option(
+    "--layouts/--no-layouts",
+    default=True,
+    show_default=True,
+    help="Compare a culprit and its parents in other orders of their functions, too.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the commands for both ends without running them.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
 @click.option("--skip", metavar="REV|A..B", multiple=True, help="Leave out commits known to be broken. Repeatable.")
@@ -122,7 +128,7 @@ def run(
         retry_failed=retry_failed,
         skips=dict.fromkeys(skip, ""),
         suspects=dict(options["suspect"]),
-        policy=replace(policy_of(options), slow_after=options["slow_after"] or 0.0),
+        policy=replace(policy_of(options), slow_after=options["slow_after"] or 0.0, layouts=options["layouts"]),
         quick=quick,
     )
     announce_recipes(requested)

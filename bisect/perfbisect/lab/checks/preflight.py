@@ -11,13 +11,14 @@ from perfbisect.host.facts import Fact, ask_all, fingerprint_facts
 from perfbisect.lab.checks.contention import clock, load, others
 from perfbisect.lab.checks.counters import counters, device
 from perfbisect.lab.checks.finding import CheckRequest, Finding, Inspection, Level
+from perfbisect.lab.checks.layouts import layouts
 from perfbisect.lab.checks.processor import clock_speed, layout, sharing
 from perfbisect.lab.checks.space import space, swap
 from perfbisect.lab.checks.tools import check_pinning, drivers, tools
 from perfbisect.lab.workload import lua, sysbench
 from perfbisect.recipes.workload import Workload
 
-CHECKS = (tools, drivers, space, counters, device, load, others, clock_speed, sharing, layout, swap, clock)
+CHECKS = (tools, drivers, space, counters, device, load, others, clock_speed, sharing, layout, layouts, swap, clock)
 """The most serious first."""
 
 FURTHER: tuple[Fact[object], ...] = (
