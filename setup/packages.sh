@@ -30,6 +30,7 @@ if [ "${1:-}" = tests ]; then
     for shell in zsh tcsh fish; do want "$shell" "$shell"; done # of the accounts that ssh enters
     for tool in cmake meson; do want "$tool" "$tool"; done # of the build systems
     want ninja ninja-build
+    want mold mold # which makes layouts; lld and gold are tried where they are
     want autoreconf autoconf
     want automake automake
     want libtoolize libtool

@@ -48,6 +48,25 @@ def test_an_aa_tells_the_noise_and_hunts_begin_with_it(arguments: list[str], tmp
         assert read_noise(history, wanted) == pytest.approx(told["noise"]["run"])
 
 
+def test_layouts_of_the_build_are_compared_beside_its_noise(arguments: list[str], tmp_path: Path) -> None:
+    layouts = ["--layouts", "3", "--visits", "2", "--runs", "1", "--time", "1"]
+    done = bisect(*arguments, *layouts, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["layouts"]["layouts"], found["layouts"]["rounds"]) == (3, 2)
+    assert found["layouts"]["low"] <= found["layouts"]["sd"] <= found["layouts"]["high"]
+    assert found["layouts"]["lowest"] <= 1 <= found["layouts"]["highest"]
+    assert found["noise"]["runs"] + found["noise"]["wild"] == 2  # of the build as it was linked
+    with closing(sqlite3.connect(tmp_path / "history.db")) as history:
+        measured = history.execute("select build, json_extract(body, '$.layout') from trial_runs").fetchall()
+    assert sorted(measured) == [(number, number) for number in range(4) for _ in range(2)]
+    shown = bisect("show", "n1", "--history", str(tmp_path / "history.db"))
+    assert "Code placement: 3 layouts, each visited 2 times" in shown.stdout
+    refused = bisect(*arguments, "--layouts", "3", "--visits", "1")
+    assert refused.returncode == 3
+    assert "2 visits of each" in refused.stderr
+
+
 def test_ctrl_c_keeps_what_was_measured(arguments: list[str], tmp_path: Path) -> None:
     cut = bisect_until([*arguments, "--visits", "50", "--runs", "2"], "run 3 of 100", signal.SIGINT)
     assert cut.returncode == 130

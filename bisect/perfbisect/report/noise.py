@@ -6,6 +6,7 @@ from statistics import median
 import msgspec
 
 from perfbisect.core.domain.trials import Trial
+from perfbisect.core.stats.layout_effect import layout_effect, of_layouts
 from perfbisect.core.stats.sampling_plan import advice, rows, sentences
 from perfbisect.core.stats.variance_components import Noise
 from perfbisect.report.comparison import request_object
@@ -24,16 +25,17 @@ def as_object(trial: Trial, found: Noise | None) -> str:
         "noise": found,
         "advice": advice(trial, found) if found else None,
         "detectable": list(rows(trial, found)) if found else [],
+        "layouts": layout_effect(trial),
     }
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
 
 
 def lines(trial: Trial, found: Noise) -> Iterator[str]:
     """The report as text."""
-    request, [work], [subject] = trial.request, trial.request.works, trial.request.subjects
+    request, [work], subject = trial.request, trial.request.works, trial.request.subjects[0]
     wild = f", {count(found.wild, 'outlier')} left out" if found.wild else ""
     groups = "visit" if found.shared else "round"
-    seconds = median(run.facts.seconds for run in trial.runs)  # of a command: not known beforehand
+    seconds = median(run.facts.seconds for run in trial.runs if not run.facts.layout)  # of a command: not known before
     yield (
         f"{request.builder} {work.name} on {request.host}, {subject.name}: "
         f"{count(found.visits, groups)}, {count(found.runs, 'run')} of {seconds:.3g} s{wild}"
@@ -54,3 +56,20 @@ def lines(trial: Trial, found: Noise) -> Iterator[str]:
     yield from (f"  {line}" for line in table(head, body, right=head))
     yield ""
     yield from sentences(trial, found)
+    yield from of_placement(trial, found)
+
+
+def of_placement(trial: Trial, found: Noise) -> Iterator[str]:
+    """What placement of the code does, in an A/A of layouts."""
+    if not of_layouts(trial):
+        return
+    yield ""
+    effect = layout_effect(trial)
+    if effect is None:
+        yield "Too few complete rounds to compare the layouts: make more with --visits."
+        return
+    between = f"{percent(effect.sd)}   ({percent(effect.low)} to {percent(effect.high)})"
+    yield f"Code placement: {count(effect.layouts, 'layout')}, each visited {effect.rounds} times"
+    yield f"  between layouts {between}   of one run {percent(found.run)}"
+    yield f"  lowest          ×{effect.lowest:.3f}   highest ×{effect.highest:.3f} of their mean"
+    yield f"  as linked       ×{effect.usual:.3f}"

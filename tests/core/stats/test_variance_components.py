@@ -13,10 +13,10 @@ from perfbisect.core.stats.variance_components import (
     STEP,
     Noise,
     Timed,
-    _factors,
     at_least,
     best_runs,
     best_seconds,
+    chi_square_factors,
     noise_in,
     noise_of,
     repeats,
@@ -203,7 +203,7 @@ def test_steps_of_a_percentile_are_no_accidents() -> None:
 def test_the_interval_of_a_variance_has_two_equal_tails(freedom: int) -> None:
     squares = np.random.default_rng(freedom).chisquare(freedom, 40_000)
     low, high = freedom / np.quantile(squares, [0.975, 0.025])
-    assert _factors(freedom) == (pytest.approx(low, rel=0.05), pytest.approx(high, rel=0.1))
+    assert chi_square_factors(freedom) == (pytest.approx(low, rel=0.05), pytest.approx(high, rel=0.1))
 
 
 def test_that_visits_vary_shortens_no_run() -> None:

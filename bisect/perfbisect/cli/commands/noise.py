@@ -8,6 +8,7 @@ import click
 from perfbisect.cli.options.common import clone_progress, say, say_json
 from perfbisect.cli.options.completion import host_name, workload_name
 from perfbisect.cli.options.measurement import BUILDER, round_options, settings_of, what_options
+from perfbisect.cli.options.param_types import COUNT
 from perfbisect.cli.options.places import announce_recipes
 from perfbisect.cli.options.wait import wait_callback
 from perfbisect.ui.stream import note
@@ -17,6 +18,7 @@ Examples:
   bisect noise local --builder sqlite-amalgamation --workload update-index --rev 3.42.0 --repo ~/src/amalgamations
   bisect noise spare -b postgres -w scan --rev REL_17_0 --visits 12 --runs 4
   bisect noise spare -b postgres -w scan --rev REL_17_0 --time 60 --metric p95
+  bisect noise spare -b sqlite -w scan --rev 3.45.0 --layouts 10 --visits 3 --runs 2
 
 \b
 Later hunts with the same host, builder, variant, workload and options use the result.
@@ -31,12 +33,16 @@ Ctrl-C keeps what was measured. `bisect history` lists it, `bisect show` reports
 @BUILDER
 @what_options
 @round_options(8, 4, "Starts of the server.")
+@click.option(
+    "--layouts", type=COUNT, help="Measure the build in this many layouts, too: linked again in other orders."
+)
 def noise(
     host: str,
     workload: str,
     rev: str,
     visits: int,
     runs: int,
+    layouts: int | None,
     as_json: bool,
     wait: bool,
     history: Path | None,
@@ -45,7 +51,7 @@ def noise(
     """Build one revision on HOST (default: local) and measure it against itself (an A/A).
 
     Reports how much it varies between visits and within them, the smallest drop that a hunt can detect by the number
-    of runs, and how long runs should be.
+    of runs, and how long runs should be. With --layouts also by how much placement of the code changes its speed.
     """
     from perfbisect.cli.trial_progress import open_progress
     from perfbisect.core.domain.trials import TrialBuild, TrialType
@@ -57,12 +63,14 @@ def noise(
     from perfbisect.recipes.find import load_workload
     from perfbisect.report.noise import as_object, lines
 
+    if layouts and (layouts < 2 or visits < 2):
+        raise click.UsageError("--layouts takes at least 2 layouts, and 2 visits of each: give more with --visits.")
     requested = settings_of(options, good=rev, bad=rev, workload=workload, host=host)
     announce_recipes(requested)
     settings = resolve_settings(requested, clone_progress=clone_progress)
-    subject = TrialBuild(rev, settings.good_commit)
+    subjects = [TrialBuild(name, settings.good_commit) for name in (rev, *layout_names(layouts or 0))]
     chosen = {workload: load_workload(workload, builder_of(settings).driver, settings.workloads_path)}
-    plan = TrialPlan.make(TrialType.NOISE, settings, [subject], chosen, visits, runs, wait_callback(wait))
+    plan = TrialPlan.make(TrialType.NOISE, settings, subjects, chosen, visits, runs, wait_callback(wait))
     trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=as_json))
     found = noise_of_trial(trial)
     if found is None:
@@ -80,3 +88,8 @@ def noise(
     if not complete:
         note("Interrupted. What was measured is kept.")
     return 0 if complete else INTERRUPTED
+
+
+def layout_names(layouts: int) -> list[str]:
+    """The names of as many layouts of a build."""
+    return [f"layout {number}" for number in range(1, layouts + 1)]

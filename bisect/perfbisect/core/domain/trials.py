@@ -1,4 +1,4 @@
-"""Measurements without a search: one build against itself (`bisect noise`), several against the first of them
+"""Measurements without a search: one build against itself or its layouts (`bisect noise`), several against the first of them
 (`bisect compare`), or the ends of a hunt and bad without the culprit (`bisect prove`).
 
 A trial consists of rounds. In each, every build is visited once for every workload. The order is reversed from one round
@@ -16,7 +16,7 @@ from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
 class TrialType(StrEnum):
     """The type of a trial."""
 
-    NOISE = "noise"
+    NOISE = "noise"  # of one build; any after it are its layouts: the n-th is linked again with seed n
     COMPARE = "compare"
     PROVE = "prove"  # its builds are good, bad, and bad without the culprit
 

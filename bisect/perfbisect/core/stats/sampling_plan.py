@@ -30,15 +30,15 @@ class Advice:
 
 
 def noise_of_trial(trial: Trial) -> Noise | None:
-    """What the runs of an A/A come to; None when they are too few."""
-    return noise_in([(run.round, run.facts) for run in trial.runs], trial.request.metric)
+    """What the runs of an A/A come to; None when they are too few. Those in other layouts are left out."""
+    return noise_in([(run.round, run.facts) for run in trial.runs if not run.facts.layout], trial.request.metric)
 
 
 def costs(trial: Trial) -> tuple[float, float]:
     """Seconds of a run, and of opening a visit. Loading the data for the first visit does not count."""
     first: dict[int, float] = {}  # visit → seconds of its first run, the opening included
     later = []
-    for made in trial.runs:
+    for made in (run for run in trial.runs if not run.facts.layout):
         if made.round in first:
             later.append(made.cost)
         first.setdefault(made.round, made.cost)

@@ -93,7 +93,7 @@ def noise_of(runs: Sequence[Timed], shared: bool) -> Noise | None:
     second = _second(tame)
     if msw is None or msb is None:
         square, few = (msb, v - 1) if msb is not None else (msw or 0.0, n - v)
-        low, high = (math.sqrt(square * factor) for factor in _factors(few))
+        low, high = (math.sqrt(square * factor) for factor in chi_square_factors(few))
         within = None if msw is None else math.sqrt(msw)
         return Noise(v, n, len(runs) - n, shared, None, within, math.sqrt(square), low, high, few, second)
     even = (n - float((size**2).sum()) / n) / (v - 1)
@@ -184,7 +184,7 @@ def _second(runs: Sequence[Timed]) -> float | None:
     return math.sqrt(float(np.mean(windows))) if windows else None
 
 
-def _factors(freedom: float) -> tuple[float, float]:
+def chi_square_factors(freedom: float) -> tuple[float, float]:
     """By what a mean square is multiplied for the ends of its 95 % interval."""
     return freedom / _chi_square(Z_HIGH, freedom), freedom / _chi_square(Z_LOW, freedom)
 
@@ -192,7 +192,7 @@ def _factors(freedom: float) -> tuple[float, float]:
 def _interval(parts: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of what ``parts``, mean squares times their weights, sum up to."""
     total = sum(parts)
-    ends = [_factors(freedom) for freedom in freedoms]
+    ends = [chi_square_factors(freedom) for freedom in freedoms]
     down = math.sqrt(sum(((1 - low) * part) ** 2 for part, (low, _) in zip(parts, ends, strict=True)))
     up = math.sqrt(sum(((high - 1) * part) ** 2 for part, (_, high) in zip(parts, ends, strict=True)))
     return max(0.0, total - down), total + up

@@ -29,6 +29,7 @@ from perfbisect.hunt.trials.setup import TrialPlan
 from perfbisect.hunt.trials.view import Progress
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.build import prebuilt
+from perfbisect.lab.build.layout_seeds import LayoutSeeds
 from perfbisect.lab.build.pipeline import Built
 from perfbisect.lab.guarded_lab import GuardedLab
 from perfbisect.lab.host_lab import Earlier, HostLab
@@ -185,10 +186,17 @@ class TrialRunner:
             repository=plan.repository,
             describe=plan.describe,
             prebuilt=self._prebuilt,
+            layouts={number: number for number in range(1, len(self.subjects))} if self._of_layouts else {},
             is_range=False,
         )
         earlier = Earlier(datasets=self._loaded[work], events=self._events.get(work, 0))
-        return setup.lab(candidates, earlier, setup.hosts[0], plan.workloads[work], defaultdict(FairLock))
+        seeds = LayoutSeeds() if self._of_layouts else None
+        locks: dict[str, FairLock] = defaultdict(FairLock)
+        return setup.lab(candidates, earlier, setup.hosts[0], plan.workloads[work], locks, seeds=seeds)
+
+    @property
+    def _of_layouts(self) -> bool:
+        return self.plan.request.kind is TrialType.NOISE and len(self.subjects) > 1
 
     def _obey(self, orders: Iterator[Measure]) -> None:
         for _ in run(Listed(orders), self, self._workers):
@@ -197,7 +205,7 @@ class TrialRunner:
     def _builds(self, work: int) -> Iterator[Measure]:
         """Make every build that can be made, or find it, for one workload."""
         self._visit = None
-        for number, subject in enumerate(self.subjects):
+        for number, subject in enumerate(self.subjects[:1] if self._of_layouts else self.subjects):
             if not subject.trouble and number not in self._prebuilt:
                 yield self._lab.order(work, number, 0)
 
@@ -211,7 +219,8 @@ class TrialRunner:
                         continue
                     name = f"{request.works[work].name}, {request.subjects[subject].name}"
                     place = f"{turn + 1} of {len(rounds)}"
-                    self.progress.say(f"visit {place}" if request.kind is TrialType.NOISE else f"round {place}: {name}")
+                    alone = len(request.subjects) == 1
+                    self.progress.say(f"visit {place}" if alone else f"round {place}: {name}")
                     if work not in built:
                         built.add(work)
                         yield from self._builds(work)
@@ -223,6 +232,8 @@ class TrialRunner:
             case BuildStarted(candidate=number, commit=commit) if not self.subjects[number].key:
                 self.progress.say(f"building {commit.short}  {commit.title}")
             case BuildFinished(candidate=number, facts=facts):
+                if facts.linker:
+                    self.progress.say(f"layouts are made by {facts.linker}")
                 self.subjects[number] = replace(self.subjects[number], key=facts.key, binary=facts.binary)
             case CandidateSkipped(candidate=number, facts=skip):
                 subject = self.subjects[number] = replace(self.subjects[number], trouble=skip.reason)
