@@ -75,7 +75,7 @@ def test_options_named_on_the_page_of_commands_exist() -> None:
     for verb in VERBS:
         command = bisect.get_command(click.Context(bisect), verb)
         assert command is not None
-        known |= {name for parameter in command.params for name in parameter.opts}
+        known |= {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", prose(ROOT / "docs" / "commands.md")))
     assert named
     assert named <= known
