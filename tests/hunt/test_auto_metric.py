@@ -5,45 +5,49 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from computed import HOST, ComputedLab, commits, culprit, measured_by, problem, settings, speeds, started
-from perfbisect.core.domain.events import Event, HuntStarted, LabEvent, RunFinished, Warned
-from perfbisect.core.domain.orders import Measure
+from computed import ComputedLab, commits, culprit, log_of, measured_by, problem, speeds, started
+from perfbisect.core.domain.events import Event, LabEvent, RunFinished, Warned
+from perfbisect.core.domain.orders import Found, Measure, Verdict
 from perfbisect.core.domain.policy import Direction, Policy
-from perfbisect.core.domain.settings import Settings
-from perfbisect.core.inference.metric_choice import RUNS
-from perfbisect.hunt.auto_metric import with_metric_chosen
-from perfbisect.hunt.search_problem import SavedLog, hunt
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.inference.hunt_state import HuntState, effect_of, fold, ratios
+from perfbisect.core.inference.metric_choice import COUNTS, RUNS, Choice
+from perfbisect.errors import UsageError
+from perfbisect.hunt.auto_metric import TIMED, choice_at_ends, culprit_timed
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, WorkersFor, hunt
 from perfbisect.store.history import History
+from perfbisect.wording.metric_choice import sentence
 
 NAMES = commits(30)
-AUTO = replace(settings(), choose_metric=True)
+LAST = len(NAMES) - 1
 
 
 @dataclass
 class CountingLab(ComputedLab):
-    """It counts instructions too: 1,000 an operation, and more by the factor ``extra`` in slow builds."""
+    """It counts instructions too: about 1,000 an operation, and more by the factor ``extra`` in slow builds."""
 
     extra: float = 1.05
+    exactly: bool = False
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
         """As a real lab does it."""
         for event in ComputedLab.measure(self, order):
             if isinstance(event, RunFinished):
                 slow = self.speed[event.facts.commit] < max(self.speed.values())
-                total = event.facts.operations * 1000 * (self.extra if slow else 1.0)
-                event = replace(event, facts=replace(event.facts, counters={"instructions": total}))
+                noise = self.luck.gauss(0, 1e-7 if self.exactly else 1e-3)
+                total = event.facts.operations * 1000 * (self.extra if slow else 1.0) * (1 + noise)
+                counted = "valgrind-3.19.0" if self.exactly else ""
+                facts = replace(event.facts, counters={"instructions": total}, counted=counted)
+                event = replace(event, facts=facts)
             yield event
 
 
-def begin(history: History, of: Settings = AUTO) -> int:
-    """A hunt."""
-    return history.begin(of, HOST, started(NAMES), 1000.0)
-
-
-def chosen(history: History, number: int, lab: ComputedLab, of: Settings = AUTO) -> tuple[Settings, list[Event]]:
-    """The settings after the choice, and the events until then."""
-    log, events = SavedLog(history, number), []
-    steps = with_metric_chosen(of, problem(NAMES), started(NAMES), log, measured_by(lab))
+def chosen(
+    log: SavedLog, timed: WorkersFor, counted: WorkersFor | None = None, most: int = 0
+) -> tuple[Choice, list[Event]]:
+    """The choice, and the events until then."""
+    asked = replace(problem(NAMES), policy=Policy(max_runs=most))
+    steps, events = choice_at_ends(asked, started(NAMES), log, timed, counted), []
     while True:
         try:
             events.append(next(steps)[1])
@@ -51,53 +55,125 @@ def chosen(history: History, number: int, lab: ComputedLab, of: Settings = AUTO)
             return end.value, events
 
 
+def runs_in(log: SavedLog) -> list[tuple[str, bool]]:
+    """The commit of each run of a log, and whether it was counted exactly."""
+    return [(e.facts.commit, bool(e.facts.counted)) for _, e in log.entries if isinstance(e, RunFinished)]
+
+
 def test_counts_show_what_a_rate_hides(history: History) -> None:
     """A drop of 1 % by 5 % more instructions, with runs that vary by 1 %."""
-    lab, number = CountingLab(NAMES, speeds(NAMES, 17, slow=0.99)), begin(history)
-    found, events = chosen(history, number, lab)
-    assert (found.metric, found.policy.direction, found.choose_metric) == ("instructions/o", Direction.RISE, False)
-    assert history.settings(number) == found
-    assert isinstance(events[0], HuntStarted) and isinstance(events[-1], Warned)
-    assert events[-1].text.startswith(
-        "The metric is instructions/o, which shows the change between the ends best: a rise"
+    lab, log = CountingLab(NAMES, speeds(NAMES, 17, slow=0.99)), log_of(history, NAMES)
+    choice, _ = chosen(log, measured_by(lab))
+    assert choice.metric == "instructions/o"
+    said = sentence(choice)
+    assert said.startswith("The metric is instructions/o, which shows the change between the ends best: a rise of ")
+    assert "as QPS gives" in said
+    assert sorted(runs_in(log)) == sorted([(NAMES[0], False), (NAMES[LAST], False)] * RUNS)
+    rising = replace(problem(NAMES, choice.metric), policy=Policy(direction=Direction.RISE))
+    assert culprit([event for _, event in hunt(rising, started(NAMES), log, measured_by(lab))]).candidate == 17
+
+
+def exact_hunt(history: History, log: SavedLog, choice: Choice, timed: WorkersFor, counted: WorkersFor) -> HuntState:
+    """The state after a hunt by exact counts, whose culprit is timed before its end."""
+    by_counts: SearchProblem = replace(
+        problem(NAMES, choice.metric),
+        policy=Policy(direction=Direction.RISE, min_effect=0.001),
+        prior=PriorKnowledge(exact=True),
     )
-    runs = [event.facts.commit for event in events if isinstance(event, RunFinished)]
-    assert (runs.count(NAMES[0]), runs.count(NAMES[-1]), len(runs)) == (RUNS, RUNS, 2 * RUNS)
-    again = replace(problem(NAMES, found.metric), policy=found.policy)
-    hunted = [event for _, event in hunt(again, started(NAMES), SavedLog(history, number), measured_by(lab))]
-    assert culprit(hunted).candidate == 17
+
+    def afterwards(verdict: Verdict) -> Generator[tuple[float, Event]]:
+        return culprit_timed(verdict, by_counts, log, timed)
+
+    for _ in hunt(by_counts, started(NAMES), log, counted, afterwards=afterwards):
+        pass
+    return fold((entry.at, entry.event) for entry in history.events(log.hunt))
+
+
+@pytest.mark.parametrize("slow", [0.9, 0.9999])
+def test_a_culprit_of_exact_counts_is_timed(history: History, slow: float) -> None:
+    """It executes 10 % more, and is slower by 10 % or by nothing."""
+    truth, log = speeds(NAMES, 17, slow=slow), log_of(history, NAMES)
+    timed = measured_by(CountingLab(NAMES, truth, extra=1.1))
+    lab = CountingLab(NAMES, truth, extra=1.1, exactly=True)
+    choice, _ = chosen(log, timed, measured_by(lab, "instructions/o"))
+    assert choice.metric == "instructions/o" and choice.best and choice.best.noise < 1e-4
+    assert sorted(runs_in(log)[2 * RUNS :]) == sorted([(NAMES[0], True), (NAMES[LAST], True)] * COUNTS)
+    state = exact_hunt(history, log, choice, timed, measured_by(lab, "instructions/o"))
+    assert isinstance(state.verdict, Found)
+    step = state.verdict.step
+    assert (step.candidate, step.parents) == (17, (16,))
+    ends = {NAMES[0], NAMES[LAST]}
+    assert [commit for commit, counted in runs_in(log) if not counted and commit not in ends].count(NAMES[17]) == TIMED
+    shown = ratios(state, "instructions/o")[NAMES[LAST]]
+    assert shown.low == pytest.approx(1.1, abs=1e-4) and shown.high == pytest.approx(1.1, abs=1e-4)
+    effect = effect_of(state, step, "qps")
+    assert effect and effect.low < slow < effect.high
+    assert (effect.high < 1) is (slow == 0.9)
+    assert effect_of(state, replace(step, candidate=18, parents=(17,)), "qps") is None
 
 
 def test_without_a_change_it_stays_that_of_the_workload(history: History) -> None:
-    found, events = chosen(history, begin(history), CountingLab(NAMES, speeds(NAMES, 17, slow=1.0)))
-    assert (found.metric, found.policy.direction, found.choose_metric) == ("qps", Direction.DROP, False)
-    assert isinstance(events[-1], Warned) and "no recorded metric shows a change" in events[-1].text
+    choice, _ = chosen(log_of(history, NAMES), measured_by(CountingLab(NAMES, speeds(NAMES, 17, slow=1.0))))
+    assert choice.metric == "qps"
+    assert "no recorded metric shows a change" in sentence(choice)
 
 
-@pytest.mark.parametrize("cut", range(1, 14))
+@pytest.mark.parametrize("cut", range(1, 20, 3))
 def test_a_cut_choice_goes_on_by_the_same_runs(history: History, cut: int) -> None:
-    lab, number = CountingLab(NAMES, speeds(NAMES, 17, slow=0.99)), begin(history)
-    steps = with_metric_chosen(AUTO, problem(NAMES), started(NAMES), SavedLog(history, number), measured_by(lab))
+    truth = speeds(NAMES, 17, slow=0.99)
+    lab, exact = CountingLab(NAMES, truth), CountingLab(NAMES, truth, exactly=True)
+    workers = measured_by(lab), measured_by(exact, "instructions/o")
+    log = log_of(history, NAMES)
+    steps = choice_at_ends(problem(NAMES), started(NAMES), log, *workers)
     for _ in range(cut):
         next(steps)
     steps.close()
-    found, _ = chosen(history, number, lab)
-    assert found.metric == "instructions/o"
-    runs = [event for _, event in history.log(number) if isinstance(event, RunFinished)]
-    assert len(runs) == 2 * RUNS
-    assert len(lab.built) == 2
+    again = SavedLog(history, log.hunt)
+    choice, _ = chosen(again, *workers)
+    assert choice.metric == "instructions/o"
+    assert len(runs_in(again)) == 2 * (RUNS + COUNTS)
+    assert chosen(again, *workers) == (choice, [])
 
 
 def test_the_budget_counts_for_it(history: History) -> None:
-    few = replace(AUTO, policy=Policy(max_runs=4))
-    lab = CountingLab(NAMES, speeds(NAMES, 17))
-    _, events = chosen(history, begin(history, few), lab, few)
-    assert sum(isinstance(event, RunFinished) for event in events) == 4
+    log, lab = log_of(history, NAMES), measured_by(CountingLab(NAMES, speeds(NAMES, 17)))
+    chosen(log, lab, lab, most=4)
+    assert len(runs_in(log)) == 4
+
+
+def test_a_method_that_fails_is_said_and_the_others_remain(history: History) -> None:
+    """valgrind does not know every instruction of every processor."""
+
+    class Failing(ComputedLab):
+        def measure(self, order: Measure) -> Generator[LabEvent]:
+            raise UsageError("no.", "Do this.")
+            yield
+
+    lab = CountingLab(NAMES, speeds(NAMES, 17, slow=0.99))
+    choice, events = chosen(log_of(history, NAMES), measured_by(lab), measured_by(Failing(NAMES, {})))
+    assert choice.metric == "instructions/o"
+    assert Warned("Instructions are not counted exactly: no.", "Do this.") in events
 
 
 def test_an_end_that_does_not_build(history: History) -> None:
     """Nothing can be compared: the hunt ends by itself, in the workload's own metric."""
     lab = CountingLab(NAMES, speeds(NAMES, 17), frozenset({NAMES[0]}))
-    found, _ = chosen(history, begin(history), lab)
-    assert found.metric == "qps"
-    assert chosen(history, begin(history), lab)[0] == found
+    log = log_of(history, NAMES)
+    assert chosen(log, measured_by(lab))[0].metric == "qps"
+    assert chosen(log, measured_by(lab))[1] == []
+
+
+def test_a_culprit_beyond_the_budget_is_not_timed(history: History) -> None:
+    log, truth = log_of(history, NAMES), speeds(NAMES, 17)
+    timed = measured_by(CountingLab(NAMES, truth))
+    exact = measured_by(CountingLab(NAMES, truth, exactly=True), "instructions/o")
+    few = replace(
+        problem(NAMES, "instructions/o"),
+        policy=Policy(direction=Direction.RISE, max_runs=14),
+        prior=PriorKnowledge(exact=True),
+    )
+    state = fold(
+        hunt(few, started(NAMES), log, exact, afterwards=lambda verdict: culprit_timed(verdict, few, log, timed))
+    )
+    assert state.verdict is not None
+    assert all(counted for _, counted in runs_in(log))

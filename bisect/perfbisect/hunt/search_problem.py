@@ -85,11 +85,12 @@ def hunt(
     workers_for: WorkersFor,
     failed: Sequence[SkipFacts] = (),
     left_out: Sequence[SkipFacts] = (),
+    afterwards: Callable[[Verdict], Iterator[TimedEvent]] | None = None,
 ) -> Iterator[TimedEvent]:
     """The hunt itself, from ``started`` to HuntEnded.
 
     ``failed`` are builds that failed in earlier hunts; they are not tried again, except at the ends. ``left_out`` is
-    what the user does not want to be tried at all.
+    what the user does not want to be tried at all. ``afterwards`` measures more once there is a verdict.
     """
     yield log.append(started)
     inner = {commit: node for node, commit in enumerate(problem.commits) if 0 < node < len(problem.commits) - 1}
@@ -100,6 +101,8 @@ def hunt(
             skipped.add(facts.commit)
             yield log.append(CandidateSkipped(inner[facts.commit], facts))
     verdict = yield from pursue(problem, log, workers_for(problem.commits))
+    if afterwards:
+        yield from afterwards(verdict)
     yield log.append(HuntEnded(verdict))
 
 

@@ -4,20 +4,21 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from perfbisect.clock import CLOCK
-from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent, Warned
+from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import Interrupted, PerfBisectError, ReaderGone, UsageError, in_words
 from perfbisect.host.lock import Lease, WaitCallback
-from perfbisect.hunt.auto_metric import with_metric_chosen
+from perfbisect.hunt.auto_metric import culprit_timed, with_metric_chosen
 from perfbisect.hunt.host_locks import lock_hosts
 from perfbisect.hunt.labs import HuntLabs, connection_events
 from perfbisect.hunt.merge_base import merge_base_equals_good
 from perfbisect.hunt.prior_hunts import known_failures, with_prior_knowledge
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, hunt
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor, hunt
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.view import View
 from perfbisect.lab.guarded_lab import changed
@@ -140,6 +141,10 @@ def session(log: SavedLog, setup: HuntSetup, held: Mapping[str, Lease], resumed:
     )
     started = setup.started(log.hunt, resumed)
     before = [entry.event for entry in log.history.events(log.hunt) if isinstance(entry.event, HuntStarted)]
+
+    def workers_of(chosen: HuntSetup) -> WorkersFor:
+        return HuntLabs(chosen, log, before, held).workers
+
     labs = HuntLabs(setup, log, before, held)
     for warning in (*setup.warnings, *changes_since(before, setup)):
         yield log.append(warning)
@@ -152,12 +157,17 @@ def session(log: SavedLog, setup: HuntSetup, held: Mapping[str, Lease], resumed:
     ):
         return
     if settings.choose_metric:
-        settings = yield from with_metric_chosen(settings, problem, started, log, labs.workers)
-        setup = replace(setup, settings=settings)
-        labs, started = HuntLabs(setup, log, before, held), setup.started(log.hunt, resumed)
+        setup = yield from with_metric_chosen(setup, problem, started, log, workers_of)
+        settings, labs, started = setup.settings, HuntLabs(setup, log, before, held), setup.started(log.hunt, resumed)
         problem = replace(problem, policy=settings.policy, metric=settings.metric, prior=settings.prior)
     failed = () if resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
-    yield from hunt(problem, started, log, labs.workers, failed, setup.left_out)
+    afterwards = None
+    if settings.prior.exact and any(
+        isinstance(event, RunFinished) and not event.facts.counted for _, event in log.entries
+    ):
+        usual = setup.by_metric(replace(settings, metric=setup.workload.metric))
+        afterwards = partial(culprit_timed, problem=problem, log=log, timed=workers_of(usual))
+    yield from hunt(problem, started, log, labs.workers, failed, setup.left_out, afterwards)
 
 
 def changes_since(before: Sequence[HuntStarted], setup: HuntSetup) -> tuple[Warned, ...]:

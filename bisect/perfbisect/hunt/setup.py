@@ -73,8 +73,9 @@ class PreparedHost:
         build_host = connect(build_entry) if build_entry else None
         if build_host:
             check_architectures(host, build_host)
-        facts, counts = read_fingerprint(host, inspection.answers), counting.for_metric(host, settings.metric)
-        return cls(entry, host, facts, warnings(inspection), build_entry, build_host, counts)
+        return cls(
+            entry, host, read_fingerprint(host, inspection.answers), warnings(inspection), build_entry, build_host
+        )
 
 
 def check_architectures(host: Host, build_host: Host) -> None:
@@ -142,6 +143,12 @@ class HuntSetup:
             ),
         )
         setup = cls(settings, builder, workloads[0], hosts, span, warned, skipped, patches)
+        return setup.by_metric(settings)
+
+    def by_metric(self, settings: Settings) -> "HuntSetup":
+        """The same hunt with other ``settings``; their metric is counted exactly if it can be on every host."""
+        hosts = tuple(replace(each, counts=counting.for_metric(each.host, settings.metric)) for each in self.hosts)
+        setup = replace(self, settings=settings, hosts=hosts)
         exact = all(setup.counted(each, setup.workload) for each in hosts)
         return with_layouts(replace(setup, settings=replace(settings, prior=replace(settings.prior, exact=exact))))
 

@@ -19,7 +19,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference import classification
-from perfbisect.core.inference.hunt_state import HuntState, fold, ratios
+from perfbisect.core.inference.hunt_state import HuntState, effect_of, fold, ratios
 from perfbisect.report.command_line import command_to_resume, command_to_run
 from perfbisect.report.content import Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
 from perfbisect.store.history import History
@@ -73,7 +73,7 @@ class Reader:
             settings=settings,
             hosts=state.started.hosts if state.started is not None else (),
             effects=verdict.effects if isinstance(verdict, NotReproduced | Inconclusive) else (),
-            verdict=sentences(verdict, self.candidate, settings.metric, state.system) if verdict else (),
+            verdict=self.sentences(verdict, hosts) if verdict else (),
             cases=tuple(map(self.case, steps_of(verdict))),
             suspects=tuple(self.suspects(searched=belief is not None)),
             unsettled=tuple(self.left_open()),
@@ -84,6 +84,15 @@ class Reader:
             again=again,
             go_on=go_on,
         )
+
+    def sentences(self, verdict: Verdict, hosts: Sequence[str]) -> tuple[str, ...]:
+        """The verdict in words."""
+        state, settings = self.state, self.settings
+
+        def qps_of(step: Step) -> Interval | None:
+            return effect_of(state, step, "qps", hosts, settings.prior.host_classes)
+
+        return sentences(verdict, self.candidate, settings.metric, state.system, qps_of)
 
     def commit(self, sha: str) -> Commit:
         """A commit as far as it is known, with texts that are safe to print."""

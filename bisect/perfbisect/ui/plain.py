@@ -50,7 +50,9 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
         case RunFinished(candidate):
             yield f"{'ran':9} {named(view, event.host)}{view.commit(candidate).short}  {ran(view, event)}"
         case HuntEnded(verdict):
-            for place, sentence in enumerate(sentences(verdict, view.commit, view.metric, view.state.system)):
+            for place, sentence in enumerate(
+                sentences(verdict, view.commit, view.metric, view.state.system, view.qps_of)
+            ):
                 yield f"{'' if place else 'verdict':9} {sentence}"
             if view.report_hint:
                 yield f"{'':9} {view.report_hint}"

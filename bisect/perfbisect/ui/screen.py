@@ -223,7 +223,7 @@ def verdict(view: ViewModel, room: int) -> list[Text]:
     """The verdict in sentences."""
     if view.state.verdict is None or view.hunt is None:
         return []
-    texts = sentences(view.state.verdict, view.commit, view.hunt.metric, view.state.system)
+    texts = sentences(view.state.verdict, view.commit, view.hunt.metric, view.state.system, view.qps_of)
     lines: list[Text] = []
     for place, text in enumerate(texts):
         begin = "    " if text.startswith("  ") else ""  # of further lines

@@ -23,9 +23,9 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.metrics import operations_per_second
-from perfbisect.core.domain.orders import CodePlacement, Interval, NotReproduced, Purpose
+from perfbisect.core.domain.orders import CodePlacement, Interval, NotReproduced, Purpose, Step
 from perfbisect.core.inference.classification import Classification, classify
-from perfbisect.core.inference.hunt_state import HuntState, Tested, fold, ratios
+from perfbisect.core.inference.hunt_state import HuntState, Tested, effect_of, fold, ratios
 from perfbisect.ui.estimate import Pace, bits, remaining
 from perfbisect.wording.text import metric_title, printable, printable_commit
 
@@ -114,6 +114,10 @@ class ViewModel:
     def ratio_title(self) -> str:
         """The name of that ratio: rQPS, rcpu/o, …"""
         return f"r{metric_title(self.metric)}"
+
+    def qps_of(self, step: Step) -> Interval | None:
+        """What a step does to QPS; None where that was not measured."""
+        return effect_of(self.state, step, "qps", self.state.hosts, self.hunt.host_classes if self.hunt else ())
 
     @property
     def metric(self) -> str:

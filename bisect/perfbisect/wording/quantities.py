@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from perfbisect.core.domain.orders import Interval
 
 MISSING = "–"
+NARROW = 0.001  # width of an interval of ratios from which on three decimals show it
 HUGE = 1e12  # numbers from here on are written with an exponent
 
 
@@ -53,12 +54,12 @@ def between(interval: "Interval | None") -> str:
     """The ends of an interval of ratios: 0.698–0.726, or <0.204 where it has one; a dash for None."""
     if interval is None:
         return MISSING
-    return bound(interval) or f"{_ratio(interval.low)}–{_ratio(interval.high)}"
+    return bound(interval) or f"{_fine(interval, interval.low)}–{_fine(interval, interval.high)}"
 
 
 def ratio(interval: "Interval") -> str:
     """A ratio with its interval: 0.712 (0.698–0.726); with one end, that alone: <0.204."""
-    return bound(interval) or f"{_ratio(interval.middle)} ({between(interval)})"
+    return bound(interval) or f"{_fine(interval, interval.middle)} ({between(interval)})"
 
 
 def middle(interval: "Interval") -> str:
@@ -76,6 +77,11 @@ def bound(interval: "Interval") -> str:
     if interval.bound:
         return f"<{_ratio(interval.high)}" if interval.bound < 0 else f">{_ratio(interval.low)}"
     return ""
+
+
+def _fine(interval: "Interval", value: float) -> str:
+    """One of the numbers of an interval, with more decimals where it is too narrow for three: exact counts."""
+    return decimals(value, 5) if 0 < interval.high - interval.low < NARROW < value else _ratio(value)
 
 
 def _ratio(value: float) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from perfbisect.core.domain.events import Commit
-from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.domain.metrics import find_metric, is_speed
 from perfbisect.core.domain.orders import (
     CodePlacement,
     Effect,
@@ -24,6 +24,7 @@ from perfbisect.wording.quantities import chance, change, figure, percent, ratio
 from perfbisect.wording.text import cited, listed, metric_title
 
 CommitOf = Callable[[int], Commit]
+SpeedOf = Callable[[Step], Interval | None]  # what a step does to QPS; None where that was not measured
 SystemOf = Callable[[int], str]  # the build system of a candidate; "" where it has none, or was not built
 
 PURPOSES = {Purpose.ENDS: "the ends", Purpose.SEARCH: "search", Purpose.CONFIRM: "confirmation"}
@@ -92,7 +93,11 @@ def exit_status(verdict: Verdict) -> int:
 
 
 def sentences(
-    verdict: Verdict, commit_of: CommitOf, metric: str, system_of: SystemOf = lambda _: ""
+    verdict: Verdict,
+    commit_of: CommitOf,
+    metric: str,
+    system_of: SystemOf = lambda _: "",
+    speed_of: SpeedOf | None = None,
 ) -> tuple[str, ...]:
     """The verdict, one sentence or list entry an element; list entries begin with two spaces.
 
@@ -100,7 +105,7 @@ def sentences(
     """
     match verdict:
         case Found(step):
-            return found(step, commit_of, metric, system_of)
+            return found(step, commit_of, metric, system_of, speed_of)
         case Several():
             return several(verdict, commit_of, metric, system_of)
         case NotReproduced():
@@ -111,17 +116,31 @@ def sentences(
             return inconclusive(verdict, commit_of, metric)
 
 
-def found(step: Step, commit_of: CommitOf, metric: str, system_of: SystemOf) -> tuple[str, ...]:
+def found(
+    step: Step, commit_of: CommitOf, metric: str, system_of: SystemOf, speed_of: SpeedOf | None
+) -> tuple[str, ...]:
     """The culprit, its effect, and its proof."""
     return (
         f"The culprit is {cited(commit_of(step.candidate))}: {chance(step.probability)} sure.",
         f"{metric_title(metric)} after it is {ratio(step.ratio)} of what it was before it: {effect(step.ratio, metric)}.",
         *by_host_class(step.effects, metric),
+        *(in_qps(speed_of(step)) if speed_of and not is_speed(metric) else ()),
         proof(step, commit_of),
         *in_layouts(step, metric),
         *build_changed(step, system_of),
         *prior_weight(step),
     )
+
+
+def in_qps(found: Interval | None) -> tuple[str, ...]:
+    """What the culprit does to QPS, where another metric led to it."""
+    if found is None:
+        return ("Its effect on QPS was not measured; `bisect compare` of it and its parent shows it.",)
+    if found.low <= 1 <= found.high:
+        return (f"QPS does not confirm it: after it QPS is {ratio(found)} of what it was before it.",)
+    if found.middle > 1:
+        return (f"QPS gets better nevertheless: after it QPS is {ratio(found)} of what it was before it.",)
+    return (f"QPS confirms it: after it QPS is {ratio(found)} of what it was before it, {change(found.middle)}.",)
 
 
 def effect(ratio: Interval, metric: str) -> str:

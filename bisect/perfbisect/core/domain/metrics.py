@@ -142,6 +142,11 @@ def exact(run: RunFacts, metric: str) -> bool:
     return bool(run.counted) and metric == INSTRUCTIONS
 
 
+def is_speed(metric: str) -> bool:
+    """Whether the metric is one that users of the system notice; others are causes and costs."""
+    return metric in ("qps", "latency", "p95", "p99", "rate", "cost")
+
+
 def shown(run: RunFacts, metric: str) -> float:
     """The number shown for a run while ``metric`` is hunted: its value, or operations per second."""
     found = value(run, metric) if find_metric(metric).shown else None

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
 from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts, RunFacts
-from perfbisect.core.domain.metrics import find_metric, value
+from perfbisect.core.domain.metrics import exact, find_metric, value
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
 
 Logged = BuildFinished | CandidateSkipped | RunFinished
@@ -30,6 +30,11 @@ def readable(run: RunFacts, metric: str) -> float | None:
     return math.log(measured) if measured is not None and 0 < measured < math.inf else None
 
 
+def counted_exactly(log: Sequence[tuple[float, Logged]], metric: str) -> bool:
+    """Whether some runs show the metric as a count that repeats; the others are no readings of it then."""
+    return any(isinstance(event, RunFinished) and exact(event.facts, metric) for _, event in log)
+
+
 def observations(
     log: Sequence[tuple[float, Logged]],
     node: Mapping[str, int],
@@ -40,13 +45,14 @@ def observations(
     """The observations in ``log`` about the commits in ``node`` (full hash → node of the graph).
 
     ``log`` has (seconds since the epoch, event) in order, ``began`` is when the hunt began. A run that is not
-    ``readable`` is left out. ``hosts`` are the names of the hosts where there are several: a build exists, and
+    ``readable`` is left out, and so is a timed one where others were ``counted_exactly``. ``hosts`` are the names of the hosts where there are several: a build exists, and
     binaries are compared, only on the host that made them.
     """
     seen: list[Observation] = []
     place = {name: number for number, name in enumerate(hosts)}
     binaries = Binaries()
     visits: dict[tuple[int, str], int] = {}
+    counted = counted_exactly(log, metric)
     for at, event in log:
         candidate = node.get(event.facts.commit)
         if candidate is None:
@@ -60,7 +66,7 @@ def observations(
             case CandidateSkipped(facts=skip):
                 seen.append(Skipped(candidate, skip.reason, skip.seconds, skip.stage == LEFT_OUT))
             case RunFinished(facts=run):
-                if (reading := readable(run, metric)) is not None:
+                if (reading := readable(run, metric)) is not None and exact(run, metric) is counted:
                     minutes = (run.started + run.seconds / 2 - began) / 60
                     visit = visits.setdefault((host, run.visit), len(visits))
                     bound = (-1 if find_metric(metric).higher_is_better else 1) if run.slower_than else 0

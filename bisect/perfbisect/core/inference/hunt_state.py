@@ -4,6 +4,7 @@ It is keyed by commit (full hash), not by candidate: a hunt may begin with a ran
 merge base, and what was measured then stays known.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,9 +24,10 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts, hit_rate
-from perfbisect.core.domain.orders import Belief, Interval, Measure, Purpose, Verdict
-from perfbisect.core.inference.from_log import Binaries, Logged, observations
-from perfbisect.core.inference.relative_speed import relative_speeds
+from perfbisect.core.domain.orders import Belief, Interval, Measure, Purpose, Step, Verdict
+from perfbisect.core.inference.from_log import Binaries, Logged, counted_exactly, observations
+from perfbisect.core.inference.noise_model import EXACT, USUAL
+from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
 
 Transient = BuildProgress | RunStarted | RunProgress  # these are not stored, and change nothing here
 BUILDING = ("checkout", "configure", "compile", "install")  # stages of a failure that belong to a build
@@ -218,10 +220,27 @@ def ratios(
     outside = dict.fromkeys(event.facts.commit for _, event in state.log if event.facts.commit not in state.node)
     wider = state.node | {sha: len(state.commits) + place for place, sha in enumerate(outside)}
     found: dict[str, Interval] = {}
+    model = EXACT if counted_exactly(state.log, metric) else USUAL
     for node in (wider, state.node) if outside else (state.node,):
         seen = observations(state.log, node, metric, state.log[0][0], hosts)
-        speeds = relative_speeds(seen, len(state.commits) - 1, host_classes)
+        speeds = relative_speeds(seen, len(state.commits) - 1, host_classes, model)
         found |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
     good = state.commits[0]
     same = [sha for sha in state.tested if sha != good and state.binary_of(sha) == state.binary_of(good)]
     return found | dict.fromkeys(same, Interval(1.0, 1.0, 1.0))
+
+
+def effect_of(
+    state: HuntState, step: Step, metric: str, hosts: Sequence[str] = (), host_classes: Sequence[str] = ()
+) -> Interval | None:
+    """What a step does to a metric that was not hunted, by the runs of the commit and of those it was compared with.
+
+    Of several, the one that differs least. None where two runs of each have no value for it, or where hosts are of
+    several classes.
+    """
+    if len(set(host_classes)) > 1 or not state.log:
+        return None
+    seen = observations(state.log, state.node, metric, state.log[0][0], hosts)
+    each = [step_ratio(seen, len(state.commits) - 1, step.candidate, parent) for parent in step.parents]
+    known = [ratio for ratio in each if ratio is not None]
+    return min(known, key=lambda ratio: abs(math.log(ratio.middle))) if known and len(known) == len(each) else None

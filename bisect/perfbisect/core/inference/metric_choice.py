@@ -12,11 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.metrics import METRICS, find_metric, value
+from perfbisect.core.domain.metrics import METRICS, exact, find_metric, value
+from perfbisect.core.inference.noise_model import EXACT
 
 RUNS = 3  # of each end, before the choice
+COUNTS = 2  # the same of runs in which instructions are counted exactly
 GUESS = 0.002  # s.d. of a run: a first guess, worth one run, so that no metric seems free of noise after a few
 CLEAR = 5.0  # standard errors at which a metric shows a change: there are many metrics, and few runs
+SHARE = 0.5  # of what the usual metric shows clearly: a metric that shows less shows another change, not this one
 LAYOUT = 0.006  # s.d. of the layout of a build, in metrics that measure time
 BY_TIME = ("qps", "rate", "cost", "latency", "cpu/o", "cycles/o")
 BY_COUNT = ("instructions/o", "branches/o", "cs/o", "page-faults/o", "r/o", "rKB/o", "wKB/o")
@@ -57,20 +60,24 @@ def choose(usual: str, good: Sequence[RunFacts], bad: Sequence[RunFacts], min_ef
     """The metric that shows the change from ``good`` to ``bad`` best; ``usual``, that of the workload, if none does."""
     names = dict.fromkeys((usual, *(name for name in (*BY_TIME, *BY_COUNT) if not METRICS[name].from_output)))
     found = {name: one for name in names if (one := shown_by(name, good, bad)) is not None}
-    clear = [one for one in found.values() if one.clear(min_effect)]
+    own = found.get(usual)
+    least = SHARE * abs(math.log(own.ratio)) if own and own.clear(min_effect) else 0.0
+    clear = [one for one in found.values() if one.clear(min_effect) and abs(math.log(one.ratio)) >= least]
     best = max(clear, key=lambda one: one.information, default=None)
-    return Choice(best.metric if best else usual, best, found.get(usual))
+    return Choice(best.metric if best else usual, best, own)
 
 
 def shown_by(metric: str, good: Sequence[RunFacts], bad: Sequence[RunFacts]) -> Shown | None:
     """What a metric shows; None unless two runs of each end have a value that is positive and finite."""
-    values = [[v for run in runs if (v := value(run, metric)) is not None and 0 < v < math.inf] for runs in (good, bad)]
+    counted = any(exact(run, metric) for run in (*good, *bad))
+    ours = [[run for run in runs if exact(run, metric) is counted] for runs in (good, bad)]
+    values = [[v for run in runs if (v := value(run, metric)) is not None and 0 < v < math.inf] for runs in ours]
     if min(map(len, values)) < 2:
         return None
     first, second = (np.log(each) for each in values)
     squares = sum(float(((each - each.mean()) ** 2).sum()) for each in (first, second))
-    noise = math.sqrt((GUESS**2 + squares) / (1 + len(first) + len(second) - 2))
+    noise = math.sqrt(((EXACT.noise if counted else GUESS) ** 2 + squares) / (1 + len(first) + len(second) - 2))
     error = noise * math.sqrt(1 / len(first) + 1 / len(second))
-    seconds = float(np.mean([run.seconds for run in (*good, *bad)]))
+    seconds = float(np.mean([run.seconds for runs in ours for run in runs]))
     layout = 0.0 if metric in BY_COUNT else LAYOUT
     return Shown(metric, float(np.exp(second.mean() - first.mean())), noise, error, layout, max(seconds, 1e-3))

@@ -159,3 +159,14 @@ def _among_equals(observations: Sequence[Observation], bad: int, model: NoiseMod
     ratios = dict(zip(builds, found.ratios(builds, 0), strict=True))
     same = {candidate: ratios[name] for candidate, name in record.same.items() if name in ratios}
     return ratios | same
+
+
+def step_ratio(observations: Sequence[Observation], bad: int, candidate: int, parent: int) -> Interval | None:
+    """The metric of a candidate relative to another one; None unless both have two readings, on a common host."""
+    record = arrange(observations, Policy(), bad)
+    if min(record.runs(candidate), record.runs(parent)) < 2:
+        return None
+    found = speeds(record, fit(record, behaviour(record, record.name(parent), candidate).weight))
+    if found.freedom <= 0 or record.name(candidate) not in found.compared[record.name(parent)]:
+        return None
+    return found.ratio(candidate, parent)
