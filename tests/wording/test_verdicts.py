@@ -219,3 +219,25 @@ def test_a_culprit_at_which_the_build_system_changes_says_so() -> None:
     assert "The build changed" not in said(Found(Step(7, 0.97, DROP, ())))
     systems[6] = "cmake"
     assert "The build changed" not in said(Found(Step(7, 0.97, DROP, (6,))))
+
+
+@pytest.mark.parametrize(
+    ("qps", "begins"),
+    [
+        (
+            Interval(0.93, 0.95, 0.97),
+            "QPS confirms it: after it QPS is 0.950 (0.930–0.970) of what it was before it, a drop",
+        ),
+        (Interval(0.93, 0.99, 1.05), "QPS does not confirm it: after it QPS is 0.990"),
+        (Interval(1.03, 1.05, 1.07), "QPS gets better nevertheless: after it QPS is 1.050"),
+        (None, "Its effect on QPS was not measured; `bisect compare`"),
+    ],
+)
+def test_what_the_culprit_does_to_qps(qps: Interval | None, begins: str) -> None:
+    rise = Interval(1.00211, 1.00213, 1.00215)
+    said = sentences(Found(Step(7, 0.97, rise, (6,))), commit_of, "instructions/o", speed_of=lambda _: qps)
+    assert said[1].startswith(
+        "instructions/o after it is 1.00213 (1.00211–1.00215) of what it was before it: a rise of 0.21"
+    )
+    assert said[2].startswith(begins)
+    assert len(sentences(Found(Step(7, 0.97, DROP, (6,))), commit_of, "qps", speed_of=lambda _: qps)) == 3

@@ -27,4 +27,5 @@ def sentence(choice: Choice) -> str:
 
 def shown(one: Shown) -> str:
     """The change, and the noise that it is seen in."""
-    return f"{change(one.ratio)}, where runs vary by {percent(one.noise)}"
+    noise = "less than 0.01 %" if one.noise < 0.0001 else percent(one.noise)
+    return f"{change(one.ratio)}, where runs vary by {noise}"
