@@ -179,3 +179,46 @@ def test_links_of_every_build_system_are_repeated_in_other_orders(place: Place, 
         moved = order(place.installed(shuffled[1], "lib") / library.name)
         assert sorted(moved) == sorted(order(library))
         assert moved != order(library)
+
+
+@pytest.mark.parametrize("name", [linkers.LLD, linkers.GOLD, linkers.OBJECTS])
+def test_other_linkers_make_layouts_too(place: Place, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without mold the next one is used; the last moves only object files, of which this program has three."""
+    linker = linkers.Linker(name, "")
+    if not shutil.which(linker.program):
+        pytest.skip(f"{linker.program} is not installed")
+    monkeypatch.setattr(linkers, "find", lambda _: linker)
+    further = "int further(int x) { return x + 9; }\n" + "".join(f"int part9{n}(int x) {{ return x; }}\n" for n in "12")
+    rule = MAKE.replace("program.o", "program.o further.o library.o").replace(" -lparts", "")
+    facts = place.build(SOURCES | {"Makefile": rule, "further.c": further})
+    assert facts.fixed == ""
+    made = [links.link(place.host, facts.key, seed, linker) for seed in range(1, 7)]
+    orders = {tuple(order(place.installed(key))) for key in made}
+    assert len(orders) > 2
+    assert len({tuple(sorted(each)) for each in orders}) == 1
+    assert len({place.output(key) for key in [facts.key, *made]}) == 1
+
+
+def test_a_link_whose_inputs_have_changed_is_not_used(place: Place) -> None:
+    """An archive that is written again in place, after the link, changes the kept one with it."""
+    rule = MAKE.replace("install: tiny\n", "install: tiny\n\techo 'int whole(int x) { return 3; }' | gcc -O1 -xc -c -o w.o -\n"
+                        "\tcp w.o w2.o && ar rcs new.a w.o && cat new.a >libparts.a\n")  # fmt: skip
+    facts = place.build(SOURCES | {"Makefile": rule})
+    assert facts.linker == ""
+    assert re.match(r"bin/tiny: the same link (fails|gives other code) the second time", facts.fixed)
+
+
+def test_code_that_is_optimised_at_link_time_has_one_order(place: Place) -> None:
+    facts = place.build(SOURCES | TREES["make"], "lto")
+    assert "optimised at link time" in facts.fixed
+
+
+def test_builds_that_are_linked_again_are_builds_of_their_own(place: Place) -> None:
+    sha = place.commit(SOURCES | TREES["make"])
+    usual, again = (finish(build(place.context(layouts=wanted), sha))[1].facts for wanted in (False, True))
+    assert usual.key != again.key
+    assert (usual.linker, usual.fixed) == ("", "")
+    assert not (build_store.folder(place.host, usual.key) / "links").as_posix() in map(str, place.root.rglob("links"))
+    assert (again.cache_hits, again.cache_misses) == (0, 2)  # other options
+    found = finish(build(place.context(), sha))[1].facts
+    assert (found.reused, found.linker) == (True, again.linker)

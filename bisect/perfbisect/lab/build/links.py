@@ -199,12 +199,14 @@ def why_fixed(variant: Variant) -> str:
     return ""
 
 
-def keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recorder, built: BuildFacts) -> BuildFacts:
+def keep(
+    host: Host, work: PurePosixPath, paths: Sequence[str], variant: Variant, recorder: Recorder, built: BuildFacts
+) -> BuildFacts:
     """Keep the links of what is installed in ``work``: of these paths below its prefix, by default of all.
 
     Returns the facts of the build, with the linker of its layouts, or why it cannot be linked again.
     """
-    fixed = _keep(host, work, paths, recorder)
+    fixed = why_fixed(variant) or _keep(host, work, paths, recorder)
     return replace(built, linker="" if fixed else recorder.linker.version, fixed=fixed)
 
 

@@ -179,7 +179,8 @@ def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None,
     built = BuildFacts(sha, key, binary, seconds, hits, misses, False, "", plan.system, patches)
     if context.recorder:
         yield Progress(links.LINK)
-        built = links.keep(context.host, context.work, _measured(context, plan), context.recorder, built)
+        further = (context.variant, context.recorder, built)
+        built = links.keep(context.host, context.work, _measured(context, plan), *further)
     built = build_store.keep(context.host, built, plan.version, context.work / "prefix", ended.job.folder / "stdout")
     jobs.remove(context.host, ended.job)
     return Built(built, plan.builder, plan.version)
