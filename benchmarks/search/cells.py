@@ -1,9 +1,10 @@
 """The worlds of the benchmark: a grid of sizes, and one world for each thing that can go wrong."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from typing import Any
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.policy import Direction, Policy
@@ -133,6 +134,21 @@ def worlds() -> Iterator[Cell]:
     yield cell("ccache", host={"cached_share": 0.1, "cache_reach": 180.0})
     for hosts in (2, 4, 8):
         yield cell(f"{hosts} hosts", hosts=hosts, host={"host_spread": 0.01})
+    modes: dict[str, object] = {"modes": (0.10, 0.25)}  # gaps; one of the modes ends after 20 to 200 commits
+    small = Policy(min_effect=0.005)
+    for again in (False, True):  # each world with the builds as they are linked, and where they can be linked again
+        for name, more in (
+            ("two modes of layout", {"host": modes}),
+            ("two modes of layout, no change", {"host": modes, "changes": "nothing"}),
+            ("layout 1 %, drop 3 %", {"host": {"layout": 0.01}, "effect": 0.03}),
+            ("drop 1 %", {"effect": 0.01, "policy": small}),
+            *((f"layout half way, {odd}", {"odd": odd}) for odd in (Odd.BEFORE, Odd.CULPRIT) if again),
+            *((name, kind) for name, kind in (("usual", {}), ("no change", {"changes": "nothing"})) if again),
+        ):
+            known: dict[str, Any] = {"policy": USUAL, "host": {}, **more}
+            host = {**known.pop("host"), "link_seconds": RUN / 10}
+            policy = replace(known.pop("policy"), layouts=again)
+            yield cell(f"{name}{', linked again' * again}", host=host, policy=policy, **known)
     yield cell("beside good: base as fast", graph=line(1), changes="nothing", policy=Policy(direction=Direction.ANY))
     yield cell("beside good: base not as fast", graph=line(1), policy=Policy(direction=Direction.ANY))
     yield cell("budget: 20 runs", policy=Policy(max_runs=20))

@@ -9,9 +9,11 @@ from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Skipped
 from perfbisect.core.domain.orders import (
+    CodePlacement,
     Found,
     Inconclusive,
     Interval,
+    Layouts,
     MergeBase,
     NotReproduced,
     Reason,
@@ -43,6 +45,26 @@ def test_found_names_culprit_change_and_proof() -> None:
         "QPS after it is 0.712 (0.698–0.726) of what it was before it: a drop of 29 %.",
         "Proven against 0606060606, its parent, with runs taken in turns.",
     )
+
+
+def test_found_says_in_how_many_layouts() -> None:
+    step = Step(7, 0.974, DROP, (6,), layouts=Layouts(DROP, 5, 5))
+    assert "order each time, QPS was lower in 5 of 5 layouts: 0.712 (0.698–0.726)." in text(Found(step))
+
+
+@pytest.mark.parametrize(("same", "said"), [(True, "executes the same"), (False, "does not execute"), (None, "")])
+def test_code_placement_is_a_verdict_of_its_own(same: bool | None, said: str) -> None:
+    step = Step(7, 0.974, DROP, (6,), layouts=Layouts(SAME, 7, 3))
+    verdict = CodePlacement(step, SAME, 0.021, same)
+    lines = text(verdict)
+    assert lines.startswith(
+        "Code placement: 0707070707 (2021-10-13, “Change 7”) changes QPS with the usual layout only"
+    )
+    assert "QPS was lower in 3 of 7 layouts: 0.998" in lines
+    assert "A change of 2.1 % or more would have been detected." in lines
+    assert said in lines
+    assert ("instructions" in lines) is (same is not None)
+    assert exit_status(verdict) == 1
 
 
 @pytest.mark.parametrize(

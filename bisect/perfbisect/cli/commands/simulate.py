@@ -30,6 +30,7 @@ Examples:
   bisect simulate --effect 3% --noise 3% --max-time 12h
   bisect simulate --effect 5% --noise 3% --policy git-bisect --repeats 5
   bisect simulate --effect 10% --steps before-and-after --all
+  bisect simulate --effect 5% --modes 15% --layouts
 
 \b
 --steps: one (the culprit alone), nothing, improvement (bad is faster), smaller (three smaller changes beside it),
@@ -42,7 +43,18 @@ STEPS = (
 )  # fmt: skip
 
 
-OURS = ("hosts", "confidence", "min_effect", "noise_known", "max_builds", "max_runs", "max_time", "all_steps")
+OURS = (
+    "layouts",
+    "link_cost",
+    "hosts",
+    "confidence",
+    "min_effect",
+    "noise_known",
+    "max_builds",
+    "max_runs",
+    "max_time",
+    "all_steps",
+)
 GIT_BISECTS = ("repeats",)
 
 
@@ -91,6 +103,17 @@ class Cost(click.ParamType[tuple[float, str]]):
     show_default="0.5%",
     help="… of a build, from its memory layout.",
 )
+@click.option(
+    "--modes",
+    type=Percent(none=True),
+    default=0.0,
+    show_default="0%",
+    help="Gap between two modes of layout; every 20 to 200 commits the builds change over to the other one.",
+)
+@click.option("--layouts", is_flag=True, help="Builds can be linked again, with their functions in another order.")
+@click.option(
+    "--link-cost", type=Cost(), default="0.1", show_default=True, help="Cost of linking again: in runs (0.1) or time."
+)
 @click.option("--drift", type=Percent(none=True), default=0.0, show_default="0%", help="… of the host, over two hours.")
 @click.option(
     "--outliers", type=Percent(none=True), default=0.02, show_default="2%", help="Share of runs that are outliers."
@@ -129,6 +152,8 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     Each hunt is for a drop of a given size, in a history of --commits commits or in the range GOOD..BAD of a real
     repository, on a host with the given noise.
     """
+    from dataclasses import replace
+
     from perfbisect.core.domain.prior_knowledge import PriorKnowledge
     from perfbisect.core.search.older_branches import branch_point_of
     from perfbisect.simulate.host_model import Habits
@@ -141,6 +166,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     run_seconds = 60 * options["run_time"]
     cost, unit = options["build_cost"]
     build_seconds = cost * (run_seconds if unit == "runs" else 60)
+    link_cost, link_unit = options["link_cost"]
     scenario = Scenario(
         graph,
         effect=options["effect"],
@@ -149,6 +175,8 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
         habits=Habits(
             noise=options["noise"],
             layout=options["layout"],
+            modes=(-math.log1p(-options["modes"]),) * 2,
+            link_seconds=link_cost * (run_seconds if link_unit == "runs" else 60),
             drift=options["drift"],
             outliers=options["outliers"],
             run_seconds=run_seconds,
@@ -160,7 +188,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     tally = Tally.of(
         attempts(
             scenario,
-            policy_of(options),
+            replace(policy_of(options), layouts=options["layouts"]),
             chosen_rule(options, prior),
             range(options["seed"], options["seed"] + options["hunts"]),
         )
@@ -267,7 +295,8 @@ def as_object(tally: Any, graph: "Graph", options: dict[str, Any]) -> str:
         return value if isinstance(value, str | int | float | None) else str(value)
 
     asked = {key: value for key, value in options.items() if value is not None}
-    asked["build_cost"] = " ".join(map(str, options["build_cost"]))
+    for cost in ("build_cost", "link_cost"):
+        asked[cost] = " ".join(map(str, options[cost]))
     return json.dumps(
         plain({"candidates": len(graph.candidates), "options": asked} | asdict(tally)), ensure_ascii=False
     )

@@ -18,13 +18,16 @@ from perfbisect.core.inference.record import Record
 
 Array = NDArray[np.float64]
 
-FEWEST = 8  # readings of the two builds
+FEWEST = 10  # readings of builds that were measured several times
+REPEATED = 3  # runs of such a build
 GAPS = np.geomspace(0.03, 0.5, 16)  # where the search for the gap starts, in log units
-APART = 4.5  # gap between the modes, in s.d. within one
-SHARE = 0.12  # of the readings of the two builds that each mode has, at least
-GAIN = 5.0  # of the log likelihood
+APART = 6.0  # gap between the modes, in s.d. within one
+SHARE = 0.12  # of these readings that each mode has, at least
+ALIKE = 0.25  # of the gap: a difference between two builds that is so near to it may be that of the modes
+GAIN = 8.0  # of the log likelihood: by chance few readings look like two groups
 ROUNDS = 40  # of expectation and maximisation
 LEAST_NOISE = 1e-3
+TINY = 1e-9
 STRAY = 0.02  # share of readings that are in no mode
 
 
@@ -34,54 +37,69 @@ class _Modes:
     noise: float  # s.d. within a mode
     fast: float  # level of each of the two builds in the fast mode
     slow: float
+    # the row of that of the two builds whose readings are all in one mode, and may as well be in the other one
+    unknown: int | None
 
 
 def without_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
     """The record as if all layouts were in the fast mode, and how far each reading can be trusted, from 0 to 1."""
-    ends = [record.readings(build) for build in (good, bad)]
-    modes = _recognised([record.value[of] for of in ends])
+    ends = [record.name(build) for build in (good, bad)]
+    modes = _recognised(record, *ends)
     if modes is None:
         return record, np.ones(len(record.value))
-    in_slow_mode = _in_slow_mode(record, modes, record.name(good), record.name(bad))
+    in_slow_mode = _in_slow_mode(record, modes, *ends)
     trust = 1 / (1 + (modes.gap / modes.noise) ** 2 * in_slow_mode * (1 - in_slow_mode))
     return replace(record, value=record.value + modes.gap * in_slow_mode), trust
 
 
-def _recognised(ends: list[Array]) -> _Modes | None:
-    """The modes of the readings of two builds, if there clearly are two."""
-    values = np.concatenate(ends)
-    of = np.repeat([0, 1], [len(end) for end in ends])
-    if len(values) < FEWEST or min(len(end) for end in ends) < 2:
+def _recognised(record: Record, good: int, bad: int) -> _Modes | None:
+    """The modes of the readings, if there clearly are two; ``good`` and ``bad`` are the builds that are compared.
+
+    All builds that were measured several times show the gap, each at a level of its own.
+    """
+    runs = np.bincount(record.build, minlength=len(record.builds))
+    ends = [record.builds.index(build) for build in (good, bad)]
+    used = np.flatnonzero(runs >= REPEATED)
+    if runs[ends].min() < 2 or runs[used].sum() < FEWEST:
         return None
-    spread = float(values.max() - values.min())
-    gap = GAPS[1.1 * spread > GAPS]
+    used = np.union1d(used, ends)
+    rows = np.isin(record.build, used)
+    values, of = record.value[rows], np.searchsorted(used, record.build[rows])
+    member = np.eye(len(used))[of]  # (N, K)
+    gap = GAPS[1.1 * np.ptp(values) > GAPS]
     if not len(gap):
         return None
     # each start: the fast mode of a build is where its fastest readings are
-    level = np.array([[np.sort(end)[-max(1, len(end) // 4)] for end in ends]] * len(gap))  # (G, 2)
-    noise = np.maximum(gap / 8, LEAST_NOISE)
-    share = np.full(len(gap), 0.5)
+    fastest = [np.sort(values[of == k])[-max(1, runs[build] // 4)] for k, build in enumerate(used)]
+    level = np.tile(fastest, (len(gap), 1))  # (G, K)
+    noise, share = np.maximum(gap / 8, LEAST_NOISE), np.full(len(gap), 0.5)
     for _ in range(ROUNDS):
         log, slow, ordinary = _shares(values, level[:, of], gap, noise, share)
-        fast = ordinary - slow
-        share = np.clip(slow.sum(axis=1) / np.maximum(ordinary.sum(axis=1), 1e-9), 0.02, 0.98)
-        for side in (0, 1):
-            own = of == side
-            raised = ordinary[:, own] * values[own] + slow[:, own] * gap[:, None]
-            level[:, side] = raised.sum(axis=1) / np.maximum(ordinary[:, own].sum(axis=1), 1e-9)
+        share = np.clip(slow.sum(axis=1) / np.maximum(ordinary.sum(axis=1), TINY), 0.02, 0.98)
+        raised = ordinary * values + slow * gap[:, None]
+        level = np.where(ordinary @ member > TINY, raised @ member / np.maximum(ordinary @ member, TINY), level)
         below = level[:, of] - values
-        gap = np.clip((slow * below).sum(axis=1) / np.maximum(slow.sum(axis=1), 1e-9), 0.0, None)
-        squares = (fast * below**2 + slow * (below - gap[:, None]) ** 2).sum(axis=1) + LEAST_NOISE**2
-        noise = np.sqrt(squares / np.maximum(ordinary.sum(axis=1) - 2, 1.0))
-        noise = np.maximum(noise, LEAST_NOISE)
+        gap = np.maximum((slow * below).sum(axis=1) / np.maximum(slow.sum(axis=1), TINY), 0.0)
+        squares = ((ordinary - slow) * below**2 + slow * (below - gap[:, None]) ** 2).sum(axis=1)
+        free = np.maximum(ordinary.sum(axis=1) - len(used), 1.0)
+        noise = np.maximum(np.sqrt(squares / free), LEAST_NOISE)
     best = int(log.argmax())
-    members = slow[best].sum() / len(values)
-    plain = np.concatenate([end - end.mean() for end in ends])
-    width = max(float(np.sqrt((plain**2).sum() / max(len(plain) - 2, 1))), LEAST_NOISE)
-    alone = float((-0.5 * (plain / width) ** 2 - np.log(width) - 0.5 * np.log(2 * np.pi)).sum())
-    if gap[best] < APART * noise[best] or not SHARE <= members <= 1 - SHARE or log[best] < alone + GAIN:
+    members = slow[best] @ member
+    first, second = np.searchsorted(used, ends)
+    apart = abs(level[best, first] - level[best, second])
+    alike = abs(apart - gap[best]) < max(ALIKE * gap[best], 3 * noise[best])
+    lower = first if level[best, first] < level[best, second] else second
+    modes = _Modes(
+        float(gap[best]), float(noise[best]), float(level[best, first]), float(level[best, second]),
+        int(used[lower]) if alike and members[lower] < 0.5 else None,
+    )  # fmt: skip
+    within = values - (values @ member / member.sum(axis=0))[of]
+    width = max(float(np.sqrt((within**2).sum() / max(len(within) - len(used), 1))), LEAST_NOISE)
+    alone = float(np.log(_density(within, width)).sum())
+    clear = modes.gap >= APART * modes.noise and log[best] >= alone + GAIN
+    if not clear or not SHARE <= members.sum() / len(values) <= 1 - SHARE:
         return None
-    return _Modes(float(gap[best]), float(noise[best]), float(level[best, 0]), float(level[best, 1]))
+    return modes
 
 
 def _shares(values: Array, level: Array, gap: Array, noise: Array, share: Array) -> tuple[Array, Array, Array]:
@@ -111,4 +129,4 @@ def _in_slow_mode(record: Record, modes: _Modes, good: int, bad: int) -> Array:
         like[1 - side, record.builds.index(build)] = 0.0
     like /= like.sum(axis=0)
     result: Array = (like[:, record.build] * slow / (fast + slow)).sum(axis=0)
-    return result
+    return result if modes.unknown is None else np.where(record.build == modes.unknown, 0.5, result)

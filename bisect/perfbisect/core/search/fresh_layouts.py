@@ -14,7 +14,7 @@ All of it follows from the observations: the first part of the hunt ends where t
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from perfbisect.core.domain.fleet import ALL_FREE
@@ -110,10 +110,8 @@ def with_layouts(hunt: Hunt, now: Situation) -> Decision:
     each = {step.candidate: compare(again, step) for step in _steps(usual.order)}
     if each and all(one.shown for of in each.values() for one in of):
         return replace(usual, order=_with_layouts(usual.order, each))
-    if each and not any(one.absent for of in each.values() for one in of):
-        for candidate, of in each.items():
-            if any(one.wanted for one in of):
-                return _afforded(replace(usual, order=_further(candidate, of, now.fleet.free_host)), now)
+    if each and not any(one.absent for of in each.values() for one in of) and (more := _further(each, now)):
+        return _afforded(replace(usual, order=more), now)
     return _afforded(_ended(hunt(again), usual.order, each, again), now)
 
 
@@ -169,14 +167,16 @@ def _steps(verdict: Verdict | Measure) -> tuple[Step, ...]:
             return ()
 
 
-def _further(candidate: int, of: Sequence[Comparison], host: int) -> Measure:
-    """More layouts of a commit and of those of its parents that need them."""
-    wanted = {one.parent: one.wanted for one in of if one.wanted}
-    shares = (Share(candidate, max(wanted.values())), *(Share(parent, runs) for parent, runs in wanted.items()))
-    return Measure(shares, Purpose.CONFIRM, host, fresh=True)
+def _further(each: Mapping[int, Sequence[Comparison]], now: Situation) -> Measure | None:
+    """More layouts of the first commit that needs them, and of those of its parents that do; None if none does."""
+    for candidate, of in each.items():
+        if wanted := {one.parent: one.wanted for one in of if one.wanted}:
+            plan = (Share(candidate, max(wanted.values())), *(Share(parent, runs) for parent, runs in wanted.items()))
+            return Measure(plan, Purpose.CONFIRM, now.fleet.free_host, fresh=True)
+    return None
 
 
-def _with_layouts(verdict: Verdict | Measure, each: dict[int, tuple[Comparison, ...]]) -> Verdict:
+def _with_layouts(verdict: Verdict | Measure, each: Mapping[int, Sequence[Comparison]]) -> Verdict:
     """The verdict, its steps with their comparisons in fresh layouts: of several parents the one that differs least."""
 
     def compared(step: Step) -> Step:
@@ -196,7 +196,7 @@ def _weakest(of: Sequence[Comparison]) -> Comparison:
 
 
 def _ended(
-    decision: Decision, usual: Verdict | Measure, each: dict[int, tuple[Comparison, ...]], again: Situation
+    decision: Decision, usual: Verdict | Measure, each: Mapping[int, Sequence[Comparison]], again: Situation
 ) -> Decision:
     """The decision of the search in fresh layouts, with what they showed of the commits that were named before."""
     match decision.order:
@@ -204,7 +204,10 @@ def _ended(
             return replace(decision, order=replace(order, fresh=True))
         case Found() | Several() as verdict:
             found = {step.candidate: compare(again, step) for step in _steps(verdict)}
-            return replace(decision, order=_with_layouts(verdict, found))
+            if all(one.shown for of in found.values() for one in of):
+                return replace(decision, order=_with_layouts(verdict, found))
+            unproven = undecided(decision.belief, again.policy, Reason.NOT_CONFIRMED)
+            return replace(decision, order=_further(found, again) or unproven)
         case NotReproduced(ratio, detectable) if each:
             moved = [step for step in _steps(usual) if not all(one.shown for one in each[step.candidate])]
             step = max(moved, key=lambda step: abs(math.log(step.ratio.middle)))

@@ -1,0 +1,119 @@
+"""Code placement is told from changes: worlds in which the usual layout misleads, and builds can be linked again."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from named import found
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.observations import Built, Observation, Reading
+from perfbisect.core.domain.orders import CodePlacement, Found, Inconclusive, Measure, NotReproduced, Purpose, Reason
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.search.decide import decide
+from perfbisect.core.search.fresh_layouts import FEWEST
+from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.world import Habits, World
+
+LINE = Graph.line(40)
+QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)
+AGAIN = Policy(layouts=True)
+MOVED = frozenset(range(17, 41))  # builds in the slow mode of layout, from commit 17 on
+
+
+def fresh(seen: Sequence[Observation]) -> list[Reading]:
+    return [each for each in seen if isinstance(each, Reading) and each.layout]
+
+
+def test_without_other_layouts_a_commit_that_moves_code_is_accused() -> None:
+    outcome = hunt(World(LINE, {}, QUIET, mode_gap=0.15, slow_modes=MOVED, seed=1), Policy())
+    assert found(outcome.verdict).candidate == 17
+
+
+def test_it_is_code_placement_where_builds_can_be_linked_again() -> None:
+    outcome = hunt(World(LINE, {}, QUIET, mode_gap=0.15, slow_modes=MOVED, seed=1), AGAIN)
+    assert isinstance(outcome.verdict, CodePlacement)
+    step = outcome.verdict.step
+    assert step.candidate == 17
+    assert step.ratio.high < 0.9
+    assert step.layouts
+    assert step.layouts.ratio.low > 0.9
+    assert step.layouts.compared >= FEWEST
+    assert outcome.verdict.detectable < 0.1
+
+
+@pytest.mark.parametrize("moved", [MOVED, frozenset(range(17)), frozenset(range(8, 30)), frozenset[int]()])
+def test_a_change_is_found_in_spite_of_commits_that_move_code(moved: frozenset[int]) -> None:
+    outcome = hunt(World(LINE, {26: -0.05}, QUIET, mode_gap=0.15, slow_modes=moved, seed=2), AGAIN)
+    step = found(outcome.verdict)
+    assert step.candidate == 26
+    assert step.layouts
+    assert step.layouts.changed >= 0.9 * step.layouts.compared >= 4
+    assert step.layouts.ratio.high < 1
+    builds = [seen for seen in outcome.observations if isinstance(seen, Built)]
+    assert len(builds) == len({seen.candidate for seen in builds})
+
+
+def test_layouts_that_are_spread_broadly_are_averaged() -> None:
+    broad = Habits(noise=0.005, layout=0.04, outliers=0.0)
+    step = found(hunt(World(LINE, {26: -0.15}, broad, seed=4), AGAIN).verdict)
+    assert step.candidate == 26
+    assert step.layouts
+    assert step.layouts.ratio.low < 0.86 < step.layouts.ratio.high
+
+
+def test_a_level_half_way_between_slow_and_fast_is_settled_by_other_layouts() -> None:
+    world = World(LINE, {26: -0.05}, Habits(noise=0.005, layout=0.002, outliers=0.0), layouts={26: 0.025}, seed=3)
+    assert found(hunt(world, AGAIN).verdict).candidate == 26
+
+
+def test_ends_that_are_alike_cost_a_look_at_other_layouts_and_no_build() -> None:
+    outcome = hunt(World(LINE, {}, QUIET, seed=5), AGAIN)
+    assert isinstance(outcome.verdict, NotReproduced)
+    assert outcome.builds == 2
+    assert 0 < len(fresh(outcome.observations)) <= 30
+
+
+def test_equal_binaries_need_no_other_layout() -> None:
+    outcome = hunt(World(Graph.line(1), {}, QUIET, binaries={1: 0}, seed=5), AGAIN)
+    assert isinstance(outcome.verdict, NotReproduced)
+    assert not fresh(outcome.observations)
+
+
+def test_every_run_of_a_proof_has_a_layout_of_its_own_and_only_new_seeds() -> None:
+    outcome = hunt(World(LINE, {26: -0.05}, QUIET, seed=6), AGAIN)
+    assert found(outcome.verdict).candidate == 26
+    linked = fresh(outcome.observations)
+    assert {seen.candidate for seen in linked} == {25, 26}
+    assert len({(seen.candidate, seen.layout) for seen in linked}) == len(linked) >= 2 * FEWEST
+
+
+def test_a_hunt_that_is_resumed_anywhere_goes_on_in_the_same_way() -> None:
+    outcome = hunt(World(LINE, {26: -0.05}, QUIET, mode_gap=0.15, slow_modes=MOVED, seed=2), AGAIN)
+    seen = outcome.observations
+    assert decide(LINE, seen, AGAIN).order == outcome.verdict
+    first = seen.index(fresh(seen)[0])
+    before = decide(LINE, seen[:first], AGAIN).order
+    assert isinstance(before, Measure)
+    assert before.fresh
+    assert before.purpose is Purpose.CONFIRM
+    assert not isinstance(decide(LINE, seen[:first], Policy()).order, Measure)
+
+
+def test_no_name_is_given_where_the_budget_ends_before_the_proof_in_other_layouts() -> None:
+    world = World(LINE, {26: -0.05}, QUIET, seed=6)
+    usual = hunt(World(LINE, {26: -0.05}, QUIET, seed=6), Policy())
+    assert isinstance(usual.verdict, Found)
+    verdict = hunt(world, Policy(layouts=True, max_runs=usual.runs)).verdict
+    assert isinstance(verdict, Inconclusive)
+    assert verdict.reason is Reason.RUNS_SPENT
+    assert verdict.candidates == (26,)
+    spent = hunt(World(LINE, {26: -0.05}, QUIET, seed=6), Policy(layouts=True, max_runs=usual.runs + 4))
+    assert spent.runs <= usual.runs + 4
+
+
+def test_every_change_is_compared_in_other_layouts() -> None:
+    policy = Policy(layouts=True, all_steps=True)
+    outcome = hunt(World(LINE, {10: -0.06, 30: -0.1}, QUIET, seed=7), policy)
+    steps = outcome.verdict.steps  # type: ignore[union-attr]
+    assert [step.candidate for step in steps] == [10, 30]
+    assert all(step.layouts and step.layouts.ratio.high < 1 for step in steps)
