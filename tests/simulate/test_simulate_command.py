@@ -56,6 +56,15 @@ def test_numbers_for_programs(bisect: Bisect) -> None:
     assert printed["hours"]["mean"] == pytest.approx((3 * runs + 30 * builds) / 60)
 
 
+def test_worlds_in_which_builds_can_be_linked_again(bisect: Bisect) -> None:
+    world = ("--commits", "30", "--effect", "5%", "--noise", "0.5%", "--modes", "15%", "--hunts", "2", "--seed", "3")
+    again = figures(bisect, *world, "--layouts", "--link-cost", "30s")
+    assert again["right"]["middle"] == 1.0
+    assert again["options"]["link_cost"] == "0.5 minutes"
+    assert again["options"]["layouts"] is True
+    assert bisect(*world, "--layouts", "--policy", "git-bisect")[0] == 3
+
+
 def test_budgets_hold(bisect: Bisect) -> None:
     assert figures(bisect, *EASY, "--max-runs", "7")["runs"]["most"] <= 7
 

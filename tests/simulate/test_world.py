@@ -12,6 +12,7 @@ from perfbisect.simulate.drift import DAY, Course, Drift
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.random_streams import Purpose as Draw
 from perfbisect.simulate.random_streams import generator
+from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.world import World
 
 LINE = Graph.line(20)
@@ -175,3 +176,36 @@ def test_the_runs_of_a_visit_share_its_effect() -> None:
 )
 def test_the_largest_drops_are_the_answers(steps: dict[int, float], answers: set[int]) -> None:
     assert World(LINE, steps).answers == answers
+
+
+def test_each_run_in_a_fresh_layout_has_one_of_its_own() -> None:
+    habits = Habits(noise=0.0, layout=0.02, outliers=0.0, run_seconds=60, link_seconds=6)
+    one, other = (World(LINE, {}, habits, mode_gap=0.2, slow_modes=frozenset({7}), seed=3) for _ in range(2))
+    fresh = Measure((Share(7, 20), Share(8, 1)), Purpose.CONFIRM, fresh=True)
+    seen = [each for each in one.measure(fresh) if isinstance(each, Reading)]
+    of_seven = [each for each in seen if each.candidate == 7]
+    assert [each.layout for each in of_seven] == list(range(1, 21))
+    assert len({each.value for each in of_seven}) == len({each.visit for each in of_seven}) == 20
+    values = np.array([each.value for each in of_seven])
+    assert 3 <= (values < -0.1).sum() <= 17  # in the slow mode
+    assert [each.layout for each in seen if each.candidate == 8] == [1]
+    assert {each.seconds for each in seen} == {66}
+    assert one.links == 21
+    assert one.clock() == 2 * habits.build_seconds + 21 * 66
+    usual = other.measure(Measure((Share(7, 3), Share(8, 3)), Purpose.CONFIRM))
+    by_build = {v: {each.value for each in usual if isinstance(each, Reading) and each.candidate == v} for v in (7, 8)}
+    assert [len(values) for values in by_build.values()] == [1, 1]
+    assert by_build[7] == {other.level(7)}
+    assert other.level(8) - other.level(7) > 0.1
+    assert [other.level(7, n) for n in range(1, 21)] == pytest.approx(values.tolist())
+
+
+def test_modes_of_layout_switch_along_the_history() -> None:
+    scenario = Scenario(Graph.line(5000), habits=Habits(modes=(0.1, 0.25)))
+    for seed in range(8):
+        world = scenario.world(seed)
+        assert 0.1 <= world.mode_gap <= 0.25
+        switches = sum((v in world.slow_modes) != (v - 1 in world.slow_modes) for v in range(1, world.graph.size))
+        assert 15 <= 5000 / max(switches, 1) <= 300
+    assert len({scenario.world(seed).mode_gap for seed in range(8)}) == 8
+    assert not Scenario(Graph.line(50)).world(1).slow_modes

@@ -31,10 +31,12 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.orders import (
     Belief,
+    CodePlacement,
     Decision,
     Found,
     Inconclusive,
     Interval,
+    Layouts,
     Measure,
     NotReproduced,
     Purpose,
@@ -95,6 +97,8 @@ def test_every_kind_of_event_comes_back(history: History) -> None:
         HuntEnded(Found(step)),
         HuntEnded(Several((step, step))),
         HuntEnded(NotReproduced(step.ratio, 0.02)),
+        HuntEnded(CodePlacement(replace(step, layouts=Layouts(step.ratio, 7, 3)), step.ratio, 0.02, same_counts=True)),
+        HuntEnded(Found(replace(step, layouts=Layouts(step.ratio, 5, 5)))),
         HuntEnded(Inconclusive((1, 2), (0.5, 0.4), step.ratio, Reason.BUILDS_SPENT)),
     ]
     hunt = sample.begin(history)
@@ -205,6 +209,9 @@ def test_a_hunt_runs_until_it_ends_and_runs_again_when_resumed(history: History)
     assert (history.listed(hunt).state, history.listed(hunt).culprit) == ("running", None)
     history.append(hunt, HuntEnded(NotReproduced(ratio, 0.02)), 7.0)
     assert (history.listed(hunt).state, history.listed(hunt).culprit) == ("not reproduced", None)
+    moved = Step(1, 0.9, ratio, (0,), layouts=Layouts(ratio, 7, 3))
+    history.append(hunt, HuntEnded(CodePlacement(moved, ratio, 0.02)), 8.0)
+    assert (history.listed(hunt).state, history.listed(hunt).culprit) == ("code placement", sample.CANDIDATES[1])
 
 
 def test_a_hunt_that_has_failed_says_why_until_it_goes_on(history: History) -> None:

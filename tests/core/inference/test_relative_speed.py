@@ -225,3 +225,16 @@ def test_the_interval_contains_the_truth_as_often_as_it_says(name: str) -> None:
             contained.append(interval.low <= math.exp(-0.05 * build) <= interval.high)
     print(f"{name}: {np.mean(contained):.3f}")
     assert 0.93 <= np.mean(contained) <= 0.985
+
+
+def test_runs_in_fresh_layouts_are_compared_among_themselves() -> None:
+    usual = [Reading(v, level, 1.0 * at, at) for at in range(0, 9, 3) for v, level in ((0, 7.0), (1, 6.8))]
+    fresh = [
+        Reading(v, level + 0.01 * (at % 2), 20.0 + at, 20 + at, layout=at + 1)
+        for at in range(6)
+        for v, level in ((0, 6.9), (1, 6.9), (2, 6.7))
+    ]
+    shown = relative_speeds([*usual, *fresh], 1)
+    assert near(shown[1], relative_speeds(usual, 1)[1])  # as it is linked, where it was measured so
+    assert shown[2].middle == pytest.approx(math.exp(-0.2), rel=0.01)
+    assert relative_speeds(fresh, 1)[1].middle == pytest.approx(1.0, rel=0.01)

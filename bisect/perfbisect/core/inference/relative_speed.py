@@ -19,7 +19,8 @@ from perfbisect.core.domain.metrics import LARGEST_LOG
 from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.policy import Policy
-from perfbisect.core.inference.noise_model import USUAL, NoiseModel
+from perfbisect.core.inference.layout_modes import without_modes
+from perfbisect.core.inference.noise_model import FRESH, USUAL, NoiseModel
 from perfbisect.core.inference.outliers import behaviour
 from perfbisect.core.inference.record import Record, arrange
 from perfbisect.core.inference.state_space import KEPT, Array, Fit, fit
@@ -126,8 +127,24 @@ def relative_speeds(
 
     The good end and candidates with its binary are left out, and so is what cannot be compared with it. Hosts of one class,
     ``host_classes`` by number, show the same ratios. Of several classes the leading one is shown, and others where that
-    did not measure a candidate.
+    did not measure a candidate. What was measured in fresh layouts alone is compared with good in fresh layouts.
     """
+    usual, fresh = by_layout(observations)
+    if model is not USUAL or not any(isinstance(seen, Reading) for seen in fresh):
+        return _in_one_sort(observations, bad, host_classes, model)
+    return {**_in_one_sort(fresh, bad, host_classes, FRESH), **_in_one_sort(usual, bad, host_classes, USUAL)}
+
+
+def by_layout(observations: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
+    """The observations with the readings of builds as they are linked usually, and with those in fresh layouts."""
+    usual = [seen for seen in observations if not isinstance(seen, Reading) or seen.layout == 0]
+    return usual, [seen for seen in observations if not isinstance(seen, Reading) or seen.layout > 0]
+
+
+def _in_one_sort(
+    observations: Sequence[Observation], bad: int, host_classes: Sequence[str], model: NoiseModel
+) -> Mapping[int, Interval]:
+    """The same where all readings are in the usual layout, or all in fresh ones."""
     each = []
     for name in dict.fromkeys(host_classes) or ("",):
         members = {number for number, other in enumerate(host_classes) if other == name}
@@ -152,7 +169,10 @@ def _among_equals(observations: Sequence[Observation], bad: int, model: NoiseMod
     record = arrange(observations, Policy(), bad)
     if 0 not in record.builds or len(record.builds) < 2:
         return {}
-    found = speeds(record, fit(record, behaviour(record, 0, bad, model).weight, model))
+    trust: Array | float = 1.0
+    if model.modes and record.name(bad) in record.builds:
+        record, trust = without_modes(record, 0, bad)
+    found = speeds(record, fit(record, trust * behaviour(record, 0, bad, model).weight, model))
     builds = [build for build in record.builds if build and build in found.compared[0]]
     if found.freedom <= 0 or not builds:
         return {}
@@ -162,8 +182,12 @@ def _among_equals(observations: Sequence[Observation], bad: int, model: NoiseMod
 
 
 def step_ratio(observations: Sequence[Observation], bad: int, candidate: int, parent: int) -> Interval | None:
-    """The metric of a candidate relative to another one; None unless both have two readings, on a common host."""
-    record = arrange(observations, Policy(), bad)
+    """The metric of a candidate relative to another one; None unless both have two readings, on a common host.
+
+    In fresh layouts where both have two of them.
+    """
+    usual, fresh = (arrange(sort, Policy(), bad) for sort in by_layout(observations))
+    record = fresh if min(fresh.runs(candidate), fresh.runs(parent)) >= 2 else usual
     if min(record.runs(candidate), record.runs(parent)) < 2:
         return None
     found = speeds(record, fit(record, behaviour(record, record.name(parent), candidate).weight))

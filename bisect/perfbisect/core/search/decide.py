@@ -6,7 +6,6 @@ the same course as the first time.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.graph import Graph
@@ -19,7 +18,6 @@ from perfbisect.core.search.all_changes import all_changes
 from perfbisect.core.search.fresh_layouts import with_layouts
 from perfbisect.core.search.good_first import with_good_timed
 from perfbisect.core.search.host_classes import across_host_classes
-from perfbisect.core.search.older_branches import with_older_branches
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Situation
 
@@ -44,4 +42,4 @@ def decide(
     elif policy.all_steps:
         hunt = all_changes
     now = Situation(graph, observations, policy, prior, fleet, model=EXACT if prior.exact else USUAL)
-    return with_good_timed(with_layouts(partial(with_older_branches, hunt), now), now)
+    return with_good_timed(with_layouts(hunt, now), now)

@@ -14,10 +14,12 @@ All of it follows from the observations: the first part of the hunt ends where t
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from perfbisect.core.domain.fleet import ALL_FREE
+from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import (
     CodePlacement,
@@ -34,17 +36,19 @@ from perfbisect.core.domain.orders import (
     Step,
     Verdict,
 )
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.inference.endpoints import Contrast, contrast
 from perfbisect.core.inference.layout_modes import without_modes
 from perfbisect.core.inference.noise_model import FRESH, USUAL
 from perfbisect.core.inference.outliers import behaviour
 from perfbisect.core.inference.record import arrange
+from perfbisect.core.inference.relative_speed import by_layout
 from perfbisect.core.inference.state_space import fit, levels_of
 from perfbisect.core.search.confirmation import PROVEN
 from perfbisect.core.search.no_culprit import undecided
+from perfbisect.core.search.older_branches import Hunt, with_older_branches
 from perfbisect.core.search.situation import Situation
-
-Hunt = Callable[[Situation], Decision]
 
 FEWEST = 5  # layouts of each side, at least
 MOST = 60  # layouts of each side, after which it is left open whether the difference is there
@@ -93,17 +97,17 @@ class Comparison:
 def with_layouts(hunt: Hunt, now: Situation) -> Decision:
     """The decision of ``hunt``; where layouts can be had, nothing is named by the usual layout alone."""
     if not now.policy.layouts or now.model is not USUAL:
-        return hunt(now)
+        return with_older_branches(hunt, now)
     begins = next((place for place, seen in enumerate(now.observations) if _is_fresh(seen)), None)
     if begins is None:
-        usual = hunt(now)
+        usual = with_older_branches(hunt, now)
         if isinstance(usual.order, Measure) or _settled(usual.order):
             return usual
     else:
-        usual = hunt(replace(now, observations=now.observations[:begins], fleet=ALL_FREE))
+        usual = _as_linked(hunt, now.graph, tuple(now.observations[:begins]), now.policy, now.prior)
     again = replace(
         now,
-        observations=[seen for seen in now.observations if _is_fresh(seen) or not isinstance(seen, Reading)],
+        observations=by_layout(now.observations)[1],
         prior=replace(now.prior, noise=None),
         model=FRESH,
     )
@@ -112,7 +116,15 @@ def with_layouts(hunt: Hunt, now: Situation) -> Decision:
         return replace(usual, order=_with_layouts(usual.order, each))
     if each and not any(one.absent for of in each.values() for one in of) and (more := _further(each, now)):
         return _afforded(replace(usual, order=more), now)
-    return _afforded(_ended(hunt(again), usual.order, each, again), now)
+    return _afforded(_ended(with_older_branches(hunt, again), usual.order, each, again), now)
+
+
+@lru_cache(maxsize=4)
+def _as_linked(
+    hunt: Hunt, graph: Graph, observations: tuple[Observation, ...], policy: Policy, prior: PriorKnowledge
+) -> Decision:
+    """How the first part of a hunt ended; kept, as every later decision depends on it."""
+    return with_older_branches(hunt, Situation(graph, observations, policy, prior, ALL_FREE))
 
 
 def compare(again: Situation, step: Step) -> tuple[Comparison, ...]:
