@@ -31,9 +31,15 @@ def decimals(value: float, places: int) -> str:
     return f"{value:,.{places}f}" if abs(value) < HUGE else f"{value:.3g}"
 
 
+SMALLEST = 6  # decimals of a percentage, at most
+
+
 def percent(fraction: float) -> str:
-    """A fraction as a percentage of two digits: 0.43 %, 2.1 %, 29 %."""
-    return f"{fraction:.{2 if fraction < 0.00995 else 1 if fraction < 0.0995 else 0}%}".replace("%", " %")
+    """A fraction as a percentage of two digits: 0.00031 %, 0.43 %, 2.1 %, 29 %."""
+    places = 0 if fraction >= 0.0995 else 1 if fraction >= 0.00995 else 2
+    while places in range(2, SMALLEST) and 0 < fraction < 0.995 * 10.0 ** -(places + 1):
+        places += 1
+    return f"{fraction:.{places}%}".replace("%", " %")
 
 
 def share(fraction: float | None) -> str:

@@ -33,6 +33,9 @@ CLASSIFICATIONS = {Classification.BASELINE: "good", Classification.UNCLEAR: "unc
 
 LISTED = 10  # candidates of an inconclusive hunt that are listed; the others are summed up
 LIKELY = 0.5  # from this probability of more than one change on, a single culprit is named with an "if" only
+EXACTLY = (
+    1e-3  # smallest change that could be seen, below which nothing smaller matters: such are those of exact counts
+)
 
 REASONS = {
     Reason.UNBUILDABLE: "the commits that would separate the candidates do not build or run",
@@ -293,7 +296,11 @@ def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> 
         f"{ends}.",
         *by_host_class(verdict.effects, metric),
         f"A change of {percent(verdict.detectable)} or more would have been detected.",
-        "To detect smaller changes, use longer runs, another host or another metric.",
+        *(
+            ()
+            if verdict.detectable < EXACTLY
+            else ("To detect smaller changes, use longer runs, another host or another metric.",)
+        ),
         f"If good is slow already, the change is older: bisect run OLDER {commit_of(0).short}, where OLDER is fast.",
     )
 
