@@ -42,7 +42,7 @@ class HuntLabs:
                 self._builds[host][event.facts.commit] = event.facts.key
             elif isinstance(event, RunFinished):
                 self._data[host][event.facts.commit] = event.facts.dataset
-                self._events[host] = event.facts.events
+                self._events[host] = event.facts.events or self._events[host]  # a timed run has none
         self._first = {facts.name: facts for event in reversed(before) for facts in event.hosts}
         self._locks: dict[str, FairLock] = defaultdict(FairLock)  # by host, which may build for several
 

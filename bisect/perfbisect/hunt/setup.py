@@ -1,6 +1,6 @@
 """Set up a hunt: load its recipes, read its range, check its hosts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -142,12 +142,14 @@ class HuntSetup:
                 if path not in builder.suspects | workloads[0].suspects
             ),
         )
-        setup = cls(settings, builder, workloads[0], hosts, span, warned, skipped, patches)
-        return setup.by_metric(settings)
+        setup = cls(settings, builder, workloads[0], hosts, span, warned, skipped, patches).by_metric(settings)
+        return replace(setup, warnings=(*setup.warnings, *without_effect(setup)))
 
     def by_metric(self, settings: Settings) -> "HuntSetup":
-        """The same hunt with other ``settings``; their metric is counted exactly if it can be on every host."""
-        hosts = tuple(replace(each, counts=counting.for_metric(each.host, settings.metric)) for each in self.hosts)
+        """The same hunt with other ``settings``; their metric is counted exactly if all hosts can, by one method."""
+        methods = {counting.for_metric(each.host, settings.metric) for each in self.hosts}
+        counts = methods.pop() if len(methods) == 1 else ""
+        hosts = tuple(replace(each, counts=counts) for each in self.hosts)
         setup = replace(self, settings=settings, hosts=hosts)
         exact = all(setup.counted(each, setup.workload) for each in hosts)
         return with_layouts(replace(setup, settings=replace(settings, prior=replace(settings.prior, exact=exact))))
@@ -244,17 +246,30 @@ class HuntSetup:
         )
 
 
+def without_effect(setup: HuntSetup) -> Iterator[Warned]:
+    """A warning about options on the time of runs, where a number of operations decides how long they are."""
+    given = [f"--{name}" for name in ("time", "warmup") if name in setup.settings.overrides]
+    if given and setup.settings.prior.exact and counting.has_length(setup.workload):
+        yield Warned(
+            f"{' and '.join(given)} {'has' if len(given) == 1 else 'have'} no effect on runs in which instructions are"
+            " counted exactly: the first build decides how long these are"
+        )
+
+
 def with_layouts(setup: HuntSetup) -> HuntSetup:
-    """The setup without fresh layouts where there can be none, with the reason, or where none is needed."""
+    """The setup without fresh layouts where there can be none, with the reason.
+
+    A hunt by exact counts uses none, but builds as if it did: `--metric auto` times the same builds.
+    """
     settings = setup.settings
     if not settings.policy.layouts:
         return setup
     reason = "" if settings.repository else "nothing is built from source"
     reason = reason or obstacle(setup.builder, settings.variant, settings.system)
-    if not reason and not settings.prior.exact:
+    if not reason:
         return setup
     without = replace(setup, settings=replace(settings, policy=replace(settings.policy, layouts=False)))
-    if settings.prior.exact:  # no layout changes a count
+    if settings.prior.exact:  # placement of code does not change a count
         return without
     known = Warned(
         f"Builds cannot be linked again in other layouts: {reason}", "Code placement may look like a change."

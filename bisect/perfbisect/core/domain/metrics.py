@@ -143,7 +143,7 @@ def exact(run: RunFacts, metric: str) -> bool:
 
 
 def is_speed(metric: str) -> bool:
-    """Whether the metric is one that users of the system notice; others are causes and costs."""
+    """Whether the metric is one that users of the system notice; others are causes, such as CPU time."""
     return metric in ("qps", "latency", "p95", "p99", "rate", "cost")
 
 

@@ -45,8 +45,8 @@ def observations(
     """The observations in ``log`` about the commits in ``node`` (full hash → node of the graph).
 
     ``log`` has (seconds since the epoch, event) in order, ``began`` is when the hunt began. A run that is not
-    ``readable`` is left out, and so is a timed one where others were ``counted_exactly``. ``hosts`` are the names of the hosts where there are several: a build exists, and
-    binaries are compared, only on the host that made them.
+    ``readable`` is left out, and so is a timed one where others were ``counted_exactly``. ``hosts`` are the names of the
+    hosts where there are several: a build exists, and binaries are compared, only on the host that made them.
     """
     seen: list[Observation] = []
     place = {name: number for number, name in enumerate(hosts)}

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, RunStarted
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.errors import EnvironmentFailure
 from perfbisect.lab.measure import counting, visit
 from perfbisect.lab.measure.runner import Turn
 from perfbisect.lab.measure.slow_runs import SlowRuns
@@ -34,12 +33,12 @@ class CountedRunner:
     def _run(self, system: System, dataset: str, candidate: int) -> Execution:
         if not counting.has_length(self.context.workload):
             facts = yield from self._execute(system, dataset, candidate, 0)
-            return replace(facts, counters=_counted(facts, self.context.host.name))
+            return replace(facts, counters={"instructions": counting.instructions(facts)})
         if not self.events:
             lengths: dict[int, float] = {}
             while events := counting.next_length(lengths):
                 facts = yield from self._execute(system, dataset, candidate, events)
-                lengths[events] = _counted(facts, self.context.host.name)["instructions"]
+                lengths[events] = counting.instructions(facts)
             self.events = counting.chosen_length(lengths)
         short = yield from self._execute(system, dataset, candidate, self.events)
         long = yield from self._execute(system, dataset, candidate, 2 * self.events)
@@ -53,12 +52,3 @@ class CountedRunner:
             facts = yield from visit.run(opened)
         operations = events if events and workload.command and not workload.operations else facts.operations
         return replace(facts, events=events, operations=operations, latency={}, samples=(), reported=None)
-
-
-def _counted(facts: RunFacts, host: str) -> dict[str, float]:
-    if (found := facts.counters.get("instructions")) is None:
-        raise EnvironmentFailure(
-            f"{facts.counted} did not count the instructions of a run on host {host}",
-            "Its command may end without its own exit, or write where its counts are kept; hunt another metric.",
-        )
-    return {"instructions": found}

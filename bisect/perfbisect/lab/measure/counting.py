@@ -17,7 +17,7 @@ import msgspec
 
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.errors import UsageError
+from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.protocol import Host
 from perfbisect.lab.measure import perf
@@ -34,7 +34,7 @@ LONGEST = STEP**7  # length, from which on a command does not seem to use it
 _FIXED_RANDOM = Path(__file__).with_name("fixed_random.c")
 _LIBRARY = "fixed_random.so"
 _COMPILE = f"""\
-cd -- "$1" && {{ [ -e {_LIBRARY} ] || {{ cc -O1 -shared -fPIC -o {_LIBRARY}.$$ {_FIXED_RANDOM.name} && mv {_LIBRARY}.$$ {_LIBRARY}; }}; }}
+cd -- "$1" && {{ [ -e {_LIBRARY} ] || {{ cc -O1 -shared -fPIC -o {_LIBRARY}.$$ {_FIXED_RANDOM.name} -ldl && mv {_LIBRARY}.$$ {_LIBRARY}; }}; }}
 """
 _METHODS = r"""perf stat -x , -e instructions:u -- true 2>&1; printf '\f'; valgrind --version 2>/dev/null"""
 # $1 is what the files are named by, one for each process; what they count is added up when they are read.
@@ -157,6 +157,17 @@ def chosen_length(lengths: Mapping[int, float]) -> int:
     return max(1, round((longest - min(lengths)) * ENOUGH / beyond))
 
 
+def instructions(facts: RunFacts) -> float:
+    """What one execution executed. Raises EnvironmentFailure where it was not counted."""
+    found = facts.counters.get("instructions")
+    if found is None:
+        raise EnvironmentFailure(
+            f"{facts.counted} did not count the instructions of a run of {facts.commit[:10]}",
+            "Its command may end without its own exit, or write where its counts are kept; hunt another metric.",
+        )
+    return found
+
+
 def difference(short: RunFacts, long: RunFacts) -> RunFacts:
     """The facts of a counted run, from those of its two executions. Raises UsageError when the longer did not do more."""
     operations = long.operations - short.operations
@@ -166,13 +177,11 @@ def difference(short: RunFacts, long: RunFacts) -> RunFacts:
             f" {long.operations:,} when it was {long.events:,}, so its instructions cannot be counted exactly.",
             f"Let {{{EVENTS}}} be the number of its operations, and `operations` find it in its output.",
         )
-    before, after = short.counters.get("instructions"), long.counters.get("instructions")
-    beyond = after - before if after is not None and before is not None else None
     return replace(
         long,
         started=short.started,
         seconds=short.seconds + long.seconds,
         operations=operations,
-        counters={"instructions": beyond},
+        counters={"instructions": instructions(long) - instructions(short)},
         events=short.events,
     )
