@@ -106,7 +106,8 @@ def ran(view: ViewModel, event: RunFinished) -> str:
         compared = "baseline"
     now = view.now
     which = f"run {now.number} of {now.of}, {PURPOSES[now.purpose]}" if isinstance(now, Running) else ""
-    return f"{measured}  {compared:24}  {which}".rstrip()
+    layout = f"{', ' * bool(which)}layout {facts.layout}" if facts.layout else ""
+    return f"{measured}  {compared:24}  {which}{layout}".rstrip()
 
 
 def decided(view: ViewModel, order: Measure) -> str:
@@ -116,7 +117,7 @@ def decided(view: ViewModel, order: Measure) -> str:
     if view.leader is not None:
         candidate, share = view.leader
         leads = f"{view.commit(candidate).short} leads with {chance(share)}"
-    return f"{leads}; next, for {PURPOSES[order.purpose]}: {plan}"
+    return f"{leads}; next, for {PURPOSES[order.purpose]}: {plan}{', each run in another layout' * order.fresh}"
 
 
 class PlainLines:

@@ -8,7 +8,8 @@ from named import found
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import CodePlacement, Found, Inconclusive, Measure, NotReproduced, Purpose, Reason
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.fresh_layouts import FEWEST
 from perfbisect.simulate.hunt import hunt
@@ -117,3 +118,27 @@ def test_every_change_is_compared_in_other_layouts() -> None:
     steps = outcome.verdict.steps  # type: ignore[union-attr]
     assert [step.candidate for step in steps] == [10, 30]
     assert all(step.layouts and step.layouts.ratio.high < 1 for step in steps)
+
+
+def test_several_hosts_link_again_too() -> None:
+    habits = Habits(noise=0.005, layout=0.002, outliers=0.0, host_spread=0.02)
+    for moved in (frozenset[int](), MOVED):
+        outcome = hunt(World(LINE, {26: -0.05}, habits, mode_gap=0.15, slow_modes=moved, seed=8), AGAIN, hosts=3)
+        assert found(outcome.verdict).candidate == 26
+        assert fresh(outcome.observations)
+
+
+def test_an_improvement_is_compared_in_the_direction_that_is_hunted() -> None:
+    policy = Policy(layouts=True, direction=Direction.ANY)
+    step = found(hunt(World(LINE, {26: 0.05}, QUIET, seed=9), policy).verdict)
+    assert step.candidate == 26
+    assert step.layouts
+    assert step.layouts.changed == step.layouts.compared
+    assert step.layouts.ratio.low > 1
+
+
+def test_exact_counts_need_no_other_layout() -> None:
+    exact = Habits(noise=1e-6, layout=0.0, outliers=0.0)
+    outcome = hunt(World(LINE, {26: -0.05}, exact, seed=9), AGAIN, PriorKnowledge(exact=True))
+    assert found(outcome.verdict).candidate == 26
+    assert not fresh(outcome.observations)

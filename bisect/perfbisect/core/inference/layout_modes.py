@@ -22,8 +22,10 @@ FEWEST = 10  # readings of builds that were measured several times
 REPEATED = 3  # runs of such a build
 GAPS = np.geomspace(0.03, 0.5, 16)  # where the search for the gap starts, in log units
 APART = 6.0  # gap between the modes, in s.d. within one
-SHARE = 0.12  # of these readings that each mode has, at least
-ALIKE = 0.25  # of the gap: a difference between two builds that is so near to it may be that of the modes
+SHARE = 0.08  # of these readings that each mode has, at least
+SURE = 8  # readings of a build, all in one mode, from which that is taken to be the fast one;
+SURE_IF_LOWER = 12  # the same where the other build is faster by more than
+NEAR = 0.3  # of the gap
 GAIN = 8.0  # of the log likelihood: by chance few readings look like two groups
 ROUNDS = 40  # of expectation and maximisation
 LEAST_NOISE = 1e-3
@@ -37,8 +39,7 @@ class _Modes:
     noise: float  # s.d. within a mode
     fast: float  # level of each of the two builds in the fast mode
     slow: float
-    # the row of that of the two builds whose readings are all in one mode, and may as well be in the other one
-    unknown: int | None
+    unknown: tuple[int, ...]  # the rows of those of the two that were seen in one mode, and it may be either
 
 
 def without_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
@@ -69,9 +70,11 @@ def _recognised(record: Record, good: int, bad: int) -> _Modes | None:
     gap = GAPS[1.1 * np.ptp(values) > GAPS]
     if not len(gap):
         return None
-    # each start: the fast mode of a build is where its fastest readings are
-    fastest = [np.sort(values[of == k])[-max(1, runs[build] // 4)] for k, build in enumerate(used)]
-    level = np.tile(fastest, (len(gap), 1))  # (G, K)
+    # each start: the fast mode of a build is where its fastest readings are, or its fastest reading is
+    ordered = [np.sort(values[of == k]) for k in range(len(used))]
+    starts = [[own[-max(1, len(own) // 4)] for own in ordered], [own[-1] for own in ordered]]
+    level = np.repeat(starts, len(gap), axis=0)  # (G, K)
+    gap = np.tile(gap, len(starts))
     noise, share = np.maximum(gap / 8, LEAST_NOISE), np.full(len(gap), 0.5)
     for _ in range(ROUNDS):
         log, slow, ordinary = _shares(values, level[:, of], gap, noise, share)
@@ -85,14 +88,12 @@ def _recognised(record: Record, good: int, bad: int) -> _Modes | None:
         noise = np.maximum(np.sqrt(squares / free), LEAST_NOISE)
     best = int(log.argmax())
     members = slow[best] @ member
-    first, second = np.searchsorted(used, ends)
-    apart = abs(level[best, first] - level[best, second])
-    alike = abs(apart - gap[best]) < max(ALIKE * gap[best], 3 * noise[best])
-    lower = first if level[best, first] < level[best, second] else second
-    modes = _Modes(
-        float(gap[best]), float(noise[best]), float(level[best, first]), float(level[best, second]),
-        int(used[lower]) if alike and members[lower] < 0.5 else None,
-    )  # fmt: skip
+    place = np.searchsorted(used, ends)
+    first, second = level[best, place].tolist()
+    lower = [first < second - gap[best] * NEAR, second < first - gap[best] * NEAR]
+    needed = np.where(lower, SURE_IF_LOWER, SURE)
+    unknown = tuple(ends[k] for k in (0, 1) if members[place[k]] < 0.5 and runs[ends[k]] < needed[k])
+    modes = _Modes(float(gap[best]), float(noise[best]), first, second, unknown)
     within = values - (values @ member / member.sum(axis=0))[of]
     width = max(float(np.sqrt((within**2).sum() / max(len(within) - len(used), 1))), LEAST_NOISE)
     alone = float(np.log(_density(within, width)).sum())
@@ -129,4 +130,4 @@ def _in_slow_mode(record: Record, modes: _Modes, good: int, bad: int) -> Array:
         like[1 - side, record.builds.index(build)] = 0.0
     like /= like.sum(axis=0)
     result: Array = (like[:, record.build] * slow / (fast + slow)).sum(axis=0)
-    return result if modes.unknown is None else np.where(record.build == modes.unknown, 0.5, result)
+    return np.where(np.isin(record.build, modes.unknown), 0.5, result)

@@ -53,6 +53,7 @@ from perfbisect.core.search.situation import Situation
 FEWEST = 5  # layouts of each side, at least
 MOST = 60  # layouts of each side, after which it is left open whether the difference is there
 STEP = 12  # further layouts of each side in one order, at most
+TYPICAL = 8  # layouts of each side from which a rare one counts less: of fewer it may be as common as the others
 KEPT = 0.5  # share of the usual difference that fresh layouts have to show
 GONE = 0.02  # probability of so large a difference below which it is absent
 BY_LAYOUT = (  # reasons that fresh layouts can remove
@@ -143,8 +144,9 @@ def _compare(again: Situation, step: Step, parent: int) -> Comparison:
     if not (record.runs(slow) and record.runs(fast)):
         return Comparison(parent, usual, None, None)
     record, trust = without_modes(record, fast, slow)
-    weight = trust * behaviour(record, fast, slow, FRESH).weight
-    levels = levels_of(fit(record, weight, FRESH))
+    if min(record.runs(slow), record.runs(fast)) >= TYPICAL:
+        trust = trust * behaviour(record, fast, slow, FRESH).weight
+    levels = levels_of(fit(record, trust, FRESH))
     found = contrast(levels, record.builds.index(fast), record.builds.index(slow))
     ratio = found.ratio(record.sign)
     hunted = 1 if (step.ratio.middle < 1) is (record.sign > 0) else -1
