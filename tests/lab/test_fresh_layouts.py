@@ -114,8 +114,24 @@ def test_a_build_that_cannot_be_linked_again_is_reported_and_never_measured_as_i
     assert len(layouts(usual, 0)) == 1
     fresh = measure(lab, Share(0, 1))
     assert layouts(fresh, 0) == []
-    [skip] = [event.facts for event in fresh if isinstance(event, CandidateSkipped)]
-    assert skip.stage == "link"
+    assert not [event for event in fresh if isinstance(event, CandidateSkipped)]  # it runs as it is linked
+    [again] = [event.facts for event in fresh if isinstance(event, BuildFinished)]
+    assert "no parts that could be moved" in again.fixed
+
+
+def test_a_build_that_fails_in_a_fresh_layout_alone_is_not_skipped(
+    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
+) -> None:
+    lab = open_lab(host, tmp_path / "repo", commits)
+    measure(lab, Share(0, 1), fresh=False)
+    [recorded] = Path(host.root, "builds").glob("*/links/*/argv")
+    recorded.write_text("--no-such-option\n")
+    fresh = measure(lab, Share(0, 1))
+    assert layouts(fresh, 0) == []
+    assert not [event for event in fresh if isinstance(event, CandidateSkipped)]
+    [again] = [event.facts for event in fresh if isinstance(event, BuildFinished)]
+    assert "cannot be linked" in again.fixed
+    assert layouts(measure(lab, Share(0, 1), fresh=False), 0) == [0]
 
 
 def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, tmp_path: Path, commits: tuple[str, ...]) -> None:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from perfbisect.core.domain.events import BuildProgress, LabEvent, RunFinished, Warned
+from perfbisect.core.domain.events import BuildFinished, BuildProgress, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.interleaving import interleave
 from perfbisect.core.domain.orders import Measure, Purpose
 from perfbisect.errors import BuildFailed, DataDamaged, JobLost, RunFailed
@@ -233,9 +233,25 @@ class HostLab:
             try:
                 made[turn.candidate, turn.layout] = parts.builds.link(turn.candidate, turn.layout)
             except BuildFailed as failure:
-                yield parts.retry.failed(turn.candidate, failure, began)
+                yield from self._failed(parts, turn, failure, began)
                 return False
         return True
+
+    def _failed(self, parts: Parts, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
+        """A build could not be measured. If it failed in a fresh layout only, it is not skipped: layouts are given up."""
+        if not (self.seeds and turn.layout):
+            yield parts.retry.failed(turn.candidate, failure, began)
+            return
+        built = parts.builds.built[turn.candidate]
+        reason = str(failure) if isinstance(failure, BuildFailed) else f"in layout {turn.layout}, {failure}"
+        facts = replace(built.facts, reused=True, seconds=0.0, linker="", fixed=reason)
+        parts.builds.built[turn.candidate] = replace(built, facts=facts)
+        name = self.candidates.name(turn.candidate)
+        yield Warned(
+            f"{name} cannot be measured with its functions in another order: {reason}",
+            "The hunt goes on with builds as they are linked; `--no-layouts` does so from the beginning.",
+        )
+        yield BuildFinished(turn.candidate, facts, None)
 
     def _time(self, parts: Parts, turns: Sequence[Turn], made: Mapping[tuple[int, int], str]) -> Generator[LabEvent]:
         """The runs of a measurement, everything built; ``made`` has the keys of builds in layouts."""
@@ -278,7 +294,7 @@ class HostLab:
                     name = self.candidates.name(candidate)
                     yield Warned(f"{name}: {failure}", "Its runs had ended well, and count.")
                 elif not parts.data.refuse(system, key, failure):
-                    yield parts.retry.failed(candidate, failure, began)
+                    yield from self._failed(parts, turn, failure, began)
                     return False
             if turn.stopped and turn.purpose is Purpose.SEARCH:
                 return False

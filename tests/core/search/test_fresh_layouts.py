@@ -142,3 +142,14 @@ def test_exact_counts_need_no_other_layout() -> None:
     outcome = hunt(World(LINE, {26: -0.05}, exact, seed=9), AGAIN, PriorKnowledge(exact=True))
     assert found(outcome.verdict).candidate == 26
     assert not fresh(outcome.observations)
+
+
+def test_where_a_build_fails_in_other_layouts_the_hunt_names_what_runs_as_linked_show() -> None:
+    outcome = hunt(World(LINE, {26: -0.15}, QUIET, seed=5), AGAIN)
+    begun = next(at for at, seen in enumerate(outcome.observations) if isinstance(seen, Reading) and seen.layout)
+    seen = [*outcome.observations[: begun + 1], Built(26, 0.0, fixed=True)]
+    usual = [each for each in seen if not (isinstance(each, Reading) and each.layout)]
+    decision = decide(LINE, seen, AGAIN)
+    assert decision.order == decide(LINE, usual, Policy()).order
+    step = found(decision.order)
+    assert (step.candidate, step.layouts) == (26, None)

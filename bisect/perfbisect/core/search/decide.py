@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.observations import Built, Observation
+from perfbisect.core.domain.observations import Built, Observation, Reading
 from perfbisect.core.domain.orders import Decision
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
@@ -33,9 +33,9 @@ def decide(
 
     An order for a busy host means that there is nothing to do for the free ones.
     """
-    ends = (0, graph.size - 1)
-    if any(isinstance(each, Built) and each.fixed and each.candidate in ends for each in observations):
-        policy = replace(policy, layouts=False)  # another candidate that cannot be linked again is skipped
+    if policy.layouts and any(isinstance(seen, Built) and seen.fixed for seen in observations):
+        policy = replace(policy, layouts=False)
+        observations = [seen for seen in observations if not (isinstance(seen, Reading) and seen.layout)]
     hunt = single_change
     if len(set(prior.host_classes)) > 1:
         hunt = across_host_classes
