@@ -127,7 +127,7 @@ def found(
         f"The culprit is {cited(commit_of(step.candidate))}: {chance(step.probability)} sure.",
         f"{metric_title(metric)} after it is {ratio(step.ratio)} of what it was before it: {effect(step.ratio, metric)}.",
         *by_host_class(step.effects, metric),
-        *(in_qps(speed_of(step)) if speed_of and not is_speed(metric) else ()),
+        *(in_qps(speed_of(step), step.ratio, metric) if speed_of and not is_speed(metric) else ()),
         proof(step, commit_of),
         *in_layouts(step, metric),
         *build_changed(step, system_of),
@@ -135,11 +135,14 @@ def found(
     )
 
 
-def in_qps(found: Interval | None) -> tuple[str, ...]:
-    """What the culprit does to QPS, where another metric led to it."""
+def in_qps(found: Interval | None, effect: Interval, metric: str) -> tuple[str, ...]:
+    """What the culprit does to QPS, where another metric led to it by that effect."""
     if found is None:
         return ("Its effect on QPS was not measured; `bisect compare` of it and its parent shows it.",)
     if found.low <= 1 <= found.high:
+        expected = effect.middle if find_metric(metric).higher_is_better else 1 / effect.middle
+        if found.low <= expected <= found.high:
+            return (f"QPS varies too much to show it: after it QPS is {ratio(found)} of what it was before it.",)
         return (f"QPS does not confirm it: after it QPS is {ratio(found)} of what it was before it.",)
     if found.middle > 1:
         return (f"QPS gets better nevertheless: after it QPS is {ratio(found)} of what it was before it.",)
