@@ -1,5 +1,7 @@
 """The cause that the counters of two builds name."""
 
+from dataclasses import replace
+
 import pytest
 
 from counted import FULL, run
@@ -47,6 +49,23 @@ def test_the_cause_and_its_evidence(parent: list[RunFacts], culprit: list[RunFac
 
 def test_ratios_are_of_the_culprit_to_its_parent() -> None:
     assert classify([run()], [BLOATED]).ratios["instructions/o"] == pytest.approx(1.42)
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (1.14, "It executes more instructions per operation (code bloat): ×1.14."),
+        (1.00213, "It executes more instructions per operation (code bloat): ×1.0021."),
+        (0.5, "It executes fewer instructions per operation: ×0.50."),
+    ],
+)
+def test_exact_counts_say_why_without_any_time(factor: float, said: str) -> None:
+    parent, culprit = (
+        replace(run(counters={"instructions": each}), counted="valgrind-3.19.0") for each in (1e9, factor * 1e9)
+    )
+    explained = classify([parent], [culprit])
+    assert (explained.cause, explained.sentence) == (Cause.INSTRUCTIONS, said)
+    assert "no runs" in classify([parent], [run(counters={})]).sentence, "one side was timed"
 
 
 def test_without_instruction_counts_cpu_time_still_tells_computing_from_waiting() -> None:

@@ -46,6 +46,10 @@ def classify(parent_runs: Sequence[RunFacts], culprit_runs: Sequence[RunFacts]) 
         return Explanation(
             Cause.UNKNOWN, "The output of the command has no count of operations (--operations).", ratios
         )
+    if "qps" not in change and change.get("instructions/o"):
+        return Explanation(
+            Cause.INSTRUCTIONS, say_instructions(ratios, exactly), ratios
+        )  # counted exactly: any change is real
     if "qps" not in change:
         return Explanation(Cause.UNKNOWN, "There are no runs of both builds to compare.", ratios)
     parts = split(change)
@@ -85,11 +89,17 @@ def times(ratio: float) -> str:
     return f"×{ratio:.2f}"
 
 
-def say_instructions(ratios: Mapping[str, float]) -> str:
+def exactly(ratio: float) -> str:
+    """A ratio of exact counts: one near 1 has two digits of its change."""
+    places = 1 - math.floor(math.log10(abs(ratio - 1)))
+    return f"×{ratio:.{max(2, places)}f}"
+
+
+def say_instructions(ratios: Mapping[str, float], said: Callable[[float], str] = times) -> str:
     """More or less code on the path."""
     ratio = ratios["instructions/o"]
     what = "more instructions per operation (code bloat)" if ratio > 1 else "fewer instructions per operation"
-    return f"It executes {what}: {times(ratio)}."
+    return f"It executes {what}: {said(ratio)}."
 
 
 def say_memory(ratios: Mapping[str, float]) -> str:
