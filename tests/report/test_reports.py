@@ -177,6 +177,21 @@ def test_what_is_left_open_is_in_every_report() -> None:
     assert json.loads(msgspec.json.encode(story))["unsettled"][0]["ratio"]["middle"] == 0.8
 
 
+def test_counted_runs_say_why_and_not_that_the_host_cannot_count() -> None:
+    counted = (
+        (
+            at,
+            replace(event, facts=replace(event.facts, counted="perf-user"))
+            if isinstance(event, RunFinished)
+            else event,
+        )
+        for at, event in sample.events()
+    )
+    text = terminal.render(story_of(counted))
+    assert "It executes more instructions per operation" in text
+    assert "not counted on this host" not in text
+
+
 def test_without_instruction_counts() -> None:
     pinned("uncounted.txt", terminal.render(story_of(uncounted())))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from perfbisect.core.domain.causes import classify
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import LEFT_OUT, RunFacts, hit_rate
-from perfbisect.core.domain.metrics import COMPARED, quotient, typical
+from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical
 from perfbisect.core.domain.orders import (
     CodePlacement,
     Found,
@@ -108,9 +108,13 @@ class Reader:
         commits = self.state.commits
         before = self.state.runs_like(*(commits[parent] for parent in step.parents))
         after = self.state.runs_like(commits[step.candidate])
-        explained = classify(before, after)
+        if self.settings.prior.exact:  # what was timed beside them would only blur the counts
+            explained = classify(*([run for run in runs if run.counted] for runs in (before, after)))
+        else:
+            explained = classify(before, after)
+        all_counted = all(run.counted for run in (*before, *after))
         counters = []
-        for metric in COMPARED:
+        for metric in [INSTRUCTIONS] if all_counted and (before or after) else COMPARED:  # a counted run has no other
             low, high = typical(before, metric), typical(after, metric)
             counters.append(Counted(metric, low, high, quotient(high, low)))
         return Case(
