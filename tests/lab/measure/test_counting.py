@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counted import run as counted_run
-from lab_events import finished, measure
+from lab_events import finished, measure, skipped
 from labs import lab_of
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import METRICS, exact, shown, unit, value
@@ -100,11 +100,19 @@ def test_a_command_without_a_length_is_counted_as_a_whole(host: LocalHost, git: 
     assert (value(run, "instructions/o") or 0) > 5000
 
 
-def command_lab(host: LocalHost, git: Git, folder: Path, script: str) -> HostLab:
+@pytest.mark.tools
+def test_a_later_commit_that_ignores_its_length_is_skipped(host: LocalHost, git: Git, tmp_path: Path) -> None:
+    lab = command_lab(host, git, tmp_path, "echo did 5; : {events}", operations=r"did (\d+)")
+    lab.counted = counting.method(host) or pytest.skip("this machine counts no instructions")
+    lab.earlier = Earlier(events=500)  # of some use to an earlier build
+    assert "cannot be counted exactly" in skipped(measure(lab, Share(0, 1))).reason
+
+
+def command_lab(host: LocalHost, git: Git, folder: Path, script: str, operations: str = "") -> HostLab:
     git("commit", "-q", "--allow-empty", "-m", "first")
     repository, sha = folder / "repo", git("rev-parse", "HEAD")
     builder = quick_builder(("true",), str(repository))
-    chosen = quick_workload(Quick(run=f"sh -c '{script}'"), builder)
+    chosen = quick_workload(Quick(run=f"sh -c '{script}'", operations=operations), builder)
     return lab_of(host, builder, chosen, repository, (sha,), is_range=False)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, RunStarted
 from perfbisect.core.domain.facts import RunFacts
+from perfbisect.errors import RunFailed, UsageError
 from perfbisect.lab.measure import counting, visit
 from perfbisect.lab.measure.runner import Turn
 from perfbisect.lab.measure.slow_runs import SlowRuns
@@ -22,7 +23,7 @@ class CountedRunner:
     events: int = 0  # the length of runs; 0 until it is known
 
     def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One run on the data of that key. Raises as ``Runner.visit``, and UsageError for a command without a length."""
+        """One run on the data of that key. Raises as ``Runner.visit``, and UsageError if the first has no length."""
         number = turn.first + turn.runs - turn.left
         yield RunStarted(turn.candidate, number, turn.total, turn.purpose, self.context.planned)
         facts = yield from self._run(system, dataset, turn.candidate)
@@ -34,7 +35,8 @@ class CountedRunner:
         if not counting.has_length(self.context.workload):
             facts = yield from self._execute(system, dataset, candidate, 0)
             return replace(facts, counters={"instructions": counting.instructions(facts)})
-        if not self.events:
+        known = self.events > 0
+        if not known:
             lengths: dict[int, float] = {}
             while events := counting.next_length(lengths):
                 facts = yield from self._execute(system, dataset, candidate, events)
@@ -42,7 +44,13 @@ class CountedRunner:
             self.events = counting.chosen_length(lengths)
         short = yield from self._execute(system, dataset, candidate, self.events)
         long = yield from self._execute(system, dataset, candidate, 2 * self.events)
-        return counting.difference(short, long)
+        try:
+            return counting.difference(short, long)
+        except UsageError as trouble:
+            if not known:
+                raise
+            # The length was of use to an earlier build: it is this commit that ignores it.
+            raise RunFailed(str(trouble), stage="run", log=str(self.context.host.root / "jobs")) from trouble
 
     def _execute(self, system: System, dataset: str, candidate: int, events: int) -> Execution:
         """One execution of that length, on a fresh copy of the data; of length 0: as long as the command is."""
