@@ -76,3 +76,15 @@ def test_any_encoding_will_do(events: Events) -> None:
         for at, event in events[:40]:
             view.show(event, at)
         assert b"update-index" in raw.getvalue()
+
+
+def test_a_counted_run_is_shown_by_its_count_while_others_are_timed(events: Events, views: list[ViewModel]) -> None:
+    at, event, view = next(
+        (at, event, view)
+        for (at, event), view in zip(events, views, strict=True)
+        if isinstance(event, RunFinished) and view.ratio(event.candidate)
+    )
+    facts = replace(event.facts, counted="perf-user", operations=1000, counters={"instructions": 5_432_000.0})
+    (line,) = lines(view, replace(event, facts=facts), at)
+    assert "5,432 instructions/o" in line
+    assert "QPS" not in line, "neither as its unit, nor in the ratio of the timed runs"

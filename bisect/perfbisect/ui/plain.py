@@ -15,7 +15,7 @@ from perfbisect.core.domain.events import (
     RunFinished,
     Warned,
 )
-from perfbisect.core.domain.metrics import shown, unit
+from perfbisect.core.domain.metrics import comparable, shown, shown_metric, unit
 from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.ui.stream import put
 from perfbisect.ui.view_model import REPORT, Running, ViewModel, recalled, update
@@ -98,10 +98,10 @@ def ran(view: ViewModel, event: RunFinished) -> str:
     """The rate of a run, how its build now compares with the baseline, and which run it was."""
     found = view.ratio(event.candidate)
     facts = event.facts
-    measured = f"{figure(shown(facts, view.metric)):>10} {unit(view.metric)}"
+    measured = f"{figure(shown(facts, view.metric)):>10} {unit(shown_metric(facts, view.metric))}"
     if facts.slower_than:
         measured = slower_than(facts.slower_than, facts.seconds)
-    compared = f"{view.ratio_title} {ratio(found)}" if found else ""
+    compared = f"{view.ratio_title} {ratio(found)}" if found and comparable(facts, view.metric) else ""
     if view.is_baseline(event.candidate):
         compared = "baseline"
     now = view.now

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from perfbisect.core.domain.metrics import shown, unit
+from perfbisect.core.domain.metrics import shown, shown_metric, unit
 from perfbisect.ui.commit_line import strip
 from perfbisect.ui.estimate import within
 from perfbisect.ui.table import table
@@ -177,7 +177,7 @@ def run_line(view: ViewModel, run: Running, room: int, now: float, glyphs: Glyph
     row = view.rows.get(run.candidate)
     if run.finished and row is not None and row.runs:
         latest = row.runs[-1]
-        text = f"{figure(shown(latest, view.metric))} {unit(view.metric)}"
+        text = f"{figure(shown(latest, view.metric))} {unit(shown_metric(latest, view.metric))}"
         if latest.slower_than:
             text = slower_than(latest.slower_than, latest.seconds)
     elif run.samples:

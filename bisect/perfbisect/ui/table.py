@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from perfbisect.core.domain.events import Commit
-from perfbisect.core.domain.metrics import shown, unit
+from perfbisect.core.domain.metrics import comparable, shown, unit
 from perfbisect.core.inference.classification import classify
 from perfbisect.core.inference.hunt_state import Tested
 from perfbisect.ui.commit_line import STYLES
@@ -57,7 +57,8 @@ def build_cell(view: ViewModel, candidate: int, row: Tested) -> str:
 
 def rate_cell(view: ViewModel, candidate: int, row: Tested) -> str:
     """The median of its runs."""
-    return figure(median(shown(run, view.metric) for run in row.runs)) if row.runs else ""
+    found = [shown(run, view.metric) for run in row.runs if comparable(run, view.metric)]
+    return figure(median(found)) if found else ""
 
 
 def brief(seconds: float) -> str:

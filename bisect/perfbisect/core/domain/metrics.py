@@ -147,16 +147,28 @@ def is_speed(metric: str) -> bool:
     return metric in ("qps", "latency", "p95", "p99", "rate", "cost")
 
 
+def shown_metric(run: RunFacts, metric: str) -> str:
+    """The metric whose value is shown for a run while ``metric`` is hunted: the counts of a counted run, or else QPS."""
+    if run.counted:
+        return INSTRUCTIONS
+    return metric if find_metric(metric).shown and value(run, metric) is not None else "qps"
+
+
 def shown(run: RunFacts, metric: str) -> float:
-    """The number shown for a run while ``metric`` is hunted: its value, or operations per second."""
-    found = value(run, metric) if find_metric(metric).shown else None
+    """The number shown for a run while ``metric`` is hunted."""
+    found = value(run, shown_metric(run, metric))
     return run.qps if found is None else found
 
 
 def unit(metric: str) -> str:
-    """The unit of the number that ``shown`` returns."""
+    """The unit of a number of that metric, where ``shown`` returns it."""
     found = find_metric(metric)
     return found.unit or found.name if found.shown else "QPS"
+
+
+def comparable(run: RunFacts, metric: str) -> bool:
+    """Whether the number shown for a run is one of the hunt's: ``--metric auto`` has counted and timed runs."""
+    return unit(shown_metric(run, metric)) == unit(metric)
 
 
 def typical(runs: Sequence[RunFacts], metric: str) -> float | None:
