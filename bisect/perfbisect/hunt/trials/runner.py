@@ -190,7 +190,8 @@ class TrialRunner:
             is_range=False,
         )
         earlier = Earlier(datasets=self._loaded[work], events=self._events.get(work, 0))
-        seeds = LayoutSeeds() if self._of_layouts else None
+        # A proof measures builds of its hunt, which may have been made to be linked again.
+        seeds = LayoutSeeds() if self._of_layouts or setup.settings.policy.layouts else None
         locks: dict[str, FairLock] = defaultdict(FairLock)
         return setup.lab(candidates, earlier, setup.hosts[0], plan.workloads[work], locks, seeds=seeds)
 
