@@ -33,9 +33,8 @@ CLASSIFICATIONS = {Classification.BASELINE: "good", Classification.UNCLEAR: "unc
 
 LISTED = 10  # candidates of an inconclusive hunt that are listed; the others are summed up
 LIKELY = 0.5  # from this probability of more than one change on, a single culprit is named with an "if" only
-EXACTLY = (
-    1e-3  # smallest change that could be seen, below which nothing smaller matters: such are those of exact counts
-)
+# The smallest change that could be seen, below which nothing smaller matters: such are those of exact counts.
+EXACTLY = 1e-3
 
 REASONS = {
     Reason.UNBUILDABLE: "the commits that would separate the candidates do not build or run",

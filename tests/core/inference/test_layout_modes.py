@@ -1,4 +1,4 @@
-"""Two modes of layout are told apart, and nothing else is taken for them."""
+"""Two modes of layout are recognised, and nothing else is taken for them."""
 
 import numpy as np
 import pytest

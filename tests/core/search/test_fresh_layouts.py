@@ -1,4 +1,4 @@
-"""Code placement is told from changes: worlds in which the usual layout misleads, and builds can be linked again."""
+"""Code placement is distinguished from changes: worlds in which the usual layout misleads, and builds can be linked again."""
 
 from collections.abc import Sequence
 

@@ -2,7 +2,7 @@
 
 Of some programs every layout is either fast or slow, by the place of one hot loop: all builds then have two speeds, the
 same gap apart, 10 % or more, where runs in one mode vary by 1 %. As noise that would hide every change smaller than the
-gap. Where the modes are told apart clearly, readings in the slow one are raised by the gap. A reading whose mode is
+gap. Where the modes are clearly distinct, readings in the slow one are raised by the gap. A reading whose mode is
 uncertain counts less. Where layouts are spread broadly, as those of most programs, nothing is changed.
 
 Readings are taken to lie around four places: those of the two builds that are compared, in either mode. Which of the two

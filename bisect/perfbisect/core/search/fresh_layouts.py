@@ -1,4 +1,4 @@
-"""Where builds can be linked again with another layout: what code placement did is told from what the source did.
+"""Where builds can be linked again with another layout: what code placement did is separated from what the source did.
 
 A hunt begins with the builds as they are linked. Their layouts are drawn once for each build, and neighbours share much
 of them, so a commit that only moves code can look like a change and pass every proof by more runs. So the commit that
@@ -46,7 +46,7 @@ from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.relative_speed import by_layout
 from perfbisect.core.inference.state_space import fit, levels_of
 from perfbisect.core.search.confirmation import PROVEN
-from perfbisect.core.search.no_culprit import undecided
+from perfbisect.core.search.no_culprit import afforded, undecided
 from perfbisect.core.search.older_branches import Hunt, with_older_branches
 from perfbisect.core.search.situation import Situation
 
@@ -116,8 +116,8 @@ def with_layouts(hunt: Hunt, now: Situation) -> Decision:
     if each and all(one.shown for of in each.values() for one in of):
         return replace(usual, order=_with_layouts(usual.order, each))
     if each and not any(one.absent for of in each.values() for one in of) and (more := _further(each, now)):
-        return _afforded(replace(usual, order=more), now)
-    return _afforded(_ended(with_older_branches(hunt, again), usual.order, each, again), now)
+        return afforded(replace(usual, order=more), now)
+    return afforded(_ended(with_older_branches(hunt, again), usual.order, each, again), now)
 
 
 @lru_cache(maxsize=4)
@@ -229,13 +229,3 @@ def _ended(
             return replace(decision, order=CodePlacement(step, ratio, detectable))
         case _:
             return decision
-
-
-def _afforded(decision: Decision, now: Situation) -> Decision:
-    """The decision within the budget, of which runs with the usual layout are a part."""
-    order, budget = decision.order, now.budget
-    if not isinstance(order, Measure):
-        return decision
-    if budget.allows(order):
-        return replace(decision, order=budget.within(order))
-    return replace(decision, order=undecided(decision.belief, now.policy, budget.spent or Reason.BUILDS_SPENT))

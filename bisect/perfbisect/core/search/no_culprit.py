@@ -1,12 +1,25 @@
 """The verdicts that name no culprit."""
 
+from dataclasses import replace
+
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import UNKNOWN, Belief, Inconclusive, Interval, NotReproduced, Reason, Verdict
+from perfbisect.core.domain.orders import (
+    UNKNOWN,
+    Belief,
+    Decision,
+    Inconclusive,
+    Interval,
+    Measure,
+    NotReproduced,
+    Reason,
+    Verdict,
+)
 from perfbisect.core.domain.policy import CAP, Policy
 from perfbisect.core.inference import endpoints
 from perfbisect.core.inference.credible_set import credible_set
 from perfbisect.core.inference.endpoints import Contrast
 from perfbisect.core.inference.record import Record
+from perfbisect.core.search.situation import Situation
 
 
 def pointless(graph: Graph, record: Record, policy: Policy) -> Verdict | None:
@@ -47,3 +60,13 @@ def limit(reason: Reason, policy: Policy) -> float | None:
             return policy.max_minutes
         case _:
             return None
+
+
+def afforded(decision: Decision, now: Situation) -> Decision:
+    """The decision within the whole budget, of which the search that made it may not have seen all that was spent."""
+    order, budget = decision.order, now.budget
+    if not isinstance(order, Measure):
+        return decision
+    if budget.allows(order):
+        return replace(decision, order=budget.within(order))
+    return replace(decision, order=undecided(decision.belief, now.policy, budget.spent or Reason.BUILDS_SPENT))

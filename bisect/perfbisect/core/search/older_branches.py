@@ -32,7 +32,7 @@ from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.relative_speed import relative_speeds
 from perfbisect.core.inference.stopped_runs import direction
-from perfbisect.core.search.no_culprit import undecided
+from perfbisect.core.search.no_culprit import afforded
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Situation
 
@@ -73,7 +73,7 @@ def with_older_branches(hunt: Hunt, now: Situation) -> Decision:
             continue
         out_of_reach = [point for point in needed if isinstance(compared[point].order, Measure)]
         if not out_of_reach or isinstance(decision.order, Measure):
-            explained = _explained(_afforded(decision, now), start, now.policy, offsets, unknown)
+            explained = _explained(afforded(decision, now), start, now.policy, offsets, unknown)
             return explained if now.subrange or not (offsets or unknown) else _with_measured_effect(explained, now)
         unknown += out_of_reach
 
@@ -164,16 +164,6 @@ def _corrected(
             yield replace(seen, value=seen.value - math.log(offsets[own].middle))
         else:
             yield seen
-
-
-def _afforded(decision: Decision, now: Situation) -> Decision:
-    """The hunt's own order within the budget: the hunt did not see what was spent on lost branches."""
-    order, budget = decision.order, now.budget
-    if not isinstance(order, Measure):
-        return decision
-    if budget.allows(order):
-        return replace(decision, order=budget.within(order))
-    return replace(decision, order=undecided(decision.belief, now.policy, budget.spent or Reason.BUILDS_SPENT))
 
 
 def _needed(now: Situation, start: NDArray[np.int64], decision: Decision) -> list[int]:

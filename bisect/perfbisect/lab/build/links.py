@@ -240,11 +240,10 @@ def link(host: Host, key: str, seed: int, linker: Linker) -> str:
     linked = host.run(["sh", "-c", _LINK, "link", *fixed], check=False, timeout=LONG)
     if not linked.ok:
         lines = [line.strip() for line in linked.stderr.splitlines() if line.strip()]
-        reason = next(
-            (line for line in lines if re.search(r"error|undefined|fatal|cannot", line, re.IGNORECASE)), lines[-1:]
-        )
+        named = (line for line in lines if re.search(r"error|undefined|fatal|cannot", line, re.IGNORECASE))
+        reason = next(named, lines[-1] if lines else "no reason was printed")
         raise BuildFailed(
-            f"its layout {seed} cannot be linked: {reason or 'no reason was printed'}",
+            f"its layout {seed} cannot be linked: {reason}",
             stage=LINK,
             log=str(build / "log"),
         )
