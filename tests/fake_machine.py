@@ -77,6 +77,7 @@ class FakeMachine(FakeHost):
             "git *": "",
             "cat */dataset.json": lambda words, _: json.dumps(self.datasets[PurePosixPath(words[1]).parent.name]),
             "cat */build.json": lambda words, _: self._builds.get(PurePosixPath(words[1]).parent.name, (0, 1))[1],
+            "find *": lambda words, _: self._builds.get(PurePosixPath(words[1]).name, (0, 1))[1],
             "start *": self._start,
             "poll *": self._poll,
             "hash *": lambda *_: f"{self.binaries.get(self._checked_out, self._checked_out)} -\n",

@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "core.stats": {"core.domain"},
     "core.inference": {"core.domain", "core.stats"},
     "core.search": {"core.domain", "core.stats", "core.inference"},
+    "core.explain": {"core.domain", "core.stats"},
     "wording": {"core"},
     "recipes": {"core", "folders"},
     "repository": {"core", "recipes", "folders"},

@@ -10,8 +10,8 @@ import pytest
 from perfbisect.cli.main import main
 from perfbisect.errors import USAGE
 
-Told = tuple[int, str, str]  # exit status, standard output, standard error
-Invoke = Callable[..., Told]
+Ended = tuple[int, str, str]  # exit status, standard output, standard error
+Invoke = Callable[..., Ended]
 Exits = Callable[..., str]
 
 
@@ -20,7 +20,7 @@ def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     """``invoke(*args)`` runs the program; nothing that a user gets wrong may end in a traceback."""
     time.tzset()
 
-    def run(*args: str) -> Told:
+    def run(*args: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["bisect", *args])
         with pytest.raises(SystemExit) as leave:
             main()

@@ -19,7 +19,7 @@ from perfbisect.store.history import History
 pytestmark = pytest.mark.tools  # starts the program again and again
 
 PROGRAM = "from perfbisect.cli.main import main; main()"
-Told = tuple[int, str, str]  # exit status, standard output, standard error
+Ended = tuple[int, str, str]  # exit status, standard output, standard error
 
 
 @pytest.fixture(scope="session")
@@ -35,12 +35,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def bisect(invoke: Callable[..., Told], written: Path) -> Callable[..., Told]:
+def bisect(invoke: Callable[..., Ended], written: Path) -> Callable[..., Ended]:
     """``bisect(verb, *args)`` on that history."""
     return lambda *args: invoke(*args, "--history", str(written))
 
 
-def test_history(bisect: Callable[..., Told]) -> None:
+def test_history(bisect: Callable[..., Ended]) -> None:
     status, out, _ = bisect("history")
     assert status == 0
     assert [line.split() for line in out.splitlines()] == [
@@ -64,7 +64,7 @@ def test_history(bisect: Callable[..., Told]) -> None:
     ]
 
 
-def test_history_as_json(bisect: Callable[..., Told]) -> None:
+def test_history_as_json(bisect: Callable[..., Ended]) -> None:
     status, out, _ = bisect("history", "--json")
     assert status == 0
     hunts = json.loads(out)
@@ -74,7 +74,7 @@ def test_history_as_json(bisect: Callable[..., Told]) -> None:
     ]
 
 
-def test_show_tells_the_latest_or_the_one_asked_for(bisect: Callable[..., Told]) -> None:
+def test_show_tells_the_latest_or_the_one_asked_for(bisect: Callable[..., Ended]) -> None:
     assert bisect("show")[1].startswith("Hunt 2, ")
     status, out, _ = bisect("show", "1")
     assert status == 0
@@ -83,7 +83,7 @@ def test_show_tells_the_latest_or_the_one_asked_for(bisect: Callable[..., Told])
     assert json.loads(bisect("show", "1", "--json")[1])["hunt"]["id"] == 1
 
 
-def test_query(bisect: Callable[..., Told]) -> None:
+def test_query(bisect: Callable[..., Ended]) -> None:
     sql = "select id, good as 'g', null as n, 0.5 as half from hunts union all select 10, 'ä,\"b', x'ff', 2"
     assert bisect("query", sql)[1].splitlines() == [
         "id  g     n   half",
@@ -95,7 +95,7 @@ def test_query(bisect: Callable[..., Told]) -> None:
     assert list(csv.reader(io.StringIO(bisect("query", sql, "--csv")[1])))[-1] == ["10", 'ä,"b', "ff", "2"]
 
 
-def test_query_without_rows(bisect: Callable[..., Told]) -> None:
+def test_query_without_rows(bisect: Callable[..., Ended]) -> None:
     assert bisect("query", "select 1 as a where 0")[1] == "a\n"
     assert bisect("query", "select 1 as a where 0", "--json")[1] == "[]\n"
     assert bisect("query", "select 1 as a where 0", "--csv")[1] == "a\n"
@@ -114,7 +114,7 @@ def test_query_without_rows(bisect: Callable[..., Told]) -> None:
         (["query"], "SQL"),
     ],
 )
-def test_mistakes_end_with_one_sentence(bisect: Callable[..., Told], args: list[str], says: str) -> None:
+def test_mistakes_end_with_one_sentence(bisect: Callable[..., Ended], args: list[str], says: str) -> None:
     status, out, err = bisect(*args)
     assert status == 3
     assert says in err

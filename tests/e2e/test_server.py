@@ -37,3 +37,16 @@ def test_a_setting_that_slows_queries_is_found(tmp_path: Path, git: Callable[...
     assert rows(
         history, "select count(distinct json_extract(body, '$.facts.dataset')) from events where kind = 'RunFinished'"
     ) == [(1,)]
+    assert rows(history, "select count(*) from events where kind = 'Planned'") == [(2,)]
+    shown = bisect("show", "--history", str(history), cwd=tmp_path).stdout
+    assert f"Since {hashes[CULPRIT][:10]}, 1 statement of the workload has another plan." in shown
+    assert (
+        """\
+  select k from t where id = ?
+    before  Index Scan using t_pkey on t
+              Index Cond: (id = 777)
+    since   Seq Scan on t
+              Filter: (id = 777)
+"""
+        in shown
+    )

@@ -156,7 +156,7 @@ def world(tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
     for name in (
         "hunt.session.follow_anew", "hunt.session.follow", "hunt.trials.runner.run_trial", "demo.history.write_history",
-        "repository.clone.talk",
+        "repository.clone.talk", "cli.commands.serve.installed_version",
     ):  # fmt: skip
         monkeypatch.setattr(f"perfbisect.{name}", stop)
     work = tmp_path / "work"
@@ -175,7 +175,7 @@ PLAUSIBLE: dict[str, Sequence[str]] = {
     "workload": ("one",), "repo": ("repo",), "host": ("here", "here", "local"), "history": ("some.db",), "hunt": ("1", "2"),
     "builders": ("given/builders",), "workloads": ("given/workloads",), "hosts": ("given/hosts.toml",), "metric": ("rate",),
     "sql": ("select * from culprits", "select * from events"), "build": ("true",), "command": ("./run.sh",), "show": ("script", "one"),
-    "rate": (r"rate (\d+)",), "cost": ("$.a",), "variant": ("o2nofp", "lto"), "operations": (r"n=(\d+)",), "changes": ("size=8",), "suspect": ("run.sh=2",), "keep": ("1G",), "folder": ("demo",),
+    "rate": (r"rate (\d+)",), "cost": ("$.a",), "variant": ("o2nofp", "lto"), "operations": (r"n=(\d+)",), "changes": ("size=8",), "suspect": ("run.sh=2",), "keep": ("1G",), "folder": ("demo",), "notify": ("true",), "hunts": ("1",),
 }  # fmt: skip
 BOUNDED = {  # valid values that would only take long
     ("simulate", "commits"): ("40", "2", "1", "0", "x", "-1", "9" * 30),

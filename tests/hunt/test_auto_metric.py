@@ -1,21 +1,30 @@
 """`--metric auto`: measured at the ends, chosen once, kept."""
 
-from collections.abc import Generator
+import io
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
 from computed import ComputedLab, commits, culprit, log_of, measured_by, problem, speeds, started
+from named import found
 from perfbisect.core.domain.events import Event, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.orders import Found, Measure, Verdict
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference.hunt_state import HuntState, effect_of, fold, ratios
 from perfbisect.core.inference.metric_choice import COUNTS, RUNS, Choice
 from perfbisect.errors import UsageError
-from perfbisect.hunt.auto_metric import TIMED, choice_at_ends, culprit_timed
+from perfbisect.hunt.after_verdict import TIMED, culprit_timed
+from perfbisect.hunt.auto_metric import choice_at_ends, with_metric_chosen
+from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, WorkersFor, hunt
+from perfbisect.hunt.setup import HuntSetup
+from perfbisect.lab.measure import counting
 from perfbisect.store.history import History
+from perfbisect.ui.plain import PlainLines
 from perfbisect.wording.metric_choice import sentence
 
 NAMES = commits(30)
@@ -47,7 +56,7 @@ def chosen(
 ) -> tuple[Choice, list[Event]]:
     """The choice, and the events until then."""
     asked = replace(problem(NAMES), policy=Policy(max_runs=most))
-    steps, events = choice_at_ends(asked, started(NAMES), log, timed, counted), []
+    steps, events = choice_at_ends(asked, log, timed, counted), []
     while True:
         try:
             events.append(next(steps)[1])
@@ -82,7 +91,7 @@ def exact_hunt(history: History, log: SavedLog, choice: Choice, timed: WorkersFo
     )
 
     def afterwards(verdict: Verdict) -> Generator[tuple[float, Event]]:
-        return culprit_timed(verdict, by_counts, log, timed)
+        return culprit_timed(found(verdict), by_counts, log, timed)
 
     for _ in hunt(by_counts, started(NAMES), log, counted, afterwards=afterwards):
         pass
@@ -124,7 +133,7 @@ def test_a_cut_choice_goes_on_by_the_same_runs(history: History, cut: int) -> No
     lab, exact = CountingLab(NAMES, truth), CountingLab(NAMES, truth, exactly=True)
     workers = measured_by(lab), measured_by(exact, "instructions/o")
     log = log_of(history, NAMES)
-    steps = choice_at_ends(problem(NAMES), started(NAMES), log, *workers)
+    steps = choice_at_ends(problem(NAMES), log, *workers)
     for _ in range(cut):
         next(steps)
     steps.close()
@@ -173,7 +182,41 @@ def test_a_culprit_beyond_the_budget_is_not_timed(history: History) -> None:
         prior=PriorKnowledge(exact=True),
     )
     state = fold(
-        hunt(few, started(NAMES), log, exact, afterwards=lambda verdict: culprit_timed(verdict, few, log, timed))
+        hunt(few, started(NAMES), log, exact, afterwards=lambda verdict: culprit_timed(found(verdict), few, log, timed))
     )
     assert state.verdict is not None
     assert all(counted for _, counted in runs_in(log))
+
+
+@pytest.mark.tools
+def test_the_choice_and_the_hunt_are_said_once_each(
+    history: History, git: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe and the host are real, as the choice asks them how to count; the measurements are not."""
+    monkeypatch.setattr(counting, "method", lambda _: "")
+    for number in range(2):
+        (tmp_path / "repo" / "file.c").write_text(f"int x = {number};\n")
+        git("add", "-A")
+        git("commit", "-qm", f"commit {number}")
+    asked = Settings("HEAD~1", "HEAD", str(tmp_path / "repo"), "demo", "update-index", "local", choose_metric=True)
+    setup = HuntSetup.set_up(resolve_settings(asked))
+    lab, log, out = CountingLab(NAMES, speeds(NAMES, 17, slow=0.99)), log_of(history, NAMES), io.StringIO()
+    view = PlainLines(out)
+    steps = with_metric_chosen(setup, problem(NAMES), started(NAMES), log, lambda _: measured_by(lab))
+    while True:
+        try:
+            at, event = next(steps)
+        except StopIteration as end:
+            after = end.value.settings
+            break
+        view.show(event, at)
+    assert (after.metric, after.choose_metric) == ("instructions/o", False)
+    by_counts = replace(problem(NAMES, after.metric), policy=after.policy)
+    for at, event in hunt(by_counts, None, log, measured_by(lab)):
+        view.show(event, at)
+    words = [line[10:].split()[0] for line in out.getvalue().splitlines() if line[10:].strip()]
+    assert [word for word in words if word in ("hunt", "metric", "warning")] == ["hunt", "metric"]
+    assert "rinstructions/o" in out.getvalue(), "what follows is compared by the metric that was chosen"
+    state = fold((entry.at, entry.event) for entry in history.events(log.hunt))
+    assert state.started and state.started.metric == "instructions/o"
+    assert state.why_metric.startswith("The metric is instructions/o, which shows the change")

@@ -13,6 +13,7 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build.layout_seeds import LayoutSeeds
 from perfbisect.lab.host_lab import HostLab
+from perfbisect.lab.upkeep.storage import items, remove
 from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Workload
 
@@ -110,13 +111,13 @@ def test_a_build_that_cannot_be_linked_again_is_reported_and_never_measured_as_i
     usual = measure(lab, Share(0, 1), Share(1, 1), fresh=False)
     warned = [str(event.text) for event in usual if isinstance(event, Warned)]
     [sentence] = [text for text in warned if "linked again" in text]
-    assert "no parts that could be moved" in sentence
+    assert "in no sections of their own" in sentence
     assert len(layouts(usual, 0)) == 1
     fresh = measure(lab, Share(0, 1))
     assert layouts(fresh, 0) == []
     assert not [event for event in fresh if isinstance(event, CandidateSkipped)]  # it runs as it is linked
     [again] = [event.facts for event in fresh if isinstance(event, BuildFinished)]
-    assert "no parts that could be moved" in again.fixed
+    assert "in no sections of their own" in again.fixed
 
 
 def test_a_build_that_fails_in_a_fresh_layout_alone_is_not_skipped(
@@ -146,3 +147,29 @@ def test_what_a_killed_link_left_is_no_obstacle(host: LocalHost, tmp_path: Path,
     assert layouts(measure(lab, Share(0, 1)), 0) == [1]
     assert lab._parts.builds.link(0, 1) == made
     assert (place / "prefix" / "bench").read_bytes() == binary
+
+
+def test_a_build_whose_links_were_freed_is_built_again(
+    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
+) -> None:
+    measure(open_lab(host, tmp_path / "repo", commits), Share(0, 1), fresh=False)
+    remove(host, [item for item in items(host) if item.links])
+    later = measure(open_lab(host, tmp_path / "repo", commits), Share(0, 1))
+    [built] = [event.facts for event in later if isinstance(event, BuildFinished)]
+    assert built.linker and not built.reused and not built.fixed
+    assert layouts(later, 0) == [1]
+
+
+def test_where_links_are_removed_meanwhile_the_hunt_goes_on_without_layouts(
+    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
+) -> None:
+    lab = open_lab(host, tmp_path / "repo", commits)
+    measure(lab, Share(0, 1), fresh=False)
+    remove(host, [item for item in items(host) if item.links])
+    fresh = measure(lab, Share(0, 1))
+    assert layouts(fresh, 0) == []
+    [warned] = [event.text for event in fresh if isinstance(event, Warned)]
+    assert "its links were removed" in warned
+    [again] = [event.facts for event in fresh if isinstance(event, BuildFinished)]
+    assert again.fixed
+    assert layouts(measure(lab, Share(0, 1), fresh=False), 0) == [0]

@@ -41,6 +41,8 @@ from perfbisect.core.domain.orders import (
     Unsettled,
     Verdict,
 )
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference.belief import prior_belief
 from perfbisect.core.inference.classification import Classification
 from perfbisect.core.inference.hunt_state import fold
@@ -55,7 +57,12 @@ from perfbisect.store.listing import Listed
 RATIO = Interval(0.70, 0.72, 0.74)
 
 
-def story_of(events: Iterable[tuple[float, Event]], state: str = "found") -> Story:
+EXACT = replace(sample.SETTINGS, metric="instructions/o", prior=PriorKnowledge(exact=True))
+
+
+def story_of(
+    events: Iterable[tuple[float, Event]], state: str = "found", settings: Settings = sample.SETTINGS
+) -> Story:
     """The report of a hunt with these events, straight from them."""
     folded = fold(events, [sample.BEGAN])
     folded.use_range(sample.CANDIDATES)
@@ -63,8 +70,8 @@ def story_of(events: Iterable[tuple[float, Event]], state: str = "found") -> Sto
         1, sample.BEGAN, "engine", "o2nofp", "update-index", "local", "qps", "1.0", "1.1", 14, 10, 2, state,
         None, None, None, 6, 16,
     )  # fmt: skip
-    commands = command_to_run(sample.SETTINGS, default_place()), command_to_resume(1, default_place())
-    return Reader(listed, sample.SETTINGS, folded).story(*commands)
+    commands = command_to_run(settings, default_place()), command_to_resume(1, default_place())
+    return Reader(listed, settings, folded).story(*commands)
 
 
 def ended(verdict: Verdict) -> Iterator[tuple[float, Event]]:
@@ -187,9 +194,30 @@ def test_counted_runs_say_why_and_not_that_the_host_cannot_count() -> None:
         )
         for at, event in sample.events()
     )
-    text = terminal.render(story_of(counted))
+    text = terminal.render(story_of(counted, settings=EXACT))
     assert "It executes more instructions per operation" in text
     assert "not counted on this host" not in text
+
+
+def also_counted() -> Iterator[tuple[float, Event]]:
+    """The sample hunt, with an exact count beside each timed run: a tenth of what perf counted while it was timed."""
+    for at, event in sample.events():
+        yield at, event
+        if isinstance(event, RunFinished):
+            counts = {"instructions": (event.facts.counters["instructions"] or 0) / 10}
+            yield at, replace(event, facts=replace(event.facts, counters=counts, counted="perf-user"))
+
+
+@pytest.mark.parametrize(("exact", "parent"), [(False, 280_000), (True, 28_000)])
+def test_counts_and_readings_of_timed_runs_are_not_mixed(exact: bool, parent: float) -> None:
+    alone = story_of(sample.events())
+    story = story_of(also_counted(), settings=EXACT if exact else sample.SETTINGS)
+    counters = {one.metric: one for one in story.cases[0].counters}
+    assert counters["instructions/o"].parent == pytest.approx(parent)
+    assert counters["cpu/o"].parent == pytest.approx(48)
+    assert [(each.runs, each.further) for each in story.candidates] == [(each.runs,) * 2 for each in alone.candidates]
+    text = terminal.render(story)
+    assert f"91d72b601b was also {'timed' if exact else 'counted exactly'}, in 4 runs" in text
 
 
 def test_without_instruction_counts() -> None:

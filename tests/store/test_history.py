@@ -24,6 +24,7 @@ from perfbisect.core.domain.events import (
     Decided,
     HuntEnded,
     HuntStarted,
+    MetricChosen,
     RunFinished,
     RunProgress,
     Warned,
@@ -91,6 +92,7 @@ def test_every_kind_of_event_comes_back(history: History) -> None:
     step = Step(3, 0.97, Interval(0.7, 0.8, 0.9), (2,))
     events = [
         Warned("w", "a"),
+        MetricChosen("cpu/o", "Because."),
         sample.started(),
         sample.started(sample.CANDIDATES[:2], resumed=True),
         BuildStarted(3, Commit("f" * 40, "2020-01-02", "J\udce4", "Größe ändern")),

@@ -1,5 +1,6 @@
 """A new history and one that grew up step by step are the same, and released steps stay as they were."""
 
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -48,6 +49,62 @@ def test_growing_up_ends_where_a_new_one_begins(tmp_path: Path, stop: str) -> No
         assert grown == schema(new.connection)
     with closing(History.open(tmp_path / "old.db")) as old:
         assert sample.write(old) == 1
+
+
+def contents(path: Path) -> list[str]:
+    """The version, the schema and all rows of a file."""
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return [str(connection.execute("PRAGMA user_version").fetchone()), *connection.iterdump()]
+
+
+def old_history(folder: Path) -> Path:
+    """A history that a released version wrote."""
+    path = folder / "old.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(f"BEGIN;{(RELEASED.parent / 'released.sql').read_text()}COMMIT;")
+    return path
+
+
+def test_a_migration_that_is_killed_leaves_the_history_as_it_was(tmp_path: Path) -> None:
+    """At each of its statements, of which one edits the text of the schema: by the files as they are at that moment."""
+    path, cuts = old_history(tmp_path), list[Path]()
+    before = contents(path)
+
+    def cut(_statement: str) -> None:
+        cuts.append(tmp_path / str(len(cuts)))
+        cuts[-1].mkdir()
+        for file in tmp_path.glob("old.db*"):
+            shutil.copy(file, cuts[-1])
+
+    with closing(open_writer(path)) as connection:
+        connection.set_trace_callback(cut)
+        migrate(sqlite_utils.Database(connection, execute_plugins=False))
+    assert contents(path)[0] == f"({VERSION},)"
+    assert len(cuts) > 10
+    assert all(contents(folder / "old.db") == before for folder in cuts)
+    with closing(History.open(cuts[-1] / "old.db")) as history:
+        assert len(list(history.events(1))) > 10
+
+
+def test_a_migration_that_fails_leaves_the_history_as_it_was(tmp_path: Path) -> None:
+    """In the midst of the step that edits the text of the schema, after that."""
+    path = old_history(tmp_path)
+    before = contents(path)
+    with closing(open_writer(path)) as connection:
+        connection.set_authorizer(
+            lambda action, name, *_: (
+                sqlite3.SQLITE_DENY
+                if action == sqlite3.SQLITE_DROP_VIEW and name == "trial_readings"
+                else sqlite3.SQLITE_OK
+            )
+        )
+        with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+            migrate(sqlite_utils.Database(connection, execute_plugins=False))
+    assert contents(path) == before
+    with closing(History.open(path)) as history:
+        assert len(list(history.events(1))) > 10
+    assert contents(path)[0] == f"({VERSION},)"
 
 
 def test_old_aas_are_reported_as_new_ones_are(tmp_path: Path) -> None:

@@ -104,9 +104,11 @@ def invoke(released: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 
 # Fields that were added since, with the values that they have in what was stored before.
 SINCE_OF_BUILDS: dict[str, Any] = {"system": "", "patches": {}, "linker": "", "fixed": ""}
-SINCE_OF_RUNS = {"slower_than": 0.0, "layout": 0, "counted": "", "events": 0}
+SINCE_OF_RUNS: dict[str, Any] = {"slower_than": 0.0, "layout": 0, "counted": "", "events": 0, "running": {}}
 SINCE_OF_POLICY = {"slow_after": 0.0, "layouts": False}
-SINCE_OF_SETTINGS: dict[str, Any] = {"system": "", "configure": [], "skips": {}, "patches": [], "choose_metric": False}
+SINCE_OF_SETTINGS: dict[str, Any] = {
+    "system": "", "configure": [], "skips": {}, "patches": [], "choose_metric": False, "explain": False,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "body"), RELEASED["events"])

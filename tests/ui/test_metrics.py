@@ -9,6 +9,7 @@ from perfbisect.core.domain.events import (
     BuildStarted,
     Commit,
     Event,
+    ExecutionStarted,
     HuntStarted,
     RunFinished,
     RunStarted,
@@ -60,3 +61,21 @@ def test_how_long_a_command_takes_is_not_known_before() -> None:
     drawn = "\n".join(line.plain for line in screen(view, 120, None, 1017.0))
     assert "running · 7 s" in drawn
     assert " of 0" not in drawn
+
+
+@pytest.mark.parametrize(
+    ("execution", "said"),
+    [
+        (ExecutionStarted(0, 2, 0, 16), "counting, how long is long enough: 16"),
+        (ExecutionStarted(0, 2, 2, 50_000), "counting 50,000 operations, 2 of 2"),
+        (ExecutionStarted(0, 1, 1, 0), "counting"),
+    ],
+)
+def test_a_counted_run_says_what_it_executes(execution: ExecutionStarted, said: str) -> None:
+    """Under valgrind each execution takes a minute. Only the first of a run has a line of its own."""
+    view, events = view_of("instructions/o")
+    view = update(update(view, events[3], 1010.0), execution, 1012.0)
+    drawn = "\n".join(line.plain for line in screen(view, 120, None, 1017.0))
+    assert f"  {said} · 7 s" in drawn
+    printed = [line.split(maxsplit=1)[1] for line in lines(view, execution, 1012.0)]
+    assert printed == ([f"running   {SHAS[0][:10]}  {said}"] if execution.number == 1 else [])

@@ -10,6 +10,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Skipped
 from perfbisect.core.domain.orders import (
     CodePlacement,
+    Effect,
     Found,
     Inconclusive,
     Interval,
@@ -93,6 +94,13 @@ def test_several_lists_every_change() -> None:
     assert said[0] == "2 changes of cpu/o in the range, oldest first:"
     assert said[1] == "  0303030303 (2021-10-13, “Change 3”): a rise of 5.0 %, 1.050 (1.040–1.060), 99.0 % sure."
     assert len(said) == 3
+
+
+def test_each_of_several_changes_has_its_effect_on_each_host_class() -> None:
+    step = Step(7, 0.96, DROP, (6,), effects=(Effect("x86", DROP, False), Effect("arm", SAME, True)))
+    said = sentences(Several((step,)), commit_of, "qps")
+    assert [line.split(":")[0] for line in said[2:]] == ["    On x86", "    On arm"]
+    assert said[3].endswith("bad against good.")
 
 
 def test_improvements_are_listed_apart_and_are_no_culprits() -> None:

@@ -1,25 +1,21 @@
 """`--metric auto`: both ends are measured, then one of the recorded metrics is chosen for the whole hunt.
 
-Where instructions can be counted exactly they are counted at the ends, too. A culprit that counts have named is timed
-beside its parents before the hunt ends, so that the verdict says whether QPS confirms it.
+Where instructions can be counted exactly they are counted at the ends, too.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import replace
 
-from perfbisect.core.domain.events import CandidateSkipped, HuntStarted, RunFinished, Warned
-from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.events import CandidateSkipped, HuntStarted, MetricChosen
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.domain.orders import Found, Measure, Purpose, Share, Verdict
+from perfbisect.core.domain.orders import Measure
 from perfbisect.core.inference.metric_choice import COUNTS, RUNS, Choice, choose
-from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.hunt.further_runs import count, missing, runs_of
 from perfbisect.hunt.loop import Listed, run
 from perfbisect.hunt.resolve import worse_direction
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.wording.metric_choice import sentence
-
-TIMED = 6  # runs of a culprit and of each parent, to see what it does to QPS
 
 
 def with_metric_chosen(
@@ -29,14 +25,17 @@ def with_metric_chosen(
     log: SavedLog,
     workers_of: Callable[[HuntSetup], WorkersFor],
 ) -> Generator[TimedEvent, None, HuntSetup]:
-    """The setup with the metric that shows the change between the ends best; its settings are stored as those of the hunt.
+    """Begin the session, and choose the metric that shows the change between the ends best.
+
+    Returns the setup with that metric; its settings are stored as those of the hunt.
 
     A hunt that is interrupted meanwhile measures what is missing and chooses by the same runs.
     """
     settings = setup.settings
     counting = setup.by_metric(replace(settings, metric=INSTRUCTIONS))
     counted = workers_of(counting) if counting.settings.prior.exact and settings.metric != INSTRUCTIONS else None
-    choice = yield from choice_at_ends(problem, started, log, workers_of(setup), counted)
+    yield log.append(started)
+    choice = yield from choice_at_ends(problem, log, workers_of(setup), counted)
     policy = replace(settings.policy, direction=worse_direction(choice.metric))
     noise = settings.prior.noise if choice.metric == settings.metric else None
     chosen = setup.by_metric(
@@ -50,13 +49,12 @@ def with_metric_chosen(
     )
     chosen = replace(chosen, settings=replace(chosen.settings, run_hash=chosen.run_hash(chosen.workload)))
     log.history.update_settings(log.hunt, chosen.settings)
-    yield log.append(Warned(sentence(choice)))
+    yield log.append(MetricChosen(choice.metric, sentence(choice)))
     return chosen
 
 
 def choice_at_ends(
     problem: SearchProblem,
-    started: HuntStarted,
     log: SavedLog,
     timed: WorkersFor,
     counted: WorkersFor | None = None,
@@ -65,45 +63,20 @@ def choice_at_ends(
     ends = 0, len(problem.commits) - 1
     limit = problem.policy.max_runs // 2 or RUNS + COUNTS
     if order := _missing(problem, log, ends, min(RUNS, limit)):
-        yield log.append(started)
         yield from run(Listed(iter([order])), log, timed(problem.commits))
-    if counted and (order := _missing(problem, log, ends, min(COUNTS, limit - RUNS), True)):
-        try:
-            yield from run(Listed(iter([order])), log, counted(problem.commits))
-        except (EnvironmentFailure, UsageError) as trouble:
-            yield log.append(Warned(f"Instructions are not counted exactly: {trouble}", trouble.advice))
-    good, bad = ([*_runs(log, problem.commits[end])[:RUNS], *_runs(log, problem.commits[end], True)] for end in ends)
+    if counted and (order := _missing(problem, log, ends, min(COUNTS, limit - RUNS), counted=True)):
+        yield from count(order, problem, log, counted)
+    good, bad = (
+        [*runs_of(log, problem.commits[end])[:RUNS], *runs_of(log, problem.commits[end], counted=True)] for end in ends
+    )
     return choose(problem.metric, good, bad, problem.policy.min_effect)
 
 
-def culprit_timed(verdict: Verdict, problem: SearchProblem, log: SavedLog, timed: WorkersFor) -> Generator[TimedEvent]:
-    """Time a culprit and what it was compared with, as far as the budget allows."""
-    if not isinstance(verdict, Found):
-        return
-    order = _missing(problem, log, (verdict.step.candidate, *verdict.step.parents), TIMED, purpose=Purpose.CONFIRM)
-    spent = sum(isinstance(event, RunFinished) for _, event in log.entries)
-    limit = problem.policy.max_runs
-    if order and not (limit and spent + sum(share.runs for share in order.plan) > limit):
-        yield from run(Listed(iter([order])), log, timed(problem.commits))
-
-
 def _missing(
-    problem: SearchProblem,
-    log: SavedLog,
-    nodes: Sequence[int],
-    wanted: int,
-    counted: bool = False,
-    purpose: Purpose = Purpose.ENDS,
+    problem: SearchProblem, log: SavedLog, ends: tuple[int, int], wanted: int, *, counted: bool = False
 ) -> Measure | None:
-    """The order for the runs that are missing; None where there are enough, or a build has failed."""
-    commits = {node: problem.commits[node] for node in nodes}
+    """The order for the runs that the ends lack; None where there are enough, or a build has failed."""
     failed = {event.facts.commit for _, event in log.entries if isinstance(event, CandidateSkipped)}
-    lacking = {node: wanted - len(_runs(log, commit, counted)) for node, commit in commits.items()}
-    plan = tuple(Share(node, runs) for node, runs in lacking.items() if runs > 0)
-    return Measure(plan, purpose) if plan and failed.isdisjoint(commits.values()) else None
-
-
-def _runs(log: SavedLog, commit: str, counted: bool = False) -> list[RunFacts]:
-    """The runs of a commit that were timed, or those that were counted exactly."""
-    found = [event.facts for _, event in log.entries if isinstance(event, RunFinished) and event.facts.commit == commit]
-    return [facts for facts in found if bool(facts.counted) is counted]
+    if not failed.isdisjoint(problem.commits[end] for end in ends):
+        return None
+    return missing(problem, log, ends, wanted, counted=counted)

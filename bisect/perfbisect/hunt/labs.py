@@ -23,6 +23,7 @@ from perfbisect.lab.build.layout_seeds import LayoutSeeds
 from perfbisect.lab.guarded_lab import GuardedLab
 from perfbisect.lab.host_lab import Earlier
 from perfbisect.lab.measure.slow_runs import SlowRuns
+from perfbisect.lab.measure.study import StudyMaker
 from perfbisect.lab.protocol import Lab
 
 
@@ -46,20 +47,20 @@ class HuntLabs:
         self._first = {facts.name: facts for event in reversed(before) for facts in event.hosts}
         self._locks: dict[str, FairLock] = defaultdict(FairLock)  # by host, which may build for several
 
-    def workers(self, commits: tuple[str, ...]) -> Workers[LabEvent]:
-        """The hosts of the hunt, for measurements of these commits."""
+    def workers(self, commits: tuple[str, ...], study: StudyMaker | None = None) -> Workers[LabEvent]:
+        """The hosts of the hunt, for measurements of these commits; with ``study`` they do that in place of timed runs."""
         sites = self._setup.hosts
         if len(sites) == 1:
-            return InlineWorkers(sites[0].host.name, self._lab(sites[0], commits))
-        return ThreadWorkers(*(self._member(site, commits) for site in sites))
+            return InlineWorkers(sites[0].host.name, self._lab(sites[0], commits, study))
+        return ThreadWorkers(*(self._member(site, commits, study) for site in sites))
 
-    def _member(self, site: PreparedHost, commits: tuple[str, ...]) -> Member:
+    def _member(self, site: PreparedHost, commits: tuple[str, ...], study: StudyMaker | None) -> Member:
         stop = threading.Event()
         build_host = StoppableHost(site.build_host, stop) if site.build_host else None
-        lab = self._lab(replace(site, host=StoppableHost(site.host, stop), build_host=build_host), commits)
+        lab = self._lab(replace(site, host=StoppableHost(site.host, stop), build_host=build_host), commits, study)
         return Member(site.host.name, lab, stop, partial(connection_events, site))
 
-    def _lab(self, site: PreparedHost, commits: tuple[str, ...]) -> Lab:
+    def _lab(self, site: PreparedHost, commits: tuple[str, ...], study: StudyMaker | None) -> Lab:
         name = site.host.name
         first = self._first.get(name, site.facts)
         events = self._events[name]
@@ -73,7 +74,7 @@ class HuntLabs:
         ]
         slow.take(runs)
         candidates, workload = self._setup.candidates(commits), self._setup.workload
-        lab = self._setup.lab(candidates, earlier, site, workload, self._locks, slow, self._seeds(name, runs))
+        lab = self._setup.lab(candidates, earlier, site, workload, self._locks, slow, self._seeds(name, runs), study)
         return MetricLab(GuardedLab(lab, site.host, self._held[name], site.facts), self._setup.settings.metric)
 
     def _seeds(self, name: str, runs: Sequence[RunFacts]) -> LayoutSeeds | None:

@@ -22,6 +22,7 @@ from perfbisect.core.domain.orders import Decision, Measure, Verdict
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.core.inference.from_log import Logged, observations
+from perfbisect.core.inference.same_counts import with_counts
 from perfbisect.core.search.decide import decide
 from perfbisect.hunt.loop import Search, Workers, run
 from perfbisect.store.history import History
@@ -80,19 +81,20 @@ def pursue(problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]) ->
 
 def hunt(
     problem: SearchProblem,
-    started: HuntStarted,
+    started: HuntStarted | None,
     log: SavedLog,
     workers_for: WorkersFor,
     failed: Sequence[SkipFacts] = (),
     left_out: Sequence[SkipFacts] = (),
     afterwards: Callable[[Verdict], Iterator[TimedEvent]] | None = None,
 ) -> Iterator[TimedEvent]:
-    """The hunt itself, from ``started`` to HuntEnded.
+    """The hunt itself, from ``started`` (None: the session has begun already) to HuntEnded.
 
     ``failed`` are builds that failed in earlier hunts; they are not tried again, except at the ends. ``left_out`` is
     what the user does not want to be tried at all. ``afterwards`` measures more once there is a verdict.
     """
-    yield log.append(started)
+    if started:
+        yield log.append(started)
     inner = {commit: node for node, commit in enumerate(problem.commits) if 0 < node < len(problem.commits) - 1}
     skipped = {event.facts.commit for _, event in log.entries if isinstance(event, CandidateSkipped)}
     remembered = (replace(facts, reason=f"{facts.reason} (in an earlier hunt)", seconds=0.0) for facts in failed)
@@ -103,7 +105,7 @@ def hunt(
     verdict = yield from pursue(problem, log, workers_for(problem.commits))
     if afterwards:
         yield from afterwards(verdict)
-    yield log.append(HuntEnded(verdict))
+    yield log.append(HuntEnded(with_counts(verdict, problem.commits, log.entries)))
 
 
 def compare_merge_base(
@@ -126,8 +128,10 @@ def compare_merge_base(
 def replay(problem: SearchProblem, events: Sequence[TimedEvent], began: float) -> Iterator[tuple[int, Decision]]:
     """What the search would have decided at each decision of a log, under the rules of ``problem``.
 
-    Yields (runs of the range made so far, decision) and ends with the first verdict. No host is touched.
+    Yields (runs of the range made so far, decision) and ends with the first verdict; that has what was counted after it.
+    No host is touched.
     """
+    log = [(at, event) for at, event in events if isinstance(event, BuildFinished | CandidateSkipped | RunFinished)]
     entries: list[tuple[float, Logged]] = []
     for at, event in events:
         if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
@@ -135,6 +139,9 @@ def replay(problem: SearchProblem, events: Sequence[TimedEvent], began: float) -
         if isinstance(event, Decided):
             seen = problem.observations(entries, began)
             decision = decide(problem.graph, seen, problem.policy, problem.prior, event.fleet)
+            order = decision.order
+            if not isinstance(order, Measure):
+                decision = replace(decision, order=with_counts(order, problem.commits, log))
             yield sum(isinstance(each, Reading) for each in seen), decision
-            if not isinstance(decision.order, Measure):
+            if not isinstance(order, Measure):
                 return

@@ -1,7 +1,7 @@
 """Follow a hunt, new or resumed: save and show its events until there is a verdict."""
 
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -9,14 +9,18 @@ from pathlib import Path
 
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent, RunFinished, Warned
-from perfbisect.core.domain.orders import Verdict
+from perfbisect.core.domain.metrics import INSTRUCTIONS
+from perfbisect.core.domain.orders import CodePlacement, Found, Verdict
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import Interrupted, PerfBisectError, ReaderGone, UsageError, in_words
 from perfbisect.host.lock import Lease, WaitCallback
-from perfbisect.hunt.auto_metric import culprit_timed, with_metric_chosen
+from perfbisect.hunt.after_verdict import culprit_timed, placement_counted
+from perfbisect.hunt.auto_metric import with_metric_chosen
+from perfbisect.hunt.explanation import explain
 from perfbisect.hunt.host_locks import lock_hosts
 from perfbisect.hunt.labs import HuntLabs, connection_events
 from perfbisect.hunt.merge_base import merge_base_equals_good
+from perfbisect.hunt.notification import Begun
 from perfbisect.hunt.prior_hunts import known_failures, with_prior_knowledge
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor, hunt
 from perfbisect.hunt.setup import HuntSetup
@@ -28,8 +32,10 @@ from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_kept
 
 
-def follow_anew(setup: HuntSetup, path: Path | None, view: View, waiting: WaitCallback | None = None) -> Verdict:
-    """Begin a hunt in the history at ``path`` and follow it to its verdict; see ``follow``."""
+def follow_anew(
+    setup: HuntSetup, path: Path | None, view: View, waiting: WaitCallback | None = None, begun: Begun | None = None
+) -> Verdict:
+    """Begin a hunt in the history at ``path`` and follow it to its verdict; see ``follow``. ``begun`` gets its number."""
     with lock_hosts(setup, waiting) as held, closing(History.open(path)) as history:
         warnings = (*setup.warnings, *little_space(history, setup))
         settings = replace(
@@ -39,6 +45,8 @@ def follow_anew(setup: HuntSetup, path: Path | None, view: View, waiting: WaitCa
         )
         setup = replace(setup, settings=settings, warnings=warnings)
         hunt_id = history.begin(setup.settings, setup.facts, setup.started(0, False), CLOCK.now())
+        if begun:
+            begun(str(hunt_id))
         return follow(history, hunt_id, setup, view, held, resumed=False)
 
 
@@ -60,10 +68,11 @@ def resume(
     view: View,
     waiting: WaitCallback | None,
     continued: Callable[[Settings], Settings],
+    begun: Begun,
 ) -> Verdict:
     """Continue a hunt (None: the latest) of the history at ``path`` where its log ends; see ``follow``.
 
-    ``continued`` is given the stored settings, and returns those to go on with.
+    ``continued`` is given the stored settings, and returns those to go on with. ``begun`` gets its number.
     Raises UsageError when new runs could not be compared with its earlier ones.
     """
     with closing(History.open(path)) as history:
@@ -74,6 +83,7 @@ def resume(
         if setup.settings.build_hash != build_hash:  # the lab refuses to continue if builds exist already
             history.update_recipe_hash(hunt_id, build_hash)
         with lock_hosts(setup, waiting) as held:
+            begun(str(hunt_id))
             return follow(history, hunt_id, setup, view, held, resumed=True)
 
 
@@ -156,18 +166,33 @@ def session(log: SavedLog, setup: HuntSetup, held: Mapping[str, Lease], resumed:
         or (yield from merge_base_equals_good(problem, started, settings, log, labs.workers))
     ):
         return
-    if settings.choose_metric:
+    chosen = settings.choose_metric
+    if chosen:
         setup = yield from with_metric_chosen(setup, problem, started, log, workers_of)
-        settings, labs, started = setup.settings, HuntLabs(setup, log, before, held), setup.started(log.hunt, resumed)
+        settings, labs = setup.settings, HuntLabs(setup, log, before, held)
         problem = replace(problem, policy=settings.policy, metric=settings.metric, prior=settings.prior)
     failed = () if resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
-    afterwards = None
-    if settings.prior.exact and any(
-        isinstance(event, RunFinished) and not event.facts.counted for _, event in log.entries
-    ):
-        usual = setup.by_metric(replace(settings, metric=setup.workload.metric))
-        afterwards = partial(culprit_timed, problem=problem, log=log, timed=workers_of(usual))
-    yield from hunt(problem, started, log, labs.workers, failed, setup.left_out, afterwards)
+
+    def afterwards(verdict: Verdict) -> Iterator[TimedEvent]:
+        match verdict:
+            case Found(step) if settings.prior.exact and any(
+                isinstance(event, RunFinished) and not event.facts.counted for _, event in log.entries
+            ):
+                usual = setup.by_metric(replace(settings, metric=setup.workload.metric))
+                yield from culprit_timed(step, problem, log, workers_of(usual))
+            case CodePlacement(step):
+                counting = setup.by_metric(replace(settings, metric=INSTRUCTIONS))
+                if counting.settings.prior.exact:
+                    yield from placement_counted(step, problem, log, workers_of(counting))
+            case _:
+                pass
+        if settings.explain:
+            usual = setup.by_metric(replace(settings, metric=setup.workload.metric)) if settings.prior.exact else setup
+            studies = HuntLabs(usual, log, before, held)
+            workers = partial(studies.workers, problem.commits)
+            yield from explain(verdict, problem.commits, log, workers, usual.workload)
+
+    yield from hunt(problem, None if chosen else started, log, labs.workers, failed, setup.left_out, afterwards)
 
 
 def changes_since(before: Sequence[HuntStarted], setup: HuntSetup) -> tuple[Warned, ...]:

@@ -28,6 +28,7 @@ from perfbisect.lab.checks.preflight import inspect_host, warnings
 from perfbisect.lab.host_lab import Earlier, HostLab, LabHost
 from perfbisect.lab.measure import counting
 from perfbisect.lab.measure.slow_runs import SlowRuns
+from perfbisect.lab.measure.study import StudyMaker
 from perfbisect.lab.workload.fingerprint import fingerprint
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
@@ -196,10 +197,12 @@ class HuntSetup:
         locks: Mapping[str, FairLock],
         slow: SlowRuns | None = None,
         seeds: LayoutSeeds | None = None,
+        study: StudyMaker | None = None,
     ) -> HostLab:
         """A lab that measures these candidates at ``site``; ``locks`` are those of the hosts, by name.
 
-        ``slow`` stops slow runs; None stops none. ``seeds`` are those of fresh layouts; None where there are none.
+        ``slow`` stops slow runs; None stops none. ``seeds`` are those of fresh layouts; None where there are none. With
+        ``study`` that is done in place of timed runs.
         """
         build_place = None
         if site.build_host and site.build_entry:
@@ -207,8 +210,8 @@ class HuntSetup:
         place = LabHost(site.host, site.entry, locks[site.host.name])
         return HostLab(
             place, self.builder, self.settings.variant, workload, candidates, earlier, build_place, slow or SlowRuns(),
-            self.counted(site, workload),
-            seeds,
+            "" if study else self.counted(site, workload),
+            seeds, study,
         )  # fmt: skip
 
     def candidates(self, commits: tuple[str, ...]) -> Candidates:
@@ -288,22 +291,13 @@ def read_hunt_range(settings: Settings, builder: Builder) -> tuple[Range, tuple[
 
 
 def host_classes(settings: Settings) -> tuple[str, ...]:
-    """The class of each host, by default its name; empty for a single host.
-
-    Raises UsageError for a host that is given twice, and for --all on hosts of several classes.
-    """
+    """The class of each host, by default its name; empty for a single host. Raises UsageError for one given twice."""
     names = settings.hosts
     if len(names) < 2:
         return ()
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"Host {twice[0]} is given twice.", "Give each host once.")
-    classes = tuple(load_host(name, settings.hosts_path).kind or name for name in names)
-    if settings.policy.all_steps and len(set(classes)) > 1:
-        raise UsageError(
-            f"--all needs hosts of one class; these are of {len(set(classes))}: {', '.join(dict.fromkeys(classes))}.",
-            "Hunt without --all, or on one host; or, if they are alike, give them one `class` in hosts.toml.",
-        )
-    return classes
+    return tuple(load_host(name, settings.hosts_path).kind or name for name in names)
 
 
 def uncommitted_changes(settings: Settings) -> tuple[Warned, ...]:

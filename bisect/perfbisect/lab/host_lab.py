@@ -22,6 +22,7 @@ from perfbisect.lab.measure import counting, perf
 from perfbisect.lab.measure.counted_runner import CountedRunner
 from perfbisect.lab.measure.runner import Runner, Turn
 from perfbisect.lab.measure.slow_runs import SlowRuns
+from perfbisect.lab.measure.study import Study, StudyMaker
 from perfbisect.lab.measure.visit import RunContext
 from perfbisect.lab.retry_policy import RetryPolicy
 from perfbisect.lab.server import config
@@ -63,7 +64,7 @@ class Parts:
 
     builds: CandidateBuilder
     data: DatasetKeeper
-    runner: Runner | CountedRunner
+    runner: Runner | CountedRunner | Study
     retry: RetryPolicy
     values: Values  # placeholders that all candidates share
 
@@ -73,7 +74,8 @@ class HostLab:
     """Measures candidates on one host. Nothing is done there before the first measurement.
 
     ``variant`` "" is the recipe's own choice. ``build_place`` is the host that builds, if it is another. ``counted`` is
-    how instructions are counted exactly there, if all that is wanted of a run is their number.
+    how instructions are counted exactly there, if all that is wanted of a run is their number. With ``study`` that is done
+    in place of timed runs.
     """
 
     place: LabHost
@@ -86,6 +88,7 @@ class HostLab:
     slow: SlowRuns = field(default_factory=SlowRuns)
     counted: str = ""
     seeds: LayoutSeeds | None = None  # of fresh layouts; None where no build is to be linked again
+    study: StudyMaker | None = None
 
     def __post_init__(self) -> None:
         """The parts are constructed at the first measurement."""
@@ -156,11 +159,13 @@ class HostLab:
             iostat=not counter and bool(entry.device) and "iostat" not in absent,
             counter=counter,
         )
-        runner = (
-            CountedRunner(context, retry.succeeded, self.earlier.events)
-            if counter
-            else Runner(context, self.slow, retry.succeeded)
-        )
+        runner: Runner | CountedRunner | Study
+        if self.study:
+            runner = self.study(context, retry.succeeded)
+        elif counter:
+            runner = CountedRunner(context, retry.succeeded, self.earlier.events)
+        else:
+            runner = Runner(context, self.slow, retry.succeeded)
         build_context, announced = None, False
         if candidates.repository and candidates.tips():
             where = self.build_place or self.place

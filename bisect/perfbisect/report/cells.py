@@ -10,23 +10,26 @@ from perfbisect.wording.verdicts import classification_name
 
 Row = tuple[str, ...]
 
-UNITS = {"cpu/o": "cpu/o, µs", "ipc": "instructions/cycle"}
+UNITS = {"time/o": "time/o, µs", "cpu/o": "cpu/o, µs", "ipc": "instructions/cycle", "time/cpu": "time/CPU time"}
 DISPENSABLE: Row = ("ccache", "date", "build", "runs")  # columns that are left out on a narrow terminal
-COUNTERS: Row = ("counter", "parent", "culprit", "ratio")
+COUNTERS: Row = ("counter", "parent", "culprit", "ratio", "95 %")
 NUMBERS: Row = ("runs", "build", "ccache")  # columns that are aligned at the right, as the ratio
 
 
 def counters(case: Case) -> list[Row]:
-    """What was counted for a culprit and its parents."""
+    """What was counted for a culprit and its parent; what moved furthest beyond its noise comes first.
+
+    Where perf has counted for a part of the time and extrapolated, the share of the time is beside the name.
+    """
     return [
         (
-            UNITS.get(each.metric, each.metric),
+            UNITS.get(each.name, each.name) + (f" ({share(each.share)} counted)" if each.share < 1 else ""),
             figure(each.parent),
             figure(each.culprit),
-            MISSING if each.ratio is None else f"×{decimals(each.ratio, 2)}",
+            f"×{decimals(each.ratio.middle, 2)}",
+            between(each.ratio if each.rounds > 1 else None),
         )
-        for each in case.counters
-        if each.parent is not None or each.culprit is not None
+        for each in case.explanation.counters
     ]
 
 
@@ -111,6 +114,9 @@ def remarks(story: Story) -> Iterator[str]:
             yield f"{each.commit.short} was skipped, {each.skipped}"
         if each.stopped:
             yield f"{each.commit.short} is {each.stopped}"
+        if each.further:
+            how = "timed" if story.settings.prior.exact else "counted exactly"
+            yield f"{each.commit.short} was also {how}, in {count(each.further, 'run')}"
         if each.patches:
             yield f"{each.commit.short} was built {patched(each.patches)}"
         if each.same_as:

@@ -70,12 +70,17 @@ def of_recipes(settings: Settings) -> list[str]:
 
 def command_to_resume(hunt: int, history: Path) -> str:
     """The `bisect resume` of this hunt."""
-    return shell_words(["bisect", "resume", str(hunt), *history_option(history)])
+    return command_on("resume", str(hunt), history)
+
+
+def command_on(verb: str, name: str, history: Path | None) -> str:
+    """The command that shows, resumes, proves or reports a hunt or a trial."""
+    return shell_words(["bisect", verb, name, *history_option(history)])
 
 
 def command_to_show(name: str, history: Path | None) -> str:
     """The `bisect show` of a hunt, a comparison or an A/A."""
-    return shell_words(["bisect", "show", name, *history_option(history)])
+    return command_on("show", name, history)
 
 
 def history_option(history: Path | None) -> list[str]:

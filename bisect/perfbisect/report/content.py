@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from perfbisect.core.domain.causes import Cause
 from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.explanation import Cause, Explanation, PlanRow
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.orders import Effect, Interval
 from perfbisect.core.domain.settings import Settings
@@ -27,11 +27,12 @@ class Candidate:
     build_seconds: float  # failed builds included
     hit_rate: float | None  # share of compilations that ccache answered
     reused: bool  # its build still existed from another hunt
-    runs: int
+    runs: int  # made as the hunt's are: counted exactly, or timed
     state: Classification
     same_as: Commit | None  # an earlier build with the same binary
     skipped: str  # stage and reason; empty if it was not
     left_out: bool = False  # by --skip: nothing was tried
+    further: int = 0  # runs made in the other way
     stopped: str = ""  # by how much its stopped runs were too slow, at least; empty if none was stopped
     patches: Mapping[str, bool] = field(default_factory=dict)  # of its latest build: name → whether it was applied
 
@@ -56,8 +57,10 @@ class Case:
     ratio: Interval  # after against before
     effects: tuple[Effect, ...]  # the same on each host class, if there are several
     cause: Cause
-    why: str  # one sentence
+    why: str  # a sentence or two
     counters: tuple[Counted, ...]
+    explanation: Explanation  # against the first parent
+    plans: tuple[PlanRow, ...] = ()  # statements that the commit makes execute in another way
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ class Story:
     costs: Costs
     again: str  # the command that repeats this hunt
     go_on: str  # the command that resumes it
+    why_metric: str = ""  # a sentence, where `--metric auto` has chosen it
     proofs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # p5 → what it shows, a sentence each
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from perfbisect.report import cells
 from perfbisect.report.content import Story
 from perfbisect.report.terminal import extent, machines, so_far, spent
+from perfbisect.wording import plans
 from perfbisect.wording.quantities import moment
 from perfbisect.wording.text import advised, metric_title, printable
 
@@ -31,6 +32,8 @@ def summary(story: Story) -> Iterator[str]:
     yield ""
     yield f"- range: {extent(story)}"
     yield f"- workload: {escape(settings.workload)}, metric {escape(metric_title(settings.metric))}"
+    if story.why_metric:
+        yield f"- {escape(story.why_metric)}"
     if settings.quick:
         yield f"- command: {escape(settings.quick.run)}"
     yield f"- builder: {escape(settings.builder)}, {escape(settings.variant)}"
@@ -56,6 +59,11 @@ def reasons(story: Story) -> Iterator[str]:
         yield ""
         yield f"### Why {case.commit.short}"
         yield ""
+        if case.plans:
+            yield escape(plans.sentence(case.plans, case.commit.short))
+            yield ""
+            yield from fenced(plans.lines(case.plans))
+            yield ""
         yield f"{escape(case.why)}"
         if rows := cells.counters(case):
             yield ""

@@ -1,6 +1,7 @@
 """The report of a proof: what a revert of the culprit regains, and the builds relative to good."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from rich.text import Text
 
@@ -11,7 +12,12 @@ from perfbisect.wording.proofs import sentences
 
 
 def as_object(trial: Trial) -> str:
-    """The whole report as JSON: that of the comparison, and the proof."""
+    """The whole report as JSON."""
+    return comparison.encoded(contents(trial))
+
+
+def contents(trial: Trial) -> dict[str, Any]:
+    """The whole report: that of the comparison, and the proof."""
     found = regained(trial)
     proof = {
         "outcome": outcome(found),
@@ -19,7 +25,7 @@ def as_object(trial: Trial) -> str:
         "rounds": found.rounds if found else 0,
         "sentences": list(sentences(trial)),
     }
-    return comparison.encoded({**comparison.contents(trial), "proof": proof})
+    return {**comparison.contents(trial), "proof": proof}
 
 
 def lines(trial: Trial, *, counters: bool = False) -> Iterator[str | Text]:

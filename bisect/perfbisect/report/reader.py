@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from perfbisect.core.domain.causes import classify
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import LEFT_OUT, RunFacts, hit_rate
 from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical
@@ -18,13 +17,14 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import Settings
+from perfbisect.core.explain.explanation import explanation
 from perfbisect.core.inference import classification
 from perfbisect.core.inference.hunt_state import HuntState, effect_of, fold, ratios
 from perfbisect.report.command_line import command_to_resume, command_to_run
 from perfbisect.report.content import Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
-from perfbisect.wording import proofs
+from perfbisect.wording import causes, proofs
 from perfbisect.wording.quantities import slower_than
 from perfbisect.wording.text import printable, printable_commit
 from perfbisect.wording.verdicts import sentences, why
@@ -39,9 +39,13 @@ def read_story(history: History, hunt: int, describe: Describe = Commit) -> Stor
 
     Raises UsageError when there is no such hunt.
     """
-    settings = history.settings(hunt)
     events = ((entry.at, entry.event) for entry in history.events(hunt))
-    state = fold(events, history.sessions(hunt))
+    return story_of(history, hunt, fold(events, history.sessions(hunt)), describe)
+
+
+def story_of(history: History, hunt: int, state: HuntState, describe: Describe = Commit) -> Story:
+    """The report of a hunt whose events are folded into ``state``; its range is set to that of the hunt."""
+    settings = history.settings(hunt)
     state.use_range(history.candidates(hunt))
     story = Reader(history.listed(hunt), settings, state, describe).story(
         command_to_run(settings, history.path), command_to_resume(hunt, history.path)
@@ -83,6 +87,7 @@ class Reader:
             costs=self.costs(),
             again=again,
             go_on=go_on,
+            why_metric=state.why_metric,
         )
 
     def sentences(self, verdict: Verdict, hosts: Sequence[str]) -> tuple[str, ...]:
@@ -108,14 +113,19 @@ class Reader:
         commits = self.state.commits
         before = self.state.runs_like(*(commits[parent] for parent in step.parents))
         after = self.state.runs_like(commits[step.candidate])
-        if self.settings.prior.exact:  # what was timed beside them would only blur the counts
-            explained = classify(*([run for run in runs if run.counted] for runs in (before, after)))
-        else:
-            explained = classify(before, after)
+        explained = explanation(
+            self.state.studied,
+            commits[step.parents[0]] if step.parents else "",
+            commits[step.candidate],
+            (self.own(before), self.own(after)),
+            step.layouts,
+        )
         all_counted = all(run.counted for run in (*before, *after))
         counters = []
         for metric in [INSTRUCTIONS] if all_counted and (before or after) else COMPARED:  # a counted run has no other
-            low, high = typical(before, metric), typical(after, metric)
+            # Those of timed runs are of another sort: with the work of the kernel, and with that beside the workload.
+            sides = map(self.own, (before, after)) if metric == INSTRUCTIONS else (before, after)
+            low, high = (typical(runs, metric) for runs in sides)
             counters.append(Counted(metric, low, high, quotient(high, low)))
         return Case(
             commit=self.candidate(step.candidate),
@@ -123,10 +133,16 @@ class Reader:
             probability=step.probability,
             ratio=step.ratio,
             effects=step.effects,
-            cause=explained.cause,
-            why=explained.sentence,
+            cause=explained.classes[0].cause,
+            why=" ".join(causes.sentences(explained)),
             counters=tuple(counters),
+            explanation=explained,
+            plans=explained.plans,
         )
+
+    def own(self, runs: Sequence[RunFacts]) -> list[RunFacts]:
+        """Those of the runs that were made as the hunt's are: counted exactly, or timed."""
+        return [run for run in runs if bool(run.counted) is self.settings.prior.exact]
 
     def suspects(self, *, searched: bool) -> Iterator[Suspect]:
         """The commits that may be the culprit, where none is named; none before the search has begun."""
@@ -166,7 +182,8 @@ class Reader:
                 build_seconds=row.build_seconds,
                 hit_rate=row.hit_rate,
                 reused=bool(row.builds) and not row.made,
-                runs=len(row.runs),
+                runs=len(own := self.own(row.runs)),
+                further=len(row.runs) - len(own),
                 state=classification.classify(state, sha, found),
                 same_as=self.commit(row.same_as) if row.same_as else None,
                 skipped=printable(f"{row.skip.stage}: {row.skip.reason}") if row.skip else "",

@@ -1,10 +1,11 @@
 """The report of a hunt as text for a terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
 from perfbisect.report import cells
 from perfbisect.report.content import Case, Story
+from perfbisect.wording import plans as other_plans
 from perfbisect.wording.quantities import count, duration, moment, ratio, share
 from perfbisect.wording.table import cut, table
 from perfbisect.wording.text import metric_title, printable
@@ -19,7 +20,7 @@ def render(story: Story, width: int | None = None) -> str:
         header(story),
         verdict(story),
         proofs(story),
-        *(explanation(case) for case in story.cases),
+        *(part(case) for case in story.cases for part in (plans, explanation)),
         suspects(story, inner),
     ]
     parts += [candidates(story, inner), warnings(story), ending(story)]
@@ -34,6 +35,8 @@ def header(story: Story) -> Iterator[str]:
     yield f"  builder   {settings.builder}, {settings.variant}"
     changed = "".join(f", {name} {value}" for name, value in settings.overrides.items())
     yield f"  workload  {settings.workload}{changed}; metric {metric_title(settings.metric)}"
+    if story.why_metric:
+        yield f"  chosen    {story.why_metric}"
     if settings.quick:
         yield f"  command   {printable(settings.quick.run)}"
     for patch in cells.patches(story):
@@ -84,6 +87,14 @@ def so_far(story: Story) -> Iterator[str]:
     if story.effect is not None:
         metric = metric_title(story.settings.metric)
         yield f"{metric} of bad is {ratio(story.effect)} of that of good."
+
+
+def plans(case: Case) -> Iterator[str]:
+    """The statements with another plan, before any other reason."""
+    if case.plans:
+        yield other_plans.sentence(case.plans, case.commit.short)
+        yield ""
+        yield from indented(other_plans.lines(case.plans))
 
 
 def explanation(case: Case) -> Iterator[str]:
@@ -143,6 +154,6 @@ def spent(story: Story) -> str:
     )
 
 
-def indented(lines: list[str]) -> Iterator[str]:
+def indented(lines: Iterable[str]) -> Iterator[str]:
     """Lines moved in by two columns."""
     return (f"  {line}" for line in lines)

@@ -7,9 +7,9 @@ import json
 from dataclasses import replace
 
 from perfbisect.core.domain import codec
-from perfbisect.core.domain.events import BuildProgress, Event, HuntStarted, RunProgress, RunStarted
+from perfbisect.core.domain.events import BuildProgress, Event, ExecutionStarted, HuntStarted, RunProgress, RunStarted
 
-PASSING = (BuildProgress, RunStarted, RunProgress)
+PASSING = (BuildProgress, RunStarted, RunProgress, ExecutionStarted)
 """Events for live views only; they are not stored."""
 
 

@@ -30,11 +30,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
     if not path.exists():
         raise UsageError(f"There are no hunts yet: {path} does not exist.", "Begin one with `bisect run`.")
     with explained(path):
-        # A history without a -wal file, in a folder that cannot be written, is not being written.
-        closed = (
-            not os.access(path.parent, os.W_OK, effective_ids=True) and not path.with_name(f"{path.name}-wal").exists()
-        )
-        mode = "immutable=1" if closed else "mode=ro"
+        mode = "immutable=1" if is_closed(path) else "mode=ro"
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=WAIT)
         try:
             connection.execute("PRAGMA query_only = 1")
@@ -49,6 +45,11 @@ def open_reader(path: Path) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+def is_closed(path: Path) -> bool:
+    """Whether a history is surely not being written: without a -wal file, in a folder that cannot be written."""
+    return not os.access(path.parent, os.W_OK, effective_ids=True) and not path.with_name(f"{path.name}-wal").exists()
 
 
 def open_writer(path: Path) -> sqlite3.Connection:

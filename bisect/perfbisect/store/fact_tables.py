@@ -13,10 +13,14 @@ from perfbisect.core.domain.events import (
     BuildStarted,
     CandidateSkipped,
     Commit,
+    Counted,
     Event,
     HuntEnded,
     HuntStarted,
+    Planned,
+    Profiled,
     RunFinished,
+    Unexplained,
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.metrics import operations_per_second
@@ -33,7 +37,9 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.inference.from_log import Logged
 
 Row = dict[str, Any]
-AT_A_HOST = (BuildStarted, BuildFinished, CandidateSkipped, RunFinished)
+AT_A_HOST = (
+    BuildStarted, BuildFinished, CandidateSkipped, RunFinished, Counted, Profiled, Planned, Unexplained,
+)  # fmt: skip
 
 
 def clean(row: Row) -> Row:
@@ -78,7 +84,7 @@ def commit_of(event: Event) -> str | None:
     """The commit that an event is about."""
     if isinstance(event, BuildStarted):
         return event.commit.sha
-    return event.facts.commit if isinstance(event, Logged) else None
+    return event.facts.commit if isinstance(event, Logged | Counted | Profiled | Planned) else None
 
 
 def host_of(event: Event) -> str | None:

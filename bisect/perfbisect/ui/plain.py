@@ -8,11 +8,17 @@ from perfbisect.core.domain.events import (
     BuildStarted,
     CandidateSkipped,
     Commit,
+    Counted,
     Decided,
     Event,
+    ExecutionStarted,
     HuntEnded,
     HuntStarted,
+    MetricChosen,
+    Planned,
+    Profiled,
     RunFinished,
+    Unexplained,
     Warned,
 )
 from perfbisect.core.domain.metrics import comparable, shown, shown_metric, unit
@@ -20,7 +26,7 @@ from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.ui.stream import put
 from perfbisect.ui.view_model import REPORT, Running, ViewModel, recalled, update
 from perfbisect.wording.quantities import chance, count, duration, figure, ratio, share, slower_than, time_of_day
-from perfbisect.wording.text import advised, listed, patched, printable
+from perfbisect.wording.text import advised, execution, listed, patched, printable
 from perfbisect.wording.verdicts import PURPOSES, sentences
 
 
@@ -35,6 +41,8 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
     match event:
         case HuntStarted():
             yield f"{'resumed' if event.resumed else 'hunt':9} {hunt(event)}"
+        case MetricChosen(why=why):
+            yield f"{'metric':9} {why}"
         case Warned(text, advice):
             yield f"{'warning':9} {advised(text, advice)}"
         case Decided(Decision(order=Measure() as order)):
@@ -47,8 +55,18 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
             yield f"{'skipped':9} {named(view, event.host)}{view.commit(candidate).short}  {facts.stage}: {printable(facts.reason)}"
             if facts.log:
                 yield f"{'':9} log: {printable(facts.log)}"
+        case ExecutionStarted(candidate, number=1):  # no line for a run that is timed: it has a known end
+            yield f"{'running':9} {named(view, event.host)}{view.commit(candidate).short}  {execution(event)}"
         case RunFinished(candidate):
             yield f"{'ran':9} {named(view, event.host)}{view.commit(candidate).short}  {ran(view, event)}"
+        case Counted(candidate, group=group):
+            yield f"{'reason':9} {named(view, event.host)}{view.commit(candidate).short}  counters: {group}"
+        case Profiled(candidate):
+            yield f"{'reason':9} {named(view, event.host)}{view.commit(candidate).short}  profile"
+        case Planned(candidate):
+            yield f"{'reason':9} {named(view, event.host)}{view.commit(candidate).short}  plan of a statement"
+        case Unexplained(part, reason):
+            yield f"{'warning':9} {named(view, event.host)}no {part} for the reason: {printable(reason)}"
         case HuntEnded(verdict):
             for place, sentence in enumerate(
                 sentences(verdict, view.commit, view.metric, view.state.system, view.qps_of)
@@ -121,10 +139,11 @@ def decided(view: ViewModel, order: Measure) -> str:
 
 
 class PlainLines:
-    """Writes the lines of each event to a stream as it happens; ``report`` as in the view."""
+    """Writes the lines of each event to a stream as it happens, after ``prefix``; ``report`` as in the view."""
 
-    def __init__(self, stream: TextIO, report: Callable[[int], str] = REPORT) -> None:
+    def __init__(self, stream: TextIO, report: Callable[[int], str] = REPORT, prefix: str = "") -> None:
         self.stream = stream
+        self.prefix = prefix
         self.view = ViewModel(report=report)
 
     def recall(self, events: Iterable[tuple[float, Event]]) -> None:
@@ -135,7 +154,7 @@ class PlainLines:
         """Write the lines of ``event``, at once."""
         self.view = update(self.view, event, at)
         for line in lines(self.view, event, at):
-            put(line, self.stream)
+            put(f"{self.prefix}{line}", self.stream)
 
     def close(self) -> None:
         """Nothing is buffered, so nothing is left to do."""

@@ -25,7 +25,7 @@ from perfbisect.wording.quantities import (
     share,
     slower_than,
 )
-from perfbisect.wording.text import advised, printable
+from perfbisect.wording.text import advised, execution, printable
 from perfbisect.wording.verdicts import PURPOSES, sentences
 
 ENOUGH = 7  # lines of the table that matter more than empty lines and warnings
@@ -49,6 +49,7 @@ def lines(view: ViewModel, width: int, height: int | None, now: float, glyphs: G
         Section(verdict(view, room) if view.state.verdict else in_progress(view, room, now, glyphs), 9),
         Section(belief(view, room, glyphs), 7),
         Section(warnings(view, room, whole=height is None), 3),
+        Section([Text(line, "dim") for line in folded(view.state.why_metric, room, "", 3)], 2),
     ]
     rows, airy = share_out(around, len(view.rows) + 1, height)
     around.insert(3, Section(table(view, room, rows - 1) if rows > 1 else [], 5))
@@ -90,7 +91,7 @@ def header(view: ViewModel, room: int, now: float, glyphs: Glyphs) -> list[Text]
     hunt, until = view.hunt, view.ended or now
     time = [f"{clock(until - (view.began or until))} elapsed"]
     left = minutes_left(view, now)
-    if view.state.verdict is None:
+    if view.state.verdict is None and view.ended is None:
         time.append(f"{estimate(left)} left" if left is not None else "estimating")
     ends = f"{printable(hunt.good)} {glyphs.arrow} {printable(hunt.bad)}"
     size = [count(hunt.commits, "commit"), count(hunt.choices, "candidate")]
@@ -180,6 +181,8 @@ def run_line(view: ViewModel, run: Running, room: int, now: float, glyphs: Glyph
         text = f"{figure(shown(latest, view.metric))} {unit(shown_metric(latest, view.metric))}"
         if latest.slower_than:
             text = slower_than(latest.slower_than, latest.seconds)
+    elif run.execution:
+        text = execution(run.execution)
     elif run.samples:
         text = f"{figure(run.samples[-1])} QPS"
     else:

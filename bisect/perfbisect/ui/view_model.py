@@ -14,9 +14,11 @@ from perfbisect.core.domain.events import (
     Commit,
     Decided,
     Event,
+    ExecutionStarted,
     HuntEnded,
     HuntStarted,
     LabEvent,
+    MetricChosen,
     RunFinished,
     RunProgress,
     RunStarted,
@@ -55,6 +57,7 @@ class Running:
     purpose: Purpose
     seconds: float  # planned, warm-up included
     samples: tuple[float, ...] = ()
+    execution: ExecutionStarted | None = None  # the present one of a counted run
     finished: bool = False
 
 
@@ -163,6 +166,19 @@ class ViewModel:
 
 def update(view: ViewModel, event: Event, at: float) -> ViewModel:
     """The view after ``event``, which happened ``at`` seconds since the epoch."""
+    view = _with(view, event, at)
+    return with_ratios(view) if isinstance(event, RunFinished) else view
+
+
+def caught_up(view: ViewModel, events: Iterable[tuple[float, Event]]) -> ViewModel:
+    """The view after several events, as ``update`` makes it of each; the ratios are computed once."""
+    for at, event in events:
+        view = _with(view, event, at)
+    return with_ratios(view)
+
+
+def _with(view: ViewModel, event: Event, at: float) -> ViewModel:
+    """The view after ``event``, with the ratios as they were before it."""
     began = at if view.began is None else view.began
     state = view.state.after(at, event)
     if state.commits is not view.state.commits:  # what was done before compared good with the merge base
@@ -175,11 +191,12 @@ def update(view: ViewModel, event: Event, at: float) -> ViewModel:
     if isinstance(event, Decided):
         begins = view.searching is None and state.purpose in (Purpose.SEARCH, Purpose.CONFIRM)
         return replace(view, searching=(at, bits(event.decision.belief))) if begins else view
+    if isinstance(event, MetricChosen):
+        return with_ratios(view)
     if isinstance(event, HuntStarted | Warned):
         return view
     now = activity_after(view.busy.get(event.host), event, at)
-    view = replace(view, now=now, busy={**view.busy, event.host: now})
-    return with_ratios(view) if isinstance(event, RunFinished) else view
+    return replace(view, now=now, busy={**view.busy, event.host: now})
 
 
 def recalled(view: ViewModel, events: Iterable[tuple[float, Event]]) -> ViewModel:
@@ -216,6 +233,8 @@ def activity_after(before: Building | Running | None, event: LabEvent, at: float
             return Running(candidate, at, number, of, purpose, seconds)
         case RunProgress(_, _, qps) if isinstance(before, Running):
             return replace(before, samples=(*before.samples, qps))
+        case ExecutionStarted() if isinstance(before, Running):
+            return replace(before, execution=event)
         case RunFinished(facts=facts) if isinstance(before, Running):
             return replace(before, finished=True, samples=before.samples or facts.samples)
         case CandidateSkipped():

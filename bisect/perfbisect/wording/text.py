@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perfbisect.masking import masked
 
 if TYPE_CHECKING:
-    from perfbisect.core.domain.events import Commit
+    from perfbisect.core.domain.events import Commit, ExecutionStarted
 
 # What steers a terminal, reorders text or cannot be seen: control characters but tab and newline, format characters,
 # surrogates, separators of lines, fillers, and variation selectors but those of emoji (U+FE0E, U+FE0F).
@@ -105,6 +105,14 @@ def advised(text: str, advice: str) -> str:
 def metric_title(metric: str) -> str:
     """The metric as it is written in a sentence."""
     return "QPS" if metric == "qps" else metric
+
+
+def execution(begun: "ExecutionStarted") -> str:
+    """What an execution of a counted run is for."""
+    if not begun.of:
+        return f"counting, how long is long enough: {begun.operations:,}"
+    length = f" {begun.operations:,} operations" if begun.operations else ""
+    return f"counting{length}{f', {begun.number} of {begun.of}' if begun.of > 1 else ''}"
 
 
 def patched(patches: Mapping[str, bool]) -> str:

@@ -27,7 +27,12 @@ CommitOf = Callable[[int], Commit]
 SpeedOf = Callable[[Step], Interval | None]  # what a step does to QPS; None where that was not measured
 SystemOf = Callable[[int], str]  # the build system of a candidate; "" where it has none, or was not built
 
-PURPOSES = {Purpose.ENDS: "the ends", Purpose.SEARCH: "search", Purpose.CONFIRM: "confirmation"}
+PURPOSES = {
+    Purpose.ENDS: "the ends",
+    Purpose.SEARCH: "search",
+    Purpose.CONFIRM: "confirmation",
+    Purpose.EXPLAIN: "the reason",
+}
 
 CLASSIFICATIONS = {Classification.BASELINE: "good", Classification.UNCLEAR: "unclear"}
 
@@ -192,7 +197,7 @@ def code_placement(verdict: CodePlacement, commit_of: CommitOf, metric: str) -> 
     step, what = verdict.step, metric_title(metric)
     usual = f"{what} after it is {ratio(step.ratio)} of what it was before it: {effect(step.ratio, metric)}"
     counted = {
-        True: ("It executes the same instructions as the code before it.",),
+        True: ("It moves code, and executes the same instructions as the code before it.",),
         False: ("It does not execute the same number of instructions as the code before it.",),
         None: (),
     }
@@ -267,13 +272,14 @@ def listing(known: Inconclusive, commit_of: CommitOf) -> list[str]:
 
 
 def entries(steps: Sequence[Step], commit_of: CommitOf, metric: str, system_of: SystemOf) -> list[str]:
-    """One line for each step, and one for each at which the build changed."""
+    """One line for each step; then its effect on each host class, and whether the build changed."""
     lines: list[str] = []
     for step in steps:
         lines.append(
             f"  {cited(commit_of(step.candidate))}: {effect(step.ratio, metric)}, {ratio(step.ratio)},"
             f" {chance(step.probability)} sure."
         )
+        lines += [f"  {sentence}" for sentence in by_host_class(step.effects, metric)]
         lines += [f"    {sentence}" for sentence in build_changed(step, system_of)]
     return lines
 

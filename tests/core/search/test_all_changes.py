@@ -10,6 +10,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Reading, Skipped
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced, Reason, Several
 from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.core.search.all_changes import _halves, _Progress, _Span, _unsettled
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Situation
@@ -109,10 +110,18 @@ def test_a_subrange_has_its_own_readings_corrected_for_what_a_branch_lacks() -> 
         Reading(1, 0.5, 1.0, 1),
         Reading(2, 0.2, 2.0, 2),
     ]
-    assert list(part.observations(seen, {1: -0.3})) == [
+    arm = PriorKnowledge(host_classes=("x86", "arm"))
+    changes = {
+        1: (Interval(0.7, 0.75, 0.8), Interval(0.4, 0.5, 0.6)),
+        3: (Interval(0.3, 0.4, 0.5), Interval(1.0, 1.0, 1.0)),
+    }
+    assert list(part.observations(seen, {1: changes[1]}, NOTHING_KNOWN)) == [
         Built(3, 9.0), Skipped(2, "why"), Reading(3, 0.5, 1.0, 1), Reading(0, 0.2, 2.0, 2),
     ]  # fmt: skip
-    assert list(part.observations([Reading(4, 0.5, 1.0, 1)], {1: -0.3, 3: -1.0})) == [Reading(3, 1.2, 1.0, 1)]
+    for prior, host, lacking in ((NOTHING_KNOWN, 1, 0.75 / 0.4), (arm, 0, 0.75 / 0.4), (arm, 1, 0.5)):
+        (seen_there,) = part.observations([Reading(4, 0.5, 1.0, 1, host)], changes, prior)
+        assert isinstance(seen_there, Reading)
+        assert np.isclose(seen_there.value, 0.5 + np.log(lacking))
 
 
 def test_builds_that_differ_by_their_layout_alone_are_not_measured_for_ever() -> None:

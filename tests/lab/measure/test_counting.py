@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from counted import run as counted_run
 from lab_events import finished, measure, skipped
 from labs import lab_of
+from perfbisect.core.domain.events import ExecutionStarted
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import METRICS, exact, shown, unit, value
 from perfbisect.core.domain.orders import Share
@@ -71,8 +72,11 @@ def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by
 def test_a_length_that_is_known_is_kept(open_lab: Open, host: LocalHost) -> None:
     lab = open_lab(earlier=Earlier(events=700))
     lab.counted = counting.method(host) or pytest.skip("this machine counts no instructions")
-    ((_, run),) = finished(measure(lab, Share(SAME, 1)))
+    events = measure(lab, Share(SAME, 1))
+    ((_, run),) = finished(events)
     assert run.operations == run.events == 700
+    executions = [event for event in events if isinstance(event, ExecutionStarted)]
+    assert executions == [ExecutionStarted(SAME, 1, 2, 700), ExecutionStarted(SAME, 2, 2, 1400)]
 
 
 LOOP = "i=0; while [ $i -lt {events} ]; do i=$((i + 1)); done"

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.measure.perf import EVENTS, missed, parse, probe, refusal, wrap
+from perfbisect.lab.measure.perf import EVENTS, missed, parse, probe, refusal, shares, wrap
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
 
@@ -39,11 +39,26 @@ def test_what_is_not_supported_or_not_counted_is_missing_and_not_zero() -> None:
     assert virtual["context-switches"] == 11
 
 
-def test_two_kinds_of_cores_are_added() -> None:
+def test_two_kinds_of_cores_are_weighted_by_the_time_on_each() -> None:
+    """perf extrapolates for each kind as if all had run there: added, this would be half as many instructions again."""
     counters = read("perf-intel-hybrid.csv")
-    assert counters["instructions"] == 9120445871
-    assert counters["cycles"] == 210334 + 4011233090
-    assert counters["L1-dcache-load-misses"] == 50231188
+    small, large = 11008170, 749710594
+    assert counters["instructions"] == pytest.approx((2954171974 * small + 6648162165 * large) / (small + large))
+    assert counters["instructions"] == pytest.approx(2954171974 * 0.0145 + 6648162165 * 0.9855, rel=1e-3)
+    assert shares((OUTPUTS / "perf-intel-hybrid.csv").read_text())["cycles"] == 0.99, "as perf has rounded it"
+
+
+def test_a_kind_of_cores_on_which_nothing_ran_counts_nothing() -> None:
+    text = (OUTPUTS / "perf-intel-hybrid-atom.csv").read_text()
+    counters = parse(text)
+    assert (counters["instructions"], counters["cycles"], counters["page-faults"]) == (508381, 775564, 91)
+    assert shares(text) == {"cycles": 0.42}
+
+
+def test_the_share_of_the_time_is_kept_where_there_are_more_events_than_counters() -> None:
+    text = (OUTPUTS / "perf-amd-multiplexed.csv").read_text()
+    assert shares(text) == {"cycles": 0.92, "L1-dcache-loads": 0.07}
+    assert parse(text)["L1-icache-load-misses"] is None
 
 
 def test_perf_counts_the_command_or_a_server() -> None:

@@ -58,6 +58,27 @@ def test_a_visit_that_was_cut_short_goes_in_any_case_and_where_builds_are_made_l
     assert [item.path for item in expendable(found, 0, {"visit", "demo"})] == ["builds/a"]
 
 
+def test_the_links_of_builds_go_before_any_build_and_stay_with_one_that_is_needed() -> None:
+    found = [Item("builds/a", 10, 1.0), Item("builds/b", 10, 5.0), Item("builds/b/links", 10, 5.0)]
+    found += [Item("builds/c/links", 10, 2.0), Item("builds/c", 10, 2.0), Item("work/links", 10, 0.0)]
+    assert [item.path for item in expendable(found, 55, ())] == ["builds/c/links"]
+    assert [item.path for item in expendable(found, 35, ())] == ["builds/c/links", "builds/b/links", "builds/a"]
+    assert [item.path for item in expendable(found, 0, {"b", "c"})] == ["builds/a", "work/links"]
+
+
+@pytest.mark.tools
+def test_links_are_listed_beside_their_build_and_go_without_it(host: LocalHost, put: Callable[..., Path]) -> None:
+    put(f"builds/{A}/prefix", 1, 3)
+    put(f"builds/{A}/links", 2, 3)
+    put(f"builds/{A}/prefix/links", 0, 3)
+    put(f"builds/{B}.part/links", 1, 3)
+    found = {item.path: item for item in items(host)}
+    assert sorted(found) == [f"builds/{A}", f"builds/{A}/links", f"builds/{B}.part"]
+    assert found[f"builds/{A}"].size < 1.2 * MIB < 2 * MIB <= found[f"builds/{A}/links"].size
+    remove(host, [found[f"builds/{A}/links"]])
+    assert sorted(item.path for item in items(host)) == [f"builds/{A}", f"builds/{B}.part"]
+
+
 @pytest.mark.tools
 def test_what_is_there_with_size_and_last_use(host: LocalHost, put: Callable[..., Path], tmp_path: Path) -> None:
     assert items(host) == ()

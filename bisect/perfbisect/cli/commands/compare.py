@@ -8,8 +8,10 @@ import click
 from perfbisect.cli.options.common import clone_progress, say_json, say_styled
 from perfbisect.cli.options.completion import host_name, workload_names
 from perfbisect.cli.options.measurement import BUILDER, round_options, settings_of, what_options
+from perfbisect.cli.options.notify import notify_option
 from perfbisect.cli.options.places import announce
 from perfbisect.cli.options.wait import wait_callback
+from perfbisect.ui.stream import note
 
 EPILOG = """\b
 Examples:
@@ -48,6 +50,7 @@ INCOMPLETE = 2
     "--host", default="local", show_default=True, metavar="NAME", shell_complete=host_name, help="Host to measure on."
 )
 @round_options(5, 2, "Rounds: visits of each build.")
+@notify_option
 def compare(
     builds: tuple[str, ...],
     workload: str,
@@ -56,6 +59,7 @@ def compare(
     runs: int,
     as_json: bool,
     wait: bool,
+    notify: tuple[str, ...],
     history: Path | None,
     **options: Any,
 ) -> int:
@@ -70,6 +74,7 @@ def compare(
     from perfbisect.core.domain.trials import TrialType
     from perfbisect.core.stats.paired_comparison import whole
     from perfbisect.errors import INTERRUPTED
+    from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.resolve import builder_of, choose_metric
     from perfbisect.hunt.trials.builds import read_builds
     from perfbisect.hunt.trials.runner import run_trial
@@ -86,7 +91,8 @@ def compare(
     settings, subjects = read_builds(builds, settings, builder, clone_progress)
     settings = replace(settings, workload=next(iter(chosen)), metric=choose_metric(settings.metric, [*chosen.values()]))
     plan = TrialPlan.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, wait_callback(wait))
-    trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=as_json))
+    with notifying(notify, history, note) as begun:
+        trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=as_json), begun)
     if as_json:
         say_json(as_object(trial))
     else:

@@ -7,6 +7,7 @@ import click
 
 from perfbisect.cli.options.common import history_option, say_json, say_styled
 from perfbisect.cli.options.completion import hunt_number
+from perfbisect.cli.options.notify import notify_option
 from perfbisect.cli.options.param_types import COUNT, HUNT
 from perfbisect.cli.options.places import announce_recipes, continued
 from perfbisect.cli.options.wait import wait_callback, wait_option
@@ -38,8 +39,11 @@ does not build; 3 usage or configuration error, 4 environment failure, 130 inter
 @click.option("--runs", type=COUNT, default=2, show_default=True, help="Timed runs in each visit.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end.")
 @wait_option
+@notify_option
 @history_option
-def prove(hunt: int | None, visits: int, runs: int, as_json: bool, wait: bool, history: Path | None) -> int:
+def prove(
+    hunt: int | None, visits: int, runs: int, as_json: bool, wait: bool, notify: tuple[str, ...], history: Path | None
+) -> int:
     """Revert the culprit of HUNT (default: the latest that named one) on top of bad, and measure what that regains.
 
     Good, bad, and bad without the culprit take turns, with the settings of the hunt, on its first host. The share that
@@ -49,6 +53,7 @@ def prove(hunt: int | None, visits: int, runs: int, as_json: bool, wait: bool, h
 
     from perfbisect.cli.trial_progress import open_progress, say_where_kept
     from perfbisect.errors import INTERRUPTED
+    from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.trials.proof import claim_of, proof_plan
     from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.report.proof import as_object, lines
@@ -59,8 +64,8 @@ def prove(hunt: int | None, visits: int, runs: int, as_json: bool, wait: bool, h
         claim = claim_of(opened, hunt)
     claim = replace(claim, settings=continued(claim.settings))
     announce_recipes(claim.settings)
-    with proof_plan(claim, visits, runs, wait_callback(wait), note) as plan:
-        trial, complete = run_trial(plan, history, open_progress(claim.settings.metric, quiet=as_json))
+    with notifying(notify, history, note) as begun, proof_plan(claim, visits, runs, wait_callback(wait), note) as plan:
+        trial, complete = run_trial(plan, history, open_progress(claim.settings.metric, quiet=as_json), begun)
     if as_json:
         say_json(as_object(trial))
     else:

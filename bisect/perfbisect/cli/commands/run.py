@@ -10,6 +10,7 @@ import click
 from perfbisect.cli.options.common import clone_progress, history_option, hosts_option, say
 from perfbisect.cli.options.completion import builder_name, workload_name
 from perfbisect.cli.options.measurement import how_options, settings_of, what_options
+from perfbisect.cli.options.notify import notify_option
 from perfbisect.cli.options.param_types import Multiple, Suspect
 from perfbisect.cli.options.places import announce_recipes
 from perfbisect.cli.options.policy import policy_of, policy_options
@@ -17,6 +18,7 @@ from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.cli.options.wait import wait_callback, wait_option
 from perfbisect.core.domain.policy import Direction
 from perfbisect.core.domain.settings import Quick
+from perfbisect.ui.stream import note
 
 EPILOG = """\b
 Examples:
@@ -31,6 +33,7 @@ Examples:
   bisect run 8.0.11 8.0.18 --builder mysql --workload scan --patch gcc-12.patch
   bisect run 8.0.28 8.0.29 --builder mysql --workload scan --skip 3f2a1b9..77c0d4e --skip v1-broken
   bisect run v1.0 HEAD --build 'make -j{jobs}' --run './engine query.sql' --slow-after 5
+  bisect run 8.0.28 8.0.29 --builder mysql --workload scan --notify ~/bin/mail-verdict
 
 \b
 GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git revision.
@@ -72,12 +75,19 @@ into JSON ($.result.ops); without them it is the duration of the command.
     show_default=True,
     help="Compare a culprit and its parents in other orders of their functions, too.",
 )
+@click.option(
+    "--explain/--no-explain",
+    default=True,
+    show_default=True,
+    help="Measure a culprit and its parent again for the reason: counters, profiles, plans.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the commands for both ends without running them.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
 @click.option("--skip", metavar="REV|A..B", multiple=True, help="Leave out commits known to be broken. Repeatable.")
 @click.option("--retry-failed", is_flag=True, help="Build commits again that failed in earlier hunts.")
 @how_options
 @wait_option
+@notify_option
 @view_options
 @history_option
 def run(
@@ -97,9 +107,11 @@ def run(
     history: Path | None,
     view: str | None,
     wait: bool,
+    notify: tuple[str, ...],
     **options: Any,
 ) -> int:
     """Find the commit that changed the speed between GOOD and BAD."""
+    from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.resolve import resolve_settings
     from perfbisect.hunt.session import follow_anew
     from perfbisect.hunt.setup import HuntSetup
@@ -130,6 +142,7 @@ def run(
         suspects=dict(options["suspect"]),
         policy=replace(policy_of(options), slow_after=options["slow_after"] or 0.0, layouts=options["layouts"]),
         quick=quick,
+        explain=options["explain"],
     )
     announce_recipes(requested)
     settings = resolve_settings(
@@ -143,7 +156,8 @@ def run(
         say("\n".join(lines(settings)))
         return 0
     waiting = wait_callback(wait)
-    verdict = follow_anew(HuntSetup.set_up(settings, waiting), history, open_view(history, view), waiting)
+    with notifying(notify, history, note) as begun:
+        verdict = follow_anew(HuntSetup.set_up(settings, waiting), history, open_view(history, view), waiting, begun)
     return exit_status(verdict)
 
 

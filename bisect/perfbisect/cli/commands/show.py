@@ -1,23 +1,21 @@
 """`bisect show`: report one hunt, one comparison, one proof or one A/A."""
 
-import re
 from collections.abc import Iterable
 from contextlib import closing
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from perfbisect.cli.options.clone import Clone
 from perfbisect.cli.options.common import history_option, output_width, say, say_json, say_styled
+from perfbisect.cli.options.param_types import Which
 from perfbisect.store.history import History
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from perfbisect.core.domain.events import Commit
     from perfbisect.core.domain.trials import Trial
-    from perfbisect.repository.git import Repository
 
 EPILOG = """\b
 Examples:
@@ -29,23 +27,6 @@ Examples:
   bisect show p5           a proof
   bisect show n4           an A/A
 """
-
-
-class Which(click.ParamType[int | str]):
-    """The id of a hunt (12), a comparison (c3), a proof (p5) or an A/A (n4)."""
-
-    name = "ID"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """A number for a hunt, text for a trial."""
-        text = str(value)
-        if not re.fullmatch(r"[cnp]?\d{1,15}", text):
-            self.fail(
-                f"{text!r} is not an id; write 12 for a hunt, c3 for a comparison, p5 for a proof, n4 for an A/A.",
-                param,
-                ctx,
-            )
-        return int(text) if text.isdecimal() else text
 
 
 @click.command(epilog=EPILOG)
@@ -66,7 +47,7 @@ def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: 
 
     with closing(History.open(history, read_only=True)) as opened:
         hunt = opened.latest() if hunt is None else hunt
-        story = read_story(opened, hunt, Describer(Path(opened.settings(hunt).repository)))
+        story = read_story(opened, hunt, Clone(Path(opened.settings(hunt).repository)).describe)
     if as_json:
         import msgspec
 
@@ -112,28 +93,3 @@ def show_trial(trial: "Trial", *, as_json: bool, markdown: bool) -> None:
         say("\n".join(fenced(map(str, lines))))
     else:
         say_styled(lines)
-
-
-class Describer:
-    """Describes commits from the repository of a hunt, if it still exists; opened when it is needed."""
-
-    def __init__(self, repository: Path) -> None:
-        self.repository = repository
-
-    def __call__(self, sha: str) -> "Commit":
-        """The commit with that full hash; the hash alone when the repository does not have it."""
-        from perfbisect.core.domain.events import Commit
-        from perfbisect.errors import PerfBisectError
-        from perfbisect.repository.describe import describe
-
-        try:
-            return describe(self.opened, sha)
-        except PerfBisectError:
-            return Commit(sha)
-
-    @cached_property
-    def opened(self) -> "Repository":
-        """The repository. Raises PerfBisectError where it cannot be used."""
-        from perfbisect.repository.discovery import open_repository
-
-        return open_repository(self.repository)

@@ -1,6 +1,7 @@
-"""Types of option values: durations, sizes, shares, paths with weights, names with values."""
+"""Types of option values: durations, sizes, shares, paths with weights, names with values, commands."""
 
 import math
+import re
 from typing import Any
 
 import click
@@ -109,6 +110,23 @@ class Option(click.ParamType[tuple[str, str]]):
         return name, text
 
 
+class Command(click.ParamType[tuple[str, ...]]):
+    """A command with its arguments, split as a shell splits them; empty for none."""
+
+    name = "COMMAND"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """The arguments, the program first."""
+        from perfbisect.recipes.configuration import words
+
+        if isinstance(value, tuple):
+            return value
+        try:
+            return words(str(value))
+        except ValueError as mistake:
+            self.fail(f"{value!r} cannot be run: {mistake}.", param, ctx)
+
+
 class Multiple(click.ParamType[float]):
     """A factor above 1, of at most ``most``."""
 
@@ -150,3 +168,20 @@ class Percent(click.ParamType[float]):
                 f"{text!r} is more than {self.most:.1%}, the highest probability that a verdict states.", param, ctx
             )
         return share
+
+
+class Which(click.ParamType[int | str]):
+    """The id of a hunt (12), a comparison (c3), a proof (p5) or an A/A (n4)."""
+
+    name = "ID"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """A number for a hunt, text for a trial."""
+        text = str(value)
+        if not re.fullmatch(r"[cnp]?\d{1,15}", text):
+            self.fail(
+                f"{text!r} is not an id; write 12 for a hunt, c3 for a comparison, p5 for a proof, n4 for an A/A.",
+                param,
+                ctx,
+            )
+        return int(text) if text.isdecimal() else text

@@ -5,7 +5,7 @@
 
 from dataclasses import dataclass
 
-from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.facts import BuildFacts, HostFacts, PlanFacts, ProfileFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.orders import Decision, Purpose, Verdict
 
@@ -58,6 +58,14 @@ class HuntStarted:
     def hosts(self) -> tuple[HostFacts, ...]:
         """All hosts."""
         return (self.host, *self.further)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricChosen:
+    """`--metric auto` has chosen what is compared from here on."""
+
+    metric: str
+    why: str  # a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +146,62 @@ class RunProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class ExecutionStarted:
+    """One of the executions begins that make up a counted run: each may take minutes."""
+
+    candidate: int
+    number: int
+    of: int  # 0: the length of counted runs is looked for, and how many that takes is not known
+    operations: int  # its length; 0: as long as the command is
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """A timed run and everything counted during it."""
 
     candidate: int
     facts: RunFacts
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A run of the explanation, in which one group of counters was counted. It is no observation of the search.
+
+    Culprit and parent take turns: the n-th run of a group of the one is to be compared with the n-th of the other.
+    """
+
+    candidate: int
+    facts: RunFacts
+    group: str  # name of the group: "core", "cache", "top-down", …
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """A profile of one run of the explanation; in turns as ``Counted``. It is no observation of the search."""
+
+    candidate: int
+    facts: ProfileFacts
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """How a build executes a statement of the workload. It is no observation of the search."""
+
+    candidate: int
+    facts: PlanFacts
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """A part of the explanation ("counters", "profiles" or "plans") that cannot be measured, and why: one sentence."""
+
+    part: str
+    reason: str
     host: str = ""
 
 
@@ -154,6 +213,7 @@ class HuntEnded:
 
 
 LabEvent = (
-    BuildStarted | BuildProgress | BuildFinished | CandidateSkipped | RunStarted | RunProgress | RunFinished | Warned
-)
-Event = HuntStarted | Decided | LabEvent | HuntEnded
+    BuildStarted | BuildProgress | BuildFinished | CandidateSkipped | RunStarted | RunProgress | ExecutionStarted
+    | RunFinished | Warned | Counted | Profiled | Planned | Unexplained
+)  # fmt: skip
+Event = HuntStarted | MetricChosen | Decided | LabEvent | HuntEnded

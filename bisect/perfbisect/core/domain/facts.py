@@ -64,11 +64,43 @@ class RunFacts:
     counted: str = ""
     events: int = 0  # of a counted run: the length of the shorter; 0: it was counted once, from its start to its end
     layout: int = 0  # 0: the build as it is linked; n: linked again, its functions in another order by seed n
+    # perf event → share of the time in which it was counted, where that is below 1: its counter is extrapolated
+    running: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def qps(self) -> float:
         """Operations per second over the whole window."""
         return self.operations / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileFacts:
+    """Where one run of a build spent its time: folded stacks with their costs, totals of the measured window."""
+
+    commit: str  # as in BuildFacts
+    build_key: str
+    host: str
+    operations: int  # in the window; a cost divided by it is one per operation
+    seconds: float  # length of the window
+    unit: str  # of costs: "us" (CPU time, or time off CPU) or "cycles"
+    stacks: Mapping[str, float]  # "program;outermost;…;innermost" → self cost of that stack: samples × period
+    samples: int
+    lost: int = 0  # samples that the kernel has dropped
+    event: str = ""  # that was sampled: "cycles:u", "cpu-clock:u"
+    chains: str = ""  # where the callers are from: "fp", "dwarf", "lbr"; "" without callers
+    off_cpu: bool = False  # costs are the time in which threads waited
+    note: str = ""  # what the reader must know: callers that are missing, …
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """How one build executes one statement of the workload."""
+
+    commit: str  # as in BuildFacts
+    build_key: str
+    host: str
+    statement: str  # as the workload sends it, values in place of its parameters
+    plan: str  # as the server prints it, without estimates that differ between two servers of one build
 
 
 LEFT_OUT = "left out"  # in place of a stage: nothing was tried, because of --skip

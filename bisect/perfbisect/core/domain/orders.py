@@ -16,6 +16,7 @@ class Purpose(StrEnum):
     ENDS = "ends"
     SEARCH = "search"
     CONFIRM = "confirm"
+    EXPLAIN = "explain"  # after the verdict; never ordered by the search
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +215,6 @@ class Decision:
 
     order: Order
     belief: Belief
-    # The ratio on which further decisions are based: of the named step in the runs of its proof alone, or of the ends with
-    # the share of layout. None before both ends were measured. It is neither shown nor stored.
-    evidence: Interval | None = None
+    # The ratio on each host class, on which further decisions are based: of the named step in the runs of its proof alone,
+    # or of the ends with the share of layout. Empty before both ends were measured. It is neither shown nor stored.
+    evidence: tuple[Interval, ...] = ()

@@ -13,5 +13,14 @@ class PriorKnowledge:
     host_classes: tuple[str, ...] = ()
     exact: bool = False  # the metric is a count that repeats, by the method that these hosts have
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The host classes; one without a name where they are not given."""
+        return tuple(dict.fromkeys(self.host_classes)) or ("",)
+
+    def class_of(self, host: int) -> int:
+        """The place of a host's class among ``classes``."""
+        return self.classes.index(self.host_classes[host]) if self.host_classes else 0
+
 
 NOTHING_KNOWN = PriorKnowledge()

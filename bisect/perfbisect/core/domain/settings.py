@@ -57,6 +57,7 @@ class Settings:
     patches: tuple[Patch, ...] = ()  # of --patch
     # --metric auto: ``metric`` is that of the workload until both ends were measured, and another is chosen
     choose_metric: bool = False
+    explain: bool = False  # measure a culprit and its parent for the reason, after the verdict
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -70,6 +70,11 @@ class Analysis:
         """Whether the ends differ clearly enough to search."""
         return endpoints.differ(self.ends, self.searching)
 
+    @property
+    def shows(self) -> bool:
+        """Whether the readings show a change, and so can show where it is."""
+        return self.differ and not self.nothing
+
 
 def analyse(
     graph: Graph,

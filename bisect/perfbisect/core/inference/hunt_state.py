@@ -14,13 +14,19 @@ from perfbisect.core.domain.events import (
     BuildStarted,
     CandidateSkipped,
     Commit,
+    Counted,
     Decided,
     Event,
+    ExecutionStarted,
     HuntEnded,
     HuntStarted,
+    MetricChosen,
+    Planned,
+    Profiled,
     RunFinished,
     RunProgress,
     RunStarted,
+    Unexplained,
     Warned,
 )
 from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts, hit_rate
@@ -29,7 +35,7 @@ from perfbisect.core.inference.from_log import Binaries, Logged, counted_exactly
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
 
-Transient = BuildProgress | RunStarted | RunProgress  # these are not stored, and change nothing here
+Transient = BuildProgress | RunStarted | RunProgress | ExecutionStarted  # these are not stored, and change nothing here
 BUILDING = ("checkout", "configure", "compile", "install")  # stages of a failure that belong to a build
 
 
@@ -80,8 +86,10 @@ class HuntState:
     node: dict[str, int] = field(default_factory=dict)  # commit → candidate
     tested: dict[str, Tested] = field(default_factory=dict)  # by commit, in order of time
     log: list[tuple[float, Logged]] = field(default_factory=list)  # what observations are made of, with its times
+    why_metric: str = ""  # a sentence, where `--metric auto` has chosen it
     warnings: dict[str, str] = field(default_factory=dict)  # text → advice
     belief: Belief | None = None  # about the present range
+    studied: list[Counted | Profiled | Planned | Unexplained] = field(default_factory=list)  # for the reason
     purpose: Purpose | None = None  # of the latest order
     verdict: Verdict | None = None  # of the present session
     elapsed: float = 0.0  # seconds of all sessions
@@ -97,6 +105,7 @@ class HuntState:
             self,
             tested=dict(self.tested),
             log=list(self.log),
+            studied=list(self.studied),
             warnings=dict(self.warnings),
             binaries=Binaries(self.binaries),
             since=dict(self.since),
@@ -118,6 +127,10 @@ class HuntState:
         match event:
             case HuntStarted():
                 self._start(event)
+            case MetricChosen(metric, why):
+                self.why_metric = why
+                if self.started:
+                    self.started = replace(self.started, metric=metric)
             case Warned(text, advice):
                 self.warnings[text] = advice
             case Decided(decision):
@@ -137,6 +150,8 @@ class HuntState:
                 row = self.row(run.commit)
                 took = max(at - self.since.get(event.host, before), run.seconds)
                 self._log(at, event, row.with_run(run, took))
+            case Counted() | Profiled() | Planned() | Unexplained():
+                self.studied.append(event)
             case HuntEnded(verdict):
                 self.verdict = verdict
         if isinstance(event, BuildStarted | BuildFinished | CandidateSkipped | RunFinished) and event.host:

@@ -13,14 +13,15 @@ import numpy as np
 
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import METRICS, exact, find_metric, value
-from perfbisect.core.inference.noise_model import EXACT
+from perfbisect.core.inference.noise_model import EXACT, USUAL
 
 RUNS = 3  # of each end, before the choice
 COUNTS = 2  # the same of runs in which instructions are counted exactly
 GUESS = 0.002  # s.d. of a run: a first guess, worth one run, so that no metric seems free of noise after a few
 CLEAR = 5.0  # standard errors at which a metric shows a change: there are many metrics, and few runs
 SHARE = 0.5  # of what the usual metric shows clearly: a metric that shows less shows another change, not this one
-LAYOUT = 0.006  # s.d. of the layout of a build, in metrics that measure time
+# s.d. of the layout of a build, in metrics that measure time
+LAYOUT = math.sqrt(sum(share * size**2 for size, share in USUAL.layouts))
 BY_TIME = ("qps", "rate", "cost", "latency", "cpu/o", "cycles/o")
 BY_COUNT = ("instructions/o", "branches/o", "cs/o", "page-faults/o", "r/o", "rKB/o", "wKB/o")
 

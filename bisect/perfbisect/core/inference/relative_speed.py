@@ -164,6 +164,11 @@ def leading(ratios: Sequence[Interval | None]) -> int:
     return next(iter(clear or known), 0)
 
 
+def strongest(ratios: Sequence[Interval]) -> Interval:
+    """Of the ratios on the host classes the one farthest from 1; those that may be 1 only if all may."""
+    return max(ratios, key=lambda ratio: (not ratio.low <= 1 <= ratio.high, abs(math.log(ratio.middle))))
+
+
 def _among_equals(observations: Sequence[Observation], bad: int, model: NoiseModel) -> Mapping[int, Interval]:
     """The same on hosts of one class, which may be of different speeds."""
     record = arrange(observations, Policy(), bad)

@@ -30,6 +30,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.policy import Direction
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.endpoints import least
+from perfbisect.core.inference.relative_speed import strongest
 from perfbisect.core.search.build_failures import chance_to_build
 from perfbisect.core.search.confirmation import tested
 from perfbisect.core.search.no_culprit import no_suspect, undecided
@@ -58,10 +59,9 @@ class _Progress:
     now: Situation
     steps: list[Step] = field(default_factory=list)
     noted: dict[int, Step] = field(default_factory=dict)  # by candidate, also those that are too small to be named
-    evidence: dict[int, Interval] = field(
-        default_factory=dict
-    )  # of the noted steps: their ratios by their proofs alone
-    stretches: dict[int, float] = field(default_factory=dict)  # changes by the first build after what does not build
+    # all known changes, on each host class: of the noted steps their ratios by their proofs alone; and those of stretches
+    # that do not build, by the first build after them
+    changes: dict[int, tuple[Interval, ...]] = field(default_factory=dict)
     doubts: dict[_Span, Inconclusive] = field(default_factory=dict)
     quiet: set[_Span] = field(default_factory=set)  # those that are not halved and whose ends are alike
     divided: set[_Span] = field(default_factory=set)  # those of which smaller ones are searched
@@ -71,11 +71,6 @@ class _Progress:
     def stopped(self) -> Reason:
         """The budget that is used up; that of builds where only orders without a build are allowed."""
         return self.now.budget.spent or Reason.BUILDS_SPENT
-
-    @property
-    def changes(self) -> dict[int, float]:
-        """All known changes of the log metric, by candidate."""
-        return self.stretches | {candidate: math.log(ratio.middle) for candidate, ratio in self.evidence.items()}
 
     def subrange(self, span: _Span) -> Subrange:
         """The subrange with these ends."""
@@ -89,7 +84,8 @@ def all_changes(now: Situation) -> Decision:
     if isinstance(whole.order, Measure) or _final(now, whole):
         return whole
     policy = replace(now.policy.unlimited(), direction=Direction.ANY)
-    inner = replace(now, policy=policy, prior=replace(now.prior, noise=whole.belief.noise))
+    alike = len(now.prior.classes) == 1
+    inner = replace(now, policy=policy, prior=replace(now.prior, noise=whole.belief.noise) if alike else now.prior)
     waiting = [_Span(0, now.bad)]
     searched: set[_Span] = set()
     while waiting:
@@ -105,7 +101,7 @@ def all_changes(now: Situation) -> Decision:
                 order = part.outer_order(decision.order)
                 if budget.allows(order):
                     return Decision(budget.within(order), _outer_belief(part, decision.belief, whole))
-                progress.doubts[span] = _broken_off(progress, part, decision.belief)
+                progress.doubts[span] = _broken_off(progress, part, decision)
             else:
                 waiting += _settle(progress, part, span, decision.order, decision.evidence)
         searched.add(span)
@@ -129,7 +125,7 @@ def _final(now: Situation, whole: Decision) -> bool:
 
 
 def _settle(
-    progress: _Progress, part: Subrange, span: _Span, verdict: Verdict, evidence: Interval | None
+    progress: _Progress, part: Subrange, span: _Span, verdict: Verdict, evidence: tuple[Interval, ...]
 ) -> list[_Span]:
     """Note the verdict on a subrange; returns the smaller subranges that are to be searched."""
     match verdict:
@@ -142,7 +138,7 @@ def _settle(
             if verdict.reason in STUCK:
                 spans = _around(progress, part, verdict.candidates)
                 if not spans and evidence:
-                    progress.stretches[span.bad] = math.log(evidence.middle)
+                    progress.changes.setdefault(span.bad, evidence)
             else:
                 spans = _halves(progress, part) or []
             progress.divided.update([span] if spans else [])
@@ -200,10 +196,10 @@ def _around(progress: _Progress, part: Subrange, candidates: Sequence[int]) -> l
     return [each for each in rest if each.good != each.bad]
 
 
-def _broken_off(progress: _Progress, part: Subrange, belief: Belief) -> Inconclusive:
+def _broken_off(progress: _Progress, part: Subrange, decision: Decision) -> Inconclusive:
     """What is known of a subrange whose next order the budget does not allow."""
-    policy, record = progress.now.policy, progress.now.record
-    if not record.runs(part.good) or not record.runs(part.bad):
+    policy, belief = progress.now.policy, decision.belief
+    if not decision.evidence:
         return no_suspect(progress.stopped, policy)
     if belief.change < LIKELY:
         return no_suspect(progress.stopped, policy, belief.effect)
@@ -212,7 +208,7 @@ def _broken_off(progress: _Progress, part: Subrange, belief: Belief) -> Inconclu
 
 
 def _note(
-    progress: _Progress, part: Subrange, step: Step, evidence: Interval | None, *, named: bool = False
+    progress: _Progress, part: Subrange, step: Step, evidence: tuple[Interval, ...], *, named: bool = False
 ) -> list[_Span]:
     """Note a step, if it is large enough or was ``named`` as the largest change; returns the subranges around it.
 
@@ -220,12 +216,12 @@ def _note(
     those whose ends are alike, as another change must cancel it there.
     """
     if step.candidate not in progress.noted:
-        proven = evidence or step.ratio
+        proven = strongest(evidence)
         large = abs(math.log(proven.middle)) >= least(progress.now.policy)
         if named or (large and not proven.low <= 1 <= proven.high):
             parents = progress.now.graph.parents_of(step.candidate)
             progress.steps.append(replace(step, stand_ins=tuple(p for p in step.parents if p not in parents)))
-        progress.noted[step.candidate], progress.evidence[step.candidate] = step, proven
+        progress.noted[step.candidate], progress.changes[step.candidate] = step, evidence
     spans = _sides(progress, part, step)
     doubts, divided = progress.doubts, progress.divided
     in_doubt = [one for one, doubt in doubts.items() if doubt.reason not in STUCK and one not in divided]
@@ -259,8 +255,9 @@ def _before(progress: _Progress, part: Subrange, node: int) -> _Span:
 
 
 def _outer_step(part: Subrange, step: Step) -> Step:
-    """A step of the subrange in candidates of the whole."""
-    return replace(step, candidate=int(part.nodes[step.candidate]), parents=part.outer(step.parents))
+    """A step of the subrange in candidates of the whole; its effects are without those of the subrange's ends."""
+    effects = tuple(effect for effect in step.effects if not effect.ends)
+    return replace(step, candidate=int(part.nodes[step.candidate]), parents=part.outer(step.parents), effects=effects)
 
 
 def _outer_belief(part: Subrange, belief: Belief, whole: Decision) -> Belief:
@@ -280,7 +277,7 @@ def _verdict(progress: _Progress, whole: Decision) -> Verdict:
         assert not isinstance(whole.order, Measure | Found | Several)
         return whole.order
     steps = sorted(progress.steps, key=lambda step: step.candidate)
-    hunted = tuple(step for step in steps if now.policy.hunts(progress.evidence[step.candidate].middle))
+    hunted = tuple(step for step in steps if now.policy.hunts(strongest(progress.changes[step.candidate]).middle))
     others = tuple(step for step in steps if step not in hunted)
     return Several(hunted, others, unsettled, progress.detectable)
 

@@ -17,7 +17,6 @@ from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.search.all_changes import all_changes
 from perfbisect.core.search.fresh_layouts import with_layouts
 from perfbisect.core.search.good_first import with_good_timed
-from perfbisect.core.search.host_classes import across_host_classes
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Situation
 
@@ -36,10 +35,6 @@ def decide(
     if policy.layouts and any(isinstance(seen, Built) and seen.fixed for seen in observations):
         policy = replace(policy, layouts=False)
         observations = [seen for seen in observations if not (isinstance(seen, Reading) and seen.layout)]
-    hunt = single_change
-    if len(set(prior.host_classes)) > 1:
-        hunt = across_host_classes
-    elif policy.all_steps:
-        hunt = all_changes
+    hunt = all_changes if policy.all_steps else single_change
     now = Situation(graph, observations, policy, prior, fleet, model=EXACT if prior.exact else USUAL)
     return with_good_timed(with_layouts(hunt, now), now)

@@ -5,7 +5,9 @@ of them, so a commit that only moves code can look like a change and pass every 
 this search names is compared with its parents once more, each run in a layout of its own: there the layout is part of
 the noise of a run, and repeats average it away.
 
-* The difference is shown there as well: the commit is the culprit.
+* The difference is shown there as well: the commit is the culprit. That takes ranks that chance does not give, since the
+  layouts of one build may have any distribution, such as two modes. The probability that is required falls with the
+  number of layouts, as each further comparison is one more chance to be misled: over all of them it is about 1 %.
 * It is absent there: it was code placement. What was measured with the usual layout is no evidence then, and the search
   begins again with fresh layouts only. The builds exist already, so it costs runs and links.
 * The search with the usual layout names nothing for a reason that layout can cause, such as a tie: the same.
@@ -26,6 +28,7 @@ from perfbisect.core.domain.orders import (
     Decision,
     Found,
     Inconclusive,
+    Interval,
     Layouts,
     Measure,
     NotReproduced,
@@ -49,12 +52,15 @@ from perfbisect.core.search.confirmation import PROVEN
 from perfbisect.core.search.no_culprit import afforded, undecided
 from perfbisect.core.search.older_branches import Hunt, with_older_branches
 from perfbisect.core.search.situation import Situation
+from perfbisect.core.stats.rank_sum import below_by_chance
 
 FEWEST = 5  # layouts of each side, at least
 MOST = 60  # layouts of each side, after which it is left open whether the difference is there
 STEP = 12  # further layouts of each side in one order, at most
 TYPICAL = 8  # layouts of each side from which a rare one counts less: of fewer it may be as common as the others
+CHANCE = 0.02  # divided by the layouts of each side: the probability of such ranks by chance below which it is shown
 KEPT = 0.5  # share of the usual difference that fresh layouts have to show
+TRUSTED = 0.5  # of a reading, whose mode of layout may be uncertain
 GONE = 0.02  # probability of so large a difference below which it is absent
 BY_LAYOUT = (  # reasons that fresh layouts can remove
     Reason.UNBUILDABLE, Reason.LEFT_OUT, Reason.NOT_CONFIRMED, Reason.TOO_NOISY, Reason.BY_CHANCE, Reason.LAYOUT_TIE
@@ -69,6 +75,7 @@ class Comparison:
     usual: float  # the difference with the usual layout, in log units
     fresh: Contrast | None  # the same in fresh layouts, positive in the same direction; None before there are any
     layouts: Layouts | None
+    chance: float = 1.0  # probability of such ranks if layouts of both are drawn alike, however they are distributed
 
     @property
     def compared(self) -> int:
@@ -79,7 +86,9 @@ class Comparison:
     def shown(self) -> bool:
         """Whether the difference is there in fresh layouts, and about as large."""
         known = self.fresh is not None and self.compared >= FEWEST
-        return known and self.fresh.clear >= PROVEN and self.fresh.drop >= KEPT * self.usual  # type: ignore[union-attr]
+        if not known or self.chance * self.compared > CHANCE:
+            return False
+        return self.fresh.clear >= PROVEN and self.fresh.drop >= KEPT * self.usual  # type: ignore[union-attr]
 
     @property
     def absent(self) -> bool:
@@ -152,7 +161,11 @@ def _compare(again: Situation, step: Step, parent: int) -> Comparison:
     hunted = 1 if (step.ratio.middle < 1) is (record.sign > 0) else -1
     pairs = list(zip(record.value[record.readings(slow)], record.value[record.readings(fast)], strict=False))
     changed = sum(hunted * (high - low) > 0 for low, high in pairs)
-    return Comparison(parent, usual, replace(found, drop=hunted * found.drop), Layouts(ratio, len(pairs), int(changed)))
+    kept = record.readings(slow), record.readings(fast)
+    low, high = ((hunted * record.value[rows])[trust[rows] > TRUSTED] for rows in kept)
+    chance = below_by_chance(low.tolist(), high.tolist()) if len(low) and len(high) else 1.0
+    layouts = Layouts(ratio, len(pairs), int(changed))
+    return Comparison(parent, usual, replace(found, drop=hunted * found.drop), layouts, chance)
 
 
 def _is_fresh(seen: Observation) -> bool:
@@ -223,9 +236,18 @@ def _ended(
             unproven = undecided(decision.belief, again.policy, Reason.NOT_CONFIRMED)
             return replace(decision, order=_further(found, again) or unproven)
         case NotReproduced(ratio, detectable) if each:
-            moved = [step for step in _steps(usual) if not all(one.shown for one in each[step.candidate])]
-            step = max(moved, key=lambda step: abs(math.log(step.ratio.middle)))
-            step = replace(step, layouts=_weakest(each[step.candidate]).layouts)
-            return replace(decision, order=CodePlacement(step, ratio, detectable))
+            return replace(decision, order=_moved(usual, each, ratio, detectable))
+        case Inconclusive(ratio=ratio, reason=Reason.TOO_NOISY) if each and ratio.low < 1 < ratio.high:
+            drop = max(1 - ratio.low, ratio.high - 1)  # what is left is smaller, if there is anything
+            return replace(decision, order=_moved(usual, each, ratio, drop))
         case _:
             return decision
+
+
+def _moved(
+    usual: Verdict | Measure, each: Mapping[int, Sequence[Comparison]], ratio: Interval, detectable: float
+) -> CodePlacement:
+    """The verdict that the largest change of the usual layout is none in others."""
+    moved = [step for step in _steps(usual) if not all(one.shown for one in each[step.candidate])]
+    step = max(moved, key=lambda step: abs(math.log(step.ratio.middle)))
+    return CodePlacement(replace(step, layouts=_weakest(each[step.candidate]).layouts), ratio, detectable)

@@ -30,7 +30,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.inference.record import Record
-from perfbisect.core.inference.relative_speed import relative_speeds
+from perfbisect.core.inference.relative_speed import relative_speeds, strongest
 from perfbisect.core.inference.stopped_runs import direction
 from perfbisect.core.search.no_culprit import afforded
 from perfbisect.core.search.single_change import single_change
@@ -59,8 +59,8 @@ def with_older_branches(hunt: Hunt, now: Situation) -> Decision:
     if now.subrange:
         compared = {point: each for point, each in compared.items() if not isinstance(each.order, Measure)}
     while True:
-        offsets = {point: ratio for point, each in compared.items() if (ratio := _difference(each))}
-        decision = hunt(replace(now, observations=list(_corrected(start, now.observations, offsets, unknown))))
+        offsets = {point: ratios for point, each in compared.items() if (ratios := _difference(each))}
+        decision = hunt(replace(now, observations=list(_corrected(start, now, offsets, unknown))))
         needed = [point for point in _needed(now, start, decision) if point not in unknown]
         compared |= {point: _compared(point, now) for point in needed if point not in compared}
         for point, each in compared.items():
@@ -134,16 +134,13 @@ def _compared(point: int, now: Situation) -> Decision:
     return replace(decision, order=order)
 
 
-def _difference(compared: Decision) -> Interval | None:
-    """The branch point relative to good, if they are not taken to be equally fast."""
-    return compared.evidence if isinstance(compared.order, Found | Inconclusive) else None
+def _difference(compared: Decision) -> tuple[Interval, ...]:
+    """The branch point relative to good on each host class; empty if they are taken to be equally fast."""
+    return compared.evidence if isinstance(compared.order, Found | Inconclusive) else ()
 
 
 def _corrected(
-    start: NDArray[np.int64],
-    observations: Sequence[Observation],
-    offsets: Mapping[int, Interval],
-    unknown: Sequence[int],
+    start: NDArray[np.int64], now: Situation, offsets: Mapping[int, Sequence[Interval]], unknown: Sequence[int]
 ) -> Iterator[Observation]:
     """The observations as if all branches had started with the speed of good.
 
@@ -154,14 +151,14 @@ def _corrected(
     lost[-1] = False  # bad was compared with good itself
     for node in np.flatnonzero(lost).tolist():
         yield Skipped(node, Reason.BRANCH_POINT_UNKNOWN)
-    for seen in observations:
+    for seen in now.observations:
         own = int(start[seen.candidate])
         if lost[seen.candidate]:
             continue
         if isinstance(seen, Built) and seen.same_as is not None and start[seen.same_as] != own:
             yield replace(seen, same_as=None)
         elif isinstance(seen, Reading) and own in offsets:
-            yield replace(seen, value=seen.value - math.log(offsets[own].middle))
+            yield replace(seen, value=seen.value - math.log(offsets[own][now.prior.class_of(seen.host)].middle))
         else:
             yield seen
 
@@ -198,16 +195,17 @@ def _explained(
     decision: Decision,
     start: NDArray[np.int64],
     policy: Policy,
-    offsets: Mapping[int, Interval],
+    offsets: Mapping[int, Sequence[Interval]],
     unknown: Sequence[int],
 ) -> Decision:
     """The decision with what was learnt of branches."""
+    begins = {point: strongest(ratios) for point, ratios in offsets.items()}
     noticed = tuple(
         f"a branch that is older than good began at {ratio.middle:.3f} of good; its builds are judged by that"
-        for ratio in offsets.values()
+        for ratio in begins.values()
     )
     order = decision.order
-    if isinstance(order, NotReproduced) and (ratio := offsets.get(int(start[-1]))) and policy.hunts(ratio.middle):
+    if isinstance(order, NotReproduced) and (ratio := begins.get(int(start[-1]))) and policy.hunts(ratio.middle):
         order = Inconclusive((), (), ratio, Reason.NOT_IN_BAD)
     elif isinstance(order, Inconclusive) and np.isin(start[list(order.candidates)], unknown).any():
         order = replace(order, reason=Reason.BRANCH_POINT_UNKNOWN, detail=None)

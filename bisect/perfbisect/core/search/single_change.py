@@ -1,41 +1,150 @@
-"""The hunt for the largest change of a range."""
+"""The hunt for the largest change of a range, on hosts of one class or of several.
 
-from dataclasses import replace
+The next order for a host depends on the levels and the drift of its own class, and on the probabilities of a culprit
+that all classes have in common. A proof on one class is enough.
+"""
 
-from perfbisect.core.domain.orders import Decision, Found, Measure, Step
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from perfbisect.core.domain.observations import Reading
+from perfbisect.core.domain.orders import (
+    UNKNOWN,
+    Belief,
+    Decision,
+    Effect,
+    Found,
+    Inconclusive,
+    Interval,
+    Measure,
+    NotReproduced,
+    Order,
+    Reason,
+    Step,
+)
+from perfbisect.core.inference import endpoints
 from perfbisect.core.inference.analysis import Analysis, analyse
 from perfbisect.core.inference.belief import prior_belief
-from perfbisect.core.inference.hypotheses import hypotheses
+from perfbisect.core.inference.host_classes import together
+from perfbisect.core.inference.hypotheses import Hypotheses, hypotheses
+from perfbisect.core.inference.relative_speed import leading, strongest
 from perfbisect.core.search.confirm_or_explore import next_action
 from perfbisect.core.search.confirmation import PairwiseProof, pairwise_proofs, weakest
-from perfbisect.core.search.no_culprit import no_suspect, pointless, undecided
+from perfbisect.core.search.no_culprit import no_suspect, nothing_found, pointless, undecided
 from perfbisect.core.search.situation import Situation
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _HostClass:
+    """The hosts of one class, and what follows from their readings."""
+
+    name: str  # "" where all hosts are of one class
+    host: int | None  # that takes the next order: a free one if there is any; None if all are lost
+    now: Situation  # the readings are those of the class alone
+    known: Analysis | None  # None until both ends were measured
+
+    @property
+    def shows(self) -> bool:
+        """Whether its readings show a change, and so can show where it is."""
+        return self.known is not None and self.known.shows
+
+    def proof(self, step: Step) -> PairwiseProof | None:
+        """The proof of a step with the smallest drop; None if it was not compared with each of its parents here."""
+        if self.known is None:
+            return None
+        proofs = pairwise_proofs(self.known.record, self.known.levels, step.candidate, step.parents)
+        return weakest(proofs) if all(proof.contrast for proof in proofs) else None
+
+
 def single_change(now: Situation) -> Decision:
-    """The next order, for the first free host; or the verdict."""
-    graph, record, policy, budget = now.graph, now.record, now.policy, now.budget
-    if verdict := pointless(graph, record, policy):
-        return Decision(verdict, prior_belief(graph, now.model))
-    known = None
-    if min(record.runs(0), record.runs(now.bad)) > 0:
-        known = analyse(
-            graph, policy, record, hypotheses(graph, record), now.prior.noise, model=now.model, subrange=now.subrange
-        )
-    belief = known.belief if known else prior_belief(graph, now.model)
-    host = now.fleet.free_host
-    order = next_action(known, now, host)
-    if not (isinstance(order, Found) or (known and known.nothing)) and (spent := budget.spent):
-        order = undecided(belief, policy, spent) if known else no_suspect(spent, policy)
-    if isinstance(order, Measure):
-        order = replace(budget.within(order), host=host)
-    evidence = None
-    if known:
-        contrast = weakest_proof(known, order.step).contrast if isinstance(order, Found) else known.ends
-        evidence = contrast.ratio(record.sign) if contrast else None
+    """The next order, or the verdict. An order for a busy host means that there is nothing to do for the free ones."""
+    belief = prior_belief(now.graph, now.model)
+    if verdict := pointless(now.graph, now.record, now.policy):
+        return Decision(verdict, belief)
+    each = _host_classes(now)
+    main = next((one.known for one in sorted(each, key=lambda one: not one.shows) if one.known), None)
+    if main:
+        noticed = [(one.name, text) for one in each if one.known for text in one.known.belief.warnings]
+        warnings = tuple(f"{name}: {text}" if name else text for name, text in noticed)
+        ratios = [one.known.effect if one.known else None for one in each]
+        belief = replace(main.belief, effect=ratios[leading(ratios)] or UNKNOWN, warnings=warnings)
+    order = _order(now, each, main, belief)
+    step = order.step if isinstance(order, Found) else None
+    effects, evidence = _by_class(each, step)
+    if len(each) > 1 and step:
+        order = Found(replace(step, effects=effects))
+    elif len(each) > 1 and isinstance(order, NotReproduced | Inconclusive):
+        order = replace(order, ratio=belief.effect if main else order.ratio, effects=effects)
     return Decision(order, belief, evidence)
 
 
-def weakest_proof(known: Analysis, step: Step) -> PairwiseProof:
-    """The proof of a named step with the smallest drop."""
-    return weakest(pairwise_proofs(known.record, known.levels, step.candidate, step.parents))
+def _host_classes(now: Situation) -> list[_HostClass]:
+    """The host classes with the common probabilities of a culprit."""
+    groups = hypotheses(now.graph, now.record)
+    names = now.prior.classes
+    if len(names) == 1:
+        return [_HostClass("", now.fleet.free_host, now, _analysis(now, now, groups))]
+    hosts, own = [], []
+    for name in names:
+        members = [host for host, its in enumerate(now.prior.host_classes) if its == name]
+        left = sorted(set(members).difference(now.fleet.gone), key=lambda host: (not now.fleet.is_free(host), host))
+        hosts.append(left[0] if left else None)
+        readings = [seen for seen in now.observations if not isinstance(seen, Reading) or seen.host in members]
+        prior = now.prior if 0 in members else replace(now.prior, noise=None)
+        own.append(replace(now, observations=readings, prior=prior))
+    known = together([_analysis(now, one, groups) for one in own])
+    return [_HostClass(*one) for one in zip(names, hosts, own, known, strict=True)]
+
+
+def _analysis(now: Situation, own: Situation, groups: Hypotheses) -> Analysis | None:
+    """What follows from the readings of one host class; ``groups`` are the classes of candidates by all builds."""
+    record = own.record
+    if min(record.runs(0), record.runs(own.bad)) == 0:
+        return None
+    rows = [now.record.builds.index(build) for build in record.builds]
+    groups = replace(groups, slow=groups.slow[rows])
+    return analyse(own.graph, own.policy, record, groups, own.prior.noise, model=own.model, subrange=own.subrange)
+
+
+def _order(now: Situation, each: Sequence[_HostClass], main: Analysis | None, belief: Belief) -> Order:
+    """The next order or the verdict; ``main`` is of the host class that is shown for all, None before there is one."""
+    policy, budget = now.policy, now.budget
+    here = [one for one in each if one.host is not None]
+    lost = [one for one in each if one.host is None and one.shows]
+    if not lost and all(one.known and one.known.nothing for one in here):
+        return nothing_found(main.effect, main.ends) if main else no_suspect(Reason.NO_HOST, policy)
+    orders = [(next_action(one.known, one.now, one.host), one.host) for one in here if one.host is not None]
+    if found := next((order for order, _ in orders if isinstance(order, Found)), None):
+        return found
+    if spent := budget.spent:
+        return undecided(belief, policy, spent) if main else no_suspect(spent, policy)
+    measures = [replace(order, host=host) for order, host in orders if isinstance(order, Measure)]
+    if measures:
+        return budget.within(min(measures, key=lambda order: (not now.fleet.is_free(order.host), order.host)))
+    ended = next((order for order, _ in orders if isinstance(order, Inconclusive)), None)
+    if lost and not ended:  # the change shows on no other class: an order for a lost host, so that the loop fails
+        look = endpoints.first_look(now.bad, now.build_runs, now.model)
+        return replace(look, host=now.prior.host_classes.index(lost[0].name))
+    assert main
+    return ended or nothing_found(main.effect, main.ends)
+
+
+def _by_class(each: Sequence[_HostClass], step: Step | None) -> tuple[tuple[Effect, ...], tuple[Interval, ...]]:
+    """The effect on each host class: of ``step`` where it was compared with its parents, of the whole range elsewhere.
+
+    And the evidence, see ``Decision``: where ``step`` was not compared and the ends differ, that of another class.
+    """
+    effects: list[Effect] = []
+    found: list[Interval | None] = []
+    for one in each:
+        ratio = None
+        if (known := one.known) and step and (proof := one.proof(step)) and proof.contrast:
+            effects.append(Effect(one.name, known.speeds.ratio(step.candidate, proof.parent), ends=False))
+            ratio = proof.contrast.ratio(known.record.sign)
+        elif known:
+            effects.append(Effect(one.name, known.effect, ends=True))
+            ends = known.ends.ratio(known.record.sign)
+            ratio = ends if step is None or ends.low <= 1 <= ends.high else None
+        found.append(ratio)
+    certain = [ratio for ratio in found if ratio]
+    return tuple(effects), tuple(ratio or strongest(certain) for ratio in found) if certain else ()

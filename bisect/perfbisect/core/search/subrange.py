@@ -5,6 +5,7 @@ any range. A candidate may lack changes that the good end has, or have others; w
 corrected for them.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.domain.orders import Measure
+from perfbisect.core.domain.orders import Interval, Measure
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.search.situation import Situation
 
@@ -36,18 +38,20 @@ class Subrange:
         """Whether a candidate of the whole is one of the subrange."""
         return int(self.place[candidate]) in self.graph.candidates
 
-    def situation(self, whole: Situation, changes: Mapping[int, float]) -> Situation:
-        """The situation as seen in the subrange; ``changes`` of the log metric are known, by candidate."""
+    def situation(self, whole: Situation, changes: Mapping[int, Sequence[Interval]]) -> Situation:
+        """The situation as seen in the subrange; ``changes`` are known: by candidate, on each host class."""
         places = {v: int(self.place[v]) for v in whole.fleet.candidates if self.place[v] >= 0}
         return replace(
             whole,
             graph=self.graph,
-            observations=list(self.observations(whole.observations, changes)),
+            observations=list(self.observations(whole.observations, changes, whole.prior)),
             fleet=whole.fleet.renumbered(places),
             subrange=True,
         )
 
-    def observations(self, observations: Sequence[Observation], changes: Mapping[int, float]) -> Iterator[Observation]:
+    def observations(
+        self, observations: Sequence[Observation], changes: Mapping[int, Sequence[Interval]], prior: PriorKnowledge
+    ) -> Iterator[Observation]:
         """The observations of candidates of the subrange, corrected for ``changes``.
 
         Candidates with equal binaries are named by the first of them inside.
@@ -70,15 +74,16 @@ class Subrange:
                 case Skipped() if node >= 0:
                     yield replace(seen, candidate=node)
                 case Reading() if (at := inside.get(binary, node)) >= 0:
-                    yield replace(seen, candidate=at, value=seen.value + self._lacking(seen.candidate, changes))
+                    yield replace(seen, candidate=at, value=seen.value + self._lacking(seen, changes, prior))
 
-    def _lacking(self, candidate: int, changes: Mapping[int, float]) -> float:
-        """The known changes that the good end has and ``candidate`` has not, less those of which the reverse is true."""
-        if not changes or candidate == self.good:
+    def _lacking(self, seen: Reading, changes: Mapping[int, Sequence[Interval]], prior: PriorKnowledge) -> float:
+        """The known changes that the good end has and a build has not, less those of which the reverse is true."""
+        if not changes or seen.candidate == self.good:
             return 0.0
-        reach = ancestry_of(self.whole)
-        has, own = reach.ancestors(self.good), reach.ancestors(candidate)
-        return sum(change * (int(has[step]) - int(own[step])) for step, change in changes.items())
+        reach, of_host = ancestry_of(self.whole), prior.class_of(seen.host)
+        has, own = reach.ancestors(self.good), reach.ancestors(seen.candidate)
+        known = {step: math.log(ratios[of_host].middle) for step, ratios in changes.items()}
+        return sum(change * (int(has[step]) - int(own[step])) for step, change in known.items())
 
     def outer_order(self, order: Measure) -> Measure:
         """An order of the subrange in candidates of the whole."""

@@ -25,6 +25,7 @@ from perfbisect.host.lock import Lease
 from perfbisect.hunt.host_locks import lock_hosts
 from perfbisect.hunt.labs import connection_events
 from perfbisect.hunt.loop import Listed, Workers, run
+from perfbisect.hunt.notification import Begun
 from perfbisect.hunt.trials.setup import TrialPlan
 from perfbisect.hunt.trials.view import Progress
 from perfbisect.hunt.workers import InlineWorkers
@@ -37,8 +38,8 @@ from perfbisect.lab.protocol import Lab
 from perfbisect.store.history import History
 
 
-def run_trial(plan: TrialPlan, path: Path | None, progress: Progress) -> tuple[Trial, bool]:
-    """Build and measure; returns the trial, and whether it is complete: false when Ctrl-C ended it.
+def run_trial(plan: TrialPlan, path: Path | None, progress: Progress, begun: Begun | None = None) -> tuple[Trial, bool]:
+    """Build and measure; returns the trial, and whether it is complete: false when Ctrl-C ended it. ``begun`` gets its name.
 
     An interrupted comparison or proof continues when the same builds are requested again.
     """
@@ -57,6 +58,8 @@ def run_trial(plan: TrialPlan, path: Path | None, progress: Progress) -> tuple[T
             so_far = replace(plan.request, subjects=tuple(runner.subjects))
             failed = history.begin_trial(so_far, setup.facts, plan.commits(), CLOCK.now())
             history.end_trial(failed.id, CLOCK.now(), str(reason))
+            if begun:
+                begun(failed.name)
             raise
         trial = history.resume_trial(request, setup.facts) if request.kind is not TrialType.NOISE else None
         if trial:
@@ -64,6 +67,8 @@ def run_trial(plan: TrialPlan, path: Path | None, progress: Progress) -> tuple[T
             trial = replace(trial, request=request, failure="")
         else:
             trial = history.begin_trial(request, setup.facts, plan.commits(), CLOCK.now())
+        if begun:
+            begun(trial.name)
         try:
             runner.measure(trial, history)
         except KeyboardInterrupt:

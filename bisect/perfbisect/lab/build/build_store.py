@@ -39,6 +39,10 @@ fi
 [ ! -d "$1.part" ] || { rm -rf "$1"; mv -T -- "$1.part" "$1"; }
 rm -rf "$4"
 """
+# A form feed after the record says that the build has no links.
+_FIND = """\
+cd -- "$1" 2>/dev/null && cat build.json && { [ -e links/plan ] || printf '\\f'; }
+"""
 # The time of a build's folder ($3; empty for one outside the root folder) is that of its last use.
 _POINT = 'mkdir -p "${2%/*}" && rm -rf "$2" && ln -s -- "$1" "$2" && { [ -z "$3" ] || touch -c -- "$3"; }'
 
@@ -130,13 +134,19 @@ def prefix(host: Host, key: str) -> PurePosixPath:
 
 
 def find(host: Host, key: str, sha: str) -> BuildRecord | None:
-    """A finished build, as one of commit ``sha``; None when none exists or its record is unreadable: it is built again."""
-    found = host.run(["cat", str(folder(host, key) / "build.json")], check=False)
+    """A finished build, as one of commit ``sha``; None where it has to be built again.
+
+    That is where none exists, its record is unreadable, or its links were freed, with which it could be linked again.
+    """
+    found = host.run(["sh", "-c", _FIND, "find", str(folder(host, key))], check=False)
     if not found.ok:
         return None
+    record, unlinked, _ = found.stdout.partition("\f")
     try:
-        kept = msgspec.json.decode(found.stdout, type=BuildRecord)
+        kept = msgspec.json.decode(record, type=BuildRecord)
     except msgspec.DecodeError:
+        return None
+    if unlinked and kept.facts.linker:
         return None
     facts = replace(kept.facts, commit=sha, seconds=0.0, cache_hits=0, cache_misses=0, reused=True)
     return BuildRecord(facts, kept.version)

@@ -28,9 +28,9 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store, linkers
 from perfbisect.lab.build.linkers import Linker
 from perfbisect.lab.upload import files
-from perfbisect.recipes.builder import Variant
+from perfbisect.recipes.builder import Build, Variant
 
-REVISION = "1"  # part of the key of every build that can be linked again: raise it when records change
+REVISION = "2"  # part of the key of every build that can be linked again: raise it when records change
 FOLDER = "links"
 SECTIONS = "-ffunction-sections"
 LINK = "link"  # the stage of a failure
@@ -93,9 +93,11 @@ again() { # the path of an installed file; prints why it cannot be linked again
     text "$file" "$scratch/installed" && text "$scratch/out" "$scratch/linked" || { echo "it has no code"; return; }
     cmp -s "$scratch/installed" "$scratch/linked" || { echo "the same link gives other code the second time"; return; }
     find files -type f -exec readelf -SW -- {} + 2>/dev/null | grep -oE ' \.text\.[^ ]+' | tr -d ' ' | sort -u >functions.new
-    parts=$(objects "$(in_awk "$PWD")" "$scratch/argv" | wc -l)
-    [ "$linker" = ld ] || [ "$parts" -gt 1 ] || parts=$(wc -l <functions.new)
-    [ "$parts" -gt 1 ] || { echo "it has no parts that could be moved"; return; }
+    if [ "$linker" = ld ]; then
+        [ "$(objects "$(in_awk "$PWD")" "$scratch/argv" | wc -l)" -gt 1 ] || { echo "it is one object file"; return; }
+    else
+        [ "$(wc -l <functions.new)" -gt 1 ] || { echo "its functions are in no sections of their own; does its build use \$CC?"; return; }
+    fi
     rm -f words trace && mv -f functions.new functions
     printf '%s\t%s\n' "$id" "${file#"$prefix"/}" >>"$links/plan"
 }
@@ -119,6 +121,7 @@ _LINK = (
 set -e
 root=$(in_awk "$1") build=$3 made=$4 seed=$5 linker=$6 command=$7
 [ ! -d "$made" ] || exit 0
+[ -e "$build/links/plan" ] || { echo 'its links were removed, as by `bisect gc`' >&2; exit 1; }
 mkdir -p "$2" && scratch=$(mktemp -d -p "$2") && trap 'rm -rf "$scratch"' EXIT
 rm -rf "$made.part" && mkdir "$made.part" && cp -al -- "$build/prefix" "$build/build.json" "$made.part"
 printf '%016d' "$seed" >"$scratch/seed" # the 16 bytes that sort -R takes
@@ -190,6 +193,13 @@ def movable(variant: Variant, recorder: Recorder | None) -> Variant:
     """The variant with each function in a section of its own where links are recorded: a linker can move sections."""
     flags = f"{variant.cflags} {SECTIONS}".strip()
     return msgspec.structs.replace(variant, cflags=flags) if recorder else variant
+
+
+def for_compiler(build: Build, recorder: Recorder | None) -> str:
+    """What follows the compiler's name in a recipe that has flags of its own, and would not be given those of ``movable``."""
+    commands = repr([build.configure, build.compile, build.install, build.env])
+    own = not build.system and "{cflags}" not in commands
+    return f" {SECTIONS}" if recorder and own else ""
 
 
 def why_fixed(variant: Variant) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
-from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, RunStarted
+from perfbisect.core.domain.events import ExecutionStarted, LabEvent, RunFinished, RunProgress, RunStarted
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.errors import RunFailed, UsageError
 from perfbisect.lab.measure import counting, visit
@@ -11,7 +11,7 @@ from perfbisect.lab.measure.runner import Turn
 from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.server.installation import System
 
-Execution = Generator[RunProgress, None, RunFacts]
+Execution = Generator[ExecutionStarted | RunProgress, None, RunFacts]
 
 
 @dataclass(slots=True)
@@ -33,17 +33,17 @@ class CountedRunner:
 
     def _run(self, system: System, dataset: str, candidate: int) -> Execution:
         if not counting.has_length(self.context.workload):
-            facts = yield from self._execute(system, dataset, candidate, 0)
+            facts = yield from self._execute(system, dataset, candidate, 0, 1, 1)
             return replace(facts, counters={"instructions": counting.instructions(facts)})
         known = self.events > 0
         if not known:
             lengths: dict[int, float] = {}
             while events := counting.next_length(lengths):
-                facts = yield from self._execute(system, dataset, candidate, events)
+                facts = yield from self._execute(system, dataset, candidate, events, len(lengths) + 1, 0)
                 lengths[events] = counting.instructions(facts)
             self.events = counting.chosen_length(lengths)
-        short = yield from self._execute(system, dataset, candidate, self.events)
-        long = yield from self._execute(system, dataset, candidate, 2 * self.events)
+        short = yield from self._execute(system, dataset, candidate, self.events, 1, 2)
+        long = yield from self._execute(system, dataset, candidate, 2 * self.events, 2, 2)
         try:
             return counting.difference(short, long)
         except UsageError as trouble:
@@ -52,8 +52,9 @@ class CountedRunner:
             # The length was of use to an earlier build: it is this commit that ignores it.
             raise RunFailed(str(trouble), stage="run", log=str(self.context.host.root / "jobs")) from trouble
 
-    def _execute(self, system: System, dataset: str, candidate: int, events: int) -> Execution:
+    def _execute(self, system: System, dataset: str, candidate: int, events: int, number: int, of: int) -> Execution:
         """One execution of that length, on a fresh copy of the data; of length 0: as long as the command is."""
+        yield ExecutionStarted(candidate, number, of, events)
         workload = self.context.workload
         context = replace(self.context, workload=counting.of_length(workload, events) if events else workload)
         with visit.begin(context, system, candidate, dataset, SlowRuns()) as opened:

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -17,6 +17,7 @@ from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
 from perfbisect.lab.measure import host_clock, perf, system_stats
 from perfbisect.lab.measure.counting import Counter
+from perfbisect.lab.measure.perf import wrap as under_perf
 from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.server import service
 from perfbisect.lab.server.installation import System
@@ -44,6 +45,7 @@ class RunContext:
     perf: bool  # can count
     vmstat: bool  # is installed
     iostat: bool  # is installed, and a device is configured
+    wrap: Callable[..., list[str]] = under_perf  # what a run is started under where perf can count
     counter: Counter | None = None  # of exact counts, in place of the three; the workload has a length then
 
     @property
@@ -191,7 +193,7 @@ def timed(visit: Visit, counted: Sequence[int]) -> Timed:
     if bench.counter:
         env |= bench.counter.env
     elif bench.perf:
-        argv = perf.wrap(argv, folder, counted, whole=bool(workload.command))
+        argv = bench.wrap(argv, folder, counted, whole=bool(workload.command))
         env |= {} if workload.command else lua.perf_environment(folder)
     cpus = bench.entry.client_cpus if served else bench.entry.client_cpus or bench.entry.server_cpus
     return Timed(argv, env, cwd, cpus)
@@ -218,6 +220,7 @@ def facts(
         reported=outcome.reported,
         counted=counter.method if counter else "",
         layout=visit.system.layout,
+        running={} if counter else perf.shares(counters),
     )
 
 

@@ -24,6 +24,7 @@ CATEGORIES = {
     "logs": ("f", rf"[^[:cntrl:]]+-{HEX}{{10}}-{HEX}{{10}}\.log"),
     "work": ("d", r"[^[:cntrl:]]+"),
 }
+LINKS = "/links"  # of a build: its own entry, listed before it, so that what it takes counts once
 VISIT = "visit"  # a folder that goes as a whole: the copy of the data that a session which was killed has left
 IN_USE = ("work", VISIT)  # by builds and servers that a session has left running
 LONG = 3600.0  # seconds: counting or removing millions of files
@@ -45,6 +46,8 @@ _SIZES = (
     + """\
 cd -- "$1" || exit 1; shift
 {
+    [ ! -d builds ] || find builds -mindepth 2 -maxdepth 2 -type d -path '*/links' -regextype posix-extended -regex "builds/$1/.*" -print0
+    shift
     while [ $# != 0 ]; do entries "$1" "$2" "$3"; shift 3; done
     [ ! -d visit ] || [ -L visit ] || printf 'visit\\0'
 } | { du -sk --time --time-style=+%s --files0-from=- 2>/dev/null || true; }  # a job's folder may go meanwhile
@@ -56,9 +59,11 @@ _REMOVE = 'cd -- "$1" && shift && rm -rf --one-file-system -- "$@"'
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One build, dataset, job folder or log; a builder's checkout and build tree; the last visit's copy of the data."""
+    """One build without its links, or these; a dataset, job folder or log; a builder's checkout and build tree; the last
+    visit's copy of the data.
+    """
 
-    path: str  # below the root: builds/KEY
+    path: str  # below the root: builds/KEY, builds/KEY/links
     size: int  # bytes on disk
     used: float  # seconds since the epoch, on the host's clock
 
@@ -69,8 +74,13 @@ class Item:
 
     @property
     def name(self) -> str:
-        """Its own name: a build's or a dataset's key, a job's id."""
-        return self.path.rpartition("/")[2]
+        """Its own name: a dataset's key, a job's id, the key of a build, also of its links."""
+        return (self.path.removesuffix(LINKS) if self.links else self.path).rpartition("/")[2]
+
+    @property
+    def links(self) -> bool:
+        """Whether it is what a build is linked again from: the build itself can do without."""
+        return self.category == "builds" and self.path.endswith(LINKS)
 
     @property
     def left(self) -> bool:
@@ -81,7 +91,7 @@ class Item:
 def items(host: Host) -> tuple[Item, ...]:
     """Everything that can be freed: entries of the forms that perfbisect gives them."""
     forms = [word for name, (kind, form) in CATEGORIES.items() for word in (name, kind, form)]
-    listed = host.run(["sh", "-c", _SIZES, "sizes", str(host.root), *forms], timeout=LONG).stdout
+    listed = host.run(["sh", "-c", _SIZES, "sizes", str(host.root), f"{HEX}{{32}}", *forms], timeout=LONG).stdout
     return tuple(read_items(listed))
 
 
@@ -95,10 +105,13 @@ def read_items(du: str) -> Iterable[Item]:
 def expendable(found: Iterable[Item], limit: int, pinned: Collection[str]) -> list[Item]:
     """What has to go, longest unused first, so that no more than ``limit`` bytes stay; ``pinned`` names stay.
 
-    What a killed session left behind, the last step of a build or the copy of a visit, goes in any case; where builds
-    are made, only after all else: without that the next build checks everything out again.
+    What a killed session left behind, the last step of a build or the copy of a visit, goes in any case. The links of
+    builds go before any build: only a hunt in fresh layouts needs them, and builds again what lacks them. Where builds
+    are made goes after all else: without that the next build checks everything out again.
     """
-    known = sorted(found, key=lambda item: (not item.left, item.category == "work", item.used, item.path))
+    known = sorted(
+        found, key=lambda item: (not item.left, item.category == "work", not item.links, item.used, item.path)
+    )
     total = sum(item.size for item in known)
     going = []
     for item in known:

@@ -14,6 +14,7 @@ from perfbisect.recipes.workload import Workload
 
 SHARED = "perfbisect.lua"
 PLAIN_SQL = "sql.lua"
+PLANS = "plans.lua"
 SUITE, _SHARED = "suite", "shared"  # folders on a host; a script from elsewhere lies beside them
 REQUIRE = re.compile(r"""\brequire\s*\(?\s*["'](\w+(?:\.\w+)*)["']""")
 SYSBENCH_DRIVERS = ("mysql", "pgsql")
@@ -34,6 +35,11 @@ def preparing(workload: Workload) -> Path | None:
 def checking(workload: Workload) -> Path:
     """The script that asks what a workload's check asks. Raises RecipeError when there is none for its driver."""
     return _plain_sql(workload)
+
+
+def explaining(workload: Workload) -> Path | None:
+    """The script that asks for the plans of a workload's statements; None where none is for its driver."""
+    return None if workload.command else _for_driver(workload, PLANS)
 
 
 def place(host: Host, workload: Workload) -> PurePosixPath:
@@ -151,15 +157,20 @@ def _own(workload: Workload, name: str) -> Path:
 
 
 def _plain_sql(workload: Workload) -> Path:
-    """The script that runs plain SQL: of the suite, of the driver, or the one for all that sysbench has a driver for."""
-    folders = _folders(workload)
-    places = [Path(workload.folder), *(folder / workload.driver for folder in folders)]
-    if workload.driver in SYSBENCH_DRIVERS:
-        places += folders
-    for place in places:
-        if (place / PLAIN_SQL).is_file():
-            return contained(place / PLAIN_SQL, Path(workload.folder).parent)
+    """The script that runs plain SQL. Raises RecipeError where none is for the driver of the workload."""
+    if script := _for_driver(workload, PLAIN_SQL):
+        return script
     raise RecipeError(
         f"Workload {workload.suite}/{workload.name} is plain SQL, but no {PLAIN_SQL} runs it with {workload.driver}.",
         f"Give it a script, or write {workload.driver}/{PLAIN_SQL} in the folder of your workloads.",
     )
+
+
+def _for_driver(workload: Workload, name: str) -> Path | None:
+    """A script with that name: of the suite, of the driver, or the one for all that sysbench has a driver for."""
+    folders = _folders(workload)
+    places = [Path(workload.folder), *(folder / workload.driver for folder in folders)]
+    if workload.driver in SYSBENCH_DRIVERS:
+        places += folders
+    found = next((place / name for place in places if (place / name).is_file()), None)
+    return contained(found, Path(workload.folder).parent) if found else None

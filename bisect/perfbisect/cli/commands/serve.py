@@ -1,0 +1,81 @@
+"""`bisect serve`: the history in Datasette."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from perfbisect.cli.options.common import history_option
+from perfbisect.ui.stream import note
+from perfbisect.wording.text import printable
+
+EPILOG = """\b
+Examples:
+  bisect serve
+  bisect serve --port 8042 --open
+  bisect serve --history ~/shared/history.db
+
+\b
+Needs Datasette: pip install 'perfbisect[serve]'
+The history is only read, also beside a hunt that is writing it. Ctrl-C ends serving.
+"""
+
+LOOPBACK = "127.0.0.1"
+LONGEST = 10_000  # milliseconds of a query
+
+
+@click.command(epilog=EPILOG)
+@click.option("--port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="Port to listen on.")
+@click.option(
+    "--address", default=LOOPBACK, show_default=True, help="Address to listen on; others can read everything."
+)
+@click.option("--open", "opens", is_flag=True, help="Open it in a web browser.")
+@history_option
+def serve(port: int, address: str, opens: bool, history: Path | None) -> int:
+    """Browse and query the history in a web browser, with queries for hunts, culprits, builds and noise by host."""
+    from perfbisect.store.connection import default_place, is_closed, open_reader
+
+    path = (history or default_place()).absolute()
+    open_reader(path).close()  # says what is wrong with it
+    version = installed_version()
+    if path.stat().st_mode & 0o077 == 0:
+        note(f"Other users cannot read {printable(str(path))}, but on this machine they can read what is served.")
+    with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
+        options = configured(Path(folder), path.stem, version)
+        file = ["--immutable", str(path)] if is_closed(path) else [str(path)]
+        argv = [
+            *(sys.executable, "-m", "datasette", "serve", *file, *options),
+            *("--host", address, "--port", str(port), "--setting", "sql_time_limit_ms", str(LONGEST)),
+            *(["--open"] if opens else []),
+        ]
+        try:
+            return subprocess.run(argv, check=False).returncode
+        except KeyboardInterrupt:  # Datasette gets it, too
+            return 0
+
+
+def installed_version() -> int:
+    """The first number of Datasette's version. Raises UsageError where it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from perfbisect.errors import UsageError
+
+    try:
+        return int(version("datasette").partition(".")[0])
+    except PackageNotFoundError:
+        raise UsageError("Datasette is not installed.", "Install it: pip install 'perfbisect[serve]'") from None
+
+
+def configured(folder: Path, database: str, version: int) -> list[str]:
+    """Write Datasette's files into a folder; returns the options that name them."""
+    from perfbisect.store.canned_queries import configuration
+
+    options = []
+    for option, contents in configuration(database, version).items():
+        file = folder / f"{option.removeprefix('--')}.json"
+        file.write_text(json.dumps(contents), encoding="utf-8")
+        options += [option, str(file)]
+    return options

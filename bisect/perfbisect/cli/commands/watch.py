@@ -1,0 +1,107 @@
+"""`bisect watch`: the live view of hunts that run in other terminals."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from perfbisect.cli.options.common import history_option
+from perfbisect.cli.options.completion import hunt_number
+from perfbisect.cli.options.param_types import HUNT
+from perfbisect.ui.stream import note
+from perfbisect.wording.text import printable
+
+if TYPE_CHECKING:
+    from perfbisect.core.domain.events import Event
+    from perfbisect.hunt.watching import Watcher
+    from perfbisect.store.listing import Listed
+    from perfbisect.ui.plain import PlainLines
+
+EPILOG = """\b
+Examples:
+  bisect watch           all hunts that run now
+  bisect watch 12 13
+  bisect watch --plain | grep verdict
+
+\b
+The history is only read. Ctrl-C ends watching, and nothing else.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("hunts", metavar="[HUNT…]", type=HUNT, nargs=-1, shell_complete=hunt_number)
+@click.option("--plain", is_flag=True, help="Plain lines, as when there is no terminal.")
+@history_option
+def watch(hunts: tuple[int, ...], plain: bool, history: Path | None) -> None:
+    """Show HUNTs (default: all that run now) as their own terminals do, until they end."""
+    from perfbisect.errors import UsageError
+    from perfbisect.hunt import watching
+    from perfbisect.report.command_line import command_to_show
+    from perfbisect.store.history import History
+
+    with closing(History.open(history, read_only=True)) as opened:
+        chosen = tuple(dict.fromkeys(hunts)) or tuple(watching.running(opened))
+        if not chosen:
+            raise UsageError("No hunt is running.", "`bisect history` lists all; `bisect show` reports one.")
+        lines = plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
+        view = (open_lines if lines else open_wall)(chosen, lambda hunt: command_to_show(str(hunt), history))
+        ended: list[Listed] = []
+        with suppress(KeyboardInterrupt), closing(watching.watch(opened, chosen, view, time.sleep)) as ends:
+            for hunt in ends:
+                ended += [hunt]
+        for hunt in ended:
+            say_how(hunt, opened.path)
+
+
+def say_how(hunt: "Listed", history: Path) -> None:
+    """On standard error: how a hunt has ended that has no verdict."""
+    from perfbisect.report.command_line import command_to_resume
+
+    if hunt.state in ("failed", "interrupted"):
+        reason = f": {printable(hunt.failure)}" if hunt.failure else ""
+        note(f"Hunt {hunt.id} {'has' if hunt.failure else 'was'} {hunt.state}{reason}")
+        note(f"Go on with: {command_to_resume(hunt.id, history)}")
+
+
+def open_wall(hunts: tuple[int, ...], report: Callable[[int], str]) -> "Watcher":
+    """A screen that is redrawn, for a terminal."""
+    from perfbisect.ui.terminal import Terminal
+    from perfbisect.ui.wall import Wall
+
+    return Wall(Terminal(sys.stdout), hunts, report)
+
+
+def open_lines(hunts: tuple[int, ...], report: Callable[[int], str]) -> "Watcher":
+    """A line for each event; where there are several hunts, with the number of its own."""
+    from perfbisect.ui.plain import PlainLines
+
+    wide = max(len(str(hunt)) for hunt in hunts)
+    prefixes = [f"{hunt:{wide}}  " if len(hunts) > 1 else "" for hunt in hunts]
+    return Lines({hunt: PlainLines(sys.stdout, report, prefix) for hunt, prefix in zip(hunts, prefixes, strict=True)})
+
+
+class Lines:
+    """The plain lines of several hunts."""
+
+    def __init__(self, views: "dict[int, PlainLines]") -> None:
+        self.views = views
+
+    def recall(self, hunt: int, events: "Iterable[tuple[float, Event]]") -> None:
+        """Their lines were written when they happened."""
+        self.views[hunt].recall(events)
+
+    def show(self, hunt: int, events: "Iterable[tuple[float, Event]]") -> None:
+        """Write the lines of events."""
+        for at, event in events:
+            self.views[hunt].show(event, at)
+
+    def end(self, hunt: int, at: float) -> None:
+        """The lines of a verdict have been written."""
+
+    def close(self) -> None:
+        """Nothing is buffered."""

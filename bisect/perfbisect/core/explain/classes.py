@@ -1,0 +1,199 @@
+"""Classes of a change, with the counters that show them.
+
+The time of an operation is a product, so a slowdown splits exactly into a sum of logarithms:
+
+    time/o  =  instructions/o  ×  cycles/instruction  ×  seconds/cycle  ×  time/CPU time
+               more code          slower memory          slower clock      waiting
+
+Each factor is a ratio with an interval of its own. What counters alone cannot show is said by others: that the
+server executes a statement in another way, and that a commit makes the difference as it is linked usually only.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from perfbisect.core.domain.explanation import Cause, CounterRow, Evidence, FunctionRow, PlanRow, Sureness
+from perfbisect.core.domain.orders import Interval, Layouts
+from perfbisect.core.explain.counters import BUSY, CLOCK, TIME
+from perfbisect.core.explain.top_down import BACK, FRONT, WRONG
+
+NEGLIGIBLE = 0.01  # log ratio below which a factor explains nothing: about 1 %
+SMALL = 1 / 3  # of the largest part: smaller parts are no class of their own
+FAR = 5.0  # standard errors beyond which a factor has certainly moved
+SAME_CODE = 0.001  # log ratio of instructions/o within which two builds execute the same
+
+# Cycles that a miss costs at least on processors of the last ten years, to weigh one event against another: nothing is
+# computed from them that is shown. A miss of the last level goes to memory; one of a TLB walks the page table.
+PENALTY = {
+    "L1-dcache-load-misses/o": 10,
+    "cache-misses/o": 40,
+    "LLC-load-misses/o": 150,
+    "dTLB-load-misses/o": 30,
+    "iTLB-load-misses/o": 30,
+    "L1-icache-load-misses/o": 15,
+    "branch-misses/o": 15,
+}
+PLACES = {
+    "L1-dcache-load-misses/o": "first-level data cache",
+    "cache-misses/o": "caches",
+    "LLC-load-misses/o": "last-level cache",
+    "dTLB-load-misses/o": "data TLB",
+    "iTLB-load-misses/o": "instruction TLB",
+    "L1-icache-load-misses/o": "instruction cache",
+    "branch-misses/o": "branch prediction",
+}
+OF_CODE = (
+    "iTLB-load-misses/o",
+    "L1-icache-load-misses/o",
+    "branch-misses/o",
+    FRONT,
+    WRONG,
+    "stalled-cycles-frontend/o",
+)
+OF_DATA = (
+    "L1-dcache-load-misses/o", "cache-misses/o", "LLC-load-misses/o", "dTLB-load-misses/o", BACK, "stalled-cycles-backend/o",
+)  # fmt: skip
+STORAGE = ("r/o", "rKB/o", "wKB/o")
+MARKED = 0.1  # log ratio from which a counter that says more of a class has changed enough to be named
+
+
+def classify(
+    counters: Sequence[CounterRow],
+    plans: Sequence[PlanRow] = (),
+    functions: Sequence[FunctionRow] = (),
+    layouts: Layouts | None = None,
+) -> tuple[Evidence, ...]:
+    """The classes that explain the change, the main one first; ``UNKNOWN`` without numbers where nothing says why.
+
+    ``layouts`` is the comparison in other orders of the functions, where the verdict has one.
+    """
+    rows = {row.name: row for row in counters}
+    found = [Evidence(Cause.PLAN, None, Sureness.SURE)] if plans else []
+    found += factors(rows)
+    explained = tuple(suspicious(each, rows, functions, layouts) for each in found)
+    return explained or (Evidence(Cause.UNKNOWN, None, Sureness.POSSIBLE),)
+
+
+def factors(rows: Mapping[str, CounterRow]) -> list[Evidence]:
+    """The factors of the time of an operation that moved as it did, the largest first."""
+    parts = {
+        Cause.INSTRUCTIONS: rows.get("instructions/o"),
+        Cause.MEMORY: inverse(rows.get("ipc")),
+        Cause.CLOCK: inverse(rows.get(CLOCK)),
+        Cause.WAITING: rows.get(BUSY),
+        Cause.UNKNOWN: rows.get("cpu/o") if "instructions/o" not in rows else None,  # no counters to split it
+    }
+    moved = {cause: (row, log(row)) for cause, row in parts.items() if row}
+    whole = log(rows[TIME]) if TIME in rows else 0.0
+    if abs(whole) < NEGLIGIBLE:  # another metric is hunted, instructions before all
+        whole = next((change for row, change in moved.values() if notable(row)), 0.0)
+    slower = whole >= 0
+    same = {cause: (row, change) for cause, (row, change) in moved.items() if (change > 0) == slower and notable(row)}
+    largest = max((abs(change) for _, change in same.values()), default=0.0)
+    ranked = sorted(same.items(), key=lambda item: abs(item[1][1]), reverse=True)
+    return [
+        detailed(Evidence(cause, change / whole if whole else None, sureness(row), (rows[row.name],)), rows, slower)
+        for cause, (row, change) in ranked
+        if abs(change) >= SMALL * largest
+    ]
+
+
+def notable(row: CounterRow) -> bool:
+    """Whether a factor explains anything: by its size, or because it is certain, as a count that repeats."""
+    return abs(log(row)) >= NEGLIGIBLE or (row.name == "instructions/o" and row.moved and row.beyond >= FAR)
+
+
+def detailed(evidence: Evidence, rows: Mapping[str, CounterRow], slower: bool) -> Evidence:
+    """The evidence with the counters that say more of it, and what they say."""
+    match evidence.cause:
+        case Cause.MEMORY:
+            misses = sorted(
+                (name for name in PENALTY if marked(rows.get(name), slower)), key=lambda name: -abs(cost(rows[name]))
+            )
+            slots = [name for name in (FRONT, WRONG, BACK) if marked(rows.get(name), slower)]
+            dear = [name for name in misses[:2] if abs(cost(rows[name])) >= SMALL * abs(cost(rows[misses[0]]))]
+            more = [*dear, *sorted(slots, key=lambda name: -abs(difference(rows[name])))[:1]]
+            detail = PLACES[misses[0]] if misses else ""
+        case Cause.WAITING:
+            storage = [name for name in STORAGE if marked(rows.get(name), slower)]
+            locks = [name for name in ("cs/o", "cpu-migrations/o") if marked(rows.get(name), slower)]
+            # Of a device that does other work at a steady rate, each operation that takes longer gets more.
+            time = abs(log(rows[TIME])) if TIME in rows else 0.0
+            busier = any(abs(log(rows[name])) >= time + MARKED for name in storage)
+            detail = (
+                "storage"
+                if busier or (storage and not locks)
+                else "lock"
+                if "cs/o" in locks
+                else "scheduler"
+                if locks
+                else ""
+            )
+            more = [*storage, *locks] if detail == "storage" else locks
+        case _:
+            more, detail = [], ""
+    return replace(evidence, rows=(*evidence.rows, *(rows[name] for name in more)), detail=detail)
+
+
+def suspicious(
+    evidence: Evidence, rows: Mapping[str, CounterRow], functions: Sequence[FunctionRow], layouts: Layouts | None
+) -> Evidence:
+    """Slower memory as the suspicion that only the placement of code has changed, where all says so.
+
+    The same instructions are executed, counters of the front end moved and those of the data did not. It is none where
+    the commit was as slow in other orders of the functions, or a function that it changes has most of the loss.
+    """
+    instructions = rows.get("instructions/o")
+    if evidence.cause is not Cause.MEMORY or instructions is None or abs(log(instructions)) > SAME_CODE:
+        return evidence
+    in_code, in_data = (
+        [name for name in names if (row := rows.get(name)) and row.moved and abs(log(row)) >= NEGLIGIBLE]
+        for names in (OF_CODE, OF_DATA)
+    )
+    costs = [sum(abs(cost(rows[name])) for name in names if name in PENALTY) for names in (in_code, in_data)]
+    proven = layouts is not None and layouts.compared > 0 and layouts.changed == layouts.compared
+    of_commit = any((row.changed or row.inlined) and row.part > 0.5 for row in functions)
+    if not in_code or costs[0] < costs[1] or proven or of_commit:
+        return evidence
+    shown = sorted(in_code, key=lambda name: rows[name].beyond, reverse=True)[:3]
+    sure = Sureness.LIKELY if evidence.sure is Sureness.SURE and not in_data else Sureness.POSSIBLE
+    return replace(
+        evidence, cause=Cause.LAYOUT, sure=sure, rows=(evidence.rows[0], *(rows[name] for name in shown)), detail=""
+    )
+
+
+def sureness(row: CounterRow) -> Sureness:
+    """How sure it is that a ratio has moved; less where perf has extrapolated."""
+    if not row.moved:
+        return Sureness.POSSIBLE
+    return Sureness.SURE if row.beyond >= FAR and row.share == 1.0 else Sureness.LIKELY
+
+
+def marked(row: CounterRow | None, slower: bool) -> bool:
+    """Whether a counter rose (of an improvement: fell) by enough to say something."""
+    return row is not None and abs(log(row)) >= MARKED and (log(row) > 0) == slower
+
+
+def cost(row: CounterRow) -> float:
+    """Cycles per operation, roughly, that the change of a counter of misses costs."""
+    return difference(row) * PENALTY.get(row.name, 0)
+
+
+def difference(row: CounterRow) -> float:
+    """Culprit less parent."""
+    return row.culprit - row.parent
+
+
+def inverse(row: CounterRow | None) -> CounterRow | None:
+    """The row with the reciprocal of its ratio: cycles per instruction from instructions per cycle."""
+    if row is None:
+        return None
+    low, middle, high = row.ratio.low, row.ratio.middle, row.ratio.high
+    turned = Interval(1 / high if high < math.inf else 0.0, 1 / middle, 1 / low if low > 0 else math.inf)
+    return replace(row, ratio=turned)
+
+
+def log(row: CounterRow) -> float:
+    """The logarithm of a ratio."""
+    return math.log(row.ratio.middle)

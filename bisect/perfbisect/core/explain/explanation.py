@@ -1,0 +1,70 @@
+"""From the events of a hunt to the explanation of one of its steps. Pure: reports are made from the history alone."""
+
+from collections.abc import Sequence
+from itertools import chain
+
+from perfbisect.core.domain.events import Counted, Planned, Profiled, Unexplained
+from perfbisect.core.domain.explanation import Cause, Evidence, Explanation, Sureness
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.orders import Layouts
+from perfbisect.core.explain.classes import classify
+from perfbisect.core.explain.counters import Runs, counter_rows
+from perfbisect.core.explain.plans import different
+
+Studied = Counted | Profiled | Planned | Unexplained
+
+NO_OPERATIONS, NO_RUNS = "no operations", "no runs"  # details of an unknown cause
+NO_COUNTERS = (
+    "This host has no counters of instructions and cycles, so more code and slower memory cannot be separated."
+)
+
+
+def explanation(
+    events: Sequence[Studied],
+    parent: str,
+    culprit: str,
+    usual: tuple[Sequence[RunFacts], Sequence[RunFacts]] = ((), ()),
+    layouts: Layouts | None = None,
+) -> Explanation:
+    """Why ``culprit`` differs from ``parent`` (full hashes).
+
+    ``usual`` are the runs of both, parent first, in the search: counters are taken from these where the hunt has no
+    explanation of its own.
+    """
+    counted = [event for event in events if isinstance(event, Counted)]
+    before, after = (of_commit(counted, commit) for commit in (parent, culprit))
+    if not (before and after):
+        before, after = ({"": runs} for runs in usual)
+    runs = [*chain(*before.values(), *after.values())]
+    if any(run.reported is not None and run.operations == 1 for run in runs):
+        return unknown(parent, culprit, NO_OPERATIONS)
+    planned = [event.facts for event in events if isinstance(event, Planned)]
+    plans = different(*([facts for facts in planned if facts.commit == commit] for commit in (parent, culprit)))
+    counters = counter_rows(before, after)
+    if not (counters or plans):
+        return unknown(parent, culprit, NO_RUNS)
+    missing = [f"{event.part}: {event.reason}" for event in events if isinstance(event, Unexplained)]
+    if counters and not any(row.name == "instructions/o" for row in counters):
+        missing.append(NO_COUNTERS)
+    return Explanation(
+        parent,
+        culprit,
+        classify(counters, plans, layouts=layouts),
+        counters,
+        plans=plans,
+        missing=tuple(dict.fromkeys(missing)),
+    )
+
+
+def unknown(parent: str, culprit: str, why: str) -> Explanation:
+    """An explanation from nothing, with the reason."""
+    return Explanation(parent, culprit, (Evidence(Cause.UNKNOWN, None, Sureness.POSSIBLE, detail=why),))
+
+
+def of_commit(events: Sequence[Counted], commit: str) -> Runs:
+    """The runs of a commit in each group of counters, in order of time."""
+    runs: dict[str, list[RunFacts]] = {}
+    for event in events:
+        if event.facts.commit == commit:
+            runs.setdefault(event.group, []).append(event.facts)
+    return runs

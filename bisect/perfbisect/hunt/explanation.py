@@ -1,0 +1,172 @@
+"""After the verdict: culprit and parent are measured again in turns, for the reason. See ``core/explain``.
+
+One part after another: plans, counters, profiles. Their events are stored in the log of the hunt, and no decision reads
+them. What an earlier session has measured is not measured again. A part that fails is left out with a sentence, and the
+hunt ends as it was found.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from perfbisect.clock import CLOCK
+from perfbisect.core.domain.events import (
+    CandidateSkipped,
+    Counted,
+    Event,
+    HuntStarted,
+    LabEvent,
+    Planned,
+    Profiled,
+    RunFinished,
+    Unexplained,
+    Warned,
+)
+from perfbisect.core.domain.orders import Found, Measure, Purpose, Several, Share, Step, Verdict
+from perfbisect.errors import PerfBisectError, in_words
+from perfbisect.hunt.loop import Listed, Workers, run
+from perfbisect.hunt.search_problem import SavedLog, TimedEvent
+from perfbisect.lab.measure.counter_groups import CounterGroups
+from perfbisect.lab.measure.statement_plans import PlanStudy, has_statements
+from perfbisect.lab.measure.study import StudyMaker
+from perfbisect.recipes.workload import Workload
+
+SHARE = 0.1  # of the time of a hunt, at most, for all parts
+LEAST = 10.0  # seconds that are always allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of an explanation."""
+
+    name: str
+    study: StudyMaker
+    event: type[Counted | Profiled | Planned]
+    rounds: int  # in each, both builds have one turn
+    share: float  # of the time for the whole explanation; what one part leaves, the next may use
+    suits: Callable[[Workload], bool] = lambda _: True  # whether it can show anything of a workload
+
+
+PARTS: tuple[Part, ...] = (
+    Part("plans", PlanStudy, Planned, rounds=1, share=0.1, suits=has_statements),  # first: it is short, and said first
+    Part("counters", CounterGroups, Counted, rounds=6, share=0.5),
+)
+
+WorkersOf = Callable[[StudyMaker], Workers[LabEvent]]
+
+
+@dataclass(frozen=True, slots=True)
+class PartLog:
+    """The log as a part of the explanation writes it: its own events, and nothing that the search reads."""
+
+    log: SavedLog
+    part: str
+
+    def append(self, event: Event) -> TimedEvent:
+        """Make an event of the part durable; others are returned to be shown. A build that fails ends the part."""
+        match event:
+            case CandidateSkipped(facts=skip, host=host):
+                return self.log.append(Unexplained(self.part, f"{skip.stage}: {skip.reason}", host))
+            case Counted() | Profiled() | Planned() | Unexplained() | Warned():
+                return self.log.append(event)
+            case _:
+                return CLOCK.now(), event
+
+
+def explain(
+    verdict: Verdict, commits: Sequence[str], log: SavedLog, workers_of: WorkersOf, workload: Workload
+) -> Generator[TimedEvent]:
+    """Measure for the reason of the verdict's first step what the log does not contain yet."""
+    step = first_step(verdict)
+    if step is None:
+        return
+    builds = step.candidate, step.parents[0]
+    before = [(entry.at, entry.event) for entry in log.history.events(log.hunt)]
+    host = best_host([event for _, event in before], commits[step.candidate])
+    left = max(LEAST, SHARE * worked(before))
+    for number, part in enumerate(PARTS):
+        allowed = left * part.share / sum(each.share for each in PARTS[number:])
+        began = CLOCK.now()
+        try:
+            if part.suits(workload):
+                yield from take(part, builds, host, [event for _, event in before], log, workers_of, allowed)
+        except (PerfBisectError, OSError) as trouble:
+            yield log.append(Unexplained(part.name, str(in_words(trouble))))
+        left -= CLOCK.now() - began
+
+
+def first_step(verdict: Verdict) -> Step | None:
+    """The change that is explained: the culprit, or the first of several; None where the verdict names none."""
+    match verdict:
+        case Found(step):
+            return step
+        case Several(steps=(step, *_)):
+            return step
+        case _:
+            return None
+
+
+def take(
+    part: Part,
+    builds: tuple[int, int],
+    host: str,
+    before: Sequence[Event],
+    log: SavedLog,
+    workers_of: WorkersOf,
+    allowed: float,
+) -> Generator[TimedEvent]:
+    """The rounds of one part that are missing, as far as the time allows; ``allowed`` is in seconds."""
+    if any(isinstance(event, Unexplained) and event.part == part.name for event in before):
+        return
+    done = turns_done([event for event in before if isinstance(event, part.event)])
+    workers = workers_of(part.study)
+    place = workers.hosts.index(host) if host in workers.hosts else 0
+    failed = False
+
+    def orders() -> Iterator[Measure]:
+        began, longest = CLOCK.now(), 0.0
+        for number in range(part.rounds):
+            start = CLOCK.now()
+            if failed or start - began + longest > allowed:
+                return
+            for build in builds if number % 2 == 0 else builds[::-1]:
+                if done[build] <= number and not failed:
+                    yield Measure((Share(build, 1),), Purpose.EXPLAIN, place)
+            longest = max(longest, CLOCK.now() - start)
+
+    for at, event in run(Listed(orders()), PartLog(log, part.name), workers):
+        failed = failed or isinstance(event, Unexplained)
+        yield at, event
+
+
+def turns_done(events: Sequence[Counted | Profiled | Planned]) -> Counter[int]:
+    """The turns of each candidate: in each, one event of every sort happens. One that was interrupted counts."""
+    turns: Counter[int] = Counter()
+    for (candidate, _), number in Counter((event.candidate, sort(event)) for event in events).items():
+        turns[candidate] = max(turns[candidate], number)
+    return turns
+
+
+def sort(event: Counted | Profiled | Planned) -> str:
+    """What distinguishes an event of a part from the others of the same turn."""
+    match event:
+        case Counted(group=group):
+            return group
+        case Profiled(facts=profile):
+            return profile.event
+        case Planned(facts=plan):
+            return plan.statement
+
+
+def worked(events: Sequence[tuple[float, Event]]) -> float:
+    """Seconds that the sessions of a hunt have worked; what passed between two sessions is left out."""
+    return sum(
+        later - earlier for (earlier, _), (later, event) in pairwise(events) if not isinstance(event, HuntStarted)
+    )
+
+
+def best_host(events: Sequence[Event], culprit: str) -> str:
+    """The host with most runs of the culprit: its parent was measured there, too. Empty if there is only one."""
+    runs = Counter(event.host for event in events if isinstance(event, RunFinished) and event.facts.commit == culprit)
+    return max(runs, key=lambda name: runs[name], default="")

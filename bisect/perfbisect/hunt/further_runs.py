@@ -1,0 +1,60 @@
+"""Runs that a hunt makes beside those of its search: of given commits, as many as its log still lacks."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+from perfbisect.core.domain.events import CandidateSkipped, Event, RunFinished, Warned
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.hunt.loop import Listed, run
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A log for runs after a verdict: what fails in them is a warning, and no reason to skip what was measured before."""
+
+    log: SavedLog
+
+    def append(self, event: Event) -> TimedEvent:
+        """Make ``event`` durable."""
+        if isinstance(event, CandidateSkipped):
+            event = Warned(f"{event.facts.commit[:10]} is not measured further: {event.facts.reason}")
+        return self.log.append(event)
+
+
+def missing(
+    problem: SearchProblem,
+    log: SavedLog,
+    nodes: Sequence[int],
+    wanted: int,
+    *,
+    counted: bool = False,
+    purpose: Purpose = Purpose.ENDS,
+) -> Measure | None:
+    """The order for the runs that these nodes lack of those ``wanted`` of each; None where there are enough."""
+    lacking = {node: wanted - len(runs_of(log, problem.commits[node], counted=counted)) for node in nodes}
+    plan = tuple(Share(node, runs) for node, runs in lacking.items() if runs > 0)
+    return Measure(plan, purpose) if plan else None
+
+
+def runs_of(log: SavedLog, commit: str, *, counted: bool = False) -> list[RunFacts]:
+    """The runs of a commit that were timed, or those that were counted exactly."""
+    found = [event.facts for _, event in log.entries if isinstance(event, RunFinished) and event.facts.commit == commit]
+    return [facts for facts in found if bool(facts.counted) is counted]
+
+
+def affordable(order: Measure, problem: SearchProblem, log: SavedLog) -> bool:
+    """Whether the budget allows an order after all runs so far."""
+    spent = sum(isinstance(event, RunFinished) for _, event in log.entries)
+    limit = problem.policy.max_runs
+    return not limit or spent + sum(share.runs for share in order.plan) <= limit
+
+
+def count(order: Measure, problem: SearchProblem, log: SavedLog | Beside, workers: WorkersFor) -> Generator[TimedEvent]:
+    """Carry out an order by counting. Where that cannot be done there is a warning, and the hunt goes on without it."""
+    try:
+        yield from run(Listed(iter([order])), log, workers(problem.commits))
+    except (EnvironmentFailure, UsageError) as trouble:
+        yield log.append(Warned(f"Instructions are not counted exactly: {trouble}", trouble.advice))

@@ -1,0 +1,110 @@
+"""Elements of SVG and HTML as escaped text, and the scales of charts.
+
+Charts are drawn with horizontal positions in percent and vertical ones in pixels, so that one drawing fits a desktop, a
+phone and paper. Colours are classes, which the style sheet resolves for light and dark.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from perfbisect.wording.text import safe
+
+Attribute = str | float | None
+
+
+def element(name: str, *content: str, **attributes: Attribute) -> Markup:
+    """An element; content that is no Markup is escaped. ``class_`` stands for class, ``_`` in other names for a hyphen.
+
+    Attributes that are None are left out.
+    """
+    given = Markup("").join(
+        Markup(' {}="{}"').format(Markup(key.rstrip("_").replace("_", "-")), shown(value))
+        for key, value in attributes.items()
+        if value is not None
+    )
+    inner = Markup("").join(map(shown, content))
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), given, inner)
+
+
+def shown(value: object) -> Markup:
+    """A value as it may stand in a page: text is made safe to show (wording.text.safe) and escaped; Markup stays."""
+    if isinstance(value, Markup):
+        return value
+    return escape(number(value) if isinstance(value, float) else safe(str(value)))
+
+
+def joined(parts: Iterable[Markup]) -> Markup:
+    """Elements beside each other."""
+    return Markup("").join(parts)
+
+
+def number(value: float) -> str:
+    """A coordinate in at most two decimals: 12.5, 3."""
+    return f"{value:.2f}".rstrip("0").rstrip(".") if math.isfinite(value) else "0"
+
+
+def percent(fraction: float) -> str:
+    """A horizontal position, given as a fraction of the width."""
+    return f"{number(100 * fraction)}%"
+
+
+def chart(height: float, label: str, *content: Markup, class_: str = "") -> Markup:
+    """A drawing as wide as its place; ``label`` is what a screen reader says."""
+    return element(
+        "svg", *content, class_=f"chart {class_}".rstrip(), width="100%", height=height, role="img", aria_label=label
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Maps a value to a fraction of the width or height."""
+
+    low: float
+    high: float
+    logarithmic: bool = False
+
+    def __call__(self, value: float) -> float:
+        """The place of ``value``, from 0 to 1; what is outside is put to the edge."""
+        if self.logarithmic:
+            low, high, value = math.log(self.low), math.log(self.high), math.log(max(value, self.low))
+        else:
+            low, high = self.low, self.high
+        return min(1.0, max(0.0, (value - low) / (high - low)))
+
+    def ticks(self, count: int = 5) -> list[float]:
+        """About ``count`` round values within the scale."""
+        if self.logarithmic and self.high / self.low > 8:
+            found = decades(self.low, self.high)
+            return found if len(found) <= 2 * count else found[:: math.ceil(len(found) / count)]
+        step = round_step((self.high - self.low) / count)
+        first, last = math.ceil(self.low / step), math.floor(self.high / step)
+        return [place * step for place in range(first, last + 1)]
+
+
+def decades(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times the powers of ten between the two."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [value for power in exponents for digit in (1, 2, 5) if low <= (value := digit * 10.0**power) <= high]
+
+
+def round_step(step: float) -> float:
+    """The smallest of 1, 2 and 5 times a power of ten that is not below ``step``."""
+    power = 10.0 ** math.floor(math.log10(step))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * (1 - 1e-9))
+
+
+def linear(values: Sequence[float], margin: float = 0.08) -> Scale:
+    """A scale of these values, with room at both ends."""
+    low, high = min(values), max(values)
+    room = (high - low) * margin or abs(high) * margin or 1.0
+    return Scale(max(0.0, low - room) if low >= 0 else low - room, high + room)
+
+
+def plain(value: float) -> str:
+    """The label of a tick: 1.05, 20,000, 0.5."""
+    if abs(value) >= 1e5 or 0 < abs(value) < 1e-3:
+        return f"{value:.3g}"
+    return f"{value:,.4f}".rstrip("0").rstrip(".") if abs(value) < 100 else f"{value:,.0f}"

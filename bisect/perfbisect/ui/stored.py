@@ -1,0 +1,69 @@
+"""Completes events that are read from a history, which does not keep that a run begins: views show what is done now."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    CandidateSkipped,
+    Decided,
+    Event,
+    HuntStarted,
+    RunFinished,
+    RunStarted,
+)
+from perfbisect.core.domain.interleaving import interleave
+from perfbisect.core.domain.orders import Measure
+
+
+@dataclass
+class Completed:
+    """The events of a hunt in order, with each RunStarted that follows from them.
+
+    A run begins when its order was given, its builds were made and the run before it has ended. How long it will take is
+    not known here.
+    """
+
+    hosts: tuple[str, ...] = ()
+    built: set[tuple[str, int]] = field(default_factory=set)  # host and candidate, in this session
+    orders: dict[str, Measure] = field(default_factory=dict)  # that a host carries out
+    done: dict[str, int] = field(default_factory=dict)  # its runs so far
+
+    def after(self, event: Event) -> Iterator[Event]:
+        """The event, and what begins then."""
+        yield event
+        match event:
+            case HuntStarted():
+                self.hosts = tuple(facts.name for facts in event.hosts)
+                self.built.clear()
+                self.orders.clear()
+            case Decided(decision) if isinstance(decision.order, Measure) and self.hosts:
+                host = self.hosts[decision.order.host]
+                self.orders[host], self.done[host] = decision.order, 0
+                yield from self._begins(host)
+            case BuildFinished(candidate):
+                host = self._host(event.host)
+                self.built.add((host, candidate))
+                yield from self._begins(host)
+            case RunFinished():
+                host = self._host(event.host)
+                self.done[host] = self.done.get(host, 0) + 1
+                yield from self._begins(host)
+            case CandidateSkipped():
+                self.orders.pop(self._host(event.host), None)
+            case _:
+                pass
+
+    def _host(self, name: str) -> str:
+        """The host of an event, which has its name only where there are several."""
+        return name or self.hosts[0]
+
+    def _begins(self, host: str) -> Iterator[RunStarted]:
+        """The next run of a host, if nothing remains to be done before it."""
+        order = self.orders.get(host)
+        if order is None or not all((host, share.candidate) in self.built for share in order.plan):
+            return
+        turns, number = interleave(order.plan), self.done[host]
+        if number < len(turns):
+            name = host if len(self.hosts) > 1 else ""
+            yield RunStarted(turns[number], number + 1, len(turns), order.purpose, 0.0, name)

@@ -1,0 +1,126 @@
+"""`--notify COMMAND`: what the command gets when a hunt or a comparison ends, and that its failure spoils nothing."""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import sample_hunt as sample
+from perfbisect.errors import Interrupted
+from perfbisect.hunt.notification import notifying, run
+from perfbisect.report.notice import notice
+from perfbisect.store.history import History
+
+pytestmark = pytest.mark.tools
+
+Exits = Callable[..., str]
+SCRIPT = ["--builder", "script", "--workload", "one", "--repo", "repo"]
+RUN = [*SCRIPT, "--plain", "--no-layouts"]
+
+
+@pytest.fixture
+def keeps(tmp_path: Path) -> Callable[[], dict[str, object]]:
+    """A program ``keep`` that keeps what it gets; the fixture reads that."""
+    program = tmp_path / "keep"
+    program.write_text(f'#!/bin/sh\n[ "$1" = "two words" ] && cat >>{tmp_path}/kept && echo printed\n')
+    program.chmod(0o755)
+    kept = tmp_path / "kept"
+
+    def read() -> dict[str, object]:
+        found = json.loads(kept.read_text())
+        kept.unlink()
+        assert isinstance(found, dict)
+        return found
+
+    return read
+
+
+def test_the_verdict_of_a_hunt(
+    exits: Exits, script: Callable[[str], str], keeps: Callable[[], dict[str, object]]
+) -> None:
+    good, bad = script("echo rate 100"), script("echo rate 10")
+    out = exits(0, "run", good, bad, *RUN, "--notify", "./keep 'two words'")
+    assert "printed" not in out and "warning: the command" not in out
+    got = keeps()
+    assert (got["kind"], got["id"], got["state"], got["show"]) == ("hunt", "1", "found", "bisect show 1")
+    assert got["title"] == f"bisect 1: script one {good}..{bad}: found"
+    assert f"The culprit is {bad[:10]}" in str(got["text"])
+    assert json.loads(exits(0, "show", "--json")) == got["report"]
+
+
+def test_of_a_failure(exits: Exits, script: Callable[[str], str], keeps: Callable[[], dict[str, object]]) -> None:
+    good, bad = script("echo rate 100"), script("exit 7")
+    exits(4, "run", good, bad, *RUN, "--notify", "./keep 'two words'")
+    got = keeps()
+    assert got["state"] == "failed" and "the bad end" in str(got["text"])
+
+
+def test_of_a_comparison_by_the_configured_command(
+    exits: Exits, script: Callable[[str], str], seal: Path, keeps: Callable[[], dict[str, object]], tmp_path: Path
+) -> None:
+    good, bad = script("echo rate 100"), script("echo rate 10")
+    file = seal / ".config" / "perfbisect" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"notify = \"{tmp_path}/keep 'two words'\"\n")
+    builds = [good, bad, *SCRIPT, "--visits", "2", "--runs", "1"]
+    exits(0, "compare", *builds)
+    got = keeps()
+    assert (got["kind"], got["id"], got["state"]) == ("compare", "c1", "done")
+    assert "rate relative to" in str(got["text"])
+    exits(0, "compare", *builds, "--notify", "")
+    assert not (tmp_path / "kept").exists()
+
+    file.write_text("notify = 'no-such-program now'\n")
+    assert "config.toml: `notify` cannot be run: there is no program no-such-program." in exits(3, "compare", *builds)
+    file.write_text("notifi = 'true'\n")
+    assert "`notifi` is an unknown key." in exits(3, "compare", *builds)
+
+
+def test_a_failure_of_the_command_is_a_warning(exits: Exits, script: Callable[[str], str]) -> None:
+    good, bad = script("echo rate 100"), script("echo rate 10")
+    out = exits(0, "run", good, bad, *RUN, "--notify", "sh -c 'echo first >&2; echo no such relay >&2; exit 3'")
+    assert out.count("--notify") == 1
+    assert "warning: the command of --notify ended with status 3: no such relay\n" in out
+
+
+def test_what_cannot_be_run_is_refused_before_the_hunt(exits: Exits, script: Callable[[str], str]) -> None:
+    good, bad = script("echo rate 100"), script("echo rate 10")
+    assert "there is no program no-such-program" in exits(3, "run", good, bad, *RUN, "--notify", "no-such-program")
+    assert "No closing quotation" in exits(3, "run", good, bad, *RUN, "--notify", "mail 'me")
+
+
+def test_nothing_is_sent_when_a_hunt_is_interrupted(tmp_path: Path) -> None:
+    """It can go on later; what failed in another way is over."""
+    path, kept = tmp_path / "history.db", tmp_path / "kept"
+    warnings: list[str] = []
+    with closing(History.open(path)) as history:
+        hunt = str(sample.begin(history))
+        assert notice(history, hunt) is None
+
+    def ends(failure: Exception) -> None:
+        with notifying(["sh", "-c", f"cat >{kept}"], path, warnings.append) as begun:
+            begun(hunt)
+            raise failure
+
+    with pytest.raises(Interrupted):
+        ends(Interrupted("Interrupted."))
+    assert not kept.exists()
+    with pytest.raises(RuntimeError):
+        ends(RuntimeError("a bug"))
+    assert (json.loads(kept.read_text())["state"], json.loads(kept.read_text())["text"]) == ("failed", "a bug")
+    assert not warnings
+
+
+def test_a_command_that_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
+    late = tmp_path / "late"
+    reason = run(["sh", "-c", f"(sleep 2; touch {late}) & sleep 60"], "{}", 0.2)
+    assert reason == "has not ended in 0 s and was killed"
+    time.sleep(2.5)
+    assert not late.exists()
+
+
+def test_a_command_that_does_not_read_has_not_failed() -> None:
+    assert run(["true"], "x" * 1_000_000) == ""

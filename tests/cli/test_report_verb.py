@@ -1,0 +1,108 @@
+"""`bisect report`: the files that it writes."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import sample_hunt as sample
+from perfbisect.store.history import History
+
+Ended = tuple[int, str, str]  # exit status, standard output, standard error
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A history with the sample hunt, and one that was only begun."""
+    path = tmp_path / "history.db"
+    with closing(History.open(path)) as history:
+        sample.write(history)
+        sample.begin(history, at=sample.BEGAN + 3600)
+    return path
+
+
+@pytest.fixture
+def report(
+    invoke: Callable[..., Ended], written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ended]:
+    """``report(*args)`` on that history, in an empty folder."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return lambda *args: invoke("report", *args, "--history", str(written))
+
+
+def test_a_page_is_written_where_it_is_said(report: Callable[..., Ended], tmp_path: Path) -> None:
+    assert report("1") == (0, "hunt-1.html\n", "")
+    assert "The culprit is 6da84d17ef" in Path("hunt-1.html").read_text()
+    assert report("1", "-o", "a/b/why.html") == (0, "a/b/why.html\n", "")
+    assert Path("a/b/why.html").read_text() == Path("hunt-1.html").read_text()
+    assert report()[1] == "hunt-2.html\n"  # the latest
+    assert "There is no verdict yet." in Path("hunt-2.html").read_text()
+
+
+def test_all_of_a_history_is_written_with_an_index(report: Callable[..., Ended]) -> None:
+    status, out, err = report("--all", "pages")
+    assert (status, out, err) == (0, "pages/index.html\n", "")
+    assert sorted(path.name for path in Path("pages").iterdir()) == ["hunt-1.html", "hunt-2.html", "index.html"]
+    index = Path("pages/index.html").read_text()
+    assert 'href="hunt-1.html"' in index
+    assert "found 6da84d17ef" in index
+    assert 'href="index.html"' in Path("pages/hunt-1.html").read_text()
+
+
+def test_markdown_is_that_of_show(report: Callable[..., Ended], invoke: Callable[..., Ended], written: Path) -> None:
+    status, out, err = report("1", "--markdown")
+    assert (status, err) == (0, "")
+    assert out == invoke("show", "1", "--markdown", "--history", str(written))[1]
+    assert not Path("hunt-1.html").exists()
+
+
+def test_a_damaged_hunt_is_named_and_the_others_are_written(report: Callable[..., Ended], written: Path) -> None:
+    with closing(History.open(written)) as history:
+        history.connection.execute("update events set body = '{' where hunt_id = 2 or (hunt_id = 1 and id = 3)")
+        history.connection.commit()
+    status, _, err = report("--all", "pages")
+    assert status == 0
+    assert "No page of 1:" in err
+    assert sorted(path.name for path in Path("pages").iterdir()) == ["hunt-2.html", "index.html"]
+    assert 'href="hunt-1.html"' not in Path("pages/index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (("1", "--all", "x"), "--all writes everything"),
+        (("1", "--markdown", "-o", "x"), "Choose one of"),
+        (("1", "--speedscope", "x.json"), "has no profiles"),
+        (("1", "--folded", "x"), "has no profiles"),
+        (("c1", "--folded", "x"), "c1 has no profiles"),
+        (("99",), "no hunt 99"),
+        (("c9",), "no c9"),
+    ],
+)
+def test_mistakes_are_named(report: Callable[..., Ended], args: tuple[str, ...], part: str) -> None:
+    status, out, err = report(*args)
+    assert (status, out) == (3, "")
+    assert part in err
+    assert not list(Path().iterdir())
+
+
+def test_json_of_speedscope_is_what_its_schema_asks() -> None:
+    from explained_hunt import PROFILES
+    from perfbisect.report.folded import folded, speedscope
+
+    made = json.loads(speedscope(PROFILES, "hunt 1"))
+    names = [frame["name"] for frame in made["shared"]["frames"]]
+    assert len(names) == len(set(names))
+    culprit, parent = made["profiles"]
+    assert culprit["type"] == parent["type"] == "sampled"
+    assert culprit["endValue"] == pytest.approx(sum(PROFILES.culprit.values()))
+    assert len(culprit["samples"]) == len(culprit["weights"]) == len(PROFILES.culprit)
+    stacks = {";".join(names[number] for number in sample) for sample in parent["samples"]}
+    assert stacks == set(PROFILES.parent)
+    lines = folded(PROFILES.parent).splitlines()
+    assert "engine;main;run_workload 600000" in lines
+    assert len(lines) == len(PROFILES.parent)

@@ -1,0 +1,124 @@
+"""`bisect serve`: what it starts; and real Datasettes, beside a hunt that is writing."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sample_hunt as sample
+from perfbisect.cli.commands.serve import configured
+from perfbisect.store.history import History
+
+pytestmark = pytest.mark.tools
+
+SOURCES = Path(__file__).parents[2] / "bisect"
+PROGRAM = "from perfbisect.cli.main import main; main()"
+PATIENCE = 300.0  # seconds that Datasette may take to start on a busy machine
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    """A history that stays open for writing."""
+    with closing(History.open(tmp_path / "history.db")) as opened:
+        sample.write(opened)
+        yield opened
+
+
+def test_what_is_started(
+    history: History, invoke: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def run(argv: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+        started.append(argv)
+        assert "latest_hunts" in Path(argv[argv.index("--config") + 1]).read_text()
+        return subprocess.CompletedProcess(argv, 7)
+
+    monkeypatch.setattr(metadata, "version", lambda name: {"datasette": "1.0a19"}[name])
+    monkeypatch.setattr(subprocess, "run", run)
+    status, out, _ = invoke("serve", "--port", "8042", "--history", str(history.path))
+    assert (status, out) == (7, "")
+    [argv] = started
+    assert argv[:5] == [sys.executable, "-m", "datasette", "serve", str(history.path)]
+    assert argv[argv.index("--host") + 1] == "127.0.0.1"
+    assert argv[argv.index("--port") + 1] == "8042"
+    assert not Path(argv[argv.index("--config") + 1]).exists()
+
+
+def test_without_datasette_and_without_a_history(
+    history: History, invoke: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def version(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    status, _, err = invoke("serve", "--history", str(history.path))
+    assert status == 3 and "pip install 'perfbisect[serve]'" in err
+    status, _, err = invoke("serve", "--history", str(tmp_path / "none.db"))
+    assert status == 3 and "There are no hunts yet" in err
+
+
+def test_the_files_are_where_the_options_say(tmp_path: Path) -> None:
+    option, file = configured(tmp_path, "kept", 0)
+    assert option == "--metadata"
+    assert "kept" in json.loads(Path(file).read_text())["databases"]
+
+
+@pytest.fixture(params=["datasette~=0.65.0", "datasette~=1.0a13"])
+def packages(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A folder with a real Datasette; without a network, the test is skipped."""
+    folder = tmp_path / "packages"
+    argv = [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), request.param]
+    installed = subprocess.run(argv, check=False, capture_output=True, text=True)
+    if installed.returncode:
+        pytest.skip(f"pip cannot install {request.param}: {installed.stderr.strip()[-200:]}")
+    return str(folder)
+
+
+@pytest.mark.slow
+def test_a_real_datasette_beside_a_hunt_that_is_written(history: History, packages: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+
+    def get(path: str, **query: str) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}?{urllib.parse.urlencode(query)}") as answer:
+            return json.load(answer)
+
+    argv = [sys.executable, "-c", PROGRAM, "serve", "--history", str(history.path), "--port", str(port)]
+    env = {**os.environ, "PYTHONPATH": f"{packages}:{SOURCES}"}
+    with subprocess.Popen(argv, env=env, start_new_session=True) as process:
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    first = get("history/latest_hunts.json", _shape="array")
+                    break
+                except urllib.error.URLError:
+                    assert process.poll() is None and time.monotonic() < deadline
+                    time.sleep(0.5)
+            assert [row["verdict"] for row in first] == ["Found"]
+            sample.begin(history)
+            assert [row["id"] for row in get("history/latest_hunts.json", _shape="array")] == [2, 1]
+            assert len(get("history/builds_of_hunt.json", _shape="array", hunt="1")) == 6
+            assert len(get("history/builds_of_hunt.json", _shape="array", hunt="2")) == 0
+            assert get("history/spread_by_host.json", _shape="array")[0]["host"] == "local"
+            with pytest.raises(urllib.error.HTTPError):
+                get("history.json", sql="delete from hunts", _shape="array")
+            assert len(history.hunts()) == 2
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 0

@@ -1,0 +1,229 @@
+"""The classes that counters of two builds show, and the sentences about them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from counted import FULL, run
+from perfbisect.core.domain.events import Counted, Unexplained
+from perfbisect.core.domain.explanation import Cause, Explanation, FunctionRow, PlanRow, Sureness
+from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.orders import Interval, Layouts
+from perfbisect.core.explain.classes import classify
+from perfbisect.core.explain.counters import counter_rows
+from perfbisect.core.explain.explanation import NO_COUNTERS, explanation
+from perfbisect.core.explain.top_down import BACK
+from perfbisect.wording.causes import sentences
+
+PAIRS = Path(__file__).parents[2] / "outputs" / "pairs"
+
+
+def explained(parent: list[RunFacts], culprit: list[RunFacts]) -> tuple[Cause, str]:
+    found = explanation([], "p", "c", (parent, culprit))
+    return found.classes[0].cause, " ".join(sentences(found))
+
+
+def changed(operations: int, **factors: float) -> RunFacts:
+    """A run whose counters per operation are those of ``run()`` times ``factors`` (dashes written as _)."""
+    per_operation = {name: total / 200_000 for name, total in FULL.items()}
+    counters = {
+        name: each * operations * factors.get(name.replace("-", "_"), 1.0) for name, each in per_operation.items()
+    }
+    return run(operations, counters)
+
+
+BLOATED = changed(140_000, instructions=1.42, cycles=1.43, task_clock=1.43)
+MISSING = changed(140_000, instructions=1.01, cycles=1.43, task_clock=1.43, dTLB_load_misses=6.0)
+FROM_STORAGE = {**FULL, "task-clock": 4_800.0, "instructions": 28e9, "cycles": 14e9, "context-switches": 6e4}
+BOTH = changed(100_000, instructions=1.5, cycles=1.95, task_clock=2.0)
+
+
+@pytest.mark.parametrize(
+    ("parent", "culprit", "cause", "part"),
+    [
+        pytest.param([run()] * 3, [BLOATED] * 3, Cause.INSTRUCTIONS, "×1.42", id="more instructions"),
+        pytest.param([run()] * 3, [MISSING] * 3, Cause.MEMORY, "dTLB-load-misses/o ×6.00", id="slower memory"),
+        pytest.param([run()] * 3, [MISSING] * 3, Cause.MEMORY, "by the data TLB", id="which memory"),
+        pytest.param(
+            [run()] * 3, [changed(140_000, cycles=1.0, task_clock=1.43)] * 3, Cause.CLOCK, "ran slower: ×0.70", id="clock"
+        ),
+        pytest.param([run()] * 3, [changed(110_000, context_switches=4.0)] * 3, Cause.WAITING, "contention", id="locks"),
+        pytest.param(
+            [run()] * 3, [run(100_000, FROM_STORAGE, {"r/s": 500.0})] * 3, Cause.WAITING, "storage", id="storage"
+        ),
+        pytest.param([run()], [BOTH], Cause.INSTRUCTIONS, "also: the number of instructions per cycle", id="both"),
+        pytest.param([BLOATED], [run()], Cause.INSTRUCTIONS, "fewer instructions per operation", id="an improvement"),
+        # a hunt on instructions/o names a commit that changed nothing else
+        pytest.param([run()], [changed(200_000, instructions=1.06)], Cause.INSTRUCTIONS, "×1.06", id="at the same speed"),
+        pytest.param([run()], [], Cause.UNKNOWN, "no runs of both builds", id="no runs of one side"),
+        pytest.param([run()] * 2, [run()] * 2, Cause.UNKNOWN, "does not differ enough", id="the same build twice"),
+    ],
+)  # fmt: skip
+def test_the_cause_and_its_evidence(parent: list[RunFacts], culprit: list[RunFacts], cause: Cause, part: str) -> None:
+    found, said = explained(parent, culprit)
+    assert found is cause
+    assert part in said
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (1.14, "It executes more instructions per operation (code bloat): ×1.14."),
+        (1.00213, "It executes more instructions per operation (code bloat): ×1.0021."),
+        (0.5, "It executes fewer instructions per operation: ×0.50."),
+    ],
+)
+def test_exact_counts_say_why_without_any_time(factor: float, said: str) -> None:
+    parent, culprit = (
+        replace(run(counters={"instructions": each}), counted="valgrind-3.19.0") for each in (1e9, factor * 1e9)
+    )
+    assert explained([parent], [culprit]) == (Cause.INSTRUCTIONS, said)
+
+
+def test_without_instruction_counts_cpu_time_still_tells_computing_from_waiting() -> None:
+    few = {"task-clock": 9_600.0, "context-switches": 1e5, "instructions": None, "cycles": None}
+    cause, said = explained([run(counters=few)], [run(100_000, few)])
+    assert cause is Cause.UNKNOWN
+    assert "×2.00" in said
+    assert "computing, not waiting" in said
+    idle = run(100_000, {**few, "task-clock": 4_800.0, "context-switches": 2e5})
+    assert explained([run(counters=few)], [idle])[0] is Cause.WAITING
+    found = explanation([], "p", "c", ([run(counters=few)], [idle]))
+    assert found.missing == (NO_COUNTERS,)
+
+
+def test_a_command_without_a_count_of_operations_is_not_explained() -> None:
+    once = replace(run(1), reported=3.0)
+    assert "--operations" in explained([once], [once])[1]
+
+
+def noisy(operations: int, wobble: float, **factors: float) -> RunFacts:
+    facts = changed(operations, **factors)
+    return replace(facts, counters={name: (value or 0) * (1 + wobble) for name, value in facts.counters.items()})
+
+
+def test_an_interval_is_of_rounds_and_not_of_runs() -> None:
+    """Four groups of one round share a visit: they do not make it four rounds."""
+    wobbles = (0.0, 0.02, -0.02)
+    parent = [noisy(200_000, 0.0) for _ in wobbles]
+    culprit = [noisy(200_000, wobble, instructions=1.05) for wobble in wobbles]
+    one = counter_rows({"a": parent}, {"a": culprit})
+    four = counter_rows(dict.fromkeys("abcd", parent), dict.fromkeys("abcd", culprit))
+    assert one == four
+    row = next(row for row in one if row.name == "instructions/o")
+    assert row.rounds == 3
+    assert row.ratio.low < 1.05 < row.ratio.high
+    assert not row.moved, "three rounds that differ by 2 % do not show a change of 5 %"
+
+
+def test_rows_are_ranked_by_how_far_beyond_noise_they_moved() -> None:
+    parent = [noisy(200_000, 0.0)] * 4
+    wobbling = [changed(200_000, instructions=1.01 + d / 1000, dTLB_load_misses=1.3 + d) for d in (0.2, -0.2, 0.1, 0.0)]
+    names = [row.name for row in counter_rows({"": parent}, {"": wobbling})]
+    assert names.index("instructions/o") < names.index("dTLB-load-misses/o")
+
+
+def test_what_perf_has_extrapolated_is_marked_and_less_sure() -> None:
+    usual, marked = ([BLOATED] * 3, [replace(BLOATED, running={"instructions": 0.6})] * 3)
+    sure, less = (classify(counter_rows({"": [run()] * 3}, {"": runs}))[0] for runs in (usual, marked))
+    assert (sure.sure, sure.rows[0].share) == (Sureness.SURE, 1.0)
+    assert (less.sure, less.rows[0].share) == (Sureness.LIKELY, 0.6)
+
+
+def test_a_pair_is_made_of_the_same_round_of_the_same_group() -> None:
+    events = [
+        *(Counted(1, replace(run(), commit="p"), "core") for _ in range(2)),
+        *(Counted(2, replace(BLOATED, commit="c"), "core") for _ in range(2)),
+        Counted(2, replace(run(), commit="c"), "caches"),
+        Unexplained("profiles", "perf record is not permitted"),
+    ]
+    found = explanation(events, "p", "c", ([run()], [run()]))
+    assert found.classes[0].cause is Cause.INSTRUCTIONS
+    assert {row.rounds for row in found.counters} == {2}
+    assert found.missing == ("profiles: perf record is not permitted",)
+
+
+CODE = {**FULL, "L1-icache-load-misses": 1e8, "iTLB-load-misses": 1e6}
+MOVED = {**CODE, "cycles": 30e9, "task-clock": 10_200.0, "L1-icache-load-misses": 3e8}
+
+
+def placed(functions: tuple[FunctionRow, ...] = (), layouts: Layouts | None = None) -> Cause:
+    slower = run(190_000, {name: value * 0.95 for name, value in MOVED.items()})
+    rows = counter_rows({"": [run(200_000, CODE)] * 3}, {"": [slower] * 3})
+    return classify(rows, functions=functions, layouts=layouts)[0].cause
+
+
+def test_the_same_instructions_and_moved_counters_of_the_front_end_make_a_suspicion_of_layout() -> None:
+    assert placed() is Cause.LAYOUT
+    even = Interval(0.9, 0.95, 0.99)
+    assert placed(layouts=Layouts(even, 8, 8)) is Cause.MEMORY, "it was as slow in other orders of the functions"
+    assert placed(layouts=Layouts(even, 8, 4)) is Cause.LAYOUT
+    own = FunctionRow("f", "engine", 1.0, 2.0, part=0.9, changed=True)
+    assert placed((own,)) is Cause.MEMORY, "a function that the commit changes has the loss"
+
+
+def test_another_plan_is_said_first() -> None:
+    rows = counter_rows({"": [run()] * 3}, {"": [BLOATED] * 3})
+    found = classify(rows, plans=(PlanRow("SELECT", "index", "scan"),))
+    assert [each.cause for each in found] == [Cause.PLAN, Cause.INSTRUCTIONS]
+    assert sentences(Explanation("p", "c", found))[0].startswith("The server executes a statement in another way")
+
+
+COUNT = re.compile(r" *([0-9][0-9,.]*)(?: msec)? +([A-Za-z][\w.-]+) .*#? .*?(?:\(([0-9.]+)%\))?$")
+SECONDS = re.compile(r" *([0-9.]+) \+- .* seconds time elapsed")
+
+
+def recorded(name: str, *operations: tuple[int, float]) -> list[RunFacts]:
+    """The two sides of a published pair; ``operations`` are operations and seconds where the text does not say."""
+    found = []
+    blocks = re.split(r"\n\n(?= +[0-9]+[0-9,.]* +(?:msec|context))", (PAIRS / name).read_text())[1:]
+    for number, block in enumerate(blocks):
+        counters: dict[str, float | None] = {}
+        running = {}
+        for line in block.splitlines():
+            if match := COUNT.match(line):
+                event = {"cpu-cycles": "cycles"}.get(match[2], match[2])
+                counters[event] = float(match[1].replace(",", ""))
+                running |= {event: float(match[3]) / 100} if match[3] else {}
+        elapsed = SECONDS.search(block)
+        count, seconds = operations[number] if operations else (1, float(elapsed[1]) if elapsed else 0.0)
+        found.append(replace(run(count, counters, {}), seconds=seconds, running=running))
+    assert len(found) == 2
+    return found
+
+
+def by_hardware(culprit: RunFacts, parent: RunFacts) -> Mapping[str, object]:
+    found = explanation([], "p", "c", ([parent], [culprit]))
+    main = found.classes[0]
+    return {"cause": main.cause, "detail": main.detail, "names": [row.name for row in main.rows], "sure": main.sure}
+
+
+def test_a_pair_recorded_on_an_intel_processor() -> None:
+    """A kernel that clears pages through the caches executes fewer instructions, and each costs more cycles."""
+    culprit, parent = recorded("intel-ice-lake.txt")
+    assert by_hardware(culprit, parent)["cause"] is Cause.MEMORY
+    rows = {row.name: row for row in counter_rows({"": [parent]}, {"": [culprit]})}
+    assert rows[BACK].ratio.middle == pytest.approx(1.079, abs=0.001)
+    assert rows["instructions/o"].ratio.middle == pytest.approx(0.9932, abs=0.0001)
+
+
+def test_a_pair_recorded_on_an_amd_processor() -> None:
+    """A branchless implementation executes nearly three times the instructions, at fewer per cycle."""
+    culprit, parent = recorded("amd-zen-4.txt", (163_863, 8.47662), (624_551, 9.00728))
+    found = by_hardware(culprit, parent)
+    assert found["cause"] is Cause.INSTRUCTIONS
+    assert found["sure"] is Sureness.POSSIBLE, "one pair, counted for 43 % of the time"
+
+
+def test_a_pair_recorded_on_an_arm_processor() -> None:
+    """False sharing: the same instructions, each of them slower, by the caches."""
+    culprit, parent = recorded("arm-neoverse-v3ae.txt")
+    assert by_hardware(culprit, parent) == {
+        "cause": Cause.MEMORY,
+        "detail": "first-level data cache",
+        "names": ["ipc", "L1-dcache-load-misses/o"],
+        "sure": Sureness.POSSIBLE,
+    }

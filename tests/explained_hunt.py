@@ -1,0 +1,124 @@
+"""The sample hunt with its reason: counters, functions, plans and profiles of culprit and parent, and a repository's diff."""
+
+from dataclasses import replace
+
+import sample_hunt as sample
+from perfbisect.core.domain.explanation import CounterRow, Explanation, FunctionRow, PlanRow
+from perfbisect.core.domain.orders import Interval
+from perfbisect.report.folded import Profiles
+from perfbisect.report.page.data import HuntData, read_hunt
+from perfbisect.store.history import History
+
+PARENT, CULPRIT = sample.CANDIDATES[6], sample.CANDIDATES[sample.CULPRIT]
+WORK = "engine;main;run_workload;update_row"
+SHARED = {
+    "engine;main;run_workload": 0.6,
+    f"{WORK}": 2.1,
+    f"{WORK};find_leaf": 6.0,
+    f"{WORK};find_leaf;compare_keys": 9.5,
+    f"{WORK};write_log": 3.2,
+    f"{WORK};write_log;checksum": 4.4,
+    f"{WORK};page_insert;memmove": 5.8,
+}
+PROFILES = Profiles(
+    parent={**SHARED, f"{WORK};page_insert": 4.0, f"{WORK};page_insert;reuse_cell": 2.5},
+    culprit={
+        **{stack: 1.02 * cost for stack, cost in SHARED.items()},
+        f"{WORK};page_insert": 4.9,
+        f"{WORK};page_insert;check_order": 8.6,
+        f"{WORK};page_insert;check_order;compare_keys": 3.1,
+    },
+    unit="us",
+)
+
+
+def function(
+    name: str,
+    parent: float,
+    culprit: float,
+    part: float,
+    *,
+    binary: str = "engine",
+    changed: bool = False,
+    callers: tuple[str, ...] = (),
+    partner: str = "",
+) -> FunctionRow:
+    """A function of both profiles."""
+    return FunctionRow(
+        name, binary, parent, culprit, error=0.3, part=part, changed=changed, callers=callers, partner=partner
+    )
+
+
+EXPLANATION = Explanation(
+    parent=PARENT,
+    culprit=CULPRIT,
+    counters=(
+        CounterRow("instructions/o", 280_000, 378_000, Interval(1.345, 1.350, 1.355), 160.0, 6),
+        CounterRow("cpu/o", 48.0, 64.8, Interval(1.33, 1.35, 1.37), 40.0, 6, "us"),
+        CounterRow("branches/o", 51_000, 66_000, Interval(1.27, 1.29, 1.31), 31.0, 6, share=0.74),
+        CounterRow("ipc", 2.0, 1.97, Interval(0.97, 0.985, 1.001), 1.9, 6),
+        CounterRow("dTLB-load-misses/o", 12.0, 11.9, Interval(0.9, 0.99, 1.09), 0.2, 6),
+    ),
+    functions=(
+        function("check_order", 0.0, 8.6, 0.6, changed=True, callers=("page_insert", "update_row")),
+        function("compare_keys", 9.5, 12.8, 0.25, callers=("check_order", "find_leaf")),
+        function("reuse_cell", 2.5, 0.0, -0.2, partner="page_insert"),
+        function("page_insert", 4.0, 4.9, 0.1, changed=True),
+        function("memmove", 5.8, 5.9, 0.01, binary="libc.so.6"),
+    ),
+    unit="us",
+    changed=("check_order", "page_insert", "slot_of"),
+    missing=("Plans were not asked for: the engine has none.",),
+)
+PLAN = PlanRow("SELECT c FROM t WHERE k = 1", "SEARCH t USING INDEX k_1 (k=?)", "SCAN t")
+DIFF = """diff --git a/docs/pages.md b/docs/pages.md
+index 1111111..2222222 100644
+--- a/docs/pages.md
++++ b/docs/pages.md
+@@ -10,3 +10,4 @@ Updates
+ A page is written when it is full.
+ 
++After each update the order of its keys is checked.
+ 
+diff --git a/src/page.c b/src/page.c
+index 3333333..4444444 100644
+--- a/src/page.c
++++ b/src/page.c
+@@ -120,6 +120,16 @@ static int slot_of(const struct page *p, const char *key)
+ \treturn low;
+ }
+ 
++static int check_order(const struct page *p)
++{
++\tfor (int i = 1; i < p->used; i++)
++\t\tif (compare_keys(p, i - 1, i) >= 0)
++\t\t\treturn 0;
++\treturn 1;
++}
++
+ int page_insert(struct page *p, const char *key, const char *row)
+ {
+ \tint slot = slot_of(p, key);
+@@ -141,6 +151,8 @@ int page_insert(struct page *p, const char *key, const char *row)
+-\treuse_cell(p, slot);
+ \tp->used++;
++\tif (!check_order(p))
++\t\treturn PAGE_DAMAGED;
+ \treturn 0;
+ }
+ 
+"""
+
+
+def explained(history: History, hunt: int, plans: tuple[PlanRow, ...] = ()) -> HuntData:
+    """The data of the page of that hunt, which is the sample, with the reason of its culprit."""
+    data = read_hunt(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
+    [case] = data.story.cases
+    story = replace(data.story, cases=(replace(case, plans=plans),))
+    return replace(data, story=story, explanation=EXPLANATION, profiles=PROFILES)
+
+
+def diff_of(before: str, after: str) -> tuple[str, int]:
+    """The diff of the culprit."""
+    assert (before, after) == (PARENT, CULPRIT)
+    return DIFF, 0

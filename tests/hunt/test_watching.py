@@ -1,0 +1,132 @@
+"""Hunts of another process, watched: everything that happens is shown once, until each has ended."""
+
+import io
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import sample_hunt as sample
+from perfbisect.cli.commands.watch import Lines, say_how
+from perfbisect.core.domain.events import Event, HuntStarted
+from perfbisect.hunt.watching import running, watch
+from perfbisect.store.codec import PASSING
+from perfbisect.store.history import History
+from perfbisect.ui.plain import PlainLines
+from perfbisect.ui.wall import Wall
+from perfbisect.wording.quantities import clock
+
+Timed = tuple[float, Event]
+
+
+class Seen:
+    """Keeps what it is shown, in place of a terminal."""
+
+    def __init__(self) -> None:
+        self.earlier: dict[int, list[Event]] = {}
+        self.shown: dict[int, list[Event]] = {}
+        self.ended: dict[int, float] = {}
+        self.closed = False
+
+    def recall(self, hunt: int, events: Iterable[Timed]) -> None:
+        self.earlier[hunt] = [event for _, event in events]
+
+    def show(self, hunt: int, events: Iterable[Timed]) -> None:
+        self.shown.setdefault(hunt, []).extend(event for _, event in events if not isinstance(event, PASSING))
+
+    def end(self, hunt: int, at: float) -> None:
+        self.ended[hunt] = at
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[History]:
+    with closing(History.open(tmp_path / "history.db")) as history:
+        yield history
+
+
+@pytest.fixture
+def reader(writer: History) -> Iterator[History]:
+    with closing(History.open(writer.path, read_only=True)) as history:
+        yield history
+
+
+def kept() -> list[Timed]:
+    return [(at, event) for at, event in sample.events() if not isinstance(event, PASSING)]
+
+
+def test_two_hunts_are_followed_to_their_ends(writer: History, reader: History) -> None:
+    first, second = sample.begin(writer), sample.begin(writer)
+    assert running(reader) == [first, second]
+    rest = iter(kept())
+    view, pauses = Seen(), []
+
+    def happens(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            writer.fail(second, "no space", sample.BEGAN + 1)
+        if entry := next(rest, None):
+            writer.append(first, entry[1], entry[0])
+
+    ended = [(hunt.id, hunt.state) for hunt in watch(reader, (first, second), view, happens)]
+    assert ended == [(second, "failed"), (first, "found")]
+    assert [type(event) for event in view.shown[first]] == [type(event) for _, event in kept()]
+    assert view.closed and view.earlier == {first: [], second: []}
+    assert view.ended == {first: kept()[-1][0], second: sample.BEGAN}
+    assert running(reader) == []
+
+
+def test_earlier_sessions_are_recalled(writer: History, reader: History) -> None:
+    hunt = sample.begin(writer)
+    for at, event in kept()[:6]:
+        writer.append(hunt, event, at)
+    writer.working.clear()  # as another process
+    resumed = sample.started(hunt=hunt, resumed=True)
+    writer.append(hunt, resumed, sample.BEGAN + 5000)
+    writer.fail(hunt, "no space", sample.BEGAN + 5001)
+    view = Seen()
+    list(watch(reader, (hunt,), view, lambda _: None))
+    assert len(view.earlier[hunt]) == 6
+    assert [event.resumed for event in view.shown[hunt] if isinstance(event, HuntStarted)] == [True]
+
+
+def test_two_hunts_on_one_screen(writer: History, reader: History) -> None:
+    hunts = sample.write(writer), sample.write(writer)
+    console = Console(file=io.StringIO(), width=80, height=30, color_system=None)
+    wall = Wall(console, hunts, now=lambda: sample.BEGAN)
+    list(watch(reader, hunts, wall, lambda _: None))
+    lines = [line.plain for line in wall.picture(30)]
+    assert len(lines) <= 30
+    assert sum("The culprit is" in line for line in lines) == 2
+    assert sum(set(line) == {"─"} for line in lines) == 1
+
+
+def test_the_clock_of_a_hunt_that_was_interrupted_stands_still(writer: History, reader: History) -> None:
+    hunt = sample.begin(writer)
+    for at, event in kept()[:12]:
+        writer.append(hunt, event, at)
+    writer.fail(hunt, "no space", sample.BEGAN + 100)
+    console = Console(file=io.StringIO(), width=80, height=30, color_system=None)
+    wall = Wall(console, (hunt,), now=lambda: sample.BEGAN + 1e6)
+    list(watch(reader, (hunt,), wall, lambda _: None))
+    seconds = kept()[11][0] - sample.BEGAN
+    assert f"{clock(seconds)} elapsed" in next(wall.picture(None)).plain
+    assert not wall.views[hunt].busy
+
+
+def test_lines_of_two_hunts_have_their_numbers(
+    writer: History, reader: History, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hunts = sample.write(writer), sample.write(writer)
+    out = io.StringIO()
+    view = Lines({hunt: PlainLines(out, prefix=f"{hunt}  ") for hunt in hunts})
+    ended = list(watch(reader, hunts, view, lambda _: None))
+    assert {line[:3] for line in out.getvalue().splitlines()} == {"1  ", "2  "}
+    assert out.getvalue().count("verdict") == 2
+    for hunt in ended:
+        say_how(hunt, reader.path)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,118 @@
+"""Pages in a real browser: charts are drawn, nothing is fetched, keys work, hostile text does nothing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import explained_hunt as reason
+import sample_hunt as sample
+from browser import PROGRAM, Browser, browser
+from hostile_hunt import hostile_page
+from perfbisect.report.page.hunt import hunt_page
+from perfbisect.store.history import History
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.tools,
+    pytest.mark.skipif(PROGRAM is None, reason="no Chromium on this machine: apt-get install chromium"),
+]
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all tests."""
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(history: History, tmp_path: Path) -> Path:
+    """The page of the sample hunt, with its reason."""
+    file = tmp_path / "hunt.html"
+    data = reason.explained(history, sample.write(history), plans=(reason.PLAN,))
+    file.write_text(hunt_page(data, diff_of=reason.diff_of, history=None))
+    return file
+
+
+def complaints(opened: Browser) -> list[object]:
+    """Errors of scripts, and what the policy refused."""
+    logged = [entry["entry"] for entry in opened.seen("Log.entryAdded")]
+    return [*opened.seen("Runtime.exceptionThrown"), *(entry for entry in logged if entry["level"] == "error")]
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
+def test_charts_are_drawn_and_nothing_is_fetched(chromium: Browser, page: Path, width: int, dark: bool) -> None:
+    chromium.open(page, width=width, dark=dark)
+    assert complaints(chromium) == []
+    assert [asked["request"]["url"] for asked in chromium.seen("Network.requestWillBeSent")] == [page.as_uri()]
+    for chart in (".timeline", ".range", ".flame", ".ladder .chart", ".counters .chart", ".functions .chart"):
+        box = chromium.ask(f"(b => [b.width, b.height])(document.querySelector('{chart}').getBoundingClientRect())")
+        assert min(box) > 10, chart
+    assert chromium.ask("document.documentElement.scrollWidth <= innerWidth")
+    back = chromium.ask("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)")
+    assert (sum(back) < 200) is dark
+
+
+def test_the_theme_can_be_chosen(chromium: Browser, page: Path) -> None:
+    chromium.open(page)
+    for theme in ("light", "dark", "system"):
+        chromium.ask("document.getElementById('theme').click()")
+        assert chromium.ask("document.getElementById('theme').textContent") == f"Theme: {theme}"
+    assert complaints(chromium) == []
+
+
+def test_the_flame_graph_obeys_keys(chromium: Browser, page: Path) -> None:
+    chromium.open(page)
+    chromium.ask("document.querySelector('.graph').focus()")
+    status = "document.querySelector('.status').textContent"
+    for _ in range(5):
+        chromium.press("ArrowDown")
+    assert chromium.ask(status).startswith("page_insert: ")
+    narrow = chromium.ask("document.querySelector('.f.current').getBoundingClientRect().width")
+    chromium.press("Enter")
+    wide = chromium.ask("document.querySelector('.f.current').getBoundingClientRect().width")
+    assert wide > 1.5 * narrow
+    assert not chromium.ask("document.querySelector('.reset').disabled")
+    chromium.press("Escape")
+    assert chromium.ask("document.querySelector('.reset').disabled")
+    chromium.press("/")
+    assert chromium.ask("document.activeElement.type") == "search"
+    for letter in "compare":
+        chromium.press(letter)
+    assert chromium.ask(status).startswith("2 frames, ")
+    assert chromium.ask("document.querySelectorAll('.f.match').length") == 2
+    chromium.press("Escape")
+    assert chromium.ask("document.querySelectorAll('.f.match').length") == 0
+    assert complaints(chromium) == []
+
+
+def test_what_vanished_is_shown_with_either_width(chromium: Browser, page: Path) -> None:
+    chromium.open(page)
+    gone = "[...document.querySelectorAll('.f.gone')].filter(f => f.getBoundingClientRect().width > 5).length"
+    new = "[...document.querySelectorAll('.f.new')].filter(f => f.getBoundingClientRect().width > 5).length"
+    assert chromium.ask(gone) == 1
+    assert chromium.ask(new) == 2
+    chromium.ask("document.querySelectorAll('.view')[1].click()")
+    assert chromium.ask(gone) == 1
+    assert chromium.ask(new) == 0
+
+
+def test_a_link_of_a_function_unfolds_and_shows_its_change(chromium: Browser, page: Path) -> None:
+    chromium.open(page)
+    chromium.ask("document.querySelectorAll('.diff details').forEach(one => { one.open = false; })")
+    chromium.ask("document.querySelector('.functions tr.changed a').click()")
+    target = chromium.ask("document.querySelector(':target').textContent")
+    assert "check_order" in target
+    assert chromium.ask("document.querySelector(':target').closest('details').open")
+
+
+def test_hostile_text_does_nothing(chromium: Browser, history: History, tmp_path: Path) -> None:
+    file = tmp_path / "hostile.html"
+    file.write_text(hostile_page(history))
+    chromium.open(file)
+    assert chromium.ask("document.title").startswith("The culprit is ")
+    assert chromium.ask("document.images.length") == 0
+    assert chromium.ask("document.scripts.length") == 1
+    assert complaints(chromium) == []
+    assert [asked["request"]["url"] for asked in chromium.seen("Network.requestWillBeSent")] == [file.as_uri()]

@@ -1,0 +1,145 @@
+"""Whole pages: self-contained, escaped, small; what is missing is left out."""
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import explained_hunt as reason
+import sample_hunt as sample
+from hostile_hunt import hostile_page
+from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.explanation import PlanRow
+from perfbisect.report.page.data import read_hunt
+from perfbisect.report.page.hunt import hunt_page
+from perfbisect.store.history import History
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+EMBEDDED = ("src", "href", "data", "action", "formaction", "poster", "srcset", "xlink:href", "background", "ping")
+
+
+class Reader(HTMLParser):
+    """What a page consists of; tags must close in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.text: list[str] = []
+        self.inside: dict[str, str] = {}
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("script", "style"):
+            self.inside[self.open[-1]] = self.inside.get(self.open[-1], "") + data
+        else:
+            self.text.append(data)
+
+    @property
+    def shown(self) -> str:
+        """The text, spaces taken together."""
+        return " ".join(" ".join(self.text).split())
+
+    @property
+    def ids(self) -> list[str]:
+        return [value for _, name, value in self.attributes if name == "id"]
+
+
+def page(history: History, plans: tuple[PlanRow, ...] = ()) -> str:
+    """The page of the sample hunt, with its reason."""
+    data = reason.explained(history, sample.write(history), plans)
+    return hunt_page(data, diff_of=reason.diff_of, history=None)
+
+
+def test_a_page_says_it_all(history: History) -> None:
+    read = Reader(page(history, plans=(reason.PLAN,)))
+    commit = sample.COMMITS[sample.CULPRIT]
+    for text in (
+        f"The culprit is {commit.short}", "a drop of 28 % in QPS", "97 % sure", commit.subject, "A. Author",
+        "SEARCH t USING INDEX", "SCAN t", "instructions/o", "×1.350", "check_order", "changed by this commit",
+        "+8.60 ± 0.600", "return PAGE_DAMAGED;", "reuse_cell: gone from the culprit", "compare_keys", "baseline",
+        "was skipped", "A CPU", "gcc 12.2", "powersave", "bisect run 1.0 1.1", "bisect prove 1", "6 builds, 16 runs",
+        "Plans were not asked for", "74 %",
+    ):  # fmt: skip
+        assert text in read.shown, text
+
+
+def test_links_lead_to_places_of_the_page(history: History) -> None:
+    read = Reader(page(history))
+    links = [value for _, name, value in read.attributes if name == "href"]
+    assert len(links) > 8
+    assert {link.removeprefix("#") for link in links} <= set(read.ids)
+    assert len(read.ids) == len(set(read.ids))
+
+
+def test_a_page_loads_nothing_and_runs_only_its_own_script(history: History) -> None:
+    text = page(history)
+    read = Reader(text)
+    embedded = [(tag, value) for tag, name, value in read.attributes if name in EMBEDDED]
+    assert all(value.startswith("#") for _, value in embedded)
+    assert not [name for _, name, _ in read.attributes if name.startswith("on") or name == "style"]
+    assert not {"link", "iframe", "object", "embed", "img", "image", "use", "base", "form"} & set(read.tags)
+    assert read.tags.count("script") == read.tags.count("style") == 1
+    [policy] = [value for _, name, value in read.attributes if name == "content" and "default-src" in value]
+    for tag in ("script", "style"):
+        wanted = base64.b64encode(hashlib.sha256(read.inside[tag].encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{wanted}'" in policy
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "@import" not in read.inside["style"]
+    assert not re.search(r"url\((?!#)", read.inside["style"])
+
+
+def test_a_page_is_small(history: History) -> None:
+    assert len(page(history).encode()) < 200_000
+
+
+def test_hostile_text_is_shown_and_never_markup(history: History) -> None:
+    read = Reader(hostile_page(history))
+    assert read.tags.count("script") == 1
+    assert "img" not in read.tags
+    assert not [name for _, name, _ in read.attributes if name.startswith("on")]
+    assert "EVIL" in read.shown
+    assert "EVIL" not in read.inside["script"]
+    assert "{{7*7}}" in read.shown
+    assert "\u202e" not in read.shown
+    assert "\\u202e" in read.shown
+
+
+def test_passwords_are_masked(history: History) -> None:
+    password = "https://user:geheim@host/x.git"
+    data = reason.explained(history, sample.write(history))
+    data = replace(data, story=replace(data.story, again=f"bisect run --repo {password}", warnings={password: ""}))
+    assert "geheim" not in hunt_page(
+        data, diff_of=lambda *_: (f"diff --git a/x b/x\n@@ -1 +1 @@\n+{password}\n", 0), history=None
+    )
+
+
+def test_parts_without_data_are_left_out(history: History) -> None:
+    data = read_hunt(history, sample.write(history), Commit)
+    read = Reader(hunt_page(data, diff_of=lambda *_: ("", 0), history=None))
+    assert not {"case-1-functions", "case-1-flame", "case-1-plans"} & set(read.ids)
+    assert {"case-1-runs", "ladder", "range", "costs", "repeat"} <= set(read.ids)
+    assert "Functions were not recorded" in read.shown
+    assert "The diff is not shown" in read.shown
+
+
+def test_an_unfinished_hunt_has_a_page(history: History) -> None:
+    hunt = sample.begin(history)
+    read = Reader(hunt_page(read_hunt(history, hunt, Commit), diff_of=lambda *_: ("", 0), history=None))
+    assert "There is no verdict yet." in read.shown
+    assert "bisect resume 1" in read.shown
+    assert "range" not in read.ids
