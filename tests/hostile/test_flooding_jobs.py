@@ -1,5 +1,6 @@
 """Jobs that print without end, whose output cannot be written, or whose processes are killed and stopped."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -28,8 +29,12 @@ def shell(host: LocalHost, script: str, **options: object) -> jobs.Job:
 
 
 def kept(job: jobs.Job) -> int:
-    """Bytes of the job's folder."""
-    return sum(path.stat().st_size for path in Path(job.folder).iterdir())
+    """Bytes of the job's folder, whose files are renamed and removed while the flood lasts."""
+    total = 0
+    for path in Path(job.folder).iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
 
 
 def collectors(job: jobs.Job) -> list[int]:
