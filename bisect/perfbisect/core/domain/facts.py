@@ -83,7 +83,8 @@ class ProfileFacts:
     operations: int  # in the window; a cost divided by it is one per operation
     seconds: float  # length of the window
     unit: str  # of costs: "us" (CPU time, or time off CPU) or "cycles"
-    stacks: Mapping[str, float]  # "program;outermost;…;innermost" → self cost of that stack: samples × period
+    # "program;outermost;…;innermost" → self cost of that stack: samples × period. Frames: ``core/domain/profiles.py``
+    stacks: Mapping[str, float]
     samples: int
     lost: int = 0  # samples that the kernel has dropped
     event: str = ""  # that was sampled: "cycles:u", "cpu-clock:u"
