@@ -46,10 +46,12 @@ class Part:
     rounds: int  # in each, both builds have one turn
     share: float  # of the time for the whole explanation; what one part leaves, the next may use
     suits: Callable[[Workload], bool] = lambda _: True  # whether it can show anything of a workload
+    of_all: bool = False  # after culprit and parent, one turn of each other build that the hunt has measured there
 
 
 PARTS: tuple[Part, ...] = (
-    Part("plans", PlanStudy, Planned, rounds=1, share=0.1, suits=has_statements),  # first: it is short, and said first
+    # First: it is short, and said first.
+    Part("plans", PlanStudy, Planned, rounds=1, share=0.1, suits=has_statements, of_all=True),
     Part("counters", CounterGroups, Counted, rounds=6, share=0.5),
 )
 
@@ -62,11 +64,12 @@ class PartLog:
 
     log: SavedLog
     part: str
+    builds: tuple[int, int]
 
     def append(self, event: Event) -> TimedEvent:
-        """Make an event of the part durable; others are returned to be shown. A build that fails ends the part."""
+        """Make an event of the part durable; others are returned to be shown. One of ``builds`` that fails ends the part."""
         match event:
-            case CandidateSkipped(facts=skip, host=host):
+            case CandidateSkipped(candidate, skip, host=host) if candidate in self.builds:
                 return self.log.append(Unexplained(self.part, f"{skip.stage}: {skip.reason}", host))
             case Counted() | Profiled() | Planned() | Unexplained() | Warned():
                 return self.log.append(event)
@@ -90,7 +93,9 @@ def explain(
         began = CLOCK.now()
         try:
             if part.suits(workload):
-                yield from take(part, builds, host, [event for _, event in before], log, workers_of, allowed)
+                seen = [event for _, event in before]
+                others = measured_on(host, seen, but=builds) if part.of_all else ()
+                yield from take(part, builds, others, host, seen, log, workers_of, allowed)
         except (PerfBisectError, OSError) as trouble:
             yield log.append(Unexplained(part.name, str(in_words(trouble))))
         left -= CLOCK.now() - began
@@ -110,6 +115,7 @@ def first_step(verdict: Verdict) -> Step | None:
 def take(
     part: Part,
     builds: tuple[int, int],
+    others: Sequence[int],
     host: str,
     before: Sequence[Event],
     log: SavedLog,
@@ -134,8 +140,13 @@ def take(
                 if done[build] <= number and not failed:
                     yield Measure((Share(build, 1),), Purpose.EXPLAIN, place)
             longest = max(longest, CLOCK.now() - start)
+        for build in others:
+            if failed or CLOCK.now() - began + longest / len(builds) > allowed:
+                return
+            if not done[build]:
+                yield Measure((Share(build, 1),), Purpose.EXPLAIN, place)
 
-    for at, event in run(Listed(orders()), PartLog(log, part.name), workers):
+    for at, event in run(Listed(orders()), PartLog(log, part.name, builds), workers):
         failed = failed or isinstance(event, Unexplained)
         yield at, event
 
@@ -164,6 +175,12 @@ def worked(events: Sequence[tuple[float, Event]]) -> float:
     return sum(
         later - earlier for (earlier, _), (later, event) in pairwise(events) if not isinstance(event, HuntStarted)
     )
+
+
+def measured_on(host: str, events: Sequence[Event], but: Sequence[int]) -> tuple[int, ...]:
+    """The candidates that have runs on a host, oldest commit first."""
+    runs = {event.candidate for event in events if isinstance(event, RunFinished) and event.host == host}
+    return tuple(sorted(runs - {*but}))
 
 
 def best_host(events: Sequence[Event], culprit: str) -> str:
