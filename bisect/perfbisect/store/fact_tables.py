@@ -12,6 +12,7 @@ from perfbisect.core.domain.events import (
     BuildFinished,
     BuildStarted,
     CandidateSkipped,
+    ChangedFunctions,
     Commit,
     Counted,
     Event,
@@ -84,7 +85,7 @@ def commit_of(event: Event) -> str | None:
     """The commit that an event is about."""
     if isinstance(event, BuildStarted):
         return event.commit.sha
-    return event.facts.commit if isinstance(event, Logged | Counted | Profiled | Planned) else None
+    return event.facts.commit if isinstance(event, Logged | Counted | Profiled | Planned | ChangedFunctions) else None
 
 
 def host_of(event: Event) -> str | None:

@@ -7,6 +7,7 @@ from perfbisect.core.domain.events import (
     BuildFinished,
     BuildStarted,
     CandidateSkipped,
+    ChangedFunctions,
     Commit,
     Counted,
     Decided,
@@ -65,6 +66,8 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
             yield f"{'reason':9} {named(view, event.host)}{view.commit(candidate).short}  profile"
         case Planned(candidate):
             yield f"{'reason':9} {named(view, event.host)}{view.commit(candidate).short}  plan of a statement"
+        case ChangedFunctions(candidate, facts):
+            yield f"{'reason':9} {view.commit(candidate).short}  {count(len(facts.functions), 'changed function')}"
         case Unexplained(part, reason):
             yield f"{'warning':9} {named(view, event.host)}no {part} for the reason: {printable(reason)}"
         case HuntEnded(verdict):

@@ -11,6 +11,7 @@ from perfbisect.core.domain.events import (
     BuildProgress,
     BuildStarted,
     CandidateSkipped,
+    ChangedFunctions,
     Commit,
     Decided,
     Event,
@@ -193,7 +194,7 @@ def _with(view: ViewModel, event: Event, at: float) -> ViewModel:
         return replace(view, searching=(at, bits(event.decision.belief))) if begins else view
     if isinstance(event, MetricChosen):
         return with_ratios(view)
-    if isinstance(event, HuntStarted | Warned):
+    if isinstance(event, HuntStarted | Warned | ChangedFunctions):
         return view
     now = activity_after(view.busy.get(event.host), event, at)
     return replace(view, now=now, busy={**view.busy, event.host: now})

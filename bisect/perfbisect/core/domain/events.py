@@ -5,7 +5,15 @@
 
 from dataclasses import dataclass
 
-from perfbisect.core.domain.facts import BuildFacts, HostFacts, PlanFacts, ProfileFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.facts import (
+    BuildFacts,
+    ChangeFacts,
+    HostFacts,
+    PlanFacts,
+    ProfileFacts,
+    RunFacts,
+    SkipFacts,
+)
 from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.orders import Decision, Purpose, Verdict
 
@@ -197,8 +205,16 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangedFunctions:
+    """What of the source code the culprit changes, as the repository has it. It is no observation of the search."""
+
+    candidate: int
+    facts: ChangeFacts
+
+
+@dataclass(frozen=True, slots=True)
 class Unexplained:
-    """A part of the explanation ("counters", "profiles" or "plans") that cannot be measured, and why: one sentence."""
+    """A part of the explanation ("counters", "profiles", "plans", "functions") that cannot be measured, and why: one sentence."""
 
     part: str
     reason: str
@@ -216,4 +232,5 @@ LabEvent = (
     BuildStarted | BuildProgress | BuildFinished | CandidateSkipped | RunStarted | RunProgress | ExecutionStarted
     | RunFinished | Warned | Counted | Profiled | Planned | Unexplained
 )  # fmt: skip
-Event = HuntStarted | MetricChosen | Decided | LabEvent | HuntEnded
+Studied = Counted | Profiled | Planned | ChangedFunctions | Unexplained  # for the reason, after the verdict
+Event = HuntStarted | MetricChosen | Decided | LabEvent | ChangedFunctions | HuntEnded

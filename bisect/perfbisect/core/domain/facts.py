@@ -104,6 +104,21 @@ class PlanFacts:
     plan: str  # as the server prints it, without estimates that differ between two servers of one build
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeFacts:
+    """What of the source code a commit changes, by functions. Names have their scope: "Page::insert"; macros are functions."""
+
+    commit: str  # full hashes
+    parent: str
+    functions: tuple[str, ...]  # whose bodies differ, or that one of the two lacks
+    callers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # function → those whose bodies name it
+    files: int = 0  # source files that differ
+    approximate: bool = (
+        False  # functions are those that git names beside hunks: it knows where they begin, not where they end
+    )
+    note: str = ""  # why some are missing, or are approximate: a sentence
+
+
 LEFT_OUT = "left out"  # in place of a stage: nothing was tried, because of --skip
 
 

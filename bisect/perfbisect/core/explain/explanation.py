@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from itertools import chain
 
-from perfbisect.core.domain.events import Counted, Planned, Profiled, Unexplained
+from perfbisect.core.domain.events import ChangedFunctions, Counted, Planned, Profiled, Studied, Unexplained
 from perfbisect.core.domain.explanation import Cause, Evidence, Explanation, Sureness
-from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Layouts
 from perfbisect.core.explain.classes import classify
 from perfbisect.core.explain.counters import Runs, counter_rows
+from perfbisect.core.explain.functions import comparable, function_rows
 from perfbisect.core.explain.plans import different
-
-Studied = Counted | Profiled | Planned | Unexplained
 
 NO_OPERATIONS, NO_RUNS = "no operations", "no runs"  # details of an unknown cause
 NO_COUNTERS = (
@@ -41,19 +40,39 @@ def explanation(
     planned = [event.facts for event in events if isinstance(event, Planned)]
     plans = different(*([facts for facts in planned if facts.commit == commit] for commit in (parent, culprit)))
     counters = counter_rows(before, after)
-    if not (counters or plans):
+    profiles = profiles_of(events, parent, culprit)
+    change = change_of(events, parent, culprit)
+    functions = function_rows(*profiles, change)
+    if not (counters or plans or functions):
         return unknown(parent, culprit, NO_RUNS)
     missing = [f"{event.part}: {event.reason}" for event in events if isinstance(event, Unexplained)]
     if counters and not any(row.name == "instructions/o" for row in counters):
         missing.append(NO_COUNTERS)
+    if functions and change and change.note:
+        missing.append(change.note)
     return Explanation(
         parent,
         culprit,
-        classify(counters, plans, layouts=layouts),
+        classify(counters, plans, functions, layouts),
         counters,
+        functions=functions,
+        unit=profiles[0][0].unit if functions else "",
+        changed=change.functions if change else (),
         plans=plans,
         missing=tuple(dict.fromkeys(missing)),
     )
+
+
+def profiles_of(events: Sequence[Studied], parent: str, culprit: str) -> tuple[list[ProfileFacts], list[ProfileFacts]]:
+    """The profiles of both commits that can be compared, in order of time."""
+    recorded = [event.facts for event in events if isinstance(event, Profiled)]
+    return comparable(*([facts for facts in recorded if facts.commit == commit] for commit in (parent, culprit)))
+
+
+def change_of(events: Sequence[Studied], parent: str, culprit: str) -> ChangeFacts | None:
+    """What the commit changes, as it was read last."""
+    found = [event.facts for event in events if isinstance(event, ChangedFunctions)]
+    return next((each for each in reversed(found) if (each.parent, each.commit) == (parent, culprit)), None)
 
 
 def unknown(parent: str, culprit: str, why: str) -> Explanation:

@@ -13,6 +13,7 @@ from perfbisect.core.domain.events import (
     BuildProgress,
     BuildStarted,
     CandidateSkipped,
+    ChangedFunctions,
     Commit,
     Counted,
     Decided,
@@ -26,6 +27,7 @@ from perfbisect.core.domain.events import (
     RunFinished,
     RunProgress,
     RunStarted,
+    Studied,
     Unexplained,
     Warned,
 )
@@ -89,7 +91,7 @@ class HuntState:
     why_metric: str = ""  # a sentence, where `--metric auto` has chosen it
     warnings: dict[str, str] = field(default_factory=dict)  # text → advice
     belief: Belief | None = None  # about the present range
-    studied: list[Counted | Profiled | Planned | Unexplained] = field(default_factory=list)  # for the reason
+    studied: list[Studied] = field(default_factory=list)
     purpose: Purpose | None = None  # of the latest order
     verdict: Verdict | None = None  # of the present session
     elapsed: float = 0.0  # seconds of all sessions
@@ -150,7 +152,7 @@ class HuntState:
                 row = self.row(run.commit)
                 took = max(at - self.since.get(event.host, before), run.seconds)
                 self._log(at, event, row.with_run(run, took))
-            case Counted() | Profiled() | Planned() | Unexplained():
+            case Counted() | Profiled() | Planned() | ChangedFunctions() | Unexplained():
                 self.studied.append(event)
             case HuntEnded(verdict):
                 self.verdict = verdict

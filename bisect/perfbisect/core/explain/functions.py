@@ -1,0 +1,236 @@
+"""The functions of two builds beside each other: what each costs per operation, and what of it the commit changes. Pure.
+
+The cost of a function is what its own code costs, without what it calls: samples × period ÷ operations, over all runs of a
+build. So differences of functions sum to the difference of the whole.
+
+A number of samples is Poisson's, with a standard deviation of its root; where there are several rounds, the spread of the
+differences between them shows what else varies, and the larger of the two is the error.
+
+A refactoring moves cost from one function to others. A function that lost what others gained, beyond noise, is told as
+moved, if one of them is called by the other, or both by a third, or if one of the two is missing in the other profile, as
+after a change of its name.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import stdev
+
+from perfbisect.core.domain.explanation import FunctionRow
+from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
+from perfbisect.core.domain.profiles import UNKNOWN, frames, read_frame, source_name
+from perfbisect.core.explain.names import same, split
+
+Key = tuple[str, str]  # function and binary
+
+BEYOND = 3.0  # standard errors from which on a difference is no noise
+MOST = 200  # functions with a row of their own
+CALLERS = 5
+OTHERS = "[other functions]"  # the row of all further ones: differences must sum to the whole
+SMALL = 0.005  # share of the cost of an operation below which nothing is told as moved
+TOLERANCE = 0.1  # share of a moved cost that may be left over
+
+
+@dataclass(slots=True)
+class Side:
+    """The costs of one build; all are per operation but for those in ``runs``."""
+
+    cost: dict[Key, float] = field(default_factory=dict)
+    variance: dict[Key, float] = field(default_factory=dict)
+    least: float = 0.0  # variance of a function without a sample: that of a single one
+    rounds: list[dict[Key, float]] = field(default_factory=list)
+    callers: dict[Key, dict[Key, float]] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)  # names of all functions of the stacks
+
+    @property
+    def whole(self) -> float:
+        """The cost of all functions."""
+        return sum(self.cost.values())
+
+
+def side_of(profiles: Sequence[ProfileFacts]) -> Side:
+    """The costs of a build in all its runs together."""
+    side = Side()
+    operations = sum(run.operations for run in profiles)
+    for run in profiles:
+        own: dict[Key, float] = {}
+        period = sum(run.stacks.values()) / run.samples if run.samples else 0.0
+        for stack, cost in run.stacks.items():
+            chain = [key_of(text) for text in frames(stack)] or [key_of(stack)]
+            side.seen.update(function for function, _ in chain)
+            own[chain[-1]] = own.get(chain[-1], 0.0) + cost
+            if caller := next((each for each in reversed(chain) if each != chain[-1]), None):
+                above = side.callers.setdefault(chain[-1], {})
+                above[caller] = above.get(caller, 0.0) + cost
+        for key, cost in own.items():
+            side.cost[key] = side.cost.get(key, 0.0) + cost / operations
+            side.variance[key] = side.variance.get(key, 0.0) + period * cost / operations**2
+        side.least = max(side.least, (period / operations) ** 2)
+        side.rounds.append({key: cost / run.operations for key, cost in own.items()})
+    return side
+
+
+def key_of(text: str) -> Key:
+    """The function of the source code that a frame is of, and its binary."""
+    function, binary = read_frame(text)
+    return source_name(function), binary
+
+
+def comparable(
+    parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts]
+) -> tuple[list[ProfileFacts], list[ProfileFacts]]:
+    """The profiles on CPU of both sides that are in one unit; empty lists where one side has none."""
+    usable = [
+        [run for run in runs if run.stacks and run.operations > 0 and not run.off_cpu] for runs in (parent, culprit)
+    ]
+    units = [dict.fromkeys(run.unit for run in runs) for runs in usable]
+    unit = next((unit for unit in units[0] if unit in units[1]), None)
+    low, high = ([run for run in runs if run.unit == unit] for runs in usable)
+    return low, high
+
+
+def function_rows(
+    parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts], change: ChangeFacts | None = None
+) -> tuple[FunctionRow, ...]:
+    """The functions of both builds, those first whose costs differ most; functions whose cost has moved, by what is left.
+
+    ``parent`` and ``culprit`` are what ``comparable`` returns, in order of time.
+    """
+    if not (parent and culprit):
+        return ()
+    before, after = side_of(parent), side_of(culprit)
+    whole = after.whole - before.whole
+    found = {
+        key: FunctionRow(
+            *key,
+            parent=before.cost.get(key, 0.0),
+            culprit=after.cost.get(key, 0.0),
+            error=error(key, before, after),
+            callers=callers(key, before, after),
+        )
+        for key in sorted(before.cost.keys() | after.cost.keys())
+    }
+    found = {key: replace(row, part=row.difference / whole if whole else 0.0) for key, row in found.items()}
+    left = {key: abs(row.difference) for key, row in found.items()}
+    for group in moved(found, before, after):
+        rest = abs(sum(found[key].difference for key in group))
+        for key, partner in group.items():
+            found[key], left[key] = replace(found[key], partner=partner[0]), rest
+    ranked = [found[key] for key in sorted(found, key=lambda key: -left[key])]
+    return tuple(marked(shortened(ranked), change, before.seen | after.seen))
+
+
+def error(key: Key, before: Side, after: Side) -> float:
+    """The standard error of the difference of a function."""
+    counted = math.sqrt(sum(side.variance.get(key, side.least) for side in (before, after)))
+    pairs = [high.get(key, 0.0) - low.get(key, 0.0) for low, high in zip(before.rounds, after.rounds, strict=False)]
+    return max(counted, stdev(pairs) / math.sqrt(len(pairs))) if len(pairs) > 1 else counted
+
+
+def callers(key: Key, before: Side, after: Side) -> tuple[str, ...]:
+    """The functions that call it, in the build in which it costs more; those with most of its cost first."""
+    side = max((after, before), key=lambda side: side.cost.get(key, 0.0))
+    above = side.callers.get(key, {})
+    return tuple(function for function, _ in sorted(above, key=lambda each: (-above[each], each))[:CALLERS])
+
+
+def moved(rows: Mapping[Key, FunctionRow], before: Side, after: Side) -> Iterator[Mapping[Key, Key]]:
+    """Groups of functions that exchanged cost, the largest first: one that lost or gained, and those that it went to or
+    came from. Each function is mapped to that of the other side; the one, to the largest of the others."""
+    least = SMALL * max(before.whole, after.whole)
+    free = {key for key, row in rows.items() if abs(row.difference) > max(BEYOND * row.error, least)}
+
+    def near(one: Key, other: Key) -> bool:
+        if UNKNOWN in (one[1], other[1]):
+            return False
+        sides = [{*before.callers.get(key, ()), *after.callers.get(key, ())} for key in (one, other)]
+        gone = any(not row.parent or not row.culprit for row in (rows[one], rows[other]))
+        return gone or one in sides[1] or other in sides[0] or bool(sides[0] & sides[1])
+
+    for key in sorted(free, key=lambda key: -abs(rows[key].difference)):
+        if key not in free:
+            continue
+        wanted = -rows[key].difference
+        others = [each for each in free if rows[each].difference * wanted > 0 and near(key, each)]
+        others.sort(key=lambda each: (abs(abs(rows[each].difference) - abs(wanted)), each))
+        chosen: list[Key] = []
+        for each in others:
+            if abs(sum(rows[one].difference for one in (*chosen, each))) <= abs(wanted) + slack([*chosen, each], rows):
+                chosen.append(each)
+        rest = abs(wanted - sum(rows[each].difference for each in chosen))
+        if chosen and rest <= slack([key, *chosen], rows):
+            free -= {key, *chosen}
+            yield {key: max(chosen, key=lambda each: abs(rows[each].difference)), **dict.fromkeys(chosen, key)}
+
+
+def slack(keys: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> float:
+    """By how much what was lost and what was gained may differ: by noise, or a small part of it."""
+    largest = max(abs(rows[key].difference) for key in keys)
+    noise = 2 * math.sqrt(sum(rows[key].error ** 2 for key in keys))
+    return min(max(noise, TOLERANCE * largest), largest / 3)
+
+
+def shortened(rows: Sequence[FunctionRow]) -> Sequence[FunctionRow]:
+    """The first rows, and one for all others together."""
+    kept, rest = rows[:MOST], rows[MOST:]
+    if not rest:
+        return kept
+    others = FunctionRow(
+        OTHERS,
+        "",
+        parent=sum(row.parent for row in rest),
+        culprit=sum(row.culprit for row in rest),
+        error=math.sqrt(sum(row.error**2 for row in rest)),
+        part=sum(row.part for row in rest),
+    )
+    return [*kept, others]
+
+
+def marked(rows: Sequence[FunctionRow], change: ChangeFacts | None, seen: set[str]) -> Iterator[FunctionRow]:
+    """The rows with what the commit changes of them; ``seen`` are the names of all functions in the profiles."""
+    if change is None:
+        yield from rows
+        return
+    into = inlined(change, seen)
+    own = {split(function)[1] for function in change.functions}
+    for row in rows:
+        name = split(row.function)[1]
+        changed = name in own and any(same(row.function, function) for function in change.functions)
+        bodies = () if changed else tuple(callee for caller, callee in into if same(row.function, caller))
+        yield replace(row, changed=changed, inlined=tuple(dict.fromkeys(bodies)))
+
+
+def inlined(change: ChangeFacts, seen: set[str]) -> list[tuple[str, str]]:
+    """Pairs of a function that the profiles contain, and one that the commit changes and they do not contain.
+
+    The source code says that the former calls the latter, directly or by way of others that the profiles lack, too.
+    """
+    own = {split(function)[1] for function in seen}
+    pairs = []
+    for function in change.functions:
+        if split(function)[1] in own:
+            continue
+        waiting, done = [function], {function}
+        while waiting:
+            for caller in change.callers.get(waiting.pop(), ()):
+                if split(caller)[1] in own:
+                    pairs.append((caller, function))
+                elif caller not in done:
+                    done.add(caller)
+                    waiting.append(caller)
+    return pairs
+
+
+def whole(rows: Sequence[FunctionRow]) -> tuple[float, float]:
+    """The difference of all functions together, and its standard error."""
+    return sum(row.difference for row in rows), math.sqrt(sum(row.error**2 for row in rows))
+
+
+def part_error(some: Sequence[FunctionRow], rows: Sequence[FunctionRow]) -> float:
+    """The standard error of the share of some rows in the whole difference; by the delta method."""
+    total, spread = whole(rows)
+    own, noise = whole(some)
+    if not total:
+        return math.inf
+    share = own / total
+    return math.sqrt((1 - share) ** 2 * noise**2 + share**2 * max(0.0, spread**2 - noise**2)) / abs(total)

@@ -1,0 +1,199 @@
+"""The functions of two profiles, beside what a commit changes."""
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfbisect.core.domain.explanation import FunctionRow
+from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
+from perfbisect.core.explain.functions import (
+    BEYOND,
+    MOST,
+    OTHERS,
+    comparable,
+    function_rows,
+    part_error,
+    whole,
+)
+from profiled import PERIOD, profile
+
+Samples = Mapping[tuple[str, ...], int]
+
+NAMES = st.sampled_from(["main", "scan", "search", "insert", "copy", "hash", "log", "copy.cold"])
+SAMPLES = st.dictionaries(st.lists(NAMES, min_size=1, max_size=5).map(tuple), st.integers(1, 5000), min_size=1)
+HOT = {("main", "scan"): 400, ("main", "scan", "search"): 900, ("main", "insert"): 700, ("main", "insert", "copy"): 500}
+
+
+def joined(parent: Samples, culprit: Samples, change: ChangeFacts | None = None) -> dict[str, FunctionRow]:
+    rows = function_rows([profile("p", parent)], [profile("c", culprit)], change)
+    return {row.function: row for row in rows}
+
+
+def changes(*functions: str, callers: Mapping[str, tuple[str, ...]] | None = None) -> ChangeFacts:
+    return ChangeFacts("c", "p", functions, callers or {}, files=1)
+
+
+@given(SAMPLES, SAMPLES, st.integers(1, 10**6), st.integers(1, 10**6))
+def test_differences_sum_to_that_of_the_whole(before: Samples, after: Samples, first: int, second: int) -> None:
+    rows = function_rows([profile("p", before, first)], [profile("c", after, second)])
+    costs = [PERIOD * sum(samples.values()) / count for samples, count in ((before, first), (after, second))]
+    assert sum(row.difference for row in rows) == pytest.approx(costs[1] - costs[0], abs=1e-6 * max(costs))
+    if not math.isclose(*costs, rel_tol=1e-6):
+        assert sum(row.part for row in rows) == pytest.approx(1.0, abs=1e-3)
+
+
+@given(SAMPLES, st.integers(1, 4))
+def test_equal_profiles_have_no_difference(samples: Samples, rounds: int) -> None:
+    runs = [profile("p", samples) for _ in range(rounds)]
+    rows = function_rows(runs, [replace(run, commit="c") for run in runs])
+    assert all(row.difference == pytest.approx(0.0, abs=1e-6) and not row.partner for row in rows)
+
+
+@given(SAMPLES, SAMPLES, st.integers(2, 50))
+def test_the_number_of_operations_of_a_run_does_not_matter(before: Samples, after: Samples, factor: int) -> None:
+    """A run that is longer by a factor has as many more samples; costs per operation stay, and errors shrink."""
+    longer = [
+        profile(commit, {stack: factor * number for stack, number in samples.items()}, 1000 * factor)
+        for commit, samples in (("p", before), ("c", after))
+    ]
+    usual = {row.function: row for row in function_rows([profile("p", before)], [profile("c", after)])}
+    for row in function_rows(longer[:1], longer[1:]):
+        one = usual[row.function]
+        assert (row.parent, row.culprit, row.part) == pytest.approx((one.parent, one.culprit, one.part))
+        assert row.error <= one.error
+
+
+def test_samples_of_one_distribution_are_hardly_ever_beyond_noise() -> None:
+    """Error's coverage: counts are Poisson's. 4 functions × 500 pairs, of which 0.27 % are beyond 3 errors by chance."""
+    dice = random.Random(1)
+
+    def drawn(commit: str) -> ProfileFacts:
+        return profile(commit, {each: sum(dice.random() < 0.25 for _ in range(4 * n)) for each, n in HOT.items()})
+
+    rows = [row for _ in range(100) for row in function_rows([drawn("p")], [drawn("c")])]
+    beyond = [row for row in rows if abs(row.difference) > BEYOND * row.error]
+    assert len(beyond) <= 0.01 * len(rows)
+    within = sum(abs(row.difference) <= row.error for row in rows) / len(rows)
+    assert 0.6 < within < 0.9, "of binomial counts, whose spread is a little smaller than Poisson's"
+
+
+def test_rounds_that_differ_make_the_error_larger() -> None:
+    quiet = [profile("p", HOT)] * 4
+    loud = [profile("c", {each: int(n * factor) for each, n in HOT.items()}) for factor in (0.6, 1.5, 0.8, 1.1)]
+    steady, varying = (function_rows(quiet, runs) for runs in ([replace(run, commit="c") for run in quiet], loud))
+    errors = [{row.function: row.error for row in rows} for rows in (steady, varying)]
+    assert all(errors[1][name] > 3 * errors[0][name] for name in ("scan", "search", "insert"))
+
+
+def test_what_compilers_append_makes_no_other_function() -> None:
+    rows = joined(HOT, {**HOT, ("main", "scan", "search.cold"): 100, ("main", "scan", "search.part.0"): 300})
+    assert rows.keys() == {"scan", "search", "insert", "copy"}
+    assert rows["search"].difference == pytest.approx(400 * PERIOD / 1000)
+    assert rows["search"].part == pytest.approx(1.0)
+
+
+def test_functions_of_one_name_in_two_binaries_are_two() -> None:
+    rows = function_rows([profile("p", {("f",): 10, ("f@libf.so",): 20})], [profile("c", {("f",): 30})])
+    assert {(row.function, row.binary) for row in rows} == {("f", "engine"), ("f", "libf.so")}
+
+
+def test_callers_are_those_with_most_of_the_cost() -> None:
+    rows = joined(HOT, {**HOT, ("main", "check", "copy"): 1500, ("main", "copy", "copy"): 10})
+    assert rows["copy"].callers == ("check", "insert", "main")
+    assert rows["scan"].callers == ("main",)
+    assert next(iter(rows)) == "copy"
+
+
+def test_what_the_commit_changes_is_marked() -> None:
+    rows = joined(HOT, {**HOT, ("main", "scan", "search"): 1500}, changes("search", "Page::insert", "gone"))
+    assert [name for name, row in rows.items() if row.changed] == ["search", "insert"]
+    other = joined({("B::insert(int)",): 9}, {("B::insert(int)",): 90}, changes("Page::insert"))
+    assert not other["B::insert(int)"].changed
+
+
+def test_a_changed_function_that_no_profile_contains_marks_its_nearest_callers() -> None:
+    """`less` is called by `compare`, which is inlined, too, and that by `search` and `sort`; `sort` is in no profile."""
+    callers = {"less": ("compare",), "compare": ("search", "sort", "compare"), "sort": ("main",)}
+    rows = joined(HOT, {**HOT, ("main", "scan", "search"): 1500}, changes("less", callers=callers))
+    assert rows["search"].inlined == ("less",)
+    assert {name for name, row in rows.items() if row.inlined} == {"search"}
+    seen = joined(HOT, {**HOT, ("main", "scan", "search"): 1500, ("less",): 1}, changes("less", callers=callers))
+    assert not any(row.inlined for row in seen.values()), "the profiles contain it"
+
+
+RENAMED = {each: n for each, n in HOT.items() if each[-1] != "search"}
+
+
+@pytest.mark.parametrize(
+    ("after", "partners"),
+    [
+        pytest.param(
+            {**RENAMED, ("main", "scan", "find"): 910}, {"search": "find", "find": "search"}, id="another name"
+        ),
+        pytest.param(
+            {**RENAMED, ("main", "scan"): 1290}, {"search": "scan", "scan": "search"}, id="inlined into its caller"
+        ),
+        pytest.param(
+            {**RENAMED, ("main", "scan", "search"): 300, ("main", "scan", "search", "probe"): 610},
+            {"search": "probe", "probe": "search"},
+            id="a part is a function of its own",
+        ),
+        pytest.param(
+            {**RENAMED, ("main", "scan", "low"): 500, ("main", "scan", "high"): 400},
+            {"search": "low", "low": "search", "high": "search"},
+            id="split",
+        ),
+        pytest.param({**RENAMED, ("main", "scan", "find"): 1900}, {}, id="another name and slower"),
+        pytest.param({**HOT, ("main", "scan", "search"): 1500}, {}, id="slower"),
+        pytest.param(
+            {**HOT, ("main", "scan", "search"): 850, ("main", "scan"): 450}, {}, id="within noise"
+        ),
+    ],
+)  # fmt: skip
+def test_cost_that_moved_is_told_as_moved(after: Samples, partners: Mapping[str, str]) -> None:
+    rows = joined(HOT, after)
+    assert {name: row.partner for name, row in rows.items() if row.partner} == partners
+
+
+def test_functions_that_have_nothing_to_do_with_each_other_exchange_no_cost() -> None:
+    """One gained what another lost, by chance: neither calls the other, and both are in both profiles."""
+    before = {("a", "scan"): 900, ("b", "insert"): 900, ("main",): 4000}
+    rows = joined(before, {**before, ("a", "scan"): 1400, ("b", "insert"): 400})
+    assert not any(row.partner for row in rows.values())
+
+
+def test_a_loss_is_before_a_larger_cost_that_moved() -> None:
+    rows = joined(HOT, {**RENAMED, ("main", "scan", "find"): 905, ("main", "insert"): 1000})
+    assert [*rows][:3] == ["insert", "find", "search"]
+    assert rows["insert"].part == pytest.approx(300 / 305)
+
+
+def test_the_row_of_all_other_functions_completes_the_sum() -> None:
+    many = {("main", f"f{number}"): 10 + number for number in range(3 * MOST)}
+    rows = joined(HOT, {**HOT, **many})
+    assert len(rows) == MOST + 1
+    assert list(rows)[-1] == OTHERS
+    assert sum(row.part for row in rows.values()) == pytest.approx(1.0)
+
+
+def test_the_error_of_a_share() -> None:
+    rows = [*joined(HOT, {**HOT, ("main", "scan", "search"): 1500, ("main", "insert"): 900}).values()]
+    total, spread = whole(rows)
+    assert total == pytest.approx(800 * PERIOD / 1000)
+    assert 0 < part_error(rows[:1], rows) < spread / total
+    assert part_error(rows, rows) == pytest.approx(0.0, abs=1e-9), "the whole is all of it"
+    assert part_error(rows[:1], [replace(row, culprit=row.parent) for row in rows]) == math.inf
+
+
+def test_profiles_are_compared_in_one_unit_and_on_cpu() -> None:
+    cycles = replace(profile("p", HOT), unit="cycles")
+    waiting = replace(profile("p", HOT), off_cpu=True)
+    empty = replace(profile("p", HOT), stacks={})
+    assert comparable([waiting, empty, cycles, profile("p", HOT)], [profile("c", HOT)])[0] == [profile("p", HOT)]
+    assert comparable([cycles], [profile("c", HOT)]) == ([], [])
+    assert function_rows(*comparable([], [profile("c", HOT)])) == ()
