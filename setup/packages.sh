@@ -36,6 +36,8 @@ if [ "${1:-}" = tests ]; then
     want libtoolize libtool
     want tclsh tcl
     want valgrind valgrind
+    want chromium chromium # which opens the pages of reports
+    for tool in curl jq; do want "$tool" "$tool"; done # of the examples of notifications
     want redis-server redis-server
     want db_bench rocksdb-tools
     [ -x /usr/sbin/mariadbd ] || optional="$optional mariadb-server-core mariadb-client"

@@ -1,9 +1,14 @@
 """`--notify COMMAND`: what the command gets when a hunt or a comparison ends, and that its failure spoils nothing."""
 
 import json
+import os
+import re
+import shutil
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -124,3 +129,67 @@ def test_a_command_that_does_not_end_is_killed_with_its_children(tmp_path: Path)
 
 def test_a_command_that_does_not_read_has_not_failed() -> None:
     assert run(["true"], "x" * 1_000_000) == ""
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "commands.md"
+
+
+def example(using: str, folder: Path) -> Path:
+    """The script of the docs that runs that program, as a file."""
+    (text,) = (
+        block for block in re.findall(r"```sh\n(#!/bin/sh\n.*?)```", DOCS.read_text(), re.DOTALL) if using in block
+    )
+    program = folder / "notifier"
+    program.write_text(text)
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="no jq on this machine: apt-get install jq")
+def test_the_example_of_docs_for_mail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exits: Exits, script: Callable[[str], str]
+) -> None:
+    """Only ``mail`` itself is another program here, which keeps what it is to send."""
+    mail = tmp_path / "bin" / "mail"
+    mail.parent.mkdir()
+    mail.write_text(f'#!/bin/sh\nprintf "%s|" "$@" >{tmp_path}/sent\ncat >>{tmp_path}/sent\n')
+    mail.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{mail.parent}:{os.environ['PATH']}")
+    good, bad = script("echo rate 100"), script("echo rate 10")
+    exits(0, "run", good, bad, *RUN, "--notify", f"{example('mail -s', tmp_path)} me@example.org")
+    sent = (tmp_path / "sent").read_text()
+    assert sent.startswith(f"-s|bisect 1: script one {good}..{bad}: found|me@example.org|The culprit is {bad[:10]}")
+    assert sent.endswith("bisect show 1\n")
+
+
+@pytest.mark.skipif(not all(map(shutil.which, ("jq", "curl"))), reason="no jq or curl: apt-get install jq curl")
+def test_the_example_of_docs_for_a_webhook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exits: Exits, script: Callable[[str], str]
+) -> None:
+    got: list[dict[str, str]] = []
+
+    class Chat(BaseHTTPRequestHandler):
+        """Keeps what it is sent, and has it."""
+
+        def do_POST(self) -> None:
+            """As a chat program."""
+            assert self.headers["Content-Type"] == "application/json"
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing is printed."""
+
+    with HTTPServer(("127.0.0.1", 0), Chat) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        secret = tmp_path / "home" / ".config" / "perfbisect" / "webhook"
+        secret.parent.mkdir(parents=True)
+        secret.write_text(f'url = "http://127.0.0.1:{server.server_port}/hooks/secret"\nnoproxy = "*"\n')
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        good, bad = script("echo rate 100"), script("echo rate 10")
+        out = exits(0, "run", good, bad, *RUN, "--notify", str(example("curl", tmp_path)))
+        server.shutdown()
+    assert "warning: the command" not in out
+    (message,) = got
+    assert message["text"].startswith(f"bisect 1: script one {good}..{bad}: found\nThe culprit is {bad[:10]}")
