@@ -36,6 +36,7 @@ if [ "${1:-}" = tests ]; then
     want libtoolize libtool
     want tclsh tcl
     want valgrind valgrind
+    want ctags universal-ctags # the functions of a change; without it they are approximate
     want chromium chromium # which opens the pages of reports
     for tool in curl jq; do want "$tool" "$tool"; done # of the examples of notifications
     want redis-server redis-server

@@ -16,6 +16,7 @@ from perfbisect.errors import Interrupted, PerfBisectError, ReaderGone, UsageErr
 from perfbisect.host.lock import Lease, WaitCallback
 from perfbisect.hunt.after_verdict import culprit_timed, placement_counted
 from perfbisect.hunt.auto_metric import with_metric_chosen
+from perfbisect.hunt.changed_code import read_change, reader
 from perfbisect.hunt.explanation import explain
 from perfbisect.hunt.host_locks import lock_hosts
 from perfbisect.hunt.labs import HuntLabs, connection_events
@@ -191,6 +192,7 @@ def session(log: SavedLog, setup: HuntSetup, held: Mapping[str, Lease], resumed:
             studies = HuntLabs(usual, log, before, held)
             workers = partial(studies.workers, problem.commits)
             yield from explain(verdict, problem.commits, log, workers, usual.workload)
+            yield from read_change(verdict, problem.commits, log, reader(settings.repository))
 
     yield from hunt(problem, None if chosen else started, log, labs.workers, failed, setup.left_out, afterwards)
 

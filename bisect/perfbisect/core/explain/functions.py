@@ -12,7 +12,7 @@ after a change of its name.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import stdev
 
@@ -74,6 +74,12 @@ def key_of(text: str) -> Key:
     """The function of the source code that a frame is of, and its binary."""
     function, binary = read_frame(text)
     return source_name(function), binary
+
+
+def functions_in(profiles: Iterable[ProfileFacts]) -> frozenset[str]:
+    """The names of all functions in the stacks of profiles on CPU."""
+    stacks = {stack for run in profiles if not run.off_cpu for stack in run.stacks}
+    return frozenset(key_of(text)[0] for stack in stacks for text in frames(stack))
 
 
 def comparable(

@@ -1,0 +1,261 @@
+"""The functions that a commit changes: lines that its diff removes or adds, in functions of the source code.
+
+Removed lines are looked up in the parent's files, added ones in the commit's. A function whose text is the same on both
+sides but for comments and white space has only moved. A function that no profile contains may be inlined: those whose
+bodies name it are looked up as well, in the whole tree of the commit, and from there on their callers if they are
+missing, too.
+
+Files are known to git by the names of their contents here, so that no path can deceive it; symbolic links are no files.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from perfbisect.core.domain.facts import ChangeFacts
+from perfbisect.core.explain.names import split
+from perfbisect.repository import ctags
+from perfbisect.repository.ctags import Definition
+from perfbisect.repository.diff import OPTIONS
+from perfbisect.repository.git import Repository, git
+
+FILES = 300  # source files of a change that are read, at most
+LARGEST = 16 << 20  # bytes of one: SQLite's amalgamation has 9 MB
+TOGETHER = 128 << 20
+FUNCTIONS = 1000  # that are named
+SEARCHED = 60  # files in which callers are looked for, at each step
+STEPS = 3  # from a function to its callers
+NAMES = 40  # of functions whose callers are looked for, at each step
+NONE = re.compile("0+")  # the name of a content that does not exist
+
+HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)$", re.MULTILINE)
+COMMENT = re.compile(r"""("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|//[^\n]*|/\*(?:.*?\*/|.*)""", re.DOTALL)
+
+NO_CTAGS = (
+    "Universal Ctags is not installed, so the functions that the commit changes are those that git names beside its hunks,"
+    " which is approximate: apt-get install universal-ctags"
+)
+FAILED = (
+    "ctags failed, so the functions that the commit changes are those that git names beside its hunks: approximate."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A source file that differs: the names of its two contents, "" where one does not exist."""
+
+    path: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hunk:
+    """Lines that differ, as first and last; the last is before the first where one side has none."""
+
+    before: tuple[int, int]
+    after: tuple[int, int]
+    scope: str  # what git prints as its function
+
+
+def changed_functions(repo: Repository, parent: str, commit: str, seen: Collection[str] = ()) -> ChangeFacts:
+    """What a commit changes, by functions; ``seen`` are the names of those that profiles contain.
+
+    Without them no callers are looked for. Raises EnvironmentFailure where the repository lacks a commit.
+    """
+    files, notes = source_files(repo, parent, commit)
+    before, after = (
+        texts(repo, {file.path: blob for file in files if (blob := side(file))}) for side in (_before, _after)
+    )
+    hunks = {file.path: hunks_of(repo, file, before, after) for file in files}
+    old, new = ctags.definitions(before), ctags.definitions(after)
+    if old is None or new is None:
+        notes.append(FAILED if ctags.program() else NO_CTAGS)
+        names = list(dict.fromkeys(name for each in hunks.values() for hunk in each if (name := named(hunk.scope))))
+        callers: Mapping[str, tuple[str, ...]] = {}
+    else:
+        names = [*changed(hunks, (before, old), (after, new))]
+        macros = {each.name for side in (old, new) for found in side.values() for each in found if each.macro}
+        callers = Search(repo, commit, seen, {file.path for file in files}).callers(names, macros) if seen else {}
+    if len(names) > FUNCTIONS:
+        notes.append(f"The commit changes {len(names):,} functions, of which {FUNCTIONS:,} are looked at.")
+    return ChangeFacts(
+        commit, parent, tuple(names[:FUNCTIONS]), callers, len(files), old is None or new is None, " ".join(notes)
+    )
+
+
+def _before(file: Changed) -> str:
+    return file.before
+
+
+def _after(file: Changed) -> str:
+    return file.after
+
+
+def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Changed], list[str]]:
+    """The source files that differ between two commits, and sentences about what is left out."""
+    raw = git(repo, "diff-tree", "-r", "-z", "--raw", "--no-abbrev", "-M", *OPTIONS, parent, commit).split("\0")
+    found, modules, entries = [], [], iter(raw)
+    for head in entries:
+        if not head.startswith(":"):
+            continue
+        old_mode, new_mode, old, new, status = head[1:].split(" ")
+        path = next(entries)
+        if status[0] in "RC":
+            path = next(entries)
+        if "160000" in (old_mode, new_mode):
+            modules.append(path)
+        elif ctags.is_source(path):
+            sides = (
+                "" if NONE.fullmatch(blob) or not mode.startswith("100") else blob
+                for mode, blob in ((old_mode, old), (new_mode, new))
+            )
+            file = Changed(path, *sides)
+            if file.before != file.after:
+                found.append(file)
+    sizes = sizes_of(repo, [blob for file in found for blob in (file.before, file.after) if blob])
+    fitting: list[Changed] = []
+    total = 0
+    for file in sorted(found, key=lambda file: sum(sizes.get(blob, 0) for blob in (file.before, file.after))):
+        each = [sizes.get(blob, 0) for blob in (file.before, file.after)]
+        total += sum(each)
+        if max(each) <= LARGEST and total <= TOGETHER and len(fitting) < FILES:
+            fitting.append(file)
+    notes = []
+    if len(fitting) < len(found):
+        notes.append(
+            f"{len(found) - len(fitting)} of {len(found)} source files of the commit are too large to be read."
+        )
+    if modules:
+        notes.append("The commit changes submodules, whose functions are not read.")
+    return sorted(fitting, key=lambda file: file.path), notes
+
+
+def sizes_of(repo: Repository, blobs: Sequence[str]) -> dict[str, int]:
+    """The bytes of contents."""
+    told = git(
+        repo, "cat-file", "--batch-check=%(objectname) %(objectsize)", stdin="".join(f"{one}\n" for one in blobs)
+    )
+    pairs = (line.split(" ") for line in told.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+
+def texts(repo: Repository, blobs: Mapping[str, str]) -> dict[str, str]:
+    """The text of each path, given the name of its content; what has a NUL is no text."""
+    found = {path: git(repo, "cat-file", "blob", blob) for path, blob in blobs.items()}
+    return {path: text for path, text in found.items() if "\0" not in text}
+
+
+def hunks_of(repo: Repository, file: Changed, before: Mapping[str, str], after: Mapping[str, str]) -> list[Hunk]:
+    """The hunks of one file; all its lines, where one side has none."""
+    if not (file.before and file.after):
+        (text,) = [side[file.path] for side in (before, after) if file.path in side] or [""]
+        every, none = (1, text.count("\n") + 1), (1, 0)
+        return [Hunk(every, none, "") if file.before else Hunk(none, every, "")]
+    if file.path not in before or file.path not in after:
+        return []
+    printed = git(repo, "diff", "-U0", *OPTIONS, "--no-indent-heuristic", file.before, file.after)
+    return [Hunk(lines(found[1], found[2]), lines(found[3], found[4]), found[5]) for found in HUNK.finditer(printed)]
+
+
+def lines(first: str, count: str | None) -> tuple[int, int]:
+    """First and last line of one side of a hunk."""
+    start = int(first)
+    return start, start + (1 if count is None else int(count)) - 1
+
+
+def named(scope: str) -> str:
+    """The function in what git prints beside a hunk; "" where that is none."""
+    if "(" not in scope:
+        return ""
+    class_, own = split(scope)
+    return f"{class_}::{own}" if class_ and own else own
+
+
+def changed(
+    hunks: Mapping[str, Sequence[Hunk]],
+    *sides: tuple[Mapping[str, str], Mapping[str, Sequence[Definition]]],
+) -> Iterator[str]:
+    """The functions that hunks touch and whose text differs; ``sides`` are texts and functions, the parent's first."""
+    touched: dict[str, None] = {}
+    bodies: list[dict[str, Counter[str]]] = []
+    for number, (text, functions) in enumerate(sides):
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for path, definitions in functions.items():
+            ranges = [(hunk.before, hunk.after)[number] for hunk in hunks[path]]
+            rows = text[path].split("\n")
+            for each in definitions:
+                found[each.name][bare("\n".join(rows[each.first - 1 : each.last]))] += 1
+                if any(first <= each.last and each.first <= last for first, last in ranges if first <= last):
+                    touched[each.name] = None
+        bodies.append(found)
+    return (name for name in touched if bodies[0].get(name) != bodies[1].get(name))
+
+
+def bare(text: str) -> str:
+    """A text without comments and white space."""
+    return "".join(COMMENT.sub(lambda found: found[1] or " ", text).split())
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Looks for callers in the tree of a commit."""
+
+    repo: Repository
+    commit: str
+    seen: Collection[str]  # functions whose callers are not needed
+    first: Collection[str]  # paths that are searched before others
+
+    def callers(self, functions: Sequence[str], macros: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """The callers of those of the functions that are not seen, and the callers of those of them that are not."""
+        known = {split(name)[1] for name in self.seen}
+        found: dict[str, tuple[str, ...]] = {}
+        waiting = [name for name in functions if split(name)[1] not in known]
+        for _ in range(STEPS):
+            wanted = [name for name in dict.fromkeys(waiting) if name not in found and split(name)[1]][:NAMES]
+            if not wanted:
+                break
+            above = self.above(wanted, macros)
+            found |= {name: tuple(above.get(name, ())) for name in wanted}
+            waiting = [name for names in above.values() for name in names if split(name)[1] not in known]
+        return {name: names for name, names in found.items() if names}
+
+    def above(self, functions: Sequence[str], macros: Collection[str]) -> dict[str, list[str]]:
+        """Function → those whose bodies name it."""
+        own: dict[str, list[str]] = defaultdict(list)
+        for name in functions:
+            own[split(name)[1]].append(name)
+        contents = self.files(own)
+        word = re.compile(rf"(?<![\w$])({'|'.join(map(re.escape, own))})(?![\w$])\s*(\()?")
+        arrow = re.compile(r"(?:->|\.)\s*$")  # before a member, which in C is no function of that name
+        found: dict[str, dict[str, None]] = defaultdict(dict)
+        for path, definitions in (ctags.definitions(contents) or {}).items():
+            rows = contents[path].split("\n")
+            for each in definitions:
+                text = "\n".join(rows[each.first - 1 : each.last])
+                for use in word.finditer(text):
+                    if path.endswith(".c") and arrow.search(text, max(0, use.start() - 4), use.start()):
+                        continue
+                    for name in own[use[1]]:
+                        if (use[2] or name in macros) and split(each.name)[1] != use[1]:
+                            found[name][each.name] = None
+        return {name: [*names] for name, names in found.items()}
+
+    def files(self, words: Iterable[str]) -> dict[str, str]:
+        """The source files with any of these words: path → text."""
+        wanted = [option for word in words for option in ("-e", word)]
+        plain = ("-l", "-z", "-I", "-F", "-w", "--full-name", "--no-recurse-submodules")
+        patterns = [f":(top,icase,glob)**/*{extension}" for extension in ctags.LANGUAGES]
+        printed = git(self.repo, "grep", *plain, *wanted, self.commit, "--", *patterns, allowed=(0, 1))
+        paths = [each.removeprefix(f"{self.commit}:") for each in printed.split("\0") if each]
+        paths.sort(key=lambda path: (path not in self.first, path))
+        chosen = {path: f"{self.commit}:{path}" for path in paths[:SEARCHED] if "\n" not in path}
+        found: dict[str, str] = {}
+        left = TOGETHER
+        for path, name in chosen.items():
+            size = int(git(self.repo, "cat-file", "-s", name))
+            left -= size
+            if size <= LARGEST and left > 0:
+                found |= texts(self.repo, {path: name})
+        return found
