@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -17,12 +17,13 @@ from perfbisect.core.domain.events import (
     Planned,
     RunFinished,
     Unexplained,
+    Warned,
 )
 from perfbisect.core.domain.facts import PlanFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Verdict
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt import explanation
-from perfbisect.hunt.explanation import LEAST, Part, explain
+from perfbisect.hunt.explanation import LEAST, Part, explain, start_up
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent, hunt
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.measure.study import StudyMaker
@@ -36,13 +37,15 @@ WORKLOAD = Workload(name="w", summary="", group="point", script="w.lua")
 GROUPS = ("core", "caches")
 
 
-def no_study(*_: object) -> object:
-    """Names a study; no lab here makes it."""
-    raise AssertionError
+@dataclass(frozen=True)
+class NoStudy:
+    """Stands for a study, which no lab here makes; keeps how many seconds its turns may take."""
+
+    seconds: float
 
 
-PLANS = Part("plans", no_study, Planned, rounds=1, share=0.1, of_all=True)  # type: ignore[arg-type]
-COUNTERS = Part("counters", no_study, Counted, rounds=3, share=0.5)  # type: ignore[arg-type]
+PLANS = Part("plans", NoStudy, Planned, rounds=1, share=0.1, always=True, of_all=True)  # type: ignore[arg-type]
+COUNTERS = Part("counters", NoStudy, Counted, rounds=3, share=0.5)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -124,22 +127,52 @@ def test_where_nothing_is_named_nothing_is_studied(monkeypatch: pytest.MonkeyPat
     assert plans.studied == []
 
 
-@pytest.mark.parametrize("seconds", [LEAST / 3, LEAST])
-def test_it_takes_the_least_time_where_the_hunt_was_short(
-    monkeypatch: pytest.MonkeyPatch, history: History, seconds: float
+@pytest.mark.parametrize(("seconds", "turns"), [(0.1, 6), (LEAST / 6, 4), (LEAST / 3, 2), (LEAST, 1)])
+def test_no_round_is_begun_that_does_not_end_in_time(
+    monkeypatch: pytest.MonkeyPatch, history: History, seconds: float, turns: int
 ) -> None:
-    """Each round has two turns. Another is begun only if, as long as the longest, it ends in time."""
+    """A hunt this short has the least time. What a turn takes is known after the first."""
     counters = StudyLab(COUNTERS, seconds=seconds)
     list(explained(monkeypatch, log_of(history, NAMES), counters))
-    assert counters.studied == [CULPRIT, PARENT]
+    assert len(counters.studied) == turns
+
+
+def test_a_hunt_of_long_visits_has_no_counters_and_still_plans(
+    monkeypatch: pytest.MonkeyPatch, history: History
+) -> None:
+    plans, counters = StudyLab(PLANS, seconds=LEAST), StudyLab(COUNTERS)
+    monkeypatch.setattr(explanation, "start_up", lambda _: LEAST)
+    list(explained(monkeypatch, log_of(history, NAMES), plans, counters))
+    assert plans.studied == [CULPRIT, PARENT], "the plans of other builds are left out"
+    assert counters.studied == []
 
 
 def test_the_time_of_other_builds_is_bounded_as_well(monkeypatch: pytest.MonkeyPatch, history: History) -> None:
-    plans, counters = StudyLab(PLANS, seconds=LEAST / 20), StudyLab(COUNTERS)
-    list(explained(monkeypatch, log_of(history, NAMES), plans, counters))
-    assert plans.studied[:2] == [CULPRIT, PARENT]
-    assert sum(LEAST / 20 for _ in plans.studied) <= LEAST / 5
+    plans, counters = StudyLab(PLANS, seconds=LEAST / 30), StudyLab(COUNTERS)
+    log = log_of(history, NAMES)
+    events = list(explained(monkeypatch, log, plans, counters))
+    measured = {event.candidate for event in events if isinstance(event, RunFinished)}
+    assert 2 < len(plans.studied) < len(measured)
     assert len(counters.studied) == 6, "the other part has its time"
+
+
+def test_a_turn_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch, history: History) -> None:
+    """Of an hour that was worked, a tenth; the counters have all of it for six turns, less what a visit takes beside."""
+    asked: list[float] = []
+    monkeypatch.setattr(explanation, "worked", lambda _: 3600.0)
+    monkeypatch.setattr(explanation, "start_up", lambda _: 5.0)
+    lab = StudyLab(replace(COUNTERS, study=lambda seconds: asked.append(seconds) or NoStudy(seconds)))  # type: ignore[func-returns-value,arg-type,return-value]
+    list(explained(monkeypatch, log_of(history, NAMES), lab))
+    assert asked == [360 / 6 - 5]
+
+
+def test_what_visits_take_beside_their_runs() -> None:
+    def run(at: float, seconds: float) -> tuple[float, Event]:
+        return at, RunFinished(0, RunFacts("a", "a", f"{at}", "h", at, seconds, 1, {}, (), {}, {}))
+
+    events = [(0.0, Warned("", "")), run(13, 10), run(26, 10), run(40, 10), run(50, 10)]
+    assert start_up(events) == 4
+    assert start_up([]) == 0
 
 
 @pytest.mark.parametrize("cut", range(1, 7))

@@ -8,6 +8,7 @@ hunt ends as it was found.
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from perfbisect.clock import CLOCK
@@ -34,6 +35,7 @@ from perfbisect.recipes.workload import Workload
 
 SHARE = 0.1  # of the time of a hunt, at most, for all parts
 LEAST = 10.0  # seconds that are always allowed
+SHORTEST = 1.0  # seconds of a run that says anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +43,19 @@ class Part:
     """One part of an explanation."""
 
     name: str
-    study: StudyMaker
+    study: Callable[[float], StudyMaker]  # for turns of so many seconds of measuring
     event: type[Counted | Profiled | Planned]
     rounds: int  # in each, both builds have one turn
     share: float  # of the time for the whole explanation; what one part leaves, the next may use
     suits: Callable[[Workload], bool] = lambda _: True  # whether it can show anything of a workload
+    always: bool = False  # the first round is taken however long it takes
     of_all: bool = False  # after culprit and parent, one turn of each other build that the hunt has measured there
 
 
 PARTS: tuple[Part, ...] = (
     # First: it is short, and said first.
-    Part("plans", PlanStudy, Planned, rounds=1, share=0.1, suits=has_statements, of_all=True),
-    Part("counters", CounterGroups, Counted, rounds=6, share=0.5),
+    Part("plans", lambda _: PlanStudy, Planned, rounds=1, share=0.1, suits=has_statements, always=True, of_all=True),
+    Part("counters", lambda seconds: partial(CounterGroups, seconds=seconds), Counted, rounds=6, share=0.5),
 )
 
 WorkersOf = Callable[[StudyMaker], Workers[LabEvent]]
@@ -93,9 +96,8 @@ def explain(
         began = CLOCK.now()
         try:
             if part.suits(workload):
-                seen = [event for _, event in before]
-                others = measured_on(host, seen, but=builds) if part.of_all else ()
-                yield from take(part, builds, others, host, seen, log, workers_of, allowed)
+                others = measured_on(host, [event for _, event in before], but=builds) if part.of_all else ()
+                yield from take(part, builds, others, host, before, log, workers_of, allowed)
         except (PerfBisectError, OSError) as trouble:
             yield log.append(Unexplained(part.name, str(in_words(trouble))))
         left -= CLOCK.now() - began
@@ -117,34 +119,42 @@ def take(
     builds: tuple[int, int],
     others: Sequence[int],
     host: str,
-    before: Sequence[Event],
+    before: Sequence[tuple[float, Event]],
     log: SavedLog,
     workers_of: WorkersOf,
     allowed: float,
 ) -> Generator[TimedEvent]:
-    """The rounds of one part that are missing, as far as the time allows; ``allowed`` is in seconds."""
-    if any(isinstance(event, Unexplained) and event.part == part.name for event in before):
+    """The rounds of one part that are missing, as far as the time allows; ``allowed`` is in seconds.
+
+    Another round is begun only if it ends in time as far as can be known: from the longest turn so far or, before the
+    first, from what a visit took in the search.
+    """
+    events = [event for _, event in before]
+    if any(isinstance(event, Unexplained) and event.part == part.name for event in events):
         return
-    done = turns_done([event for event in before if isinstance(event, part.event)])
-    workers = workers_of(part.study)
-    place = workers.hosts.index(host) if host in workers.hosts else 0
+    done = turns_done([event for event in events if isinstance(event, part.event)])
+    usual = start_up(before)
+    workers = workers_of(part.study(max(SHORTEST, allowed / (len(builds) * part.rounds) - usual)))
+    host_number = workers.hosts.index(host) if host in workers.hosts else 0
     failed = False
 
     def orders() -> Iterator[Measure]:
-        began, longest = CLOCK.now(), 0.0
+        began, turns = CLOCK.now(), [0.0]
         for number in range(part.rounds):
-            start = CLOCK.now()
-            if failed or start - began + longest > allowed:
-                return
-            for build in builds if number % 2 == 0 else builds[::-1]:
-                if done[build] <= number and not failed:
-                    yield Measure((Share(build, 1),), Purpose.EXPLAIN, place)
-            longest = max(longest, CLOCK.now() - start)
+            missing = [build for build in (builds if number % 2 == 0 else builds[::-1]) if done[build] <= number]
+            for place, build in enumerate(missing):
+                start = CLOCK.now()
+                longest = max(turns) or usual + SHORTEST
+                late = start - began + longest * (len(missing) - place) > allowed
+                if failed or (late and not (part.always and number == 0)):
+                    return
+                yield Measure((Share(build, 1),), Purpose.EXPLAIN, host_number)
+                turns.append(CLOCK.now() - start)
         for build in others:
-            if failed or CLOCK.now() - began + longest / len(builds) > allowed:
+            if failed or CLOCK.now() - began + max(turns) > allowed:
                 return
             if not done[build]:
-                yield Measure((Share(build, 1),), Purpose.EXPLAIN, place)
+                yield Measure((Share(build, 1),), Purpose.EXPLAIN, host_number)
 
     for at, event in run(Listed(orders()), PartLog(log, part.name, builds), workers):
         failed = failed or isinstance(event, Unexplained)
@@ -181,6 +191,16 @@ def measured_on(host: str, events: Sequence[Event], but: Sequence[int]) -> tuple
     """The candidates that have runs on a host, oldest commit first."""
     runs = {event.candidate for event in events if isinstance(event, RunFinished) and event.host == host}
     return tuple(sorted(runs - {*but}))
+
+
+def start_up(events: Sequence[tuple[float, Event]]) -> float:
+    """Seconds that most visits of a hunt took beside what was timed: the upper quartile, as not each run begins a visit."""
+    beside = sorted(
+        later - earlier - event.facts.seconds
+        for (earlier, _), (later, event) in pairwise(events)
+        if isinstance(event, RunFinished)
+    )
+    return max(0.0, beside[3 * len(beside) // 4]) if beside else 0.0
 
 
 def best_host(events: Sequence[Event], culprit: str) -> str:

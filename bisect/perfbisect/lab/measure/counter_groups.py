@@ -18,7 +18,7 @@ from perfbisect.lab.measure.runner import Turn
 from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.server.installation import System
 
-LONGEST = 10  # seconds of a run
+SHORTEST, LONGEST = 1.0, 10.0  # seconds of a run
 CORE = ("cycles", "instructions")  # in each group: the ratios that matter most are measured in every run
 
 
@@ -84,6 +84,7 @@ class CounterGroups:
     context: visit.RunContext
     succeeded: Callable[[], None]
     groups: tuple[Group, ...] = ()
+    seconds: float = LONGEST  # of measuring in a turn, where that is enough for all groups
     left: list[Group] = field(
         default_factory=list
     )  # of the present turn: one that is repeated goes on where it was lost
@@ -93,7 +94,7 @@ class CounterGroups:
         if not self.groups:
             self.groups = available(self.context.host) if self.context.perf else (SOFTWARE,)
         self.left = self.left or [*self.groups]
-        context = shortened(self.context)
+        context = shortened(self.context, self.seconds / len(self.groups))
         while self.left:
             with visit.begin(context, system, turn.candidate, dataset, SlowRuns()) as opened:
                 for group in [*self.left] if system.builder.server else self.left[:1]:
@@ -109,9 +110,10 @@ class CounterGroups:
         turn.left -= 1
 
 
-def shortened(context: visit.RunContext) -> visit.RunContext:
-    """The context with runs of at most ``LONGEST`` seconds; a command takes the time that it takes."""
+def shortened(context: visit.RunContext, seconds: float) -> visit.RunContext:
+    """The context with runs of ``seconds``, from one to ``LONGEST``, and no longer than usual; a command takes what it takes."""
     workload = context.workload
-    if workload.command or workload.time <= LONGEST:
+    if workload.command:
         return context
-    return replace(context, workload=msgspec.structs.replace(workload, time=LONGEST))
+    time = min(workload.time, LONGEST, max(SHORTEST, seconds))
+    return replace(context, workload=msgspec.structs.replace(workload, time=time, warmup=min(workload.warmup, time)))
