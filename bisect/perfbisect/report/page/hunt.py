@@ -1,6 +1,5 @@
 """The page of one hunt: what its template shows, as plain values and drawings."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,10 +141,8 @@ def tiles(story: Story) -> Iterator[Tile]:
         [case] = story.cases
         yield Tile(metric, signed(case.ratio), ratio(case.ratio), tone(case.ratio, story.settings.metric))
         yield Tile("sure", chance(case.probability), "that it is this commit")
-        moved = [each for each in case.counters if each.ratio is not None]
-        if moved:
-            most = max(moved, key=lambda each: abs(math.log(each.ratio)) if each.ratio else 0.0)
-            yield Tile(most.metric, f"×{most.ratio:.2f}", "the counter that moved most")
+        if case.explanation.counters and (row := case.explanation.counters[0]).moved:
+            yield Tile(row.name, f"×{row.ratio.middle:.2f}", "what moved furthest beyond its noise")
     elif story.effect is not None:
         yield Tile(metric, signed(story.effect), f"bad against good, {ratio(story.effect)}")
     yield Tile(

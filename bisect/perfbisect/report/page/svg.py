@@ -105,6 +105,6 @@ def linear(values: Sequence[float], margin: float = 0.08) -> Scale:
 
 def plain(value: float) -> str:
     """The label of a tick: 1.05, 20,000, 0.5."""
-    if abs(value) >= 1e5 or 0 < abs(value) < 1e-3:
+    if abs(value) >= 1e7 or 0 < abs(value) < 1e-3:
         return f"{value:.3g}"
     return f"{value:,.4f}".rstrip("0").rstrip(".") if abs(value) < 100 else f"{value:,.0f}"
