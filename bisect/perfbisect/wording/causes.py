@@ -5,6 +5,7 @@ import math
 from perfbisect.core.domain.explanation import Cause, CounterRow, Evidence, Explanation, Sureness
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.explain.explanation import NO_OPERATIONS, NO_RUNS
+from perfbisect.wording import functions
 
 NOTHING = {
     "": "What was counted does not differ enough between the two to say why.",
@@ -23,11 +24,16 @@ FURTHER = {
 
 
 def sentences(found: Explanation) -> tuple[str, ...]:
-    """The classes of an explanation in words, the main one first."""
+    """The classes of an explanation in words, the main one first, and the functions in which the difference is."""
     plans = [sentence(each) for each in found.classes if each.cause is Cause.PLAN]
     others = [each for each in found.classes if each.cause is not Cause.PLAN]
     further = ", ".join(FURTHER[each.cause] + shown(each) for each in others[1:])
-    return (*plans, *map(sentence, others[:1]), *([f"In part also: {further}."] if further else []))
+    return (
+        *plans,
+        *map(sentence, others[:1]),
+        *([f"In part also: {further}."] if further else []),
+        *functions.sentences(found),
+    )
 
 
 def sentence(evidence: Evidence) -> str:

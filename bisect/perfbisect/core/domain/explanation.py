@@ -1,7 +1,7 @@
 """Why a culprit is slower (or faster): what ``core/explain`` derives from the events of an explanation, for reports.
 
 Everything is of the culprit against the parent that it was proven against, and per operation. The events are
-``Counted``, ``Profiled`` and ``Planned``; no struct here is stored.
+``Counted``, ``Profiled``, ``Planned`` and ``ChangedFunctions``; no struct here is stored.
 """
 
 from dataclasses import dataclass
@@ -77,9 +77,10 @@ class FunctionRow:
     part: float = 0.0  # its difference as a share of the whole difference; may be negative, and more than 1
     changed: bool = False  # the commit changes its body
     inlined: tuple[str, ...] = ()  # functions that the commit changes and that were inlined into this one
-    callers: tuple[
-        str, ...
-    ] = ()  # functions of the stacks above it, most cost first; the nearest are those that matter
+    below: str = (
+        ""  # of one that the commit does not change: the function above most of its difference that it does change
+    )
+    callers: tuple[str, ...] = ()  # that call it, those with most of its cost first
     partner: str = ""  # the function to (or from) which its cost has merely moved; "" where it has not
 
     @property
@@ -105,8 +106,9 @@ class Explanation:
     culprit: str
     classes: tuple[Evidence, ...] = ()  # the main one first
     counters: tuple[CounterRow, ...] = ()  # ranked by how far beyond noise they moved
-    functions: tuple[FunctionRow, ...] = ()  # ranked by |difference|
+    functions: tuple[FunctionRow, ...] = ()  # ranked by |difference|; those that exchanged cost, by what is left of it
     unit: str = ""  # of the costs in ``functions``: "us" of CPU time, "cycles"
     changed: tuple[str, ...] = ()  # functions that the commit changes, also those that no profile contains
+    change_known: bool = False  # whether it was found out which functions the commit changes
     plans: tuple[PlanRow, ...] = ()
     missing: tuple[str, ...] = ()  # a sentence for each part that could not be measured

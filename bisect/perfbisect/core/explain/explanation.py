@@ -58,6 +58,7 @@ def explanation(
         functions=functions,
         unit=profiles[0][0].unit if functions else "",
         changed=change.functions if change else (),
+        change_known=change is not None,
         plans=plans,
         missing=tuple(dict.fromkeys(missing)),
     )

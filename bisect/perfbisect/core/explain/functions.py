@@ -12,7 +12,7 @@ after a change of its name.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import stdev
 
@@ -28,6 +28,7 @@ MOST = 200  # functions with a row of their own
 CALLERS = 5
 OTHERS = "[other functions]"  # the row of all further ones: differences must sum to the whole
 SMALL = 0.005  # share of the cost of an operation below which nothing is told as moved
+MOSTLY = 0.5  # share of a difference from which on it is that of a caller
 TOLERANCE = 0.1  # share of a moved cost that may be left over
 
 
@@ -40,7 +41,6 @@ class Side:
     least: float = 0.0  # variance of a function without a sample: that of a single one
     rounds: list[dict[Key, float]] = field(default_factory=list)
     callers: dict[Key, dict[Key, float]] = field(default_factory=dict)
-    seen: set[str] = field(default_factory=set)  # names of all functions of the stacks
 
     @property
     def whole(self) -> float:
@@ -57,7 +57,6 @@ def side_of(profiles: Sequence[ProfileFacts]) -> Side:
         period = sum(run.stacks.values()) / run.samples if run.samples else 0.0
         for stack, cost in run.stacks.items():
             chain = [key_of(text) for text in frames(stack)] or [key_of(stack)]
-            side.seen.update(function for function, _ in chain)
             own[chain[-1]] = own.get(chain[-1], 0.0) + cost
             if caller := next((each for each in reversed(chain) if each != chain[-1]), None):
                 above = side.callers.setdefault(chain[-1], {})
@@ -123,7 +122,8 @@ def function_rows(
         for key, partner in group.items():
             found[key], left[key] = replace(found[key], partner=partner[0]), rest
     ranked = [found[key] for key in sorted(found, key=lambda key: -left[key])]
-    return tuple(marked(shortened(ranked), change, before.seen | after.seen))
+    rows = shortened(ranked)
+    return tuple(marked(rows, change, parent, culprit)) if change else tuple(rows)
 
 
 def error(key: Key, before: Side, after: Side) -> float:
@@ -192,39 +192,65 @@ def shortened(rows: Sequence[FunctionRow]) -> Sequence[FunctionRow]:
     return [*kept, others]
 
 
-def marked(rows: Sequence[FunctionRow], change: ChangeFacts | None, seen: set[str]) -> Iterator[FunctionRow]:
-    """The rows with what the commit changes of them; ``seen`` are the names of all functions in the profiles."""
-    if change is None:
-        yield from rows
-        return
-    into = inlined(change, seen)
-    own = {split(function)[1] for function in change.functions}
+def marked(
+    rows: Sequence[FunctionRow], change: ChangeFacts, parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts]
+) -> Iterator[FunctionRow]:
+    """The rows with what the commit changes: their own code, that of functions inlined into them, or what calls them."""
+    seen = functions_in((*parent, *culprit))
+    wanted = {split(function)[1] for function in change.functions}
+    changed = {each for each in seen if split(each)[1] in wanted and any(same(each, one) for one in change.functions)}
+    bodies = dict(inlined(change, seen))
+    own = changed | bodies.keys()
+    low, high = (under(own, runs) for runs in (parent, culprit))
     for row in rows:
-        name = split(row.function)[1]
-        changed = name in own and any(same(row.function, function) for function in change.functions)
-        bodies = () if changed else tuple(callee for caller, callee in into if same(row.function, caller))
-        yield replace(row, changed=changed, inlined=tuple(dict.fromkeys(bodies)))
+        key = row.function, row.binary
+        if row.function in own:
+            is_changed = row.function in changed
+            yield replace(row, changed=is_changed, inlined=() if is_changed else bodies[row.function])
+            continue
+        grown = {name: high.get(key, {}).get(name, 0.0) - low.get(key, {}).get(name, 0.0) for name in own}
+        most = max(sorted(grown), key=lambda name: grown[name] * math.copysign(1, row.difference), default="")
+        enough = most and grown[most] * row.difference > MOSTLY * row.difference**2
+        yield replace(row, below=most) if enough else row
 
 
-def inlined(change: ChangeFacts, seen: set[str]) -> list[tuple[str, str]]:
-    """Pairs of a function that the profiles contain, and one that the commit changes and they do not contain.
+def under(own: Collection[str], profiles: Sequence[ProfileFacts]) -> dict[Key, dict[str, float]]:
+    """Function → cost per operation of its stacks by the nearest function above it that is among ``own``."""
+    operations = sum(run.operations for run in profiles)
+    found: dict[Key, dict[str, float]] = {}
+    for run in profiles:
+        for stack, cost in run.stacks.items():
+            *above, last = [key_of(text) for text in frames(stack)] or [("", "")]
+            nearest = next((function for function, _ in reversed(above) if function in own), None)
+            if nearest is not None:
+                costs = found.setdefault(last, {})
+                costs[nearest] = costs.get(nearest, 0.0) + cost / operations
+    return found
 
-    The source code says that the former calls the latter, directly or by way of others that the profiles lack, too.
+
+def inlined(change: ChangeFacts, seen: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each function among ``seen``, those of the profiles, with those that the commit changes and that are inlined into it.
+
+    No profile contains these, and the source code says that it calls them, directly or by way of others that the
+    profiles lack, too.
     """
-    own = {split(function)[1] for function in seen}
-    pairs = []
+    named: dict[str, list[str]] = {}
+    for each in seen:
+        named.setdefault(split(each)[1], []).append(each)
+    found: dict[str, dict[str, None]] = {}
     for function in change.functions:
-        if split(function)[1] in own:
+        if split(function)[1] in named:
             continue
         waiting, done = [function], {function}
         while waiting:
             for caller in change.callers.get(waiting.pop(), ()):
-                if split(caller)[1] in own:
-                    pairs.append((caller, function))
-                elif caller not in done:
+                into = [each for each in named.get(split(caller)[1], ()) if same(each, caller)]
+                for each in into:
+                    found.setdefault(each, {})[function] = None
+                if not into and caller not in done:
                     done.add(caller)
                     waiting.append(caller)
-    return pairs
+    return ((function, tuple(bodies)) for function, bodies in found.items())
 
 
 def whole(rows: Sequence[FunctionRow]) -> tuple[float, float]:

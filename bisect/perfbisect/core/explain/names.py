@@ -10,6 +10,7 @@ HASH = re.compile(r"::h[0-9a-f]{16}$")  # of Rust's symbols
 VERSION = re.compile(r"(?<=\w)@.*")  # "memcpy@plt", "memcpy@@GLIBC_2.14"
 QUALIFIERS = re.compile(r"(?:\s+(?:const|volatile|noexcept)|\s*&{1,2})+$")
 LAST = re.compile(r"(?:(?P<scope>[\w~$]+)(?:::|\.))?(?P<own>[\w~$]+)\s*$")
+LONGEST = 80  # characters in a sentence
 OPENING, CLOSING = "(<[{", ")>]}"
 
 
@@ -47,3 +48,16 @@ def same(one: str, other: str) -> bool:
     scope, own = split(one)
     other_scope, other_own = split(other)
     return bool(own) and own == other_own and (scope == other_scope or not (scope and other_scope))
+
+
+def short(function: str) -> str:
+    """A name for a sentence: with all its scopes, without arguments, and at most 80 characters.
+
+    >>> short("void store::Page<int>::insert(std::string const&) const")
+    'store::Page::insert'
+    """
+    text = source_name(function)
+    plain = QUALIFIERS.sub("", flat(text)).rpartition(" ")[2]
+    usual = plain and "operator" not in text and "{" not in text and not plain.startswith("::")
+    name = plain if usual else text
+    return name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}…{name[1 - LONGEST // 2 :]}"

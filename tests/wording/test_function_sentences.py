@@ -1,0 +1,126 @@
+"""The sentences about functions of two profiles."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from perfbisect.core.domain.explanation import Explanation
+from perfbisect.core.domain.facts import ChangeFacts
+from perfbisect.core.explain.functions import function_rows
+from perfbisect.wording.functions import sentences
+from profiled import profile
+
+Samples = Mapping[tuple[str, ...], int]
+
+SEARCH, COPY = ("main", "scan", "search"), ("main", "insert", "copy@libc.so.6")
+HOT = {("main", "scan"): 4000, SEARCH: 9000, ("main", "insert"): 7000, COPY: 5000}
+
+
+def said(
+    after: Samples,
+    *changed: str,
+    callers: Mapping[str, tuple[str, ...]] | None = None,
+    before: Samples = HOT,
+    known: bool = True,
+) -> str:
+    change = ChangeFacts("c", "p", changed, callers or {}, 1) if known else None
+    rows = function_rows([profile("p", before)], [profile("c", after)], change)
+    return " ".join(sentences(Explanation("p", "c", functions=rows, unit="us", changed=changed, change_known=known)))
+
+
+SLOWER = {**HOT, SEARCH: 12_300, ("main", "insert"): 7600}
+RENAMED = {stack: number for stack, number in HOT.items() if stack != SEARCH} | {("main", "scan", "find"): 9050}
+
+
+@pytest.mark.parametrize(
+    ("after", "changed", "text"),
+    [
+        pytest.param(
+            SLOWER, ("search",), "85 % (77 to 92 %) of the loss is in `search`, which this commit changes.", id="changed"
+        ),
+        pytest.param(
+            {**HOT, SEARCH: 6000},
+            ("search",),
+            "100 % (88 to 112 %) of the gain is in `search`, which this commit changes.",
+            id="an improvement",
+        ),
+        pytest.param(
+            {**SLOWER, ("main", "insert"): 9000},
+            ("search", "insert"),
+            "100 % (95 to 105 %) of the loss is in or below functions that this commit changes: `search` (62 %), `insert` (38 %).",
+            id="two functions",
+        ),
+        pytest.param(
+            {**HOT, COPY: 8300},
+            ("insert",),
+            "100 % (88 to 112 %) of the loss is in `copy`, called below `insert`, which this commit changes.",
+            id="below a changed function",
+        ),
+        pytest.param(
+            SLOWER,
+            ("Page::insert",),
+            "85 % (77 to 92 %) of the loss is in `search`, which this commit does not change; 15 % is in or below functions that it changes.",
+            id="more elsewhere",
+        ),
+        pytest.param(
+            {**HOT, SEARCH: 12_300},
+            ("cold",),
+            "100 % (89 to 111 %) of the loss is in `search`, which this commit does not change: it shows only there.",
+            id="only elsewhere",
+        ),
+        pytest.param(HOT, ("search",), "the two cost the same for each operation, within noise.", id="the same"),
+        pytest.param(
+            {stack: round(1.012 * number) for stack, number in HOT.items()},
+            ("search",),
+            "the two cost the same for each operation, within noise",
+            id="within noise",
+        ),
+    ],
+)  # fmt: skip
+def test_where_the_loss_is(after: Samples, changed: tuple[str, ...], text: str) -> None:
+    assert text in said(after, *changed)
+
+
+def test_what_is_inlined_is_named_with_the_function_around_it() -> None:
+    text = said(SLOWER, "less", callers={"less": ("compare",), "compare": ("search",)})
+    assert "is in `search`, into which `less` is inlined, which this commit changes." in text
+
+
+def test_a_small_difference_is_said_with_doubt() -> None:
+    assert said({**HOT, SEARCH: 9480}, "search").startswith("Probably: 100 %")
+
+
+def test_cost_that_moved_is_no_loss() -> None:
+    assert said(RENAMED, "search", "find") == (
+        "In their profiles the two cost the same for each operation, within noise."
+        " Cost moved from `search` to `find` (18,000 µs an operation); the whole is unchanged."
+    )
+    assert said({**RENAMED, ("main", "insert"): 9000}, "search", "find", "insert").endswith(
+        "of the loss is in `insert`, which this commit changes."
+        " Cost moved from `search` to `find` (18,000 µs an operation); that is no part of it."
+    )
+    split = {stack: number for stack, number in RENAMED.items() if stack[-1] != "find"}
+    split |= {("main", "scan", "low"): 5000, ("main", "scan", "high"): 4000}
+    assert "Cost moved from `search` to `high` and `low` (18,000 µs" in said(split)
+
+
+def test_without_the_change_nothing_is_said_about_it() -> None:
+    assert said(SLOWER, known=False) == "85 % (77 to 92 %) of the loss is in `search`."
+
+
+def test_a_loss_that_is_everywhere_names_nothing() -> None:
+    many = {("main", f"f{number}"): 100 for number in range(150)}
+    assert said(dict.fromkeys(many, 115), before=many) == (
+        "The loss is spread over many functions: none of them differs beyond noise."
+    )
+
+
+def test_names_are_short_and_steer_no_terminal() -> None:
+    long = "void store::Page<std::string>::insert(std::string const&, int) const"
+    assert "in `store::Page::insert`" in said({**HOT, ("main", long): 4000})
+    assert "\x1b" not in said({**HOT, ("main", "evil\x1b[2J"): 4000})
+    assert len(said({**HOT, ("main", "f" * 5000): 4000})) < 300
+
+
+def test_without_profiles_nothing_is_said() -> None:
+    assert sentences(Explanation("p", "c", changed=("f",), change_known=True)) == ()
