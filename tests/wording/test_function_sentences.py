@@ -101,7 +101,7 @@ def test_cost_that_moved_is_no_loss() -> None:
     )
     split = {stack: number for stack, number in RENAMED.items() if stack[-1] != "find"}
     split |= {("main", "scan", "low"): 5000, ("main", "scan", "high"): 4000}
-    assert "Cost moved from `search` to `high` and `low` (18,000 µs" in said(split)
+    assert "Cost moved from `search` to `low` and `high` (18,000 µs" in said(split)
 
 
 def test_without_the_change_nothing_is_said_about_it() -> None:

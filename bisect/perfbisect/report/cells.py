@@ -2,10 +2,25 @@
 
 from collections.abc import Iterator
 
+from perfbisect.core.explain.names import short
 from perfbisect.core.inference.classification import Classification
 from perfbisect.report.content import Candidate, Case, Story
-from perfbisect.wording.quantities import MISSING, between, chance, count, decimals, duration, figure, middle, share
-from perfbisect.wording.text import metric_title, patched
+from perfbisect.wording.functions import UNITS as UNITS_OF_COST
+from perfbisect.wording.functions import beyond, notes
+from perfbisect.wording.quantities import (
+    MISSING,
+    between,
+    chance,
+    count,
+    decimals,
+    duration,
+    figure,
+    middle,
+    share,
+    signed,
+)
+from perfbisect.wording.table import cut
+from perfbisect.wording.text import metric_title, patched, printable
 from perfbisect.wording.verdicts import classification_name
 
 Row = tuple[str, ...]
@@ -13,6 +28,8 @@ Row = tuple[str, ...]
 UNITS = {"time/o": "time/o, µs", "cpu/o": "cpu/o, µs", "ipc": "instructions/cycle", "time/cpu": "time/CPU time"}
 DISPENSABLE: Row = ("ccache", "date", "build", "runs")  # columns that are left out on a narrow terminal
 COUNTERS: Row = ("counter", "parent", "culprit", "ratio", "95 %")
+FUNCTIONS: Row = ("function", "binary", "parent", "culprit", "difference", "share", "")
+LISTED = 10  # functions, at most
 NUMBERS: Row = ("runs", "build", "ccache")  # columns that are aligned at the right, as the ratio
 
 
@@ -31,6 +48,28 @@ def counters(case: Case) -> list[Row]:
         )
         for each in case.explanation.counters
     ]
+
+
+def functions(case: Case) -> list[Row]:
+    """The functions whose costs differ beyond noise, those first that differ most; costs are of one operation."""
+    return [
+        (
+            cut(printable(short(row.function)), 48),
+            printable(row.binary),
+            figure(row.parent),
+            figure(row.culprit),
+            signed(row.difference),
+            share(row.part) if row.part else MISSING,
+            printable("; ".join(notes(row))),
+        )
+        for row in [row for row in case.explanation.functions if beyond(row)][:LISTED]
+    ]
+
+
+def functions_title(case: Case) -> str:
+    """What the table of functions shows."""
+    unit = UNITS_OF_COST.get(case.explanation.unit, case.explanation.unit)
+    return f"Own cost of each function per operation, {unit}; share of the whole difference"
 
 
 def not_counted(case: Case) -> str:

@@ -68,6 +68,11 @@ def reasons(story: Story) -> Iterator[str]:
         if rows := cells.counters(case):
             yield ""
             yield from table(cells.COUNTERS, rows, right=cells.COUNTERS[1:])
+        if rows := cells.functions(case):
+            yield ""
+            yield f"{escape(cells.functions_title(case))}:"
+            yield ""
+            yield from table(cells.FUNCTIONS, rows, right=cells.FUNCTIONS[2:6])
         if missing := cells.not_counted(case):
             yield ""
             yield f"Not counted on this host: {escape(missing)}."

@@ -103,6 +103,10 @@ def explanation(case: Case) -> Iterator[str]:
     if rows := cells.counters(case):
         yield ""
         yield from indented(table(cells.COUNTERS, rows, right=cells.COUNTERS[1:]))
+    if rows := cells.functions(case):
+        yield ""
+        yield f"  {cells.functions_title(case)}"
+        yield from indented(table(cells.FUNCTIONS, rows, right=cells.FUNCTIONS[2:6]))
     if missing := cells.not_counted(case):
         yield from indented(wrap(f"not counted on this host: {missing}", 96, break_on_hyphens=False))
 

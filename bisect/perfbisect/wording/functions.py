@@ -96,7 +96,8 @@ def moved(found: Explanation, kind: str, ending: str) -> Iterator[str]:
             sources = [one for one in lost if one.partner == to[0].function] or [row]
             done |= {one.function for one in sources}
             groups.append((sources, to))
-    for sources, to in groups[:NAMED]:
+    for group in groups[:NAMED]:
+        sources, to = (sorted(side, key=lambda row: -abs(row.difference)) for side in group)
         cost = min(abs(sum(row.difference for row in side)) for side in (sources, to))
         amount = f"{figure(cost)} {UNITS.get(found.unit, found.unit)} an operation"
         whole_ = ending or ("; the whole is unchanged" if not kind else "")
@@ -130,3 +131,15 @@ def name(row: FunctionRow) -> str:
 def quoted(function: str) -> str:
     """The name of a function in a sentence; it comes from a binary or a source of any origin."""
     return f"`{printable(short(function))}`"
+
+
+def notes(row: FunctionRow) -> Iterator[str]:
+    """What is known of a function beside its cost, for a table."""
+    if row.changed:
+        yield "changed by this commit"
+    if row.inlined:
+        yield f"{listed([*map(short, row.inlined[:NAMED])])}, changed by this commit, {'is' if len(row.inlined) == 1 else 'are'} inlined"
+    if row.below:
+        yield f"below {short(row.below)}, changed by this commit"
+    if row.partner:
+        yield f"cost moved {'from' if row.difference > 0 else 'to'} {short(row.partner)}"

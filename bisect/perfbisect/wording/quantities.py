@@ -26,6 +26,11 @@ def figure(value: float | None) -> str:
     return decimals(value, 0) if abs(value) >= 99.95 else f"{value:#.3g}".rstrip(".")
 
 
+def signed(value: float) -> str:
+    """A difference with its sign: +1.25, −0.4."""
+    return f"{'+' if value >= 0 else '−'}{figure(abs(value))}"
+
+
 def decimals(value: float, places: int) -> str:
     """A number with that many decimals: 12,345, 0.71; with an exponent where it would be very long."""
     return f"{value:,.{places}f}" if abs(value) < HUGE else f"{value:.3g}"
@@ -44,7 +49,7 @@ def percent(fraction: float) -> str:
 
 def share(fraction: float | None) -> str:
     """A fraction as a whole percentage: 82 %; a dash for None."""
-    return MISSING if fraction is None else f"{100 * fraction:.0f} %"
+    return MISSING if fraction is None else f"{100 * fraction:.0f} %".replace("-", "−")
 
 
 def chance(probability: float) -> str:

@@ -7,8 +7,8 @@ A number of samples is Poisson's, with a standard deviation of its root; where t
 differences between them shows what else varies, and the larger of the two is the error.
 
 A refactoring moves cost from one function to others. A function that lost what others gained, beyond noise, is told as
-moved, if one of them is called by the other, or both by a third, or if one of the two is missing in the other profile, as
-after a change of its name.
+moved, if one of them is called by the other, or both by a third, or if the one is gone and the other new, as after a change
+of its name.
 """
 
 import math
@@ -27,6 +27,7 @@ BEYOND = 3.0  # standard errors from which on a difference is no noise
 MOST = 200  # functions with a row of their own
 CALLERS = 5
 OTHERS = "[other functions]"  # the row of all further ones: differences must sum to the whole
+EXAMINED = 60  # functions between which cost may have moved, those whose costs differ most
 SMALL = 0.005  # share of the cost of an operation below which nothing is told as moved
 MOSTLY = 0.5  # share of a difference from which on it is that of a caller
 TOLERANCE = 0.1  # share of a moved cost that may be left over
@@ -141,32 +142,52 @@ def callers(key: Key, before: Side, after: Side) -> tuple[str, ...]:
 
 
 def moved(rows: Mapping[Key, FunctionRow], before: Side, after: Side) -> Iterator[Mapping[Key, Key]]:
-    """Groups of functions that exchanged cost, the largest first: one that lost or gained, and those that it went to or
-    came from. Each function is mapped to that of the other side; the one, to the largest of the others."""
+    """Groups of functions that exchanged cost: one that lost or gained, and those that it went to or came from.
+
+    Each function is mapped to that of the other side; the one, to the largest of the others. Where a function could be in
+    several groups, it is in the one whose costs agree best.
+    """
     least = SMALL * max(before.whole, after.whole)
-    free = {key for key, row in rows.items() if abs(row.difference) > max(BEYOND * row.error, least)}
+    beyond = [key for key, row in rows.items() if abs(row.difference) > max(BEYOND * row.error, least)]
+    free = sorted(beyond, key=lambda key: -abs(rows[key].difference))[:EXAMINED]
+    above = {key: {*before.callers.get(key, ()), *after.callers.get(key, ())} for key in free}
+    chains = bool(before.callers and after.callers)
 
     def near(one: Key, other: Key) -> bool:
         if UNKNOWN in (one[1], other[1]):
             return False
-        sides = [{*before.callers.get(key, ()), *after.callers.get(key, ())} for key in (one, other)]
-        gone = any(not row.parent or not row.culprit for row in (rows[one], rows[other]))
-        return gone or one in sides[1] or other in sides[0] or bool(sides[0] & sides[1])
+        missing = [not rows[key].parent or not rows[key].culprit for key in (one, other)]
+        related = one in above[other] or other in above[one] or bool(above[one] & above[other])
+        return related or all(missing) or (any(missing) and not chains)
 
-    for key in sorted(free, key=lambda key: -abs(rows[key].difference)):
-        if key not in free:
-            continue
-        wanted = -rows[key].difference
-        others = [each for each in free if rows[each].difference * wanted > 0 and near(key, each)]
-        others.sort(key=lambda each: (abs(abs(rows[each].difference) - abs(wanted)), each))
-        chosen: list[Key] = []
-        for each in others:
-            if abs(sum(rows[one].difference for one in (*chosen, each))) <= abs(wanted) + slack([*chosen, each], rows):
-                chosen.append(each)
-        rest = abs(wanted - sum(rows[each].difference for each in chosen))
-        if chosen and rest <= slack([key, *chosen], rows):
-            free -= {key, *chosen}
-            yield {key: max(chosen, key=lambda each: abs(rows[each].difference)), **dict.fromkeys(chosen, key)}
+    while groups := [
+        group for key in free if (group := exchange(key, [each for each in free if near(key, each)], rows))
+    ]:
+        best = min(groups, key=lambda group: left_over(group, rows))
+        free = [key for key in free if key not in best]
+        key, *others = best
+        yield {key: others[0], **dict.fromkeys(others, key)}
+
+
+def exchange(key: Key, others: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> list[Key]:
+    """The function ``key`` and those of the others that together gained what it lost, or lost what it gained.
+
+    The largest of them is first. Empty where there are none.
+    """
+    own = rows[key].difference
+    chosen = [key]
+    for each in sorted(others, key=lambda each: (abs(own + rows[each].difference), each)):
+        wider = [*chosen, each]
+        opposite = rows[each].difference * own < 0
+        if opposite and sum(rows[one].difference for one in wider) / own >= -slack(wider, rows) / abs(own):
+            chosen = wider
+    fits = len(chosen) > 1 and abs(sum(rows[one].difference for one in chosen)) <= slack(chosen, rows)
+    return [key, *sorted(chosen[1:], key=lambda each: -abs(rows[each].difference))] if fits else []
+
+
+def left_over(group: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> float:
+    """What is left of an exchanged cost, as a share of it."""
+    return abs(sum(rows[key].difference for key in group)) / max(abs(rows[key].difference) for key in group)
 
 
 def slack(keys: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> float:

@@ -8,25 +8,26 @@ from markupsafe import Markup, escape
 
 from perfbisect.core.domain.explanation import CounterRow, Explanation, FunctionRow, PlanRow
 from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.explain.names import short, split
 from perfbisect.report import cells
 from perfbisect.report.content import Case
 from perfbisect.report.page import intervals
 from perfbisect.report.page.data import HuntData
 from perfbisect.report.page.diff import ChangedFile, Hunk, parsed
-from perfbisect.report.page.flame import flame_graph, signed
+from perfbisect.report.page.flame import flame_graph
 from perfbisect.report.page.seconds import by_second, timeline
 from perfbisect.report.page.svg import Scale, chart, element, percent
-from perfbisect.wording.quantities import MISSING, count, figure, share
+from perfbisect.wording import functions as function_words
+from perfbisect.wording.functions import UNITS, own
+from perfbisect.wording.quantities import MISSING, count, figure, share, signed
 from perfbisect.wording.text import metric_title
 
 DiffOf = Callable[[str, str], tuple[str, int]]  # of a parent and a commit: the diff, and how many files it leaves out
 
-UNITS = {"us": "µs"}
 FUNCTIONS = 40  # that are listed
 LETTERS = 250_000  # of a diff, as it is written in the page
 LINES = 1500  # of a diff
 OPEN = 3  # files that are unfolded where no function is known
-BASE = re.compile(r"[\w~]+(?=\s*$)")  # of a demangled name without its arguments: the function's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,7 @@ def names_of(found: Explanation | None) -> tuple[str, ...]:
     """The functions that the commit changes, those that cost more first."""
     if found is None:
         return ()
-    measured = (row.function for row in found.functions if row.changed)
+    measured = (name for row in found.functions for name in ([row.function] if row.changed else row.inlined))
     return tuple(dict.fromkeys((*measured, *found.changed)))
 
 
@@ -223,23 +224,20 @@ def functions(found: Explanation, files: Sequence[ShownFile]) -> tuple[FunctionC
 
 def function(row: FunctionRow, largest: float, files: Sequence[ShownFile]) -> FunctionCells:
     """One function."""
-    notes = []
-    if row.changed:
-        notes.append("changed by this commit")
-    if row.partner:
-        notes.append(f"its cost has moved: see {row.partner}")
+    notes = [*function_words.notes(row)]
     if row.callers:
-        notes.append(f"called by {' ← '.join(row.callers[:3])}")
+        notes.append(f"called by {', '.join(map(short, row.callers[:3]))}")
+    named = next(filter(None, (row.function if row.changed else "", *row.inlined[:1], row.below)), "")
     return FunctionCells(
         name=row.function,
         binary=row.binary,
         parent=figure(row.parent),
         culprit=figure(row.culprit),
         difference=signed(row.difference) + (f" ± {figure(2 * row.error)}" if row.error else ""),
-        part=f"{100 * row.part:.0f} %".replace("-", "−") if row.part else MISSING,
+        part=share(row.part) if row.part else MISSING,
         plot=difference(row, largest),
-        changed=row.changed,
-        anchor=anchor_of(row.function, files) if row.changed else "",
+        changed=own(row),
+        anchor=anchor_of(named, files) if named else "",
         notes=tuple(notes),
     )
 
@@ -304,15 +302,9 @@ def within_budget(files: Sequence[ShownFile]) -> list[ShownFile]:
     return kept
 
 
-def own_name(function: str) -> str:
-    """The name of a function without scope, template and arguments: `insert` of `B<int>::insert(int)`."""
-    found = BASE.search(re.sub(r"[(<\[.@].*", "", function.rpartition("::")[2] or function))
-    return found[0] if found else ""
-
-
 def mentions(hunk: Hunk, functions: Sequence[str]) -> bool:
     """Whether a hunk is in one of these functions, or has a line that defines or calls one."""
-    return any(place_in(hunk, name) for function in functions if (name := own_name(function)))
+    return any(place_in(hunk, name) for function in functions if (name := split(function)[1]))
 
 
 def place_in(hunk: Hunk, name: str) -> bool:
@@ -323,5 +315,5 @@ def place_in(hunk: Hunk, name: str) -> bool:
 
 def anchor_of(function: str, files: Sequence[ShownFile]) -> str:
     """The place of the first hunk of a function; empty if none is shown."""
-    name = own_name(function)
+    name = split(function)[1]
     return next((hunk.anchor for one in files for hunk in one.hunks if name and place_in(hunk.hunk, name)), "")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from markupsafe import Markup, escape
 
 from perfbisect.report.page.svg import chart, element, joined, percent
-from perfbisect.wording.quantities import figure
+from perfbisect.wording.quantities import figure, signed
 
 Stacks = Mapping[str, float]  # "outermost;…;innermost" → own cost per operation
 
@@ -162,11 +162,6 @@ def described(frame: Frame, unit: str) -> str:
         numbers = f"{figure(frame.before)} → {figure(frame.after)} {unit}"
     own = f"; own {signed(frame.own_change)} {unit}" if frame.own_change else ""
     return f"{cut(frame.name, NAMED)}: {numbers}{own} an operation"
-
-
-def signed(value: float) -> str:
-    """A difference with its sign: +1.25, −0.4."""
-    return f"{'+' if value >= 0 else '−'}{figure(abs(value))}"
 
 
 def cut(name: str, length: int) -> str:

@@ -1,0 +1,125 @@
+"""Profiles joined with the diff, in every report: made from the history alone."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import sample_hunt as sample
+from perfbisect.core.domain.events import ChangedFunctions, Profiled
+from perfbisect.core.domain.facts import ChangeFacts
+from perfbisect.report import markdown, terminal
+from perfbisect.report.content import Story, as_object
+from perfbisect.report.page.data import read_hunt
+from perfbisect.report.page.hunt import hunt_page
+from perfbisect.report.reader import read_story
+from perfbisect.store.history import History
+from profiled import profile
+
+PARENT = 6
+SEARCH = ("main", "scan", "search")
+EVIL = "<script>alert(1)</script>\x1b[2J"
+BEFORE = {("main", "scan"): 4000, SEARCH: 9000, ("main", "log"): 7000, ("main", "old"): 3000, ("main", EVIL): 900}
+AFTER = {("main", "scan"): 4000, SEARCH: 12_300, ("main", "log"): 7000, ("main", "new"): 3020, ("main", EVIL): 1900}
+SENTENCE = "of the loss is in `search`, into which `less` is inlined, which this commit changes."
+DIFF = """diff --git a/page.c b/page.c
+--- a/page.c
++++ b/page.c
+@@ -1,2 +1,2 @@ static int less(int a, int b)
+-\treturn a < b;
++\treturn a <= b;
+"""
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    with closing(History.open(tmp_path / "history.db")) as opened:
+        yield opened
+
+
+def write(history: History, changed: ChangeFacts | None, after: Mapping[tuple[str, ...], int] = AFTER) -> int:
+    """The sample hunt with a profile of parent and culprit, and what the culprit changes."""
+    hunt = sample.write(history)
+    for node, stacks in ((PARENT, BEFORE), (sample.CULPRIT, after)):
+        facts = profile(sample.CANDIDATES[node], stacks, operations=1_000_000)
+        history.append(hunt, Profiled(node, facts), sample.BEGAN + 9000)
+    if changed:
+        history.append(hunt, ChangedFunctions(sample.CULPRIT, changed), sample.BEGAN + 9001)
+    return hunt
+
+
+def change(*functions: str, note: str = "") -> ChangeFacts:
+    commit, parent = sample.CANDIDATES[sample.CULPRIT], sample.CANDIDATES[PARENT]
+    return ChangeFacts(commit, parent, functions, {"less": ("search",)}, 1, note=note)
+
+
+def story(history: History, changed: ChangeFacts | None) -> Story:
+    write(history, changed)
+    return read_story(history, 1)
+
+
+def test_the_terminal_shows_functions_below_the_reason(history: History) -> None:
+    printed = terminal.render(story(history, change("less")))
+    assert SENTENCE in printed
+    assert "Cost moved from `old` to `new` (6.00 µs an operation); that is no part of it." in printed
+    assert "Own cost of each function per operation, µs" in printed
+    rows = [line.split() for line in printed.splitlines()]
+    assert next(row for row in rows if row[:1] == ["search"])[:7] == [
+        "search",
+        "engine",
+        "18.0",
+        "24.6",
+        "+6.60",
+        "76",
+        "%",
+    ]
+    assert "less, changed by this commit, is inlined" in printed
+    assert "\x1b" not in printed
+
+
+def test_markdown_and_json_contain_them(history: History) -> None:
+    seen = story(history, change("less", note="Some of it is approximate."))
+    written = markdown.render(seen)
+    assert "into which \\`less\\` is inlined" in written
+    assert "| search | engine | 18.0 | 24.6 | +6.60 |" in written
+    assert "<script>" not in written
+    [case] = msgspec.json.decode(msgspec.json.encode(as_object(seen)))["cases"]
+    found = case["explanation"]
+    assert found["changed"] == ["less"]
+    assert found["functions"][0]["inlined"] == ["less"]
+    assert "Some of it is approximate." in found["missing"]
+    assert SENTENCE in case["why"]
+
+
+def page(history: History, changed: ChangeFacts | None) -> str:
+    data = read_hunt(history, write(history, changed), lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
+    return hunt_page(data, diff_of=lambda *_: (DIFF, 0), history=None)
+
+
+def test_the_page_joins_functions_diff_and_flame_graph(history: History) -> None:
+    text = page(history, change("less"))
+    assert "into which `less` is inlined" in text
+    assert '<a href="#case-1-hunk-0-0"><code>search</code></a>' in text, "the hunk of what is inlined"
+    assert 'class="changed"' in text
+    assert "cost moved to new" in text
+    assert "cost moved from old" in text
+    assert "called by scan" in text
+    assert "search (engine)" in text, "a frame of the flame graph"
+    assert "<script>alert" not in text
+
+
+def test_a_change_that_was_not_read_is_said(history: History) -> None:
+    text = page(history, None)
+    assert "of the loss is in `search`." in text
+    assert "this commit" not in text.partition("flame")[0].rpartition("Functions")[2]
+
+
+def test_a_profile_of_one_side_shows_no_functions(history: History) -> None:
+    hunt = sample.write(history)
+    facts = profile(sample.CANDIDATES[PARENT], BEFORE)
+    history.append(hunt, Profiled(PARENT, facts), sample.BEGAN + 9000)
+    printed = terminal.render(read_story(history, hunt))
+    assert "Own cost of each function" not in printed
+    assert "of the loss" not in printed
