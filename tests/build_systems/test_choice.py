@@ -16,7 +16,17 @@ from perfbisect.host.local import LocalHost
 from perfbisect.hunt.resolve import choose_system, resolve_settings
 from perfbisect.lab.build import build_store
 from perfbisect.lab.build.toolchain import Toolchain, with_compiler
-from perfbisect.recipes.build_systems import AUTO, MARKERS, SYSTEMS, chosen, expanded, for_range, found_in, revision
+from perfbisect.recipes.build_systems import (
+    AUTO,
+    MARKERS,
+    SYSTEMS,
+    chosen,
+    expanded,
+    for_range,
+    found_in,
+    revision,
+    uninstalled,
+)
 from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, Build, Builder, Variant
 from perfbisect.recipes.placeholders import fill
 from perfbisect.recipes.requested import requested_builder
@@ -157,6 +167,12 @@ def test_the_revision_of_a_system_covers_all_its_commands(system: str, monkeypat
             patched.setattr(module, name, getattr(module, name) + " ")
             changed = revision(system) != before
         assert changed or name not in module.commands.__code__.co_names, name
+
+
+def test_the_revision_of_a_system_covers_what_is_copied_from_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = revision("make")
+    monkeypatch.setattr(uninstalled, "SCRIPT", uninstalled.SCRIPT + "# another\n")
+    assert revision("make") != before
 
 
 @pytest.mark.tools

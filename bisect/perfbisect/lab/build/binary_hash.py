@@ -30,8 +30,8 @@ done
 """
 
 
-# Prints the shared libraries below $1.
-_LIBRARIES = """cd -- "$1" && find . -type f '(' -name '*.so' -o -name '*.so.*' ')' -print0 | LC_ALL=C sort -z"""
+# Prints the shared libraries below $1, which is absent where nothing was installed.
+_LIBRARIES = """[ -d "$1" ] || exit 0; cd -- "$1" && find . -type f '(' -name '*.so' -o -name '*.so.*' ')' -print0 | LC_ALL=C sort -z"""
 
 
 def libraries(host: Host, prefix: PurePosixPath) -> list[str]:

@@ -30,7 +30,7 @@ from perfbisect.lab.build.linkers import Linker
 from perfbisect.lab.upload import files
 from perfbisect.recipes.builder import Build, Variant
 
-REVISION = "2"  # part of the key of every build that can be linked again: raise it when records change
+REVISION = "3"  # part of the key of every build that can be linked again: raise it when records change
 FOLDER = "links"
 SECTIONS = "-ffunction-sections"
 LINK = "link"  # the stage of a failure
@@ -44,21 +44,25 @@ _NAMES = ("ld", "ld.bfd", "ld.gold", "ld.lld", "ld.mold")
 _ARGUMENTS = r"""
 arguments() {
     awk -v root="$1/" -v to="$2/files$1/" -v runpath="$3" '
+        function moved(text,    done, at) {
+            while (at = index(text, root)) {
+                done = done substr(text, 1, at - 1) to
+                text = substr(text, at + length(root))
+            }
+            return done text
+        }
+        function of_libraries(folder) { # where the linker looks for those that libraries load, too
+            if (same) printf "-rpath\n%s\n", folder
+            printf "-rpath-link\n%s\n", moved(folder)
+        }
         BEGIN { same = runpath == "same" }
         skip { skip = 0; next }
-        keep { keep = 0; print; next }
+        folder { folder = 0; of_libraries($0); next }
         /^--?(Map|dependency-file)$/ { skip = 1; next }
         /^--?(Map=|dependency-file=|build-id)/ { next }
-        /^(--?rpath|-R)$/ { if (same) { keep = 1; print } else skip = 1; next }
-        /^(--?rpath=|-R.)/ { if (same) print; next }
-        {
-            done = ""
-            while (at = index($0, root)) {
-                done = done substr($0, 1, at - 1) to
-                $0 = substr($0, at + length(root))
-            }
-            print done $0
-        }
+        /^(--?rpath|-R)$/ { folder = 1; next }
+        sub(/^(--?rpath=|-R)/, "") { of_libraries($0); next }
+        { print moved($0) }
         END { if (!same && runpath != "") printf "-rpath\n%s\n", runpath }
     ' argv
 }

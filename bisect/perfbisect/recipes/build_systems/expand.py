@@ -6,13 +6,14 @@ Each system has a module, whose ``commands`` gets a Plan. Commands run in the em
 import hashlib
 import json
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from perfbisect.recipes.build_systems import autotools, cargo, cmake, go, make, meson
 from perfbisect.recipes.build_systems.detect import MARKERS, chosen
 from perfbisect.recipes.build_systems.plan import OFFLINE, Commands, Plan
+from perfbisect.recipes.build_systems.uninstalled import copying
 from perfbisect.recipes.builder import Build, Builder
 
 
@@ -59,7 +60,7 @@ def expanded(builder: Builder, system: str, paths: Collection[str]) -> Build:
         paths=frozenset(paths),
         in_place=build.in_place,
     )
-    made = SYSTEMS[system].commands(plan)
+    made = _commands(system, plan)
     return msgspec.structs.replace(
         build,
         configure=[list(argv) for argv in made.configure],
@@ -71,6 +72,11 @@ def expanded(builder: Builder, system: str, paths: Collection[str]) -> Build:
     )
 
 
+def _commands(system: str, plan: Plan) -> Commands:
+    made = SYSTEMS[system].commands(plan)
+    return replace(made, install=(*made.install, *copying(plan)))
+
+
 def revision(system: str) -> str:
     """A hash of what this version of the program runs for a system, which belongs to the keys of its builds."""
     plans = (
@@ -80,7 +86,7 @@ def revision(system: str) -> str:
         for targets in ((), ("t",))
         for programs in ((), ("p",))
     )
-    made = [SYSTEMS[system].commands(plan) for plan in plans]
+    made = [_commands(system, plan) for plan in plans]
     text = json.dumps([OFFLINE, *(msgspec.to_builtins(each) for each in made)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
