@@ -75,6 +75,8 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
                 sentences(verdict, view.commit, view.metric, view.state.system, view.qps_of)
             ):
                 yield f"{'' if place else 'verdict':9} {sentence}"
+            if view.why:
+                yield f"{'':9} {view.why}"
             if view.report_hint:
                 yield f"{'':9} {view.report_hint}"
         case _:

@@ -231,6 +231,7 @@ def verdict(view: ViewModel, room: int) -> list[Text]:
     for place, text in enumerate(texts):
         begin = "    " if text.startswith("  ") else ""  # of further lines
         lines += [Text(line, "" if place else "bold") for line in folded(text, room, begin, 9)]
+    lines += [Text(line) for line in folded(view.why, room, "", 9)] if view.why else []
     return lines + [Text(line, "dim") for line in folded(view.report_hint, room, "", 9)]
 
 

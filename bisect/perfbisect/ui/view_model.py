@@ -30,6 +30,7 @@ from perfbisect.core.domain.orders import CodePlacement, Interval, NotReproduced
 from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.core.inference.hunt_state import HuntState, Tested, effect_of, fold, ratios
 from perfbisect.ui.estimate import Pace, bits, remaining
+from perfbisect.ui.reason import reason
 from perfbisect.wording.text import metric_title, printable, printable_commit
 
 REPORT = "bisect show {}".format  # the command for a hunt in the default history
@@ -71,6 +72,7 @@ class ViewModel:
     ratios: Mapping[str, Interval] = field(default_factory=dict)  # to the good end, by commit
     began: float | None = None  # of this session
     ended: float | None = None
+    why: str = ""  # the reason of the change that the verdict names, once it is there; "" where nothing is known of it
     now: Building | Running | None = None  # at the host of the latest event
     busy: Mapping[str, Building | Running | None] = field(default_factory=dict)  # at each host
     searching: tuple[float, float] | None = None  # when the search began, and the bits missing then
@@ -188,7 +190,7 @@ def _with(view: ViewModel, event: Event, at: float) -> ViewModel:
         view = replace(view, state=state, rows=rows(state))
     view = replace(view, began=began)
     if isinstance(event, HuntEnded):
-        return replace(view, ended=at, now=None, busy={})
+        return replace(view, ended=at, now=None, busy={}, why=reason(state))
     if isinstance(event, Decided):
         begins = view.searching is None and state.purpose in (Purpose.SEARCH, Purpose.CONFIRM)
         return replace(view, searching=(at, bits(event.decision.belief))) if begins else view
