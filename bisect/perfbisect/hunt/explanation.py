@@ -29,6 +29,7 @@ from perfbisect.errors import PerfBisectError, in_words
 from perfbisect.hunt.loop import Listed, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
 from perfbisect.lab.measure.counter_groups import CounterGroups
+from perfbisect.lab.measure.profiles import Profiles
 from perfbisect.lab.measure.statement_plans import PlanStudy, has_statements
 from perfbisect.lab.measure.study import StudyMaker
 from perfbisect.recipes.workload import Workload
@@ -56,6 +57,7 @@ PARTS: tuple[Part, ...] = (
     # First: it is short, and said first.
     Part("plans", lambda _: PlanStudy, Planned, rounds=1, share=0.1, suits=has_statements, always=True, of_all=True),
     Part("counters", lambda seconds: partial(CounterGroups, seconds=seconds), Counted, rounds=6, share=0.5),
+    Part("profiles", lambda seconds: partial(Profiles, seconds=seconds), Profiled, rounds=3, share=0.4),
 )
 
 WorkersOf = Callable[[StudyMaker], Workers[LabEvent]]

@@ -64,7 +64,6 @@ class HuntLabs:
         name = site.host.name
         first = self._first.get(name, site.facts)
         events = self._events[name]
-        earlier = Earlier(self._builds[name], self._data[name], events, first.memory_mib, first.cores)
         slow = SlowRuns(self._setup.settings.policy.slow_after, commits[0])
         first_host = self._setup.settings.host
         runs = [
@@ -73,6 +72,8 @@ class HuntLabs:
             if isinstance(event, RunFinished) and (event.host or first_host) == name
         ]
         slow.take(runs)
+        longest = max((run.seconds for run in runs), default=0.0)
+        earlier = Earlier(self._builds[name], self._data[name], events, longest, first.memory_mib, first.cores)
         candidates, workload = self._setup.candidates(commits), self._setup.workload
         lab = self._setup.lab(candidates, earlier, site, workload, self._locks, slow, self._seeds(name, runs), study)
         return MetricLab(GuardedLab(lab, site.host, self._held[name], site.facts), self._setup.settings.metric)

@@ -49,11 +49,12 @@ class LabHost:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What earlier sessions of a hunt have fixed on a host. 0: as it is now."""
+    """What is known of a host from what a hunt has done there: what is fixed since. 0: as it is now."""
 
     builds: Mapping[str, str] = field(default_factory=dict)  # commit → key of its build
     datasets: Mapping[str, str] = field(default_factory=dict)  # commit → key of its data
     events: int = 0  # length of counted runs
+    longest: float = 0.0  # seconds of the longest run
     memory_mib: int = 0
     cores: int = 0
 
@@ -158,6 +159,7 @@ class HostLab:
             vmstat=not counter and "vmstat" not in absent,
             iostat=not counter and bool(entry.device) and "iostat" not in absent,
             counter=counter,
+            longest=self.earlier.longest,
         )
         runner: Runner | CountedRunner | Study
         if self.study:

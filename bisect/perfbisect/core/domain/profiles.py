@@ -3,13 +3,15 @@
 A stack of ``ProfileFacts`` is "program;outermost;…;innermost". Its first part is the name of the program, or of its
 thread. Each other part is a frame: "function (binary)", such as "row_search_mvcc (mysqld)" or "vfs_read ([kernel])".
 Where a binary has no symbol for an address, the frame is its name in brackets, "[libz.so.1]": all such addresses are one
-frame. Neither part contains a semicolon or the end of a line.
+frame. Neither part contains a semicolon or the end of a line. ``RARE`` stands for all callers of a stack that has cost
+too little to be kept whole.
 """
 
 import re
 
 SEPARATOR = ";"  # of the parts of a stack
 KERNEL, UNKNOWN = "[kernel]", "[unknown]"  # binaries that are no files
+RARE = "[rare stacks]"
 
 _FRAME = re.compile(r"(?P<function>.+) \((?P<binary>[^()]+)\)")
 _FORBIDDEN = re.compile(r"[;\r\n]")

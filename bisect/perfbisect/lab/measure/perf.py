@@ -22,8 +22,10 @@ EVENTS = (*HARDWARE, *SOFTWARE)
 ALL = 0.995  # perf prints shares in whole percent, and the parts of two kinds of cores are rounded
 Counters = Mapping[str, float | None]  # totals; task-clock in milliseconds
 
-# The first when a process ends before its threads are listed, the second when one of these threads ends after that.
-_GONE = re.compile(r"Problems finding threads of monitor|.*sys_perf_event_open\(\) syscall returned with 3\b")
+# The first two when a process ends before its threads are listed (stat, record), the third when one of these ends after that.
+_GONE = re.compile(
+    r"Problems finding threads of monitor|Couldn't create thread/CPU maps: No such process|.*sys_perf_event_open\(\) syscall returned with 3\b"
+)
 _COUNT = re.compile(r"[0-9]{1,30}(\.[0-9]{1,30})?")
 # psignal of perf, which ends with 0 when a signal ended its command; only of those that may come from outside
 _KILLED = re.compile(r"(sh|sysbench): (Hangup|Interrupt|Killed|Terminated)")

@@ -46,6 +46,7 @@ class RunContext:
     vmstat: bool  # is installed
     iostat: bool  # is installed, and a device is configured
     wrap: Callable[..., list[str]] = under_perf  # what a run is started under where perf can count
+    longest: float = 0.0  # seconds of the longest run so far: how long a command takes, if that is known
     counter: Counter | None = None  # of exact counts, in place of the three; the workload has a length then
 
     @property

@@ -1,0 +1,107 @@
+"""Folded stacks from what hosts print."""
+
+import pytest
+
+from perfbisect.core.domain.profiles import KERNEL, RARE, UNKNOWN, frames
+from perfbisect.core.explain.folding import MOST, NAME, binary, fold, program, readable, stack
+
+LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
+
+
+def test_equal_stacks_are_one() -> None:
+    """Chains may differ by what is not kept: the path of a binary."""
+    lines = [
+        "2000\t2\tserver\tleaf (/a/server)\tmain (/a/server)",
+        "1000\t1\tserver\tleaf (/b/server)\tmain (/b/server)",
+        "5000\t5\tserver\tmain (/a/server)",
+        "lost\t7",
+    ]
+    folded = fold(lines, per_unit=1000)
+    assert folded.stacks == {"server;main (server);leaf (server)": 3.0, "server;main (server)": 5.0}
+    assert (folded.samples, folded.lost) == (8, 7)
+    assert folded.alone == pytest.approx(5 / 8)
+
+
+@pytest.mark.parametrize(
+    "line", ["", "a\tb\tc", "12", "12\t1", "-1\t1\tserver\tf (/x)", "perf: something\tis wrong", "lost\t"]
+)
+def test_a_line_of_anything_else_is_left_out_or_has_no_frame(line: str) -> None:
+    folded = fold([line])
+    assert set(folded.stacks) <= {f"{UNKNOWN};{UNKNOWN}"}
+
+
+def test_nothing_was_sampled() -> None:
+    folded = fold([])
+    assert (folded.stacks, folded.samples, folded.alone) == ({}, 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "frame"),
+    [
+        ("row_search_mvcc (/opt/mysql/bin/mysqld)", "row_search_mvcc (mysqld)"),
+        ("shop::Store<shop::Item>::put (/srv/bench/store)", "shop::Store<shop::Item>::put (store)"),
+        ("(anonymous namespace)::pick (/srv/bench/store)", "(anonymous namespace)::pick (store)"),
+        ("operator new (/usr/lib/libstdc++.so.6.0.30)", "operator new (libstdc++.so.6.0.30)"),
+        ("std::function<void (int)>::operator() (/srv/store)", "std::function<void (int)>::operator() (store)"),
+        (f"__libc_start_main@@GLIBC_2.34 ({LIBC})", "__libc_start_main (libc.so.6)"),
+        ("malloc@plt (/srv/store)", "malloc@plt (store)"),
+        ("vfs_read ([kernel.kallsyms])", "vfs_read ([kernel])"),
+        ("ext4_file_read_iter ([ext4])", "ext4_file_read_iter ([kernel])"),
+        ("[unknown] ([kernel.kallsyms])", "[kernel]"),
+        ("__vdso_clock_gettime ([vdso])", "__vdso_clock_gettime ([vdso])"),
+        ("[unknown] (/usr/sbin/mariadbd)", "[mariadbd]"),
+        ("old (/usr/sbin/mariadbd (deleted))", "old (mariadbd)"),
+        ("[unknown] (/tmp/perf-4711.map)", "[jit]"),
+        ("lua_add (/tmp/perf-4711.map)", "lua_add ([jit])"),
+        ("[unknown] (//anon)", UNKNOWN),
+        ("[unknown] ([heap])", UNKNOWN),
+        ("[unknown] ([unknown])", UNKNOWN),
+        ("no binary at all", "no binary at all ([unknown])"),
+        ("a;b (/x;y)", "a:b (x:y)"),
+    ],
+)
+def test_frames_of_perf(text: str, frame: str) -> None:
+    assert readable(text) == frame
+
+
+def test_long_names_are_cut_in_the_middle() -> None:
+    short = readable(f"begin{'x' * 5000}end (/srv/store)")
+    assert len(short) <= NAME + len(" (store)")
+    assert short.startswith("beginx")
+    assert short.endswith("xend (store)")
+
+
+def test_binaries_of_the_kernel() -> None:
+    assert {
+        binary(path) for path in ("[kernel]", "[guest.kernel.kallsyms]", "[nf_tables]", "/lib/modules/6/ext4.ko.xz")
+    } == {KERNEL}
+
+
+def test_neighbours_without_symbols_are_one_frame_and_recursion_is_kept() -> None:
+    chain = ["leaf (/x)", "[unknown] (/x)", "[unknown] (/x)", "walk (/x)", "walk (/x)", "[unknown] (/x)", "main (/x)"]
+    assert stack(chain) == ["main (x)", "[x]", "walk (x)", "walk (x)", "[x]", "leaf (x)"]
+
+
+def test_what_is_not_known_at_the_outer_end_is_left_out() -> None:
+    assert stack(["leaf (/x)", "f (/x)", "[unknown] ([unknown])", "[unknown] (//anon)"]) == ["f (x)", "leaf (x)"]
+    assert stack(["[unknown] ([unknown])"]) == stack([]) == [UNKNOWN]
+
+
+def test_the_name_of_a_thread_ends_no_frame() -> None:
+    assert program("a;b  c ") == "a:b c"
+    assert program("  ") == UNKNOWN
+
+
+def test_of_many_stacks_the_costs_of_functions_are_kept() -> None:
+    """The callers of the cheapest are not."""
+    lines = [f"{number}\t1\tp\tleaf{number % 10} (/x)\tcaller{number} (/x)\tmain (/x)" for number in range(1, 3 * MOST)]
+    folded = fold(lines)
+    assert sum(RARE not in text for text in folded.stacks) == MOST
+    assert len(folded.stacks) == MOST + 10
+    assert sum(folded.stacks.values()) == sum(range(1, 3 * MOST))
+    own: dict[str, float] = {}
+    for text, cost in folded.stacks.items():
+        own[frames(text)[-1]] = own.get(frames(text)[-1], 0.0) + cost
+    assert own == {f"leaf{n} (x)": sum(range(n or 10, 3 * MOST, 10)) for n in range(10)}
+    dearest = max(folded.stacks, key=lambda text: folded.stacks[text] if RARE not in text else 0.0)
+    assert dearest == f"p;main (x);caller{3 * MOST - 1} (x);leaf{(3 * MOST - 1) % 10} (x)"

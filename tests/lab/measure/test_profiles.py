@@ -1,0 +1,253 @@
+"""Profiles by a real perf, and what becomes of its output, recorded or real. Servers are in test_profiles_of_servers.py."""
+
+import subprocess
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from fake_host import FakeHost
+from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
+from perfbisect.core.domain.facts import ProfileFacts, RunFacts
+from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.profiles import frames, read_frame
+from perfbisect.core.explain.folding import Folded, fold
+from perfbisect.errors import EnvironmentFailure, RunFailed
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.measure import perf
+from perfbisect.lab.measure.profiles import (
+    ADD_UP,
+    NAME,
+    NO_KERNEL,
+    NO_LEAF_CALLERS,
+    OFTENEST,
+    SAMPLES,
+    Profiles,
+    Sampling,
+    available,
+    first_rate,
+    folded_on,
+    next_rate,
+    profile,
+    record,
+    sampling,
+)
+from perfbisect.lab.measure.runner import Turn
+from perfbisect.lab.measure.visit import RunContext
+from perfbisect.lab.server.installation import System
+from perfbisect.lab.workload.result import lines_of
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.workload import Workload
+from small import BUILDER, FAST, SLOW, Open
+
+OUTPUTS = Path(__file__).parents[2] / "outputs"
+CLOCK = Sampling("cpu-clock:u", "dwarf")
+FACTS = RunFacts("c", "key", "visit", "here", 0.0, 2.0, 50, {}, (), {}, {})
+
+
+def recorded(name: str) -> Folded:
+    """What an output of perf script becomes."""
+    text = (OUTPUTS / f"perf-script-{name}.txt").read_text()
+    added = subprocess.run(["awk", ADD_UP], input=f"{text}\n\f0\n", capture_output=True, text=True, check=True)
+    return fold(lines_of(added.stdout), 1000)
+
+
+def own(stacks: dict[str, float]) -> dict[str, float]:
+    """The cost of each function."""
+    costs: dict[str, float] = {}
+    for stack, cost in stacks.items():
+        function, _ = read_frame(frames(stack)[-1])
+        costs[function] = costs.get(function, 0.0) + cost
+    return costs
+
+
+def callers(stacks: dict[str, float], called: str) -> set[str]:
+    """The functions that call one."""
+    chains = [[read_frame(frame)[0] for frame in frames(stack)] for stack in stacks]
+    return {chain[-2] for chain in chains if chain[-1] == called and len(chain) > 1}
+
+
+@pytest.mark.tools
+def test_frame_pointers_of_a_leaf_skip_its_caller_and_unwinding_finds_it() -> None:
+    """12 samples each of one program: ``main`` calls ``heavy`` and ``light``, which call ``leaf``."""
+    pointers, unwound = recorded("fp"), recorded("dwarf")
+    assert callers(dict(pointers.stacks), "leaf") == {"main"}
+    assert callers(dict(unwound.stacks), "leaf") == {"heavy", "light"}
+    assert pointers.samples == unwound.samples == 12
+    assert sum(pointers.stacks.values()) == pytest.approx(12 * 2004.008)
+    assert all(stack.startswith("two;") for stack in (*pointers.stacks, *unwound.stacks))
+
+
+@pytest.mark.tools
+def test_a_process_that_a_server_started_has_its_functions() -> None:
+    folded = recorded("postgres")
+    assert folded.samples == 8
+    assert folded.alone == 0
+    chains = [frames(stack) for stack in folded.stacks]
+    assert all(chain[:2] == ("_start (postgres)", "__libc_start_main (libc.so.6)") for chain in chains)
+    assert all("PostgresMain (postgres)" in chain for chain in chains)
+    assert not any(one == other == "[postgres]" for chain in chains for one, other in pairwise(chain))
+
+
+@pytest.mark.tools
+def test_names_of_cpp_are_readable() -> None:
+    stacks = dict(recorded("cpp").stacks)
+    assert "shop::Store<shop::Item>::put" in callers(stacks, "__memcmp_evex_movbe")
+
+
+@pytest.mark.tools
+def test_lost_samples_are_counted_and_what_is_left_stands_for_them() -> None:
+    folded = recorded("lost")
+    assert (folded.samples, folded.lost) == (4, 1 + 1 + 15 + 9 + 18 + 14 + 16)
+    made = profile(FACTS, folded, CLOCK)
+    assert sum(made.stacks.values()) == pytest.approx((4 + 74) * 200.040)
+    assert made.note == f"{NO_KERNEL} 95 % of the samples were lost."
+
+
+def test_what_trials_show() -> None:
+    """Names as perf 6.1 prints them: with "u" where the kernel may not be sampled, and "H" where another event took its place."""
+    counts = "samples 20\nlines 90\n"
+    assert sampling(f"cycles\n{counts}", "dwarf") == Sampling("cycles", "dwarf")
+    assert sampling(f"cycles:u\n{counts}", "dwarf") == Sampling("cycles:u", "dwarf")
+    assert sampling(f"cpu-clock:uH\n{counts}", "dwarf") == CLOCK
+    assert sampling(f"dummy:HG\ncpu-clock\n{counts}", "fp") == Sampling("cpu-clock", "fp")
+    hybrid = sampling(f"cpu_core/cycles/u\ncpu_atom/cycles/u\n{counts}", "dwarf")
+    assert hybrid == Sampling("cycles:u", "dwarf", ("cpu_core/cycles/u", "cpu_atom/cycles/u"))
+    assert sampling("cycles\nsamples 0\nlines 0\n", "fp") is None, "it is counted, and no interrupt comes"
+    assert sampling("cycles\nsamples 20\nlines 40\n", "lbr") is None, "callers are unknown"
+    assert sampling("cycles\nsamples 20\nlines 40\n", "fp") == Sampling("cycles", "fp")
+    assert sampling("", "fp") is None
+
+
+def test_units_and_notes() -> None:
+    assert (CLOCK.unit, Sampling("cycles", "dwarf").unit) == ("us", "cycles")
+    assert Sampling("cycles", "dwarf").notes == ()
+    assert Sampling("cycles:u", "fp").notes == (NO_KERNEL, NO_LEAF_CALLERS)
+    folded = Folded({"p;f (x)": 3.0, "p;main (x);g (x)": 7.0}, samples=10, lost=0, alone=0.3)
+    assert profile(FACTS, folded, Sampling("cycles", "dwarf")) == ProfileFacts(
+        "c", "key", "here", 50, 2.0, "cycles", folded.stacks, 10, event="cycles", chains="dwarf",
+        note="The callers of 30 % of the cost are unknown.",
+    )  # fmt: skip
+
+
+def test_only_a_server_is_told_apart_from_its_client() -> None:
+    """Processes that a server starts before the window are known only if perf follows them from its own start."""
+    folder, fifos = PurePosixPath("/visit"), "fifo:/visit/control,/visit/ack"
+    embedded = record(["sysbench"], folder, sampled=CLOCK, rate=99)
+    assert embedded[-4:] == [fifos, "--delay=-1", "--", "sysbench"]
+    assert "-p" not in embedded
+    command = record(["bench"], folder, whole=True, sampled=CLOCK, rate=99)
+    assert command[-2:] == ["--", "bench"]
+    assert "--control" not in command
+    served = record(["sysbench"], folder, [7, 8], sampled=CLOCK, rate=99)
+    assert served[served.index("-p") + 1] == "7,8"
+    assert served[4:8] == ["-e", "dummy:u", "-e", "cpu-clock:u"]
+    assert "--delay=-1" not in served
+    assert served[-3:] == ["cpu-clock:u", "--", "sysbench"]
+
+
+def context(**changes: object) -> RunContext:
+    """A context of a run of ten seconds."""
+    workload = Workload(summary="", group="point", script="w.lua", **changes)  # type: ignore[arg-type]
+    host = FakeHost("far", {"sh perf": "perf\n"})
+    return RunContext(
+        host, HostEntry(name="far"), workload, PurePosixPath("/far"), perf=True, vmstat=False, iostat=False
+    )
+
+
+def test_how_often_a_run_is_sampled() -> None:
+    assert first_rate(context(), cores=2) == OFTENEST
+    assert first_rate(context(threads=64), cores=256) == SAMPLES / (10 * 128)
+    assert first_rate(context(threads=64), cores=4) == SAMPLES / (10 * 4)
+    command = context(command=["bench"])
+    assert first_rate(replace(command, longest=1000.0), cores=10) == 1.0, "an hour of it must not fill the disk"
+    assert next_rate(100, SAMPLES // 2) == 200
+    assert next_rate(100, SAMPLES * 10) == 10
+    assert next_rate(100, SAMPLES * 1000) == 1
+    assert next_rate(1, 0) == OFTENEST
+
+
+def test_a_host_without_perf_is_told_once() -> None:
+    """A turn that can do nothing has ended."""
+    turn = Turn(3, 1, 1, 1, Purpose.EXPLAIN, left=1)
+    study = Profiles(context(), lambda: None)
+    system = System("a commit", "key", PurePosixPath("/far"), BUILDER)
+    assert list(study.visit(system, "", turn)) == [Unexplained("profiles", "perf is not installed on host far", "far")]
+    assert turn.left == 0
+
+
+def test_a_host_that_samples_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts, but no trial takes a sample."""
+    monkeypatch.setattr(perf, "probe", lambda _: {})
+    host = FakeHost("far", {"sampled */trial *": "cycles\nlines 0\nsamples 0\n"})
+    with pytest.raises(EnvironmentFailure, match="perf takes no samples on host far: it printed nothing"):
+        available(host)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A program that spends 70 % of its time in ``heavy`` and 30 % in ``light``, which call nothing."""
+    loop = "uint64_t x = n; for (uint64_t i = 0; i < n; i++) x = x * 6364136223846793005u + i; return x;"
+    functions = "".join(
+        f"__attribute__((noinline)) uint64_t {name}(uint64_t n) {{ {loop} }}\n" for name in ("heavy", "light")
+    )
+    (tmp_path / "two.c").write_text(
+        "#include <stdint.h>\nvolatile uint64_t sink;\n" + functions.replace("+ i; return x;", "+ i; return x ^ 1;", 1)
+        + "void work(void) { sink += heavy(7000); sink += light(3000); }\n"
+        "int main(void) { for (int i = 0; i < 30000; i++) work(); return 0; }\n"
+    )  # fmt: skip
+    subprocess.run(["gcc", "-O2", "-fno-inline", "-o", tmp_path / "two", tmp_path / "two.c"], check=True)
+    return tmp_path / "two"
+
+
+@pytest.mark.tools
+def test_the_shares_of_two_functions(program: Path, host: LocalHost) -> None:
+    found = available(host)
+    subprocess.run(
+        record([str(program)], PurePosixPath(program.parent), whole=True, sampled=found, rate=499), check=True
+    )
+    folded = folded_on(host, PurePosixPath(program.parent), 1000 if found.unit == "us" else 1)
+    costs = own(dict(folded.stacks))
+    whole = sum(costs.values())
+    assert costs["heavy"] / whole == pytest.approx(0.7, abs=0.12)
+    assert costs["light"] / whole == pytest.approx(0.3, abs=0.12)
+    if found.chains == "dwarf":
+        assert callers(dict(folded.stacks), "heavy") == {"work"}
+        assert folded.alone < 0.05
+    assert not (program.parent / NAME).exists()
+    assert not list(Path(host.root, "jobs").iterdir())
+
+
+@pytest.mark.tools
+def test_a_file_that_perf_cannot_read(host: LocalHost, tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text("no samples of perf\n")
+    with pytest.raises(RunFailed, match=r"perf script ended with status [1-9]"):
+        folded_on(host, PurePosixPath(tmp_path), 1)
+
+
+def profiled(events: list[LabEvent]) -> list[ProfileFacts]:
+    """The profiles among the events."""
+    assert not [event for event in events if isinstance(event, Unexplained)]
+    return [event.facts for event in events if isinstance(event, Profiled)]
+
+
+@pytest.mark.tools
+def test_two_builds_of_a_library_are_profiled_for_the_window_alone(open_lab: Open, host: LocalHost) -> None:
+    """An operation of the slow one executes twice the arithmetic."""
+    lab = open_lab()
+    lab.study = Profiles
+    events = [event for build in (FAST, SLOW) for event in lab.measure(Measure((Share(build, 1),), Purpose.EXPLAIN))]
+    fast, slow = profiled(events)
+    assert fast.commit != slow.commit
+    costs = [own(dict(each.stacks))["operation"] / each.operations for each in (fast, slow)]
+    assert costs[1] / costs[0] == pytest.approx(2, rel=0.5)
+    for each in (fast, slow):
+        whole = sum(each.stacks.values())
+        assert own(dict(each.stacks))["operation"] > 0.5 * whole
+        assert all(stack.startswith("sysbench;") for stack in each.stacks)
+        assert any(stack.endswith(";operation (libsmall.so)") for stack in each.stacks)
+        if each.unit == "us":
+            assert whole <= 1.2e6 * each.seconds, "neither the start nor the warm-up are in it"
+    assert not list(Path(host.root, "visit").glob(f"{NAME}*"))
+    assert not list(Path(host.root, "jobs").iterdir())
