@@ -21,6 +21,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import PlanFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Verdict
+from perfbisect.core.explain.counters import EXACT_GROUP
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt import explanation
 from perfbisect.hunt.explanation import LEAST, Part, explain, start_up
@@ -56,6 +57,7 @@ class StudyLab:
     seconds: float = 0.0  # of this process's clock, for one turn
     fails: frozenset[int] = frozenset()
     broken: bool = False
+    groups: tuple[str, ...] = GROUPS
     studied: list[int] = field(default_factory=list)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
@@ -72,7 +74,7 @@ class StudyLab:
         elif self.part.event is Planned:
             yield Planned(node, PlanFacts(commit, commit, "local", "select ?", "SCAN t"))
         else:
-            for group in GROUPS:
+            for group in self.groups:
                 facts = RunFacts(commit, commit, f"{CLOCK.now()}", "local", CLOCK.now(), 1.0, 100, {}, (), {}, {})
                 yield Counted(node, facts, group)
 
@@ -191,6 +193,16 @@ def test_a_session_that_is_cut_goes_on_with_what_is_missing(
     turns = Counter(second.studied)
     done = Counter(first.studied)
     assert all(turns[node] + done[node] == 3 for node in (CULPRIT, PARENT))
+
+
+def test_exact_counts_and_groups_of_counters_are_two_parts(monkeypatch: pytest.MonkeyPatch, history: History) -> None:
+    """Both have events of one type: what one part has done is not taken for what the other has."""
+    exact = replace(COUNTERS, name="instructions", rounds=1, group=EXACT_GROUP)
+    log = log_of(history, NAMES)
+    for expected in (2, 6), (0, 0):
+        labs = StudyLab(exact, groups=(EXACT_GROUP,)), StudyLab(COUNTERS)
+        list(explained(monkeypatch, SavedLog(history, log.hunt), *labs))
+        assert tuple(len(lab.studied) for lab in labs) == expected
 
 
 @pytest.mark.parametrize("fails", [CULPRIT, PARENT])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import TypeGuard
 
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import (
@@ -25,10 +26,12 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.orders import Found, Measure, Purpose, Several, Share, Step, Verdict
+from perfbisect.core.explain.counters import EXACT_GROUP
 from perfbisect.errors import PerfBisectError, in_words
 from perfbisect.hunt.loop import Listed, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
 from perfbisect.lab.measure.counter_groups import CounterGroups
+from perfbisect.lab.measure.exact_counts import ExactCounts
 from perfbisect.lab.measure.profiles import Profiles
 from perfbisect.lab.measure.statement_plans import PlanStudy, has_statements
 from perfbisect.lab.measure.study import StudyMaker
@@ -49,13 +52,22 @@ class Part:
     rounds: int  # in each, both builds have one turn
     share: float  # of the time for the whole explanation; what one part leaves, the next may use
     suits: Callable[[Workload], bool] = lambda _: True  # whether it can show anything of a workload
+    group: str = ""  # the only one of its Counted events; one without has all other groups
     always: bool = False  # the first round is taken however long it takes
     of_all: bool = False  # after culprit and parent, one turn of each other build that the hunt has measured there
+
+    def has(self, event: Event) -> TypeGuard[Counted | Profiled | Planned]:
+        """Whether an event is one of this part."""
+        return isinstance(event, self.event) and (
+            not isinstance(event, Counted) or (event.group if event.group == EXACT_GROUP else "") == self.group
+        )
 
 
 PARTS: tuple[Part, ...] = (
     # First: it is short, and said first.
     Part("plans", lambda _: PlanStudy, Planned, rounds=1, share=0.1, suits=has_statements, always=True, of_all=True),
+    # Where the processor counts none; few seconds, as it is only for what can be counted exactly.
+    Part("instructions", lambda _: ExactCounts, Counted, rounds=1, share=0.15, group=EXACT_GROUP),
     Part("counters", lambda seconds: partial(CounterGroups, seconds=seconds), Counted, rounds=6, share=0.5),
     Part("profiles", lambda seconds: partial(Profiles, seconds=seconds), Profiled, rounds=3, share=0.4),
 )
@@ -134,7 +146,7 @@ def take(
     events = [event for _, event in before]
     if any(isinstance(event, Unexplained) and event.part == part.name for event in events):
         return
-    done = turns_done([event for event in events if isinstance(event, part.event)])
+    done = turns_done([event for event in events if part.has(event)])
     usual = start_up(before)
     workers = workers_of(part.study(max(SHORTEST, allowed / (len(builds) * part.rounds) - usual)))
     host_number = workers.hosts.index(host) if host in workers.hosts else 0

@@ -4,6 +4,7 @@ import math
 
 from perfbisect.core.domain.explanation import Cause, CounterRow, Evidence, Explanation, Sureness
 from perfbisect.core.domain.orders import Interval
+from perfbisect.core.explain.classes import PER_INSTRUCTION
 from perfbisect.core.explain.explanation import NO_OPERATIONS, NO_RUNS
 from perfbisect.wording import functions
 
@@ -27,7 +28,7 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     """The classes of an explanation in words, the main one first, and the functions in which the difference is."""
     plans = [sentence(each) for each in found.classes if each.cause is Cause.PLAN]
     others = [each for each in found.classes if each.cause is not Cause.PLAN]
-    further = ", ".join(FURTHER[each.cause] + shown(each) for each in others[1:])
+    further = ", ".join(part(each) + shown(each) for each in others[1:])
     return (
         *plans,
         *map(sentence, others[:1]),
@@ -49,6 +50,13 @@ def sentence(evidence: Evidence) -> str:
         case Cause.INSTRUCTIONS:
             what = "more instructions per operation (code bloat)" if up else "fewer instructions per operation"
             text = f"It executes {what}: {times(row.ratio)}"
+        case Cause.MEMORY if row.name == PER_INSTRUCTION:
+            what = (
+                "more CPU time for each instruction (slower memory, or a slower clock)"
+                if up
+                else "less CPU time for each instruction"
+            )
+            text = f"It takes {what}: {times(row.ratio)}"
         case Cause.MEMORY:
             what = "more instructions per cycle" if up else "fewer instructions per cycle (memory-system bloat)"
             text = f"It executes {what}: {times(row.ratio)}{of_place(evidence.detail)}{with_it}"
@@ -68,6 +76,12 @@ def sentence(evidence: Evidence) -> str:
                 " no instruction counts, so more code and slower memory cannot be separated"
             )
     return f"{HEDGES[evidence.sure]}{text}{extrapolated(evidence)}."
+
+
+def part(evidence: Evidence) -> str:
+    """What else changed."""
+    exact = any(row.name == PER_INSTRUCTION for row in evidence.rows)
+    return "the time of an instruction" if exact else FURTHER[evidence.cause]
 
 
 POINTS = {"storage": "storage", "lock": "contention", "scheduler": "the scheduler"}

@@ -13,7 +13,7 @@ from perfbisect.core.domain.explanation import Cause, Explanation, FunctionRow, 
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Interval, Layouts
 from perfbisect.core.explain.classes import classify
-from perfbisect.core.explain.counters import counter_rows
+from perfbisect.core.explain.counters import EXACT_GROUP, counter_rows
 from perfbisect.core.explain.explanation import NO_COUNTERS, explanation
 from perfbisect.core.explain.top_down import BACK
 from perfbisect.wording.causes import sentences
@@ -93,6 +93,46 @@ def test_without_instruction_counts_cpu_time_still_tells_computing_from_waiting(
     assert explained([run(counters=few)], [idle])[0] is Cause.WAITING
     found = explanation([], "p", "c", ([run(counters=few)], [idle]))
     assert found.missing == (NO_COUNTERS,)
+
+
+def timed_and_counted(cpu: float, instructions: float) -> Explanation:
+    """Of a host without counters: runs of the search, which time two builds, and one exact count of each."""
+    events = [
+        Counted(node, replace(run(counters={"instructions": each}), commit=commit, counted="valgrind"), EXACT_GROUP)
+        for node, (commit, each) in enumerate({"p": 1e9, "c": instructions * 1e9}.items())
+    ]
+    times = [
+        [run(operations, {"task-clock": 9_600.0 * wobble}) for wobble in wobbles]
+        for operations, wobbles in ((200_000, (0.99, 1.01, 1.0)), (round(200_000 / cpu), (1.01, 1.0, 0.99)))
+    ]
+    return explanation(events, "p", "c", (times[0], times[1]))
+
+
+@pytest.mark.parametrize(
+    ("cpu", "instructions", "said"),
+    [
+        (1.3, 1.3, r"It executes more instructions per operation \(code bloat\): ×1\.30\."),
+        (1.3, 1.0, r"It takes more CPU time for each instruction \(slower memory, or a slower clock\): ×1\.30 \("),
+        (
+            1.8,
+            1.3,
+            r"It takes more CPU time for .*: ×1\.38 \(.*\)\. In part also: the number of instructions per operation",
+        ),
+        (1.8, 1.45, r"It executes more .*×1\.45\. In part also: the time of an instruction \(cpu/instruction ×1\.24"),
+        (1 / 1.3, 1.0, r"It takes less CPU time for each instruction: ×0\.77 \("),
+    ],
+)
+def test_exact_counts_separate_more_code_from_all_else(cpu: float, instructions: float, said: str) -> None:
+    found = timed_and_counted(cpu, instructions)
+    assert re.search(said, " ".join(sentences(found)))
+    assert found.missing == ()
+    assert {row.name for row in found.counters} >= {"instructions/o", "cpu/o"}
+
+
+def test_the_time_of_an_instruction_is_named_only_if_it_has_moved() -> None:
+    """CPU time varies here by more than what instructions leave to explain."""
+    found = timed_and_counted(1.305, 1.3)
+    assert [each.cause for each in found.classes] == [Cause.INSTRUCTIONS]
 
 
 def test_a_command_without_a_count_of_operations_is_not_explained() -> None:

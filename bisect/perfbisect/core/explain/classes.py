@@ -21,6 +21,7 @@ from perfbisect.core.explain.top_down import BACK, FRONT, WRONG
 NEGLIGIBLE = 0.01  # log ratio below which a factor explains nothing: about 1 %
 SMALL = 1 / 3  # of the largest part: smaller parts are no class of their own
 FAR = 5.0  # standard errors beyond which a factor has certainly moved
+PER_INSTRUCTION = "cpu/instruction"
 SAME_CODE = 0.001  # log ratio of instructions/o within which two builds execute the same
 
 # Cycles that a miss costs at least on processors of the last ten years, to weigh one event against another: nothing is
@@ -77,9 +78,11 @@ def classify(
 
 def factors(rows: Mapping[str, CounterRow]) -> list[Evidence]:
     """The factors of the time of an operation that moved as it did, the largest first."""
+    each = per_instruction(rows)
+    rows = {**rows, each.name: each} if each else rows
     parts = {
         Cause.INSTRUCTIONS: rows.get("instructions/o"),
-        Cause.MEMORY: inverse(rows.get("ipc")),
+        Cause.MEMORY: each or inverse(rows.get("ipc")),
         Cause.CLOCK: inverse(rows.get(CLOCK)),
         Cause.WAITING: rows.get(BUSY),
         Cause.UNKNOWN: rows.get("cpu/o") if "instructions/o" not in rows else None,  # no counters to split it
@@ -97,6 +100,29 @@ def factors(rows: Mapping[str, CounterRow]) -> list[Evidence]:
         for cause, (row, change) in ranked
         if abs(change) >= SMALL * largest
     ]
+
+
+def per_instruction(rows: Mapping[str, CounterRow]) -> CounterRow | None:
+    """CPU time for each instruction, where instructions were counted exactly and cycles were not; None if it has not moved.
+
+    Slower memory and a slower clock cannot be told from each other in it. That it has not moved beyond noise says
+    nothing: its interval is that of CPU time, which other things move.
+    """
+    time, code = rows.get("cpu/o"), rows.get("instructions/o")
+    if time is None or code is None or "ipc" in rows:
+        return None
+    low, middle, high = (each / code.ratio.middle for each in (time.ratio.low, time.ratio.middle, time.ratio.high))
+    error = abs(log(time)) / time.beyond if time.beyond else math.inf
+    row = replace(
+        time,
+        name=PER_INSTRUCTION,
+        parent=1000 * time.parent / code.parent,
+        culprit=1000 * time.culprit / code.culprit,
+        ratio=Interval(low, middle, high),
+        beyond=abs(math.log(middle)) / error,
+        unit="ns",
+    )
+    return row if row.moved else None
 
 
 def notable(row: CounterRow) -> bool:

@@ -23,6 +23,7 @@ Runs = Mapping[str, Sequence[RunFacts]]  # group of counters → its runs of one
 FLOOR = 0.0005
 EXACT = 2e-6  # the same of exact counts, which repeat to parts per million
 
+EXACT_GROUP = "exact"  # of runs whose instructions are counted exactly, and nothing else
 TIME, BUSY, CLOCK = "time/o", "time/cpu", "GHz"  # ratios that split the time of an operation; see ``classes``
 
 
@@ -97,6 +98,7 @@ def counter_row(reading: Reading, parent: Runs, culprit: Runs) -> CounterRow | N
     before: list[float] = []
     after: list[float] = []
     shares = [1.0]
+    exact = True
     for group in sorted(parent.keys() & culprit.keys()):
         for number, pair in enumerate(zip(parent[group], culprit[group], strict=False)):
             low, high = (reading.read(run) for run in pair)
@@ -104,6 +106,7 @@ def counter_row(reading: Reading, parent: Runs, culprit: Runs) -> CounterRow | N
                 continue
             before.append(low)
             after.append(high)
+            exact = exact and all(run.counted for run in pair)
             rounds.setdefault(number, []).append(math.log(high / low))
             shares += (run.running.get(event, 1.0) for run in pair for event in reading.events)
     if not rounds:
@@ -111,7 +114,6 @@ def counter_row(reading: Reading, parent: Runs, culprit: Runs) -> CounterRow | N
     differences = [mean(each) for each in rounds.values()]
     middle, count = mean(differences), len(differences)
     middle = 0.0 if abs(middle) < 1e-9 else middle  # a rounding error
-    exact = all(run.counted for runs in (*parent.values(), *culprit.values()) for run in runs)
     if count > 1 or exact:
         spread = stdev(differences) / math.sqrt(count) if count > 1 else 0.0
         error = max(EXACT if exact else FLOOR, spread)
@@ -120,8 +122,3 @@ def counter_row(reading: Reading, parent: Runs, culprit: Runs) -> CounterRow | N
     else:
         ratio, beyond = Interval(0.0, ratio_of(middle), math.inf), 0.0
     return CounterRow(reading.name, median(before), median(after), ratio, beyond, count, reading.unit, min(shares))
-
-
-def usual_runs(runs: Sequence[RunFacts]) -> Runs:
-    """Runs of a hunt that has no explanation, as one group."""
-    return {"": runs}

@@ -8,7 +8,7 @@ from perfbisect.core.domain.explanation import Cause, Evidence, Explanation, Sur
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Layouts
 from perfbisect.core.explain.classes import classify
-from perfbisect.core.explain.counters import Runs, counter_rows
+from perfbisect.core.explain.counters import EXACT_GROUP, Runs, counter_rows
 from perfbisect.core.explain.functions import comparable, function_rows
 from perfbisect.core.explain.plans import different
 
@@ -32,8 +32,8 @@ def explanation(
     """
     counted = [event for event in events if isinstance(event, Counted)]
     before, after = (of_commit(counted, commit) for commit in (parent, culprit))
-    if not (before and after):
-        before, after = ({"": runs} for runs in usual)
+    if not ({*before} & {*after} - {EXACT_GROUP}):
+        before, after = ({"": runs, **groups} for runs, groups in zip(usual, (before, after), strict=True))
     runs = [*chain(*before.values(), *after.values())]
     if any(run.reported is not None and run.operations == 1 for run in runs):
         return unknown(parent, culprit, NO_OPERATIONS)
