@@ -1,6 +1,6 @@
 """After the verdict: culprit and parent are measured again in turns, for the reason. See ``core/explain``.
 
-One part after another: plans, counters, profiles. Their events are stored in the log of the hunt, and no decision reads
+One part after another: plans, profiles, counters. Their events are stored in the log of the hunt, and no decision reads
 them. What an earlier session has measured is not measured again. A part that fails is left out with a sentence, and the
 hunt ends as it was found.
 """
@@ -38,7 +38,7 @@ from perfbisect.lab.measure.study import StudyMaker
 from perfbisect.recipes.workload import Workload
 
 SHARE = 0.1  # of the time of a hunt, at most, for all parts
-LEAST = 10.0  # seconds that are always allowed
+LEAST = 30.0  # seconds that are always allowed: a tenth of five minutes
 SHORTEST = 1.0  # seconds of a run that says anything
 
 
@@ -66,10 +66,10 @@ class Part:
 PARTS: tuple[Part, ...] = (
     # First: it is short, and said first.
     Part("plans", lambda _: PlanStudy, Planned, rounds=1, share=0.1, suits=has_statements, always=True, of_all=True),
-    # Where the processor counts none; few seconds, as it is only for what can be counted exactly.
-    Part("instructions", lambda _: ExactCounts, Counted, rounds=1, share=0.15, group=EXACT_GROUP),
-    Part("counters", lambda seconds: partial(CounterGroups, seconds=seconds), Counted, rounds=6, share=0.5),
     Part("profiles", lambda seconds: partial(Profiles, seconds=seconds), Profiled, rounds=3, share=0.4),
+    # Only where the processor counts nothing, and only for what can be counted exactly.
+    Part("instructions", lambda _: ExactCounts, Counted, rounds=1, share=0.2, group=EXACT_GROUP),
+    Part("counters", lambda seconds: partial(CounterGroups, seconds=seconds), Counted, rounds=6, share=0.4),
 )
 
 WorkersOf = Callable[[StudyMaker], Workers[LabEvent]]
@@ -141,7 +141,7 @@ def take(
     """The rounds of one part that are missing, as far as the time allows; ``allowed`` is in seconds.
 
     Another round is begun only if it ends in time as far as can be known: from the longest turn so far or, before the
-    first, from what a visit took in the search.
+    first, from what a visit took in the search. A round that has begun is finished.
     """
     events = [event for _, event in before]
     if any(isinstance(event, Unexplained) and event.part == part.name for event in events):
@@ -159,7 +159,7 @@ def take(
             for place, build in enumerate(missing):
                 start = CLOCK.now()
                 longest = max(turns) or usual + SHORTEST
-                late = start - began + longest * (len(missing) - place) > allowed
+                late = place == 0 and start - began + longest * len(missing) > allowed  # one side alone says nothing
                 if failed or (late and not (part.always and number == 0)):
                     return
                 yield Measure((Share(build, 1),), Purpose.EXPLAIN, host_number)

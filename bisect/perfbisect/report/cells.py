@@ -74,8 +74,9 @@ def functions_title(case: Case) -> str:
 
 def not_counted(case: Case) -> str:
     """The metrics that the host could not count, in one line; empty when there is none."""
-    missing = (each.metric for each in case.counters if each.parent is None and each.culprit is None)
-    return ", ".join(missing)
+    known = {row.name for row in case.explanation.counters}
+    absent = (each.metric for each in case.counters if each.parent is None and each.culprit is None)
+    return ", ".join(name for name in absent if name not in known)
 
 
 def suspects(story: Story) -> list[Row]:

@@ -73,6 +73,7 @@ def demo(
         workload="update-index",
         host=host[0],
         further_hosts=host[1:],
+        explain=True,
         prior=PriorKnowledge(build_cost=1.0),
         hosts_path=str(hosts or ""),
     )

@@ -27,7 +27,7 @@ def counters(inspection: Inspection) -> Iterator[Finding]:
         lacking = [event for event in metric.events if event not in counted]
         if lacking and not is_exact:
             yield _cannot_count(inspection, lacking, obstacle)
-        elif "instructions" not in counted:
+        elif "instructions" not in counted and not (exactly and inspection.request.workloads and not obstacle):
             yield Finding(
                 Level.WARNING,
                 "perf",
