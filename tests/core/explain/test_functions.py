@@ -197,3 +197,13 @@ def test_profiles_are_compared_in_one_unit_and_on_cpu() -> None:
     assert comparable([waiting, empty, cycles, profile("p", HOT)], [profile("c", HOT)])[0] == [profile("p", HOT)]
     assert comparable([cycles], [profile("c", HOT)]) == ([], [])
     assert function_rows(*comparable([], [profile("c", HOT)])) == ()
+
+
+def test_what_stands_for_unknown_callers_is_none() -> None:
+    """Two functions below it have no caller in common, so nothing has moved from one to the other."""
+    low = ProfileFacts(
+        "p", "p", "h", 100, 1.0, "us", {"x;[rare stacks];f (x)": 9e4, "x;[rare stacks];g (x)": 1e4}, 1000
+    )
+    high = replace(low, commit="c", stacks={"x;[rare stacks];f (x)": 1e4, "x;[rare stacks];g (x)": 9e4})
+    rows = function_rows([low], [high])
+    assert [(row.callers, row.partner) for row in rows] == [((), ""), ((), "")]

@@ -12,6 +12,7 @@ import re
 SEPARATOR = ";"  # of the parts of a stack
 KERNEL, UNKNOWN = "[kernel]", "[unknown]"  # binaries that are no files
 RARE = "[rare stacks]"
+NO_CALLERS = frozenset({UNKNOWN, RARE})  # frames that call nothing: their functions are not known
 
 _FRAME = re.compile(r"(?P<function>.+) \((?P<binary>[^()]+)\)")
 _FORBIDDEN = re.compile(r"[;\r\n]")

@@ -18,7 +18,7 @@ from statistics import stdev
 
 from perfbisect.core.domain.explanation import FunctionRow
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
-from perfbisect.core.domain.profiles import UNKNOWN, frames, read_frame, source_name
+from perfbisect.core.domain.profiles import NO_CALLERS, UNKNOWN, frames, read_frame, source_name
 from perfbisect.core.explain.names import same, split
 
 Key = tuple[str, str]  # function and binary
@@ -59,7 +59,9 @@ def side_of(profiles: Sequence[ProfileFacts]) -> Side:
         for stack, cost in run.stacks.items():
             chain = [key_of(text) for text in frames(stack)] or [key_of(stack)]
             own[chain[-1]] = own.get(chain[-1], 0.0) + cost
-            if caller := next((each for each in reversed(chain) if each != chain[-1]), None):
+            if caller := next(
+                (each for each in reversed(chain) if each != chain[-1] and each[0] not in NO_CALLERS), None
+            ):
                 above = side.callers.setdefault(chain[-1], {})
                 above[caller] = above.get(caller, 0.0) + cost
         for key, cost in own.items():
