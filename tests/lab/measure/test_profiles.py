@@ -15,7 +15,6 @@ from perfbisect.core.domain.profiles import frames, read_frame
 from perfbisect.core.explain.folding import Folded, fold
 from perfbisect.errors import EnvironmentFailure, RunFailed
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.measure import perf
 from perfbisect.lab.measure.profiles import (
     ADD_UP,
     NAME,
@@ -107,16 +106,16 @@ def test_lost_samples_are_counted_and_what_is_left_stands_for_them() -> None:
 
 def test_what_trials_show() -> None:
     """Names as perf 6.1 prints them: with "u" where the kernel may not be sampled, and "H" where another event took its place."""
-    counts = "samples 20\nlines 90\n"
+    counts = "samples 20\nframes 60\n"
     assert sampling(f"cycles\n{counts}", "dwarf") == Sampling("cycles", "dwarf")
     assert sampling(f"cycles:u\n{counts}", "dwarf") == Sampling("cycles:u", "dwarf")
     assert sampling(f"cpu-clock:uH\n{counts}", "dwarf") == CLOCK
     assert sampling(f"dummy:HG\ncpu-clock\n{counts}", "fp") == Sampling("cpu-clock", "fp")
     hybrid = sampling(f"cpu_core/cycles/u\ncpu_atom/cycles/u\n{counts}", "dwarf")
     assert hybrid == Sampling("cycles:u", "dwarf", ("cpu_core/cycles/u", "cpu_atom/cycles/u"))
-    assert sampling("cycles\nsamples 0\nlines 0\n", "fp") is None, "it is counted, and no interrupt comes"
-    assert sampling("cycles\nsamples 20\nlines 40\n", "lbr") is None, "callers are unknown"
-    assert sampling("cycles\nsamples 20\nlines 40\n", "fp") == Sampling("cycles", "fp")
+    assert sampling("cycles\nsamples 0\nframes 0\n", "fp") is None, "it is counted, and no interrupt comes"
+    assert sampling("cycles\nsamples 20\nframes 20\n", "lbr") is None, "callers are unknown"
+    assert sampling("cycles\nsamples 20\nframes 20\n", "fp") == Sampling("cycles", "fp")
     assert sampling("", "fp") is None
 
 
@@ -152,7 +151,7 @@ def context(**changes: object) -> RunContext:
     workload = Workload(summary="", group="point", script="w.lua", **changes)  # type: ignore[arg-type]
     host = FakeHost("far", {"sh perf": "perf\n"})
     return RunContext(
-        host, HostEntry(name="far"), workload, PurePosixPath("/far"), perf=True, vmstat=False, iostat=False
+        host, HostEntry(name="far"), workload, PurePosixPath("/far"), perf=False, vmstat=False, iostat=False
     )
 
 
@@ -177,10 +176,9 @@ def test_a_host_without_perf_is_told_once() -> None:
     assert turn.left == 0
 
 
-def test_a_host_that_samples_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_samples_nothing() -> None:
     """It counts, but no trial takes a sample."""
-    monkeypatch.setattr(perf, "probe", lambda _: {})
-    host = FakeHost("far", {"sampled */trial *": "cycles\nlines 0\nsamples 0\n"})
+    host = FakeHost("far", {"sampled */trial *": "cycles\nframes 0\nsamples 0\n"})
     with pytest.raises(EnvironmentFailure, match="perf takes no samples on host far: it printed nothing"):
         available(host)
 

@@ -7,7 +7,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.programs import missing
 from perfbisect.lab.checks.finding import CheckRequest, Finding, Inspection, Level
-from perfbisect.lab.measure import counting, perf
+from perfbisect.lab.measure import counting, perf, profiles
 
 
 def counters(inspection: Inspection) -> Iterator[Finding]:
@@ -35,6 +35,7 @@ def counters(inspection: Inspection) -> Iterator[Finding]:
                 "Use a physical machine, or a virtual one with a virtual PMU.",
             )
         yield Finding(Level.OK, "perf", f"counts {', '.join(counted)}")
+        yield _samples(inspection)
     if exactly:
         by = "perf" if exactly == counting.PERF else exactly.replace("-", " ")
         yield Finding(
@@ -43,6 +44,16 @@ def counters(inspection: Inspection) -> Iterator[Finding]:
     if missing(host, ["vmstat"]):
         advice = how_to_install(["vmstat"], inspection.system)
         yield Finding(Level.WARNING, "vmstat", f"vmstat is not installed on host {inspection.name}", advice)
+
+
+def _samples(inspection: Inspection) -> Finding:
+    """Whether the functions that a change makes slower can be shown."""
+    try:
+        found = profiles.available(inspection.request.host)
+    except EnvironmentFailure as failure:
+        return Finding(Level.NOTE, "profiles", f"{failure}: the verdict will not name functions", failure.advice)
+    chains = {"dwarf": "unwinding stacks", "lbr": "the processor's record of calls", "fp": "frame pointers"}[found.chains]
+    return Finding(Level.OK, "profiles", f"functions are sampled by {found.event}, and their callers found by {chains}")
 
 
 def _obstacle(request: CheckRequest) -> str:

@@ -41,13 +41,13 @@ LIMIT = 600.0  # seconds in which samples must be folded
 LONG = 60.0  # seconds that a command may take whose length is unknown
 
 # A program that keeps a processor busy for some hundredths of a second, and calls.
-_TRIAL = """\
+_TRIAL = r"""
 file=$1 event=$2 chains=$3
-mkdir -p "${file%/*}" && perf record -N -B -e "$event" -F 999 --call-graph "$chains" -o "$file" -- \\
+mkdir -p "${file%/*}" && perf record -q -N -B -e "$event" -F 999 --call-graph "$chains" -o "$file" -- \
     sh -c 'f() { i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; }; f' || { rm -f "$file"; exit 1; }
 perf evlist -i "$file" 2>/dev/null
-perf script --no-inline -i "$file" -F ip,sym 2>/dev/null | grep -c . | sed 's/^/lines /'
-perf script -i "$file" -F period 2>/dev/null | grep -c . | sed 's/^/samples /'
+perf script --no-inline -i "$file" -F comm,period,ip 2>/dev/null |
+    awk '/^\t/ { frames++; next } NF { samples++ } END { printf "frames %d\nsamples %d\n", frames, samples }'
 rm -f "$file"
 """
 
@@ -73,7 +73,7 @@ shift; exec 3>&- 4>&-
 exec "$@"
 """
 _LISTED = re.compile(r"^(?:\w+/)?(cycles|cpu-clock)(?:/|:|$)(\w*)$", re.MULTILINE)
-_COUNTED = re.compile(r"^(lines|samples) ([0-9]+)$", re.MULTILINE)
+_COUNTED = re.compile(r"^(frames|samples) ([0-9]+)$", re.MULTILINE)
 
 NO_KERNEL = "Time in the kernel is left out: perf may not sample there (kernel.perf_event_paranoid)."
 NO_LEAF_CALLERS = "The caller of a function that calls nothing is missing where the compiler makes no frame for it."
@@ -116,8 +116,7 @@ def call_graph(chains: str) -> str:
 
 
 def available(host: Host) -> Sampling:
-    """What perf can sample on the host, from trials. Raises EnvironmentFailure with a sentence where it cannot."""
-    perf.probe(host)
+    """What perf can sample on a host where it can count, from trials. Raises EnvironmentFailure where it takes no samples."""
     printed = ""
     for event in EVENTS:
         for chains in CHAINS:
@@ -126,9 +125,10 @@ def available(host: Host) -> Sampling:
             printed = printed or tried.stderr
             if tried.ok and (found := sampling(tried.stdout, chains)):
                 return found
+    refused = perf.refusal(host.name, printed) if "paranoid" in printed else ""
     raise EnvironmentFailure(
-        f"perf takes no samples on host {host.name}: {last_line(printed)}",
-        "Allow it with: sysctl kernel.perf_event_paranoid=1",
+        refused or f"perf takes no samples on host {host.name}: {last_line(printed)}",
+        "Allow it with: sysctl kernel.perf_event_paranoid=1" if refused else "",
     )
 
 
@@ -139,8 +139,8 @@ def sampling(printed: str, chains: str) -> Sampling | None:
     """
     event, counts = _LISTED.search(printed), dict(_COUNTED.findall(printed))
     names = tuple(match[0] for match in _LISTED.finditer(printed) if "/" in match[0])
-    samples, lines = (int(counts.get(name, 0)) for name in ("samples", "lines"))
-    if not event or not samples or (chains != CHAINS[-1] and lines < 3 * samples):
+    samples, frames = (int(counts.get(name, 0)) for name in ("samples", "frames"))
+    if not event or not samples or (chains != CHAINS[-1] and frames < 2 * samples):
         return None
     return Sampling(event[1] + (":u" if "u" in event[2] else ""), chains, names)
 
@@ -193,6 +193,8 @@ class Profiles:
         """One run, and the folding of its samples."""
         context = shortened(self.context, self.seconds)
         try:
+            if not context.perf:
+                perf.probe(context.host)
             self.sampled = self.sampled or available(context.host)
         except EnvironmentFailure as failure:
             turn.left -= 1
