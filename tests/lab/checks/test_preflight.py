@@ -12,7 +12,7 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build.requirements import NEEDED, compilers
 from perfbisect.lab.checks import preflight, tools
-from perfbisect.lab.checks.finding import CheckRequest
+from perfbisect.lab.checks.finding import CheckRequest, Level
 from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import HostEntry
@@ -222,6 +222,20 @@ def test_a_machine_without_hardware_counters(host: LocalHost, take_away: Callabl
     assert len([warning for warning in warnings if "no hardware counters" in warning.text]) == 1
     with pytest.raises(EnvironmentFailure, match="does not count instructions, cycles"):
         inspection_of(host, metric="ipc")
+
+
+@pytest.mark.tools
+def test_a_perf_that_counts_and_samples_nothing(host: LocalHost, take_away: Callable[..., None]) -> None:
+    """It costs the names of functions in the verdict, and no hunt."""
+    virtual = (Path(__file__).parents[2] / "outputs" / "perf-virtual.csv").read_text()
+    take_away(perf=f"#!/bin/sh\ncat >&2 <<'END'\n{virtual}END\n")
+    found = [
+        each
+        for each in preflight.findings(preflight.inspect_host(CheckRequest(host, HERE)))
+        if each.topic == "profiles"
+    ]
+    assert [each.level for each in found] == [Level.NOTE]
+    assert "perf takes no samples on host here" in found[0].text
 
 
 @pytest.mark.parametrize(

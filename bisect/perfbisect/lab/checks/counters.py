@@ -52,7 +52,9 @@ def _samples(inspection: Inspection) -> Finding:
         found = profiles.available(inspection.request.host)
     except EnvironmentFailure as failure:
         return Finding(Level.NOTE, "profiles", f"{failure}: the verdict will not name functions", failure.advice)
-    chains = {"dwarf": "unwinding stacks", "lbr": "the processor's record of calls", "fp": "frame pointers"}[found.chains]
+    chains = {"dwarf": "unwinding stacks", "lbr": "the processor's record of calls", "fp": "frame pointers"}[
+        found.chains
+    ]
     return Finding(Level.OK, "profiles", f"functions are sampled by {found.event}, and their callers found by {chains}")
 
 
