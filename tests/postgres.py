@@ -27,8 +27,8 @@ start = {json.dumps(start)}
 ready = ["{programs}/pg_isready", "-q", "-h", "{{data}}", "-p", "{{port}}"]
 create = [{json.dumps([f"{programs}/createdb", *AT, "bench"])}]
 refuses_root = true
-ready_timeout = 20
-stop_timeout = 20
+ready_timeout = 600
+stop_timeout = 600
 [server.sysbench]
 pgsql-host = "{{data}}"
 pgsql-port = "{{port}}"

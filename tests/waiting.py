@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PATIENCE = 60  # seconds; far beyond what is needed, on a busy machine too
+PATIENCE = 600  # seconds; far beyond what is needed, on a busy machine too
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -13,6 +13,14 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
+
+
+def ended(pid: int | str) -> bool:
+    """Whether the process is gone; one that nobody has waited for yet is, too: an init may not do so."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def processes(mark: str) -> dict[int, str]:

@@ -76,8 +76,8 @@ def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(repo: Path
 
 
 def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(repo: Path, seal: Path) -> None:
-    words = compare(repo, "v1.0", "v1.1", "-w", "update-index,point", "--visits", "4", "--runs", "1")
-    cut = bisect_until(words, "run 6 of 16", signal.SIGINT)
+    words = compare(repo, "v1.0", "v1.1", "-w", "update-index,point", "--visits", "2", "--runs", "1")
+    cut = bisect_until(words, "run 6 of 8", signal.SIGINT)
     assert cut.returncode == 130
     assert "the same command continues it" in cut.stderr
     assert "Throughput relative to: v1.0" in cut.stdout
@@ -93,7 +93,7 @@ def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(repo: Path,
             "select visit, count(*) from trial_runs where trial_id = 1 group by visit order by visit"
         ).fetchall()
         ended = history.execute("select count(*) from trials where ended is null").fetchone()
-    assert [count for _, count in rounds if count == 4] == [4] * 4
+    assert [count for _, count in rounds if count == 4] == [4] * 2
     assert [count for _, count in rounds if count < 4], "the incomplete round stays, under its own number"
     assert ended == (0,)
     anew = bisect(*compare(repo, "v1.0", "v1.1", "-w", "update-index,point", "--visits", "1", "--runs", "1"))

@@ -39,7 +39,7 @@ def commits(git: Callable[..., str], tmp_path: Path) -> list[str]:
     (repo / "bench.c").write_text(BENCH)
     (repo / "Makefile").write_text("bench: bench.c work.h\n\t$(CC) -O1 -o $@ bench.c\n")
     for number in range(COMMITS):
-        work = 9000 if number >= CULPRIT else 3000
+        work = 3000 if number >= CULPRIT else 1000
         status = "3" if number == FAILING else "broken(" if number == BROKEN else "0"
         (repo / "work.h").write_text(f"/* {number} */\n#define WORK {work}\n#define STATUS {status}\n")
         git("add", "-A")

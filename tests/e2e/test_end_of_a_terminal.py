@@ -12,7 +12,8 @@ import pytest
 from perfbisect.host import jobs
 from perfbisect.host.registry import connect
 from perfbisect.recipes.find import load_host
-from program import PROGRAM
+from program import LIMIT, PROGRAM
+from waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
@@ -37,10 +38,13 @@ def start(argv: list[str]) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [*HEARING, "PYTHONUNBUFFERED=1", *argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    host = connect(load_host("local"))
-    while not [job for job in jobs.running(host) if job.name == "run"]:
-        assert process.poll() is None, process.communicate()[0]
+    until(lambda: in_a_run() or process.poll() is not None)
+    assert process.poll() is None, process.communicate()[0]
     return process
+
+
+def in_a_run() -> bool:
+    return any(job.name == "run" for job in jobs.running(connect(load_host("local"))))
 
 
 def test_its_end_is_a_clean_interruption(hunt: list[str]) -> None:
@@ -51,7 +55,7 @@ def test_its_end_is_a_clean_interruption(hunt: list[str]) -> None:
     for _ in range(50):
         time.sleep(0.02)
         process.send_signal(signal.SIGHUP)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, said
     assert "go on with: bisect resume 1" in said
     assert not jobs.running(host)
@@ -65,10 +69,10 @@ def test_its_end_takes_the_log_excerpt_with_it(hunt: list[str]) -> None:
     process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     host = connect(load_host("local"))
-    while not [job for job in jobs.running(host) if job.name == "run"]:
-        assert process.poll() is None, os.read(ours, 10_000)
+    until(lambda: in_a_run() or process.poll() is not None)
+    assert process.poll() is None, os.read(ours, 10_000)
     os.close(ours)
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=LIMIT) == 130
     assert not jobs.running(host)
     assert not Path(host.root, "visit").exists()
 
@@ -82,5 +86,5 @@ def test_with_nohup_it_goes_on(hunt: list[str]) -> None:
         assert jobs.running(host)
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=LIMIT)
     assert not jobs.running(host)

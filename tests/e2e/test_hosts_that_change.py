@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from program import PROGRAM, Process, bisect, bisect_until, rows
+from program import LIMIT, PROGRAM, Process, bisect, bisect_until, rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
@@ -70,7 +70,7 @@ def test_one_who_waits_begins_when_the_other_ends(tmp_path: Path) -> None:
         assert another.stdout is not None
         assert any("  ran " in line for line in another.stdout)
         interrupt(another)
-        another.communicate(timeout=60)
+        another.communicate(timeout=LIMIT)
         assert another.returncode == 130
 
 

@@ -81,8 +81,12 @@ def test_a_job_and_nobody_else_dies_when_memory_runs_out(host: LocalHost) -> Non
 
 
 def test_limit_is_kept_on_the_host(host: LocalHost) -> None:
-    job = shell(host, f"echo on; sleep {MARK}.1", timeout=0.2)
-    assert wait(host, job) == (["on"], 124)
+    for limit in (0.2, 2, 20):  # on a busy machine, the first may be over before it prints
+        lines, status = wait(host, shell(host, f"echo on; sleep {MARK}.1", timeout=limit))
+        assert status == 124
+        if lines:
+            break
+    assert lines == ["on"]
     assert not processes(f"{MARK}.1")
 
 

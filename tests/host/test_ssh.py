@@ -214,11 +214,19 @@ def test_the_users_settings_lead_there(make: Make, reach: Reach) -> None:
 
 
 def test_a_command_is_run_again_when_the_connection_was_lost(host: SshHost, machine: Machine) -> None:
-    threading.Timer(0.5, machine.kill_sshd).start()
-    said = host.run(["sh", "-c", 'echo $$ >>"$1/pids"; sleep 1.5; cat "$1/pids"', "x", str(host.root)]).stdout
-    first, second = said.split()
-    assert not Path(f"/proc/{first}").exists() or first != second
-    assert machine.inside(f"ps -o pid= -p {first}") == ""
+    pids = Path(machine.root, "pids")
+
+    def lose() -> None:
+        until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+        machine.kill_sshd()
+
+    loss = threading.Thread(target=lose)
+    loss.start()
+    script = 'echo $$ >>"$1/pids"; [ "$(wc -l <"$1/pids")" -gt 1 ] || sleep 1000; cat "$1/pids"'
+    first, second = host.run(["sh", "-c", script, "x", str(host.root)]).stdout.split()
+    loss.join()
+    assert first != second
+    until(lambda: machine.inside(f"ps -o pid= -p {first}") == "")
 
 
 def test_a_script_that_is_cut_short_does_nothing(
@@ -261,9 +269,14 @@ def test_a_command_never_begins_with_half_of_its_stdin(
 
 def test_a_restart_is_waited_for_and_reported(host: SshHost, machine: Machine) -> None:
     events: list[ConnectionEvent] = []
-    unsubscribe = host.subscribe(events.append)
+
+    def see(event: ConnectionEvent) -> None:
+        events.append(event)
+        if event.state is ConnectionState.RETRYING:
+            machine.power_on()
+
+    unsubscribe = host.subscribe(see)
     machine.power_off()
-    threading.Timer(1.0, machine.power_on).start()
     assert host.run(["echo", "back"]).stdout == "back\n"
     assert [event.state for event in events] == [ConnectionState.RETRYING, ConnectionState.RESTORED]
     assert [event.text.partition(";")[0].partition(":")[0] for event in events] == [
@@ -314,9 +327,12 @@ def test_an_interrupted_wait_for_a_host_is_not_begun_again(host: SshHost, machin
 
 
 def test_a_job_outlives_its_connection(host: SshHost, machine: Machine) -> None:
-    job = jobs.start(host, ["sh", "-c", "echo one; sleep 1; echo two"], name="x", timeout=60)
-    threading.Timer(0.3, machine.kill_sshd).start()
-    assert list(jobs.wait(host, job)) == ["one", "two"]
+    job = jobs.start(host, ["sh", "-c", "mkfifo go; echo one; read -r line <go; echo two"], name="x", timeout=600)
+    lines = jobs.wait(host, job)
+    assert next(lines) == "one"
+    machine.kill_sshd()
+    machine.inside(f"echo >{host.root}/go")
+    assert list(lines) == ["two"]
     assert jobs.status(host, job) == 0
 
 
@@ -379,10 +395,10 @@ def test_a_stream_goes_both_ways_and_tells_how_it_ended(host: SshHost) -> None:
 def test_who_writes_to_a_stream_that_has_ended_is_reported(host: SshHost, machine: Machine, losing: bool) -> None:
     """More than fits into any buffer: nobody waits for ever for what reads no more."""
     command = ["sleep", "600"] if losing else ["sh", "-c", "echo no >&2; exit 4"]
-    loss = threading.Timer(0.5, machine.kill_sshd if losing else int)
-    loss.start()
+    loss = threading.Thread(target=machine.kill_sshd if losing else int)
     with pytest.raises(ConnectionLost if losing else CommandFailed), host.stream(command) as end:
-        end.settimeout(30)
+        end.settimeout(600)
+        loss.start()
         with pytest.raises(BrokenPipeError):
             end.sendall(bytes(50_000_000))
     loss.join()

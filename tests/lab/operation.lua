@@ -1,9 +1,13 @@
 -- Calls the library's operation. The dataset is one file, which must be there and be ours to write.
 local pb = require("perfbisect")
 local ffi = require("ffi")
-ffi.cdef[[ uint64_t operation(void); ]]
+ffi.cdef[[ uint64_t operation(void); int usleep(unsigned int microseconds); ]]
 
-sysbench.cmdline.options = { rows = {"What the data says", 1}, broken = {"Fail at the first operation", false} }
+sysbench.cmdline.options = {
+    rows = {"What the data says", 1},
+    broken = {"Fail at the first operation", false},
+    rest = {"Microseconds of sleep after an operation: other tests need the processor, too", 5000},
+}
 
 local function file(mode)
     return assert(io.open(pb.data() .. "/rows", mode))
@@ -30,5 +34,6 @@ pb.define{
             error("broken on purpose")
         end
         library.operation()
+        ffi.C.usleep(sysbench.opt.rest)
     end,
 }

@@ -33,7 +33,7 @@ def test_conditions_reach_the_library_that_is_measured_and_its_data(
     }
     conditional = replace(BUILDER, version=["cat", "{source}/VERSION"], when=[When(version=">=2", change=change)])
     for _ in ("built", "found built"):
-        lab = open_lab(builder=conditional, commits=(commits[FAST], git("rev-parse", "HEAD")))
+        lab = open_lab({"rest": 0}, builder=conditional, commits=(commits[FAST], git("rev-parse", "HEAD")))
         runs = dict(finished(measure(lab, Share(1, 1), Share(0, 1))))
         assert runs[1].qps > 2 * runs[0].qps
         assert runs[1].dataset != runs[0].dataset

@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from small import BUILDER, FAST, Open
+from waiting import until
 
 pytestmark = pytest.mark.tools
 
@@ -46,8 +46,7 @@ def test_a_build_of_a_killed_session_is_followed_to_its_end(
     if not killed:
         list(session())
         os._exit(0)
-    while not begun.exists():
-        time.sleep(0.02)
+    until(begun.exists)
     os.kill(killed, signal.SIGKILL)
     os.waitpid(killed, 0)
     [left] = jobs.running(host)
@@ -62,6 +61,16 @@ def test_a_build_of_a_killed_session_is_followed_to_its_end(
     assert not Path(left.folder).exists()
 
 
+def when_a_run_goes_on(host: LocalHost, act: Callable[[], None]) -> None:
+    """Do something once the job of a run has begun."""
+
+    def wait() -> None:
+        until(lambda: any(job.name == "run" for job in jobs.running(host)))
+        act()
+
+    threading.Thread(target=wait).start()
+
+
 def lose_jobs(host: LocalHost) -> None:
     for job in jobs.running(host):
         os.killpg(job.pid, signal.SIGKILL)
@@ -73,7 +82,7 @@ def test_work_that_was_lost_with_its_host_is_done_again(open_lab: Open, host: Lo
     for event in open_lab().measure(Measure((Share(FAST, 2),), Purpose.SEARCH)):
         events.append(event)
         if isinstance(event, RunStarted) and event.number == 2 and not any(isinstance(e, Warned) for e in events):
-            threading.Timer(0.6, lose_jobs, [host]).start()
+            when_a_run_goes_on(host, lambda: lose_jobs(host))
     warned = [event for event in events if isinstance(event, Warned)]
     assert len(warned) == 1
     assert "repeated" in warned[0].text
@@ -98,8 +107,7 @@ def test_an_orderly_shutdown_is_held_against_no_commit(open_lab: Open, host: Loc
     lab = open_lab(builder=replace(BUILDER, build=replace(BUILDER.build, compile=[pause, *BUILDER.build.compile])))
 
     def strike() -> None:
-        while not begun.exists():
-            time.sleep(0.02)
+        until(begun.exists)
         shut_down(host, "build-")
 
     threading.Thread(target=strike, daemon=True).start()
@@ -107,6 +115,6 @@ def test_an_orderly_shutdown_is_held_against_no_commit(open_lab: Open, host: Loc
     for event in lab.measure(Measure((Share(FAST, 1),), Purpose.SEARCH)):
         events.append(event)
         if isinstance(event, RunStarted) and sum(isinstance(e, RunStarted) for e in events) == 1:
-            threading.Timer(0.6, shut_down, [host, "run"]).start()
+            when_a_run_goes_on(host, lambda: shut_down(host, "run"))
     assert [type(event) for event in events if isinstance(event, Warned | CandidateSkipped)] == [Warned, Warned]
     assert len(finished(events)) == 1

@@ -19,6 +19,7 @@ pytestmark = [
 RECIPE = """
 extends = "mariadb"
 [build]
+needs = []
 compile = [["true"]]
 install = [["sh", "-c", '''
 mkdir -p {prefix}/sbin && cp {source}/extra.conf {prefix} && ln -s /usr/bin /usr/share {prefix}

@@ -96,7 +96,7 @@ def test_mistakes_are_one_sentence(sampled: History, sql: str, says: str) -> Non
 def test_ctrl_c_ends_a_query_that_does_not(sampled: History) -> None:
     answer = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n"
     alarm = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
-    alarm.start()
     with pytest.raises(KeyboardInterrupt):
+        alarm.start()
         list(sampled.query(answer).rows)
     alarm.join()

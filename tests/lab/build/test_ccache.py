@@ -4,7 +4,6 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +15,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import build_store, ccache
 from perfbisect.lab.build.toolchain import is_native, read_processor, toolchain
 from perfbisect.recipes.builder import Build, Builder, Variant
+from waiting import until
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")]
 
@@ -28,21 +28,25 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def over_redis(folder: Path) -> Iterator[str]:
     if not shutil.which("redis-server"):
         pytest.skip("no redis-server")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    argv = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--requirepass", "secret", "--save", ""]
-    with subprocess.Popen([*argv, "--dir", str(folder)], stdout=subprocess.DEVNULL) as server:
-        deadline = time.monotonic() + 20
-        while not answers(port):
-            assert server.poll() is None and time.monotonic() < deadline, "Redis does not start"
-            time.sleep(0.02)
-        yield f"redis://default:secret@127.0.0.1:{port}"
-        server.terminate()
+    for _ in range(20):  # somebody else may take the port first
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        argv = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--requirepass", "secret", "--save", ""]
+        with subprocess.Popen([*argv, "--dir", str(folder)], stdout=subprocess.DEVNULL) as server:
+            until(lambda port=port, server=server: server.poll() is not None or answers(port, folder))  # type: ignore[misc]
+            if server.poll() is None:
+                yield f"redis://default:secret@127.0.0.1:{port}"
+                server.terminate()
+                return
+    raise AssertionError("Redis does not start")
 
 
-def answers(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
+def answers(port: int, folder: Path) -> bool:
+    """Whether the Redis that keeps its files in ``folder`` answers at that port."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=10) as asked:
+        asked.sendall(b"AUTH secret\r\nCONFIG GET dir\r\nQUIT\r\n")
+        with asked.makefile("rb") as answer:
+            return str(folder).encode() in answer.read()
     return False
 
 
