@@ -29,7 +29,7 @@ UNITS = {"time/o": "time/o, µs", "cpu/o": "cpu/o, µs", "ipc": "instructions/cy
 DISPENSABLE: Row = ("ccache", "date", "build", "runs")  # columns that are left out on a narrow terminal
 COUNTERS: Row = ("counter", "parent", "culprit", "ratio", "95 %")
 FUNCTIONS: Row = ("function", "binary", "parent", "culprit", "difference", "share", "")
-LISTED = 10  # functions, at most
+LEAST, LISTED = 3, 10  # functions: the first of them anyway, the others where they differ beyond noise
 NUMBERS: Row = ("runs", "build", "ccache")  # columns that are aligned at the right, as the ratio
 
 
@@ -51,7 +51,7 @@ def counters(case: Case) -> list[Row]:
 
 
 def functions(case: Case) -> list[Row]:
-    """The functions whose costs differ beyond noise, those first that differ most; costs are of one operation."""
+    """The functions whose costs differ most; costs are of one operation."""
     return [
         (
             cut(printable(short(row.function)), 48),
@@ -62,7 +62,8 @@ def functions(case: Case) -> list[Row]:
             share(row.part) if row.part else MISSING,
             printable("; ".join(notes(row))),
         )
-        for row in [row for row in case.explanation.functions if beyond(row)][:LISTED]
+        for place, row in enumerate(case.explanation.functions)
+        if place < LEAST or (place < LISTED and beyond(row))
     ]
 
 
