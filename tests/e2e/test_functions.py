@@ -24,7 +24,7 @@ BENCH = r"""
 #include <time.h>
 #include "engine.h"
 
-enum { OPERATIONS = 1000000 };
+enum { OPERATIONS = 2000000 };
 
 int main(void)
 {
@@ -125,12 +125,12 @@ class Plant:
 
 
 PLANTS = {
-    "extra instructions": Plant((SLOWER_HASH,), "row_hash", "of the loss is in `row_hash`, which this commit changes"),
+    "extra instructions": Plant((SLOWER_HASH,), "row_hash", "in `row_hash`, which this commit changes"),
     "in an inlined function": Plant(
         (("page.c", "\treturn key < other;", "\tfor (int i = 0; i < 16; i++)\n\t\tkey += zero;\n\treturn key < other;"),
          ("page.c", "static unsigned keys", "static volatile unsigned zero;\nstatic unsigned keys")),
         "slot_of",
-        "of the loss is in `slot_of`, into which `less` is inlined, which this commit changes",
+        "in `slot_of`, into which `less` is inlined, which this commit changes",
         inlined="less",
     ),
     "cost moved beside a loss": Plant(
@@ -184,7 +184,7 @@ def test_the_function_of_a_plant_is_first(git: Callable[..., str], tmp_path: Pat
     assert found["functions"], found["missing"]
     first = found["functions"][0]
     assert first["function"] == plant.function
-    assert first["part"] > 0.8
+    assert first["part"] > 0.5
     assert first["changed"] is not bool(plant.inlined)
     assert first["inlined"] == ([plant.inlined] if plant.inlined else [])
     assert {row["function"]: row["partner"] for row in found["functions"] if row["partner"]} == plant.moved

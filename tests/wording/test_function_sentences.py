@@ -68,17 +68,25 @@ RENAMED = {stack: number for stack, number in HOT.items() if stack != SEARCH} | 
             "100 % (89 to 111 %) of the loss is in `search`, which this commit does not change: it shows only there.",
             id="only elsewhere",
         ),
-        pytest.param(HOT, ("search",), "the two cost the same for each operation, within noise.", id="the same"),
+        pytest.param(HOT, ("search",), "The whole cost of an operation in their profiles does not differ beyond noise.", id="the same"),
         pytest.param(
             {stack: round(1.012 * number) for stack, number in HOT.items()},
             ("search",),
-            "the two cost the same for each operation, within noise",
+            "The whole cost of an operation in their profiles does not differ beyond noise.",
             id="within noise",
         ),
     ],
 )  # fmt: skip
 def test_where_the_loss_is(after: Samples, changed: tuple[str, ...], text: str) -> None:
     assert text in said(after, *changed)
+
+
+def test_single_functions_may_differ_where_the_whole_is_too_noisy() -> None:
+    few = {("main", "scan"): 40, SEARCH: 30, ("main", "insert"): 90}
+    assert said({**few, SEARCH: 75, ("main", "insert"): 70}, "less", callers={"less": ("search",)}, before=few) == (
+        "The whole cost of an operation in their profiles does not differ beyond noise, but single functions do:"
+        " 90.0 µs more in `search`, into which `less` is inlined, which this commit changes."
+    )
 
 
 def test_what_is_inlined_is_named_with_the_function_around_it() -> None:
@@ -92,7 +100,7 @@ def test_a_small_difference_is_said_with_doubt() -> None:
 
 def test_cost_that_moved_is_no_loss() -> None:
     assert said(RENAMED, "search", "find") == (
-        "In their profiles the two cost the same for each operation, within noise."
+        "In their profiles The whole cost of an operation in their profiles does not differ beyond noise."
         " Cost moved from `search` to `find` (18,000 µs an operation); the whole is unchanged."
     )
     assert said({**RENAMED, ("main", "insert"): 9000}, "search", "find", "insert").endswith(

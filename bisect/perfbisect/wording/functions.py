@@ -20,10 +20,11 @@ def sentences(found: Explanation) -> tuple[str, ...]:
         return ()
     total, spread = whole(found.functions)
     if abs(total) <= 2 * spread:
-        changed = [row for row in found.functions if not row.partner and beyond(row) and own(row)][:NAMED]
-        where = f"; what differs is {listed([name(row) for row in changed])}" if changed else ""
+        moving = [row for row in found.functions if beyond(row) and not row.partner and row.function != OTHERS]
+        single = "; ".join(by_itself(row, found) for row in moving[:NAMED])
+        where = f", but single functions do: {single}" if single else ""
         return (
-            f"In their profiles the two cost the same for each operation, within noise{where}.",
+            f"The whole cost of an operation in their profiles does not differ beyond noise{where}.",
             *moved(found, "", ""),
         )
     kind = "loss" if total > 0 else "gain"
@@ -60,6 +61,12 @@ def place(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
     return f"{text}, which this commit does not change: it shows only there."
 
 
+def by_itself(row: FunctionRow, found: Explanation) -> str:
+    """By how much the cost of a function differs."""
+    amount = f"{figure(abs(row.difference))} {UNITS.get(found.unit, found.unit)}"
+    return f"{amount} {'more' if row.difference > 0 else 'less'} in {name(row)}{because(row, found.functions)}"
+
+
 def own(row: FunctionRow) -> bool:
     """Whether the commit changes the function, or one that is inlined into it."""
     return row.changed or bool(row.inlined)
@@ -73,6 +80,8 @@ def because(row: FunctionRow, rows: Sequence[FunctionRow]) -> str:
         return (
             f", into which {listed([quoted(one) for one in row.inlined[:NAMED]])} is inlined, which this commit changes"
         )
+    if not row.below:
+        return ""
     above = next((one for one in rows if one.function == row.below), None)
     return f", called below {quoted(row.below)}{because(above, ()) if above and own(above) else ', which this commit changes'}"
 
