@@ -100,7 +100,7 @@ def test_a_small_difference_is_said_with_doubt() -> None:
 
 def test_cost_that_moved_is_no_loss() -> None:
     assert said(RENAMED, "search", "find") == (
-        "In their profiles The whole cost of an operation in their profiles does not differ beyond noise."
+        "The whole cost of an operation in their profiles does not differ beyond noise."
         " Cost moved from `search` to `find` (18,000 µs an operation); the whole is unchanged."
     )
     assert said({**RENAMED, ("main", "insert"): 9000}, "search", "find", "insert").endswith(
