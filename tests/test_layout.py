@@ -82,21 +82,25 @@ def dotted(path: Path) -> str:
     return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
 
 
-@pytest.mark.parametrize("path", modules(), ids=dotted)
-def test_dependencies_point_inwards(path: Path) -> None:
-    own = max((room for room in ALLOWED if within(dotted(path), room)), key=len)
-    allowed = {own, "errors", "masking", *ALLOWED[own]}
-    wrong = {module for module in imports(path) if not any(within(module, room) for room in allowed)}
-    assert not wrong
+def test_dependencies_point_inwards() -> None:
+    wrong = {}
+    for path in modules():
+        own = max((room for room in ALLOWED if within(dotted(path), room)), key=len)
+        allowed = {own, "errors", "masking", *ALLOWED[own]}
+        wrong[dotted(path)] = {module for module in imports(path) if not any(within(module, room) for room in allowed)}
+    assert wrong
+    assert not {path: found for path, found in wrong.items() if found}
 
 
-@pytest.mark.parametrize("path", [p for p in modules() if p.is_relative_to(SOURCE / "lab")], ids=dotted)
-def test_dependencies_between_the_rooms_of_the_lab(path: Path) -> None:
-    room = path.relative_to(SOURCE / "lab").parts[0]
-    if room not in LAB:  # what joins the rooms lies beside them
-        return
-    inside = {module.split(".")[1] for module in imports(path) if within(module, "lab")}
-    assert inside <= {room, *LAB[room]}
+def test_dependencies_between_the_rooms_of_the_lab() -> None:
+    wrong = {}
+    for path in modules():
+        room = dotted(path).split(".")[1] if within(dotted(path), "lab") else ""
+        if room in LAB:  # what joins the rooms lies beside them
+            inside = {module.split(".")[1] for module in imports(path) if within(module, "lab")}
+            wrong[dotted(path)] = inside - {room, *LAB[room]}
+    assert wrong
+    assert not {path: found for path, found in wrong.items() if found}
 
 
 @pytest.mark.parametrize("folder", ["core", "lab", "cli"])
@@ -134,10 +138,8 @@ MAY_PRINT = {"ui.stream", "ui.terminal"}
 PIPES = {"host.local": {"os.write"}}  # to a process that it has started
 
 
-@pytest.mark.parametrize("path", modules(), ids=dotted)
-def test_everything_is_printed_in_one_place(path: Path) -> None:
-    if dotted(path) in MAY_PRINT:
-        return
+def printed_by(path: Path) -> set[str]:
+    """What in a module would reach a terminal."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
@@ -145,6 +147,12 @@ def test_everything_is_printed_in_one_place(path: Path) -> None:
         elif isinstance(node, ast.Attribute):
             found.add(ast.unparse(node))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            assert "\x1b" not in node.value, "control sequences are written by ui.stream and by rich"
+            assert "\x1b" not in node.value, f"{path}: control sequences are written by ui.stream and by rich"
     found -= PIPES.get(dotted(path), set())
-    assert not {name for name in found if name in PRINTS or name.rpartition(".")[2] in {"Console", "put_raw", "raw"}}
+    return {name for name in found if name in PRINTS or name.rpartition(".")[2] in {"Console", "put_raw", "raw"}}
+
+
+def test_everything_is_printed_in_one_place() -> None:
+    assert {dotted(path) for path in modules()} >= MAY_PRINT
+    prints = {dotted(path): printed_by(path) for path in modules() if dotted(path) not in MAY_PRINT}
+    assert not {path: found for path, found in prints.items() if found}

@@ -75,6 +75,7 @@ def test_a_planted_slowdown_is_seen_and_the_same_binary_is_not_slower(repo: Path
     assert bisect("show", "c2", "--markdown").stdout.startswith("```\nc2")
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(repo: Path, seal: Path) -> None:
     words = compare(repo, "v1.0", "v1.1", "-w", "update-index,point", "--visits", "2", "--runs", "1")
     cut = bisect_until(words, "run 6 of 8", signal.SIGINT)

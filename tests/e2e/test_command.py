@@ -80,6 +80,7 @@ def test_a_slow_commit_is_found_with_nothing_but_two_commands(tmp_path: Path, co
     assert f"--build make --run ./bench --rate '{paths[1]}' --operations '{paths[3]}'" in shown
 
 
+@pytest.mark.slow
 def test_what_failed_once_is_remembered_for_the_same_commands_only(tmp_path: Path, commits: list[str]) -> None:
     """The culprit, which lies between the ends, does not build with the first command, and does with the second."""
     refusing = f"sh -c '! grep -q \"/. {CULPRIT} \" work.h && make'"

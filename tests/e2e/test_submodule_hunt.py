@@ -13,6 +13,7 @@ COMMANDS = ["--build", "cp {source}/lib/speed .", "--run", "sh -c 'echo rate $((
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_a_submodule_made_it_slower(tmp_path: Path) -> None:
     lib, repo = new(tmp_path / "lib"), new(tmp_path / "repo")
     speeds = [commit(lib, {"speed": f"{speed}\n"}) for speed in (1001, 1000, 700, 701)]

@@ -87,7 +87,7 @@ def lab(tmp_path: Path, git: Callable[..., str], jumps: Path) -> HostLab:
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize("jump", [-86400 * 365, -3600, -1, 1, 60, 3600, 86400 * 365])
+@pytest.mark.parametrize("jump", [-86400 * 365, -1, 1, 86400 * 365])
 def test_a_run_during_which_the_clock_is_set_is_lost_and_repeated(lab: HostLab, jumps: Path, jump: int) -> None:
     (jumps / "next").write_text(f"{jump:+}\n")
     before = CLOCK.now()

@@ -216,6 +216,7 @@ def hunt(tmp_path: Path, good: int, bad: int) -> list[str]:
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_a_hunt_skips_them_and_so_does_its_continuation(tmp_path: Path, history: list[str]) -> None:
     whole = bisect(*hunt(tmp_path, 0, SPEEDS - 1), "--plain")
     assert whole.returncode == 0, whole.stdout + whole.stderr

@@ -265,4 +265,4 @@ def test_memory_does_not_grow_with_the_output(host: LocalHost) -> None:
         )
         return int(done.stdout)
 
-    assert peak(200 * MB) < 1.3 * peak(20 * MB)
+    assert peak(100 * MB) < 1.3 * peak(20 * MB)

@@ -244,6 +244,7 @@ def test_an_end_and_a_candidate_that_race_are_measured(host: LocalHost, tmp_path
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_a_hunt_whose_end_and_culprit_race_names_the_culprit(tmp_path: Path, git: Git, commit: Commit) -> None:
     bench = tmp_path / "repo" / "bench"
     bench.write_text("#!/bin/sh\nsleep 0.2; echo $(($(cat use) + $(date +%N | cut -c 7-8 | sed s/^0//))) ops/s\n")

@@ -59,6 +59,7 @@ def test_a_failure_stays_one(tmp_path: Path) -> None:
     run(tmp_path, "Unknown benchmark", "", status=3)
 
 
+@pytest.mark.slow
 @pytest.mark.dbms
 @pytest.mark.skipif(not shutil.which("db_bench"), reason="no db_bench: apt-get install rocksdb-tools")
 def test_every_workload_runs(tmp_path: Path, seal: Path) -> None:
@@ -83,6 +84,6 @@ def compared(*words: str) -> Any:
     """What a short comparison tells."""
     program = [sys.executable, "-c", "from perfbisect.cli.main import main; main()", "compare", *words]
     short = ["--builder", "rocksdb", "--visits", "1", "--runs", "1", "--set", "num=5000", "--json"]
-    done = subprocess.run([*program, *short], capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run([*program, *short], capture_output=True, text=True, check=False, timeout=3000)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -146,6 +146,7 @@ def test_data_with_other_rows_is_loaded_again(open_lab: Open, commits: Commits, 
     assert len(runs(events)) == 1
 
 
+@pytest.mark.slow
 def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(
     open_lab: Open, commits: Commits, host: LocalHost
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(
     assert (len(warnings(events)), len(runs(events))) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_build_that_refuses_the_data_gets_its_own(
     open_lab: Open, commits: Commits, host: LocalHost, recipe: Callable[[str], None]
 ) -> None:
@@ -243,7 +245,7 @@ def test_nobody_elses_server_is_measured(
     events.close()
 
 
-@pytest.mark.parametrize("leader", [False, True])
+@pytest.mark.parametrize("leader", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_server_that_was_left_behind_is_ended(
     open_lab: Open, commits: Commits, host: LocalHost, leader: bool
 ) -> None:

@@ -114,6 +114,7 @@ def test_nothing_and_all_are_shares_however_they_are_written(bisect: Bisect) -> 
     assert bisect(*EASY, "--layout", "0.0", "--outliers", "0.0%", "--drift", "00", "--cached", "1.00")[0] == 0
 
 
+@pytest.mark.slow
 def test_every_change_is_accounted_for(bisect: Bisect) -> None:
     asked = (*EASY, "--noise", "0.3%", "--layout", "0", "--steps", "before-and-after", "--all")
     steps = figures(bisect, *asked)["steps"]

@@ -74,7 +74,7 @@ BACK = {6: -0.0408, 13: 0.0408, 19: -0.0408}  # in a history where 24 to 26 are 
         pytest.param(World(MERGE, {2: -0.2, 6: -0.1}, QUIET, seed=2), [2, 6], [], [], id="both sides of a merge"),
         pytest.param(
             World(merging(40, seed=2137), BACK, Habits(noise=0.01), seed=2137), [6, 19], [13], [],
-            id="a branch that lacks a change not found yet is not blamed",
+            id="a branch that lacks a change not found yet is not blamed", marks=pytest.mark.slow,
         ),
         pytest.param(
             World(LONGER, {2: -0.1, 6: -0.2, 9: -0.07}, QUIET, unbuildable=frozenset({5, 6, 7}), seed=2), [2, 9], [],
@@ -86,7 +86,7 @@ BACK = {6: -0.0408, 13: 0.0408, 19: -0.0408}  # in a history where 24 to 26 are 
         ),
         pytest.param(
             World(REVERT, {4: -0.06, 7: 0.06, 11: -0.2, 45: -0.05}, Habits(noise=0.005, layout=0.002, outliers=0.0), seed=1),
-            [4, 11, 45], [7], [], id="a change that is reverted is found once the revert is",
+            [4, 11, 45], [7], [], id="a change that is reverted is found once the revert is", marks=pytest.mark.slow,
         ),
     ],
 )  # fmt: skip

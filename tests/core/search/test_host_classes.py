@@ -156,6 +156,7 @@ def test_every_change_of_any_class() -> None:
 
 
 @pytest.mark.calibration
+@pytest.mark.slow
 def test_what_a_branch_lacks_is_known_on_each_class() -> None:
     """The branch has none of the two changes before its merge, whose sizes are another on each class."""
     #  0 - 1 … 6 - 13 - 14 - 15

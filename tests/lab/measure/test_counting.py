@@ -50,7 +50,7 @@ def by(request: pytest.FixtureRequest, host: LocalHost, tmp_path: Path, monkeypa
 @pytest.mark.tools
 def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by: str) -> None:
     lab = open_lab(
-        {"rest": 0}, earlier=Earlier(events=0 if by == PERF else 1000)
+        {"rest": 0}, earlier=Earlier(events=0 if by == PERF else 200)
     )  # valgrind is slow: perf looks for a length
     lab.counted = by
     runs = finished(measure(lab, Share(FAST, 2), Share(SLOW, 1)))
@@ -72,11 +72,11 @@ def test_counts_of_one_build_repeat_and_are_those_of_the_code(open_lab: Open, by
 
 @pytest.mark.tools
 def test_a_length_that_is_known_is_kept(open_lab: Open, host: LocalHost) -> None:
-    lab = open_lab({"rest": 0}, earlier=Earlier(events=700))
+    lab = open_lab({"rest": 0}, earlier=Earlier(events=100))
     lab.counted = counting.method(host) or pytest.skip("this machine counts no instructions")
     events = measure(lab, Share(SAME, 1))
     ((_, run),) = finished(events)
-    assert run.operations == run.events == 700
+    assert run.operations == run.events == 100
     executions = [event for event in events if isinstance(event, ExecutionStarted)]
     assert executions == [ExecutionStarted(SAME, 1, 2, 700), ExecutionStarted(SAME, 2, 2, 1400)]
 
