@@ -135,6 +135,44 @@ def test_the_time_of_an_instruction_is_named_only_if_it_has_moved() -> None:
     assert [each.cause for each in found.classes] == [Cause.INSTRUCTIONS]
 
 
+def on_a_busy_host(time: float, cpu: float, **counters: float) -> RunFacts:
+    """A run of 10 seconds on a host where each operation takes ``time`` us, ``cpu`` of them on a CPU."""
+    operations = 1e7 / time
+    return run(
+        round(operations),
+        {"task-clock": cpu * operations / 1000, "context-switches": counters.get("switches", 0.004) * operations},
+        {"r/s": counters.get("reads", 0.0) / 10, "wkB/s": counters.get("written", 0.0) / 10},
+    )
+
+
+@pytest.mark.parametrize(
+    ("parent", "culprit", "said"),
+    [
+        pytest.param(
+            on_a_busy_host(56.1, 13.5, written=6000), on_a_busy_host(1522.0, 110.0, switches=1.3, written=31_500), "points to storage",
+            id="fdatasync in each operation",
+        ),
+        pytest.param(
+            on_a_busy_host(55.7, 38.9, reads=20), on_a_busy_host(170.0, 68.2, switches=0.06, reads=41), "points to contention",
+            id="a lock, and a few reads of others",
+        ),
+        pytest.param(
+            on_a_busy_host(56.1, 13.5), on_a_busy_host(112.2, 27.0), "computing, not waiting", id="all takes twice as long"
+        ),
+        pytest.param(
+            on_a_busy_host(56.1, 26.0), on_a_busy_host(93.1, 62.9), "computing, not waiting", id="only the computing"
+        ),
+    ],
+)  # fmt: skip
+def test_waiting_is_weighed_by_time_where_other_load_takes_the_processor(
+    parent: RunFacts, culprit: RunFacts, said: str
+) -> None:
+    """Each CPU second takes three or four on such a host, so the ratio of time to CPU time rises less than CPU time."""
+    cause, text = explained([parent] * 3, [culprit] * 3)
+    assert said in text
+    assert cause is (Cause.UNKNOWN if "computing" in said else Cause.WAITING)
+
+
 def test_a_command_without_a_count_of_operations_is_not_explained() -> None:
     once = replace(run(1), reported=3.0)
     assert "--operations" in explained([once], [once])[1]

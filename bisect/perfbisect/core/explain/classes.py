@@ -5,7 +5,9 @@ The time of an operation is a product, so a slowdown splits exactly into a sum o
     time/o  =  instructions/o  ×  cycles/instruction  ×  seconds/cycle  ×  time/CPU time
                more code          slower memory          slower clock      waiting
 
-Each factor is a ratio with an interval of its own. What counters alone cannot show is said by others: that the
+Each factor is a ratio with an interval of its own. How much of the change is waiting is a matter of times, though, which
+add: where an operation waits, its time is CPU time and waiting time, and the factors of CPU time share what waiting leaves.
+Otherwise a host with other load, on which each CPU second takes three, would hide that a commit waits. What counters alone cannot show is said by others: that the
 server executes a statement in another way, and that a commit makes the difference as it is linked usually only.
 """
 
@@ -56,6 +58,11 @@ OF_DATA = (
     "L1-dcache-load-misses/o", "cache-misses/o", "LLC-load-misses/o", "dTLB-load-misses/o", BACK, "stalled-cycles-backend/o",
 )  # fmt: skip
 STORAGE = ("r/o", "rKB/o", "wKB/o")
+SLOW_DISK = {
+    "r/o": 10_000,
+    "rKB/o": 100,
+    "wKB/o": 100,
+}  # microseconds at least, of one that turns: to leave out, not to show
 MARKED = 0.1  # log ratio from which a counter that says more of a class has changed enough to be named
 
 
@@ -92,7 +99,8 @@ def factors(rows: Mapping[str, CounterRow]) -> list[Evidence]:
     if abs(whole) < NEGLIGIBLE:  # another metric is hunted, instructions before all
         whole = next((change for row, change in moved.values() if notable(row)), 0.0)
     slower = whole >= 0
-    same = {cause: (row, change) for cause, (row, change) in moved.items() if (change > 0) == slower and notable(row)}
+    weights = weighed(moved, rows)
+    same = {cause: (row, change) for cause, (row, change) in weights.items() if (change > 0) == slower and notable(row)}
     largest = max((abs(change) for _, change in same.values()), default=0.0)
     ranked = sorted(same.items(), key=lambda item: abs(item[1][1]), reverse=True)
     return [
@@ -100,6 +108,37 @@ def factors(rows: Mapping[str, CounterRow]) -> list[Evidence]:
         for cause, (row, change) in ranked
         if abs(change) >= SMALL * largest
     ]
+
+
+Moved = Mapping[
+    Cause, tuple[CounterRow, float]
+]  # cause → its factor, and the part of the change that it explains, in log units
+
+
+def weighed(moved: Moved, rows: Mapping[str, CounterRow]) -> Moved:
+    """The factors with parts that sum to the whole as times do, where the time of an operation is known to be a sum.
+
+    Threads that work at the same time have more CPU time than time passes: then the factors stay as they are.
+    """
+    waits = waiting(rows)
+    whole = log(rows[TIME]) if TIME in rows else 0.0
+    if waits is None or abs(whole) < NEGLIGIBLE or Cause.WAITING not in moved:
+        return moved
+    share = waits / difference(rows[TIME])
+    row, change = moved[Cause.WAITING]
+    if not 0 < share < 1 or change * whole <= 0:
+        return moved
+    of_cpu = log(rows["cpu/o"])
+    rest = (1 - share) * whole / of_cpu if of_cpu * whole > 0 else 1.0
+    return {cause: (each, part * rest) for cause, (each, part) in moved.items()} | {Cause.WAITING: (row, share * whole)}
+
+
+def waiting(rows: Mapping[str, CounterRow]) -> float | None:
+    """By how many microseconds an operation waits longer; None where more CPU time is used than time passes."""
+    time, cpu = rows.get(TIME), rows.get("cpu/o")
+    if time is None or cpu is None or time.parent < cpu.parent or time.culprit < cpu.culprit:
+        return None
+    return difference(time) - difference(cpu)
 
 
 def per_instruction(rows: Mapping[str, CounterRow]) -> CounterRow | None:
@@ -142,7 +181,7 @@ def detailed(evidence: Evidence, rows: Mapping[str, CounterRow], slower: bool) -
             more = [*dear, *sorted(slots, key=lambda name: -abs(difference(rows[name])))[:1]]
             detail = PLACES[misses[0]] if misses else ""
         case Cause.WAITING:
-            storage = [name for name in STORAGE if marked(rows.get(name), slower)]
+            storage = [name for name in STORAGE if marked(rows.get(name), slower) and matters(rows, name)]
             locks = [name for name in ("cs/o", "cpu-migrations/o") if marked(rows.get(name), slower)]
             # Of a device that does other work at a steady rate, each operation that takes longer gets more.
             time = abs(log(rows[TIME])) if TIME in rows else 0.0
@@ -160,6 +199,12 @@ def detailed(evidence: Evidence, rows: Mapping[str, CounterRow], slower: bool) -
         case _:
             more, detail = [], ""
     return replace(evidence, rows=(*evidence.rows, *(rows[name] for name in more)), detail=detail)
+
+
+def matters(rows: Mapping[str, CounterRow], name: str) -> bool:
+    """Whether a slow disk would need a tenth of the longer waiting for what a counter of storage changed by."""
+    waits = waiting(rows)
+    return waits is None or abs(difference(rows[name])) * SLOW_DISK[name] >= 0.1 * abs(waits)
 
 
 def suspicious(
