@@ -27,7 +27,9 @@ SENTENCE = "of the loss is in `search`, into which `less` is inlined, which this
 DIFF = """diff --git a/page.c b/page.c
 --- a/page.c
 +++ b/page.c
-@@ -1,2 +1,2 @@ static int less(int a, int b)
+@@ -1,2 +1,2 @@ void fill(void)
+ static int less(int a, int b)
+ {
 -\treturn a < b;
 +\treturn a <= b;
 """

@@ -19,6 +19,7 @@ from perfbisect.repository import ctags
 from perfbisect.repository.ctags import Definition
 from perfbisect.repository.diff import OPTIONS
 from perfbisect.repository.git import Repository, git
+from perfbisect.repository.tree import texts_of
 
 FILES = 300  # source files of a change that are read, at most
 LARGEST = 16 << 20  # bytes of one: SQLite's amalgamation has 9 MB
@@ -27,6 +28,7 @@ FUNCTIONS = 1000  # that are named
 SEARCHED = 60  # files in which callers are looked for, at each step
 STEPS = 3  # from a function to its callers
 NAMES = 40  # of functions whose callers are looked for, at each step
+MACRO = re.compile(r"[A-Z_0-9]+")  # what looks like a function and is none: TEST_F(Page, Insert) { … }
 NONE = re.compile("0+")  # the name of a content that does not exist
 
 HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)$", re.MULTILINE)
@@ -114,7 +116,8 @@ def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Chang
             file = Changed(path, *sides)
             if file.before != file.after:
                 found.append(file)
-    sizes = sizes_of(repo, [blob for file in found for blob in (file.before, file.after) if blob])
+    blobs = [blob for file in found for blob in (file.before, file.after) if blob]
+    sizes = dict(zip(blobs, sizes_of(repo, blobs), strict=True))
     fitting: list[Changed] = []
     total = 0
     for file in sorted(found, key=lambda file: sum(sizes.get(blob, 0) for blob in (file.before, file.after))):
@@ -132,13 +135,10 @@ def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Chang
     return sorted(fitting, key=lambda file: file.path), notes
 
 
-def sizes_of(repo: Repository, blobs: Sequence[str]) -> dict[str, int]:
-    """The bytes of contents."""
-    told = git(
-        repo, "cat-file", "--batch-check=%(objectname) %(objectsize)", stdin="".join(f"{one}\n" for one in blobs)
-    )
-    pairs = (line.split(" ") for line in told.splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+def sizes_of(repo: Repository, names: Sequence[str]) -> list[int]:
+    """The bytes of contents, by names that git knows, without the end of a line; 0 for what does not exist."""
+    told = git(repo, "cat-file", "--batch-check=%(objectsize)", stdin="".join(f"{one}\n" for one in names))
+    return [int(line) if line.isdecimal() else 0 for line in told.splitlines()] if names else []
 
 
 def texts(repo: Repository, blobs: Mapping[str, str]) -> dict[str, str]:
@@ -218,7 +218,8 @@ class Search:
                 break
             above = self.above(wanted, macros)
             found |= {name: tuple(above.get(name, ())) for name in wanted}
-            waiting = [name for names in above.values() for name in names if split(name)[1] not in known]
+            callers = [name for names in above.values() for name in names if not MACRO.fullmatch(split(name)[1])]
+            waiting = [name for name in callers if split(name)[1] not in known]
         return {name: names for name, names in found.items() if names}
 
     def above(self, functions: Sequence[str], macros: Collection[str]) -> dict[str, list[str]]:
@@ -248,14 +249,12 @@ class Search:
         plain = ("-l", "-z", "-I", "-F", "-w", "--full-name", "--no-recurse-submodules")
         patterns = [f":(top,icase,glob)**/*{extension}" for extension in ctags.LANGUAGES]
         printed = git(self.repo, "grep", *plain, *wanted, self.commit, "--", *patterns, allowed=(0, 1))
-        paths = [each.removeprefix(f"{self.commit}:") for each in printed.split("\0") if each]
-        paths.sort(key=lambda path: (path not in self.first, path))
-        chosen = {path: f"{self.commit}:{path}" for path in paths[:SEARCHED] if "\n" not in path}
-        found: dict[str, str] = {}
-        left = TOGETHER
-        for path, name in chosen.items():
-            size = int(git(self.repo, "cat-file", "-s", name))
+        paths = [path for each in printed.split("\0") if (path := each.removeprefix(f"{self.commit}:"))]
+        paths = sorted((path for path in paths if "\n" not in path), key=lambda path: (path not in self.first, path))
+        named = {path: f"{self.commit}:{path}" for path in paths[:SEARCHED]}
+        chosen, left = [], TOGETHER
+        for path, size in zip(named, sizes_of(self.repo, [*named.values()]), strict=True):
             left -= size
             if size <= LARGEST and left > 0:
-                found |= texts(self.repo, {path: name})
-        return found
+                chosen.append(path)
+        return texts_of(self.repo, self.commit, chosen)

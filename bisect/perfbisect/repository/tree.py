@@ -1,6 +1,6 @@
 """What the tree of a commit holds."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from perfbisect.repository.git import Repository, git
@@ -45,14 +45,18 @@ def lines_with(repo: Repository, commit: str, words: Collection[str], files: Col
 
 def texts(repo: Repository, commit: str, tree: Listing, paths: Collection[str]) -> dict[str, str]:
     """The contents of those of these files of a commit that are text, in one command: at most MOST, of LARGEST bytes each."""
-    wanted = [path for path in paths if tree.files.get(path, LARGEST) < LARGEST][:MOST]
-    if not wanted:
+    return texts_of(repo, commit, [path for path in paths if tree.files.get(path, LARGEST) < LARGEST][:MOST])
+
+
+def texts_of(repo: Repository, commit: str, paths: Sequence[str]) -> dict[str, str]:
+    """The contents of those of these files of a commit that are text, in one command."""
+    if not paths:
         return {}
     found: dict[str, list[str]] = {}
     path = ""
     # Every line of these files: git has no other command that prints files of one commit with their names.
     every_line = ("-I", "-z", "--no-line-number", "--no-column", "--full-name", "--no-recurse-submodules", "-e", "")
-    printed = git(repo, "grep", *every_line, commit, "--", *wanted, options=["--literal-pathspecs"], allowed=(0, 1))
+    printed = git(repo, "grep", *every_line, commit, "--", *paths, options=["--literal-pathspecs"], allowed=(0, 1))
     for line in printed.split("\n"):
         head, named, text = line.partition("\0")
         if named:

@@ -308,9 +308,13 @@ def mentions(hunk: Hunk, functions: Sequence[str]) -> bool:
 
 
 def place_in(hunk: Hunk, name: str) -> bool:
-    """Whether the hunk is in the function of that name: git's line of its scope has it, or a changed one."""
-    word = re.compile(rf"\b{re.escape(name)}\s*\(")
-    return bool(word.search(hunk.scope) or any(word.search(line.text) for line in hunk.lines if line.kind != "same"))
+    """Whether the hunk is in the function of that name.
+
+    git's line of its scope has the name, a changed line, or one without an indent beside them: there functions begin.
+    """
+    word = re.compile(rf"(?<![\w~]){re.escape(name)}\s*\(")
+    lines = (line.text for line in hunk.lines if line.kind != "same" or not line.text[:1].isspace())
+    return bool(word.search(hunk.scope) or any(word.search(text) for text in lines))
 
 
 def anchor_of(function: str, files: Sequence[ShownFile]) -> str:
