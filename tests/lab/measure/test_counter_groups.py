@@ -3,11 +3,16 @@
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
 from perfbisect.core.explain.top_down import AMD, ARM, BACK, FAMILIES, FRONT, INTEL, RETIRING, WRONG, slots
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure import perf
-from perfbisect.lab.measure.counter_groups import PLAIN, SLOTS, SOFTWARE, STALLS, available, chosen
+from perfbisect.lab.measure.counter_groups import PLAIN, SLOTS, SOFTWARE, STALLS, available, chosen, shortened
+from perfbisect.lab.measure.visit import RunContext
+from perfbisect.lab.workload import sysbench
+from perfbisect.recipes.find import load_workload
+from perfbisect.recipes.inventory import HostEntry
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
 
@@ -78,3 +83,13 @@ def test_this_machine_counts_each_group_all_the_time(tmp_path: Path) -> None:
         done = host.run(["perf", "stat", "-x", ",", "-e", argument, "--", "ls", "/"], check=False)
         assert perf.parse(done.stderr)["task-clock"] is not None
         assert perf.shares(done.stderr) == {}, done.stderr
+
+
+@pytest.mark.parametrize(("seconds", "time", "warmup"), [(0.2, 1, 1.0), (3.4, 3, 2.0), (99.0, 10, 2.0), (7.0, 7, 2.0)])
+def test_runs_are_as_short_as_is_asked_and_of_whole_seconds(seconds: float, time: int, warmup: float) -> None:
+    workload = replace(load_workload("update-index", "demo"), time=20.0, warmup=2.0)
+    host = LocalHost("here", PurePosixPath("/nowhere"))
+    context = RunContext(host, HostEntry(name="here"), workload, host.root, perf=True, vmstat=False, iostat=False)
+    short = shortened(context, seconds).workload
+    assert (short.time, short.warmup) == (time, warmup)
+    assert f"--time={time}" in sysbench.command(short, PurePosixPath("x.lua"))

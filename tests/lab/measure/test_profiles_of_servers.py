@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -40,10 +41,10 @@ def test_the_connections_of_a_server_are_profiled_and_nothing_else(tmp_path: Pat
     with tempfile.TemporaryDirectory(prefix="lab") as root:
         host = LocalHost("here", PurePosixPath(root))
         lab = lab_of(host, builder, workload, tmp_path / "repo", (git("rev-parse", "HEAD"),))
-        lab.study = Profiles
+        lab.study = partial(Profiles, seconds=6.0)
         events = list(lab.measure(Measure((Share(0, 1),), Purpose.EXPLAIN)))
         assert not [event for event in events if isinstance(event, Unexplained)]
-        (facts,) = [event.facts for event in events if isinstance(event, Profiled)]
+        facts, *waits = [event.facts for event in events if isinstance(event, Profiled)]
     assert {stack.partition(";")[0] for stack in facts.stacks} == {"postgres"}, "sysbench is not in it"
     whole = sum(facts.stacks.values())
     known = {stack: [read_frame(frame)[0] for frame in frames(stack)] for stack in facts.stacks}
@@ -55,3 +56,8 @@ def test_the_connections_of_a_server_are_profiled_and_nothing_else(tmp_path: Pat
     )
     if facts.unit == "us":
         assert whole <= 1.2e6 * facts.seconds, "one connection, and nothing of the warm-up"
+    for waiting in waits:
+        assert waiting.off_cpu
+        assert any("WaitEventSetWait" in stack and "schedule ([kernel])" in stack for stack in waiting.stacks)
+        whole = sum(waiting.stacks.values())
+        assert whole <= 1.2e6 * waiting.seconds, "of one connection"

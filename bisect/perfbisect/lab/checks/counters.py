@@ -7,7 +7,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.programs import missing
 from perfbisect.lab.checks.finding import CheckRequest, Finding, Inspection, Level
-from perfbisect.lab.measure import counting, perf, profiles
+from perfbisect.lab.measure import counting, perf, sampling
 
 
 def counters(inspection: Inspection) -> Iterator[Finding]:
@@ -49,7 +49,7 @@ def counters(inspection: Inspection) -> Iterator[Finding]:
 def _samples(inspection: Inspection) -> Finding:
     """Whether the functions that a change makes slower can be shown."""
     try:
-        found = profiles.available(inspection.request.host)
+        found = sampling.available(inspection.request.host)
     except EnvironmentFailure as failure:
         return Finding(Level.NOTE, "profiles", f"{failure}: the verdict will not name functions", failure.advice)
     chains = {"dwarf": "unwinding stacks", "lbr": "the processor's record of calls", "fp": "frame pointers"}[

@@ -4,6 +4,7 @@ Processors have four to eight counters, of which a watchdog may take one and a h
 for, perf counts each for a part of the time. So a group has four events, and each run counts one group.
 """
 
+import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -111,9 +112,12 @@ class CounterGroups:
 
 
 def shortened(context: visit.RunContext, seconds: float) -> visit.RunContext:
-    """The context with runs of ``seconds``, from one to ``LONGEST``, and no longer than usual; a command takes what it takes."""
+    """The context with runs of ``seconds``, from one to ``LONGEST``, and no longer than usual; a command takes what it takes.
+
+    sysbench counts whole seconds.
+    """
     workload = context.workload
     if workload.command:
         return context
-    time = min(workload.time, LONGEST, max(SHORTEST, seconds))
+    time = float(math.floor(min(workload.time, LONGEST, max(SHORTEST, seconds))))
     return replace(context, workload=msgspec.structs.replace(workload, time=time, warmup=min(workload.warmup, time)))

@@ -1,0 +1,215 @@
+"""What ``perf record`` can sample on a host, how it is started around a run, and how its samples become stacks.
+
+Callers are found by unwinding a copy of the stack (``dwarf``): every usual build has the tables for it, a stripped one
+too. Chains of frame pointers lack the caller of a function that calls nothing, for which GCC makes no frame even with
+``-fno-omit-frame-pointer``. So they are used only where perf can neither unwind nor read the processor's own record of
+calls (``lbr``).
+
+A wait is sampled where a thread leaves its processor, and lasts until it is back on one.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from perfbisect.core.explain.folding import Folded, fold
+from perfbisect.errors import EnvironmentFailure, RunFailed
+from perfbisect.host import jobs
+from perfbisect.host.protocol import Host
+from perfbisect.lab.measure import perf
+from perfbisect.lab.workload.result import lines_of
+
+NAME = "profile"  # of the job that folds, and of the file below the visit's folder
+EVENTS = ("cycles", "cpu-clock")  # perf itself takes the second for the first where there are no counters
+WAITS = "context-switches"
+CHAINS = ("dwarf", "lbr", "fp")
+STACK = 16384  # bytes of stack that are copied for each sample: few chains of servers are longer
+LIMIT = 600.0  # seconds in which samples must be folded
+
+# A program that keeps a processor busy for some hundredths of a second, and calls.
+_TRIAL = r"""
+file=$1 event=$2 chains=$3
+mkdir -p "${file%/*}" && perf record -q -N -B -e "$event" -F 999 --call-graph "$chains" -o "$file" -- \
+    sh -c 'f() { i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; }; f' || { rm -f "$file"; exit 1; }
+perf evlist -i "$file" 2>/dev/null
+perf script --no-inline -i "$file" -F comm,period,ip 2>/dev/null |
+    awk '/^\t/ { frames++; next } NF { samples++ } END { printf "frames %d\nsamples %d\n", frames, samples }'
+rm -f "$file"
+"""
+
+# Adds up equal chains, one on a line: see ``core/explain/folding.py``. Lines of frames begin with a tab.
+ADD_UP = r"""
+function add() { if (head != "") { cost[head chain] += period; number[head chain]++ }; head = chain = "" }
+/^\f/ { status = substr($0, 2); next }
+/^\t/ { sub(/^[ \t]+[0-9a-f]+ +/, ""); gsub(/\t/, " "); chain = chain "\t" $0; next }
+/PERF_RECORD_LOST lost [0-9]+$/ { lost += $NF; next }
+NF == 0 { add(); next }
+match($0, /[0-9]+:? *$/) { add(); period = substr($0, RSTART) + 0; head = substr($0, 1, RSTART - 1); gsub(/\t/, " ", head) }
+END { add(); for (each in cost) printf "%.0f\t%d\t%s\n", cost[each], number[each], each; printf "lost\t%d\n", lost; exit status }
+"""
+# The same of waits: a sample is taken where a thread leaves its processor; its cost are the nanoseconds until it is back.
+ADD_UP_WAITS = r"""
+function add() { if (thread != "") { left[thread] = head chain; since[thread] = time }; thread = chain = "" }
+/^\f/ { status = substr($0, 2); next }
+/^\t/ { sub(/^[ \t]+[0-9a-f]+ +/, ""); gsub(/\t/, " "); chain = chain "\t" $0; next }
+/PERF_RECORD_LOST lost [0-9]+$/ { lost += $NF; next }
+/: PERF_RECORD_SWITCH IN *$/ {
+    add(); sub(/: PERF_RECORD_SWITCH IN *$/, ""); back = $(NF-1)
+    if (back in left) { cost[left[back]] += ($NF - since[back]) * 1e9; number[left[back]]++; delete left[back] }
+    next
+}
+/: PERF_RECORD_SWITCH / { next }
+NF == 0 { add(); next }
+match($0, /[0-9]+ +[0-9.]+: *$/) {
+    add(); head = substr($0, 1, RSTART - 1); gsub(/\t/, " ", head)
+    thread = $(NF-1); time = $NF; sub(/:$/, "", time); time += 0
+}
+END { for (each in cost) printf "%.0f\t%d\t%s\n", cost[each], number[each], each; printf "lost\t%d\n", lost; exit status }
+"""
+_FOLD = r"""
+file=$1 add_up=$2; shift 2
+{ perf script --no-inline --show-lost-events "$@" -i "$file"; printf '\n\f%s\n' "$?"; } | awk "$add_up"
+"""
+# A server's processes and threads that start before the window must be known: perf follows them by the event "dummy" as
+# long as it is enabled. So it starts with all events enabled, and those that are sampled are disabled first.
+_QUIET = """\
+exec 3<>"$1" 4<>"$2"; shift 2
+while [ "$1" != -- ]; do printf 'disable %s\\n' "$1" >&3; read -r answer <&4; shift; done
+shift; exec 3>&- 4>&-
+exec "$@"
+"""
+_LISTED = re.compile(r"^(?:\w+/)?(cycles|cpu-clock)(?:/|:|$)(\w*)$", re.MULTILINE)
+_COUNTED = re.compile(r"^(frames|samples) ([0-9]+)$", re.MULTILINE)
+
+NO_KERNEL = "Time in the kernel is left out: perf may not sample there (kernel.perf_event_paranoid)."
+NO_LEAF_CALLERS = "The caller of a function that calls nothing is missing where the compiler makes no frame for it."
+SHORT_CHAINS = "The outermost callers of deep stacks are missing: the processor records the last calls only."
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What perf can sample on a host."""
+
+    event: str  # as perf reads it: "cycles", "cpu-clock:u"
+    chains: str  # one of ``CHAINS``
+    names: tuple[str, ...] = ()  # by which perf knows it, where it is one event for each kind of cores
+
+    @property
+    def waits(self) -> bool:
+        """Whether waits are sampled, in place of work."""
+        return self.event == WAITS
+
+    @property
+    def in_kernel(self) -> bool:
+        """Whether the kernel is sampled, too."""
+        return not self.event.endswith(":u")
+
+    @property
+    def unit(self) -> str:
+        """The unit of costs."""
+        return "cycles" if self.event.startswith("cycles") else "us"
+
+    @property
+    def call_graph(self) -> str:
+        """How perf is told to find callers."""
+        return call_graph(self.chains)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know of every profile."""
+        of_chains = {"fp": NO_LEAF_CALLERS, "lbr": SHORT_CHAINS}.get(self.chains, "")
+        return tuple(filter(None, ["" if self.in_kernel else NO_KERNEL, of_chains]))
+
+
+def call_graph(chains: str) -> str:
+    """How perf is told to find callers."""
+    return f"dwarf,{STACK}" if chains == "dwarf" else chains
+
+
+def available(host: Host) -> Sampling:
+    """What perf can sample on a host where it can count, from trials. Raises EnvironmentFailure where it takes no samples."""
+    printed = ""
+    for event in EVENTS:
+        for chains in CHAINS:
+            words = [str(jobs.scratch(host) / "trial"), event, call_graph(chains)]
+            tried = host.run(["sh", "-c", _TRIAL, "sampled", *words], check=False)
+            printed = printed or tried.stderr
+            if tried.ok and (found := sampling(tried.stdout, chains)):
+                return found
+    refused = perf.refusal(host.name, printed) if "paranoid" in printed else ""
+    raise EnvironmentFailure(
+        refused or f"perf takes no samples on host {host.name}: {last_line(printed)}",
+        "Allow it with: sysctl kernel.perf_event_paranoid=1" if refused else "",
+    )
+
+
+def sampling(printed: str, chains: str) -> Sampling | None:
+    """What a trial has shown; None where it took no samples, or their callers are unknown, but for frame pointers.
+
+    A processor that counts an event may yet be unable to sample by it, as in some virtual machines.
+    """
+    event, counts = _LISTED.search(printed), dict(_COUNTED.findall(printed))
+    names = tuple(match[0] for match in _LISTED.finditer(printed) if "/" in match[0])
+    samples, frames = (int(counts.get(name, 0)) for name in ("samples", "frames"))
+    if not event or not samples or (chains != CHAINS[-1] and frames < 2 * samples):
+        return None
+    return Sampling(event[1] + (":u" if "u" in event[2] else ""), chains, names)
+
+
+def last_line(text: str) -> str:
+    """The last line that is not blank."""
+    return (["it printed nothing", *filter(None, map(str.strip, text.splitlines()))])[-1]
+
+
+def record(
+    argv: Sequence[str],
+    folder: PurePosixPath,
+    pids: Iterable[int] = (),
+    *,
+    whole: bool = False,
+    sampled: Sampling,
+    rate: int,
+) -> list[str]:
+    """``argv`` under perf, as ``perf.wrap``; the samples are written to the file ``NAME`` in ``folder``.
+
+    ``rate`` is the number of samples of a second of CPU time; of waits, every so many-th is sampled. No build id
+    is read and nothing is put into perf's cache: that would take time, and is no place of ours.
+    """
+    attached = ["-p", ",".join(map(str, pids))] if (pids := tuple(pids)) else []
+    fifos = [str(folder / "control"), str(folder / "ack")]
+    followed = ["-e", "dummy:u"] if sampled.waits or (attached and not whole) else []
+    often = ["-c", str(rate), "--switch-events"] if sampled.waits else ["-F", str(rate)]
+    controlled, quiet = [], []
+    if not whole:
+        controlled = ["--control", f"fifo:{','.join(fifos)}"]
+        if attached:
+            quiet = ["sh", "-c", _QUIET, "quiet", *fifos, *(sampled.names or [sampled.event]), "--"]
+        else:
+            controlled += ["--delay=-1"]
+    return [
+        "perf", "record", "-N", "-B", *followed, "-e", sampled.event, *often, "--call-graph", sampled.call_graph,
+        "-o", str(folder / NAME), *controlled, *attached, "--", *quiet, *argv,
+    ]  # fmt: skip
+
+
+def folded_on(host: Host, folder: PurePosixPath, sampled: Sampling, rate: int) -> Folded:
+    """The stacks of the run in the folder of a visit, which was sampled so. Its samples are removed then.
+
+    Raises RunFailed where there are none.
+    """
+    file = folder / NAME
+    if sampled.waits:
+        words, per_unit = [ADD_UP_WAITS, "--show-switch-events", "--ns", "-F", "comm,tid,time,ip,sym,dso"], 1000 / rate
+    else:
+        words, per_unit = [ADD_UP, "-F", "comm,period,ip,sym,dso"], 1000 if sampled.unit == "us" else 1
+    job = jobs.start(host, ["sh", "-c", _FOLD, "fold", str(file), *words], name=NAME, timeout=LIMIT, cwd=folder)
+    status = jobs.end(host, job)
+    host.run(["rm", "-f", "--", str(file)])
+    folded = fold(lines_of(jobs.printed(host, job).text), per_unit)
+    if status or not folded.samples:
+        said = last_line(jobs.printed(host, job, "stderr").text)
+        reason = f"perf script ended with status {status}: {said}" if status else "perf took no samples"
+        raise RunFailed(reason, stage="run", log=str(job.folder / "stderr"))
+    jobs.remove(host, job)
+    return folded
