@@ -5,10 +5,12 @@ It is a network namespace at the end of a veth pair. In it runs, in a pid and a 
 sshd again whenever it ends. Neither this project nor the folders of the tests are visible there.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -27,6 +29,22 @@ sed "s,^\\(root:.*:\\)[^:]*$,\\1$shell," /etc/passwd >"$folder/passwd" && mount 
 cd /
 while :; do {SSHD} -D -e -f "$folder/sshd_config" 2>>"$folder/log"; sleep 0.1; done
 """
+
+
+@cache
+def _network() -> int:
+    """The third number of addresses that no other process of tests has: it is locked until this process ends."""
+    for number in range(250):
+        lock = os.open(f"/var/tmp/perfbisect-tests-network-{number}", os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        left = ["ip", "-4", "addr", "show", "to", f"10.177.{number}.0/24"]  # by one that was killed
+        if not subprocess.run(left, capture_output=True, check=True).stdout:
+            return number
+    raise AssertionError("no network is free")
 
 
 def why_not() -> str:
@@ -50,8 +68,8 @@ class Machine:
         self.folder = Path(tempfile.mkdtemp(prefix="machine-", dir="/var/tmp"))
         self.number = next(_numbers)
         self.name = f"pb{os.getpid()}n{self.number}"
-        third, fourth = os.getpid() % 250, self.number % 63  # many tests run at the same time
-        self.here, self.address = (f"10.177.{third}.{4 * fourth + end}" for end in (1, 2))
+        at = f"10.177.{_network()}.{{}}"
+        self.here, self.address = (at.format(4 * (self.number % 63) + end) for end in (1, 2))
         self.port = port
         self.shell = shell
         self.hidden = hidden

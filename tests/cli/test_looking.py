@@ -149,7 +149,7 @@ def test_a_reader_that_has_enough(args: list[str], written: Path) -> None:
     process.stdout.close()
     said = process.stderr.read()
     process.stderr.close()
-    assert (process.wait(timeout=60), said) == (0, "")
+    assert (process.wait(timeout=600), said) == (0, "")
 
 
 def test_an_encoding_without_typographic_quotes(written: Path) -> None:

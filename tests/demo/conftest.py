@@ -46,7 +46,7 @@ def make(
     build.mkdir(parents=True, exist_ok=True)
     argv = ["make", "-j2", "-f", f"{source}/Makefile", "CC=gcc", f"CFLAGS={flags}", *targets]
     return subprocess.run(
-        argv, check=False, cwd=build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60
+        argv, check=False, cwd=build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600
     )
 
 

@@ -26,7 +26,7 @@ def sysbench(library: Path, data: Path, script: str, *arguments: str) -> subproc
         "PERFBISECT_WARMUP": "0.01",
     }
     argv = ["sysbench", f"--events={EVENTS}", "--time=0", str(WORKLOADS / "demo" / script), *arguments]
-    return subprocess.run(argv, check=False, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(argv, check=False, env=environment, capture_output=True, text=True, timeout=600)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ def amalgamation(crate: str, folder: Path) -> Path | None:
     )
     done = subprocess.run(
         ["cargo", "vendor", "-q"],
-        cwd=folder, env=os.environ | {"HOME": HOME}, capture_output=True, timeout=120, check=False,
+        cwd=folder, env=os.environ | {"HOME": HOME}, capture_output=True, timeout=600, check=False,
     )  # fmt: skip
     return folder / "vendor" / "libsqlite3-sys" / "sqlite3" if done.returncode == 0 else None
 

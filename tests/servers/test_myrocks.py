@@ -52,7 +52,7 @@ def settle(tmp_path: Path) -> Callable[..., tuple[int, list[str]]]:
             "UNKNOWN": " ".join(unknown),
         }
         done = subprocess.run(
-            [script, tmp_path, "/s"], env=env, capture_output=True, text=True, check=False, timeout=120
+            [script, tmp_path, "/s"], env=env, capture_output=True, text=True, check=False, timeout=600
         )
         return done.returncode, [line for line in statements.read_text().splitlines() if not line.startswith(" ")]
 

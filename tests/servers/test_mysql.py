@@ -51,7 +51,7 @@ def ask(tmp_path: Path) -> Run:
         values = {"prefix": f"{tmp_path}/a b", "source": str(tmp_path), "config": "C", "data": "D", "socket": "S"}
         env = {"PATH": "/usr/bin:/bin", "LOG": f"{tmp_path}/calls", "LACKS": lacks, "VERSION": version}
         argv = fill(command, values)
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=600)
         return done.returncode, done.stdout.strip()
 
     return call

@@ -12,7 +12,7 @@ CONFIGURE = Path(__file__).parents[2] / "builders" / "postgres-debian" / "config
 def configure(source: Path) -> str:
     """What the recipe says when it fails."""
     done = subprocess.run(
-        [CONFIGURE, source, source.parent / "prefix"], capture_output=True, text=True, timeout=60, check=False
+        [CONFIGURE, source, source.parent / "prefix"], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode
     return done.stderr

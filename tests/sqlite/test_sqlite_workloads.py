@@ -35,7 +35,7 @@ def sysbench(script: str, command: str, data: Path, options: dict[str, object], 
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     if done.returncode:

@@ -285,7 +285,7 @@ def test_two_hunts_write_at_the_same_time_and_a_third_reads(path: Path) -> None:
         with closing(History.open(path, read_only=True)) as history:
             assert {listed.id for listed in history.hunts()} >= set(hunts)
         for process in (first, second):
-            process.communicate(timeout=60)
+            process.communicate(timeout=600)
     assert (first.returncode, second.returncode) == (0, 0)
     with closing(History.open(path, read_only=True)) as history:
         assert sorted(hunts) == [1, 2]

@@ -122,7 +122,7 @@ class Running:
     def sysbench(self, argv: list[str], **variables: str) -> str:
         """What sysbench prints; fails where it does."""
         env = {**os.environ, "LUA_PATH": f"{WORKLOADS}/?.lua;;", **variables}
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, timeout=60)
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, timeout=600)
         said = done.stdout + done.stderr
         assert not (complaint := sysbench.complaint(said.splitlines(), done.returncode, 60)), f"{complaint}\n{said}"
         return said
@@ -209,7 +209,7 @@ def started(recipe: Server) -> Iterator[Values]:
         with (folder / "log").open("w") as log:
             process = subprocess.Popen([*user_switch, *fill(recipe.start, values)], stdout=log, stderr=log, cwd=folder)
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 600
             while subprocess.run(fill(recipe.ready, values), check=False, capture_output=True).returncode:
                 assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
                 time.sleep(0.1)
