@@ -46,6 +46,7 @@ def test_a_kernel_that_changed_between_two_sessions_is_said_and_shown(tmp_path: 
     assert "its kernel was 5.10.0-1 and is " in bisect("show", "--history", history).stdout
 
 
+@pytest.mark.slow
 def test_one_who_waits_begins_when_the_other_ends(tmp_path: Path) -> None:
     second = tmp_path / "second"
     waiting: list[Process] = []

@@ -76,6 +76,7 @@ class Weather:
                 event[2]()
 
 
+@pytest.mark.slow
 def test_a_hunt_survives_a_cut_link_and_a_restart_of_sshd(far: Hunt, machine: Machine) -> None:
     def cut() -> None:
         machine.link("down")

@@ -110,6 +110,7 @@ def test_a_visit_with_the_recipes_settings(
     assert re.search(r"checksum version: +1", table)
 
 
+@pytest.mark.slow
 def test_data_that_lost_something_is_loaded_again(open_lab: Open, commits: Commits, host: LocalHost) -> None:
     hashes = commits(PLAIN, SLOW)
     measure(open_lab(RESTING, hashes), Share(0, 1))
