@@ -160,14 +160,17 @@ def on_a_busy_host(time: float, cpu: float, **counters: float) -> RunFacts:
             on_a_busy_host(56.1, 13.5), on_a_busy_host(112.2, 27.0), "computing, not waiting", id="all takes twice as long"
         ),
         pytest.param(
-            on_a_busy_host(56.1, 26.0), on_a_busy_host(93.1, 62.9), "computing, not waiting", id="only the computing"
+            on_a_busy_host(60.7, 12.8), on_a_busy_host(89.6, 18.4), "computing, not waiting", id="a host a little busier"
+        ),
+        pytest.param(
+            on_a_busy_host(56.1, 26.0), on_a_busy_host(135.7, 62.9), "computing, not waiting", id="only the computing"
         ),
     ],
 )  # fmt: skip
 def test_waiting_is_weighed_by_time_where_other_load_takes_the_processor(
     parent: RunFacts, culprit: RunFacts, said: str
 ) -> None:
-    """Each CPU second takes three or four on such a host, so the ratio of time to CPU time rises less than CPU time."""
+    """Each CPU second takes three or four on such a host. What is longer than that is waiting, also where system calls compute."""
     cause, text = explained([parent] * 3, [culprit] * 3)
     assert said in text
     assert cause is (Cause.UNKNOWN if "computing" in said else Cause.WAITING)

@@ -6,8 +6,8 @@ The time of an operation is a product, so a slowdown splits exactly into a sum o
                more code          slower memory          slower clock      waiting
 
 Each factor is a ratio with an interval of its own. How much of the change is waiting is a matter of times, though, which
-add: where an operation waits, its time is CPU time and waiting time, and the factors of CPU time share what waiting leaves.
-Otherwise a host with other load, on which each CPU second takes three, would hide that a commit waits. What counters alone cannot show is said by others: that the
+add: what an operation takes longer than its CPU time explains is waiting, and the other factors share the rest. Otherwise
+the CPU time of system calls would hide that a commit waits for what it has called. What counters alone cannot show is said by others: that the
 server executes a statement in another way, and that a commit makes the difference as it is linked usually only.
 """
 
@@ -116,29 +116,26 @@ Moved = Mapping[
 
 
 def weighed(moved: Moved, rows: Mapping[str, CounterRow]) -> Moved:
-    """The factors with parts that sum to the whole as times do, where the time of an operation is known to be a sum.
-
-    Threads that work at the same time have more CPU time than time passes: then the factors stay as they are.
-    """
+    """The factors with parts that sum to the whole as times do: first waiting, then what CPU time has of the rest."""
     waits = waiting(rows)
     whole = log(rows[TIME]) if TIME in rows else 0.0
     if waits is None or abs(whole) < NEGLIGIBLE or Cause.WAITING not in moved:
         return moved
     share = waits / difference(rows[TIME])
-    row, change = moved[Cause.WAITING]
-    if not 0 < share < 1 or change * whole <= 0:
+    if not 0 < share < 1:
         return moved
+    row, _ = moved[Cause.WAITING]
     of_cpu = log(rows["cpu/o"])
     rest = (1 - share) * whole / of_cpu if of_cpu * whole > 0 else 1.0
     return {cause: (each, part * rest) for cause, (each, part) in moved.items()} | {Cause.WAITING: (row, share * whole)}
 
 
 def waiting(rows: Mapping[str, CounterRow]) -> float | None:
-    """By how many microseconds an operation waits longer; None where more CPU time is used than time passes."""
+    """By how many microseconds an operation takes longer than its CPU time explains, each second as long as in the parent."""
     time, cpu = rows.get(TIME), rows.get("cpu/o")
-    if time is None or cpu is None or time.parent < cpu.parent or time.culprit < cpu.culprit:
+    if time is None or cpu is None:
         return None
-    return difference(time) - difference(cpu)
+    return time.culprit - cpu.culprit * time.parent / cpu.parent
 
 
 def per_instruction(rows: Mapping[str, CounterRow]) -> CounterRow | None:
