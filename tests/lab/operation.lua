@@ -34,6 +34,8 @@ pb.define{
             error("broken on purpose")
         end
         library.operation()
-        ffi.C.usleep(sysbench.opt.rest)
+        if sysbench.opt.rest > 0 then
+            ffi.C.usleep(sysbench.opt.rest)
+        end
     end,
 }

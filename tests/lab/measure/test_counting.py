@@ -78,7 +78,7 @@ def test_a_length_that_is_known_is_kept(open_lab: Open, host: LocalHost) -> None
     ((_, run),) = finished(events)
     assert run.operations == run.events == 100
     executions = [event for event in events if isinstance(event, ExecutionStarted)]
-    assert executions == [ExecutionStarted(SAME, 1, 2, 700), ExecutionStarted(SAME, 2, 2, 1400)]
+    assert executions == [ExecutionStarted(SAME, 1, 2, 100), ExecutionStarted(SAME, 2, 2, 200)]
 
 
 LOOP = "i=0; while [ $i -lt {events} ]; do i=$((i + 1)); done"
