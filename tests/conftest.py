@@ -16,9 +16,12 @@ from hypothesis import HealthCheck, settings
 
 from perfbisect.host.local import LocalHost
 
-# On a busy machine everything takes long.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
+# On a busy machine everything takes long. No change fails for examples that the last one did not have by chance: others
+# are looked for with `--hypothesis-profile=search`.
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("search", PATIENT)
+settings.register_profile("repeated", PATIENT, derandomize=True)
+settings.load_profile("repeated")
 
 # Hundreds of tests start the program, which is compiled once, whatever the environment says.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
