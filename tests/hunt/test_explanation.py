@@ -45,7 +45,7 @@ class NoStudy:
     seconds: float
 
 
-PLANS = Part("plans", NoStudy, Planned, rounds=1, share=0.1, always=True, of_all=True)  # type: ignore[arg-type]
+PLANS = Part("plans", NoStudy, Planned, rounds=1, share=0.1, always=lambda _: True, of_all=True)  # type: ignore[arg-type]
 COUNTERS = Part("counters", NoStudy, Counted, rounds=3, share=0.5)  # type: ignore[arg-type]
 
 

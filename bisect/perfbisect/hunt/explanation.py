@@ -53,7 +53,7 @@ class Part:
     share: float  # of the time for the whole explanation; what one part leaves, the next may use
     suits: Callable[[Workload], bool] = lambda _: True  # whether it can show anything of a workload
     group: str = ""  # the only one of its Counted events; one without has all other groups
-    always: bool = False  # the first round is taken however long it takes
+    always: Callable[[Workload], bool] = lambda _: False  # whether the first round is taken however long it takes
     of_all: bool = False  # after culprit and parent, one turn of each other build that the hunt has measured there
 
     def has(self, event: Event) -> TypeGuard[Counted | Profiled | Planned]:
@@ -65,10 +65,27 @@ class Part:
 
 PARTS: tuple[Part, ...] = (
     # First: it is short, and said first.
-    Part("plans", lambda _: PlanStudy, Planned, rounds=1, share=0.1, suits=has_statements, always=True, of_all=True),
+    Part(
+        "plans",
+        lambda _: PlanStudy,
+        Planned,
+        rounds=1,
+        share=0.1,
+        suits=has_statements,
+        always=has_statements,
+        of_all=True,
+    ),
     Part("profiles", lambda seconds: partial(Profiles, seconds=seconds), Profiled, rounds=3, share=0.4),
     # Only where the processor counts nothing, and only for what can be counted exactly.
-    Part("instructions", lambda _: ExactCounts, Counted, rounds=1, share=0.2, group=EXACT_GROUP),
+    Part(
+        "instructions",
+        lambda _: ExactCounts,
+        Counted,
+        rounds=1,
+        share=0.2,
+        group=EXACT_GROUP,
+        always=lambda workload: not workload.command,  # whose counted runs are as short as they can be
+    ),  # fmt: skip
     Part("counters", lambda seconds: partial(CounterGroups, seconds=seconds), Counted, rounds=6, share=0.4),
 )
 
@@ -111,7 +128,9 @@ def explain(
         try:
             if part.suits(workload):
                 others = measured_on(host, [event for _, event in before], but=builds) if part.of_all else ()
-                yield from take(part, builds, others, host, before, log, workers_of, allowed)
+                yield from take(
+                    part, builds, others, host, before, log, workers_of, allowed, always=part.always(workload)
+                )
         except (PerfBisectError, OSError) as trouble:
             yield log.append(Unexplained(part.name, str(in_words(trouble))))
         left -= CLOCK.now() - began
@@ -137,6 +156,8 @@ def take(
     log: SavedLog,
     workers_of: WorkersOf,
     allowed: float,
+    *,
+    always: bool,
 ) -> Generator[TimedEvent]:
     """The rounds of one part that are missing, as far as the time allows; ``allowed`` is in seconds.
 
@@ -160,7 +181,7 @@ def take(
                 start = CLOCK.now()
                 longest = max(turns) or usual + SHORTEST
                 late = place == 0 and start - began + longest * len(missing) > allowed  # one side alone says nothing
-                if failed or (late and not (part.always and number == 0)):
+                if failed or (late and not (always and number == 0)):
                     return
                 yield Measure((Share(build, 1),), Purpose.EXPLAIN, host_number)
                 turns.append(CLOCK.now() - start)
