@@ -85,7 +85,7 @@ PARTS: tuple[Part, ...] = (
         share=0.2,
         group=EXACT_GROUP,
         always=lambda workload: not workload.command,  # whose counted runs are as short as they can be
-    ),  # fmt: skip
+    ),
     Part("counters", lambda seconds: partial(CounterGroups, seconds=seconds), Counted, rounds=6, share=0.4),
 )
 
