@@ -214,6 +214,18 @@ def test_what_perf_has_extrapolated_is_marked_and_less_sure() -> None:
     assert (less.sure, less.rows[0].share) == (Sureness.LIKELY, 0.6)
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_few_rounds_are_joined_by_the_runs_of_the_search(rounds: int) -> None:
+    events = [
+        Counted(node, replace(facts, commit=commit), "core")
+        for node, (commit, facts) in enumerate({"p": run(), "c": BLOATED}.items())
+        for _ in range(rounds)
+    ]
+    usual = [run()] * 6, [noisy(140_000, wobble, instructions=1.42) for wobble in (0.01, -0.01) * 3]
+    rows = {row.name: row for row in explanation(events, "p", "c", usual).counters}
+    assert rows["instructions/o"].rounds == (6 if rounds < 3 else 3)
+
+
 def test_a_pair_is_made_of_the_same_round_of_the_same_group() -> None:
     events = [
         *(Counted(1, replace(run(), commit="p"), "core") for _ in range(2)),

@@ -12,6 +12,7 @@ from perfbisect.core.explain.counters import EXACT_GROUP, Runs, counter_rows
 from perfbisect.core.explain.functions import comparable, function_rows
 from perfbisect.core.explain.plans import different
 
+ENOUGH = 3  # rounds of groups of counters, from which on their intervals are those of the table
 NO_OPERATIONS, NO_RUNS = "no operations", "no runs"  # details of an unknown cause
 NO_COUNTERS = (
     "This host has no counters of instructions and cycles, so more code and slower memory cannot be separated."
@@ -27,12 +28,13 @@ def explanation(
 ) -> Explanation:
     """Why ``culprit`` differs from ``parent`` (full hashes).
 
-    ``usual`` are the runs of both, parent first, in the search: counters are taken from these where the hunt has no
-    explanation of its own.
+    ``usual`` are the runs of both, parent first, in the search: counters are taken from these, too, where the hunt had not
+    the time for enough runs of the explanation.
     """
     counted = [event for event in events if isinstance(event, Counted)]
     before, after = (of_commit(counted, commit) for commit in (parent, culprit))
-    if not ({*before} & {*after} - {EXACT_GROUP}):
+    rounds = [min(len(before[group]), len(after[group])) for group in {*before} & {*after} - {EXACT_GROUP}]
+    if max(rounds, default=0) < ENOUGH:
         before, after = ({"": runs, **groups} for runs, groups in zip(usual, (before, after), strict=True))
     runs = [*chain(*before.values(), *after.values())]
     if any(run.reported is not None and run.operations == 1 for run in runs):
