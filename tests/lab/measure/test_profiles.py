@@ -285,7 +285,7 @@ def profiled(events: list[LabEvent]) -> list[ProfileFacts]:
 @pytest.mark.tools
 def test_two_builds_of_a_library_are_profiled_for_the_window_alone(open_lab: Open, host: LocalHost) -> None:
     """An operation of the slow one executes twice the arithmetic."""
-    lab = open_lab()
+    lab = open_lab({"rest": 0})
     lab.workload = struct_replace(lab.workload, time=3.0)
     lab.study = partial(Profiles, seconds=3.0)  # too short for waits
     events = [event for build in (FAST, SLOW) for event in lab.measure(Measure((Share(build, 1),), Purpose.EXPLAIN))]
