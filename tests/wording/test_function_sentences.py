@@ -1,12 +1,14 @@
 """The sentences about functions of two profiles."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
-from perfbisect.core.domain.explanation import Explanation
+from perfbisect.core.domain.explanation import Cause, Evidence, Explanation, Sureness
 from perfbisect.core.domain.facts import ChangeFacts
-from perfbisect.core.explain.functions import function_rows
+from perfbisect.core.explain.functions import function_rows, waiter_rows
 from perfbisect.wording.functions import sentences
 from profiled import profile
 
@@ -132,3 +134,36 @@ def test_names_are_short_and_steer_no_terminal() -> None:
 
 def test_without_profiles_nothing_is_said() -> None:
     assert sentences(Explanation("p", "c", changed=("f",), change_known=True)) == ()
+
+
+IDLE, FLUSH = ("main", "scan", "schedule@[kernel]"), ("main", "log", "fdatasync@libc.so.6", "schedule@[kernel]")
+
+
+def waited(causes: tuple[Cause, ...], after: Samples) -> str:
+    change = ChangeFacts("c", "p", ("log",), {}, 1)
+    parent, culprit = (
+        replace(profile(commit, stacks), off_cpu=True) for commit, stacks in (("p", {IDLE: 900}), ("c", after))
+    )
+    rows = waiter_rows([parent], [culprit], change)
+    classes = tuple(Evidence(cause, None, Sureness.SURE) for cause in causes)
+    return " ".join(
+        sentences(Explanation("p", "c", classes, waits=rows, unit="us", changed=("log",), change_known=True))
+    )
+
+
+def test_where_a_commit_waits_longer() -> None:
+    """All waits are in the kernel's scheduler, and this one was called by way of libc: the engine's own function is named."""
+    said = waited((Cause.WAITING,), {IDLE: 900, FLUSH: 2000})
+    assert re.fullmatch(r"100 % \(\d+ to \d+ %\) of the longer waiting is in `log`, which this commit changes\.", said)
+
+
+@pytest.mark.parametrize(
+    ("causes", "after"),
+    [
+        pytest.param((Cause.INSTRUCTIONS,), {IDLE: 900, FLUSH: 2000}, id="another reason"),
+        pytest.param((Cause.WAITING,), {IDLE: 930}, id="no longer than noise"),
+        pytest.param((Cause.WAITING,), {IDLE: 400}, id="shorter"),
+    ],
+)
+def test_waiting_that_says_nothing(causes: tuple[Cause, ...], after: Samples) -> None:
+    assert waited(causes, after) == ""

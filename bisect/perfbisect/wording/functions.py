@@ -1,8 +1,9 @@
 """What functions of two profiles say of a change, in sentences."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from perfbisect.core.domain.explanation import Explanation, FunctionRow
+from perfbisect.core.domain.explanation import Cause, Explanation, FunctionRow
 from perfbisect.core.explain.functions import BEYOND, OTHERS, part_error, whole
 from perfbisect.core.explain.names import short
 from perfbisect.wording.quantities import figure, share
@@ -15,7 +16,18 @@ SMALL = 0.1  # share of the whole difference below which a function is not named
 
 
 def sentences(found: Explanation) -> tuple[str, ...]:
-    """Where the difference is, what of it the commit changes, and which cost has only moved; none without profiles."""
+    """Where the difference is, what of it the commit changes, and which cost has only moved; none without profiles.
+
+    Of a commit that waits longer, first where it waits.
+    """
+    waits = found.waits if any(each.cause is Cause.WAITING for each in found.classes) else ()
+    longer = [row for row in waits if row.difference > 0 and beyond(row) and row.function != OTHERS]
+    waiting = [place(replace(found, functions=waits), longer, "longer waiting")] if longer else []
+    return (*waiting, *of_cpu(found))
+
+
+def of_cpu(found: Explanation) -> tuple[str, ...]:
+    """The same of profiles on CPU."""
     if not found.functions:
         return ()
     total, spread = whole(found.functions)

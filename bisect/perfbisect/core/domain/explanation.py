@@ -107,6 +107,9 @@ class Explanation:
     classes: tuple[Evidence, ...] = ()  # the main one first
     counters: tuple[CounterRow, ...] = ()  # ranked by how far beyond noise they moved
     functions: tuple[FunctionRow, ...] = ()  # ranked by |difference|; those that exchanged cost, by what is left of it
+    waits: tuple[
+        FunctionRow, ...
+    ] = ()  # the same for time off CPU, in us: functions that called what waits, outside of libc
     unit: str = ""  # of the costs in ``functions``: "us" of CPU time, "cycles"
     changed: tuple[str, ...] = ()  # functions that the commit changes, also those that no profile contains
     change_known: bool = False  # whether it was found out which functions the commit changes

@@ -9,7 +9,7 @@ from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Layouts
 from perfbisect.core.explain.classes import classify
 from perfbisect.core.explain.counters import EXACT_GROUP, Runs, counter_rows
-from perfbisect.core.explain.functions import comparable, function_rows
+from perfbisect.core.explain.functions import comparable, function_rows, waiter_rows
 from perfbisect.core.explain.plans import different
 
 ENOUGH = 3  # rounds of groups of counters, from which on their intervals are those of the table
@@ -45,6 +45,7 @@ def explanation(
     profiles = profiles_of(events, parent, culprit)
     change = change_of(events, parent, culprit)
     functions = function_rows(*profiles, change)
+    waits = waiter_rows(*profiles_of(events, parent, culprit, off_cpu=True), change)
     if not (counters or plans or functions):
         return unknown(parent, culprit, NO_RUNS)
     missing = [f"{event.part}: {event.reason}" for event in events if isinstance(event, Unexplained)]
@@ -58,6 +59,7 @@ def explanation(
         classify(counters, plans, functions, layouts),
         counters,
         functions=functions,
+        waits=waits,
         unit=profiles[0][0].unit if functions else "",
         changed=change.functions if change else (),
         change_known=change is not None,
@@ -66,10 +68,13 @@ def explanation(
     )
 
 
-def profiles_of(events: Sequence[Studied], parent: str, culprit: str) -> tuple[list[ProfileFacts], list[ProfileFacts]]:
+def profiles_of(
+    events: Sequence[Studied], parent: str, culprit: str, *, off_cpu: bool = False
+) -> tuple[list[ProfileFacts], list[ProfileFacts]]:
     """The profiles of both commits that can be compared, in order of time."""
     recorded = [event.facts for event in events if isinstance(event, Profiled)]
-    return comparable(*([facts for facts in recorded if facts.commit == commit] for commit in (parent, culprit)))
+    both = ([facts for facts in recorded if facts.commit == commit] for commit in (parent, culprit))
+    return comparable(*both, off_cpu=off_cpu)
 
 
 def change_of(events: Sequence[Studied], parent: str, culprit: str) -> ChangeFacts | None:

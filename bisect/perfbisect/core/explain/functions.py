@@ -12,6 +12,7 @@ of its name.
 """
 
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import stdev
@@ -26,6 +27,7 @@ Key = tuple[str, str]  # function and binary
 BEYOND = 3.0  # standard errors from which on a difference is no noise
 MOST = 200  # functions with a row of their own
 CALLERS = 5
+SYSTEM = re.compile(r"\[|lib(?:c|pthread)[-.]|ld-linux")  # binaries in which a thread waits for whoever called them
 OTHERS = "[other functions]"  # the row of all further ones: differences must sum to the whole
 EXAMINED = 60  # functions between which cost may have moved, those whose costs differ most
 SMALL = 0.005  # share of the cost of an operation below which nothing is told as moved
@@ -85,16 +87,39 @@ def functions_in(profiles: Iterable[ProfileFacts]) -> frozenset[str]:
 
 
 def comparable(
-    parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts]
+    parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts], *, off_cpu: bool = False
 ) -> tuple[list[ProfileFacts], list[ProfileFacts]]:
-    """The profiles on CPU of both sides that are in one unit; empty lists where one side has none."""
+    """The profiles on (or off) CPU of both sides that are in one unit; empty lists where one side has none."""
     usable = [
-        [run for run in runs if run.stacks and run.operations > 0 and not run.off_cpu] for runs in (parent, culprit)
+        [run for run in runs if run.stacks and run.operations > 0 and run.off_cpu is off_cpu]
+        for runs in (parent, culprit)
     ]
     units = [dict.fromkeys(run.unit for run in runs) for runs in usable]
     unit = next((unit for unit in units[0] if unit in units[1]), None)
     low, high = ([run for run in runs if run.unit == unit] for runs in usable)
     return low, high
+
+
+def waiter_rows(
+    parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts], change: ChangeFacts | None = None
+) -> tuple[FunctionRow, ...]:
+    """As ``function_rows``, of profiles off CPU: time is that of the function that called what waits.
+
+    All threads wait in the scheduler of the kernel, and most of them call it by way of libc.
+    """
+    return function_rows([*map(called, parent)], [*map(called, culprit)], change)
+
+
+def called(run: ProfileFacts) -> ProfileFacts:
+    """A profile whose stacks end at the last function that is neither of the kernel nor of libc."""
+    stacks: dict[str, float] = {}
+    for stack, cost in run.stacks.items():
+        *above, last = stack.split(";")
+        while above and SYSTEM.match(read_frame(last)[1]):
+            *above, last = [*above]
+        kept = ";".join((*above, last))
+        stacks[kept] = stacks.get(kept, 0.0) + cost
+    return replace(run, stacks=stacks, off_cpu=False)
 
 
 def function_rows(
