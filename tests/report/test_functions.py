@@ -102,7 +102,7 @@ def page(history: History, changed: ChangeFacts | None) -> str:
 
 def test_the_page_joins_functions_diff_and_flame_graph(history: History) -> None:
     text = page(history, change("less"))
-    assert "into which `less` is inlined" in text
+    assert "into which <code>less</code> is inlined" in text
     assert '<a href="#case-1-hunk-0-0"><code>search</code></a>' in text, "the hunk of what is inlined"
     assert 'class="changed"' in text
     assert "cost moved to new" in text
@@ -114,7 +114,7 @@ def test_the_page_joins_functions_diff_and_flame_graph(history: History) -> None
 
 def test_a_change_that_was_not_read_is_said(history: History) -> None:
     text = page(history, None)
-    assert "of the loss is in `search`." in text
+    assert "of the loss is in <code>search</code>." in text
     assert "this commit" not in text.partition("flame")[0].rpartition("Functions")[2]
 
 

@@ -40,7 +40,7 @@ def sentences(found: Explanation) -> tuple[str, ...]:
 def sentence(evidence: Evidence) -> str:
     """One class, with its numbers and how sure it is."""
     if evidence.cause is Cause.PLAN:
-        return "The server executes a statement in another way: its plan differs between the two."
+        return "A statement is executed in another way: its plan differs between the two."
     if not evidence.rows:
         return NOTHING[evidence.detail]
     row, *more = evidence.rows

@@ -262,7 +262,7 @@ def test_another_plan_is_said_first() -> None:
     rows = counter_rows({"": [run()] * 3}, {"": [BLOATED] * 3})
     found = classify(rows, plans=(PlanRow("SELECT", "index", "scan"),))
     assert [each.cause for each in found] == [Cause.PLAN, Cause.INSTRUCTIONS]
-    assert sentences(Explanation("p", "c", found))[0].startswith("The server executes a statement in another way")
+    assert sentences(Explanation("p", "c", found))[0].startswith("A statement is executed in another way")
 
 
 COUNT = re.compile(r" *([0-9][0-9,.]*)(?: msec)? +([A-Za-z][\w.-]+) .*#? .*?(?:\(([0-9.]+)%\))?$")

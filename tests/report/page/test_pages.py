@@ -6,6 +6,8 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import pytest
+
 import explained_hunt as reason
 import sample_hunt as sample
 from hostile_hunt import hostile_page
@@ -13,6 +15,7 @@ from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.explanation import PlanRow
 from perfbisect.report.page.data import read_hunt
 from perfbisect.report.page.hunt import hunt_page
+from perfbisect.report.page.pages import with_code
 from perfbisect.store.history import History
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -143,3 +146,16 @@ def test_an_unfinished_hunt_has_a_page(history: History) -> None:
     assert "There is no verdict yet." in read.shown
     assert "bisect resume 1" in read.shown
     assert "range" not in read.ids
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("in `f<int>`, which", "in <code>f&lt;int&gt;</code>, which"),
+        ("`a` and `b`", "<code>a</code> and <code>b</code>"),
+        ("no names & no code", "no names &amp; no code"),
+        ("one ` alone <b>", "one ` alone &lt;b&gt;"),
+    ],
+)
+def test_names_in_sentences_are_code(text: str, shown: str) -> None:
+    assert with_code(text) == shown

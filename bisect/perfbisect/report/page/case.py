@@ -25,6 +25,9 @@ from perfbisect.wording.text import metric_title
 DiffOf = Callable[[str, str], tuple[str, int]]  # of a parent and a commit: the diff, and how many files it leaves out
 
 FUNCTIONS = 40  # that are listed
+SMALL = (
+    0.005  # share of the whole difference below which one is listed only if the commit changes it, or its cost moved
+)
 LETTERS = 250_000  # of a diff, as it is written in the page
 LINES = 1500  # of a diff
 OPEN = 3  # files that are unfolded where no function is known
@@ -216,8 +219,9 @@ def names_of(found: Explanation | None) -> tuple[str, ...]:
 
 
 def functions(found: Explanation, files: Sequence[ShownFile]) -> tuple[FunctionCells, ...]:
-    """The functions whose cost moved most."""
-    rows = found.functions[:FUNCTIONS]
+    """The functions whose cost moved most, without those of no interest."""
+    notable = [row for row in found.functions if abs(row.part) >= SMALL or own(row) or row.partner]
+    rows = (notable or found.functions)[:FUNCTIONS]
     largest = max((max(row.parent, row.culprit) for row in rows), default=0.0) or 1.0
     return tuple(function(row, largest, files) for row in rows)
 

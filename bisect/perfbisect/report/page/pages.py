@@ -20,7 +20,19 @@ from perfbisect.wording import quantities
 from perfbisect.wording.text import safe
 
 TEMPLATES = Path(__file__).parent / "templates"
+
+
+def with_code(text: str) -> Markup:
+    """A sentence with the names in it, which are between backticks, as code; as it is where these are no pairs."""
+    parts = safe(text).split("`")
+    if len(parts) % 2 == 0:
+        return Markup.escape(safe(text))
+    marked = (Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))
+    return Markup("").join(marked)
+
+
 FILTERS: Mapping[str, Callable[..., str]] = {
+    "with_code": with_code,
     "moment": quantities.moment,
     "count": quantities.count,
     "duration": quantities.duration,
