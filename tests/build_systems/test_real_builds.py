@@ -150,6 +150,23 @@ def test_a_tree_is_built_by_its_system_with_the_options_of_the_variant(yard: Yar
     assert third.binary == second.binary
 
 
+STRICT = {
+    "cmake": {
+        "CMakeLists.txt": CMAKE.replace("add_exec", 'set(CMAKE_C_FLAGS "${CMAKE_C_FLAGS} -Wall -Werror")\nadd_exec')
+    },
+    "meson": {"meson.build": MESON.replace("'c')", "'c', default_options: ['warning_level=2', 'werror=true'])", 1)},
+    "make": {"makefile": MAKEFILE.replace("-O3", "-O3 -Wall -Werror")},
+}
+
+
+@pytest.mark.parametrize("system", STRICT)
+def test_warnings_of_a_newer_compiler_are_no_errors(yard: Yard, system: str) -> None:
+    needs(*TOOLS[system])
+    warned = {"part.c": "int part(void) { int unused = 3; return 1; }\n"}
+    assert yard.run(yard.build(yard.commit(SOURCES | STRICT[system] | warned))) == "1"
+    assert any("-Werror" in line for line in yard.compiled()) or system == "meson"
+
+
 LIBRARY = """\
 cmake_minimum_required(VERSION 3.10)
 project(tool C)
