@@ -139,12 +139,13 @@ def test_without_profiles_nothing_is_said() -> None:
 IDLE, FLUSH = ("main", "scan", "schedule@[kernel]"), ("main", "log", "fdatasync@libc.so.6", "schedule@[kernel]")
 
 
-def waited(causes: tuple[Cause, ...], after: Samples) -> str:
+def waited(causes: tuple[Cause, ...], after: Samples, rounds: int = 2, longer: float = 1.0) -> str:
     change = ChangeFacts("c", "p", ("log",), {}, 1)
     parent, culprit = (
-        replace(profile(commit, stacks), off_cpu=True) for commit, stacks in (("p", {IDLE: 900}), ("c", after))
+        replace(profile(commit, stacks), off_cpu=True, seconds=seconds)
+        for commit, stacks, seconds in (("p", {IDLE: 900}, 10.0), ("c", after, 10.0 * longer))
     )
-    rows = waiter_rows([parent], [culprit], change)
+    rows = waiter_rows([parent] * rounds, [culprit] * rounds, change)
     classes = tuple(Evidence(cause, None, Sureness.SURE) for cause in causes)
     return " ".join(
         sentences(Explanation("p", "c", classes, waits=rows, unit="us", changed=("log",), change_known=True))
@@ -163,7 +164,18 @@ def test_where_a_commit_waits_longer() -> None:
         pytest.param((Cause.INSTRUCTIONS,), {IDLE: 900, FLUSH: 2000}, id="another reason"),
         pytest.param((Cause.WAITING,), {IDLE: 930}, id="no longer than noise"),
         pytest.param((Cause.WAITING,), {IDLE: 400}, id="shorter"),
+        pytest.param((Cause.WAITING,), {FLUSH: 300}, id="less of one, more of another"),
     ],
 )
 def test_waiting_that_says_nothing(causes: tuple[Cause, ...], after: Samples) -> None:
     assert waited(causes, after) == ""
+
+
+def test_one_round_does_not_show_how_much_waits_vary() -> None:
+    assert waited((Cause.WAITING,), {IDLE: 900, FLUSH: 2000}, rounds=1) == ""
+
+
+def test_threads_without_work_wait_as_long_as_others_work() -> None:
+    """An operation that takes three times as long, for whatever reason, has three times the idle waiting."""
+    assert waited((Cause.WAITING,), {IDLE: 2700}, longer=3.0) == ""
+    assert "is in `log`" in waited((Cause.WAITING,), {IDLE: 2700, FLUSH: 2000}, longer=3.0)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from perfbisect.core.domain.events import ChangedFunctions, Event, Profiled, Unexplained
 from perfbisect.core.domain.facts import ChangeFacts
-from perfbisect.core.domain.orders import Verdict
+from perfbisect.core.domain.orders import Verdict, first_step
 from perfbisect.core.explain.functions import functions_in
 from perfbisect.errors import PerfBisectError, in_words
-from perfbisect.hunt.explanation import first_step
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
 from perfbisect.repository.changed_functions import changed_functions
 from perfbisect.repository.discovery import open_repository

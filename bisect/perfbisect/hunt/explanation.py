@@ -25,7 +25,7 @@ from perfbisect.core.domain.events import (
     Unexplained,
     Warned,
 )
-from perfbisect.core.domain.orders import Found, Measure, Purpose, Several, Share, Step, Verdict
+from perfbisect.core.domain.orders import Measure, Purpose, Share, Verdict, first_step
 from perfbisect.core.explain.counters import EXACT_GROUP
 from perfbisect.errors import PerfBisectError, in_words
 from perfbisect.hunt.loop import Listed, Workers, run
@@ -37,8 +37,8 @@ from perfbisect.lab.measure.statement_plans import PlanStudy, has_statements
 from perfbisect.lab.measure.study import StudyMaker
 from perfbisect.recipes.workload import Workload
 
-SHARE = 0.1  # of the time of a hunt, at most, for all parts
-LEAST = 30.0  # seconds that are always allowed: a tenth of five minutes
+SHARE = 0.1  # of the time of a hunt for all parts, but for rounds that are always taken or have begun
+LEAST = 30.0  # seconds for them in a short hunt: a tenth of five minutes
 SHORTEST = 1.0  # seconds of a run that says anything
 
 
@@ -134,17 +134,6 @@ def explain(
         except (PerfBisectError, OSError) as trouble:
             yield log.append(Unexplained(part.name, str(in_words(trouble))))
         left -= CLOCK.now() - began
-
-
-def first_step(verdict: Verdict) -> Step | None:
-    """The change that is explained: the culprit, or the first of several; None where the verdict names none."""
-    match verdict:
-        case Found(step):
-            return step
-        case Several(steps=(step, *_)):
-            return step
-        case _:
-            return None
 
 
 def take(

@@ -117,7 +117,7 @@ class Reader:
             self.state.studied,
             commits[step.parents[0]] if step.parents else "",
             commits[step.candidate],
-            (self.own(before), self.own(after)),
+            self.state.runs_of(step, exact=self.settings.prior.exact),
             step.layouts,
         )
         all_counted = all(run.counted for run in (*before, *after))

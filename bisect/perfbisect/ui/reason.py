@@ -1,29 +1,21 @@
 """Why the culprit is slower, as the views of a hunt say it below the verdict, if it was studied."""
 
-from perfbisect.core.domain.orders import Found, Several, Step, Verdict
+from perfbisect.core.domain.orders import first_step
 from perfbisect.core.explain.explanation import explanation
 from perfbisect.core.inference.hunt_state import HuntState
 from perfbisect.wording import causes
 
 
-def reason(state: HuntState) -> str:
-    """The reason of the first change that the verdict names; "" where nothing of it is known."""
+def reason(state: HuntState, *, exact: bool) -> str:
+    """The reason of the first change that the verdict names; "" where nothing of it is known.
+
+    ``exact`` says whether the hunt's runs are counted exactly.
+    """
     step = first_step(state.verdict)
     if step is None or not state.studied:
         return ""
     parent, culprit = state.commits[step.parents[0]], state.commits[step.candidate]
-    found = explanation(state.studied, parent, culprit, layouts=step.layouts)
+    found = explanation(state.studied, parent, culprit, state.runs_of(step, exact=exact), step.layouts)
     if not (found.counters or found.functions or found.plans):
         return ""
     return f"Why {culprit[:10]}: {' '.join(causes.sentences(found))}"
-
-
-def first_step(verdict: Verdict | None) -> Step | None:
-    """The change that is explained."""
-    match verdict:
-        case Found(step):
-            return step
-        case Several(steps=(step, *_)):
-            return step
-        case _:
-            return None

@@ -28,6 +28,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.metrics import operations_per_second
 from perfbisect.core.domain.orders import CodePlacement, Interval, NotReproduced, Purpose, Step
 from perfbisect.core.inference.classification import Classification, classify
+from perfbisect.core.inference.from_log import counted_exactly
 from perfbisect.core.inference.hunt_state import HuntState, Tested, effect_of, fold, ratios
 from perfbisect.ui.estimate import Pace, bits, remaining
 from perfbisect.ui.reason import reason
@@ -190,7 +191,9 @@ def _with(view: ViewModel, event: Event, at: float) -> ViewModel:
         view = replace(view, state=state, rows=rows(state))
     view = replace(view, began=began)
     if isinstance(event, HuntEnded):
-        return replace(view, ended=at, now=None, busy={}, why=reason(state))
+        return replace(
+            view, ended=at, now=None, busy={}, why=reason(state, exact=counted_exactly(state.log, view.metric))
+        )
     if isinstance(event, Decided):
         begins = view.searching is None and state.purpose in (Purpose.SEARCH, Purpose.CONFIRM)
         return replace(view, searching=(at, bits(event.decision.belief))) if begins else view

@@ -9,7 +9,7 @@ from perfbisect.core.explain.explanation import NO_OPERATIONS, NO_RUNS
 from perfbisect.wording import functions
 
 NOTHING = {
-    "": "What was counted does not differ enough between the two to say why.",
+    "": "Nothing that was counted differs enough between the two to say why.",
     NO_OPERATIONS: "The output of the command has no count of operations (--operations).",
     NO_RUNS: "There are no runs of both builds to compare.",
 }
@@ -72,7 +72,7 @@ def sentence(evidence: Evidence) -> str:
             )
         case _:
             text = (
-                f"CPU time per operation is {times(row.ratio)}, so the time goes into computing, not waiting; this host has"
+                f"CPU time per operation is {times(row.ratio)}, so most of it goes into computing and not into waiting; this host has"
                 " no instruction counts, so more code and slower memory cannot be separated"
             )
     return f"{HEDGES[evidence.sure]}{text}{extrapolated(evidence)}."

@@ -21,7 +21,10 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     Of a commit that waits longer, first where it waits.
     """
     waits = found.waits if any(each.cause is Cause.WAITING for each in found.classes) else ()
-    longer = [row for row in waits if row.difference > 0 and beyond(row) and row.function != OTHERS]
+    total, spread = whole(waits)
+    longer = [
+        row for row in waits if row.difference > 0 and beyond(row) and row.function != OTHERS and total > 2 * spread
+    ]
     waiting = [place(replace(found, functions=waits), longer, "longer waiting")] if longer else []
     return (*waiting, *of_cpu(found))
 

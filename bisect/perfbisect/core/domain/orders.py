@@ -218,3 +218,14 @@ class Decision:
     # The ratio on each host class, on which further decisions are based: of the named step in the runs of its proof alone,
     # or of the ends with the share of layout. Empty before both ends were measured. It is neither shown nor stored.
     evidence: tuple[Interval, ...] = ()
+
+
+def first_step(verdict: Verdict | None) -> Step | None:
+    """The change that is explained: the culprit, or the first of several; None where the verdict names none."""
+    match verdict:
+        case Found(step):
+            return step
+        case Several(steps=(step, *_)):
+            return step
+        case _:
+            return None

@@ -117,25 +117,21 @@ Moved = Mapping[
 
 def weighed(moved: Moved, rows: Mapping[str, CounterRow]) -> Moved:
     """The factors with parts that sum to the whole as times do: first waiting, then what CPU time has of the rest."""
-    waits = waiting(rows)
-    whole = log(rows[TIME]) if TIME in rows else 0.0
-    if waits is None or abs(whole) < NEGLIGIBLE or Cause.WAITING not in moved:
+    if not (rows.keys() >= {TIME, "cpu/o"} and Cause.WAITING in moved) or abs(log(rows[TIME])) < NEGLIGIBLE:
         return moved
-    share = waits / difference(rows[TIME])
+    whole, of_cpu = log(rows[TIME]), log(rows["cpu/o"])
+    share = (math.exp(whole) - math.exp(of_cpu)) / math.expm1(whole)
     if not 0 < share < 1:
         return moved
     row, _ = moved[Cause.WAITING]
-    of_cpu = log(rows["cpu/o"])
-    rest = (1 - share) * whole / of_cpu if of_cpu * whole > 0 else 1.0
+    rest = (1 - share) * whole / of_cpu
     return {cause: (each, part * rest) for cause, (each, part) in moved.items()} | {Cause.WAITING: (row, share * whole)}
 
 
 def waiting(rows: Mapping[str, CounterRow]) -> float | None:
     """By how many microseconds an operation takes longer than its CPU time explains, each second as long as in the parent."""
     time, cpu = rows.get(TIME), rows.get("cpu/o")
-    if time is None or cpu is None:
-        return None
-    return time.culprit - cpu.culprit * time.parent / cpu.parent
+    return None if time is None or cpu is None else time.parent * (time.ratio.middle - cpu.ratio.middle)
 
 
 def per_instruction(rows: Mapping[str, CounterRow]) -> CounterRow | None:

@@ -27,7 +27,9 @@ Key = tuple[str, str]  # function and binary
 BEYOND = 3.0  # standard errors from which on a difference is no noise
 MOST = 200  # functions with a row of their own
 CALLERS = 5
-SYSTEM = re.compile(r"\[|lib(?:c|pthread)[-.]|ld-linux")  # binaries in which a thread waits for whoever called them
+SYSTEM = re.compile(
+    r"\[|lib(?:c|pthread|stdc\+\+|c\+\+|gomp)[-.]|ld-linux"
+)  # binaries in which a thread waits for whoever called them
 OTHERS = "[other functions]"  # the row of all further ones: differences must sum to the whole
 EXAMINED = 60  # functions between which cost may have moved, those whose costs differ most
 SMALL = 0.005  # share of the cost of an operation below which nothing is told as moved
@@ -105,20 +107,26 @@ def waiter_rows(
 ) -> tuple[FunctionRow, ...]:
     """As ``function_rows``, of profiles off CPU: time is that of the function that called what waits.
 
-    All threads wait in the scheduler of the kernel, and most of them call it by way of libc.
+    All threads wait in the scheduler of the kernel, and most of them call it by way of the language's library. Threads
+    without work wait for as long as the others work, so the costs of the parent are those of operations as long as the
+    culprit's. None where there are not two rounds: how much waits vary by themselves is seen between rounds alone.
     """
-    return function_rows([*map(called, parent)], [*map(called, culprit)], change)
+    if min(len(parent), len(culprit)) < 2:
+        return ()
+    each = [sum(run.seconds for run in runs) / sum(run.operations for run in runs) for runs in (parent, culprit)]
+    longer = each[1] / each[0] if each[0] else 1.0
+    return function_rows([called(run, longer) for run in parent], [called(run) for run in culprit], change)
 
 
-def called(run: ProfileFacts) -> ProfileFacts:
-    """A profile whose stacks end at the last function that is neither of the kernel nor of libc."""
+def called(run: ProfileFacts, factor: float = 1.0) -> ProfileFacts:
+    """A profile whose stacks end at the last function that is neither of the kernel nor of a language's library."""
     stacks: dict[str, float] = {}
     for stack, cost in run.stacks.items():
         *above, last = stack.split(";")
         while above and SYSTEM.match(read_frame(last)[1]):
             *above, last = [*above]
         kept = ";".join((*above, last))
-        stacks[kept] = stacks.get(kept, 0.0) + cost
+        stacks[kept] = stacks.get(kept, 0.0) + factor * cost
     return replace(run, stacks=stacks, off_cpu=False)
 
 

@@ -213,6 +213,15 @@ class HuntState:
         runs = (run for sha, row in self.tested.items() if self.binary_of(sha) in binaries for run in row.runs)
         return sorted(runs, key=lambda run: run.started)
 
+    def runs_of(self, step: Step, *, exact: bool) -> tuple[list[RunFacts], list[RunFacts]]:
+        """The runs of both sides of a step, parents first, that were counted exactly, or that were timed."""
+        sides = (
+            self.runs_like(*(self.commits[parent] for parent in step.parents)),
+            self.runs_like(self.commits[step.candidate]),
+        )
+        before, after = ([run for run in runs if bool(run.counted) is exact] for runs in sides)
+        return before, after
+
 
 def fold(events: Iterable[tuple[float, Event]], sessions: Sequence[float] = ()) -> HuntState:
     """The state after events with their times; ``sessions`` are the times at which processes began to work."""

@@ -13,7 +13,7 @@ _SCRIPT = """\
 cat >"$0/{name}" <<'.' || exit
 #!/bin/sh
 case " $* " in *" -c "* | *" -E "* | *" -S "*) exec ccache {compiler} "$@" {{cflags}} -Wno-error;; esac
-exec ccache {compiler} "$@" {{cflags}} {{ldflags}}
+exec ccache {compiler} "$@" {{cflags}} -Wno-error {{ldflags}}
 .
 """
 _COMPILERS = "\n".join((

@@ -16,7 +16,7 @@ def commands(plan: Plan) -> Commands:
         "meson", "setup", folder, plan.source, "--native-file={build}/native.ini",
         "--prefix={prefix}", "--libdir=lib", "--buildtype=plain", "--wrap-mode=nodownload",
         "-Db_ndebug=true", "-Dwerror=false",
-        "-Dc_args={cflags}", "-Dcpp_args={cflags}",
+        "-Dc_args={cflags} -Wno-error", "-Dcpp_args={cflags} -Wno-error",
         "-Dc_link_args={ldflags}", "-Dcpp_link_args={ldflags}",
         *plan.options,
     )  # fmt: skip
