@@ -212,3 +212,22 @@ def test_texts_without_comments() -> None:
     assert bare("a = b; // c\n/* d */ e") == "a=b;e"
     assert bare('"// no comment" + 1') == '"//nocomment"+1'
     assert bare("/* never ends " * 50_000) == "", "in time that is in proportion to the length"
+
+
+@needs_ctags
+def test_functions_whose_callers_are_not_looked_for_are_said(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    after = PAGE.replace("a < b", "a <= b").replace("i = 0", "i = 1")
+    assert read({"page.c": PAGE}, {"page.c": after}, ("page_insert",)).note == ""
+    monkeypatch.setattr(module, "NAMES", 1)
+    found = read({"page.c": PAGE}, {"page.c": after.replace("4096", "8192")}, ("page_insert",))
+    assert found.functions == ("less", "slot_of", "page_size")
+    assert found.note.startswith("Of the functions that no profile contains, the callers of 1 were not looked for")
+
+
+@needs_ctags
+def test_files_beyond_the_most_that_are_read_are_not_said_to_be_large(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FILES", 1)
+    note = read({}, {"a.c": "int f(void) { return 1; }\n", "page.c": PAGE}).note
+    assert note == "1 of 2 source files of the commit are not read: only the smallest are."

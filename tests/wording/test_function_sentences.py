@@ -9,7 +9,7 @@ import pytest
 from perfbisect.core.domain.explanation import Cause, Evidence, Explanation, Sureness
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.core.explain.functions import function_rows, waiter_rows
-from perfbisect.wording.functions import sentences
+from perfbisect.wording.functions import notes, sentences
 from profiled import profile
 
 Samples = Mapping[tuple[str, ...], int]
@@ -103,7 +103,7 @@ def test_a_small_difference_is_said_with_doubt() -> None:
 def test_cost_that_moved_is_no_loss() -> None:
     assert said(RENAMED, "search", "find") == (
         "The whole cost of an operation in their profiles does not differ beyond noise."
-        " Cost moved from `search` to `find` (18,000 µs an operation); the whole is unchanged."
+        " Cost moved from `search` to `find` (18,000 µs an operation); the whole does not differ beyond noise."
     )
     assert said({**RENAMED, ("main", "insert"): 9000}, "search", "find", "insert").endswith(
         "of the loss is in `insert`, which this commit changes."
@@ -112,6 +112,51 @@ def test_cost_that_moved_is_no_loss() -> None:
     split = {stack: number for stack, number in RENAMED.items() if stack[-1] != "find"}
     split |= {("main", "scan", "low"): 5000, ("main", "scan", "high"): 4000}
     assert "Cost moved from `search` to `low` and `high` (18,000 µs" in said(split)
+
+
+SPLIT = {stack: number for stack, number in HOT.items() if stack != SEARCH}
+
+
+def test_what_is_left_of_a_cost_that_moved_is_said() -> None:
+    """Renamed or split, and 10 % slower at most: all of the loss is there."""
+    text = said({**RENAMED, ("main", "scan", "find"): 9800}, "search", "find")
+    assert re.fullmatch(
+        r"100 % \(\d+ to \d+ %\) of the loss is left in `find`, to which the cost of `search` moved"
+        r" \(18,000 µs an operation\)\.",
+        text.removeprefix("Probably: "),
+    )
+    text = said({**SPLIT, ("main", "scan", "low"): 5300, ("main", "scan", "high"): 4500})
+    assert "of the loss is left in `low` and `high`, to which the cost of `search` moved" in text
+    text = said({**RENAMED, ("main", "scan", "find"): 8300}, "search", "find")
+    assert "of the gain is in `find`, to which the cost of `search` moved (16,600 µs an operation)." in text
+
+
+def test_what_is_left_in_spite_of_another_difference_is_said_as_well() -> None:
+    other = {**RENAMED, ("main", "scan", "find"): 9800, ("main", "insert"): 9000}
+    text = said(other, "find")
+    assert "of the loss is in `insert`, which this commit does not change." in text
+    assert "of the loss is left in `find`, to which" in text
+    assert "no part" not in text
+    faster = said({**RENAMED, ("main", "scan", "find"): 8300, ("main", "insert"): 9000}, "insert")
+    assert faster.endswith("(16,600 µs an operation), where it is 1,400 µs less.")
+    even = said({**RENAMED, ("main", "scan", "find"): 9800, ("main", "insert"): 6250})
+    assert "the whole cost" in even.lower()
+    assert even.endswith("Cost moved from `search` to `find` (18,000 µs an operation), where it is 1,600 µs more.")
+
+
+def test_below_a_function_into_which_a_changed_one_is_inlined() -> None:
+    """Neither the sentence nor the note says that the commit changes `insert`; `outer` has no cost of its own."""
+    inlined = "into which a function that this commit changes is inlined"
+    deep = ("main", "outer", "copy@libc.so.6")
+    for around, why in (("insert", "into which `less` is inlined, which this commit changes"), ("outer", inlined)):
+        before = {**HOT, deep: 1000}
+        change = ChangeFacts("c", "p", ("less",), {"less": (around,)}, 1)
+        after = {**before, (COPY if around == "insert" else deep): 9000}
+        rows = function_rows([profile("p", before)], [profile("c", after)], change)
+        found = Explanation("p", "c", functions=rows, unit="us", changed=("less",), change_known=True)
+        assert f"is in `copy`, called below `{around}`, {why}." in " ".join(sentences(found))
+        assert next(notes(rows[0], found.changed)) == f"below {around}, {inlined}"
+        assert next(notes(rows[0], (around,))) == f"below {around}, changed by this commit"
 
 
 def test_without_the_change_nothing_is_said_about_it() -> None:

@@ -9,13 +9,12 @@ from pathlib import Path
 from perfbisect.core.domain.events import ChangedFunctions, Event, Profiled, Unexplained
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.core.domain.orders import Verdict, first_step
+from perfbisect.core.explain.explanation import FUNCTIONS
 from perfbisect.core.explain.functions import functions_in
 from perfbisect.errors import PerfBisectError, in_words
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
 from perfbisect.repository.changed_functions import changed_functions
 from perfbisect.repository.discovery import open_repository
-
-PART = "functions"
 
 Reader = Callable[[str, str, frozenset[str]], ChangeFacts]
 """Reads what the second commit changes of the first; gets the names of the functions that profiles contain."""
@@ -45,4 +44,4 @@ def read_change(verdict: Verdict, commits: Sequence[str], log: SavedLog, reader:
         facts = reader(parent, culprit, functions_in(event.facts for event in events if isinstance(event, Profiled)))
         yield log.append(ChangedFunctions(step.candidate, facts))
     except (PerfBisectError, OSError) as trouble:
-        yield log.append(Unexplained(PART, str(in_words(trouble))))
+        yield log.append(Unexplained(FUNCTIONS, str(in_words(trouble))))

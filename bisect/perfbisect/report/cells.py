@@ -60,7 +60,7 @@ def functions(case: Case) -> list[Row]:
             figure(row.culprit),
             signed(row.difference),
             share(row.part) if row.part else MISSING,
-            printable("; ".join(notes(row))),
+            printable("; ".join(notes(row, case.explanation.changed))),
         )
         for place, row in enumerate(case.explanation.functions)
         if place < LEAST or (place < LISTED and beyond(row))

@@ -79,7 +79,13 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
     else:
         names = [*changed(hunks, (before, old), (after, new))]
         macros = {each.name for side in (old, new) for found in side.values() for each in found if each.macro}
-        callers = Search(repo, commit, seen, {file.path for file in files}).callers(names, macros) if seen else {}
+        search = Search(repo, commit, seen, {file.path for file in files})
+        callers, left_out = search.callers(names, macros) if seen else ({}, 0)
+        if left_out:
+            notes.append(
+                f"Of the functions that no profile contains, the callers of {left_out:,} were not looked for: where they"
+                " are inlined is not known."
+            )
     if len(names) > FUNCTIONS:
         notes.append(f"The commit changes {len(names):,} functions, of which {FUNCTIONS:,} are looked at.")
     return ChangeFacts(
@@ -127,9 +133,8 @@ def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Chang
             fitting.append(file)
     notes = []
     if len(fitting) < len(found):
-        notes.append(
-            f"{len(found) - len(fitting)} of {len(found)} source files of the commit are too large to be read."
-        )
+        why = "not read: only the smallest are" if len(fitting) == FILES else "too large to be read"
+        notes.append(f"{len(found) - len(fitting)} of {len(found)} source files of the commit are {why}.")
     if modules:
         notes.append("The commit changes submodules, whose functions are not read.")
     return sorted(fitting, key=lambda file: file.path), notes
@@ -207,20 +212,26 @@ class Search:
     seen: Collection[str]  # functions whose callers are not needed
     first: Collection[str]  # paths that are searched before others
 
-    def callers(self, functions: Sequence[str], macros: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """The callers of those of the functions that are not seen, and the callers of those of them that are not."""
+    def callers(self, functions: Sequence[str], macros: Collection[str]) -> tuple[dict[str, tuple[str, ...]], int]:
+        """The callers of those of the functions that are not seen, and the callers of those of them that are not.
+
+        Also the number of functions whose callers were not looked for, because there are too many.
+        """
         known = {split(name)[1] for name in self.seen}
         found: dict[str, tuple[str, ...]] = {}
+        dropped: set[str] = set()
         waiting = [name for name in functions if split(name)[1] not in known]
         for _ in range(STEPS):
-            wanted = [name for name in dict.fromkeys(waiting) if name not in found and split(name)[1]][:NAMES]
+            unknown = [name for name in dict.fromkeys(waiting) if name not in found and split(name)[1]]
+            wanted = unknown[:NAMES]
+            dropped.update(unknown[NAMES:])
             if not wanted:
                 break
             above = self.above(wanted, macros)
             found |= {name: tuple(above.get(name, ())) for name in wanted}
             callers = [name for names in above.values() for name in names if not MACRO.fullmatch(split(name)[1])]
             waiting = [name for name in callers if split(name)[1] not in known]
-        return {name: names for name, names in found.items() if names}
+        return {name: names for name, names in found.items() if names}, len(dropped - found.keys())
 
     def above(self, functions: Sequence[str], macros: Collection[str]) -> dict[str, list[str]]:
         """Function → those whose bodies name it."""

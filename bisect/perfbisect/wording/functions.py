@@ -1,11 +1,11 @@
 """What functions of two profiles say of a change, in sentences."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from perfbisect.core.domain.explanation import Cause, Explanation, FunctionRow
 from perfbisect.core.explain.functions import BEYOND, OTHERS, part_error, whole
-from perfbisect.core.explain.names import short
+from perfbisect.core.explain.names import same, short
 from perfbisect.wording.quantities import figure, share
 from perfbisect.wording.text import listed, printable
 
@@ -40,7 +40,7 @@ def of_cpu(found: Explanation) -> tuple[str, ...]:
         where = f", but single functions do: {single}" if single else ""
         return (
             f"The whole cost of an operation in their profiles does not differ beyond noise{where}.",
-            *moved(found, "", ""),
+            *moved(found, "", "; the whole does not differ beyond noise"),
         )
     kind = "loss" if total > 0 else "gain"
     same_way = [
@@ -49,6 +49,8 @@ def of_cpu(found: Explanation) -> tuple[str, ...]:
         if row.difference * total > 0 and beyond(row) and not row.partner and row.function != OTHERS
     ]
     if not same_way:
+        if any(left_over(group) * total > 0 for group in exchanges(found.functions)):
+            return tuple(moved(found, kind, "; that is no part of it"))
         return (
             f"The {kind} is spread over many functions: none of them differs beyond noise.",
             *moved(found, kind, ""),
@@ -63,7 +65,7 @@ def place(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
     named = [row for row in by_commit if row.part >= SMALL or row is first][:NAMED]
     if first in named or sum(row.part for row in named) >= 1 / 2:
         if len(named) == 1:
-            text = f"is in {name(named[0])}{because(named[0], found.functions)}"
+            text = f"is in {name(named[0])}{because(named[0], found)}"
         else:
             text = f"is in or below functions that this commit changes: {', '.join(each(row) for row in named)}"
         return f"{doubt(named)}{extent(named, found.functions)} of the {kind} {text}."
@@ -73,13 +75,15 @@ def place(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
     if by_commit:
         others = share(sum(row.part for row in by_commit))
         return f"{text}, which this commit does not change; {others} is in or below functions that it changes."
-    return f"{text}, which this commit does not change: it shows only there."
+    left = [row for group in exchanges(found.functions) if left_over(group) for row in (*group[0], *group[1])]
+    only = "" if any(map(own, left)) else ": it shows only there"
+    return f"{text}, which this commit does not change{only}."
 
 
 def by_itself(row: FunctionRow, found: Explanation) -> str:
     """By how much the cost of a function differs."""
     amount = f"{figure(abs(row.difference))} {UNITS.get(found.unit, found.unit)}"
-    return f"{amount} {'more' if row.difference > 0 else 'less'} in {name(row)}{because(row, found.functions)}"
+    return f"{amount} {'more' if row.difference > 0 else 'less'} in {name(row)}{because(row, found)}"
 
 
 def own(row: FunctionRow) -> bool:
@@ -87,7 +91,7 @@ def own(row: FunctionRow) -> bool:
     return row.changed or bool(row.inlined)
 
 
-def because(row: FunctionRow, rows: Sequence[FunctionRow]) -> str:
+def because(row: FunctionRow, found: Explanation) -> str:
     """What the commit has to do with the function."""
     if row.changed:
         return ", which this commit changes"
@@ -97,8 +101,16 @@ def because(row: FunctionRow, rows: Sequence[FunctionRow]) -> str:
         )
     if not row.below:
         return ""
-    above = next((one for one in rows if one.function == row.below), None)
-    return f", called below {quoted(row.below)}{because(above, ()) if above and own(above) else ', which this commit changes'}"
+    above = next((one for one in found.functions if one.function == row.below and own(one)), None)
+    if above is None:
+        above = replace(row, changed=is_changed(row.below, found.changed), below="")
+    why = because(above, found) or ", into which a function that this commit changes is inlined"
+    return f", called below {quoted(row.below)}{why}"
+
+
+def is_changed(function: str, changed: Collection[str]) -> bool:
+    """Whether the function is one of those that the commit changes."""
+    return any(same(function, one) for one in changed)
 
 
 def each(row: FunctionRow) -> str:
@@ -109,23 +121,51 @@ def each(row: FunctionRow) -> str:
 
 
 def moved(found: Explanation, kind: str, ending: str) -> Iterator[str]:
-    """Costs that one function lost and another gained."""
-    lost = [row for row in found.functions if row.partner and row.difference < 0]
+    """Costs that one function lost and another gained, with what is left of them beyond noise, or else the ``ending``."""
+    total, _ = whole(found.functions)
+    for sources, to in exchanges(found.functions)[:NAMED]:
+        cost = min(abs(sum(row.difference for row in side)) for side in (sources, to))
+        amount = f"{figure(cost)} {UNITS.get(found.unit, found.unit)}"
+        before, after = (listed([*map(name, side)]) for side in (sources, to))
+        left = left_over((sources, to))
+        if kind and left * total > 0:
+            both = [*sources, *to]
+            of_all = f"{doubt(both)}{extent(both, found.functions)} of the {kind}"
+            is_in = "is left in" if kind == "loss" else "is in"
+            yield f"{of_all} {is_in} {after}, to which the cost of {before} moved ({amount} an operation)."
+            continue
+        if left:
+            rest = f"{figure(abs(left))} {UNITS.get(found.unit, found.unit)}"
+            ending_ = f", where it is {rest} {'more' if left > 0 else 'less'}"
+        else:
+            ending_ = ending
+        yield f"Cost moved from {before} to {after} ({amount} an operation){ending_}."
+
+
+def exchanges(rows: Sequence[FunctionRow]) -> list[tuple[list[FunctionRow], list[FunctionRow]]]:
+    """The functions that lost cost to others, and these; the largest of each first."""
+    lost = [row for row in rows if row.partner and row.difference < 0]
     done: set[str] = set()
     groups = []
     for row in lost:
-        to = [one for one in found.functions if one.difference > 0 and row.function == one.partner]
-        to = to or [one for one in found.functions if one.function == row.partner]
+        to = [one for one in rows if one.difference > 0 and row.function == one.partner]
+        to = to or [one for one in rows if one.function == row.partner]
         if to and row.function not in done:
             sources = [one for one in lost if one.partner == to[0].function] or [row]
             done |= {one.function for one in sources}
-            groups.append((sources, to))
-    for group in groups[:NAMED]:
-        sources, to = (sorted(side, key=lambda row: -abs(row.difference)) for side in group)
-        cost = min(abs(sum(row.difference for row in side)) for side in (sources, to))
-        amount = f"{figure(cost)} {UNITS.get(found.unit, found.unit)} an operation"
-        whole_ = ending or ("; the whole is unchanged" if not kind else "")
-        yield f"Cost moved from {listed([*map(name, sources)])} to {listed([*map(name, to)])} ({amount}){whole_}."
+            groups.append((largest_first(sources), largest_first(to)))
+    return groups
+
+
+def largest_first(rows: Sequence[FunctionRow]) -> list[FunctionRow]:
+    """By how much they differ."""
+    return sorted(rows, key=lambda row: -abs(row.difference))
+
+
+def left_over(group: tuple[Sequence[FunctionRow], Sequence[FunctionRow]]) -> float:
+    """By how much functions gained more than others lost to them; 0 where that is noise."""
+    left, spread = whole([*group[0], *group[1]])
+    return left if abs(left) > 2 * spread else 0.0
 
 
 def extent(some: Sequence[FunctionRow], rows: Sequence[FunctionRow]) -> str:
@@ -157,13 +197,14 @@ def quoted(function: str) -> str:
     return f"`{printable(short(function))}`"
 
 
-def notes(row: FunctionRow) -> Iterator[str]:
-    """What is known of a function beside its cost, for a table."""
+def notes(row: FunctionRow, changed: Collection[str]) -> Iterator[str]:
+    """What is known of a function beside its cost, for a table; ``changed`` are all functions that the commit changes."""
     if row.changed:
         yield "changed by this commit"
     if row.inlined:
         yield f"{listed([*map(short, row.inlined[:NAMED])])}, changed by this commit, {'is' if len(row.inlined) == 1 else 'are'} inlined"
     if row.below:
-        yield f"below {short(row.below)}, changed by this commit"
+        inlined = "into which a function that this commit changes is inlined"
+        yield f"below {short(row.below)}, {'changed by this commit' if is_changed(row.below, changed) else inlined}"
     if row.partner:
         yield f"cost moved {'from' if row.difference > 0 else 'to'} {short(row.partner)}"

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from counted import FULL, run
-from perfbisect.core.domain.events import Counted, Unexplained
+from perfbisect.core.domain.events import ChangedFunctions, Counted, Profiled, Unexplained
 from perfbisect.core.domain.explanation import Cause, Explanation, FunctionRow, PlanRow, Sureness
-from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.facts import ChangeFacts, RunFacts
 from perfbisect.core.domain.orders import Interval, Layouts
 from perfbisect.core.explain.classes import classify
 from perfbisect.core.explain.counters import EXACT_GROUP, counter_rows
 from perfbisect.core.explain.explanation import NO_COUNTERS, explanation
 from perfbisect.core.explain.top_down import BACK
 from perfbisect.wording.causes import sentences
+from profiled import profile
 
 PAIRS = Path(__file__).parents[2] / "outputs" / "pairs"
 
@@ -251,6 +252,48 @@ def test_a_pair_is_made_of_the_same_round_of_the_same_group() -> None:
     assert found.classes[0].cause is Cause.INSTRUCTIONS
     assert {row.rounds for row in found.counters} == {2}
     assert found.missing == ("profiles: perf record is not permitted",)
+
+
+WHOLE = ChangeFacts("c", "p", ("search",), files=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "known"),
+    [
+        pytest.param(WHOLE, True, id="read"),
+        pytest.param(None, False, id="not read"),
+        pytest.param(replace(WHOLE, files=0), False, id="no source files"),
+        pytest.param(replace(WHOLE, approximate=True), False, id="approximate"),
+        pytest.param(replace(WHOLE, note="1 of 2 source files …"), False, id="a part is missing"),
+        pytest.param(replace(WHOLE, parent="q"), False, id="another commit"),
+    ],
+)
+def test_the_change_is_known_if_all_of_it_was_read(change: ChangeFacts | None, known: bool) -> None:
+    events = [ChangedFunctions(2, change)] if change else []
+    assert explanation(events, "p", "c", ([run()], [BLOATED])).change_known is known
+
+
+def test_a_change_that_was_read_later_is_not_missing() -> None:
+    failed, read = Unexplained("functions", "git failed."), ChangedFunctions(2, WHOLE)
+    other = ChangedFunctions(3, replace(WHOLE, commit="d", parent="c"))
+    first, second, third = (
+        explanation(events, "p", "c", ([run()], [BLOATED])).missing
+        for events in ((failed, read), (read, failed), (failed, other))
+    )
+    assert first == ()
+    assert second == third == ("functions: git failed.",)
+
+
+def test_waits_contain_functions_that_are_not_inlined_on_the_cpu() -> None:
+    both = [(1, "p", 900), (2, "c", 1500)]
+    events = [
+        *(Profiled(node, profile(commit, {("main", "search"): number})) for node, commit, number in both),
+        *(Profiled(node, replace(profile(commit, {("less",): 9}), off_cpu=True)) for node, commit, _ in both),
+        ChangedFunctions(2, replace(WHOLE, functions=("less",), callers={"less": ("search",)})),
+    ]
+    found = explanation(events, "p", "c", ([run()], [BLOATED]))
+    assert [row.inlined for row in found.functions] == [()]
+    assert [row.inlined for row in explanation([*events[:2], events[-1]], "p", "c").functions] == [("less",)]
 
 
 CODE = {**FULL, "L1-icache-load-misses": 1e8, "iTLB-load-misses": 1e6}

@@ -17,7 +17,9 @@ from perfbisect.core.explain.functions import (
     OTHERS,
     comparable,
     function_rows,
+    functions_in,
     part_error,
+    waiter_rows,
     whole,
 )
 from profiled import PERIOD, profile
@@ -207,3 +209,26 @@ def test_what_stands_for_unknown_callers_is_none() -> None:
     high = replace(low, commit="c", stacks={"x;[rare stacks];f (x)": 1e4, "x;[rare stacks];g (x)": 9e4})
     rows = function_rows([low], [high])
     assert [(row.callers, row.partner) for row in rows] == [((), ""), ((), "")]
+
+
+def test_what_only_the_waits_contain_is_not_inlined() -> None:
+    """And what only the profiles on CPU contain is not inlined into what waits."""
+    waits = [replace(profile(commit, {("main", "scan", "less"): 9}), off_cpu=True) for commit in "pc"]
+    seen = functions_in([profile("p", HOT), *waits])
+    change = changes("less", callers={"less": ("search", "scan")})
+    slower = profile("c", {**HOT, ("main", "scan", "search"): 1500})
+    assert not any(row.inlined for row in function_rows([profile("p", HOT)], [slower], change, seen))
+    assert any(row.inlined for row in function_rows([profile("p", HOT)], [slower], change))
+    other = changes("search", callers={"search": ("less",)})
+    assert not any(row.inlined for row in waiter_rows(waits[:1] * 2, waits[1:] * 2, other, seen))
+    assert any(row.inlined for row in waiter_rows(waits[:1] * 2, waits[1:] * 2, other))
+
+
+def test_functions_of_libc_and_the_kernel_are_not_changed() -> None:
+    """They may have the name of one that is."""
+    before = {("main", "copy@libc.so.6"): 900, ("main", "copy", "schedule@[kernel]", "copy@[kernel]"): 900, **HOT}
+    after = {**before, ("main", "copy", "schedule@[kernel]", "copy@[kernel]"): 1900}
+    rows = function_rows([profile("p", before)], [profile("c", after)], changes("copy"))
+    assert {row.binary for row in rows if row.function == "copy" and row.changed} == {"engine"}
+    assert [row.below for row in rows if row.function == "copy" and row.binary == "[kernel]"] == ["copy"]
+    assert functions_in([profile("p", {("main", "copy@libc.so.6"): 1})]) == {"main"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfbisect.core.explain.names import same, split
+from perfbisect.core.explain.names import same, short, split
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,12 @@ from perfbisect.core.explain.names import same, split
         ("B::operator()(int)", "B", "operator()"),
         ("std::operator<< <char>(std::ostream&)", "std", "operator<<"),
         ("B::operator bool() const", "B", "operatorbool"),
+        ("B::operator new[](unsigned long)", "B", "operatornew[]"),
+        ('operator"" _km(long double)', "", 'operator""_km'),
+        ("B::operator->() const", "B", "operator->"),
+        ("ns::operators::Page::insert(int)", "Page", "insert"),
+        ("engine::operator::next", "operator", "next"),
+        ("operator_of(int)", "", "operator_of"),
         ("scan(Table*)::{lambda(int)#1}::operator()(int) const", "", "scan"),
         ("engine::page::insert::h0123456789abcdef", "page", "insert"),
         ("engine::page::insert::{{closure}}::h0123456789abcdef", "page", "insert"),
@@ -39,3 +45,8 @@ def test_names_mean_one_function_unless_their_scopes_differ() -> None:
     assert same("insert", "Page::insert")
     assert not same("Tree::insert(int)", "Page::insert")
     assert not same("[libz.so.1]", "[libz.so.1]"), "addresses without a name"
+
+
+def test_operators_are_shown_whole() -> None:
+    assert short("ns::operators::Page::insert(int)") == "ns::operators::Page::insert"
+    assert short("ns::B::operator()(int) const") == "ns::B::operator()(int) const"

@@ -112,6 +112,6 @@ class Explanation:
     ] = ()  # the same for time off CPU, in us: functions that called what waits, outside of libc
     unit: str = ""  # of the costs in ``functions``: "us" of CPU time, "cycles"
     changed: tuple[str, ...] = ()  # functions that the commit changes, also those that no profile contains
-    change_known: bool = False  # whether it was found out which functions the commit changes
+    change_known: bool = False  # whether it was found out, completely, which functions the commit changes
     plans: tuple[PlanRow, ...] = ()
     missing: tuple[str, ...] = ()  # a sentence for each part that could not be measured

@@ -9,10 +9,11 @@ from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Layouts
 from perfbisect.core.explain.classes import classify
 from perfbisect.core.explain.counters import EXACT_GROUP, Runs, counter_rows
-from perfbisect.core.explain.functions import comparable, function_rows, waiter_rows
+from perfbisect.core.explain.functions import comparable, function_rows, functions_in, waiter_rows
 from perfbisect.core.explain.plans import different
 
 ENOUGH = 3  # rounds of groups of counters, from which on their intervals are those of the table
+FUNCTIONS = "functions"  # the part that reads what the commit changes
 NO_OPERATIONS, NO_RUNS = "no operations", "no runs"  # details of an unknown cause
 NO_COUNTERS = (
     "This host has no counters of instructions and cycles, so more code and slower memory cannot be separated."
@@ -44,11 +45,13 @@ def explanation(
     counters = counter_rows(before, after)
     profiles = profiles_of(events, parent, culprit)
     change = change_of(events, parent, culprit)
-    functions = function_rows(*profiles, change)
-    waits = waiter_rows(*profiles_of(events, parent, culprit, off_cpu=True), change)
+    recorded = [event.facts for event in events if isinstance(event, Profiled)]
+    seen = functions_in(facts for facts in recorded if facts.commit in (parent, culprit))
+    functions = function_rows(*profiles, change, seen)
+    waits = waiter_rows(*profiles_of(events, parent, culprit, off_cpu=True), change, seen)
     if not (counters or plans or functions):
         return unknown(parent, culprit, NO_RUNS)
-    missing = [f"{event.part}: {event.reason}" for event in events if isinstance(event, Unexplained)]
+    missing = [f"{event.part}: {event.reason}" for event in not_done(events, parent, culprit)]
     if counters and not any(row.name == "instructions/o" for row in counters):
         missing.append(NO_COUNTERS)
     if functions and change and change.note:
@@ -62,7 +65,7 @@ def explanation(
         waits=waits,
         unit=profiles[0][0].unit if functions else "",
         changed=change.functions if change else (),
-        change_known=change is not None,
+        change_known=change is not None and change.files > 0 and not change.approximate and not change.note,
         plans=plans,
         missing=tuple(dict.fromkeys(missing)),
     )
@@ -81,6 +84,17 @@ def change_of(events: Sequence[Studied], parent: str, culprit: str) -> ChangeFac
     """What the commit changes, as it was read last."""
     found = [event.facts for event in events if isinstance(event, ChangedFunctions)]
     return next((each for each in reversed(found) if (each.parent, each.commit) == (parent, culprit)), None)
+
+
+def not_done(events: Sequence[Studied], parent: str, culprit: str) -> list[Unexplained]:
+    """The parts that could not be measured, without a change that could not be read at first, and was read later."""
+    found: list[Unexplained] = []
+    for event in events:
+        if isinstance(event, Unexplained):
+            found.append(event)
+        elif isinstance(event, ChangedFunctions) and (event.facts.parent, event.facts.commit) == (parent, culprit):
+            found = [each for each in found if each.part != FUNCTIONS]
+    return found
 
 
 def unknown(parent: str, culprit: str, why: str) -> Explanation:

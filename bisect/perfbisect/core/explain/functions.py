@@ -83,9 +83,10 @@ def key_of(text: str) -> Key:
 
 
 def functions_in(profiles: Iterable[ProfileFacts]) -> frozenset[str]:
-    """The names of all functions in the stacks of profiles on CPU."""
-    stacks = {stack for run in profiles if not run.off_cpu for stack in run.stacks}
-    return frozenset(key_of(text)[0] for stack in stacks for text in frames(stack))
+    """The names of all functions in the stacks of profiles, on CPU and off it, but for those of the kernel and of libc."""
+    stacks = {stack for run in profiles for stack in run.stacks}
+    keys = {key_of(text) for stack in stacks for text in frames(stack)}
+    return frozenset(function for function, binary in keys if not SYSTEM.match(binary))
 
 
 def comparable(
@@ -103,7 +104,10 @@ def comparable(
 
 
 def waiter_rows(
-    parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts], change: ChangeFacts | None = None
+    parent: Sequence[ProfileFacts],
+    culprit: Sequence[ProfileFacts],
+    change: ChangeFacts | None = None,
+    seen: Collection[str] | None = None,
 ) -> tuple[FunctionRow, ...]:
     """As ``function_rows``, of profiles off CPU: time is that of the function that called what waits.
 
@@ -115,7 +119,7 @@ def waiter_rows(
         return ()
     each = [sum(run.seconds for run in runs) / sum(run.operations for run in runs) for runs in (parent, culprit)]
     longer = each[1] / each[0] if each[0] else 1.0
-    return function_rows([called(run, longer) for run in parent], [called(run) for run in culprit], change)
+    return function_rows([called(run, longer) for run in parent], [called(run) for run in culprit], change, seen)
 
 
 def called(run: ProfileFacts, factor: float = 1.0) -> ProfileFacts:
@@ -131,11 +135,15 @@ def called(run: ProfileFacts, factor: float = 1.0) -> ProfileFacts:
 
 
 def function_rows(
-    parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts], change: ChangeFacts | None = None
+    parent: Sequence[ProfileFacts],
+    culprit: Sequence[ProfileFacts],
+    change: ChangeFacts | None = None,
+    seen: Collection[str] | None = None,
 ) -> tuple[FunctionRow, ...]:
     """The functions of both builds, those first whose costs differ most; functions whose cost has moved, by what is left.
 
-    ``parent`` and ``culprit`` are what ``comparable`` returns, in order of time.
+    ``parent`` and ``culprit`` are what ``comparable`` returns, in order of time. ``seen`` are the functions of all profiles
+    of both builds, which are not inlined everywhere; those of the given ones if it is None.
     """
     if not (parent and culprit):
         return ()
@@ -159,7 +167,9 @@ def function_rows(
             found[key], left[key] = replace(found[key], partner=partner[0]), rest
     ranked = [found[key] for key in sorted(found, key=lambda key: -left[key])]
     rows = shortened(ranked)
-    return tuple(marked(rows, change, parent, culprit)) if change else tuple(rows)
+    if not change:
+        return tuple(rows)
+    return tuple(marked(rows, change, parent, culprit, functions_in((*parent, *culprit)) if seen is None else seen))
 
 
 def error(key: Key, before: Side, after: Side) -> float:
@@ -226,7 +236,7 @@ def left_over(group: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> float:
 
 
 def slack(keys: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> float:
-    """By how much what was lost and what was gained may differ: by noise, or a small part of it."""
+    """By how much what was lost and what was gained may differ: by noise, or a small part of it, which is told as left over."""
     largest = max(abs(rows[key].difference) for key in keys)
     noise = 2 * math.sqrt(sum(rows[key].error ** 2 for key in keys))
     return min(max(noise, TOLERANCE * largest), largest / 3)
@@ -249,10 +259,16 @@ def shortened(rows: Sequence[FunctionRow]) -> Sequence[FunctionRow]:
 
 
 def marked(
-    rows: Sequence[FunctionRow], change: ChangeFacts, parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts]
+    rows: Sequence[FunctionRow],
+    change: ChangeFacts,
+    parent: Sequence[ProfileFacts],
+    culprit: Sequence[ProfileFacts],
+    seen: Collection[str],
 ) -> Iterator[FunctionRow]:
-    """The rows with what the commit changes: their own code, that of functions inlined into them, or what calls them."""
-    seen = functions_in((*parent, *culprit))
+    """The rows with what the commit changes: their own code, that of functions inlined into them, or what calls them.
+
+    Functions of the kernel and of libc are not changed, whatever their names.
+    """
     wanted = {split(function)[1] for function in change.functions}
     changed = {each for each in seen if split(each)[1] in wanted and any(same(each, one) for one in change.functions)}
     bodies = dict(inlined(change, seen))
@@ -260,7 +276,7 @@ def marked(
     low, high = (under(own, runs) for runs in (parent, culprit))
     for row in rows:
         key = row.function, row.binary
-        if row.function in own:
+        if row.function in own and not SYSTEM.match(row.binary):
             is_changed = row.function in changed
             yield replace(row, changed=is_changed, inlined=() if is_changed else bodies[row.function])
             continue
@@ -277,7 +293,9 @@ def under(own: Collection[str], profiles: Sequence[ProfileFacts]) -> dict[Key, d
     for run in profiles:
         for stack, cost in run.stacks.items():
             *above, last = [key_of(text) for text in frames(stack)] or [("", "")]
-            nearest = next((function for function, _ in reversed(above) if function in own), None)
+            nearest = next(
+                (function for function, binary in reversed(above) if function in own and not SYSTEM.match(binary)), None
+            )
             if nearest is not None:
                 costs = found.setdefault(last, {})
                 costs[nearest] = costs.get(nearest, 0.0) + cost / operations

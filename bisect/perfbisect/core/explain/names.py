@@ -4,7 +4,9 @@ import re
 
 from perfbisect.core.domain.profiles import source_name
 
-OPERATOR = re.compile(r"\boperator\s*(\(\)|\[\]|[^\w\s(\[]+|\"\"\s*\w+|(?:new|delete)(?:\[\])?|co_await|[\w:]+)")
+OPERATOR = re.compile(
+    r"\boperator(?=\W)\s*(\(\)|\[\]|[-+*/%^&|~!=<>,]+|\"\"\s*\w+|(?<=\s)(?:(?:new|delete)(?:\[\])?|[\w:]+))"
+)
 LAMBDA = re.compile(r"::(?:\{lambda|\{\{closure|'lambda|\$_\d|\{unnamed).*")
 HASH = re.compile(r"::h[0-9a-f]{16}$")  # of Rust's symbols
 VERSION = re.compile(r"(?<=\w)@.*")  # "memcpy@plt", "memcpy@@GLIBC_2.14"
@@ -58,6 +60,6 @@ def short(function: str) -> str:
     """
     text = source_name(function)
     plain = QUALIFIERS.sub("", flat(text)).rpartition(" ")[2]
-    usual = plain and "operator" not in text and "{" not in text and not plain.startswith("::")
+    usual = plain and not OPERATOR.search(text) and "{" not in text and not plain.startswith("::")
     name = plain if usual else text
     return name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}…{name[1 - LONGEST // 2 :]}"

@@ -223,12 +223,12 @@ def functions(found: Explanation, files: Sequence[ShownFile]) -> tuple[FunctionC
     notable = [row for row in found.functions if abs(row.part) >= SMALL or own(row) or row.partner]
     rows = (notable or found.functions)[:FUNCTIONS]
     largest = max((max(row.parent, row.culprit) for row in rows), default=0.0) or 1.0
-    return tuple(function(row, largest, files) for row in rows)
+    return tuple(function(row, largest, files, found.changed) for row in rows)
 
 
-def function(row: FunctionRow, largest: float, files: Sequence[ShownFile]) -> FunctionCells:
-    """One function."""
-    notes = [*function_words.notes(row)]
+def function(row: FunctionRow, largest: float, files: Sequence[ShownFile], by_commit: Sequence[str]) -> FunctionCells:
+    """One function; ``by_commit`` are all that the commit changes."""
+    notes = [*function_words.notes(row, by_commit)]
     if row.callers:
         notes.append(f"called by {', '.join(map(short, row.callers[:3]))}")
     named = next(filter(None, (row.function if row.changed else "", *row.inlined[:1], row.below)), "")
@@ -267,12 +267,13 @@ def change(case: Case, anchor: str, diff_of: DiffOf, names: Sequence[str]) -> tu
         return (), ""
     text, left_out = diff_of(case.parents[0].sha, case.commit.sha)
     files = parsed(text)
+    word = any_of(names)
     shown = [
         ShownFile(
             file,
             f"{anchor}-file-{place}",
             [
-                ShownHunk(hunk, f"{anchor}-hunk-{place}-{number}", mentions(hunk, names))
+                ShownHunk(hunk, f"{anchor}-hunk-{place}-{number}", word is not None and place_in(hunk, word))
                 for number, hunk in enumerate(file.hunks)
             ],
         )
@@ -306,22 +307,22 @@ def within_budget(files: Sequence[ShownFile]) -> list[ShownFile]:
     return kept
 
 
-def mentions(hunk: Hunk, functions: Sequence[str]) -> bool:
-    """Whether a hunk is in one of these functions, or has a line that defines or calls one."""
-    return any(place_in(hunk, name) for function in functions if (name := split(function)[1]))
+def any_of(functions: Sequence[str]) -> re.Pattern[str] | None:
+    """What a definition or a call of one of these functions looks like; None where they have no names."""
+    names = dict.fromkeys(name for function in functions if (name := split(function)[1]))
+    return re.compile(rf"(?<![\w~])(?:{'|'.join(map(re.escape, names))})\s*\(") if names else None
 
 
-def place_in(hunk: Hunk, name: str) -> bool:
-    """Whether the hunk is in the function of that name.
+def place_in(hunk: Hunk, word: re.Pattern[str]) -> bool:
+    """Whether the hunk is in one of the functions that ``word`` finds, or has a line that defines or calls one.
 
     git's line of its scope has the name, a changed line, or one without an indent beside them: there functions begin.
     """
-    word = re.compile(rf"(?<![\w~]){re.escape(name)}\s*\(")
     lines = (line.text for line in hunk.lines if line.kind != "same" or not line.text[:1].isspace())
     return bool(word.search(hunk.scope) or any(word.search(text) for text in lines))
 
 
 def anchor_of(function: str, files: Sequence[ShownFile]) -> str:
     """The place of the first hunk of a function; empty if none is shown."""
-    name = split(function)[1]
-    return next((hunk.anchor for one in files for hunk in one.hunks if name and place_in(hunk.hunk, name)), "")
+    word = any_of([function])
+    return next((hunk.anchor for one in files for hunk in one.hunks if word and place_in(hunk.hunk, word)), "")
