@@ -83,7 +83,7 @@ def key_of(text: str) -> Key:
 
 
 def functions_in(profiles: Iterable[ProfileFacts]) -> frozenset[str]:
-    """The names of all functions in the stacks of profiles, on CPU and off it, but for those of the kernel and of libc."""
+    """The names of all functions in the stacks of profiles, on CPU and off it, but for those of the binaries of `SYSTEM`."""
     stacks = {stack for run in profiles for stack in run.stacks}
     keys = {key_of(text) for stack in stacks for text in frames(stack)}
     return frozenset(function for function, binary in keys if not SYSTEM.match(binary))
@@ -267,7 +267,7 @@ def marked(
 ) -> Iterator[FunctionRow]:
     """The rows with what the commit changes: their own code, that of functions inlined into them, or what calls them.
 
-    Functions of the kernel and of libc are not changed, whatever their names.
+    Functions of the binaries of `SYSTEM`, the kernel and libc, are not changed, whatever their names.
     """
     wanted = {split(function)[1] for function in change.functions}
     changed = {each for each in seen if split(each)[1] in wanted and any(same(each, one) for one in change.functions)}
