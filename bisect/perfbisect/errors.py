@@ -122,3 +122,7 @@ class RunFailed(PerfBisectError):
         super().__init__(sentence, f"See {log}.")
         self.stage = stage
         self.log = log
+
+
+class NoSamples(RunFailed):
+    """A run ended well, and perf has taken no samples of it."""

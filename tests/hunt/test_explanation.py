@@ -40,9 +40,10 @@ GROUPS = ("core", "caches")
 
 @dataclass(frozen=True)
 class NoStudy:
-    """Stands for a study, which no lab here makes; keeps how many seconds its turns may take."""
+    """Stands for a study, which no lab here makes; keeps how many seconds its turns may take, and the length of runs."""
 
     seconds: float
+    length: int
 
 
 PLANS = Part("plans", NoStudy, Planned, rounds=1, share=0.1, always=lambda _: True, of_all=True)  # type: ignore[arg-type]
@@ -75,7 +76,9 @@ class StudyLab:
             yield Planned(node, PlanFacts(commit, commit, "local", "select ?", "SCAN t"))
         else:
             for group in self.groups:
-                facts = RunFacts(commit, commit, f"{CLOCK.now()}", "local", CLOCK.now(), 1.0, 100, {}, (), {}, {})
+                facts = RunFacts(
+                    commit, commit, f"{CLOCK.now()}", "local", CLOCK.now(), 1.0, 100, {}, (), {}, {}, events=77
+                )
                 yield Counted(node, facts, group)
 
 
@@ -163,7 +166,7 @@ def test_a_turn_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch, histo
     asked: list[float] = []
     monkeypatch.setattr(explanation, "worked", lambda _: 3600.0)
     monkeypatch.setattr(explanation, "start_up", lambda _: 5.0)
-    lab = StudyLab(replace(COUNTERS, study=lambda seconds: asked.append(seconds) or NoStudy(seconds)))  # type: ignore[func-returns-value,arg-type,return-value]
+    lab = StudyLab(replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, 0)))  # type: ignore[func-returns-value,arg-type,return-value]
     list(explained(monkeypatch, log_of(history, NAMES), lab))
     assert asked == [360 / 6 - 5]
 
@@ -203,6 +206,24 @@ def test_exact_counts_and_groups_of_counters_are_two_parts(monkeypatch: pytest.M
         labs = StudyLab(exact, groups=(EXACT_GROUP,)), StudyLab(COUNTERS)
         list(explained(monkeypatch, SavedLog(history, log.hunt), *labs))
         assert tuple(len(lab.studied) for lab in labs) == expected
+
+
+@pytest.mark.parametrize(("group", "known"), [(EXACT_GROUP, 77), (GROUPS[0], 0)])
+def test_a_cut_between_two_exact_counts_keeps_their_length(
+    monkeypatch: pytest.MonkeyPatch, history: History, group: str, known: int
+) -> None:
+    """Only that of exact counts: other runs are of other lengths."""
+    asked: list[int] = []
+    part = replace(COUNTERS, rounds=1, group=group if group == EXACT_GROUP else "")
+    part = replace(part, study=lambda seconds, length: asked.append(length) or NoStudy(seconds, length))  # type: ignore[func-returns-value,arg-type,return-value]
+    log = log_of(history, NAMES)
+    for event in explained(monkeypatch, log, StudyLab(part, groups=(group,))):
+        if isinstance(event, Counted):
+            break
+    second = StudyLab(part, groups=(group,))
+    list(explained(monkeypatch, SavedLog(history, log.hunt), second))
+    assert second.studied == [PARENT]
+    assert asked == [0, known]
 
 
 @pytest.mark.parametrize("fails", [CULPRIT, PARENT])

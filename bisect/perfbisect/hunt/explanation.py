@@ -47,7 +47,7 @@ class Part:
     """One part of an explanation."""
 
     name: str
-    study: Callable[[float], StudyMaker]  # for turns of so many seconds of measuring
+    study: Callable[[float, int], StudyMaker]  # for turns of so many seconds of measuring, and of ``counted_length``
     event: type[Counted | Profiled | Planned]
     rounds: int  # in each, both builds have one turn
     share: float  # of the time for the whole explanation; what one part leaves, the next may use
@@ -67,7 +67,7 @@ PARTS: tuple[Part, ...] = (
     # First: it is short, and said first.
     Part(
         "plans",
-        lambda _: PlanStudy,
+        lambda *_: PlanStudy,
         Planned,
         rounds=1,
         share=0.1,
@@ -75,18 +75,18 @@ PARTS: tuple[Part, ...] = (
         always=has_statements,
         of_all=True,
     ),
-    Part("profiles", lambda seconds: partial(Profiles, seconds=seconds), Profiled, rounds=3, share=0.4),
+    Part("profiles", lambda seconds, _: partial(Profiles, seconds=seconds), Profiled, rounds=3, share=0.4),
     # Only where the processor counts nothing, and only for what can be counted exactly.
     Part(
         "instructions",
-        lambda _: ExactCounts,
+        lambda _, length: partial(ExactCounts, events=length),
         Counted,
         rounds=1,
         share=0.2,
         group=EXACT_GROUP,
         always=lambda workload: not workload.command,  # whose counted runs are as short as they can be
     ),
-    Part("counters", lambda seconds: partial(CounterGroups, seconds=seconds), Counted, rounds=6, share=0.4),
+    Part("counters", lambda seconds, _: partial(CounterGroups, seconds=seconds), Counted, rounds=6, share=0.4),
 )
 
 WorkersOf = Callable[[StudyMaker], Workers[LabEvent]]
@@ -158,7 +158,8 @@ def take(
         return
     done = turns_done([event for event in events if part.has(event)])
     usual = start_up(before)
-    workers = workers_of(part.study(max(SHORTEST, allowed / (len(builds) * part.rounds) - usual)))
+    seconds = max(SHORTEST, allowed / (len(builds) * part.rounds) - usual)
+    workers = workers_of(part.study(seconds, counted_length(events)))
     host_number = workers.hosts.index(host) if host in workers.hosts else 0
     failed = False
 
@@ -202,6 +203,12 @@ def sort(event: Counted | Profiled | Planned) -> str:
             return profile.event
         case Planned(facts=plan):
             return plan.statement
+
+
+def counted_length(events: Sequence[Event]) -> int:
+    """The length of exactly counted runs that an earlier session has found; both builds have the same. 0: there is none."""
+    found = (event for event in events if isinstance(event, Counted) and event.group == EXACT_GROUP)
+    return next((event.facts.events for event in found), 0)
 
 
 def worked(events: Sequence[tuple[float, Event]]) -> float:

@@ -82,6 +82,12 @@ def test_neighbours_without_symbols_are_one_frame_and_recursion_is_kept() -> Non
     assert stack(chain) == ["main (x)", "[x]", "walk (x)", "walk (x)", "[x]", "leaf (x)"]
 
 
+def test_callers_that_a_host_left_out_are_as_those_left_out_here() -> None:
+    folded = fold([f"5\t2\tserver\tleaf (/server)\t{RARE}"])
+    assert folded.stacks == {f"server;{RARE};leaf (server)": 5.0}
+    assert folded.alone == 0, "it had callers"
+
+
 def test_what_is_not_known_at_the_outer_end_is_left_out() -> None:
     assert stack(["leaf (/x)", "f (/x)", "[unknown] ([unknown])", "[unknown] (//anon)"]) == ["f (x)", "leaf (x)"]
     assert stack(["[unknown] ([unknown])"]) == stack([]) == [UNKNOWN]

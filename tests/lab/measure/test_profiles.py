@@ -1,6 +1,7 @@
 """Profiles by a real perf, and what becomes of its output, recorded or real. Servers are in test_profiles_of_servers.py."""
 
 import subprocess
+from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -10,12 +11,12 @@ import pytest
 from msgspec.structs import replace as struct_replace
 
 from fake_host import FakeHost
-from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
+from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained, Warned
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.domain.profiles import frames, read_frame
 from perfbisect.core.explain.folding import Folded, fold
-from perfbisect.errors import EnvironmentFailure, RunFailed
+from perfbisect.errors import EnvironmentFailure, NoSamples, RunFailed
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure.profiles import (
     OFTENEST,
@@ -31,6 +32,7 @@ from perfbisect.lab.measure.runner import Turn
 from perfbisect.lab.measure.sampling import (
     ADD_UP,
     ADD_UP_WAITS,
+    LARGEST,
     NAME,
     NO_KERNEL,
     NO_LEAF_CALLERS,
@@ -167,7 +169,7 @@ def test_only_a_server_is_told_apart_from_its_client() -> None:
 
 def test_waits_are_sampled_by_their_number() -> None:
     argv = record(["sysbench"], PurePosixPath("/visit"), sampled=Sampling(WAITS, "dwarf"), rate=7)
-    assert argv[4:11] == ["-e", "dummy:u", "-e", WAITS, "-c", "7", "--switch-events"]
+    assert argv[4:12] == ["-e", "dummy:u", "-e", WAITS, "-c", "7", "--switch-events", f"--max-size={LARGEST}"]
     assert "--delay=-1" in argv
     served = record(["sysbench"], PurePosixPath("/visit"), [7], sampled=Sampling(WAITS, "dwarf"), rate=7)
     assert served[-3:] == [WAITS, "--", "sysbench"]
@@ -274,6 +276,45 @@ def test_a_file_that_perf_cannot_read(host: LocalHost, tmp_path: Path) -> None:
     (tmp_path / NAME).write_text("no samples of perf\n")
     with pytest.raises(RunFailed, match=r"perf script ended with status [1-9]"):
         folded_on(host, PurePosixPath(tmp_path), CLOCK, 499)
+
+
+@pytest.mark.parametrize(
+    ("failure", "warned", "tries"),
+    [
+        (NoSamples("perf took no samples", stage="run", log="/log"), [], 2),
+        (
+            RunFailed("the server has crashed", stage="run", log="/log"),
+            [Warned("Waits are not sampled any more: a commit: the server has crashed", "See /log.")],
+            1,
+        ),
+    ],
+)
+def test_a_failure_of_waits_is_told_and_ends_them(
+    monkeypatch: pytest.MonkeyPatch, failure: RunFailed, warned: list[LabEvent], tries: int
+) -> None:
+    """Where no thread has waited, nothing is wrong."""
+    tried = []
+
+    def run(
+        self: Profiles, context: RunContext, system: System, dataset: str, turn: Turn, sampled: Sampling, rate: int
+    ) -> Generator[LabEvent, None, tuple[RunFacts, Folded]]:
+        yield from ()
+        if sampled.waits:
+            tried.append(rate)
+            raise failure
+        return FACTS, Folded({"p;main (x)": 1.0}, 10, 0, 0.0)
+
+    monkeypatch.setattr(Profiles, "_run", run)
+    study = Profiles(replace(context(), perf=True), lambda: None, sampled=Sampling("cycles", "dwarf"), rate=99.0)
+    system = System("a commit", "key", PurePosixPath("/far"), BUILDER)
+    events: list[LabEvent] = []
+    for build in (0, 1):
+        turn = Turn(build, 1, 1, 1, Purpose.EXPLAIN, left=1)
+        events += study.visit(system, "", turn)
+        assert turn.left == 0
+    assert [event for event in events if isinstance(event, Warned)] == warned
+    assert sum(isinstance(event, Profiled) for event in events) == 2
+    assert len(tried) == tries
 
 
 def profiled(events: list[LabEvent]) -> list[ProfileFacts]:

@@ -1,8 +1,9 @@
 """Folded stacks from the call chains that ``perf script`` prints. Pure.
 
-A host has added up equal chains (``lab/measure/profiles.py``), so that what it prints is short. Each of its lines has a
+A host has added up equal chains (``lab/measure/sampling.py``), so that what it prints is short. Each of its lines has a
 cost, the number of samples, the name of the thread and the frames, innermost first, with tabs between them; a frame is
-"symbol (path)", as of perf. A line "lost N" tells how many samples the kernel has dropped.
+"symbol (path)", as of perf, or ``RARE`` for callers that it left out. A line "lost N" tells how many samples the kernel
+has dropped.
 """
 
 import re
@@ -76,6 +77,8 @@ def stack(chain: Iterable[str]) -> list[str]:
 
 def readable(text: str) -> str:
     """A frame as it is kept, from one of perf."""
+    if text == RARE:
+        return RARE
     found = _FRAME.fullmatch(text)
     symbol, path = (found["symbol"], found["path"]) if found else (text, UNKNOWN)
     symbol = "" if symbol == UNKNOWN else _VERSION.sub("", symbol.strip())

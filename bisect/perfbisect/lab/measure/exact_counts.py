@@ -21,6 +21,7 @@ class ExactCounts:
 
     context: RunContext
     succeeded: Callable[[], None]
+    events: int = 0  # the length of runs, from an earlier session; 0 until it is known
     runner: CountedRunner | None = None  # which keeps the length of runs: both builds have the same one
 
     def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
@@ -28,7 +29,7 @@ class ExactCounts:
         if self.runner is None and (by := self._method(system)):
             counter = counting.counter(self.context.host, by)
             context = replace(self.context, perf=False, vmstat=False, iostat=False, counter=counter)
-            self.runner = CountedRunner(context, self.succeeded)
+            self.runner = CountedRunner(context, self.succeeded, self.events)
         if self.runner is None:
             turn.left -= 1
             return

@@ -9,14 +9,13 @@ the time, there is time for it, and perf may see the kernel.
 
 import math
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from perfbisect.core.domain.events import LabEvent, Profiled, RunStarted, Unexplained
+from perfbisect.core.domain.events import LabEvent, Profiled, RunStarted, Unexplained, Warned
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.explain.folding import FEW, Folded
-from perfbisect.errors import EnvironmentFailure, RunFailed
+from perfbisect.errors import EnvironmentFailure, NoSamples, RunFailed
 from perfbisect.host.facts import CORES, ask
 from perfbisect.lab.measure import perf, visit
 from perfbisect.lab.measure.counter_groups import LONGEST, shortened
@@ -76,9 +75,14 @@ class Profiles:
         if self.switches:
             waiting = Sampling(WAITS, self.sampled.chains)
             context = shortened(self.context, self.seconds * OF_WAITS)
-            with suppress(RunFailed):  # no thread has waited
+            try:
                 facts, folded = yield from self._run(context, system, dataset, turn, waiting, self.switches)
                 yield Profiled(turn.candidate, profile(facts, folded, waiting))
+            except NoSamples:
+                pass  # no thread has waited
+            except RunFailed as failure:  # the turn has its profile of work
+                self.switches = 0
+                yield Warned(f"Waits are not sampled any more: {system.commit[:10]}: {failure}", failure.advice)
         turn.left -= 1
 
     def _run(

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from perfbisect.core.domain.profiles import RARE
 from perfbisect.core.explain.folding import Folded, fold
-from perfbisect.errors import EnvironmentFailure, RunFailed
+from perfbisect.errors import EnvironmentFailure, NoSamples, RunFailed
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
 from perfbisect.lab.measure import perf
@@ -26,6 +27,9 @@ WAITS = "context-switches"
 CHAINS = ("dwarf", "lbr", "fp")
 STACK = 16384  # bytes of stack that are copied for each sample: few chains of servers are longer
 LIMIT = 600.0  # seconds in which samples must be folded
+LARGEST = "1G"  # file of waits, as of ``--max-size``: about 5,000 samples and every switch are far below it
+WHOLE = 2000  # chains of a run that a host prints whole, those that cost most: more than are kept in the end
+PRINTED = 6 << 20  # bytes of them, so that all that it prints is kept: see ``host/limits.py``
 
 # A program that keeps a processor busy for some hundredths of a second, and calls.
 _TRIAL = r"""
@@ -38,21 +42,39 @@ perf script --no-inline -i "$file" -F comm,period,ip 2>/dev/null |
 rm -f "$file"
 """
 
-# Adds up equal chains, one on a line: see ``core/explain/folding.py``. Lines of frames begin with a tab.
-ADD_UP = r"""
+# A line of a frame begins with a tab. Of the path of a file only the base name is kept, below "/"; those two are no files.
+_TAKE_FRAME = r"""
+function take() {
+    sub(/^[ \t]+[0-9a-f]+ +/, ""); gsub(/\t/, " ")
+    if (!/ \(\/(dev\/zero|memfd:)/) sub(/ \(\/[^\/].*\//, " (/")
+    chain = chain "\t" $0
+}
+"""
+_PRINT = r"""
+    for (each in cost) printf "%.0f\t%d\t%s\n", cost[each], number[each], each
+    printf "lost\t%d\nstatus\t%d\n", lost, status == "" ? 1 : status
+"""
+# Adds up equal chains, one on a line: see ``core/explain/folding.py``.
+ADD_UP = (
+    _TAKE_FRAME
+    + r"""
 function add() { if (head != "") { cost[head chain] += period; number[head chain]++ }; head = chain = "" }
 /^\f/ { status = substr($0, 2); next }
-/^\t/ { sub(/^[ \t]+[0-9a-f]+ +/, ""); gsub(/\t/, " "); chain = chain "\t" $0; next }
+/^\t/ { take(); next }
 /PERF_RECORD_LOST lost [0-9]+$/ { lost += $NF; next }
 NF == 0 { add(); next }
 match($0, /[0-9]+:? *$/) { add(); period = substr($0, RSTART) + 0; head = substr($0, 1, RSTART - 1); gsub(/\t/, " ", head) }
-END { add(); for (each in cost) printf "%.0f\t%d\t%s\n", cost[each], number[each], each; printf "lost\t%d\n", lost; exit status }
-"""
+END { add();"""
+    + _PRINT
+    + "}"
+)
 # The same of waits: a sample is taken where a thread leaves its processor; its cost are the nanoseconds until it is back.
-ADD_UP_WAITS = r"""
+ADD_UP_WAITS = (
+    _TAKE_FRAME
+    + r"""
 function add() { if (thread != "") { left[thread] = head chain; since[thread] = time }; thread = chain = "" }
 /^\f/ { status = substr($0, 2); next }
-/^\t/ { sub(/^[ \t]+[0-9a-f]+ +/, ""); gsub(/\t/, " "); chain = chain "\t" $0; next }
+/^\t/ { take(); next }
 /PERF_RECORD_LOST lost [0-9]+$/ { lost += $NF; next }
 /: PERF_RECORD_SWITCH IN *$/ {
     add(); sub(/: PERF_RECORD_SWITCH IN *$/, ""); back = $(NF-1)
@@ -65,11 +87,27 @@ match($0, /[0-9]+ +[0-9.]+: *$/) {
     add(); head = substr($0, 1, RSTART - 1); gsub(/\t/, " ", head)
     thread = $(NF-1); time = $NF; sub(/:$/, "", time); time += 0
 }
-END { for (each in cost) printf "%.0f\t%d\t%s\n", cost[each], number[each], each; printf "lost\t%d\n", lost; exit status }
+END {"""
+    + _PRINT
+    + "}"
+)
+# Of such lines, those that cost most first, leaves the callers out where they are too many. No cost is left out.
+SHORTEN = rf"""
+BEGIN {{ FS = "\t"; status = 1 }}
+$1 == "status" {{ status = $2; next }}
+NF > 4 && (++whole > {WHOLE} || (bytes += length($0) + 1) > {PRINTED}) {{
+    cost[$3 FS $4] += $1; number[$3 FS $4] += $2; next
+}}
+{{ print }}
+END {{
+    for (each in cost) printf "%.0f\t%d\t%s\t{RARE}\n", cost[each], number[each], each
+    exit status
+}}
 """
 _FOLD = r"""
-file=$1 add_up=$2; shift 2
-{ perf script --no-inline --show-lost-events "$@" -i "$file"; printf '\n\f%s\n' "$?"; } | awk "$add_up"
+file=$1 shorten=$2 add_up=$3; shift 3
+{ perf script --no-inline --show-lost-events "$@" -i "$file"; printf '\n\f%s\n' "$?"; } |
+    awk "$add_up" | sort -k 1,1nr | awk "$shorten"
 """
 # A server's processes and threads that start before the window must be known: perf follows them by the event "dummy" as
 # long as it is enabled. So it starts with all events enabled, and those that are sampled are disabled first.
@@ -174,12 +212,13 @@ def record(
     """``argv`` under perf, as ``perf.wrap``; the samples are written to the file ``NAME`` in ``folder``.
 
     ``rate`` is the number of samples of a second of CPU time; of waits, every so many-th is sampled. No build id
-    is read and nothing is put into perf's cache: that would take time, and is no place of ours.
+    is read and nothing is put into perf's cache: that would take time, and is no place of ours. As nothing bounds how
+    often threads wait, perf ends a run whose waits fill ``LARGEST``.
     """
     attached = ["-p", ",".join(map(str, pids))] if (pids := tuple(pids)) else []
     fifos = [str(folder / "control"), str(folder / "ack")]
     followed = ["-e", "dummy:u"] if sampled.waits or (attached and not whole) else []
-    often = ["-c", str(rate), "--switch-events"] if sampled.waits else ["-F", str(rate)]
+    often = ["-c", str(rate), "--switch-events", f"--max-size={LARGEST}"] if sampled.waits else ["-F", str(rate)]
     controlled, quiet = [], []
     if not whole:
         controlled = ["--control", f"fifo:{','.join(fifos)}"]
@@ -196,20 +235,27 @@ def record(
 def folded_on(host: Host, folder: PurePosixPath, sampled: Sampling, rate: int) -> Folded:
     """The stacks of the run in the folder of a visit, which was sampled so. Its samples are removed then.
 
-    Raises RunFailed where there are none.
+    Raises NoSamples where there are none, and RunFailed where they cannot be read or are too many.
     """
     file = folder / NAME
     if sampled.waits:
         words, per_unit = [ADD_UP_WAITS, "--show-switch-events", "--ns", "-F", "comm,tid,time,ip,sym,dso"], 1000 / rate
     else:
         words, per_unit = [ADD_UP, "-F", "comm,period,ip,sym,dso"], 1000 if sampled.unit == "us" else 1
-    job = jobs.start(host, ["sh", "-c", _FOLD, "fold", str(file), *words], name=NAME, timeout=LIMIT, cwd=folder)
+    job = jobs.start(
+        host, ["sh", "-c", _FOLD, "fold", str(file), SHORTEN, *words], name=NAME, timeout=LIMIT, cwd=folder
+    )
     status = jobs.end(host, job)
     host.run(["rm", "-f", "--", str(file)])
-    folded = fold(lines_of(jobs.printed(host, job).text), per_unit)
-    if status or not folded.samples:
+    log = str(job.folder / "stderr")
+    if status:
         said = last_line(jobs.printed(host, job, "stderr").text)
-        reason = f"perf script ended with status {status}: {said}" if status else "perf took no samples"
-        raise RunFailed(reason, stage="run", log=str(job.folder / "stderr"))
+        raise RunFailed(f"perf script ended with status {status}: {said}", stage="run", log=log)
+    printed = jobs.printed(host, job)
+    if printed.left:
+        raise RunFailed(f"perf script printed too many stacks{printed.note}", stage="run", log=log)
+    folded = fold(lines_of(printed.text), per_unit)
+    if not folded.samples:
+        raise NoSamples("perf took no samples", stage="run", log=log)
     jobs.remove(host, job)
     return folded
