@@ -142,8 +142,8 @@ def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Chang
 
 def sizes_of(repo: Repository, names: Sequence[str]) -> list[int]:
     """The bytes of contents, by names that git knows, without the end of a line; 0 for what does not exist."""
-    told = git(repo, "cat-file", "--batch-check=%(objectsize)", stdin="".join(f"{one}\n" for one in names))
-    return [int(line) if line.isdecimal() else 0 for line in told.splitlines()] if names else []
+    sizes = git(repo, "cat-file", "--batch-check=%(objectsize)", stdin="".join(f"{one}\n" for one in names))
+    return [int(line) if line.isdecimal() else 0 for line in sizes.splitlines()] if names else []
 
 
 def texts(repo: Repository, blobs: Mapping[str, str]) -> dict[str, str]:

@@ -137,7 +137,7 @@ def waiting(rows: Mapping[str, CounterRow]) -> float | None:
 def per_instruction(rows: Mapping[str, CounterRow]) -> CounterRow | None:
     """CPU time for each instruction, where instructions were counted exactly and cycles were not; None if it has not moved.
 
-    Slower memory and a slower clock cannot be told from each other in it. That it has not moved beyond noise says
+    Slower memory and a slower clock cannot be separated in it. That it has not moved beyond noise says
     nothing: its interval is that of CPU time, which other things move.
     """
     time, code = rows.get("cpu/o"), rows.get("instructions/o")

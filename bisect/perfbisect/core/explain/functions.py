@@ -6,7 +6,7 @@ build. So differences of functions sum to the difference of the whole.
 A number of samples is Poisson's, with a standard deviation of its root; where there are several rounds, the spread of the
 differences between them shows what else varies, and the larger of the two is the error.
 
-A refactoring moves cost from one function to others. A function that lost what others gained, beyond noise, is told as
+A refactoring moves cost from one function to others. A function that lost what others gained, beyond noise, is reported as
 moved, if one of them is called by the other, or both by a third, or if the one is gone and the other new, as after a change
 of its name.
 """
@@ -29,10 +29,10 @@ MOST = 200  # functions with a row of their own
 CALLERS = 5
 SYSTEM = re.compile(
     r"\[|lib(?:c|pthread|stdc\+\+|c\+\+|gomp)[-.]|ld-linux"
-)  # binaries in which a thread waits for whoever called them
+)  # binaries in which a thread waits for what called them
 OTHERS = "[other functions]"  # the row of all further ones: differences must sum to the whole
 EXAMINED = 60  # functions between which cost may have moved, those whose costs differ most
-SMALL = 0.005  # share of the cost of an operation below which nothing is told as moved
+SMALL = 0.005  # share of the cost of an operation below which nothing is reported as moved
 MOSTLY = 0.5  # share of a difference from which on it is that of a caller
 TOLERANCE = 0.1  # share of a moved cost that may be left over
 
@@ -236,7 +236,7 @@ def left_over(group: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> float:
 
 
 def slack(keys: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> float:
-    """By how much what was lost and what was gained may differ: by noise, or a small part of it, which is told as left over."""
+    """By how much what was lost and what was gained may differ: by noise, or a small part of it, which is reported as left over."""
     largest = max(abs(rows[key].difference) for key in keys)
     noise = 2 * math.sqrt(sum(rows[key].error ** 2 for key in keys))
     return min(max(noise, TOLERANCE * largest), largest / 3)

@@ -150,7 +150,7 @@ class Sampling:
 
     @property
     def call_graph(self) -> str:
-        """How perf is told to find callers."""
+        """How perf finds callers."""
         return call_graph(self.chains)
 
     @property
@@ -161,7 +161,7 @@ class Sampling:
 
 
 def call_graph(chains: str) -> str:
-    """How perf is told to find callers."""
+    """How perf finds callers."""
     return f"dwarf,{STACK}" if chains == "dwarf" else chains
 
 
