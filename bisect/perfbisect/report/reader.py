@@ -113,18 +113,19 @@ class Reader:
         commits = self.state.commits
         before = self.state.runs_like(*(commits[parent] for parent in step.parents))
         after = self.state.runs_like(commits[step.candidate])
+        own = self.state.runs_of(step, exact=self.settings.prior.exact)
         explained = explanation(
             self.state.studied,
             commits[step.parents[0]] if step.parents else "",
             commits[step.candidate],
-            self.state.runs_of(step, exact=self.settings.prior.exact),
+            own,
             step.layouts,
         )
         all_counted = all(run.counted for run in (*before, *after))
         counters = []
         for metric in [INSTRUCTIONS] if all_counted and (before or after) else COMPARED:  # a counted run has no other
             # Those of timed runs are of another sort: with the work of the kernel, and with that beside the workload.
-            sides = map(self.own, (before, after)) if metric == INSTRUCTIONS else (before, after)
+            sides = own if metric == INSTRUCTIONS else (before, after)
             low, high = (typical(runs, metric) for runs in sides)
             counters.append(Counted(metric, low, high, quotient(high, low)))
         return Case(
