@@ -40,7 +40,12 @@ if [ "${1:-}" = tests ]; then
     want chromium chromium # which opens the pages of reports
     for tool in curl jq; do want "$tool" "$tool"; done # of the examples of notifications
     want redis-server redis-server
+    # Machines on lease: a Slurm that the tests make up.
+    for daemon in slurmctld slurmd; do [ -x /usr/sbin/$daemon ] || optional="$optional $daemon"; done
+    [ -x /usr/sbin/munged ] || optional="$optional munge"
+    want salloc slurm-client
     want db_bench rocksdb-tools
+    want fio fio
     [ -x /usr/sbin/mariadbd ] || optional="$optional mariadb-server-core mariadb-client"
     # The hunt in Debian's source package of PostgreSQL.
     want dpkg-source dpkg-dev

@@ -6,7 +6,8 @@ from pathlib import Path
 from perfbisect.core.domain.events import Commit
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build.candidates import Candidates
-from perfbisect.lab.host_lab import Earlier, HostLab, LabHost
+from perfbisect.lab.build.lab_host import LabHost
+from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import quick_builder
@@ -42,7 +43,7 @@ def lab_of(
         workload,
         candidates,
         earlier or Earlier(),
-        LabHost(build_host, HostEntry(name=build_host.name)) if build_host else None,
+        (LabHost(build_host, HostEntry(name=build_host.name)),) if build_host else (),
     )
 
 

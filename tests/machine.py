@@ -18,13 +18,16 @@ from waiting import until
 
 SSHD = "/usr/sbin/sshd"
 PROJECT = Path(__file__).parents[1]
+PLACE = (
+    "/srv"  # on each machine the folder for perfbisect, at the same path: builds of two machines may have it in them
+)
 _numbers = count()
 
 # $1 the machine's folder, $2 login shell of root, then what is to be hidden
 _INIT = f"""\
 folder=$1 shell=$2; shift 2
 for hidden do mount -t tmpfs none "$hidden" || exit; done
-mount --bind "$folder/home" /root && mount -t tmpfs none /run && mkdir -m 755 /run/sshd || exit
+mount --bind "$folder/home" /root && mount --bind "$folder/root" {PLACE} && mount -t tmpfs none /run && mkdir -m 755 /run/sshd || exit
 sed "s,^\\(root:.*:\\)[^:]*$,\\1$shell," /etc/passwd >"$folder/passwd" && mount --bind "$folder/passwd" /etc/passwd
 cd /
 while :; do {SSHD} -D -e -f "$folder/sshd_config" 2>>"$folder/log"; sleep 0.1; done
@@ -101,7 +104,7 @@ class Machine:
 
     @property
     def root(self) -> str:
-        """A folder of that machine for perfbisect."""
+        """A folder of that machine for perfbisect, as it is called here; there ``PLACE`` is the same."""
         return str(self.folder / "root")
 
     def make_known(self) -> None:

@@ -61,6 +61,7 @@ SETTINGS = Settings(
     workload="update-index",
     host="local",
     overrides={"time": 10},
+    explain=True,
 )
 
 

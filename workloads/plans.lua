@@ -42,17 +42,6 @@ local function line(row, size)
     return table.concat(cells, " ")
 end
 
-local function explain(connection, driver, noted)
-    local done, rows = pcall(connection.query, connection, ASK[driver] .. noted.sql)
-    if not done then
-        return -- a statement that this version cannot explain
-    end
-    say("statement", noted.shape)
-    for _ = 1, rows.nrows do
-        say("plan", line(rows:fetch_row(), rows.nfields))
-    end
-end
-
 -- `own`, with everything else that `real` has.
 local function around(real, own)
     return setmetatable(own, {__index = function(_, name)
@@ -77,12 +66,47 @@ local function literal(value)
 end
 
 -- A statement with values in place of its parameters.
-local function filled(sql, parameters)
+local function filled(sql, values)
     local place = 0
     return (sql:gsub("%?", function()
         place = place + 1
-        return literal(parameters[place] and parameters[place].value)
+        return literal(values[place])
     end))
+end
+
+-- What is asked of a statement that was prepared: PostgreSQL plans it for the types of its parameters, which values written
+-- into it need not have, and after some executions without their values. So it is asked for what it has prepared.
+local function execution(connection, driver, noted)
+    if driver ~= "pgsql" or not noted.prepared then
+        return noted.sql
+    end
+    local place, values = 0, {}
+    local numbered = noted.prepared:gsub("%?", function()
+        place = place + 1
+        values[place] = literal(noted.values[place])
+        return "$" .. place
+    end)
+    local rows = connection:query("SELECT name, statement FROM pg_prepared_statements")
+    for _ = 1, rows.nrows do
+        local row = rows:fetch_row()
+        if row[2] == numbered then
+            return ('EXECUTE "%s"(%s)'):format(row[1], table.concat(values, ", "))
+        end
+    end
+    return noted.sql -- sysbench was told to prepare nothing
+end
+
+local function explain(connection, driver, noted)
+    local done, rows = pcall(function()
+        return connection:query(ASK[driver] .. execution(connection, driver, noted))
+    end)
+    if not done then
+        return -- a statement that this version cannot explain
+    end
+    say("statement", noted.shape)
+    for _ = 1, rows.nrows do
+        say("plan", line(rows:fetch_row(), rows.nfields))
+    end
 end
 
 local function parameter(real)
@@ -113,7 +137,11 @@ local function prepared(real, note, close)
         return real:bind_param(unpack(reals))
     end
     function own.execute(_, ...)
-        note(parameters)
+        local values = {}
+        for place, each in ipairs(parameters) do
+            values[place] = each.value
+        end
+        note(values)
         return real:execute(...)
     end
     function own.close()
@@ -124,7 +152,7 @@ end
 
 local function connected(real, driver)
     local own, seen, noted, closed = {}, {}, {}, {}
-    local function note(sql, parameters)
+    local function note(sql, values)
         local verb = sql:match("^[%s%(]*(%a+)")
         if not verb or not EXPLAINED[verb:lower()] or #noted == MOST or #sql > LONGEST then
             return
@@ -132,7 +160,8 @@ local function connected(real, driver)
         local key = shape(sql)
         if not seen[key] then
             seen[key] = true
-            table.insert(noted, {shape = key, sql = parameters and filled(sql, parameters) or sql})
+            local text = values and filled(sql, values) or sql
+            table.insert(noted, {shape = key, sql = text, prepared = values and sql, values = values})
         end
     end
     function own.query(_, sql, ...)
@@ -144,8 +173,8 @@ local function connected(real, driver)
         return real:query_row(sql, ...)
     end
     function own.prepare(_, sql, ...)
-        return prepared(real:prepare(sql, ...), function(parameters)
-            note(sql, parameters)
+        return prepared(real:prepare(sql, ...), function(values)
+            note(sql, values)
         end, function(statement)
             table.insert(closed, statement)
         end)

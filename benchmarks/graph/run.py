@@ -8,6 +8,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
 
 for library in ("OPENBLAS", "OMP", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
@@ -16,11 +18,13 @@ import numpy as np
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Observation, Reading
-from perfbisect.core.domain.orders import Measure
+from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.search.decide import decide
+from perfbisect.hunt import loop
 from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.host_model import Habits
+from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import World
 
 PATIENCE = 120  # seconds for git
@@ -39,10 +43,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--graph", choices=GRAPHS, help="only this one, in this process")
     parser.add_argument("--orders", type=int, default=12, help="decisions timed (default: 12)")
+    parser.add_argument(
+        "--build-hosts", type=int, default=0, help="that build ahead, so that their builds are ordered, too"
+    )
     parser.add_argument("--no-git", action="store_true", help="leave git out")
     args = parser.parse_args()
     if args.graph:
-        print(measure(args.graph, args.orders, with_git=not args.no_git))
+        print(measure(args.graph, args.orders, args.build_hosts, with_git=not args.no_git))
         return
     print("| graph | merges | first order | next orders, median | most | memory | git rev-list --bisect |")
     print("|---|---|---|---|---|---|---|", flush=True)
@@ -50,11 +57,11 @@ def main() -> None:
         subprocess.run([sys.executable, __file__, *sys.argv[1:], "--graph", name], check=True)
 
 
-def measure(name: str, orders: int, *, with_git: bool) -> str:
+def measure(name: str, orders: int, build_hosts: int, *, with_git: bool) -> str:
     """A row of the table."""
     graph = GRAPHS[name]()
     before = peak()
-    times = list(decisions(graph, orders))
+    times = list(ahead(graph, orders, build_hosts) if build_hosts else decisions(graph, orders))
     memory = f"{before:.0f} + {peak() - before:.0f} MB"
     merges = int((np.diff(graph.first) > 1).sum())
     later = sorted(times[1:])
@@ -63,6 +70,24 @@ def measure(name: str, orders: int, *, with_git: bool) -> str:
         f"| {name}", f"{merges:,}", f"{times[0]:.3f} s", f"{later[len(later) // 2] * 1000:.0f} ms",
         f"{later[-1] * 1000:.0f} ms", memory, f"{git} |",
     ))  # fmt: skip
+
+
+def ahead(graph: Graph, orders: int, build_hosts: int) -> Iterator[float]:
+    """CPU seconds of each decision of a hunt with build hosts; a build costs 30 runs."""
+    times: list[float] = []
+    decided = loop.decide
+
+    def timed(*args: Any) -> Decision:
+        start = time.process_time()
+        decision = decided(*args)
+        times.append(time.process_time() - start)
+        return decision
+
+    loop.decide = timed
+    world = World(graph, {graph.size // 3: -0.1}, Habits(noise=0.01, build_seconds=1800.0), seed=1)
+    with suppress(RuntimeError):  # after so many orders and builds
+        hunt(world, Policy(), build_hosts=build_hosts, most_orders=orders)
+    yield from times
 
 
 def decisions(graph: Graph, orders: int) -> Iterator[float]:

@@ -101,9 +101,9 @@ def hunted(plant: Plant, folder: Path, device: str) -> Result:
     if case is None:
         return Result("not named", "", (), None, seconds)
     found = case["explanation"]
-    rows = found["functions"]
-    first = rows[0] if rows else {"function": "", "inlined": [], "part": None}
     cause = found["classes"][0]["cause"] if found["classes"] else "none"
+    rows = (found["waits"] if cause == "waiting" else []) or found["functions"]  # in the order of a report
+    first = rows[0] if rows else {"function": "", "inlined": [], "part": None}
     return Result(cause, first["function"], tuple(first["inlined"]), first["part"], seconds)
 
 

@@ -40,6 +40,10 @@ class EnvironmentFailure(PerfBisectError):
     """The machine cannot do the work: a tool is missing, the disk is full, perf is not permitted."""
 
 
+class EndFailed(EnvironmentFailure):
+    """An end of the range cannot be built or measured: nothing can be compared."""
+
+
 def in_words(trouble: "PerfBisectError | OSError") -> PerfBisectError:
     """An OSError as an error with a sentence; other errors are returned as they are."""
     if isinstance(trouble, PerfBisectError):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -13,6 +14,7 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished
 from perfbisect.host import jobs
+from perfbisect.host.lease_records import Record, noted
 from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
 from perfbisect.recipes.find import load_host
@@ -137,3 +139,16 @@ def test_visits_and_builds_that_may_go_on_keep_their_folders(exits: Exits, root:
 def test_a_size_is_read_as_in_the_inventory(exits: Exits) -> None:
     said = exits(3, "gc", "--keep", "3 G")
     assert "20G" in said
+
+
+def test_the_status_tells_what_could_not_be_given_back(exits: Exits, root: Path, tmp_path: Path) -> None:
+    shut = tmp_path / "shut"
+    shut.touch()
+    record = Record("j1", "pool:quiet", 1, "now", 1, platform.node(), ["test", "!", "-e", str(shut)])
+    with noted(record):
+        pass
+    assert "could not be released" in exits(4, "gc")
+    exits(0, "gc", "--dry-run")  # gives nothing back
+    shut.unlink()
+    assert "is released" in exits(0, "gc")
+    exits(0, "gc")

@@ -103,3 +103,44 @@ def test_without_a_workload_a_broken_suite_is_ignored(exits: Exits, tmp_path: Pa
         suite.write_text(text)
         said = exits(0, "doctor", "--builder", "demo", "--workloads", str(tmp_path))
         assert "sysbench 1" in said, "it is unknown that it is not needed"
+
+
+def test_all_hosts_at_once(exits: Exits, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    inventory = tmp_path / "hosts.toml"
+    inventory.write_text(
+        f'[hosts.quiet]\nroot = "{tmp_path}/quiet"\nbuild_hosts = ["b1", "nobody"]\n'
+        f'[hosts.b1]\nroot = "{tmp_path}/b1"\n[hosts.odd]\nroot = "{tmp_path}/file/root"\n'
+    )
+    report = json.loads(exits(4, "doctor", "--all", "--json", "--hosts", str(inventory)))
+    hosts = {host["name"]: host for host in report["hosts"]}
+    assert {name: host["verdict"] for name, host in hosts.items() if name != "local"} == {
+        "quiet": "not fit",
+        "b1": "fit",
+        "odd": "cannot be used",
+    }
+    assert hosts["b1"]["builds_for"] == ["quiet"]
+    assert hosts["quiet"]["findings"][0]["text"] == "nobody, which is to build for host quiet, is not in hosts.toml"
+    assert {finding["topic"] for finding in hosts["b1"]["findings"]}.isdisjoint({"perf", "governor", "load"})
+    said = exits(4, "doctor", "--all", "--hosts", str(inventory))
+    assert "b1     builds for quiet  fit" in said
+    assert "cannot be created" in said
+    assert "quiet and odd are not fit" in said or "quiet, odd" in said or "local, quiet and odd" in said
+
+
+def test_build_hosts_that_would_build_differently_are_refused(exits: Exits, tmp_path: Path) -> None:
+    inventory = tmp_path / "hosts.toml"
+    inventory.write_text(
+        f'[hosts.local]\nroot = "{tmp_path}/quiet"\nbuild_hosts = ["b1", "b2"]\n'
+        f'[hosts.b1]\nroot = "{tmp_path}/b1"\n[hosts.b2]\nroot = "{tmp_path}/b2"\n'
+    )
+    said = exits(4, "doctor", "--all", "--hosts", str(inventory))
+    assert (
+        f"the build hosts of local have different root folders, which are part of what they build: {tmp_path}/b1 on b1"
+        in said
+    )
+    assert "3 hosts: 1 problem with build hosts must be solved." in said
+
+
+def test_all_is_said_instead_of_a_host(exits: Exits) -> None:
+    assert "leave out HOST" in exits(3, "doctor", "--all", "local")

@@ -18,7 +18,7 @@ from source_package import Absent, unpack
 pytestmark = [pytest.mark.e2e, pytest.mark.dbms, pytest.mark.tools, pytest.mark.slow]
 
 PACKAGE = "postgresql-15"
-COMMITS, CULPRIT = 10, 6
+COMMITS, CULPRIT = 7, 4
 EXECUTOR = "src/backend/executor/execMain.c"
 STARTS = "\tAssert(queryDesc->estate == NULL);\n"  # for each statement
 IDLE = "\tfor (volatile int turn = 0; turn < 400000; turn++);\n"

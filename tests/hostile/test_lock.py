@@ -34,7 +34,8 @@ def connect(name: str, root: Path | str) -> Host:
 
 def setup_of(*hosts: Host, build_host: Host | None = None) -> SimpleNamespace:
     """What of a hunt's setup the locks need."""
-    sites = [SimpleNamespace(host=host, build_host=build_host) for host in hosts]
+    makers = [SimpleNamespace(host=build_host)] if build_host else []
+    sites = [SimpleNamespace(host=host, build_hosts=makers) for host in hosts]
     return SimpleNamespace(hosts=sites, purpose="a hunt")
 
 
@@ -73,7 +74,7 @@ def test_a_build_host_that_is_the_host_itself(tmp_path: Path) -> None:
     one, two = connect("one", tmp_path / "one"), connect("two", tmp_path / "one")
     with pytest.raises(UsageError, match="Hosts one and two are one") as caught:
         ExitStack().enter_context(lock_hosts(setup_of(one, build_host=two), None))  # type: ignore[arg-type]
-    assert "build_host" in caught.value.advice
+    assert "build_hosts" in caught.value.advice
 
 
 def test_two_roots_are_two_hosts_and_one_that_builds_for_both_is_held_once(tmp_path: Path) -> None:

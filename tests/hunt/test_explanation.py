@@ -1,33 +1,40 @@
 """What is measured for the reason: by which builds, in which order, for how long, and what happens when it cannot be done."""
 
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
+from msgspec.structs import replace as struct_replace
 
 from computed import ComputedLab, commits, culprit, log_of, measured_by, problem, speeds, started
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import (
+    BuildFinished,
+    BuildProgress,
+    BuildStarted,
     CandidateSkipped,
     Counted,
     Event,
     HuntEnded,
     LabEvent,
     Planned,
+    Profiled,
     RunFinished,
     Unexplained,
     Warned,
 )
-from perfbisect.core.domain.facts import PlanFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.facts import BuildFacts, PlanFacts, ProfileFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Verdict
 from perfbisect.core.explain.counters import EXACT_GROUP
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt import explanation
-from perfbisect.hunt.explanation import LEAST, Part, explain, start_up
+from perfbisect.hunt.explanation import LEAST, explain, start_up
+from perfbisect.hunt.explanation_parts import PARTS, SLOWER, Part, counted_length, part_of, waiting
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent, hunt
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.measure.study import StudyMaker
+from perfbisect.recipes.find import load_builder
 from perfbisect.recipes.workload import Workload
 from perfbisect.store.history import History
 
@@ -35,7 +42,9 @@ NAMES = commits(12)
 CULPRIT = 5
 PARENT = CULPRIT - 1
 WORKLOAD = Workload(name="w", summary="", group="point", script="w.lua")
+BUILDER = load_builder("sqlite")
 GROUPS = ("core", "caches")
+EXACT = PARTS[-1]
 
 
 @dataclass(frozen=True)
@@ -43,11 +52,11 @@ class NoStudy:
     """Stands for a study, which no lab here makes; keeps how many seconds its turns may take, and the length of runs."""
 
     seconds: float
-    length: int
+    events: Sequence[Event]
 
 
-PLANS = Part("plans", NoStudy, Planned, rounds=1, share=0.1, always=lambda _: True, of_all=True)  # type: ignore[arg-type]
-COUNTERS = Part("counters", NoStudy, Counted, rounds=3, share=0.5)  # type: ignore[arg-type]
+PLANS = Part("plans", NoStudy, rounds=1, share=0.1, always=lambda _: True, of_all=True)  # type: ignore[arg-type]
+COUNTERS = Part("counters", NoStudy, rounds=3, share=0.5)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -72,7 +81,7 @@ class StudyLab:
         CLOCK.go_on_from(CLOCK.now() + self.seconds)
         if node in self.fails:
             yield CandidateSkipped(node, SkipFacts(commit, "run", "it ended", "log", 1.0))
-        elif self.part.event is Planned:
+        elif self.part.name == "plans":
             yield Planned(node, PlanFacts(commit, commit, "local", "select ?", "SCAN t"))
         else:
             for group in self.groups:
@@ -100,7 +109,7 @@ def explained(
         def workers(_: StudyMaker) -> InlineWorkers:
             return InlineWorkers("local", next(left))
 
-        return explain(reached, NAMES, log, workers, WORKLOAD)
+        return explain(reached, NAMES, log, workers, BUILDER, WORKLOAD)
 
     lab = ComputedLab(NAMES, speeds(NAMES, CULPRIT, slow))
     for _, event in hunt(problem(NAMES), started(NAMES), log, measured_by(lab), afterwards=afterwards):
@@ -166,9 +175,22 @@ def test_a_turn_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch, histo
     asked: list[float] = []
     monkeypatch.setattr(explanation, "worked", lambda _: 3600.0)
     monkeypatch.setattr(explanation, "start_up", lambda _: 5.0)
-    lab = StudyLab(replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, 0)))  # type: ignore[func-returns-value,arg-type,return-value]
+    lab = StudyLab(replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, [])))  # type: ignore[func-returns-value,arg-type,return-value]
     list(explained(monkeypatch, log_of(history, NAMES), lab))
     assert asked == [360 / 6 - 5]
+
+
+def test_a_part_that_does_not_suit_leaves_its_time_to_the_others(
+    monkeypatch: pytest.MonkeyPatch, history: History
+) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(explanation, "worked", lambda _: 3600.0)
+    monkeypatch.setattr(explanation, "start_up", lambda _: 5.0)
+    first = replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, []))  # type: ignore[func-returns-value,arg-type,return-value]
+    never = StudyLab(replace(COUNTERS, name="waits", share=5.0, suits=lambda *_: False))
+    list(explained(monkeypatch, log_of(history, NAMES), StudyLab(first), never))
+    assert asked == [360 / 6 - 5]
+    assert never.studied == []
 
 
 def test_what_visits_take_beside_their_runs() -> None:
@@ -200,12 +222,100 @@ def test_a_session_that_is_cut_goes_on_with_what_is_missing(
 
 def test_exact_counts_and_groups_of_counters_are_two_parts(monkeypatch: pytest.MonkeyPatch, history: History) -> None:
     """Both have events of one type: what one part has done is not taken for what the other has."""
-    exact = replace(COUNTERS, name="instructions", rounds=1, group=EXACT_GROUP)
+    exact = replace(COUNTERS, name="instructions", rounds=1)
     log = log_of(history, NAMES)
     for expected in (2, 6), (0, 0):
         labs = StudyLab(exact, groups=(EXACT_GROUP,)), StudyLab(COUNTERS)
         list(explained(monkeypatch, SavedLog(history, log.hunt), *labs))
         assert tuple(len(lab.studied) for lab in labs) == expected
+
+
+@pytest.mark.parametrize(("least", "turns"), [(LEAST / 2, 2), (LEAST / 2 + 1, 0)])
+def test_counts_that_would_take_too_long_are_left_out_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, history: History, least: float, turns: int
+) -> None:
+    """Even where a first round is always taken: an operation of a build that has become slow may take minutes."""
+    exact = replace(COUNTERS, name="instructions", rounds=1, always=lambda _: True)
+    lab = StudyLab(replace(exact, least=lambda runs: least if runs else 0.0), groups=(EXACT_GROUP,))
+    events = list(explained(monkeypatch, log_of(history, NAMES), lab))
+    assert len(lab.studied) == turns
+    said = [event.reason for event in events if isinstance(event, Unexplained)]
+    assert said == ([] if turns else ["it would take 32 s or more, and 30 s are left of the time for the reason"])
+
+
+def timed(operations: int, clock: float | None, *, seconds: float = 2.0, switches: float | None = None) -> RunFinished:
+    """A run of build 0; ``clock`` is its CPU time in milliseconds."""
+    counters, system = {"task-clock": clock}, {"cs": switches}
+    return RunFinished(0, RunFacts("a", "a", "r", "h", 0.0, seconds, operations, {}, (), counters, system))
+
+
+def test_how_long_an_exact_count_takes() -> None:
+    """What computes becomes slower, in 4 operations at least; what waits does not, in many operations."""
+    assert EXACT.least([timed(10, 2000.0), timed(1000, 2000.0)]) == pytest.approx(4 * SLOWER * 0.2)
+    assert EXACT.least([timed(10, None)]) == pytest.approx(4 * SLOWER * 0.2)
+    assert EXACT.least([timed(0, None)]) == EXACT.least([]) == 0
+    computing = EXACT.least([timed(100_000, 2000.0)])
+    assert computing < 1
+    assert EXACT.least([timed(1000, 20.0)]) > 60, "2 ms an operation, of which 20 µs are computed"
+
+
+@pytest.mark.parametrize(
+    ("clock", "threads", "waits"), [(1900.0, 1, False), (1300.0, 1, True), (1900.0, 2, True), (None, 1, False)]
+)
+def test_waits_are_studied_where_threads_wait(clock: float | None, threads: int, waits: bool) -> None:
+    workload = struct_replace(WORKLOAD, threads=threads)
+    [part] = (part for part in PARTS if part.name == "waits")
+    seen = [timed(100, 1990.0 * threads), timed(100, clock)]
+    assert part.suits(BUILDER, workload, seen) is waiting(workload, seen) is waits
+    assert part.rounds > 1, "a single round does not say how much waits vary by themselves"
+    assert not waiting(struct_replace(workload, command=["x"]), seen)
+
+
+@pytest.mark.parametrize(("worked", "seconds"), [(100.0, [10.0, 30 / 6]), (3600.0, [360 / 6 / 2, 360 / 6])])
+def test_a_part_may_have_time_of_its_own_in_short_hunts(
+    monkeypatch: pytest.MonkeyPatch, history: History, worked: float, seconds: list[float]
+) -> None:
+    """Of a longer one a tenth for all parts; what one leaves is the next one's."""
+    asked: list[float] = []
+    monkeypatch.setattr(explanation, "worked", lambda _: worked)
+    monkeypatch.setattr(explanation, "start_up", lambda _: 0.0)
+    counters = replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, []))  # type: ignore[func-returns-value,arg-type,return-value]
+    waits = StudyLab(replace(counters, name="waits", in_short_hunts=60.0), groups=())
+    list(explained(monkeypatch, log_of(history, NAMES), waits, StudyLab(counters)))
+    assert asked == pytest.approx(seconds, rel=0.01)
+
+
+def test_every_event_for_the_reason_is_of_one_part() -> None:
+    profile = ProfileFacts("a", "a", "h", 10, 1.0, "us", {}, 1, 0, "cpu-clock", "fp")  # fmt: skip
+    events = [
+        Planned(0, PlanFacts("a", "a", "h", "s", "p")),
+        Profiled(0, profile),
+        Profiled(0, replace(profile, off_cpu=True)),
+        Counted(0, timed(1, 1.0).facts, "core"),
+        Counted(0, timed(1, 1.0).facts, EXACT_GROUP),
+    ]
+    assert [part_of(event) for event in events] == [part.name for part in PARTS]
+    assert part_of(timed(1, 1.0)) == ""
+
+
+@pytest.mark.parametrize(
+    ("group", "counters", "suits"),
+    [
+        ("core", {"instructions": 5.0}, False),
+        ("core", {"instructions": None}, True),
+        ("software", {"task-clock": 1.0}, True),
+        (EXACT_GROUP, {"instructions": 5.0}, True),
+    ],
+)
+def test_exact_counts_are_taken_where_the_processor_counts_none(
+    group: str, counters: dict[str, float | None], suits: bool
+) -> None:
+    seen = [Counted(0, RunFacts("a", "a", "r", "h", 0.0, 1.0, 1, {}, (), counters, {}), group)]
+    assert EXACT.suits(BUILDER, WORKLOAD, seen) is suits
+
+
+def test_a_server_is_not_visited_for_exact_counts() -> None:
+    assert not EXACT.suits(load_builder("mysql"), WORKLOAD, [])
 
 
 @pytest.mark.parametrize(("group", "known"), [(EXACT_GROUP, 77), (GROUPS[0], 0)])
@@ -214,8 +324,8 @@ def test_a_cut_between_two_exact_counts_keeps_their_length(
 ) -> None:
     """Only that of exact counts: other runs are of other lengths."""
     asked: list[int] = []
-    part = replace(COUNTERS, rounds=1, group=group if group == EXACT_GROUP else "")
-    part = replace(part, study=lambda seconds, length: asked.append(length) or NoStudy(seconds, length))  # type: ignore[func-returns-value,arg-type,return-value]
+    part = replace(COUNTERS, rounds=1, name="instructions" if group == EXACT_GROUP else "counters")
+    part = replace(part, study=lambda seconds, events: asked.append(counted_length(events)) or NoStudy(seconds, events))  # type: ignore[func-returns-value,arg-type,return-value]
     log = log_of(history, NAMES)
     for event in explained(monkeypatch, log, StudyLab(part, groups=(group,))):
         if isinstance(event, Counted):
@@ -260,3 +370,12 @@ def test_a_host_that_is_away_leaves_the_verdict(monkeypatch: pytest.MonkeyPatch,
     assert culprit(events).candidate == CULPRIT
     assert [event.part for event in events if isinstance(event, Unexplained)] == ["plans"]
     assert len(counters.studied) == 6
+
+
+def test_builds_that_are_there_are_not_announced_for_each_part() -> None:
+    facts = BuildFacts("a" * 40, "key", "binary", 5.0, 0, 0, reused=True, log="")
+    turn = [BuildStarted(1, "a"), BuildFinished(1, facts, None), Warned("", "")]
+    made = [BuildStarted(1, "a"), BuildProgress(1, 1, 2, "build"), BuildFinished(1, replace(facts, reused=False), None)]
+    events: list[TimedEvent] = [(float(at), event) for at, event in enumerate([*turn, *made, *turn])]
+    shown = [event for _, event in explanation.without_stored_builds(events)]
+    assert shown == [Warned("", ""), *made, Warned("", "")]

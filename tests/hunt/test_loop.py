@@ -1,14 +1,15 @@
 """The loop alone: orders are listed, workers are scripted, the log is a list."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
 from perfbisect.core.domain.events import Warned
-from perfbisect.core.domain.fleet import Fleet
-from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.fleet import Building, Fleet
+from perfbisect.core.domain.orders import BuildOrder, Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.hunt.loop import Ended, Listed, Step, Workers, run
+from perfbisect.hunt.loop import Ended, Listed, NoBuildHosts, Step, Workers, run
 
 FAILS = EnvironmentFailure("the connection is lost")
 
@@ -17,7 +18,7 @@ def order(candidate: int, host: int = 0) -> Measure:
     return Measure((Share(candidate, 1),), Purpose.SEARCH, host)
 
 
-class Scripted:
+class Scripted(NoBuildHosts):
     """Workers that report each order as an event, the oldest order first; ``failing`` candidates end with a failure."""
 
     def __init__(self, hosts: str, *failing: int) -> None:
@@ -57,6 +58,13 @@ def test_one_host_carries_out_one_order_after_another() -> None:
     assert list(run(Listed(map(order, (3, 1))), log, typed)) == [1, 2]
     assert log == ["measured 3", "measured 1"]
     assert workers.stopped
+
+
+def test_of_several_hosts_none_misses_an_order_that_came_while_it_was_busy() -> None:
+    log, workers = Events(), Scripted("ab")
+    typed: Workers[str] = workers
+    list(run(Listed(map(order, (3, 1, 4, 2))), log, typed))
+    assert log == ["measured 3", "measured 1", "measured 4", "measured 2"]
 
 
 class FirstFree:
@@ -101,3 +109,120 @@ def test_an_abandoned_loop_stops_its_workers() -> None:
     next(course)
     course.close()
     assert workers.stopped
+
+
+class WithBuildHosts:
+    """One host and build hosts "0", "1", …, which report as ``course`` says: numbers of workers, the host is 0.
+
+    The first report of a worker is an event, the second one the end. Builds of ``failing`` end with a failure.
+    """
+
+    def __init__(self, build_hosts: str, *course: int, failing: tuple[int, ...] = (), between: bool = False) -> None:
+        self.hosts: Sequence[str] = ("m",)
+        self.build_hosts: Sequence[str] = tuple(build_hosts)
+        self.builds_between = between
+        self.course = list(course)
+        self.failing = failing
+        self.work: dict[int, str] = {}
+        self.reported: set[int] = set()
+        self.cancelled: list[int] = []
+        self.began: list[BuildOrder] = []
+        self.stopped = False
+
+    def submit(self, order: Measure) -> None:
+        assert 0 not in self.work
+        self.work[0] = f"measured {order.plan[0].candidate}"
+
+    def begin(self, build: BuildOrder) -> None:
+        assert 1 + build.build_host not in self.work
+        self.began.append(build)
+        self.work[1 + build.build_host] = f"built {build.candidate}"
+
+    def seconds(self, build_host: int) -> float:
+        return 10.0 * (1 + build_host)
+
+    def cancel(self, build_host: int) -> None:
+        self.cancelled.append(build_host)
+
+    def next(self) -> tuple[int, str | Ended]:
+        worker = self.course.pop(0)
+        if worker not in self.reported and worker - 1 not in self.cancelled:
+            self.reported.add(worker)
+            return worker, self.work[worker]
+        self.reported.discard(worker)
+        lost = self.work.pop(worker) in [f"built {candidate}" for candidate in self.failing]
+        return worker, Ended(FAILS if lost else None)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Steps:
+    """Gives the steps of a list; keeps the fleets that it was shown."""
+
+    def __init__(self, *steps: Step) -> None:
+        self.steps = list(steps)
+        self.fleets: list[Fleet] = []
+
+    def next(self, fleet: Fleet) -> Step:
+        self.fleets.append(fleet)
+        return self.steps.pop(0)
+
+
+def course(planner: Steps, workers: WithBuildHosts) -> list[object]:
+    """The log of the loop."""
+    log, typed = Events(), workers
+    list(run(planner, log, cast(Workers[str], typed)))
+    assert workers.stopped
+    return list(log)
+
+
+def test_events_of_builds_come_between_those_of_the_order_beside_them() -> None:
+    workers = WithBuildHosts("ab", 1, 0, 2, 1, 0, 2)
+    both = Step(order(0), builds=(BuildOrder(5, 0), BuildOrder(7, 1)))
+    planner = Steps(both, Step(order(0)), Step(None), Step(None), Step(None))
+    assert course(planner, workers) == ["built 5", "measured 0", "built 7"]
+    assert planner.fleets[0] == Fleet(hosts=1, build_hosts=2)
+    after_one = planner.fleets[1]
+    assert after_one.building == (Building(7, 1, 20.0),) and after_one.busy == (order(0),)
+    assert after_one.free_build_hosts == (0,) and after_one.in_flight == {7}
+
+
+def test_an_order_that_waits_is_asked_for_again_when_a_build_has_ended() -> None:
+    workers = WithBuildHosts("a", 1, 1, 0, 0)
+    waiting = Step(order(5), builds=(BuildOrder(5, 0),), waits=True)
+    planner = Steps(waiting, Step(order(5)), Step(None))
+    assert course(planner, workers) == ["built 5", "measured 5"]
+
+
+def test_a_cancelled_build_keeps_its_build_host_until_it_has_ended() -> None:
+    workers = WithBuildHosts("ab", 0, 0, 1, 2, 2)
+    begin = Step(order(0), builds=(BuildOrder(5, 0), BuildOrder(7, 1)))
+    cancel = Step(order(7), cancelled=(0,), waits=True)
+    replaced = Step(order(7), builds=(BuildOrder(6, 0),), cancelled=(), waits=True)
+    assert course(planner := Steps(begin, cancel, replaced, Step(None)), workers) == ["measured 0", "built 7"]
+    assert workers.cancelled == [0]
+    assert planner.fleets[2].building == (Building(7, 1, 20.0),)
+    assert workers.began[-1] == BuildOrder(6, 0)
+
+
+def test_a_lost_build_host_takes_no_further_part() -> None:
+    workers = WithBuildHosts("ab", 1, 1, 2, 2, failing=(5,))
+    planner = Steps(
+        Step(order(5), builds=(BuildOrder(5, 0), BuildOrder(7, 1)), waits=True), Step(order(7), waits=True), Step(None)
+    )
+    log = course(planner, workers)
+    assert [event.text for event in log if isinstance(event, Warned)] == [
+        f"build host a takes no further part: {FAILS}"
+    ]
+    assert planner.fleets[1].gone_build_hosts == (0,) and planner.fleets[1].builds_ahead
+
+
+def test_without_any_build_host_left_the_hosts_build_if_they_may() -> None:
+    planner = Steps(Step(order(5), builds=(BuildOrder(5, 0),), waits=True), Step(order(5)), Step(None))
+    log = course(planner, WithBuildHosts("a", 1, 1, 0, 0, failing=(5,), between=True))
+    assert "measured 5" in log and not planner.fleets[1].builds_ahead
+    alone = WithBuildHosts("a", 1, 1, failing=(5,))
+    with pytest.raises(EnvironmentFailure, match="is lost"):
+        course(Steps(Step(order(5), builds=(BuildOrder(5, 0),), waits=True)), alone)
+    assert alone.stopped

@@ -10,7 +10,7 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.facts import Fact, fingerprint, read_line
 from perfbisect.host.local import LocalHost
-from perfbisect.host.lock import Lease
+from perfbisect.host.lock import HostLock
 from perfbisect.lab import guarded_lab
 from perfbisect.lab.guarded_lab import GuardedLab
 
@@ -40,7 +40,7 @@ class Runs:
 
 @pytest.fixture
 def watched(host: LocalHost) -> GuardedLab:
-    return GuardedLab(OneRun(), host, Lease(host, "mine"), fingerprint(host))
+    return GuardedLab(OneRun(), host, HostLock(host, "mine"), fingerprint(host))
 
 
 def measure(watched: GuardedLab) -> list[LabEvent]:

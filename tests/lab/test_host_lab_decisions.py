@@ -139,7 +139,7 @@ def test_a_run_that_ends_well_ends_a_row_of_losses(machine: FakeMachine) -> None
 
 @pytest.mark.parametrize("what", ["build", "load", "run"])
 def test_a_host_that_restarts_again_and_again_ends_the_hunt(what: str) -> None:
-    machine = FakeMachine(boots=["first", "second"])
+    machine = FakeMachine(boots=[f"boot {number}" for number in range(9)])
     machine.to_lose[what] = LOSSES + 1
     with pytest.raises(JobLost):
         measure(open_lab(machine), Share(MIDDLE, 1))

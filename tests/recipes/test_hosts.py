@@ -51,7 +51,7 @@ def test_an_inventory_given_must_exist() -> None:
         ('ccache_size = "big"', r"must be a size such as"),
         ('class = "c 8"', r"`hosts.big.class` is .*, but must be a name such as"),
         ('kind = "c8"', r"`hosts.big.kind` is an unknown key"),
-        ('ccache_remote = "ftp://x"', r"must be an address such as"),
+        ('ccache_remote = "cache:6379"', r"must be an address such as"),
         ('ccache_remote = "http://x|password=$y"', r"must be an address such as"),
         ('ccache_remote = "redis://me:se cret@cache:1"', r'is "redis://\*\*\*@cache:1", but'),
         ('device = "/dev/sd a"', r"must be a block device such as"),

@@ -9,6 +9,8 @@ import pytest
 
 from perfbisect.recipes import builder, inventory, workload
 from perfbisect.recipes.find import load_builders, load_hosts, load_workloads
+from perfbisect.recipes.leases import at_once, load_lease
+from perfbisect.recipes.placeholders import fill
 from perfbisect.recipes.suites import read_suite
 from perfbisect.recipes.toml_reader import Location, convert
 from perfbisect.recipes.variants import SHARED
@@ -56,6 +58,7 @@ def documented(heading: str) -> set[str]:
         ("### Keys of `suite.toml`", workload.Suite),
         ("\n`[workloads.NAME]`", workload.Workload),
         ("\n`[hosts.NAME]`", inventory.HostEntry),
+        ("\n`[leases.NAME]`", inventory.LeaseEntry),
     ],
 )
 def test_the_guide_names_every_key(heading: str, shape: type[msgspec.Struct]) -> None:
@@ -96,3 +99,10 @@ def test_the_examples_of_the_guide_are_valid(tmp_path: Path) -> None:
     file.write_text(texts["workloads/kv/suite.toml"])
     workloads = read_suite(file).workloads
     assert {name: each.metric for name, each in workloads.items()} == {"readrandom": "rate", "compact": "cost"}
+
+
+def test_features_of_a_lease_never_reach_a_shell_unquoted() -> None:
+    slurm = load_lease("slurm")
+    assert at_once(slurm)
+    asked = {"job": "j", "user": "me", "features": "a&b|$(x)", "count": "2", "node": ""}
+    assert "features='a&b|$(x)'" in fill(slurm.acquire, asked)[2]

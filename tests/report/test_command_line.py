@@ -39,6 +39,7 @@ COMMAND = replace(
     workload="x-1",
     metric="rate",
     policy=Policy(),
+    explain=True,
     quick=Quick("./x 'a b'", ("./configure", "make '-j{jobs}'"), "ops: ([0-9]+)", operations="$.n"),
 )
 
@@ -67,7 +68,7 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
             names = {"workload": "", "builder": settings.builder if settings.quick.build is None else ""}
             settings = replace(settings, **names)
         for name in ("good", "bad", "repository", "builder", "workload", "host", "variant", "metric", "first_parent",
-                     "overrides", "builders_path", "workloads_path", "hosts_path", "configure"):  # fmt: skip
+                     "overrides", "builders_path", "workloads_path", "hosts_path", "configure", "explain"):  # fmt: skip
             assert getattr(found, name) == getattr(settings, name)
 
 

@@ -9,6 +9,8 @@ import sample_hunt as sample
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
 from perfbisect.report.comparison import as_object, header, lines
+from perfbisect.report.comparison_forms import delimited, markdown
+from perfbisect.report.page.trial import trial_page
 
 TABLE = """\
 Throughput relative to: 8.0.28
@@ -121,3 +123,70 @@ def test_json_holds_everything() -> None:
     assert update["counters"]["qps"][0] == 1500
     assert told["settings"]["subjects"][2]["path"] == "/opt/mysql-8.0.40"
     assert [group["group"] for group in told["groups"]] == ["point", "point"]
+
+
+def test_tabs_between_columns_are_the_field_s_files() -> None:
+    """The legend, then the header and a row for each test: ratios, then the name."""
+    told = list(delimited(trial(), "\t"))
+    assert told[:8] == [
+        "Throughput relative to: 8.0.28",
+        "col-1 : 8.0.29",
+        "col-2 : community (8.0.40) = /opt/mysql-8.0.40",
+        "",
+        "col-1\tcol-2\tworkload",
+        "1.00\t0.90\tpoint-query",
+        "0.99\t0.95\thot-points",
+        "0.55\t1.89\tupdate-index",
+    ]
+    at = told.index("col-1 low\tcol-1 high\tcol-1 real\tcol-2 low\tcol-2 high\tcol-2 real\tworkload")
+    assert [line.split("\t")[2::3] for line in told[at + 1 : at + 4]] == [
+        ["", "worse"],
+        ["", "worse"],
+        ["worse", "better"],
+    ]
+    assert "min\tmax\tavg\tmedian\tgroup" in told
+    assert "0.90\t0.95\t0.93\t0.93\tpoint, col-2" in told
+
+
+def test_costs_are_absolute_and_relative_to_the_first_result() -> None:
+    told = list(delimited(trial(), "\t"))
+    at = told.index("update-index, cpu/o in µs")
+    assert told[at + 1 : at + 3] == ["--- absolute", "cpu/o\tcs/o\tr/o\trKB/o\twKB/o\to/s\tbuild"]
+    assert told[at + 3] == "48\t0.6\t\t\t\t1500\t8.0.28"
+    assert told[at + 7] == "--- relative to first result"
+    assert told[at + 9 : at + 11] == ["1.00\t1.00\t\t\t\t0.55\t8.0.29", "1.00\t1.00\t\t\t\t1.89\tcommunity"]
+    assert "update-index, absolute" in told
+
+
+def test_without_perf_the_cpu_is_that_of_the_machine() -> None:
+    made = trial()
+    bare = [replace(run, facts=replace(run.facts, counters={})) for run in made.runs]
+    told = list(delimited(replace(made, runs=bare), ","))
+    at = told.index('"update-index, cpu/o in % of the machine per o/s"')
+    base = told[at + 3].split(",")
+    assert float(base[0]) == (80 / 1000 + 80 / 2000) / 2
+
+
+def test_what_a_spreadsheet_would_execute_is_text() -> None:
+    made = trial()
+    works = (replace(made.request.works[0], name="=1+1"), *made.request.works[1:])
+    told = list(delimited(replace(made, request=replace(made.request, works=works)), ","))
+    assert "1.00,0.90,'=1+1" in told
+
+
+def test_markdown_has_what_is_real_in_bold() -> None:
+    told = list(markdown(trial(), detailed=True))
+    assert "| col-1 | col-2 | workload |" in told
+    assert "| 1.00 | **0.90** | point-query |" in told
+    assert "| **0.55** | **1.89** | update-index |" in told
+    assert told.count("</details>") == 1
+    brief = list(markdown(trial(broken=True), detailed=False))
+    assert "</details>" not in brief
+    assert brief[-1].startswith("- 8.0.30 was not measured")
+
+
+def test_the_page_has_the_table_and_its_colours() -> None:
+    page = trial_page(trial(), history=None)
+    assert '<td class="num worse">0.55</td><td class="num better">1.89</td><th scope="row">update-index</th>' in page
+    assert "col-1 : 8.0.29" in page
+    assert "Relative table" in page

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -9,8 +10,9 @@ import pytest
 
 import sample_hunt as sample
 from perfbisect.core.domain.events import ChangedFunctions, Profiled
+from perfbisect.core.domain.explanation import Cause, Evidence, FunctionRow, Sureness
 from perfbisect.core.domain.facts import ChangeFacts
-from perfbisect.report import markdown, terminal
+from perfbisect.report import cells, markdown, terminal
 from perfbisect.report.content import Story, as_object
 from perfbisect.report.page.data import read_hunt
 from perfbisect.report.page.hunt import hunt_page
@@ -125,3 +127,26 @@ def test_a_profile_of_one_side_shows_no_functions(history: History) -> None:
     printed = terminal.render(read_story(history, hunt))
     assert "Own cost of each function" not in printed
     assert "of the loss" not in printed
+
+
+def test_where_a_commit_waits_comes_before_what_it_computes(history: History) -> None:
+    """Only of a commit that waits longer: everything waits, and most of it by chance."""
+    read = story(history, change("less"))
+    row = FunctionRow("journal", "engine", 1.0, 90.0, part=0.9, error=2.0)
+    found = replace(read.cases[0].explanation, waits=(row,))
+    for classes, titles in (
+        ((), ["Own cost of each function per operation, µs"]),
+        (
+            (Evidence(Cause.WAITING, None, Sureness.SURE),),
+            ["Waiting of each function per operation, µs", "Own cost of each function per operation, µs"],
+        ),
+    ):
+        case = replace(read.cases[0], explanation=replace(found, classes=classes))
+        tables = list(cells.function_tables(case))
+        assert [title.partition(";")[0] for title, _ in tables] == titles
+        assert (tables[0][1][0][0] == "journal") is bool(classes)
+        for printed in (
+            terminal.render(replace(read, cases=(case,))),
+            markdown.render(replace(read, cases=(case,))),
+        ):
+            assert ("journal" in printed) is bool(classes)

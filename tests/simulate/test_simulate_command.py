@@ -130,3 +130,18 @@ def test_the_least_range_and_the_default_that_is_shown(bisect: Bisect, steps: st
 
 def test_every_kind_of_steps_can_be_asked_for() -> None:
     assert set(STEPS) == set(CHANGES)
+
+
+def test_build_hosts_save_time_and_their_useless_builds_are_told(bisect: Bisect) -> None:
+    asked = ("--commits", "200", "--effect", "20%", "--hunts", "3", "--build-cost", "100")
+    alone, ahead = (figures(bisect, *asked, "--build-hosts", hosts) for hosts in "04")
+    assert ahead["hours"]["mean"] < 0.7 * alone["hours"]["mean"]
+    plain = figures(bisect, *asked, "--build-hosts", "4", "--policy", "git-bisect")
+    assert plain["hours"]["mean"] < 0.8 * alone["hours"]["mean"] and plain["unused"]["mean"] > 0
+    assert "never measured" in bisect(*asked, "--build-hosts", "4")[1]
+    assert "never measured" not in bisect(*asked)[1]
+
+
+def test_what_hosts_do_between_is_a_matter_of_build_hosts(bisect: Bisect) -> None:
+    status, _, errors = bisect(*EASY, "--builds-between")
+    assert status == 3 and "--build-hosts" in errors

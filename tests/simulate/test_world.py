@@ -13,7 +13,7 @@ from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.random_streams import Purpose as Draw
 from perfbisect.simulate.random_streams import generator
 from perfbisect.simulate.scenario import Scenario
-from perfbisect.simulate.world import World
+from perfbisect.simulate.world import World, maker
 
 LINE = Graph.line(20)
 STILL = Habits(noise=0.0, layout=0.0, outliers=0.0)
@@ -155,6 +155,21 @@ def test_each_host_builds_for_itself() -> None:
     assert world.build(3, host=0) is None
     assert world.build(3, host=1) == Built(3, pytest.approx(120), 4, 1)
     assert world.builds == 3
+
+
+def test_a_build_host_has_a_clock_and_a_cache_of_its_own_and_builds_for_all() -> None:
+    world = World(LINE, {}, Habits(cached_share=0.1, cache_reach=10.0), binaries={4: 3})
+    assert world.build(3, maker(0)) == Built(3, 600.0, build_host=0)
+    assert world.build(4, maker(1)) == Built(4, 600.0, build_host=1)  # nobody has finished the other yet
+    assert world.clock() == 0.0 and world.clock(maker(0)) == 600.0 and world.now == 0.0
+    world.share(3)
+    assert world.build(3) is None and world.build(3, host=1) is None
+    assert world.unused == 1
+    world.run(3)
+    assert world.unused == 0
+    world.cancel(4, 1, unspent=200.0)
+    assert (world.cancelled, world.clock(maker(1)), world.build_seconds[4]) == (1, 400.0, 400.0)
+    assert world.build(4, maker(1)) == Built(4, 600.0, 3, build_host=1)
 
 
 def test_the_runs_of_a_visit_share_its_effect() -> None:

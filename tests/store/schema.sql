@@ -1,3 +1,23 @@
+CREATE TABLE batch_hunts (
+  batch_id INTEGER NOT NULL REFERENCES batches(id),
+  number INTEGER NOT NULL,
+  arguments TEXT NOT NULL, -- JSON: of `bisect run`
+  folder TEXT NOT NULL, -- where it is started
+  hosts TEXT NOT NULL, -- JSON: those that it can be measured on, a list of lists: all of one of them
+  hunt_id INTEGER REFERENCES hunts(id), -- null until it has begun
+  status INTEGER, -- its exit status; null until it has ended
+  failure TEXT, process TEXT, -- of one that did not begin
+  PRIMARY KEY (batch_id, number)
+) WITHOUT ROWID;
+
+CREATE TABLE batches ( -- one `bisect batch`
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  started REAL NOT NULL,
+  ended REAL, -- null: running or interrupted
+  process TEXT NOT NULL, -- the last one that worked on it
+  file TEXT NOT NULL -- its path
+);
+
 CREATE VIEW build_costs AS -- builds that were really made
 SELECT builds.host, builder, variant, count(*) AS builds, avg(seconds) AS seconds, min(seconds) AS fastest,
   max(seconds) AS slowest, sum(cache_hits) * 1.0 / nullif(sum(cache_hits + cache_misses), 0) AS hit_rate
@@ -21,28 +41,42 @@ CREATE TABLE builds (
   log TEXT NOT NULL
 , host TEXT NOT NULL DEFAULT '');
 
+CREATE INDEX builds_of_commit ON builds(commit_hash);
+
 CREATE INDEX builds_of_hunt ON builds(hunt_id, commit_hash);
 
 CREATE VIEW candidates AS -- every commit that a hunt built, skipped or measured, on each host
-WITH touched AS (
-  SELECT hunt_id, commit_hash, node, host FROM builds
-  UNION SELECT hunt_id, commit_hash, node, host FROM skips
-  UNION SELECT hunt_id, commit_hash, node, host FROM runs
-)
-SELECT touched.hunt_id, touched.node, touched.commit_hash, date, subject, touched.host,
-  (SELECT count(*) FROM builds b WHERE b.hunt_id = touched.hunt_id AND b.commit_hash = touched.commit_hash
-    AND b.host = touched.host) AS builds,
-  (SELECT sum(b.seconds) FROM builds b WHERE b.hunt_id = touched.hunt_id AND b.commit_hash = touched.commit_hash
-    AND b.host = touched.host) AS build_seconds,
-  coalesce(rqps.runs, 0) AS runs, rqps.qps, rqps.rqps,
-  (SELECT b.same_as FROM builds b WHERE b.hunt_id = touched.hunt_id AND b.commit_hash = touched.commit_hash
-    AND b.host = touched.host AND b.same_as IS NOT NULL LIMIT 1) AS same_as,
-  (SELECT s.stage || ': ' || s.reason FROM skips s WHERE s.hunt_id = touched.hunt_id
-    AND s.commit_hash = touched.commit_hash AND s.host = touched.host ORDER BY s.event_id DESC LIMIT 1) AS skipped
-FROM touched
-LEFT JOIN commits ON commits.commit_hash = touched.commit_hash
-LEFT JOIN rqps ON rqps.hunt_id = touched.hunt_id AND rqps.commit_hash = touched.commit_hash AND rqps.host = touched.host
-ORDER BY touched.hunt_id, touched.node, touched.host;
+SELECT hunts.id AS hunt_id, json_extract(touched.value, '$[0]') AS node, json_extract(touched.value, '$[1]') AS commit_hash, commits.date, commits.subject,
+  json_extract(touched.value, '$[2]') AS host,
+  (SELECT count(*) FROM builds b WHERE b.hunt_id = hunts.id AND b.commit_hash = json_extract(touched.value, '$[1]')
+    AND b.host = json_extract(touched.value, '$[2]')) AS builds,
+  (SELECT sum(b.seconds) FROM builds b WHERE b.hunt_id = hunts.id AND b.commit_hash = json_extract(touched.value, '$[1]')
+    AND b.host = json_extract(touched.value, '$[2]')) AS build_seconds,
+  (SELECT count(*) FROM runs r WHERE r.hunt_id = hunts.id AND r.commit_hash = json_extract(touched.value, '$[1]')
+    AND r.host = json_extract(touched.value, '$[2]')) AS runs,
+  (SELECT avg(r.qps) FROM runs r WHERE r.hunt_id = hunts.id AND r.commit_hash = json_extract(touched.value, '$[1]')
+    AND r.host = json_extract(touched.value, '$[2]')) AS qps,
+  (SELECT avg(qps / ((coalesce(before, after) + coalesce(after, before)) / 2)) FROM (
+    SELECT r.qps,
+      (SELECT base.qps FROM runs base WHERE base.hunt_id = hunts.id AND base.commit_hash = hunts.base_commit
+        AND base.host = r.host AND base.started <= r.started ORDER BY base.started DESC LIMIT 1) AS before,
+      (SELECT base.qps FROM runs base WHERE base.hunt_id = hunts.id AND base.commit_hash = hunts.base_commit
+        AND base.host = r.host AND base.started >= r.started ORDER BY base.started LIMIT 1) AS after
+    FROM runs r
+    WHERE r.hunt_id = hunts.id AND r.commit_hash = json_extract(touched.value, '$[1]') AND r.host = json_extract(touched.value, '$[2]')
+  )) AS rqps, -- as in the view of that name
+  (SELECT b.same_as FROM builds b WHERE b.hunt_id = hunts.id AND b.commit_hash = json_extract(touched.value, '$[1]')
+    AND b.host = json_extract(touched.value, '$[2]') AND b.same_as IS NOT NULL LIMIT 1) AS same_as,
+  (SELECT s.stage || ': ' || s.reason FROM skips s WHERE s.hunt_id = hunts.id
+    AND s.commit_hash = json_extract(touched.value, '$[1]') AND s.host = json_extract(touched.value, '$[2]') ORDER BY s.event_id DESC LIMIT 1) AS skipped
+FROM hunts -- for each of them on its own: SQLite would compute a join of views for all
+JOIN json_each((SELECT json_group_array(json_array(node, commit_hash, host)) FROM (
+  SELECT node, commit_hash, host FROM builds WHERE hunt_id = hunts.id
+  UNION SELECT node, commit_hash, host FROM skips WHERE hunt_id = hunts.id
+  UNION SELECT node, commit_hash, host FROM runs WHERE hunt_id = hunts.id
+))) AS touched
+LEFT JOIN commits ON commits.commit_hash = json_extract(touched.value, '$[1]')
+ORDER BY hunts.id, json_extract(touched.value, '$[0]'), json_extract(touched.value, '$[2]');
 
 CREATE TABLE commits (
   commit_hash TEXT PRIMARY KEY,
@@ -120,10 +154,14 @@ CREATE TABLE hunts (
   commits INTEGER NOT NULL, -- in the range
   candidates INTEGER NOT NULL,
   merges INTEGER NOT NULL
-);
+, uid TEXT, origin TEXT, run_count INTEGER NOT NULL DEFAULT 0, build_count INTEGER NOT NULL DEFAULT 0);
+
+CREATE UNIQUE INDEX hunts_by_uid ON hunts(uid);
 
 CREATE UNIQUE INDEX "idx__sqlite_migrations_migration_set_name"
     ON "_sqlite_migrations" ("migration_set", "name");
+
+CREATE INDEX proofs_of_hunt ON trials(hunt_id);
 
 CREATE TABLE ranges (
   hunt_id INTEGER PRIMARY KEY REFERENCES hunts(id),
@@ -284,7 +322,9 @@ CREATE TABLE "trials" ( -- one `bisect noise`: a build measured against itself; 
   between_visits REAL, -- of an A/A: s.d. as a fraction, of the metric; null until it is known
   within_visits REAL,
   noise REAL -- s.d. of one run, as hunts take it
-, failure TEXT, hunt_id INTEGER REFERENCES hunts(id), reverted TEXT);
+, failure TEXT, hunt_id INTEGER REFERENCES hunts(id), reverted TEXT, uid TEXT, origin TEXT, run_count INTEGER NOT NULL DEFAULT 0);
+
+CREATE UNIQUE INDEX trials_by_uid ON trials(uid);
 
 CREATE TABLE verdicts (
   hunt_id INTEGER PRIMARY KEY REFERENCES hunts(id),

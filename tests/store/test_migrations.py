@@ -12,6 +12,7 @@ import sample_hunt as sample
 from perfbisect.core.domain.codec import builtins, dumps
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.trials import TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
+from perfbisect.store.batches import Planned, begin_batch, read_batch
 from perfbisect.store.connection import VERSION, open_writer
 from perfbisect.store.history import History
 from perfbisect.store.migrations import migrate, migrations
@@ -162,6 +163,8 @@ def test_every_table_is_filled_by_a_plausible_hunt_and_an_aa(sampled: History) -
     trial = sampled.begin_trial(request, sample.HOST, sample.COMMITS[:1], 1.0)
     sampled.add_to_trial(trial.id, TrialRun(0, 0, 0, 2.0, 1.0, sample.run(0, 1.0)))
     sampled.skip_in_trial(trial.id, TrialSkip(0, 0, 3.0, SkipFacts("v1.0", "run", "it crashed", "/log", 1.0)))
+    batch = begin_batch(sampled, Path("/batch.toml"), [Planned(("1.0", "1.1"), "/", (("local",),))], 1.0)
+    assert [hunt.number for hunt in read_batch(sampled, batch).hunts] == [0]
     [*tables] = sampled.query("select name from sqlite_master where type in ('table', 'view')").rows
     for (table,) in tables:
         [(rows,)] = sampled.query(f"select count(*) from {table}").rows

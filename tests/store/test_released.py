@@ -103,7 +103,14 @@ def invoke(released: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 
 
 # Fields that were added since, with the values that they have in what was stored before.
-SINCE_OF_BUILDS: dict[str, Any] = {"system": "", "patches": {}, "linker": "", "fixed": ""}
+SINCE_OF_BUILDS: dict[str, Any] = {
+    "system": "",
+    "patches": {},
+    "linker": "",
+    "fixed": "",
+    "remote_hits": 0,
+    "shared": False,
+}
 SINCE_OF_RUNS: dict[str, Any] = {"slower_than": 0.0, "layout": 0, "counted": "", "events": 0, "running": {}}
 SINCE_OF_POLICY = {"slow_after": 0.0, "layouts": False}
 SINCE_OF_SETTINGS: dict[str, Any] = {

@@ -119,8 +119,9 @@ def test_unfinished_hunts_pin_what_they_use(sampled: History) -> None:
     hunt = sample.begin(sampled, at=5000.0)
     sampled.append(hunt, RunFinished(1, replace(sample.run(1, 5010.0), dataset="data-2")), 5020.0)
     sampled.append(hunt, BuildFinished(1, replace(sample.build(1), key="mine"), None), 5030.0)
-    assert read_pinned(sampled, "local", 0.0) == {"mine", "data-2"}
-    assert read_pinned(sampled, "local", 5025.0) == {"mine", "data-2"}
+    used = {"mine", "data-2", sample.build(1).key}
+    assert read_pinned(sampled, "local", 0.0) == used
+    assert read_pinned(sampled, "local", 5025.0) == used
     assert read_pinned(sampled, "local", 6000.0) == frozenset()
     assert read_pinned(sampled, "elsewhere", 0.0) == frozenset()
     sampled.append(hunt, HuntEnded(NotReproduced(Interval(0.9, 1.0, 1.1), 0.01)), 5040.0)

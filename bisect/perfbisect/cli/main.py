@@ -25,7 +25,8 @@ from perfbisect.wording.text import printable
 
 VERBS: Mapping[str, str] = {
     "run": "Find the commit that changed the speed between two revisions.",
-    "resume": "Continue an interrupted hunt.",
+    "batch": "Carry out several hunts, as many at once as hosts allow.",
+    "resume": "Continue an interrupted hunt, or all of them.",
     "watch": "Show hunts that run in other terminals.",
     "replay": "Repeat the decisions of a past hunt from its log, with other settings.",
     "compare": "Measure several builds relative to the first.",
@@ -38,7 +39,7 @@ VERBS: Mapping[str, str] = {
     "init": "Write a builder and a workload for a clone that has no recipe.",
     "builders": "List the builders: how systems are built and run.",
     "workloads": "List the microbenchmarks.",
-    "hosts": "List the hosts of hosts.toml.",
+    "hosts": "List the hosts of hosts.toml, and what is leased now.",
     "doctor": "Check whether a host is fit to measure on, and how to fix it.",
     "noise": "Measure a build against itself: the smallest change that a host can show.",
     "gc": "Remove old builds and datasets from a host.",

@@ -79,7 +79,7 @@ def read_fingerprint(host: Host, answers: Answers) -> HostFacts:
         kernel=answers.get(KERNEL) or "unknown",
         compiler=answers.get(COMPILER) or "",
         tools={tool: version for tool, version in tools.items() if version},
-        settings={setting: value for setting, value in settings.items() if value},
+        settings={setting: value for setting, value in ({"node": host.node} | settings).items() if value},
     )
 
 

@@ -12,6 +12,11 @@ class FairLock:
         self._guard = threading.Lock()
         self._waiting: deque[threading.Event] = deque()  # the first holds it
 
+    @property
+    def requests(self) -> int:
+        """How many threads hold it or wait for it."""
+        return len(self._waiting)
+
     def __enter__(self) -> None:
         mine = threading.Event()
         with self._guard:

@@ -1,4 +1,4 @@
-"""The lease of a host: one hunt at a time measures there. A lock file below the root folder names its owner.
+"""The lock of a host: one hunt at a time measures there. A lock file below the root folder names its owner.
 
 The file is read, compared and replaced under ``flock``, so that of two hunts that find a stale lock at the same moment
 one gets it and the other sees the new owner. The owner is a process on the controller, which need not be the host. Only
@@ -80,7 +80,7 @@ class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
         return f"{self.purpose} (process {self.pid} on {self.machine}, since {self.since})"
 
 
-class Lease:
+class HostLock:
     """A lock that is held, as of its last heartbeat."""
 
     def __init__(self, host: Host, content: str) -> None:
@@ -122,7 +122,7 @@ def new_session() -> str:
 
 
 @contextmanager
-def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session: str = "") -> Iterator[Lease]:
+def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session: str = "") -> Iterator[HostLock]:
     """Acquire the host, and hold its lock. Jobs that still run there are an earlier owner's.
 
     While another process holds the lock: with ``waiting``, wait for its release; otherwise raise EnvironmentFailure that
@@ -133,7 +133,7 @@ def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session:
 
 
 @contextmanager
-def _locked(host: Host, purpose: str, waiting: WaitCallback | None, session: str) -> Iterator[Lease]:
+def _locked(host: Host, purpose: str, waiting: WaitCallback | None, session: str) -> Iterator[HostLock]:
     mine = _me(host, purpose, session)
     age, found = _swap(host, "", mine)
     waited = False
@@ -152,7 +152,7 @@ def _locked(host: Host, purpose: str, waiting: WaitCallback | None, session: str
             age, found = _swap(host, "", mine)
     if waiting and waited:
         waiting(None)
-    held = Lease(host, mine)
+    held = HostLock(host, mine)
     life = threading.Thread(target=held.beat, name=f"lock of {host.name}", daemon=True)
     life.start()
     try:
@@ -227,7 +227,7 @@ def _twice(owner: Owner, host: Host) -> UsageError:
     return UsageError(
         f"Hosts {owner.host} and {host.name} are one: both lead to the root folder {host.root} of the same machine.",
         f"Leave one of them out, or correct `address` and `root` of {host.name} in hosts.toml; a host that builds for"
-        " itself needs no build_host.",
+        " itself needs no build_hosts.",
     )
 
 

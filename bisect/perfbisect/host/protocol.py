@@ -61,6 +61,7 @@ class Host(ABC):
     name: str  # in hosts.toml
     root: PurePosixPath  # the folder on that host that contains everything perfbisect writes there
     is_local: bool  # whether commands see the files of this process
+    node: str = ""  # the machine behind a leased host, which may be another in another session
 
     def acquire(self) -> None:  # noqa: B027
         """Obtain what commands need: open the connection, or wait for an allocation. Does nothing when acquired.

@@ -7,10 +7,12 @@ from dataclasses import is_dataclass, replace
 from typing import Protocol
 
 from perfbisect.errors import UsageError
-from perfbisect.host import local, ssh
+from perfbisect.host import leases, local, ssh, through
+from perfbisect.host.leased import LeasedHost
 from perfbisect.host.protocol import Host
 from perfbisect.host.root import claim
 from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.leases import reached
 
 
 class ConnectionModule(Protocol):
@@ -23,14 +25,15 @@ class ConnectionModule(Protocol):
         """
 
 
-CONNECTIONS: dict[str, ConnectionModule] = {"local": local, "ssh": ssh}
+CONNECTIONS: dict[str, ConnectionModule] = {"local": local, "ssh": ssh, "through": through}
 
 
 def connect(entry: HostEntry) -> Host:
     """The host that ``entry`` describes, acquired, with the right to its root folder; see ``root.claim``.
 
-    ``local`` is a scheme by itself; any other address without a scheme is an ssh destination. Raises EnvironmentFailure
-    when the host cannot be reached, or its root folder cannot be created or is not perfbisect's.
+    An entry with ``through`` needs no address. ``local`` is a scheme by itself; any other address without a scheme is an
+    ssh destination. Raises EnvironmentFailure when the host cannot be reached, or its root folder cannot be created or
+    is not perfbisect's; or when it is a host of a lease that this process does not hold.
     """
     return _connect(entry, adopt=False)[0]
 
@@ -41,8 +44,12 @@ def adopt(entry: HostEntry) -> tuple[Host, tuple[str, ...]]:
 
 
 def _connect(entry: HostEntry, *, adopt: bool) -> tuple[Host, tuple[str, ...]]:
+    machine = leases.machine(entry.name) if entry.leased else None
+    entry = reached(entry, machine.values) if machine else entry
     scheme, separator, destination = entry.address.partition("://")
-    if not separator:
+    if entry.through:
+        scheme, destination = "through", ""
+    elif not separator:
         scheme, destination = ("local", "") if entry.address == "local" else ("ssh", entry.address)
     if scheme not in CONNECTIONS:
         raise UsageError(
@@ -56,4 +63,5 @@ def _connect(entry: HostEntry, *, adopt: bool) -> tuple[Host, tuple[str, ...]]:
         host.release()
         raise
     assert is_dataclass(host)
-    return replace(host, root=path), adopted
+    host = replace(host, root=path)
+    return (LeasedHost.of(host, machine) if machine else host), adopted

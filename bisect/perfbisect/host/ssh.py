@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import re
 import secrets
 import shlex
 import socket
@@ -15,18 +14,15 @@ from typing import TYPE_CHECKING
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host import ssh_connection
+from perfbisect.host.command_script import GRACE, check_started, finished, require, script
 from perfbisect.host.limits import PRINTED
-from perfbisect.host.outcome import TIMED_OUT, judged, last_of, no_folder, timed_out, too_much
-from perfbisect.host.programs import absent
+from perfbisect.host.outcome import judged, last_of, too_much
 from perfbisect.host.protocol import Host, Listener, Result, Unsubscribe
 from perfbisect.host.ssh_connection import SshConnection
 from perfbisect.recipes.inventory import HostEntry
 
 if TYPE_CHECKING:
     from paramiko import Channel
-
-GRACE = 5.0  # seconds between TERM and KILL for a command that takes too long
-_ABSENT, _NOWHERE = "perfbisect: no such program", "perfbisect: no such folder"
 
 # Ends every process of the session in which the command marked $1 runs; jobs have sessions of their own. The mark is
 # an argument of the session's first process.
@@ -79,13 +75,13 @@ class SshHost(Host):
     ) -> Result:
         """Run ``argv`` and wait for it; see ``Host.run``."""
         data = stdin.encode()
-        script = _script(argv, cwd, env, timeout, len(data))
+        text = script(argv, cwd, env, timeout, len(data))
         mark = f"perfbisect-{secrets.token_hex(8)}"
         deadline: float | None = None
         for again in itertools.count(1):
             began = time.monotonic()
             try:
-                status, stdout, stderr = self._exchange(script, data, mark, timeout + GRACE + ssh_connection.SILENCE)
+                status, stdout, stderr = self._exchange(text, data, mark, timeout + GRACE + ssh_connection.SILENCE)
                 break
             except _TooMuch:
                 with contextlib.suppress(ConnectionLost):  # what prints to a closed channel ends soon
@@ -106,19 +102,14 @@ class SshHost(Host):
                 with contextlib.suppress(EnvironmentFailure):
                     self._end(mark)
                 raise
-        if status in (TIMED_OUT, 128 + 9) and time.monotonic() - began >= timeout:
-            result = timed_out(tuple(argv), timeout)
-        else:
-            result = Result(tuple(argv), status, stdout, stderr)
-        self._check_started(result, cwd)
+        result = finished(tuple(argv), timeout, time.monotonic() - began, status, stdout, stderr)
+        check_started(self.name, result, cwd)
         return judged(self.name, result, timeout, check)
 
     @contextlib.contextmanager
     def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
         """Run ``argv`` with its stdin and stdout on a socket; see ``Host.stream``."""
-        words = shlex.join(argv)
-        script = f"{_require(argv[0])}\n{words}"
-        channel = self._open(script, "perfbisect-stream")
+        channel = self._open(f"{require(argv[0])}\n{shlex.join(argv)}", "perfbisect-stream")
         near, far = socket.socketpair()
         with near, far, channel, ThreadPoolExecutor(3) as pool:
             try:
@@ -136,7 +127,7 @@ class SshHost(Host):
         if status < 0:
             raise self.connection.lost("it closed the channel")
         result = Result(tuple(argv), status, "", stderr)
-        self._check_started(result, None)
+        check_started(self.name, result, None)
         judged(self.name, result, 0, True)
 
     def _open(self, script: str, mark: str) -> "Channel":
@@ -175,14 +166,7 @@ class SshHost(Host):
 
     def _end(self, mark: str) -> None:
         """Kill the rest of the command with that mark, after a lost connection or an interruption."""
-        self._exchange(_script(["sh", "-c", _END, "end", mark], None, None, 60, 0), b"", "perfbisect-end", 60)
-
-    def _check_started(self, result: Result, cwd: PurePosixPath | None) -> None:
-        stderr = result.stderr.strip()
-        if stderr == _ABSENT:
-            raise absent([result.argv[0]], self.name)
-        if stderr == _NOWHERE:
-            raise no_folder(self.name, cwd)
+        self._exchange(script(["sh", "-c", _END, "end", mark], None, None, 60, 0), b"", "perfbisect-end", 60)
 
 
 def receiver(length: int, mark: str) -> str:
@@ -198,32 +182,6 @@ def receiver(length: int, mark: str) -> str:
 
 # What a channel raises without its connection: the second where it writes, as it also does while it reads.
 _BROKEN = (OSError, EOFError)
-
-# A command cannot see that its stdin was truncated by a lost connection: it is started when all of it has arrived.
-_WHOLE = """\
-perfbisect_stdin=$(head -c {length} | base64 -w 0)
-[ "${{#perfbisect_stdin}}" -eq {encoded} ] || {{ echo "perfbisect: stdin was cut short" >&2; exit 1; }}
-{{ printf %s "$perfbisect_stdin" | base64 -d; }} 2>/dev/null | """
-
-
-def _script(
-    argv: Sequence[str], cwd: PurePosixPath | None, env: Mapping[str, str] | None, timeout: float, length: int
-) -> str:
-    """The script for a POSIX shell on the host. The shell stays the command's parent, so that a signal becomes a status.
-
-    ``length`` is the length of the command's stdin in bytes.
-    """
-    lines = [f"cd -- {shlex.quote(str(cwd))} 2>/dev/null || {{ echo {_NOWHERE} >&2; exit 1; }}"] if cwd else []
-    if wrong := [name for name in env or {} if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]:
-        raise ValueError(f"not a name of an environment variable: {wrong[0]!r}")
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in (env or {}).items()]
-    whole = _WHOLE.format(length=length, encoded=-(-length // 3) * 4) if length else ""
-    lines += [_require(argv[0]), f"{whole}timeout -k {GRACE:g} {timeout:g} {shlex.join(argv)}", "exit $?"]
-    return "\n".join(lines)
-
-
-def _require(program: str) -> str:
-    return f"command -v -- {shlex.quote(program)} >/dev/null || {{ echo {_ABSENT} >&2; exit 127; }}"
 
 
 class _TooMuch(Exception):

@@ -19,7 +19,7 @@ class StoppableHost(Host):
     def __init__(self, host: Host, stop: threading.Event) -> None:
         self.host = host
         self.stop = stop
-        self.name, self.root, self.is_local = host.name, host.root, host.is_local
+        self.name, self.root, self.is_local, self.node = host.name, host.root, host.is_local, host.node
 
     def acquire(self) -> None:
         """Acquire the host itself."""

@@ -30,7 +30,8 @@ def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:
     """The commands for one commit, on the first host."""
     builder, workload = load_requested(settings)
     entry = load_host(settings.host, settings.hosts_path)
-    build_entry = load_host(entry.built_elsewhere, settings.hosts_path) if entry.built_elsewhere else None
+    # All that build do it in the same way.
+    build_entry = None if entry.builds else load_host(entry.built_elsewhere[0], settings.hosts_path)
     with connect(entry) as host, connect(build_entry) if build_entry else nullcontext() as build_host:
         where = host, entry, build_host, build_entry
         return list_commands(
@@ -42,6 +43,7 @@ def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:
                 Path(settings.repository),
                 commit,
                 patches_of(settings, builder),
+                entry.built_elsewhere,
             )
         )
 

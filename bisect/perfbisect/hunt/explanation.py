@@ -6,14 +6,14 @@ hunt ends as it was found.
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
-from typing import TypeGuard
 
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import (
+    BuildFinished,
+    BuildStarted,
     CandidateSkipped,
     Counted,
     Event,
@@ -26,68 +26,18 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.orders import Measure, Purpose, Share, Verdict, first_step
-from perfbisect.core.explain.counters import EXACT_GROUP
 from perfbisect.errors import PerfBisectError, in_words
+from perfbisect.hunt.explanation_parts import PARTS, Part
 from perfbisect.hunt.loop import Listed, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
-from perfbisect.lab.measure.counter_groups import CounterGroups
-from perfbisect.lab.measure.exact_counts import ExactCounts
-from perfbisect.lab.measure.profiles import Profiles
-from perfbisect.lab.measure.statement_plans import PlanStudy, has_statements
 from perfbisect.lab.measure.study import StudyMaker
+from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import Workload
+from perfbisect.wording.quantities import duration
 
 SHARE = 0.1  # of the time of a hunt for all parts, but for rounds that are always taken or have begun
 LEAST = 30.0  # seconds for them in a short hunt: a tenth of five minutes
 SHORTEST = 1.0  # seconds of a run that says anything
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part of an explanation."""
-
-    name: str
-    study: Callable[[float, int], StudyMaker]  # for turns of so many seconds of measuring, and of ``counted_length``
-    event: type[Counted | Profiled | Planned]
-    rounds: int  # in each, both builds have one turn
-    share: float  # of the time for the whole explanation; what one part leaves, the next may use
-    suits: Callable[[Workload], bool] = lambda _: True  # whether it can show anything of a workload
-    group: str = ""  # the only one of its Counted events; one without has all other groups
-    always: Callable[[Workload], bool] = lambda _: False  # whether the first round is taken however long it takes
-    of_all: bool = False  # after culprit and parent, one turn of each other build that the hunt has measured there
-
-    def has(self, event: Event) -> TypeGuard[Counted | Profiled | Planned]:
-        """Whether an event is one of this part."""
-        return isinstance(event, self.event) and (
-            not isinstance(event, Counted) or (event.group if event.group == EXACT_GROUP else "") == self.group
-        )
-
-
-PARTS: tuple[Part, ...] = (
-    # First: it is short, and said first.
-    Part(
-        "plans",
-        lambda *_: PlanStudy,
-        Planned,
-        rounds=1,
-        share=0.1,
-        suits=has_statements,
-        always=has_statements,
-        of_all=True,
-    ),
-    Part("profiles", lambda seconds, _: partial(Profiles, seconds=seconds), Profiled, rounds=3, share=0.4),
-    # Only where the processor counts nothing, and only for what can be counted exactly.
-    Part(
-        "instructions",
-        lambda _, length: partial(ExactCounts, events=length),
-        Counted,
-        rounds=1,
-        share=0.2,
-        group=EXACT_GROUP,
-        always=lambda workload: not workload.command,  # whose counted runs are as short as they can be
-    ),
-    Part("counters", lambda seconds, _: partial(CounterGroups, seconds=seconds), Counted, rounds=6, share=0.4),
-)
 
 WorkersOf = Callable[[StudyMaker], Workers[LabEvent]]
 
@@ -112,7 +62,7 @@ class PartLog:
 
 
 def explain(
-    verdict: Verdict, commits: Sequence[str], log: SavedLog, workers_of: WorkersOf, workload: Workload
+    verdict: Verdict, commits: Sequence[str], log: SavedLog, workers_of: WorkersOf, builder: Builder, workload: Workload
 ) -> Generator[TimedEvent]:
     """Measure for the reason of the verdict's first step what the log does not contain yet."""
     step = first_step(verdict)
@@ -121,19 +71,28 @@ def explain(
     builds = step.candidate, step.parents[0]
     before = [(entry.at, entry.event) for entry in log.history.events(log.hunt)]
     host = best_host([event for _, event in before], commits[step.candidate])
+    seen = [event for _, event in before]
     left = max(LEAST, SHARE * worked(before))
+    short = left <= LEAST
     for number, part in enumerate(PARTS):
-        allowed = left * part.share / sum(each.share for each in PARTS[number:])
+        suit = [each for each in PARTS[number:] if each.suits(builder, workload, seen)]
+        if part not in suit:
+            continue
+        of_its_own = part.in_short_hunts if short else 0.0
+        allowed = of_its_own or left * part.share / sum(
+            each.share for each in suit if not (short and each.in_short_hunts)
+        )
         began = CLOCK.now()
+        others = measured_on(host, [event for _, event in before], but=builds) if part.of_all else ()
         try:
-            if part.suits(workload):
-                others = measured_on(host, [event for _, event in before], but=builds) if part.of_all else ()
-                yield from take(
-                    part, builds, others, host, before, log, workers_of, allowed, always=part.always(workload)
-                )
+            for at, event in take(
+                part, builds, others, host, before, log, workers_of, allowed, always=part.always(workload)
+            ):
+                seen.append(event)
+                yield at, event
         except (PerfBisectError, OSError) as trouble:
             yield log.append(Unexplained(part.name, str(in_words(trouble))))
-        left -= CLOCK.now() - began
+        left -= 0.0 if of_its_own else CLOCK.now() - began
 
 
 def take(
@@ -158,8 +117,13 @@ def take(
         return
     done = turns_done([event for event in events if part.has(event)])
     usual = start_up(before)
+    least = sum(part.least([event for event in events if is_run_of(build, event)]) for build in builds)
+    if least > allowed and not any(done.values()):
+        needed = f"it would take {duration(least)} or more, and {duration(allowed)} are left of the time for the reason"
+        yield log.append(Unexplained(part.name, needed))
+        return
     seconds = max(SHORTEST, allowed / (len(builds) * part.rounds) - usual)
-    workers = workers_of(part.study(seconds, counted_length(events)))
+    workers = workers_of(part.study(seconds, events))
     host_number = workers.hosts.index(host) if host in workers.hosts else 0
     failed = False
 
@@ -181,9 +145,24 @@ def take(
             if not done[build]:
                 yield Measure((Share(build, 1),), Purpose.EXPLAIN, host_number)
 
-    for at, event in run(Listed(orders()), PartLog(log, part.name, builds), workers):
+    for at, event in without_stored_builds(run(Listed(orders()), PartLog(log, part.name, builds), workers)):
         failed = failed or isinstance(event, Unexplained)
         yield at, event
+
+
+def without_stored_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
+    """The events without builds that were there already: each part has these again for each of its turns."""
+    begun: TimedEvent | None = None
+    for at, event in events:
+        if isinstance(event, BuildStarted):
+            begun = at, event
+        elif begun and isinstance(event, BuildFinished) and event.facts.reused:
+            begun = None
+        else:
+            if begun:
+                yield begun
+            begun = None
+            yield at, event
 
 
 def turns_done(events: Sequence[Counted | Profiled | Planned]) -> Counter[int]:
@@ -205,10 +184,9 @@ def sort(event: Counted | Profiled | Planned) -> str:
             return plan.statement
 
 
-def counted_length(events: Sequence[Event]) -> int:
-    """The length of exactly counted runs that an earlier session has found; both builds have the same. 0: there is none."""
-    found = (event for event in events if isinstance(event, Counted) and event.group == EXACT_GROUP)
-    return next((event.facts.events for event in found), 0)
+def is_run_of(build: int, event: Event) -> bool:
+    """Whether it is a timed run of that build."""
+    return isinstance(event, RunFinished) and event.candidate == build and not event.facts.counted
 
 
 def worked(events: Sequence[tuple[float, Event]]) -> float:

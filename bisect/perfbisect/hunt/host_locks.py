@@ -6,8 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from perfbisect.errors import Interrupted, PerfBisectError
-from perfbisect.host.lock import Lease, WaitCallback, hold, new_session
+from perfbisect.host.lock import HostLock, WaitCallback, hold, new_session
 from perfbisect.host.protocol import Host
+from perfbisect.lab.build.build_jobs import end_all
 from perfbisect.lab.workload import dataset
 
 if TYPE_CHECKING:
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def lock_hosts(setup: "HuntSetup", waiting: WaitCallback | None, purpose: str = "") -> Iterator[dict[str, Lease]]:
-    """Hold the locks of all hosts, for a hunt or another ``purpose``; yields the lease of each host by name.
+def lock_hosts(setup: "HuntSetup", waiting: WaitCallback | None, purpose: str = "") -> Iterator[dict[str, HostLock]]:
+    """Hold the locks of all hosts, for a hunt or another ``purpose``; yields the lock of each host by name.
 
-    They are taken in the order of the names, so that two hunts cannot deadlock. Before they are released, the last
-    visit's copy of the data is removed; not after a failure, whose cause it may show. Raises UsageError where two names
-    lead to one root folder.
+    They are taken in the order of the names, so that two hunts cannot deadlock. Before they are released, builds that an
+    earlier session has left running on build hosts are ended, and the last visit's copy of the data is removed; not after
+    a failure, whose cause it may show. Raises UsageError where two names lead to one root folder.
     """
-    hosts = {site.build_host.name: site.build_host for site in setup.hosts if site.build_host}
+    hosts = {each.host.name: each.host for site in setup.hosts for each in site.build_hosts}
     hosts |= {site.host.name: site.host for site in setup.hosts}
     with ExitStack() as stack:
         purpose = purpose or setup.purpose
@@ -30,12 +31,22 @@ def lock_hosts(setup: "HuntSetup", waiting: WaitCallback | None, purpose: str = 
         held = {
             name: stack.enter_context(hold(host, purpose, waiting, session)) for name, host in sorted(hosts.items())
         }
+        for each in (each for site in setup.hosts for each in site.build_hosts):
+            stack.callback(end_builds, each.host, held[each.host.name])
         for site in setup.hosts:
             stack.push(partial(clear, site.host, held[site.host.name]))
         yield held
 
 
-def clear(host: Host, held: Lease, failure: type[BaseException] | None, *_: object) -> None:
+def end_builds(host: Host, held: HostLock) -> None:
+    """End the builds on a host that no session wanted any more."""
+    if not held.lost:
+        with suppress(PerfBisectError):  # out of reach: the next session ends them
+            held.confirm()
+            end_all(host)
+
+
+def clear(host: Host, held: HostLock, failure: type[BaseException] | None, *_: object) -> None:
     """Remove what the last visit of a session has left, unless the session failed."""
     failed = failure is not None and issubclass(failure, Exception) and not issubclass(failure, Interrupted)
     if not held.lost and not failed:

@@ -10,16 +10,20 @@ from functools import partial
 from perfbisect.core.domain.events import BuildFinished, HuntStarted, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.errors import Cancelled
-from perfbisect.host.fair_lock import FairLock
-from perfbisect.host.lock import Lease
-from perfbisect.host.protocol import ConnectionEvent, ConnectionState
+from perfbisect.host.lock import HostLock
+from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Host
 from perfbisect.host.stoppable import StoppableHost
+from perfbisect.hunt.build_hosts import BuildHost, HostLocks
 from perfbisect.hunt.loop import Workers
 from perfbisect.hunt.metric_check import MetricLab
 from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.setup import HuntSetup, PreparedHost
-from perfbisect.hunt.workers import InlineWorkers, Listener, Member, ThreadWorkers
+from perfbisect.hunt.workers import BuildMember, InlineWorkers, Listener, Member, ThreadWorkers
+from perfbisect.lab.build.builds_made import BuildsMade
+from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.build.layout_seeds import LayoutSeeds
+from perfbisect.lab.build_lab import BuildLab
+from perfbisect.lab.build_site import BuildSite
 from perfbisect.lab.guarded_lab import GuardedLab
 from perfbisect.lab.host_lab import Earlier
 from perfbisect.lab.measure.slow_runs import SlowRuns
@@ -31,7 +35,7 @@ class HuntLabs:
     """Makes the labs of one session; ``before`` has the first events of earlier ones."""
 
     def __init__(
-        self, setup: HuntSetup, log: SavedLog, before: Sequence[HuntStarted], held: Mapping[str, Lease]
+        self, setup: HuntSetup, log: SavedLog, before: Sequence[HuntStarted], held: Mapping[str, HostLock]
     ) -> None:
         self._setup, self._log, self._held = setup, log, held
         self._builds: dict[str, dict[str, str]] = defaultdict(dict)  # host → commit → key of its build
@@ -45,26 +49,60 @@ class HuntLabs:
                 self._data[host][event.facts.commit] = event.facts.dataset
                 self._events[host] = event.facts.events or self._events[host]  # a timed run has none
         self._first = {facts.name: facts for event in reversed(before) for facts in event.hosts}
-        self._locks: dict[str, FairLock] = defaultdict(FairLock)  # by host, which may build for several
+        self._locks = HostLocks([each.host.name for each in setup.ahead], setup.shared)
+        self._made_on = {  # commit → the host that built it last
+            event.facts.commit: event.host or setup.settings.host
+            for _, event in log.entries
+            if isinstance(event, BuildFinished)
+        }
 
     def workers(self, commits: tuple[str, ...], study: StudyMaker | None = None) -> Workers[LabEvent]:
         """The hosts of the hunt, for measurements of these commits; with ``study`` they do that in place of timed runs."""
-        sites = self._setup.hosts
-        if len(sites) == 1:
-            return InlineWorkers(sites[0].host.name, self._lab(sites[0], commits, study))
-        return ThreadWorkers(*(self._member(site, commits, study) for site in sites))
+        sites, ahead = self._setup.hosts, self._setup.ahead
+        candidates = self._setup.candidates(commits)
+        if not ahead:
+            if len(sites) == 1:
+                return InlineWorkers(sites[0].host.name, self._lab(sites[0], candidates, study))
+            return ThreadWorkers(*(self._member(site, candidates, study) for site in sites))
+        keys = {commit: key for builds in self._builds.values() for commit, key in builds.items()}
+        made = BuildsMade(candidates, keys, self._made_on)
+        return ThreadWorkers(
+            *(self._member(site, candidates, study, made) for site in sites),
+            build_members=[self._build_member(each, candidates, made) for each in ahead],
+            builds_between=all(site.entry.builds for site in sites),
+        )
 
-    def _member(self, site: PreparedHost, commits: tuple[str, ...], study: StudyMaker | None) -> Member:
+    def _member(
+        self, site: PreparedHost, candidates: Candidates, study: StudyMaker | None, made: BuildsMade | None = None
+    ) -> Member:
         stop = threading.Event()
-        build_host = StoppableHost(site.build_host, stop) if site.build_host else None
-        lab = self._lab(replace(site, host=StoppableHost(site.host, stop), build_host=build_host), commits, study)
-        return Member(site.host.name, lab, stop, partial(connection_events, site))
+        build_hosts = tuple(replace(each, host=StoppableHost(each.host, stop)) for each in site.build_hosts)
+        stoppable = replace(site, host=StoppableHost(site.host, stop), build_hosts=build_hosts)
+        heard = (site.host,) if made else hosts_of(site)  # the threads of hosts that build ahead hear these
+        return Member(
+            site.host.name, self._lab(stoppable, candidates, study, made), stop, partial(connection_events, heard)
+        )
 
-    def _lab(self, site: PreparedHost, commits: tuple[str, ...], study: StudyMaker | None) -> Lab:
+    def _build_member(self, each: BuildHost, candidates: Candidates, made: BuildsMade) -> BuildMember:
+        stop, setup, name = threading.Event(), self._setup, each.host.name
+        place = self._locks.place(StoppableHost(each.host, stop), each.entry)
+        layouts = setup.settings.policy.layouts
+        site = BuildSite(place, setup.builder, setup.settings.variant, candidates, made, layouts=layouts, named=True)
+        return BuildMember(
+            name,
+            BuildLab(site, self._held[name]),
+            stop,
+            lambda candidate: candidates.describe(candidates.commits[candidate]),
+            partial(connection_events, (each.host,)),
+        )
+
+    def _lab(
+        self, site: PreparedHost, candidates: Candidates, study: StudyMaker | None, made: BuildsMade | None = None
+    ) -> Lab:
         name = site.host.name
         first = self._first.get(name, site.facts)
         events = self._events[name]
-        slow = SlowRuns(self._setup.settings.policy.slow_after, commits[0])
+        slow = SlowRuns(self._setup.settings.policy.slow_after, candidates.commits[0])
         first_host = self._setup.settings.host
         runs = [
             event.facts
@@ -74,8 +112,9 @@ class HuntLabs:
         slow.take(runs)
         longest = max((run.seconds for run in runs), default=0.0)
         earlier = Earlier(self._builds[name], self._data[name], events, longest, first.memory_mib, first.cores)
-        candidates, workload = self._setup.candidates(commits), self._setup.workload
-        lab = self._setup.lab(candidates, earlier, site, workload, self._locks, slow, self._seeds(name, runs), study)
+        lab = self._setup.lab(
+            candidates, earlier, site, self._setup.workload, self._locks, slow, self._seeds(name, runs), study, made
+        )
         return MetricLab(GuardedLab(lab, site.host, self._held[name], site.facts), self._setup.settings.metric)
 
     def _seeds(self, name: str, runs: Sequence[RunFacts]) -> LayoutSeeds | None:
@@ -89,9 +128,14 @@ class HuntLabs:
         return seeds
 
 
+def hosts_of(site: PreparedHost) -> tuple[Host, ...]:
+    """A host that measures, and those that build for it."""
+    return (site.host, *(each.host for each in site.build_hosts))
+
+
 @contextmanager
-def connection_events(site: PreparedHost, listener: Listener) -> Iterator[None]:
-    """Forward connection events (retrying, restored) of a host to ``listener`` as warnings."""
+def connection_events(hosts: Sequence[Host], listener: Listener) -> Iterator[None]:
+    """Forward connection events (retrying, restored) of hosts to ``listener`` as warnings."""
 
     def forward(event: ConnectionEvent) -> None:
         if event.state is not ConnectionState.LOST:  # that is raised as an error
@@ -99,7 +143,6 @@ def connection_events(site: PreparedHost, listener: Listener) -> Iterator[None]:
                 listener(Warned(event.text))
 
     with ExitStack() as subscriptions:
-        for host in (site.host, site.build_host):
-            if host:
-                subscriptions.callback(host.subscribe(forward))
+        for host in hosts:
+            subscriptions.callback(host.subscribe(forward))
         yield

@@ -3,6 +3,8 @@
 Hunts, trials and simulated hunts differ only in these three. A single host is a crew of one. Every event is in the log
 before the loop yields it, and the planner is asked again only after that; so work that was killed goes on exactly where
 its log ends.
+
+Build hosts make builds while hosts measure. Both are workers, numbered in one row: the hosts first, then the build hosts.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -10,10 +12,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from perfbisect.core.domain.events import Decided, Warned
-from perfbisect.core.domain.fleet import Fleet
+from perfbisect.core.domain.fleet import Building, Fleet
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation
-from perfbisect.core.domain.orders import Found, Measure
+from perfbisect.core.domain.orders import BuildOrder, Found, Measure
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.search.decide import decide
@@ -33,26 +35,29 @@ class Step:
     order: Measure | None  # None: no further order
     decided: Decided | None = None  # logged when the order is given, or at the end
     at_once: bool = False  # the end does not wait for orders that are still carried out
+    builds: tuple[BuildOrder, ...] = ()  # to be begun now, on build hosts that are free
+    cancelled: tuple[int, ...] = ()  # build hosts whose present build is to be ended
+    waits: bool = False  # the order needs builds that are not there; the planner is asked again when one has ended
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of an order."""
+    """The end of an order, or of a build that was made ahead."""
 
-    failure: EnvironmentFailure | None = None  # its host cannot go on
+    failure: EnvironmentFailure | None = None  # its host, or build host, cannot go on
 
 
 class Planner(Protocol):
     """Says what is measured next."""
 
     def next(self, fleet: Fleet) -> Step:
-        """The next step. An order for a host that is busy is dropped: the planner is asked again when an order has
-        ended.
+        """The next step. An order for a host that is busy is dropped: the planner is asked again when an order, or a build,
+        has ended.
         """
 
 
 class Workers(Protocol[E_co]):
-    """Hosts that carry out orders, at most one each."""
+    """Hosts that carry out orders, at most one each, and build hosts that make builds for them, at most one each."""
 
     @property
     def hosts(self) -> Sequence[str]:
@@ -61,15 +66,51 @@ class Workers(Protocol[E_co]):
     def submit(self, order: Measure) -> None:
         """Begin an order on its host, which has none."""
 
+    @property
+    def build_hosts(self) -> Sequence[str]:
+        """The names of the build hosts; empty: each host builds what it measures."""
+
+    @property
+    def builds_between(self) -> bool:
+        """Whether hosts may build, too, while they have nothing to measure; and all builds if no build host is left."""
+
+    def begin(self, build: BuildOrder) -> None:
+        """Begin a build on its build host, which has none. Its build is there for all hosts before BuildFinished arrives."""
+
+    def seconds(self, build_host: int) -> float:
+        """How long the present build of a build host has taken so far."""
+
+    def cancel(self, build_host: int) -> None:
+        """End the present build of a build host; returns at once. What arrives last of it is an ``Ended``, as always."""
+
     def next(self) -> tuple[int, E_co | Ended]:
-        """Wait for the next event, or the end of an order; with the host.
+        """Wait for the next event, or the end of an order or a build; with the number of the worker.
 
         A host does not go on before the caller asks again. Raises what is raised there, EnvironmentFailure excepted,
         which is the ``failure`` of ``Ended``.
         """
 
     def stop(self) -> None:
-        """End all orders, with everything that runs for them. Nothing is submitted afterwards."""
+        """End all orders and builds, with everything that runs for them. Nothing is begun afterwards."""
+
+
+class NoBuildHosts:
+    """The part of workers about build hosts, where there are none."""
+
+    build_hosts: Sequence[str] = ()
+    builds_between = False
+
+    def begin(self, build: BuildOrder) -> None:
+        """Never called."""
+        raise AssertionError(f"there is no build host {build.build_host}")
+
+    def seconds(self, build_host: int) -> float:
+        """Never called."""
+        raise AssertionError(f"there is no build host {build_host}")
+
+    def cancel(self, build_host: int) -> None:
+        """Never called."""
+        raise AssertionError(f"there is no build host {build_host}")
 
 
 class Log(Protocol[E_contra, T_co]):
@@ -83,45 +124,109 @@ def run(planner: Planner, log: Log[E | Decided | Warned, T], workers: Workers[E]
     """Give orders until the planner has no more; yields what the log returns for each event.
 
     A host that fails takes no further order as long as another is left. Raises the failure of the last host, or of one
-    without which the planner cannot go on.
+    without which the planner cannot go on. The same holds for build hosts; without any, hosts build if they may.
     """
-    busy: dict[int, Measure] = {}
-    gone: dict[int, EnvironmentFailure] = {}
+    present = _Present(workers)
+    asked = False  # since something has ended; what is left of build hosts then is not wanted
     try:
         while True:
-            if len(busy) + len(gone) < len(workers.hosts):
-                fleet = Fleet(tuple(busy.values()), tuple(gone))
-                step = planner.next(fleet)
+            if present.hosts_are_free or (present.build_hosts_are_free and not asked):
+                fleet = present.fleet
+                step, asked = planner.next(fleet), True
                 order = step.order
-                given = order is not None and fleet.is_free(order.host)
-                ends = order is None and (step.at_once or not busy)
+                given = order is not None and not step.waits and fleet.is_free(order.host)
+                ends = order is None and (step.at_once or not present.busy)
                 if (given or ends) and step.decided:
                     yield log.append(step.decided)
                 if ends:
                     return
+                present.build(step)
                 if order and given:
-                    busy[order.host] = order
+                    present.busy[order.host] = order
                     workers.submit(order)
                     continue
-                if order and not busy:
-                    raise gone[order.host]
-            host, event = workers.next()
+                if order and not present.busy and not present.building:
+                    raise present.gone[order.host]
+            worker, event = workers.next()
             while not isinstance(event, Ended):
                 yield log.append(event)
-                host, event = workers.next()
-            del busy[host]
-            if event.failure:
-                gone[host] = event.failure
-                if len(gone) == len(workers.hosts):
-                    raise event.failure
-                yield log.append(
-                    Warned(
-                        f"host {workers.hosts[host]} takes no further part: {event.failure}",
-                        "The others go on without it.",
-                    )
-                )
+                worker, event = workers.next()
+            asked = False
+            if lost := present.ended(worker, event):
+                yield log.append(lost)
     finally:
         workers.stop()
+
+
+class _Present:
+    """What each worker does at this moment."""
+
+    def __init__(self, workers: Workers[object]) -> None:
+        self._workers = workers
+        self.busy: dict[int, Measure] = {}
+        self.gone: dict[int, EnvironmentFailure] = {}
+        self.building: dict[int, BuildOrder] = {}  # by build host
+        self._cancelled: set[int] = set()  # those of them that are being ended
+        self._gone_build_hosts: dict[int, EnvironmentFailure] = {}
+
+    @property
+    def hosts_are_free(self) -> bool:
+        """Whether a host can take an order."""
+        return len(self.busy) + len(self.gone) < len(self._workers.hosts)
+
+    @property
+    def build_hosts_are_free(self) -> bool:
+        """Whether a build host can begin a build."""
+        return len(self.building) + len(self._gone_build_hosts) < len(self._workers.build_hosts)
+
+    @property
+    def fleet(self) -> Fleet:
+        """The same, as planners see it."""
+        workers = self._workers
+        return Fleet(
+            tuple(self.busy.values()),
+            tuple(self.gone),
+            len(workers.hosts) if workers.build_hosts else 0,
+            len(workers.build_hosts),
+            tuple(
+                Building(order.candidate, host, round(workers.seconds(host), 1), host in self._cancelled)
+                for host, order in self.building.items()
+            ),
+            tuple(self._gone_build_hosts),
+            bool(workers.build_hosts) and workers.builds_between,
+        )
+
+    def build(self, step: Step) -> None:
+        """End and begin the builds of a step."""
+        for host in step.cancelled:
+            if host in self.building and host not in self._cancelled:
+                self._cancelled.add(host)
+                self._workers.cancel(host)
+        for order in step.builds:
+            self.building[order.build_host] = order
+            self._workers.begin(order)
+
+    def ended(self, worker: int, end: Ended) -> Warned | None:
+        """Note the end of an order or a build. Returns a warning if the worker cannot go on; raises if nothing can."""
+        hosts, build_hosts = self._workers.hosts, self._workers.build_hosts
+        if worker < len(hosts):
+            del self.busy[worker]
+        else:
+            self._cancelled.discard(worker - len(hosts))
+            del self.building[worker - len(hosts)]
+        if not (failure := end.failure):
+            return None
+        if worker < len(hosts):
+            self.gone[worker] = failure
+            name, others, can_go_on = f"host {hosts[worker]}", True, len(self.gone) < len(hosts)
+        else:
+            self._gone_build_hosts[worker - len(hosts)] = failure
+            others = len(self._gone_build_hosts) < len(build_hosts)
+            name, can_go_on = f"build host {build_hosts[worker - len(hosts)]}", others or self._workers.builds_between
+        if not can_go_on:
+            raise failure
+        advice = "The others go on without it." if others else "From here on each host builds what it measures."
+        return Warned(f"{name} takes no further part: {failure}", advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +243,19 @@ class Search:
         decision = decide(self.graph, self.observations(), self.policy, self.prior, fleet)
         decided = Decided(decision, fleet)
         if isinstance(decision.order, Measure):
-            return Step(decision.order, decided)
+            return Step(decision.order, decided, False, decision.builds, decision.cancelled, decision.waits)
         return Step(None, decided, at_once=isinstance(decision.order, Found))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Listed:
-    """A planner for orders that are given one after another."""
+    """A planner for orders that are given one after another. One for a host that is busy is kept until it is free."""
 
     orders: Iterator[Measure]
+    kept: Measure | None = None
 
-    def next(self, _fleet: Fleet) -> Step:
+    def next(self, fleet: Fleet) -> Step:
         """The next order."""
-        return Step(next(self.orders, None))
+        order = self.kept or next(self.orders, None)
+        self.kept = order if order and not fleet.is_free(order.host) else None
+        return Step(order)

@@ -36,6 +36,11 @@ def resolve_settings(
     if settings.quick and settings.quick.build is not None and not settings.repository:
         settings = replace(settings, repository=str(open_repository(Path.cwd(), named=False).folder))
     builder, workload = load_requested(settings)
+    if builder.installed:
+        raise UsageError(
+            f"Nothing of {builder.name} is built, so there are no commits to hunt in.",
+            f"Compare hosts with `bisect compare --builder {builder.name} --host A --host B`, or measure one with `bisect noise`.",
+        )
     variant_of(builder, settings.variant)
     auto = settings.metric == AUTO
     metric = choose_metric("" if auto else settings.metric, [workload])

@@ -41,11 +41,12 @@ class SearchProblem:
     metric: str
     hosts: tuple[str, ...] = ()  # their names, where there are several
     prior: PriorKnowledge = NOTHING_KNOWN
+    build_hosts: tuple[str, ...] = ()  # the names of those that build ahead
 
     def observations(self, entries: Sequence[tuple[float, Logged]], began: float) -> list[Observation]:
         """The observations in a log that began at ``began`` (seconds since the epoch)."""
         node = {commit: index for index, commit in enumerate(self.commits)}
-        return observations(entries, node, self.metric, began, self.hosts)
+        return observations(entries, node, self.metric, began, self.hosts, self.build_hosts)
 
 
 class SavedLog:

@@ -1,8 +1,9 @@
 """Follow a hunt, new or resumed: save and show its events until there is a verdict."""
 
+import math
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,13 +14,15 @@ from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import CodePlacement, Found, Verdict
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import Interrupted, PerfBisectError, ReaderGone, UsageError, in_words
-from perfbisect.host.lock import Lease, WaitCallback
+from perfbisect.host.lock import HostLock, WaitCallback
 from perfbisect.hunt.after_verdict import culprit_timed, placement_counted
 from perfbisect.hunt.auto_metric import with_metric_chosen
 from perfbisect.hunt.changed_code import read_change, reader
 from perfbisect.hunt.explanation import explain
 from perfbisect.hunt.host_locks import lock_hosts
-from perfbisect.hunt.labs import HuntLabs, connection_events
+from perfbisect.hunt.imported import refuse_imported
+from perfbisect.hunt.labs import HuntLabs, connection_events, hosts_of
+from perfbisect.hunt.leased_hosts import known_nodes
 from perfbisect.hunt.merge_base import merge_base_equals_good
 from perfbisect.hunt.notification import Begun
 from perfbisect.hunt.prior_hunts import known_failures, with_prior_knowledge
@@ -29,14 +32,26 @@ from perfbisect.hunt.view import View
 from perfbisect.lab.guarded_lab import changed
 from perfbisect.lab.upkeep import storage
 from perfbisect.report.command_line import command_to_resume
+from perfbisect.store.batches import enter_hunt
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_kept
 
+Leased = Callable[[Settings, Mapping[str, str]], AbstractContextManager[None]]
+"""Leases the hosts of a hunt for a block: where there is one, each at the address at which it has measured before."""
+
 
 def follow_anew(
-    setup: HuntSetup, path: Path | None, view: View, waiting: WaitCallback | None = None, begun: Begun | None = None
+    setup: HuntSetup,
+    path: Path | None,
+    view: View,
+    waiting: WaitCallback | None = None,
+    begun: Begun | None = None,
+    in_batch: tuple[int, int] | None = None,
 ) -> Verdict:
-    """Begin a hunt in the history at ``path`` and follow it to its verdict; see ``follow``. ``begun`` gets its number."""
+    """Begin a hunt in the history at ``path`` and follow it to its verdict; see ``follow``. ``begun`` gets its number.
+
+    ``in_batch`` is the batch that it belongs to, and its number there.
+    """
     with lock_hosts(setup, waiting) as held, closing(History.open(path)) as history:
         warnings = (*setup.warnings, *little_space(history, setup))
         settings = replace(
@@ -45,7 +60,10 @@ def follow_anew(
             build_hash=setup.build_hash(),
         )
         setup = replace(setup, settings=settings, warnings=warnings)
-        hunt_id = history.begin(setup.settings, setup.facts, setup.started(0, False), CLOCK.now())
+        with history.together():  # so that no hunt has begun whose batch does not know it
+            hunt_id = history.begin(setup.settings, setup.facts, setup.started(0, False), CLOCK.now())
+            if in_batch:
+                enter_hunt(history, *in_batch, hunt_id)
         if begun:
             begun(str(hunt_id))
         return follow(history, hunt_id, setup, view, held, resumed=False)
@@ -54,13 +72,17 @@ def follow_anew(
 def little_space(history: History, setup: HuntSetup) -> tuple[Warned, ...]:
     """Warnings about disks that are too small for the builds and the data of the hunt, judged by earlier hunts."""
     expected = storage.expected_builds(len(setup.span.candidates), setup.settings.policy.max_builds)
-    return tuple(
+    found = [
         warning
         for site in setup.hosts
         for warning in storage.too_little(
             site.host, *read_kept(history, replace(setup.settings, host=site.host.name)), expected
         )
-    )
+    ]
+    builds, _ = read_kept(history, setup.settings)
+    for each in setup.ahead:
+        found += storage.too_little(each.host, builds, (), math.ceil(expected / len(setup.ahead)))
+    return tuple(found)
 
 
 def resume(
@@ -70,22 +92,29 @@ def resume(
     waiting: WaitCallback | None,
     continued: Callable[[Settings], Settings],
     begun: Begun,
+    leased: Leased | None = None,
 ) -> Verdict:
     """Continue a hunt (None: the latest) of the history at ``path`` where its log ends; see ``follow``.
 
     ``continued`` is given the stored settings, and returns those to go on with. ``begun`` gets its number.
+    ``leased`` leases its hosts.
     Raises UsageError when new runs could not be compared with its earlier ones.
     """
     with closing(History.open(path)) as history:
         hunt_id = history.latest() if hunt_id is None else hunt_id
-        setup = HuntSetup.set_up(continued(history.settings(hunt_id)), waiting)
-        check_unchanged(history, hunt_id, setup)
-        build_hash = setup.build_hash()
-        if setup.settings.build_hash != build_hash:  # the lab refuses to continue if builds exist already
-            history.update_recipe_hash(hunt_id, build_hash)
-        with lock_hosts(setup, waiting) as held:
-            begun(str(hunt_id))
-            return follow(history, hunt_id, setup, view, held, resumed=True)
+        refuse_imported(history, hunt_id, "it is not gone on with here")
+        settings = continued(history.settings(hunt_id))
+        started = (entry.event for entry in history.events(hunt_id))
+        nodes = known_nodes(event for event in started if isinstance(event, HuntStarted))
+        with leased(settings, nodes) if leased else nullcontext():
+            setup = HuntSetup.set_up(settings, waiting)
+            check_unchanged(history, hunt_id, setup)
+            build_hash = setup.build_hash()
+            if setup.settings.build_hash != build_hash:  # the lab refuses to continue if builds exist already
+                history.update_recipe_hash(hunt_id, build_hash)
+            with lock_hosts(setup, waiting) as held:
+                begun(str(hunt_id))
+                return follow(history, hunt_id, setup, view, held, resumed=True)
 
 
 def check_unchanged(history: History, hunt_id: int, setup: HuntSetup) -> None:
@@ -106,7 +135,7 @@ def check_unchanged(history: History, hunt_id: int, setup: HuntSetup) -> None:
 
 
 def follow(
-    history: History, hunt_id: int, setup: HuntSetup, view: View, held: Mapping[str, Lease], *, resumed: bool
+    history: History, hunt_id: int, setup: HuntSetup, view: View, held: Mapping[str, HostLock], *, resumed: bool
 ) -> Verdict:
     """Hunt, showing every event, until there is a verdict.
 
@@ -120,8 +149,9 @@ def follow(
         if threading.current_thread() is threading.main_thread():  # the history belongs to it
             view.show(event, log.append(event)[0])
 
-    alone = len(setup.hosts) == 1  # the threads of several hosts forward the events themselves
-    with connection_events(setup.hosts[0], save_and_show) if alone else nullcontext(), closing(view):
+    # Threads forward the events of their hosts themselves.
+    alone = len(setup.hosts) == 1 and not setup.ahead
+    with connection_events(hosts_of(setup.hosts[0]), save_and_show) if alone else nullcontext(), closing(view):
         try:
             if resumed:
                 view.recall((entry.at, entry.event) for entry in history.events(hunt_id))
@@ -143,13 +173,14 @@ def follow(
     return verdict
 
 
-def session(log: SavedLog, setup: HuntSetup, held: Mapping[str, Lease], resumed: bool) -> Generator[TimedEvent]:
+def session(log: SavedLog, setup: HuntSetup, held: Mapping[str, HostLock], resumed: bool) -> Generator[TimedEvent]:
     """The events of one session of a hunt, beginning with its warnings."""
     settings = setup.settings
     hosts = settings.hosts if len(setup.hosts) > 1 else ()
     problem = SearchProblem(
-        setup.span.graph, setup.span.candidates, settings.policy, settings.metric, hosts, settings.prior
-    )
+        setup.span.graph, setup.span.candidates, settings.policy, settings.metric, hosts, settings.prior,
+        tuple(each.host.name for each in setup.ahead),
+    )  # fmt: skip
     started = setup.started(log.hunt, resumed)
     before = [entry.event for entry in log.history.events(log.hunt) if isinstance(entry.event, HuntStarted)]
 
@@ -191,7 +222,7 @@ def session(log: SavedLog, setup: HuntSetup, held: Mapping[str, Lease], resumed:
             usual = setup.by_metric(replace(settings, metric=setup.workload.metric)) if settings.prior.exact else setup
             studies = HuntLabs(usual, log, before, held)
             workers = partial(studies.workers, problem.commits)
-            yield from explain(verdict, problem.commits, log, workers, usual.workload)
+            yield from explain(verdict, problem.commits, log, workers, usual.builder, usual.workload)
             yield from read_change(verdict, problem.commits, log, reader(settings.repository))
 
     yield from hunt(problem, None if chosen else started, log, labs.workers, failed, setup.left_out, afterwards)

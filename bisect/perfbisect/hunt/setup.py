@@ -1,6 +1,6 @@
 """Set up a hunt: load its recipes, read its range, check its hosts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,19 +13,22 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference.prior import suspected
 from perfbisect.errors import UsageError
 from perfbisect.host.facts import read_fingerprint
-from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.lock import WaitCallback, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
+from perfbisect.hunt.build_hosts import BuildHost, BuildHostChecks, HostLocks, build_ahead
 from perfbisect.hunt.left_out import left_out
 from perfbisect.hunt.patches import check_patches, patches_of
+from perfbisect.hunt.shared import shared_builds
 from perfbisect.lab.build import build_store
+from perfbisect.lab.build.builds_made import BuildsMade
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.build.layout_seeds import LayoutSeeds
+from perfbisect.lab.build.shared.builds import SharedBuilds
 from perfbisect.lab.checks.finding import CheckRequest
 from perfbisect.lab.checks.layouts import obstacle
-from perfbisect.lab.checks.preflight import inspect_host, warnings
-from perfbisect.lab.host_lab import Earlier, HostLab, LabHost
+from perfbisect.lab.checks.preflight import findings, inspect_host, warnings
+from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.measure import counting
 from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.measure.study import StudyMaker
@@ -51,8 +54,7 @@ class PreparedHost:
     host: Host
     facts: HostFacts
     warnings: tuple[Warned, ...]
-    build_entry: HostEntry | None  # of the host where builds are made, if that is another
-    build_host: Host | None
+    build_hosts: tuple[BuildHost, ...] = ()  # the others that build for it
     counts: str = ""  # how the metric can be counted exactly there
 
     @classmethod
@@ -62,32 +64,20 @@ class PreparedHost:
         settings: Settings,
         builder: Builder,
         workloads: tuple[Workload, ...],
-        waiting: WaitCallback | None,
+        checks: BuildHostChecks,
     ) -> "PreparedHost":
-        """Connect to the host of that name and check it. Raises EnvironmentFailure or UsageError for what it lacks."""
+        """Connect to the host of that name and check it, and those that build for it.
+
+        Raises EnvironmentFailure or UsageError for what they lack.
+        """
         entry = load_host(name, settings.hosts_path)
         host = connect(entry)
-        if waiting:
-            wait(host, waiting)
+        if checks.waiting:
+            wait(host, checks.waiting)
         inspection = inspect_host(CheckRequest(host, entry, settings.metric, builder, settings.variant, workloads))
-        build_entry = load_host(entry.built_elsewhere, settings.hosts_path) if entry.built_elsewhere else None
-        build_host = connect(build_entry) if build_entry else None
-        if build_host:
-            check_architectures(host, build_host)
-        return cls(
-            entry, host, read_fingerprint(host, inspection.answers), warnings(inspection), build_entry, build_host
-        )
-
-
-def check_architectures(host: Host, build_host: Host) -> None:
-    """Raise UsageError unless builds of one host run on the other."""
-    runs, builds = (each.run(["uname", "-m"]).stdout.strip() for each in (host, build_host))
-    if runs != builds:
-        raise UsageError(
-            f"Host {host.name} is {runs} and its build_host {build_host.name} is {builds}: builds of the latter do not"
-            " run on the former.",
-            "Choose a build_host of the same architecture in hosts.toml.",
-        )
+        warned = warnings(findings(inspection))
+        build_hosts, further = checks.prepare(entry, host)
+        return cls(entry, host, read_fingerprint(host, inspection.answers), (*warned, *further), build_hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +92,7 @@ class HuntSetup:
     warnings: tuple[Warned, ...]
     left_out: tuple[SkipFacts, ...] = ()  # what is not measured, whatever happens
     patches: tuple[Patch, ...] = ()  # the recipe's, and those of --patch
+    shared: SharedBuilds | None = None  # that the user has configured
 
     @classmethod
     def set_up(
@@ -132,7 +123,9 @@ class HuntSetup:
         skipped = () if trial else left_out(settings, span)
         patches = patches_of(settings, builder)
         idle = check_patches(patches, settings, builder, span, is_range=not trial)
-        hosts = tuple(PreparedHost.prepare(name, settings, needed, workloads, waiting) for name in settings.hosts)
+        build_ahead([load_host(name, settings.hosts_path) for name in settings.hosts])
+        checks = BuildHostChecks(settings, needed, waiting)
+        hosts = tuple(PreparedHost.prepare(name, settings, needed, workloads, checks) for name in settings.hosts)
         warned = (
             *uncommitted_changes(settings),
             *idle,
@@ -143,7 +136,9 @@ class HuntSetup:
                 if path not in builder.suspects | workloads[0].suspects
             ),
         )
-        setup = cls(settings, builder, workloads[0], hosts, span, warned, skipped, patches).by_metric(settings)
+        setup = cls(settings, builder, workloads[0], hosts, span, warned, skipped, patches, shared_builds()).by_metric(
+            settings
+        )
         return replace(setup, warnings=(*setup.warnings, *without_effect(setup)))
 
     def by_metric(self, settings: Settings) -> "HuntSetup":
@@ -159,6 +154,11 @@ class HuntSetup:
     def host(self) -> Host:
         """The first host."""
         return self.hosts[0].host
+
+    @property
+    def ahead(self) -> tuple[BuildHost, ...]:
+        """The hosts that build ahead for all that measure; none: each measuring host has its builds made when it needs them."""
+        return self.hosts[0].build_hosts if build_ahead([each.entry for each in self.hosts]) else ()
 
     @property
     def facts(self) -> HostFacts:
@@ -194,24 +194,24 @@ class HuntSetup:
         earlier: Earlier,
         site: PreparedHost,
         workload: Workload,
-        locks: Mapping[str, FairLock],
+        locks: HostLocks,
         slow: SlowRuns | None = None,
         seeds: LayoutSeeds | None = None,
         study: StudyMaker | None = None,
+        made: BuildsMade | None = None,
     ) -> HostLab:
-        """A lab that measures these candidates at ``site``; ``locks`` are those of the hosts, by name.
+        """A lab that measures these candidates at ``site``. With ``made`` it shares builds with other labs.
 
         ``slow`` stops slow runs; None stops none. ``seeds`` are those of fresh layouts; None where there are none. With
         ``study`` that is done in place of timed runs.
         """
-        build_place = None
-        if site.build_host and site.build_entry:
-            build_place = LabHost(site.build_host, site.build_entry, locks[site.build_host.name])
-        place = LabHost(site.host, site.entry, locks[site.host.name])
+        place = locks.place(site.host, site.entry)
+        places = [locks.place(each.host, each.entry) for each in site.build_hosts]
+        places += [place] if site.entry.builds else []
         return HostLab(
-            place, self.builder, self.settings.variant, workload, candidates, earlier, build_place, slow or SlowRuns(),
+            place, self.builder, self.settings.variant, workload, candidates, earlier, tuple(places), slow or SlowRuns(),
             "" if study else self.counted(site, workload),
-            seeds, study,
+            seeds, study, made,
         )  # fmt: skip
 
     def candidates(self, commits: tuple[str, ...]) -> Candidates:
@@ -246,6 +246,7 @@ class HuntSetup:
             further=tuple(each.facts for each in self.hosts[1:]),
             host_classes=self.settings.prior.host_classes,
             branch_points=self.span.graph.branch_points,
+            build_hosts=tuple(each.host.name for each in self.ahead),
         )
 
 

@@ -1,21 +1,24 @@
 """Labs that carry out the orders of the loop: in the main thread for one host, in a thread for each of several."""
 
 import threading
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from perfbisect.core.domain.events import LabEvent, Warned
-from perfbisect.core.domain.orders import Measure
+from perfbisect.core.domain.events import BuildCancelled, Commit, LabEvent, Warned
+from perfbisect.core.domain.orders import BuildOrder, Measure
 from perfbisect.errors import Cancelled, EnvironmentFailure
 from perfbisect.hunt.event_queue import EventQueue
-from perfbisect.hunt.loop import Ended
+from perfbisect.hunt.loop import Ended, NoBuildHosts
 from perfbisect.lab.protocol import Lab
 
 Listener = Callable[[LabEvent], None]
+Subscribe = Callable[[Listener], AbstractContextManager[object]]  # forwards connection events
 
 
-class InlineWorkers:
+class InlineWorkers(NoBuildHosts):
     """One host, whose lab works in the thread of the caller; so Ctrl-C interrupts the lab itself."""
 
     def __init__(self, name: str, lab: Lab) -> None:
@@ -43,6 +46,13 @@ class InlineWorkers:
             self._events.close()
 
 
+class Builds(Protocol):
+    """Makes builds; see ``perfbisect.lab.build_lab``."""
+
+    def build(self, candidate: int) -> Generator[LabEvent]:
+        """Build a candidate."""
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """One of several hosts."""
@@ -50,54 +60,98 @@ class Member:
     name: str
     lab: Lab
     stop: threading.Event  # set to cancel what its lab does
-    subscribe: Callable[[Listener], AbstractContextManager[object]] = nullcontext  # forwards connection events
+    subscribe: Subscribe = nullcontext
+
+
+@dataclass(frozen=True, slots=True)
+class BuildMember:
+    """A host that builds ahead."""
+
+    name: str
+    lab: Builds
+    stop: threading.Event
+    describe: Callable[[int], Commit]  # the commit of a candidate
+    subscribe: Subscribe = nullcontext
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """A build that a build host makes."""
+
+    order: BuildOrder
+    began: float  # by the monotonic clock
+    cancelled: threading.Event
 
 
 class ThreadWorkers:
-    """Several hosts, with a thread of this process for each order."""
+    """Several hosts, with a thread of this process for each order and for each build."""
 
-    def __init__(self, *members: Member) -> None:
+    def __init__(
+        self, *members: Member, build_members: Sequence[BuildMember] = (), builds_between: bool = False
+    ) -> None:
         self.hosts = tuple(member.name for member in members)
+        self.build_hosts = tuple(member.name for member in build_members)
+        self.builds_between = builds_between
         self._members = members
+        self._build_members = build_members
         self._queue: EventQueue[LabEvent | Ended | BaseException] = EventQueue()
-        self._threads: dict[int, threading.Thread] = {}
+        self._threads: dict[int, threading.Thread] = {}  # by the number of the worker
+        self._in_flight: dict[int, _InFlight] = {}  # by the number of the build host
 
     def submit(self, order: Measure) -> None:
         """Begin an order; see ``Workers.submit``."""
-        thread = threading.Thread(
-            target=self._work,
-            args=(order,),
-            name=f"lab of {self.hosts[order.host]}",
-            daemon=True,  # a host that does not answer does not keep the program from ending
-        )
-        self._threads[order.host] = thread
-        thread.start()
+        member = self._members[order.host]
+        self._start(order.host, member, lambda: member.lab.measure(order))
+
+    def begin(self, build: BuildOrder) -> None:
+        """Begin a build; see ``Workers.begin``."""
+        member = self._build_members[build.build_host]
+        member.stop.clear()  # the last build may have ended before it was cancelled
+        self._in_flight[build.build_host] = _InFlight(build, time.monotonic(), threading.Event())
+        self._start(len(self.hosts) + build.build_host, member, lambda: member.lab.build(build.candidate))
+
+    def seconds(self, build_host: int) -> float:
+        """How long the present build takes so far; see ``Workers.seconds``."""
+        return time.monotonic() - self._in_flight[build_host].began
+
+    def cancel(self, build_host: int) -> None:
+        """End the present build; see ``Workers.cancel``."""
+        self._in_flight[build_host].cancelled.set()
+        self._build_members[build_host].stop.set()
 
     def next(self) -> tuple[int, LabEvent | Ended]:
         """The next event; see ``Workers.next``."""
-        host, event = self._queue.next()
+        worker, event = self._queue.next()
         if isinstance(event, Ended | BaseException):
-            del self._threads[host]
+            del self._threads[worker]
         if isinstance(event, BaseException):
             raise event
-        return host, event
+        return worker, event
 
     def stop(self) -> None:
-        """Cancel all orders and wait for their end, for a while."""
+        """Cancel all orders and builds and wait for their end, for a while."""
         if self._threads:
-            for member in self._members:
-                member.stop.set()
+            for stop in (*(each.stop for each in self._members), *(each.stop for each in self._build_members)):
+                stop.set()
             self._queue.close(self._threads.values())
 
-    def _work(self, order: Measure) -> None:
-        member = self._members[order.host]
+    def _start(self, worker: int, member: Member | BuildMember, work: Callable[[], Generator[LabEvent]]) -> None:
+        thread = threading.Thread(
+            target=self._work,
+            args=(worker, member, work),
+            name=f"lab of {member.name}",
+            daemon=True,  # a host that does not answer does not keep the program from ending
+        )
+        self._threads[worker] = thread
+        thread.start()
 
+    def _work(self, worker: int, member: Member | BuildMember, work: Callable[[], Generator[LabEvent]]) -> None:
         def put(event: LabEvent) -> None:
-            self._queue.put(order.host, event)
+            self._queue.put(worker, event)
 
         ended: Ended | BaseException = Ended()
         try:
-            with member.subscribe(put), closing(member.lab.measure(order)) as events:
+            with member.subscribe(put), closing(work()) as events:
                 for event in events:
                     try:
                         put(marked(event, member.name))
@@ -106,11 +160,27 @@ class ThreadWorkers:
                         raise
         except EnvironmentFailure as failure:
             ended = Ended(failure)
+        except Cancelled as cancelled:
+            ended = self._end_of_cancelled(worker, cancelled)
         except BaseException as failure:  # noqa: BLE001 - raised in the main thread
             ended = failure
-        self._queue.put_last(order.host, ended)
+        self._queue.put_last(worker, ended)
+
+    def _end_of_cancelled(self, worker: int, cancelled: Cancelled) -> Ended | BaseException:
+        """How an order or a build ends that was cancelled: alone, or with all others."""
+        build_host = worker - len(self.hosts)
+        if build_host < 0 or not self._in_flight[build_host].cancelled.is_set():
+            return cancelled
+        build, member = self._in_flight[build_host], self._build_members[build_host]
+        candidate = build.order.candidate
+        told = BuildCancelled(candidate, member.describe(candidate), self.seconds(build_host), member.name)
+        try:
+            self._queue.put(worker, told)
+        except Cancelled as all_are:
+            return all_are
+        return Ended()
 
 
 def marked(event: LabEvent, host: str) -> LabEvent:
-    """The event with the host on which it happened."""
-    return event if isinstance(event, Warned) else replace(event, host=host)
+    """The event with the host on which it happened, by default ``host``."""
+    return event if isinstance(event, Warned) or event.host else replace(event, host=host)

@@ -63,6 +63,7 @@ class ListingRequest:
     repository: Path
     commit: str
     patches: tuple[Patch, ...] = ()
+    build_hosts: tuple[str, ...] = ()  # the names of all others that build
 
 
 def list_commands(request: ListingRequest) -> tuple[Part, ...]:
@@ -116,7 +117,7 @@ def _build(request: ListingRequest, planned: tuple[pipeline.Plan, PurePosixPath]
     )
     yield Part(f"submodules, in {work / 'source'}", tuple(f"# {line}" for line in listing))
     where = (
-        f" on host {request.build_host.name}, which sends the result to host {request.host.name}"
+        f" on host {' or '.join(request.build_hosts)}, which sends the result to host {request.host.name}"
         if request.build_host
         else ""
     )

@@ -1,4 +1,4 @@
-"""A lab whose host is checked between measurements: its settings, its disk space, and the lease."""
+"""A lab whose host is checked between measurements: its settings, its disk space, and the lock."""
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -10,7 +10,7 @@ from perfbisect.core.domain.host_changes import differences
 from perfbisect.core.domain.orders import Measure
 from perfbisect.host.conditions import THROTTLED
 from perfbisect.host.facts import CORES, KERNEL, SETTINGS, Fact, ask_all, free
-from perfbisect.host.lock import Lease
+from perfbisect.host.lock import HostLock
 from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
 from perfbisect.lab.checks.space import GIB, LITTLE, TOO_LITTLE
@@ -34,13 +34,13 @@ class GuardedLab:
 
     lab: Lab
     host: Host
-    held: Lease
+    held: HostLock
     facts: HostFacts  # as of the last check
     throttled: int | None = None
     warned: set[str] = field(default_factory=set)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """Check, then measure. Raises EnvironmentFailure when the disk is full, or the lease is lost: then no event of the
+        """Check, then measure. Raises EnvironmentFailure when the disk is full, or the lock is lost: then no event of the
         measurement counts.
         """
         self.held.confirm()
@@ -70,10 +70,14 @@ class GuardedLab:
                 "Fix its cooling, or lower its clock.",
             )
         self.facts, self.throttled = now, throttled
-        left = answers.get(space)
-        if left is not None and left < TOO_LITTLE:
-            raise no_space(self.host.name, f"{left >> 20} MiB are left below {self.host.root}")
-        if left is not None and left < LITTLE and "space" not in self.warned:
-            self.warned.add("space")
-            advice = f"Free some with `bisect gc {self.host.name}` before the hunt has to stop."
-            yield Warned(f"only {left / GIB:.1f} GiB are left below {self.host.root} on host {self.host.name}", advice)
+        yield from enough_space(self.host, answers.get(space), self.warned)
+
+
+def enough_space(host: Host, left: int | None, warned: set[str]) -> Iterator[Warned]:
+    """Warn when few bytes are ``left`` on a host, unless ``warned`` says that it was. Raises EnvironmentFailure when too few are."""
+    if left is not None and left < TOO_LITTLE:
+        raise no_space(host.name, f"{left >> 20} MiB are left below {host.root}")
+    if left is not None and left < LITTLE and "space" not in warned:
+        warned.add("space")
+        advice = f"Free some with `bisect gc {host.name}` before the hunt has to stop."
+        yield Warned(f"only {left / GIB:.1f} GiB are left below {host.root} on host {host.name}", advice)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -11,13 +10,14 @@ from perfbisect.core.domain.interleaving import interleave
 from perfbisect.core.domain.orders import Measure, Purpose
 from perfbisect.errors import BuildFailed, DataDamaged, JobLost, RunFailed
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask
-from perfbisect.host.fair_lock import FairLock
 from perfbisect.host.programs import missing
-from perfbisect.host.protocol import Host
-from perfbisect.lab.build import build_store, links, pipeline
-from perfbisect.lab.build.candidate_builder import CandidateBuilder, check_known, other_processor, send_sources
+from perfbisect.lab.build import build_store, links
+from perfbisect.lab.build.builds_made import BuildsMade
 from perfbisect.lab.build.candidates import Candidates
+from perfbisect.lab.build.lab_host import LabHost
 from perfbisect.lab.build.layout_seeds import LayoutSeeds
+from perfbisect.lab.build_site import BuildSite
+from perfbisect.lab.candidate_builds import CandidateBuilds
 from perfbisect.lab.measure import counting, perf
 from perfbisect.lab.measure.counted_runner import CountedRunner
 from perfbisect.lab.measure.runner import Runner, Turn
@@ -33,18 +33,8 @@ from perfbisect.lab.upload import recipe
 from perfbisect.lab.workload import lua
 from perfbisect.lab.workload.dataset_keeper import DatasetKeeper
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import Values
 from perfbisect.recipes.workload import Workload
-
-
-@dataclass(frozen=True, slots=True)
-class LabHost:
-    """A host on which a lab works, while it holds ``lock``: several labs may share the host."""
-
-    host: Host
-    entry: HostEntry
-    lock: FairLock = field(default_factory=FairLock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +53,7 @@ class Earlier:
 class Parts:
     """Who does the work of a lab; complete once its hosts have been prepared."""
 
-    builds: CandidateBuilder
+    builds: CandidateBuilds
     data: DatasetKeeper
     runner: Runner | CountedRunner | Study
     retry: RetryPolicy
@@ -74,8 +64,8 @@ class Parts:
 class HostLab:
     """Measures candidates on one host. Nothing is done there before the first measurement.
 
-    ``variant`` "" is the recipe's own choice. ``build_place`` is the host that builds, if it is another. ``counted`` is
-    how instructions are counted exactly there, if all that is wanted of a run is their number. With ``study`` that is done
+    ``variant`` "" is the recipe's own choice. ``build_places`` are the hosts that build; none: the host itself. What they
+    have built is ``made``, if other labs share them, whose events then have the name of the build host. ``counted`` is how instructions are counted exactly there, if all that is wanted of a run is their number. With ``study`` that is done
     in place of timed runs.
     """
 
@@ -85,11 +75,12 @@ class HostLab:
     workload: Workload
     candidates: Candidates
     earlier: Earlier = field(default_factory=Earlier)
-    build_place: LabHost | None = None
+    build_places: tuple[LabHost, ...] = ()
     slow: SlowRuns = field(default_factory=SlowRuns)
     counted: str = ""
     seeds: LayoutSeeds | None = None  # of fresh layouts; None where no build is to be linked again
     study: StudyMaker | None = None
+    made: BuildsMade | None = None
 
     def __post_init__(self) -> None:
         """The parts are constructed at the first measurement."""
@@ -103,43 +94,30 @@ class HostLab:
         Raises EnvironmentFailure when the machine cannot do the work, or nothing can be measured at all.
         """
         if self._parts is None:
-            with ExitStack() as locks:
-                for place in sorted(self._places(), key=lambda place: place.host.name):  # one order prevents deadlocks
-                    locks.enter_context(place.lock)
-                self._parts = yield from self._prepare(order.plan[0].candidate)
+            with self.place.lock:
+                self._parts = yield from self._prepare()
         for share in order.plan:
-            with (self.build_place or self.place).lock:
-                if share.candidate not in self._parts.builds.built and not (
-                    yield from self._build(self._parts, share.candidate)
-                ):
-                    return
+            if not (yield from self._parts.builds.obtain(share.candidate)):
+                return
         turns = self._turns(order)
+        if not turns:
+            return
         made: dict[tuple[int, int], str] = {}  # candidate and layout → key of what is installed
         try:
-            with (self.build_place or self.place).lock:
-                if not (yield from self._link(self._parts, turns, made)):
-                    return
+            if not (yield from self._link(self._parts, turns, made)):
+                return
             with self.place.lock:
                 yield from self._time(self._parts, turns, made)
         finally:
             for key in made.values():
                 self._parts.builds.unlink(key)
 
-    def _places(self) -> Iterator[LabHost]:
-        yield self.place
-        if self.build_place:
-            yield self.build_place
-
-    def _prepare(self, first: int) -> Generator[LabEvent, None, Parts]:
-        """End what a killed session has left running on the hosts, remove what it left, and bring what builds and runs need.
-
-        ``first`` is the candidate that is built first. Raises UsageError when builds would differ from earlier sessions'.
-        """
+    def _prepare(self) -> Generator[LabEvent, None, Parts]:
+        """End what a killed session has left running on the host, remove what it left, and bring what runs need."""
         host, entry, candidates = self.place.host, self.place.entry, self.candidates
-        for each in self._places():
-            yield from tidy(each.host)
-        others = [self.build_place.host] if self.build_place else []
-        retry = RetryPolicy(host, others, candidates, self.workload.name)
+        made = self.made or BuildsMade(candidates, self.earlier.builds)
+        yield from made.tidy_once(host.name, tidy(host))
+        retry = RetryPolicy(host, candidates, self.workload.name)
         absent = missing(host, ["vmstat", "iostat"])  # the preflight checks warn of what is missing
         cores = self.earlier.cores or ask(host, CORES) or 1
         values: Values = {
@@ -168,36 +146,15 @@ class HostLab:
             runner = CountedRunner(context, retry.succeeded, self.earlier.events)
         else:
             runner = Runner(context, self.slow, retry.succeeded)
-        build_context, announced = None, False
-        if candidates.repository and candidates.tips():
-            where = self.build_place or self.place
-            bare, announced = yield from send_sources(where.host, self.builder.work_name, candidates, first)
-            build_context = pipeline.build_context(
-                where.host, where.entry, self.builder, self.variant, bare, candidates.repository, candidates.patches,
-                layouts=self.seeds is not None,
-            )  # fmt: skip
-            check_known(build_context, candidates, self.earlier.builds)
-            yield from other_processor(build_context, host)
-        builds = CandidateBuilder(build_context, host, candidates, announced=announced)
+        sites = [
+            BuildSite(
+                place, self.builder, self.variant, candidates, made,
+                layouts=self.seeds is not None, named=self.made is not None,
+            )
+            for place in self.build_places or (self.place,)
+        ]  # fmt: skip
         data = DatasetKeeper(host, self.workload, self.earlier.datasets)
-        return Parts(builds, data, runner, retry, values)
-
-    def _build(self, parts: Parts, candidate: int) -> Generator[LabEvent, None, bool]:
-        """Build a candidate; true when it is worth measuring: it is built, and is not the binary of another."""
-        builds, began = parts.builds, time.monotonic()
-        yield from builds.announce(candidate)
-        while candidate not in builds.built:
-            try:
-                yield from builds.build(candidate)
-            except JobLost as lost:
-                yield (event := parts.retry.lost(builds.build_host, candidate, lost, "compile", began))
-                if not isinstance(event, Warned):
-                    return False
-            except BuildFailed as failure:
-                yield parts.retry.failed(candidate, failure, began)
-                return False
-        parts.retry.succeeded()
-        return builds.same_binary(candidate, builds.built[candidate]) == candidate
+        return Parts(CandidateBuilds(sites, host, candidates, made), data, runner, retry, values)
 
     def _load(self, parts: Parts, candidate: int) -> Generator[LabEvent, None, bool]:
         """Load the data of a candidate; true when it is loaded."""
@@ -207,7 +164,7 @@ class HostLab:
                 yield from parts.data.load(self._system(parts, candidate))
                 return True
             except JobLost as lost:
-                yield (event := parts.retry.lost(self.place.host, candidate, lost, "prepare", began))
+                yield (event := parts.retry.lost(candidate, lost, "prepare", began))
                 if not isinstance(event, Warned):
                     return False
             except RunFailed as failure:
@@ -249,10 +206,10 @@ class HostLab:
         if not (self.seeds and turn.layout):
             yield parts.retry.failed(turn.candidate, failure, began)
             return
-        built = parts.builds.built[turn.candidate]
+        built = parts.builds.made.built[turn.candidate]
         reason = str(failure) if isinstance(failure, BuildFailed) else f"in layout {turn.layout}, {failure}"
         facts = replace(built.facts, reused=True, seconds=0.0, linker="", fixed=reason)
-        parts.builds.built[turn.candidate] = replace(built, facts=facts)
+        parts.builds.made.built[turn.candidate] = replace(built, facts=facts)
         name = self.candidates.name(turn.candidate)
         yield Warned(
             f"{name} cannot be measured with its functions in another order: {reason}",
@@ -291,7 +248,7 @@ class HostLab:
                     yield event
             except JobLost as lost:
                 if turn.left:  # a server that is lost after its last run has done its work
-                    yield (event := parts.retry.lost(self.place.host, candidate, lost, "run", began))
+                    yield (event := parts.retry.lost(candidate, lost, "run", began))
                     if not isinstance(event, Warned):
                         return False
             except DataDamaged as damaged:
@@ -313,7 +270,7 @@ class HostLab:
         A server that may not run as root keeps the place where it is installed elsewhere: it may lack the right to read
         the folders above ours.
         """
-        built = parts.builds.built[candidate]
+        built = parts.builds.made.built[candidate]
         host = self.place.host
         if built.prefix and owner(host, built.builder.server):
             prefix = built.prefix

@@ -25,6 +25,7 @@ FedoraName = Annotated[
     str,
     msgspec.Meta(pattern=r"^([A-Za-z0-9][\w+.-]*)?\Z", description='a package of Fedora such as "postgresql-server"'),
 ]
+Folder = Annotated[str, msgspec.Meta(pattern=r"^(/[\w.+-]+)*\Z", description='an absolute path such as "/usr"')]
 LONGEST = 1e9  # seconds of anything; waits of the system overflow not far above
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=LONGEST, description="a number of seconds above 0")]
 
@@ -188,6 +189,8 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     )
     fedora: FedoraName = ""  # the same of Fedora, RHEL and their derivatives
     driver: str  # what workloads connect to: "sqlite", "mysql", "pgsql", …
+    # The folder on every host in which the programs are that workloads run: "/usr". Nothing is built, and hosts are compared.
+    installed: Folder = ""
     library: str = ""  # of an embedded system: path below {prefix} that the workload loads
     programs: list[str] = []  # paths below {prefix} of what the recipe runs
     variant: str = "o2nofp"  # the default one

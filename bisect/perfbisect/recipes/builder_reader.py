@@ -40,7 +40,7 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
         name=file.parent.name,
         folder=str(file.parent),
         extends="",  # merged
-        build=with_needs(builder.build or Build()),
+        build=None if builder.installed else with_needs(builder.build or Build()),
         inherited=[str(source.parent) for source in sources if source != file],
     )
     _check_changes(sources, table)

@@ -7,9 +7,10 @@ from typing import TypeVar
 import msgspec
 
 from perfbisect.errors import RecipeError
-from perfbisect.recipes import builder_reader, suites
+from perfbisect.recipes import builder_reader, lease_names, leases, suites
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import read_builder
+from perfbisect.recipes.configuration import load_configuration
 from perfbisect.recipes.inventory import HostEntry, Inventory
 from perfbisect.recipes.search_path import inventory_files, recipe_folders
 from perfbisect.recipes.suggestions import hint, listed
@@ -99,17 +100,37 @@ def full_name(workload: Workload) -> str:
 
 
 def load_host(name: str, given: str | Path = "") -> HostEntry:
-    """The host of that name. Raises RecipeError when none exists, or when an inventory has a mistake."""
-    return _chosen("host", name, {host.name: host for host in load_hosts(given)})
+    """The host of that name: of hosts.toml, or a leased one. Raises RecipeError when none exists, or when an inventory
+    has a mistake.
+    """
+    hosts = {host.name: host for host in load_hosts(given)}
+    said = None if name in hosts else lease_names.parse(name)
+    if name not in hosts and said is None and name in {lease.name for lease in leases.load_leases(given)}:
+        raise RecipeError(
+            f"'{name}' is not a host, but a lease: its hosts are leased by their features.",
+            f"Write {name}:FEATURES, or {name}: for any of its machines.",
+        )
+    return _chosen("host", name, hosts) if said is None else leases.leased_host(name, said, given)
 
 
 def load_hosts(given: str | Path = "") -> list[HostEntry]:
     """All hosts, in the order of the inventories; an entry of an earlier inventory hides later ones of its name."""
     hosts: dict[str, HostEntry] = {}
+    remote = load_configuration().shared.ccache
     for file in inventory_files(given):
         inventory = convert(read_table(file), Inventory, Location(file))
+        for name, entry in inventory.hosts.items():
+            if entry.build_host and entry.build_hosts:
+                place = Location(file).at("hosts", name, "build_host")
+                raise place.mistake("is given beside `build_hosts`.", "Name all of them in `build_hosts`.")
         found = {
-            name: msgspec.structs.replace(entry, name=name, file=str(file)) for name, entry in inventory.hosts.items()
+            name: msgspec.structs.replace(
+                entry,
+                name=name,
+                file=str(file),
+                ccache_remote=entry.ccache_remote or remote,
+            )
+            for name, entry in inventory.hosts.items()
         }
         hosts = found | hosts
     return list(hosts.values())

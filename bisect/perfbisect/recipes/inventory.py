@@ -5,6 +5,8 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
+from perfbisect.recipes.lease_names import expanded
+
 CPUS = r"^([0-9]{1,6}(-[0-9]{1,6}(:[0-9]{1,6})?)?(,[0-9]{1,6}(-[0-9]{1,6}(:[0-9]{1,6})?)?)*)?\Z"
 
 SIZE = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([kMGT]?)(i?)"
@@ -17,11 +19,23 @@ Address = Annotated[
     str,
     msgspec.Meta(pattern=r"^(?!ssh://\Z|\S*@\Z)[^\s-]\S*\Z", description='"local", or an address such as user@host'),
 ]
+LeasedRoot = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[\w.~/+@{}-]+\Z", description="a path of letters, digits, placeholders, and . ~ / + @ _ -"),
+]
+LeasedAddress = Annotated[
+    str, msgspec.Meta(pattern=r"^[^\s-]\S*\Z", description='an address such as "{address}" or "user@{address}"')
+]
+Seconds = Annotated[int, msgspec.Meta(ge=1, le=86400, description="a number of seconds from 1 to 86400")]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535, description="a port number, 1 to 65535")]
 Cpus = Annotated[str, msgspec.Meta(pattern=CPUS, description='a list of CPUs such as "0-3" or "0,2,8-15"')]
 Kind = Annotated[str, msgspec.Meta(pattern=r"^[\w.-]*\Z", description='a name such as "c8"')]
 Remote = Annotated[
-    str, msgspec.Meta(pattern=r"^((redis|http)://[^\s|$]+)?\Z", description='an address such as "redis://cache:6379"')
+    str,
+    msgspec.Meta(
+        pattern=r"^(none|[a-z][a-z0-9+.-]*://[^\s|$]+)?\Z",
+        description='an address such as "redis://cache:6379", or "none"',
+    ),
 ]
 Device = Annotated[str, msgspec.Meta(pattern=r"^[\w/-]*\Z", description='a block device such as "nvme0n1"')]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")]
@@ -44,12 +58,14 @@ def in_bytes(size: str) -> int:
 class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One machine."""
 
-    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "file"})  # by the reader
+    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "file", "leased"})  # by the reader
 
     name: str = ""  # its key
     file: str = ""  # absolute path of its inventory
+    leased: bool = False  # whether its address is known only while it is leased
     summary: str = ""
     address: Address = "local"  # "local", or what ssh takes: an alias of ~/.ssh/config, a name, user@name
+    through: list[str] = []  # a command that runs the command appended to it there, in place of ssh
     port: Port = 0  # of its sshd; 0: the one in ~/.ssh/config, or 22
     root: Root = "~/.cache/perfbisect"  # the folder of perfbisect on that host
     jobs: Count = 0  # parallel compile jobs; 0: one for each core
@@ -61,17 +77,64 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     kind: Kind = msgspec.field(
         name="class", default=""
     )  # hosts of one class show the same change; "": a class of its own
-    build_host: str = ""  # the host that builds for this one; "": this one
-    ccache_remote: Remote = ""  # a cache that the ccaches of several hosts share
+    build_hosts: list[
+        str
+    ] = []  # the hosts that build for this one, itself among them if it builds, too; []: this one alone
+    build_host: str = ""  # a single one of them, as earlier versions wrote it
+    ccache_remote: Remote = (
+        ""  # a cache that the ccaches of several hosts share; "none"; "": the one of the user, if any
+    )
     keep: Size = "50G"  # what `bisect gc` leaves of builds, datasets, jobs and logs, together
 
     @property
-    def built_elsewhere(self) -> str:
-        """The other host that builds for this one; "": this one builds itself."""
-        return "" if self.build_host == self.name else self.build_host
+    def built_on(self) -> tuple[str, ...]:
+        """The hosts that build for this one, each once; by default it builds for itself."""
+        return tuple(dict.fromkeys(expanded(self.build_hosts or [self.build_host or self.name])))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine."""
+        return self.address == "local" and not self.through and not self.leased
+
+    @property
+    def built_elsewhere(self) -> tuple[str, ...]:
+        """The other hosts that build for this one."""
+        return tuple(name for name in self.built_on if name != self.name)
+
+    @property
+    def builds(self) -> bool:
+        """Whether it builds, alone or besides others."""
+        return self.name in self.built_on
+
+
+class LeasedEntry(HostEntry, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What all machines of a lease have in common. In the way to them, placeholders stand for what the lease says."""
+
+    address: LeasedAddress = "{address}"
+    root: LeasedRoot = "/var/tmp/perfbisect-{user}"
+
+
+class LeaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Commands of this machine that lease others from a scheduler. All but acquire are run again when they fail."""
+
+    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "file"})
+
+    name: str = ""
+    file: str = ""
+    summary: str = ""
+    extends: str = ""  # another lease, whose keys hold where this one has none
+    acquire: list[
+        str
+    ] = []  # waits, then prints a line for each machine: its address, a blank, what renew calls the lease
+    status: list[str] = []  # prints a line about the queue, while acquire waits
+    renew: list[str] = []  # status 1 says that the lease has ended, any other but 0 says nothing
+    release: list[str] = []  # may be run for a lease that was never acquired, or is released already
+    every: Seconds = 60  # seconds between two of renew
+    host: LeasedEntry = LeasedEntry()
 
 
 class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All machines."""
 
-    hosts: dict[str, HostEntry]
+    hosts: dict[str, HostEntry] = {}
+    leases: dict[str, LeaseEntry] = {}

@@ -14,7 +14,8 @@ from perfbisect.recipes.workload import Suite, Workload
 FILE = "suite.toml"
 OF_SYSBENCH = ("script", "statement", "setup", "prepare", "prepare_script", "prepare_args", "check")
 READING = "Write a regular expression such as 'ops/s: ([0-9.]+)', or a path into JSON such as '$.results[0].ops'."
-OF_COMMANDS = ("prepare_commands", "rate", "cost", "operations")
+OF_PATTERNS = ("rate", "cost", "operations", "latencies")
+OF_COMMANDS = ("prepare_commands", *OF_PATTERNS, "format")
 
 
 def read_suite(file: Path) -> Suite:
@@ -94,14 +95,18 @@ def check_command(workload: Workload, location: Location) -> None:
             "has both a rate and a cost.",
             "Give one of them: a rate is better when it is higher, a cost when it is lower.",
         )
+    if workload.format and (both := [key for key in OF_PATTERNS if getattr(workload, key)]):
+        raise location.at(both[0]).mistake("is read from the format of the output.", "Give the format, or patterns.")
     if taken := COMMAND_PLACEHOLDERS & workload.args.keys():
         raise location.at("args").mistake(
             f'has "{min(taken)}", which is a placeholder of every command: {{{min(taken)}}}.'
         )
     for key in ("command", "prepare_commands"):
         check_texts(getattr(workload, key), location.at(key), COMMAND_PLACEHOLDERS | workload.args.keys())
-    for key in ("rate", "cost", "operations"):
+    patterns = {key: getattr(workload, key) for key in ("rate", "cost", "operations")}
+    patterns |= {f"latencies.{name}": pattern for name, pattern in workload.latencies.items()}
+    for key, pattern in patterns.items():
         try:
-            check_pattern(getattr(workload, key) or "()")
+            check_pattern(pattern or "()")
         except ValueError as error:
-            raise location.at(key).mistake(f'is "{getattr(workload, key)}", which {error}.', READING) from error
+            raise location.at(*key.split(".")).mistake(f'is "{pattern}", which {error}.', READING) from error

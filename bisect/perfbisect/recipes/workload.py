@@ -15,12 +15,13 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from perfbisect.recipes.builder import LONGEST, Argv, Seconds, Weight
+from perfbisect.recipes.builder import LONGEST, Argv, Need, Seconds, Weight
 
 EVENTS = "events"  # the arg that is a workload's length in operations: an option of sysbench, {events} in a command
 
 Drivers = str | Annotated[list[str], msgspec.Meta(min_length=1, description="a list of at least one")]
 Option = str | int | float | bool
+LatencyName = Literal["min", "avg", "p95", "p99", "max"]
 SecondsOrZero = Annotated[float, msgspec.Meta(ge=0, le=LONGEST, description="a number of seconds, 0 or more")]
 
 
@@ -55,13 +56,16 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     rate: str = ""  # pattern of a rate in the output (higher is better): see perfbisect.recipes.output_pattern
     cost: str = ""  # pattern of a cost in the output (lower is better)
     operations: str = ""  # pattern of the number of operations in the output; "": the whole execution is one operation
+    latencies: dict[LatencyName, str] = {}  # "avg", "p95", …: patterns of latencies in the output, in milliseconds
+    format: Literal["", "fio"] = ""  # instead of patterns: whose JSON the output is; see perfbisect.lab.workload.fio
+    needs: list[Need] = []  # programs that its commands use, beyond those of the build
     # Seconds after which a run is killed; 0: five times its length, and an hour for a command, otherwise a minute.
     timeout: SecondsOrZero = 0.0
 
     @property
     def metric(self) -> str:
         """The default metric."""
-        return "rate" if self.rate else "cost" if self.cost else "latency" if self.command else "qps"
+        return "rate" if self.rate or self.format else "cost" if self.cost else "latency" if self.command else "qps"
 
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

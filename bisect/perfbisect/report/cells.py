@@ -1,12 +1,14 @@
 """The tables of a report, cell by cell, as every format of it shows them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from perfbisect.core.domain.explanation import FunctionRow
+from perfbisect.core.domain.metrics import CPU_PER_IO
 from perfbisect.core.explain.names import short
 from perfbisect.core.inference.classification import Classification
 from perfbisect.report.content import Candidate, Case, Story
 from perfbisect.wording.functions import UNITS as UNITS_OF_COST
-from perfbisect.wording.functions import beyond, notes
+from perfbisect.wording.functions import beyond, notes, waits_of
 from perfbisect.wording.quantities import (
     MISSING,
     between,
@@ -50,8 +52,20 @@ def counters(case: Case) -> list[Row]:
     ]
 
 
-def functions(case: Case) -> list[Row]:
-    """The functions whose costs differ most; costs are of one operation."""
+def function_tables(case: Case) -> Iterator[tuple[str, list[Row]]]:
+    """The functions whose costs differ most, with what the costs are: of waiting where that is a reason, and of work."""
+    found = case.explanation
+    unit = UNITS_OF_COST.get(found.unit, found.unit)
+    for what, rows in (
+        ("Waiting of each function per operation, µs", functions(waits_of(found), found.changed)),
+        (f"Own cost of each function per operation, {unit}", functions(found.functions, found.changed)),
+    ):
+        if rows:
+            yield f"{what}; share of the whole difference", rows
+
+
+def functions(rows: Sequence[FunctionRow], by_commit: Sequence[str]) -> list[Row]:
+    """Functions in order; ``by_commit`` are all that the commit changes."""
     return [
         (
             cut(printable(short(row.function)), 48),
@@ -60,22 +74,16 @@ def functions(case: Case) -> list[Row]:
             figure(row.culprit),
             signed(row.difference),
             share(row.part) if row.part else MISSING,
-            printable("; ".join(notes(row, case.explanation.changed))),
+            printable("; ".join(notes(row, by_commit))),
         )
-        for place, row in enumerate(case.explanation.functions)
+        for place, row in enumerate(rows)
         if place < LEAST or (place < LISTED and beyond(row))
     ]
 
 
-def functions_title(case: Case) -> str:
-    """What the table of functions shows."""
-    unit = UNITS_OF_COST.get(case.explanation.unit, case.explanation.unit)
-    return f"Own cost of each function per operation, {unit}; share of the whole difference"
-
-
 def not_counted(case: Case) -> str:
     """The metrics that the host could not count, in one line; empty when there is none."""
-    known = {row.name for row in case.explanation.counters}
+    known = {CPU_PER_IO, *(row.name for row in case.explanation.counters)}
     absent = (each.metric for each in case.counters if each.parent is None and each.culprit is None)
     return ", ".join(name for name in absent if name not in known)
 
@@ -144,7 +152,7 @@ def build(each: Candidate) -> str:
     """How long its builds took."""
     if not each.build_seconds:
         return "kept" if each.reused else MISSING
-    times = f"{each.builds}× " if each.builds > 1 else ""
+    times = "shared: " if each.shared else f"{each.builds}× " if each.builds > 1 else ""
     return f"{times}{duration(each.build_seconds)}"
 
 

@@ -48,6 +48,7 @@ def command_to_run(settings: Settings, history: Path) -> str:
     words += ["--first-parent"] if settings.first_parent else []
     words += ["--retry-failed"] if settings.retry_failed else []
     words += ["--all"] if policy.all_steps else []
+    words += [] if settings.explain else ["--no-explain"]
     words += [] if policy.layouts else ["--no-layouts"]
     return shell_words([*words, *history_option(history)])
 

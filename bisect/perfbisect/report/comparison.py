@@ -1,20 +1,21 @@
 """The report of a comparison: a column for each build, a row for each workload, relative to the first build."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 from rich.cells import cell_len
 from rich.text import Text
 
-from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest
-from perfbisect.core.stats.paired_comparison import Compared, Ratio, Summary, compared, silent, summaries, tone
-from perfbisect.wording.quantities import MISSING, between, count, decimals, figure, moment
+from perfbisect.core.domain.trials import BY_HAND, Trial, TrialBuild, TrialRequest
+from perfbisect.core.stats.false_discoveries import RATE
+from perfbisect.core.stats.operation_metrics import COLUMNS, spent
+from perfbisect.core.stats.paired_comparison import compared, silent, summaries
+from perfbisect.report import blocks as tables
+from perfbisect.report.blocks import Block
+from perfbisect.wording.quantities import count, moment
 from perfbisect.wording.table import GAP, aligned
-from perfbisect.wording.text import metric_title, printable
-
-Cell = tuple[str, str]  # text, and "worse" or "better" or ""
-Row = tuple[Sequence[Cell], str]  # numbers, and the name of the row
+from perfbisect.wording.text import printable
 
 COLOURS = {"worse": "red", "better": "green", "": ""}
 
@@ -35,6 +36,7 @@ def contents(trial: Trial) -> dict[str, Any]:
     return {
         "id": trial.name,
         "state": trial.state,
+        "origin": trial.origin,
         "started": trial.started,
         "settings": request_object(trial.request),
         "host": trial.host,
@@ -43,6 +45,8 @@ def contents(trial: Trial) -> dict[str, Any]:
         "failure": trial.failure,
         "workloads": rows,
         "groups": summaries(rows),
+        "false_discovery_rate": RATE,
+        "operations": {"columns": COLUMNS, "workloads": spent(trial)},
     }
 
 
@@ -66,38 +70,46 @@ def header(trial: Trial) -> Iterator[str]:
     yield printable(
         ": ".join(filter(None, [f"{trial.name}, {moment(trial.started)}", ", ".join(how), state, trial.failure]))
     )
-    yield printable(f"on {host.name}: {host.cpu}, {count(host.cores, 'core')}, kernel {host.kernel}")
+    if host.cores:
+        yield printable(f"on {host.name}: {host.cpu}, {count(host.cores, 'core')}, kernel {host.kernel}")
+    else:
+        yield printable(f"on {host.name}")
+    if trial.origin:
+        yield printable(imported(trial))
     yield ""
+
+
+def imported(trial: Trial) -> str:
+    """Where a trial is from that was imported."""
+    if not trial.origin.startswith(BY_HAND):
+        return f"imported from {trial.origin}"
+    return f"Imported, made {trial.origin}: builds did not take turns, so that drift of the machine is in the ratios."
+
+
+def blocks(trial: Trial, *, detailed: bool) -> Iterator[Block]:
+    """The tables: ratios, their intervals, groups; in detail also costs per operation and counters."""
+    rows = compared(trial, trial.request.metric)
+    yield tables.ratios(trial, rows)
+    yield tables.intervals(trial, rows)
+    if found := tables.groups(trial, rows):
+        yield found
+    if detailed:
+        yield from tables.metrics(trial)
+        for row in rows:
+            if row.counters.keys() - {"qps", *COLUMNS}:  # what the tables of costs do not have
+                yield tables.counters(trial, row)
+                yield tables.absolute_counters(trial, row)
 
 
 def lines(trial: Trial, *, counters: bool = False) -> Iterator[str | Text]:
-    """The table of ratios, their intervals, summaries of groups, and if wanted the counters per operation."""
-    request = trial.request
-    rows = compared(trial, request.metric)
-    columns = [f"col-{number}" for number in range(1, len(request.subjects))]
-    what = "Throughput" if request.metric == "qps" else metric_title(request.metric)
-    yield f"{what} relative to: {named(request.subjects[0])}"
-    yield from (f"{column} : {named(subject)}" for column, subject in zip(columns, request.subjects[1:], strict=True))
-    yield ""
-    yield from grid(columns, by_group(rows, lambda ratio: (decimals(ratio.ratio, 2), tone(ratio, request.metric))))
-    yield ""
-    rounds = max((ratio.rounds for row in rows for ratio in row.ratios if ratio), default=0)
-    yield f"95 % intervals, from {count(rounds, 'round')} of {count(request.runs, 'run')} each"
-    yield from grid(columns, by_group(rows, lambda ratio: (between(ratio.interval), "")))
-    if found := summaries(rows):
-        yield ""
-        parts = ((each, (each.least, each.most, each.average, each.median)) for each in found)
-        yield from grid(
-            ("min", "max", "avg", "median"),
-            [([(decimals(part, 2), "") for part in four], label(each, columns)) for each, four in parts],
-        )
-    if counters:
-        for row in rows:
+    """The table of ratios, their intervals, summaries of groups, and if wanted what an operation costs, by counters, too."""
+    for number, block in enumerate(blocks(trial, detailed=counters)):
+        if number:
             yield ""
-            yield printable(f"{row.work}, relative to {request.subjects[0].name}")
-            yield from grid(
-                ("baseline", *columns), [(list(relative(each)), name) for name, each in row.counters.items()]
-            )
+        yield from block.above
+        if not number:
+            yield ""
+        yield from grid(block)
     if texts := list(remarks(trial)):
         yield ""
         yield from map(printable, texts)
@@ -114,33 +126,6 @@ def remarks(trial: Trial) -> Iterator[str]:
     yield from (f"{' and '.join(names)} are the same binary." for names in same(subjects))
 
 
-def named(subject: TrialBuild) -> str:
-    """A build with its version and path."""
-    version = f" ({subject.version})" if subject.version and subject.version not in subject.name else ""
-    return printable(f"{subject.name}{version}" + (f" = {subject.path}" if subject.path else ""))
-
-
-def by_group(rows: Sequence[Compared], cell: Callable[[Ratio], Cell]) -> Iterator[Row]:
-    """A row for each workload, with an empty one where another group begins, unless each is a group by itself."""
-    several = len({row.group for row in rows}) < len(rows)
-    for number, row in enumerate(rows):
-        if number and several and row.group != rows[number - 1].group:
-            yield (), ""
-        yield [cell(ratio) if ratio else (MISSING, "") for ratio in row.ratios], row.work
-
-
-def label(summary: Summary, columns: Sequence[str]) -> str:
-    """A group, and where there are several builds which one."""
-    return f"{summary.group}, {columns[summary.subject - 1]}" if len(columns) > 1 else summary.group
-
-
-def relative(counted: tuple[float | None, ...]) -> Iterator[Cell]:
-    """A counter of the baseline, and of the others relative to it."""
-    baseline, *others = counted
-    yield figure(baseline), ""
-    yield from ((MISSING if other is None else decimals(other, 2), "") for other in others)
-
-
 def same(subjects: Sequence[TrialBuild]) -> list[list[str]]:
     """The names of builds that are the same binary."""
     alike: dict[str, list[str]] = {}
@@ -150,16 +135,18 @@ def same(subjects: Sequence[TrialBuild]) -> list[list[str]]:
     return [names for names in alike.values() if len(names) > 1]
 
 
-def grid(head: Sequence[str], rows: Iterable[Row]) -> Iterator[Text]:
+def grid(block: Block) -> Iterator[Text]:
     """Right-aligned numbers, and behind them the name of their row."""
-    body = list(rows)
-    wide = [max(map(cell_len, (title, *(row[place][0] for row, _ in body if row)))) for place, title in enumerate(head)]
-    yield Text(GAP.join(aligned(title, width, right=True) for title, width in zip(head, wide, strict=True)))
-    for row, name in body:
+    wide = [
+        max(map(cell_len, (title, *(row.cells[place].text for row in block.rows if row.cells))))
+        for place, title in enumerate(block.head)
+    ]
+    yield Text(GAP.join(aligned(title, width, right=True) for title, width in zip(block.head, wide, strict=True)))
+    for row in block.rows:
         cells = (
-            Text(aligned(text, width, right=True), COLOURS[tone])
-            for (text, tone), width in zip(row, wide, strict=False)
+            Text(aligned(cell.text, width, right=True), COLOURS[cell.tone])
+            for cell, width in zip(row.cells, wide, strict=False)
         )
-        line = Text(GAP).join([*cells, Text(printable(name))])
+        line = Text(GAP).join([*cells, Text(row.name)])
         line.rstrip()
         yield line

@@ -35,6 +35,7 @@ class Candidate:
     further: int = 0  # runs made in the other way
     stopped: str = ""  # by how much its stopped runs were too slow, at least; empty if none was stopped
     patches: Mapping[str, bool] = field(default_factory=dict)  # of its latest build: name → whether it was applied
+    shared: bool = False  # reused: its build came from the shared ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,26 @@ class Costs:
     """What a hunt has cost."""
 
     builds: int  # without those used again
-    build_seconds: float
+    build_seconds: float  # those of the shared builds included
     hit_rate: float | None
     runs: int
     run_seconds: float  # warm-up and starts included
     seconds: float  # of all sessions
+    ahead: "BuiltAhead | None" = None
+    shared: int = 0  # builds that came from the shared ones
+    remote_rate: float | None = None  # share of what ccache answered that came from its remote store
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltAhead:
+    """What hosts have built while others measured."""
+
+    builds: Mapping[str, int]  # how many by each build host, those used again included
+    unused: int  # builds of which nothing was measured
+    unused_seconds: float
+    ended: int  # builds that were ended as they had become useless
+    ended_seconds: float
+    in_flight: Mapping[str, Commit]  # what each build host builds now
 
 
 @dataclass(frozen=True, slots=True)

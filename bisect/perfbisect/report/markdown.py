@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from perfbisect.report import cells
 from perfbisect.report.content import Story
-from perfbisect.report.terminal import extent, machines, so_far, spent
+from perfbisect.report.terminal import built_ahead, extent, machines, so_far, spent
 from perfbisect.wording import plans
 from perfbisect.wording.quantities import moment
 from perfbisect.wording.text import advised, metric_title, printable
@@ -44,6 +44,8 @@ def summary(story: Story) -> Iterator[str]:
     for machine in machines(story):
         yield f"- host: {escape(machine)}"
     yield f"- hunted: {moment(hunt.started)}; {spent(story)}"
+    if story.costs.ahead:
+        yield f"- built ahead: {escape(printable(built_ahead(story.costs.ahead)))}"
 
 
 def proofs(story: Story) -> Iterator[str]:
@@ -68,9 +70,9 @@ def reasons(story: Story) -> Iterator[str]:
         if rows := cells.counters(case):
             yield ""
             yield from table(cells.COUNTERS, rows, right=cells.COUNTERS[1:])
-        if rows := cells.functions(case):
+        for title, rows in cells.function_tables(case):
             yield ""
-            yield f"{escape(cells.functions_title(case))}:"
+            yield f"{escape(title)}:"
             yield ""
             yield from table(cells.FUNCTIONS, rows, right=cells.FUNCTIONS[2:6])
         if missing := cells.not_counted(case):

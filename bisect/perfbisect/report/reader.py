@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from perfbisect.core.domain.events import Commit
-from perfbisect.core.domain.facts import LEFT_OUT, RunFacts, hit_rate
+from perfbisect.core.domain.events import BuildFinished, Commit
+from perfbisect.core.domain.facts import LEFT_OUT, RunFacts, hit_rate, remote_rate
 from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical
 from perfbisect.core.domain.orders import (
     CodePlacement,
@@ -21,7 +21,7 @@ from perfbisect.core.explain.explanation import explanation
 from perfbisect.core.inference import classification
 from perfbisect.core.inference.hunt_state import HuntState, effect_of, fold, ratios
 from perfbisect.report.command_line import command_to_resume, command_to_run
-from perfbisect.report.content import Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
+from perfbisect.report.content import BuiltAhead, Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
 from perfbisect.wording import causes, proofs
@@ -183,6 +183,7 @@ class Reader:
                 build_seconds=row.build_seconds,
                 hit_rate=row.hit_rate,
                 reused=bool(row.builds) and not row.made,
+                shared=row.shared,
                 runs=len(own := self.own(row.runs)),
                 further=len(row.runs) - len(own),
                 state=classification.classify(state, sha, found),
@@ -204,6 +205,25 @@ class Reader:
             runs=sum(len(row.runs) for row in rows),
             run_seconds=sum(row.run_seconds for row in rows),
             seconds=self.state.elapsed,
+            ahead=self.built_ahead(),
+            shared=sum(build.shared for row in rows for build in row.builds),
+            remote_rate=remote_rate(made),
+        )
+
+    def built_ahead(self) -> BuiltAhead | None:
+        """What was built ahead; None without build hosts."""
+        state = self.state
+        if not state.build_hosts:
+            return None
+        makers = [event.host for _, event in state.log if isinstance(event, BuildFinished)]
+        unused = state.unused
+        return BuiltAhead(
+            builds={name: makers.count(name) for name in state.build_hosts},
+            unused=sum(len(row.made) for row in unused),
+            unused_seconds=sum(build.seconds for row in unused for build in row.made),
+            ended=len(state.cancelled),
+            ended_seconds=sum(state.cancelled),
+            in_flight={name: self.commit(sha) for name, (sha, _) in state.in_flight.items()},
         )
 
 

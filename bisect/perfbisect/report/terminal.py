@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
 from perfbisect.report import cells
-from perfbisect.report.content import Case, Story
+from perfbisect.report.content import BuiltAhead, Case, Story
 from perfbisect.wording import plans as other_plans
-from perfbisect.wording.quantities import count, duration, moment, ratio, share
+from perfbisect.wording.builds import cached
+from perfbisect.wording.quantities import count, duration, moment, ratio
 from perfbisect.wording.table import cut, table
 from perfbisect.wording.text import metric_title, printable
 
@@ -87,6 +88,9 @@ def so_far(story: Story) -> Iterator[str]:
     if story.effect is not None:
         metric = metric_title(story.settings.metric)
         yield f"{metric} of bad is {ratio(story.effect)} of that of good."
+    if story.costs.ahead and story.hunt.state == "running":
+        for name, commit in story.costs.ahead.in_flight.items():
+            yield printable(f"Host {name} is building {commit.short}  {commit.title}")
 
 
 def plans(case: Case) -> Iterator[str]:
@@ -103,9 +107,9 @@ def explanation(case: Case) -> Iterator[str]:
     if rows := cells.counters(case):
         yield ""
         yield from indented(table(cells.COUNTERS, rows, right=cells.COUNTERS[1:]))
-    if rows := cells.functions(case):
+    for title, rows in cells.function_tables(case):
         yield ""
-        yield f"  {cells.functions_title(case)}"
+        yield f"  {title}"
         yield from indented(table(cells.FUNCTIONS, rows, right=cells.FUNCTIONS[2:6]))
     if missing := cells.not_counted(case):
         yield from indented(wrap(f"not counted on this host: {missing}", 96, break_on_hyphens=False))
@@ -143,6 +147,8 @@ def warnings(story: Story) -> Iterator[str]:
 def ending(story: Story) -> Iterator[str]:
     """The costs, and the commands to repeat and to resume."""
     yield f"Cost: {spent(story)}."
+    if story.costs.ahead:
+        yield f"Built ahead: {printable(built_ahead(story.costs.ahead))}."
     yield f"To repeat:  {story.again}"
     if not story.verdict or story.suspects:
         yield f"To resume:  {story.go_on}"
@@ -151,11 +157,23 @@ def ending(story: Story) -> Iterator[str]:
 def spent(story: Story) -> str:
     """All costs in one sentence."""
     costs = story.costs
-    cache = "" if costs.hit_rate is None else f" (ccache {share(costs.hit_rate)})"
+    found = cached(costs.hit_rate, costs.remote_rate)
+    cache = f" ({found})" if found else ""
+    shared = f" and {costs.shared} from the shared builds" if costs.shared else ""
     return (
-        f"{count(costs.builds, 'build')} in {duration(costs.build_seconds)}{cache}, "
+        f"{count(costs.builds, 'build')}{shared} in {duration(costs.build_seconds)}{cache}, "
         f"{count(costs.runs, 'run')} in {duration(costs.run_seconds)}; {duration(costs.seconds)} in all"
     )
+
+
+def built_ahead(ahead: BuiltAhead) -> str:
+    """How many builds each build host has made, and what was of no use."""
+    parts = [f"{count(made, 'build')} on {name}" for name, made in ahead.builds.items()]
+    if ahead.unused:
+        parts.append(f"{ahead.unused} of them not measured ({duration(ahead.unused_seconds)})")
+    if ahead.ended:
+        parts.append(f"{ahead.ended} more ended before they were finished ({duration(ahead.ended_seconds)})")
+    return ", ".join(parts)
 
 
 def indented(lines: Iterable[str]) -> Iterator[str]:

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 
 from perfbisect.core.domain.events import Decided, Warned
-from perfbisect.core.domain.observations import Observation
-from perfbisect.core.domain.orders import Belief, Decision, Measure, Verdict
+from perfbisect.core.domain.observations import Built, Observation
+from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Measure, Verdict
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.hunt.loop import Ended, Search, Workers, run
-from perfbisect.simulate.world import World
+from perfbisect.simulate.world import World, maker
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,55 +40,109 @@ class MemoryLog:
 
 @dataclass(slots=True)
 class SimulatedOrder:
-    """What has been computed of an order and is not yet reported."""
+    """What has been computed of an order, or a build, and is not yet reported."""
 
     left: list[Observation]  # the next one last
     end: float  # seconds since the hunt began
+    began: float = 0.0
+    cancelled: bool = False
 
 
 class SimulatedWorkers:
     """Hosts of a world. An order is computed when it is submitted, and reported when its time has come."""
 
-    def __init__(self, world: World, hosts: int, most_orders: int) -> None:
+    def __init__(
+        self, world: World, hosts: int, most_orders: int, build_hosts: int = 0, builds_between: bool = False
+    ) -> None:
         self.hosts = tuple(f"host {number}" for number in range(hosts))
+        self.build_hosts = tuple(f"build host {number}" for number in range(build_hosts))
+        self.builds_between = builds_between
         self._world = world
-        self._orders: dict[int, SimulatedOrder] = {}
+        self._orders: dict[int, SimulatedOrder] = {}  # by worker
+        self._builds: dict[int, BuildOrder] = {}
         self._time = 0.0
         self._left = self._most = most_orders
 
     def submit(self, order: Measure) -> None:
         """Compute an order; see ``Workers.submit``. Raises RuntimeError for one too many."""
-        if not self._left:
-            raise RuntimeError(f"no verdict after {self._most} orders")
-        self._left -= 1
+        self._count()
         self._world.wait(order.host, self._time)
         seen = self._world.measure(order)
-        self._orders[order.host] = SimulatedOrder(seen[::-1], self._world.clock(order.host))
+        self._orders[order.host] = SimulatedOrder(seen[::-1], self._world.clock(order.host), self._time)
+
+    def begin(self, build: BuildOrder) -> None:
+        """Compute a build; see ``Workers.begin``. Raises RuntimeError for one too many."""
+        self._count()
+        host = maker(build.build_host)
+        self._world.wait(host, self._time)
+        made = self._world.build(build.candidate, host)
+        assert made, "the build host has this build"
+        self._builds[build.build_host] = build
+        worker = len(self.hosts) + build.build_host
+        self._orders[worker] = SimulatedOrder([made], self._world.clock(host), self._time)
+
+    def seconds(self, build_host: int) -> float:
+        """How long its present build has taken; see ``Workers.seconds``."""
+        return self._time - self._orders[len(self.hosts) + build_host].began
+
+    def cancel(self, build_host: int) -> None:
+        """End a build now; see ``Workers.cancel``."""
+        order = self._orders[len(self.hosts) + build_host]
+        self._world.cancel(self._builds[build_host].candidate, build_host, order.end - self._time)
+        order.left, order.end, order.cancelled = [], self._time, True
 
     def next(self) -> tuple[int, Observation | Ended]:
         """The next observation of the order that ends first; see ``Workers.next``."""
-        host, first = min(self._orders.items(), key=lambda each: each[1].end)
+        worker, first = min(self._orders.items(), key=lambda each: each[1].end)
+        if worker >= len(self.hosts):
+            self._time = max(self._time, first.end)
         if first.left:
-            return host, first.left.pop()
-        self._time = first.end
-        del self._orders[host]
-        return host, Ended()
+            event = first.left.pop()
+            if worker >= len(self.hosts) and isinstance(event, Built):
+                self._world.share(event.candidate)
+            return worker, event
+        self._time = max(self._time, first.end)
+        del self._orders[worker]
+        return worker, Ended()
 
     def stop(self) -> None:
-        """Nothing runs."""
+        """End the builds in flight; the time is that of the end."""
+        for worker in [each for each in self._orders if each >= len(self.hosts)]:
+            self.cancel(worker - len(self.hosts))
+        self._world.wait(0, self._time)
+
+    def _count(self) -> None:
+        if not self._left:
+            raise RuntimeError(f"no verdict after {self._most} orders")
+        self._left -= 1
 
 
 def hunt(
-    world: World, policy: Policy, prior: PriorKnowledge = NOTHING_KNOWN, *, hosts: int = 1, most_orders: int = 1000
+    world: World,
+    policy: Policy,
+    prior: PriorKnowledge = NOTHING_KNOWN,
+    *,
+    hosts: int = 1,
+    build_hosts: int = 0,
+    builds_between: bool = False,
+    most_orders: int = 1000,
 ) -> Outcome:
-    """Hunt in ``world`` until the verdict. Raises RuntimeError if there is none after ``most_orders`` orders."""
+    """Hunt in ``world`` until the verdict. Raises RuntimeError if there is none after ``most_orders`` orders.
+
+    ``builds_between``: the hosts build, too, while they would wait for the build hosts.
+    """
     log = MemoryLog()
     planner = Search(world.graph, policy, prior, lambda: log.observations)
-    workers: Workers[Observation] = SimulatedWorkers(world, hosts, most_orders)
+    workers: Workers[Observation] = SimulatedWorkers(world, hosts, most_orders, build_hosts, builds_between)
     for _ in run(planner, log, workers):
         pass
     assert log.decision
     assert not isinstance(log.decision.order, Measure), "the search ends only with a verdict"
     return Outcome(
-        log.decision.order, log.decision.belief, tuple(log.observations), world.builds, world.runs, world.now / 60
+        log.decision.order,
+        log.decision.belief,
+        tuple(log.observations),
+        world.builds,
+        world.runs,
+        world.now / 60,
     )

@@ -14,9 +14,16 @@ from perfbisect.simulate.world import World
 Rule = Callable[[World, Policy], Verdict]
 
 
-def ours(world: World, policy: Policy, hosts: int = 1, prior: PriorKnowledge = NOTHING_KNOWN) -> Verdict:
+def ours(
+    world: World,
+    policy: Policy,
+    hosts: int = 1,
+    prior: PriorKnowledge = NOTHING_KNOWN,
+    build_hosts: int = 0,
+    builds_between: bool = False,
+) -> Verdict:
     """The search of `bisect run`."""
-    return hunt(world, policy, prior, hosts=hosts).verdict
+    return hunt(world, policy, prior, hosts=hosts, build_hosts=build_hosts, builds_between=builds_between).verdict
 
 
 def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> Trial:
@@ -33,7 +40,9 @@ def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> Trial:
         named=is_named(verdict),
         stated=stated,
         favoured=suspect in world.answers,
-        builds=world.builds,
+        builds=world.builds - world.cancelled,
+        unused=world.unused,
+        cancelled=world.cancelled,
         runs=world.runs,
         minutes=world.now / 60,
         cost=world.runs + (between + world.links * scenario.habits.link_seconds) / run,

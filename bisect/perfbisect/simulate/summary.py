@@ -6,10 +6,13 @@ from perfbisect.simulate.judge import Account
 from perfbisect.simulate.tally import Chance, Spent, Tally
 
 
-def summary(tally: Tally) -> Iterator[str]:
-    """A table of the costs of hunts and of their verdicts."""
+def summary(tally: Tally, *, ahead: bool = False) -> Iterator[str]:
+    """A table of the costs of hunts and of their verdicts; ``ahead``: with the builds that were made ahead in vain."""
     yield f"{'':<22}{'a hunt':>10}{'9 in 10 need':>16}"
     yield _spent("builds", tally.builds)
+    if ahead and tally.unused and tally.cancelled:
+        yield _spent("  never measured", tally.unused)
+        yield _spent("builds ended early", tally.cancelled)
     yield _spent("runs", tally.runs)
     yield _spent("hours", tally.hours)
     yield ""

@@ -30,6 +30,8 @@ class Trial:
     together: float | None = None  # stated probability of the set of an inconclusive hunt
     held: bool = False  # whether a culprit is in that set
     steps: Account | None = None  # of a hunt for every change
+    unused: int = 0  # builds that were never measured
+    cancelled: int = 0  # builds that were ended before they were finished; not among ``builds``
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class Tally:
     hours: Spent
     cost: Spent
     steps: Account | None = None  # of hunts for every change
+    unused: Spent | None = None  # builds that were never measured
+    cancelled: Spent | None = None  # builds that were ended before they were finished; not among ``builds``
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> "Tally":
@@ -109,4 +113,6 @@ class Tally:
             hours=Spent.of([trial.minutes / 60 for trial in all_of_them]),
             cost=Spent.of([trial.cost for trial in all_of_them]),
             steps=sum(accounts, Account()) if accounts else None,
+            unused=Spent.of([trial.unused for trial in all_of_them]),
+            cancelled=Spent.of([trial.cancelled for trial in all_of_them]),
         )

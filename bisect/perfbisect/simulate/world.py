@@ -27,11 +27,17 @@ from perfbisect.simulate.random_streams import Purpose, generator
 SAME_SIZE = 0.999  # drops from this share of the largest on count as equally large
 
 
+def maker(build_host: int) -> int:
+    """The number of a build host among hosts and build hosts, and the reverse."""
+    return ~build_host
+
+
 @dataclass(slots=True, eq=False)
 class World:
     """A lab over ``graph``: ``steps`` are the changes of the log metric by candidate.
 
-    Each host builds for itself what it measures, with a compiler cache of its own. The clocks count simulated time.
+    Each host builds for itself what it measures, with a compiler cache of its own. So does each build host, for all hosts;
+    its number is given as that of a host by ``maker``. The clocks count simulated time.
     """
 
     graph: Graph
@@ -48,21 +54,24 @@ class World:
     culprits: frozenset[int] | None = None  # right answers; None: the largest drops
     seed: int = 0
     runs: int = 0
-    builds: int = 0  # on all hosts
+    builds: int = 0  # on all hosts and build hosts
+    cancelled: int = 0  # those of them that were ended before they were finished
     links: int = 0  # of builds that were linked again
     build_seconds: dict[int, float] = field(default_factory=dict)  # by candidate, failed attempts included
     _clocks: dict[int, float] = field(default_factory=dict)
     _courses: dict[int, Course] = field(default_factory=dict)
     _generators: dict[tuple[Purpose, int], np.random.Generator] = field(default_factory=dict)
     _runs: Counter[int] = field(default_factory=Counter)
+    _tried: set[int] = field(default_factory=set)  # candidates that were run
     _levels: dict[int, float] = field(default_factory=dict)  # without layouts
     _links: Counter[int] = field(default_factory=Counter)
     _built: dict[int, list[int]] = field(default_factory=dict)  # host → the candidates that it has built, in this order
+    _shared: list[int] = field(default_factory=list)  # what build hosts have built
 
     @property
     def now(self) -> float:
-        """Seconds since the hunt began, by the latest clock of a host."""
-        return max(self._clocks.values(), default=0.0)
+        """Seconds since the hunt began, by the latest clock of a host that measures."""
+        return max((at for host, at in self._clocks.items() if host >= 0), default=0.0)
 
     @property
     def answers(self) -> frozenset[int]:
@@ -71,6 +80,12 @@ class World:
             return self.culprits
         largest = min(self.steps.values(), default=0.0)
         return frozenset(v for v, size in self.steps.items() if largest < 0 and size <= SAME_SIZE * largest)
+
+    @property
+    def unused(self) -> int:
+        """How many builds of build hosts were of no use: neither they nor others with the same binary were run."""
+        tried = {self.binaries.get(v, v) for v in self._tried}
+        return sum(self.binaries.get(v, v) not in tried for v in self._shared)
 
     def measure(self, order: Measure) -> list[Observation]:
         """Carry out ``order``; stops at the first candidate that fails."""
@@ -99,7 +114,7 @@ class World:
     def build(self, candidate: int, host: int = 0) -> Built | Skipped | None:
         """Make a build; None if this host has it."""
         made = self._built.setdefault(host, [])
-        if candidate in made:
+        if candidate in made or (host >= 0 and candidate in self._shared):
             return None
         seconds = self._cost(candidate, made)
         self.builds += 1
@@ -108,9 +123,24 @@ class World:
         if candidate in self.unbuildable or self._flakes_now(candidate):
             return Skipped(candidate, "does not build", seconds)
         binary = self.binaries.get(candidate, candidate)
-        same = next((v for v in made if self.binaries.get(v, v) == binary), None)
+        near = [*made, *self._shared]
+        same = next((v for v in near if v != candidate and self.binaries.get(v, v) == binary), None)
         made.append(candidate)
+        if host < 0:
+            return Built(candidate, seconds, same, build_host=maker(host))
         return Built(candidate, seconds, same, host)
+
+    def share(self, candidate: int) -> None:
+        """A build host has finished a build, which is there for all hosts now."""
+        self._shared.append(candidate)
+
+    def cancel(self, candidate: int, build_host: int, unspent: float) -> None:
+        """A build on a build host is ended so many seconds before it would have been finished."""
+        self.cancelled += 1
+        self.build_seconds[candidate] -= unspent
+        if candidate in self._built[maker(build_host)]:
+            self._built[maker(build_host)].remove(candidate)
+        self._clocks[maker(build_host)] -= unspent
 
     def link(self, candidate: int, host: int = 0) -> int:
         """Link a build again; returns the number of its new layout, from 1 on."""
@@ -130,6 +160,7 @@ class World:
         habits = self.habits
         self.wait(host, self.clock(host) + habits.run_seconds)
         self.runs += 1
+        self._tried.add(candidate)
         if candidate in self.crashing:
             return None
         if host not in self._courses:

@@ -16,9 +16,8 @@ QUERIES = {  # name → title and SQL
 SELECT hunts.id, datetime(hunts.started, 'unixepoch') AS started, builder, workload, hunts.host, good, bad, metric,
   coalesce(verdicts.kind, 'none yet') AS verdict, substr(suspects.commit_hash, 1, 10) AS culprit,
   round(100 * suspects.probability, 1) AS sure_percent, round(coalesce(suspects.ratio, verdicts.ratio), 4) AS ratio,
-  (SELECT count(*) FROM builds WHERE builds.hunt_id = hunts.id AND NOT reused) AS builds,
-  (SELECT count(*) FROM runs WHERE runs.hunt_id = hunts.id) AS runs,
-  round((coalesce(hunts.ended, (SELECT max(at) FROM events WHERE events.hunt_id = hunts.id)) - hunts.started) / 60, 1)
+  build_count AS builds, run_count AS runs, coalesce(origin, '') AS imported_from,
+  round((coalesce(hunts.ended, (SELECT at FROM events WHERE events.hunt_id = hunts.id ORDER BY id DESC LIMIT 1)) - hunts.started) / 60, 1)
     AS minutes
 FROM hunts
 LEFT JOIN verdicts ON verdicts.hunt_id = hunts.id
@@ -59,18 +58,18 @@ WHERE {OF_HUNT} ORDER BY hunts.id DESC, node
 SELECT host, builder, (SELECT group_concat(name, ', ') FROM trial_workloads WHERE trial_id = trials.id) AS workload,
   metric, datetime(started, 'unixepoch') AS started, round(100 * between_visits, 2) AS between_visits,
   round(100 * within_visits, 2) AS within_visits, round(100 * noise, 2) AS one_run
-FROM trials WHERE kind = 'noise' ORDER BY host, id DESC
+FROM trials WHERE kind = 'noise' AND origin IS NULL ORDER BY host, id DESC
 """,
     ),
     "spread_by_host": (
-        "Noise of hosts in hunts: how far runs are from the mean of their build, in percent",
+        "Noise of hosts in the latest 100 hunts: how far runs are from the mean of their build, in percent",
         """
 SELECT host, builder, workload, count(DISTINCT hunt_id) AS hunts, count(*) AS runs,
   round(100 * avg(abs(qps / mean - 1)), 2) AS mean_deviation, round(100 * max(abs(qps / mean - 1)), 2) AS largest
 FROM (
   SELECT runs.host, builder, workload, hunt_id, qps, avg(qps) OVER same AS mean, count(*) OVER same AS repeated
   FROM runs JOIN hunts ON hunts.id = runs.hunt_id
-  WHERE qps > 0 WINDOW same AS (PARTITION BY hunt_id, runs.host, build_key)
+  WHERE qps > 0 AND hunts.id IN (SELECT id FROM hunts WHERE origin IS NULL ORDER BY id DESC LIMIT 100) WINDOW same AS (PARTITION BY hunt_id, runs.host, build_key)
 )
 WHERE repeated > 1 GROUP BY host, builder, workload ORDER BY host, builder, workload
 """,

@@ -11,6 +11,7 @@ from perfbisect.core.domain.events import BuildProgress, Event, ExecutionStarted
 
 PASSING = (BuildProgress, RunStarted, RunProgress, ExecutionStarted)
 """Events for live views only; they are not stored."""
+LARGEST = repr(codec.LARGEST).encode()  # as it stands in JSON in place of infinity
 
 
 def encode(event: Event, candidates: tuple[str, ...]) -> str:
@@ -26,7 +27,8 @@ def encode(event: Event, candidates: tuple[str, ...]) -> str:
 
 def decode(kind: str, text: str | bytes, candidates: tuple[str, ...] = ()) -> Event:
     """The event of type ``kind`` from its JSON, in a hunt with this range."""
-    event = codec.decode(kind, json.loads(text))
+    text = text.encode() if isinstance(text, str) else text
+    event = codec.decode(kind, json.loads(text), infinite=LARGEST in text)
     if isinstance(event, HuntStarted) and not event.candidates:
         return replace(event, candidates=candidates)
     return event

@@ -14,8 +14,16 @@ from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
 
 APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
-VERSION = 8  # the number of migrations; PRAGMA user_version of a history of this version
-READABLE = 6  # the oldest version that can be read as it is: it lacks only what `bisect prove` enters
+VERSION = 10  # the number of migrations; PRAGMA user_version of a history of this version
+READABLE = 6  # the oldest version that can be read as it is: it lacks only what PROOFS and SHARED name
+PROOFS = 7  # version from which on a history has what `bisect prove` enters
+SHARED = 9  # … numbers of runs and builds, origins, and batches
+CLAIMS = 10  # … processes of the hunts of batches
+
+
+class NoHistory(UsageError):
+    """A file that is empty, or is not a history."""
+
 
 WAIT = 30.0  # seconds that a writer waits for another
 
@@ -25,8 +33,8 @@ def default_place() -> Path:
     return state_folder() / "history.db"
 
 
-def open_reader(path: Path) -> sqlite3.Connection:
-    """A read-only connection to an existing history. Never creates or migrates one."""
+def open_reader(path: Path, oldest: int = READABLE) -> sqlite3.Connection:
+    """A read-only connection to an existing history of the version ``oldest`` or newer. Never creates or migrates one."""
     if not path.exists():
         raise UsageError(f"There are no hunts yet: {path} does not exist.", "Begin one with `bisect run`.")
     with explained(path):
@@ -35,8 +43,8 @@ def open_reader(path: Path) -> sqlite3.Connection:
         try:
             connection.execute("PRAGMA query_only = 1")
             if not check_form(connection, path):
-                raise UsageError(f"There are no hunts yet: {path} is empty.", "Begin one with `bisect run`.")
-            if version(connection) < READABLE:
+                raise NoHistory(f"There are no hunts yet: {path} is empty.", "Begin one with `bisect run`.")
+            if version(connection) < oldest:
                 raise UsageError(
                     f"The history {path} has the format of an older perfbisect.",
                     "The next `bisect run` or `bisect resume` on it migrates it.",
@@ -96,7 +104,7 @@ def check_form(connection: sqlite3.Connection, path: Path) -> bool:
     [application] = connection.execute("PRAGMA application_id").fetchone()
     [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application != APPLICATION:
-        raise UsageError(
+        raise NoHistory(
             f"{path} is an SQLite database, but not a history of perfbisect.", "Name another with --history."
         )
     if version(connection) > VERSION:
@@ -138,7 +146,7 @@ def sentence(failure: sqlite3.Error, path: Path) -> PerfBisectError:
                 f"There is no space left for the history {path}.", "Free some space; everything saved before is kept."
             )
         case sqlite3.SQLITE_NOTADB:
-            return UsageError(f"{path} is not a history: it is not an SQLite database.", "Name another with --history.")
+            return NoHistory(f"{path} is not a history: it is not an SQLite database.", "Name another with --history.")
         case sqlite3.SQLITE_CORRUPT:
             return EnvironmentFailure(
                 f"The history {path} is damaged: {failure}.", f"Save what can be read: sqlite3 {path} .recover"

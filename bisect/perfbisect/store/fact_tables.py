@@ -3,9 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
-
-import sqlite_utils
+from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.codec import dumps
 from perfbisect.core.domain.events import (
@@ -36,42 +34,36 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.inference.from_log import Logged
+from perfbisect.store.codec import encode
+from perfbisect.store.rows import Row, clean, insert, insert_all, insert_new
 
-Row = dict[str, Any]
+if TYPE_CHECKING:
+    import sqlite_utils
+
 AT_A_HOST = (
     BuildStarted, BuildFinished, CandidateSkipped, RunFinished, Counted, Profiled, Planned, Unexplained,
 )  # fmt: skip
 
 
-def clean(row: Row) -> Row:
-    """The row with valid UTF-8: names in old commits and in file systems may be invalid."""
-    return {
-        column: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
-        for column, value in row.items()
-    }
-
-
-def insert(db: sqlite_utils.Database, table: str, row: Row) -> int:
-    """Insert a row and return its id."""
-    number = db.table(table).insert(clean(row)).last_pk
-    assert isinstance(number, int)
-    return number
-
-
-def host_row(db: sqlite_utils.Database, host: HostFacts, at: float) -> int:
+def host_row(db: "sqlite_utils.Database", host: HostFacts, at: float) -> int:
     """The id of the host; a host whose fingerprint has changed gets a new row."""
     texts = {name: dumps(dict(sorted(getattr(host, name).items()))) for name in ("tools", "settings")}
     row: Row = asdict(host) | texts
     fingerprint = hashlib.sha256(dumps(row).encode()).hexdigest()
-    db.execute("UPDATE hosts SET last_seen = max(last_seen, ?) WHERE fingerprint = ?", [at, fingerprint])
-    db.table("hosts").insert(clean(row) | {"first_seen": at, "last_seen": at, "fingerprint": fingerprint}, ignore=True)
+    db.execute(
+        "UPDATE hosts SET first_seen = min(first_seen, ?), last_seen = max(last_seen, ?) WHERE fingerprint = ?",
+        [at, at, fingerprint],
+    )
+    insert_new(db, "hosts", row | {"first_seen": at, "last_seen": at, "fingerprint": fingerprint})
     return int(db.execute("SELECT id FROM hosts WHERE fingerprint = ?", [fingerprint]).fetchone()[0])
 
 
-def commit_row(db: sqlite_utils.Database, commit: Commit) -> None:
-    """Write a commit's date, author and subject."""
+def commit_row(db: "sqlite_utils.Database", commit: Commit, *, foreign: bool = False) -> None:
+    """Write a commit's date, author and subject; of a ``foreign`` one, where they are not known."""
     row = clean(asdict(commit))
-    db.table("commits").upsert({"commit_hash": row.pop("sha"), **row}, pk="commit_hash")
+    insert_new(db, "commits", {"commit_hash": commit.sha})
+    sql = "UPDATE commits SET date = :date, author = :author, subject = :subject WHERE commit_hash = :sha"
+    db.execute(f"{sql} AND date IS NULL" if foreign else sql, row)
 
 
 def skip_row(skip: SkipFacts) -> Row:
@@ -93,17 +85,46 @@ def host_of(event: Event) -> str | None:
     return getattr(event, "host", None) if isinstance(event, AT_A_HOST) else None
 
 
+def enter_event(
+    db: "sqlite_utils.Database",
+    hunt: int,
+    event: Event,
+    at: float,
+    host: str,
+    candidates: tuple[str, ...],
+    nodes: Mapping[str, int],
+    *,
+    foreign: bool = False,
+) -> None:
+    """Append ``event`` to the log of a hunt, and its rows to the other tables.
+
+    ``host`` is the first of the hunt, ``candidates`` and ``nodes`` are its range. What a ``foreign`` event says of a commit
+    counts only where nothing is known of it yet.
+    """
+    row = {
+        "hunt_id": hunt,
+        "at": at,
+        "kind": type(event).__name__,
+        "commit_hash": commit_of(event),
+        "body": encode(event, candidates),
+        "host": host_of(event) or None,
+    }
+    event_id = insert(db, "events", row)
+    FactWriter(db, hunt, event_id, at, host_of(event) or host, candidates, nodes, foreign).write(event)
+
+
 @dataclass(frozen=True, slots=True)
 class FactWriter:
     """Writes the rows of one event."""
 
-    db: sqlite_utils.Database
+    db: "sqlite_utils.Database"
     hunt: int
     event_id: int
     at: float
     host: str  # the name of the one on which it happened
     candidates: Sequence[str]  # commit of each node
     node: Mapping[str, int]  # node of each commit
+    foreign: bool = False  # the event is another person's
 
     def write(self, event: Event) -> None:
         """Write the rows of ``event``."""
@@ -113,7 +134,7 @@ class FactWriter:
                     host_row(self.db, host, self.at)
                 self.db.execute("UPDATE hunts SET ended = NULL WHERE id = ?", [self.hunt])
             case BuildStarted(commit=commit):
-                commit_row(self.db, commit)
+                commit_row(self.db, commit, foreign=self.foreign)
             case BuildFinished(facts=build, same_as=twin):
                 self.build(build, twin is not None)
             case CandidateSkipped(facts=skip):
@@ -127,7 +148,7 @@ class FactWriter:
 
     def about(self, commit_hash: str) -> Row:
         """The columns that say which commit of which hunt a fact is about."""
-        self.db.table("commits").insert({"commit_hash": commit_hash}, ignore=True)
+        insert_new(self.db, "commits", {"commit_hash": commit_hash})
         return {"hunt_id": self.hunt, "commit_hash": commit_hash, "node": self.node.get(commit_hash)}
 
     def fact(self, commit_hash: str) -> Row:
@@ -139,6 +160,8 @@ class FactWriter:
         same = "SELECT commit_hash FROM builds WHERE hunt_id = ? AND host = ? AND binary_hash = ? AND commit_hash != ?"
         wanted = clean({"hunt": self.hunt, "host": self.host, "binary": build.binary, "commit": build.commit})
         twin = self.db.execute(f"{same} ORDER BY event_id LIMIT 1", [*wanted.values()]).fetchone()
+        if not build.reused:
+            self.db.execute("UPDATE hunts SET build_count = build_count + 1 WHERE id = ?", [self.hunt])
         insert(
             self.db,
             "builds",
@@ -151,7 +174,7 @@ class FactWriter:
                 "seconds": build.seconds,
                 "cache_hits": build.cache_hits,
                 "cache_misses": build.cache_misses,
-                "reused": int(build.reused),
+                "reused": 2 if build.shared else int(build.reused),  # 2: from the shared builds
                 "log": build.log,
             },
         )
@@ -169,10 +192,12 @@ class FactWriter:
         about = self.fact(run.commit)
         # events of other hosts, and decisions taken while other hosts are busy, do not bound this run
         before = self.db.execute(
-            "SELECT max(at) FROM events WHERE hunt_id = ? AND id < ?"
-            " AND (host = ? OR host IS NULL AND (kind != 'Decided' OR json_extract(body, '$.in_flight') IS NULL))",
+            "SELECT at FROM events WHERE hunt_id = ? AND id < ?"
+            " AND (host = ? OR host IS NULL AND (kind != 'Decided' OR json_extract(body, '$.in_flight') IS NULL))"
+            " ORDER BY id DESC LIMIT 1",
             [self.hunt, self.event_id, self.host],
-        ).fetchone()[0]
+        ).fetchone()
+        self.db.execute("UPDATE hunts SET run_count = run_count + 1 WHERE id = ?", [self.hunt])
         insert(
             self.db,
             "runs",
@@ -182,7 +207,7 @@ class FactWriter:
                 "build_key": run.build_key,
                 "started": run.started,
                 "seconds": run.seconds,
-                "cost": max(self.at - before, run.seconds) if before else run.seconds,
+                "cost": max(self.at - before[0], run.seconds) if before else run.seconds,
                 "operations": run.operations,
                 "qps": operations_per_second(run),
                 "log": run.log,
@@ -193,20 +218,26 @@ class FactWriter:
         counted += [("command", {"reported": run.reported})] if run.reported is not None else []
         counted += [("counted", {run.counted: run.events})] if run.counted else []
         counted += [("limit", {"slower_than": run.slower_than})] if run.slower_than else []
-        self.db.table("counters").insert_all(
-            clean({"run_id": self.event_id, "source": source, "name": name, "value": value})
-            for source, values in counted
-            for name, value in values.items()
+        insert_all(
+            self.db,
+            "counters",
+            (
+                {"run_id": self.event_id, "source": source, "name": name, "value": value}
+                for source, values in counted
+                for name, value in values.items()
+            ),
         )
-        self.db.table("samples").insert_all(
-            {"run_id": self.event_id, "number": number, "qps": qps} for number, qps in enumerate(run.samples)
+        insert_all(
+            self.db,
+            "samples",
+            ({"run_id": self.event_id, "number": number, "qps": qps} for number, qps in enumerate(run.samples)),
         )
 
     def visit(self, run: RunFacts) -> int:
         """The id of the visit that a run belongs to."""
         if run.dataset:
             dataset = clean({"dataset_key": run.dataset, "first_used": run.started, "last_used": run.started})
-            self.db.table("datasets").insert(dataset, ignore=True)
+            insert_new(self.db, "datasets", dataset)
             self.db.execute(
                 "UPDATE datasets SET last_used = max(last_used, :last_used) WHERE dataset_key = :dataset_key", dataset
             )
@@ -220,7 +251,7 @@ class FactWriter:
                 "started": run.started,
             }
         )
-        self.db.table("visits").insert(row, ignore=True)
+        insert_new(self.db, "visits", row)
         found = self.db.execute("SELECT id FROM visits WHERE hunt_id = ? AND name = ?", [self.hunt, row["name"]])
         return int(found.fetchone()[0])
 
@@ -251,7 +282,7 @@ class FactWriter:
         insert(self.db, "verdicts", row)
         for rank, suspect in enumerate(named):
             commit_hash = self.candidates[suspect["node"]]
-            self.db.table("suspects").insert(suspect | self.about(commit_hash) | {"rank": rank})
+            insert(self.db, "suspects", suspect | self.about(commit_hash) | {"rank": rank})
 
 
 def interval_row(interval: Interval) -> Row:

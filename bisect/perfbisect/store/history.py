@@ -23,7 +23,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
 from perfbisect.masking import masked, masked_fields
 from perfbisect.process import this_process
-from perfbisect.store.connection import default_place, explained, intact, open_reader, open_writer
+from perfbisect.store.connection import SHARED, default_place, explained, intact, open_reader, open_writer, version
 from perfbisect.store.listing import Listed, ListedTrial, read_hunts, read_trials
 from perfbisect.store.query import Answer, ask
 
@@ -104,12 +104,14 @@ class History:
         """
         from perfbisect.core.domain.codec import builtins
         from perfbisect.core.domain.stored_forms import stored_settings
-        from perfbisect.store.fact_tables import host_row, insert
+        from perfbisect.store.fact_tables import host_row
+        from perfbisect.store.rows import insert, new_uid
 
         if masked_fields(settings) is not settings:
             make_private(self.path)
         with self.transaction() as db:
             row = {
+                "uid": new_uid(),
                 "started": at,
                 **{column: getattr(settings, column) for column in OF_SETTINGS},
                 "base_commit": started.candidates[0],
@@ -120,41 +122,33 @@ class History:
                 "merges": started.merges,
             }
             hunt = insert(db, "hunts", row)
-            db.table("ranges").insert({"hunt_id": hunt, "candidates": json.dumps(started.candidates)})
+            insert(db, "ranges", {"hunt_id": hunt, "candidates": json.dumps(started.candidates)})
             self.enter(db, hunt, at)
         self.working.add(hunt)
         return hunt
 
     def append(self, hunt: int, event: "Event", at: float) -> None:
         """Append ``event`` to the log of a hunt, and its rows to the other tables. It is durable when this returns."""
-        from perfbisect.store.codec import PASSING, encode
-        from perfbisect.store.fact_tables import FactWriter, commit_of, host_of, insert
+        from perfbisect.store.codec import PASSING
+        from perfbisect.store.fact_tables import enter_event
 
         if isinstance(event, PASSING):
             return
         event = masked_fields(event)
         candidates = self.candidates(hunt)
-        body = encode(event, candidates)
         with self.transaction() as db:
             if hunt not in self.working:
                 self.enter(db, hunt, at)
-            row = {
-                "hunt_id": hunt,
-                "at": at,
-                "kind": type(event).__name__,
-                "commit_hash": commit_of(event),
-                "body": body,
-                "host": host_of(event) or None,
-            }
-            event_id = insert(db, "events", row)
-            host = host_of(event) or str(self.column(hunt, "host"))
-            FactWriter(db, hunt, event_id, at, host, candidates, self.nodes[hunt]).write(event)
+            enter_event(db, hunt, event, at, str(self.column(hunt, "host")), candidates, self.nodes[hunt])
         self.working.add(hunt)
 
     @contextmanager
     def transaction(self) -> "Iterator[sqlite_utils.Database]":
         """A transaction, durable at the end. It is exclusive from its first statement on, so that writers never conflict."""
         assert self.writer is not None, "this history was opened read-only"
+        if self.connection.in_transaction:  # of ``together``
+            yield self.writer
+            return
         with explained(self.path):
             self.writer.execute("BEGIN IMMEDIATE")
             try:
@@ -164,9 +158,17 @@ class History:
                 self.writer.rollback()
                 raise
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Everything that is written within is one transaction: all of it is kept, or nothing."""
+        with self.transaction():
+            yield
+
     def enter(self, db: "sqlite_utils.Database", hunt: int, at: float) -> None:
         """Enter that this process works on a hunt."""
-        db.table("sessions").insert({"hunt_id": hunt, "started": at, "process": this_process()})
+        from perfbisect.store.rows import insert
+
+        insert(db, "sessions", {"hunt_id": hunt, "started": at, "process": this_process()})
 
     def fail(self, hunt: int, failure: str, at: float) -> None:
         """Enter why this process could not continue a hunt. Another process may resume it."""
@@ -188,6 +190,8 @@ class History:
         from perfbisect.core.domain.trials import Trial
         from perfbisect.store.trials import enter_trial
 
+        if masked_fields(request) is not request:
+            make_private(self.path)
         with self.transaction() as db:
             return Trial(enter_trial(db, request, host, commits, at), request, host, at)
 
@@ -344,10 +348,16 @@ class History:
         with explained(self.path):
             return read_hunts(self.connection, hunt)[0]
 
+    def origin(self, hunt: int) -> str:
+        """Whose an imported hunt is; "" for an own one."""
+        imported = version(self.connection) >= SHARED
+        return str(self.column(hunt, "coalesce(origin, '')" if imported else "''"))
+
     def latest(self) -> int:
-        """The newest hunt. Raises UsageError when none exists."""
+        """The newest own hunt, or without one the newest. Raises UsageError when none exists."""
         with explained(self.path):
-            [newest] = self.connection.execute("SELECT max(id) FROM hunts").fetchone()
+            own = "iif(origin IS NULL, id, NULL)" if version(self.connection) >= SHARED else "id"
+            [newest] = self.connection.execute(f"SELECT coalesce(max({own}), max(id)) FROM hunts").fetchone()
         if newest is None:
             raise UsageError(f"There are no hunts yet in {self.path}.", "Begin one with `bisect run`.")
         return int(newest)

@@ -4,6 +4,7 @@ import sqlite3
 from dataclasses import dataclass
 
 from perfbisect.process import is_running
+from perfbisect.store.connection import SHARED, version
 
 STATES = {
     "Found": "found",
@@ -38,6 +39,7 @@ class Listed:
     builds: int
     runs: int
     failure: str = ""  # why it has failed
+    origin: str = ""  # whose it is, if it was imported
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,12 @@ class ListedTrial:
     state: str  # running, interrupted, failed, done
     runs: int
     failure: str = ""  # why it has failed
+    origin: str = ""  # whose it is, if it was imported
 
 
 TRIALS = """
-SELECT trials.id, kind, started, ended, process, failure, builder, variant, host, metric,
-  (SELECT count(*) FROM trial_runs WHERE trial_id = trials.id) FROM trials ORDER BY trials.id
+SELECT trials.id, kind, started, ended, process, failure, builder, variant, host, metric, run_count, origin
+FROM trials ORDER BY trials.id
 """
 
 HUNTS = """
@@ -68,20 +71,33 @@ SELECT hunts.id, hunts.started, builder, variant, workload, host, metric, good, 
   merges, hunts.ended, iif(verdicts.kind = 'Several' AND verdicts.reason IS NOT NULL, 'Unsettled', verdicts.kind),
   sessions.process, sessions.failure,
   suspects.commit_hash, suspects.probability, coalesce(suspects.ratio, verdicts.ratio),
-  (SELECT count(*) FROM builds WHERE builds.hunt_id = hunts.id AND NOT reused),
-  (SELECT count(*) FROM runs WHERE runs.hunt_id = hunts.id)
+  build_count, run_count, origin
 FROM hunts
 LEFT JOIN verdicts ON verdicts.hunt_id = hunts.id AND hunts.ended IS NOT NULL
 LEFT JOIN sessions ON sessions.id = (SELECT max(id) FROM sessions WHERE hunt_id = hunts.id)
 LEFT JOIN suspects ON suspects.hunt_id = verdicts.hunt_id AND suspects.rank = 0
 """
 
+COUNTED = {  # in a history of an earlier version, which does not keep the numbers
+    "build_count": "(SELECT count(*) FROM builds WHERE hunt_id = hunts.id AND NOT reused)",
+    "run_count, origin\nFROM hunts": "(SELECT count(*) FROM runs WHERE hunt_id = hunts.id), NULL\nFROM hunts",
+    "run_count, origin\nFROM trials": "(SELECT count(*) FROM trial_runs WHERE trial_id = trials.id), NULL\nFROM trials",
+}
+
+
+def suited(sql: str, connection: sqlite3.Connection) -> str:
+    """A query of this module for the version of the history."""
+    if version(connection) < SHARED:
+        for column, counted in COUNTED.items():
+            sql = sql.replace(column, counted)
+    return sql
+
 
 def read_hunts(connection: sqlite3.Connection, hunt: int | None = None) -> tuple[Listed, ...]:
     """All hunts, or one, oldest first."""
     where, values = ("", []) if hunt is None else (" WHERE hunts.id = ?", [hunt])
-    rows = connection.execute(f"{HUNTS}{where} ORDER BY hunts.id", values)
-    return tuple(Listed(*(*row[:12], state(*row[12:16]), *row[16:], row[15] or "")) for row in rows)
+    rows = connection.execute(f"{suited(HUNTS, connection)}{where} ORDER BY hunts.id", values)
+    return tuple(Listed(*(*row[:12], state(*row[12:16]), *row[16:-1], row[15] or "", row[-1] or "")) for row in rows)
 
 
 def read_trials(connection: sqlite3.Connection) -> tuple[ListedTrial, ...]:
@@ -95,8 +111,10 @@ def read_trials(connection: sqlite3.Connection) -> tuple[ListedTrial, ...]:
         ListedTrial(
             f"{kind[0]}{trial}", kind, started, builder, variant, tuple(workloads.get(trial, ())), host, metric,
             tuple(builds.get(trial, ())), trial_state(ended, process, failure), runs, failure or "",
+            origin or "",
         )
-        for trial, kind, started, ended, process, failure, builder, variant, host, metric, runs in connection.execute(TRIALS)
+        for trial, kind, started, ended, process, failure, builder, variant, host, metric, runs, origin
+        in connection.execute(suited(TRIALS, connection))
     )  # fmt: skip
 
 

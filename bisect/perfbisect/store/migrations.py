@@ -10,6 +10,7 @@ from collections.abc import Callable
 import sqlite_utils
 
 from perfbisect.store.connection import APPLICATION, VERSION
+from perfbisect.store.shared_tables import CLAIMS, SHARED
 from perfbisect.store.trial_tables import FAILURES, PROOFS, SUBJECTS, TRIALS
 
 migrations = sqlite_utils.Migrations("perfbisect")
@@ -336,6 +337,8 @@ STEPS = (
     ("m006_failures", FAILURES),  # failures of hunts and trials, and builds that fail in a trial
     ("m007_proofs", PROOFS),  # of a proof: the hunt, and the commits that it reverts as JSON
     ("m008_counts", COUNTS),  # runs without QPS: those whose instructions were counted exactly
+    ("m009_shared", SHARED),  # hunts that several histories have, their numbers of runs and builds, and batches
+    ("m010_claims", CLAIMS),  # of a hunt of a batch: its process, before the hunt has a number
 )
 for number, (name, script) in enumerate(STEPS, 1):
     migrations(name=name)(migration(script, number))

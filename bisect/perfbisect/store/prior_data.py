@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from perfbisect.store.history import History
 
 RECENT = 400  # latest runs that are used
+MANY = 8  # hosts of a hunt among which its runs may be divided
 ENOUGH_PAIRS = 8  # pairs of runs needed for an estimate of noise
 
 
@@ -33,24 +34,42 @@ class Costs:
     run: float | None  # with its share of the visit
 
 
-FAILURES = """
+def built_for(table: str) -> str:
+    """The condition that a row of builds or of failures is of the host ``:host``, or of one that built ahead for it."""
+    measuring = "json_each(iif(json_valid(hunts.settings), hunts.settings, '{}'), '$.further_hosts')"
+    return (
+        f"({table}.host = :host OR {table}.host != hunts.host AND hunts.host = :host"
+        f" AND NOT EXISTS (SELECT 1 FROM {measuring} WHERE value = {table}.host))"
+    )
+
+
+FAILURES = f"""
 SELECT skips.commit_hash, stage, reason, skips.log, seconds FROM skips JOIN hunts ON hunts.id = skips.hunt_id
-WHERE builder = :builder AND variant = :variant AND skips.host = :host AND at >= :since
+WHERE builder = :builder AND variant = :variant AND origin IS NULL AND {built_for("skips")} AND at >= :since
   AND stage IN ('configure', 'compile', 'install')
   AND seconds > 0 -- 0 for failures that a hunt took over from earlier ones
   AND coalesce(iif(json_valid(hunts.settings), json_extract(hunts.settings, '$.made'), NULL), '') = :build_hash
   AND NOT EXISTS (
     SELECT 1 FROM builds JOIN hunts others ON others.id = builds.hunt_id
     WHERE builds.commit_hash = skips.commit_hash AND builds.at > skips.at
-      AND others.builder = :builder AND others.variant = :variant AND builds.host = :host)
+      AND others.builder = :builder AND others.variant = :variant AND others.origin IS NULL AND builds.host IN (:host, skips.host))
 GROUP BY skips.commit_hash HAVING at = max(at) ORDER BY at
 """
 
-ALIKE = "builder = :builder AND variant = :variant"
+ALIKE = "builder = :builder AND variant = :variant AND origin IS NULL"  # what others measured was on other machines
 SAME_WORK = (
     f"{ALIKE} AND runs.host = :host AND workload = :workload"
     " AND iif(json_valid(hunts.settings), json_extract(hunts.settings, '$.overrides'), NULL) = :overrides"
 )
+# The hunts that have the latest RECENT runs: a few rows, where all runs of a system can be a million.
+LATEST = f"""
+hunts.id IN (
+  SELECT id FROM (
+    SELECT id, run_count, sum(run_count) OVER (ORDER BY started DESC, id) AS so_far FROM hunts
+    WHERE {ALIKE} AND workload = :workload AND iif(json_valid(settings), json_extract(settings, '$.overrides'), NULL) = :overrides
+      AND EXISTS (SELECT 1 FROM runs WHERE hunt_id = hunts.id AND runs.host = :host)
+  ) WHERE so_far - run_count < {MANY * RECENT}
+)"""
 
 
 def parameters(settings: Settings) -> dict[str, str]:
@@ -85,14 +104,14 @@ def read_costs(history: "History", settings: Settings) -> Costs:
     named = parameters(settings)
     builds = select(
         history,
-        f"SELECT seconds FROM builds JOIN hunts ON hunts.id = hunt_id WHERE NOT reused AND {ALIKE} AND builds.host = :host"
+        f"SELECT seconds FROM builds JOIN hunts ON hunts.id = hunt_id WHERE NOT reused AND {ALIKE} AND {built_for('builds')}"
         f" ORDER BY at DESC LIMIT {RECENT}",
         named,
     )
     runs = select(
         history,
         f"SELECT cost FROM runs JOIN hunts ON hunts.id = hunt_id WHERE {SAME_WORK}"
-        f" ORDER BY runs.started DESC LIMIT {RECENT}",
+        f" AND {LATEST} ORDER BY runs.started DESC LIMIT {RECENT}",
         named,
     )
     return Costs(middle(builds), middle(runs))
@@ -108,14 +127,15 @@ def read_kept(history: "History", settings: Settings) -> tuple[frozenset[str], f
     named = parameters(settings)
     builds = select(
         history,
-        f"SELECT build_key FROM builds JOIN hunts ON hunts.id = hunt_id WHERE {ALIKE} AND builds.host = :host"
+        f"SELECT build_key FROM builds JOIN hunts ON hunts.id = hunt_id WHERE {ALIKE} AND {built_for('builds')}"
         " ORDER BY at DESC LIMIT 10",
         named,
     )
     datasets = select(
         history,
         "SELECT dataset_key FROM runs JOIN hunts ON hunts.id = runs.hunt_id JOIN visits ON visits.id = visit_id"
-        f" WHERE dataset_key IS NOT NULL AND {SAME_WORK} ORDER BY runs.started DESC LIMIT 1",
+        f" WHERE dataset_key IS NOT NULL AND {SAME_WORK}"
+        f" AND {LATEST} ORDER BY runs.started DESC LIMIT 1",
         named,
     )
     return frozenset(key for (key,) in builds), frozenset(key for (key,) in datasets)
@@ -126,18 +146,19 @@ def read_pinned(history: "History", host: str, since: float) -> frozenset[str]:
     ``since``, and by unfinished comparisons and proofs started after it.
     """
     unfinished = """
-SELECT id FROM hunts WHERE ended IS NULL
+SELECT id FROM hunts WHERE ended IS NULL AND origin IS NULL
   AND (started >= :since OR EXISTS (SELECT 1 FROM events WHERE hunt_id = hunts.id AND at >= :since))
 """
     rows = select(
         history,
         f"SELECT build_key FROM builds WHERE host = :host AND hunt_id IN ({unfinished})"
+        f" UNION SELECT build_key FROM runs WHERE host = :host AND hunt_id IN ({unfinished})"
         " UNION SELECT dataset_key FROM runs JOIN visits ON visits.id = visit_id"
         f" WHERE host = :host AND dataset_key IS NOT NULL AND runs.hunt_id IN ({unfinished})"
         " UNION SELECT iif(json_valid(body), json_extract(body, '$.build_key'), '') FROM trial_runs JOIN trials ON id = trial_id"
-        " WHERE host = :host AND ended IS NULL AND kind != 'noise' AND started >= :since"
+        " WHERE host = :host AND ended IS NULL AND origin IS NULL AND kind != 'noise' AND started >= :since"
         " UNION SELECT iif(json_valid(body), json_extract(body, '$.dataset'), '') FROM trial_runs JOIN trials ON id = trial_id"
-        " WHERE host = :host AND ended IS NULL AND kind != 'noise' AND started >= :since",
+        " WHERE host = :host AND ended IS NULL AND origin IS NULL AND kind != 'noise' AND started >= :since",
         {"host": host, "since": since},
     )
     return frozenset(key for (key,) in rows if key)
@@ -157,7 +178,8 @@ def read_noise(history: "History", settings: Settings) -> float | None:
     rows = select(
         history,
         "SELECT runs.hunt_id, runs.build_key, events.id, CAST(events.body AS BLOB) FROM runs"
-        f" JOIN hunts ON hunts.id = runs.hunt_id JOIN events ON events.id = event_id WHERE {SAME_WORK} ORDER BY runs.started DESC LIMIT {RECENT}",
+        f" JOIN hunts ON hunts.id = runs.hunt_id JOIN events ON events.id = event_id WHERE {SAME_WORK}"
+        f" AND {LATEST} ORDER BY runs.started DESC LIMIT {RECENT}",
         parameters(settings),
     )
     builds: dict[tuple[int, str], list[tuple[str, float]]] = defaultdict(list)
@@ -188,7 +210,7 @@ def trial_noise(history: "History", settings: Settings) -> Noise | None:
         history,
         "SELECT trials.id FROM trials JOIN trial_workloads ON trial_id = trials.id"
         f" WHERE kind = 'noise' AND {ALIKE} AND host = :host AND name = :workload AND overrides = :overrides"
-        " AND coalesce(failure, '') = '' AND (SELECT count(*) FROM trial_runs WHERE trial_id = trials.id) >= :least"
+        " AND coalesce(failure, '') = '' AND run_count >= :least"
         " ORDER BY trials.id DESC",
         parameters(settings) | {"least": ENOUGH},
     )

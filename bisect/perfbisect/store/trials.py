@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import sqlite_utils
 
 from perfbisect.core.domain.codec import builtins, dumps
 from perfbisect.core.domain.events import Commit
@@ -26,23 +25,27 @@ from perfbisect.core.domain.trials import (
 )
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.process import this_process
-from perfbisect.store.connection import intact, version
-from perfbisect.store.fact_tables import commit_row, host_row, insert, skip_row
+from perfbisect.store.connection import PROOFS, SHARED, intact, version
+from perfbisect.store.fact_tables import commit_row, host_row, skip_row
 from perfbisect.store.listing import trial_state
+from perfbisect.store.rows import insert, new_uid
+
+if TYPE_CHECKING:
+    import sqlite_utils
 
 # in the order of the fields of TrialBuild and of TrialWorkload
 BUILD_COLUMNS = ("name", "commit_hash", "path", "build_key", "binary_hash", "version", "trouble")
-PROOFS = 7  # version from which on a history has them
 WORK_COLUMNS = ("name", "work_group", "warmup", "seconds", "told")
 
 
 def enter_trial(
-    db: sqlite_utils.Database, request: TrialRequest, host: HostFacts, commits: Sequence[Commit], at: float
+    db: "sqlite_utils.Database", request: TrialRequest, host: HostFacts, commits: Sequence[Commit], at: float
 ) -> int:
     """A new trial; ``commits`` has date, author and subject of those among its builds."""
     for commit in commits:
         commit_row(db, commit)
     row = {
+        "uid": new_uid(),
         "kind": request.kind,
         "started": at,
         "process": this_process(),
@@ -60,16 +63,17 @@ def enter_trial(
     trial = insert(db, "trials", row)
     for number, build in enumerate(request.subjects):
         known = {column: value or None for column, value in zip(BUILD_COLUMNS, astuple(build), strict=True)}
-        db.table("trial_builds").insert({"trial_id": trial, "number": number, **known})
+        insert(db, "trial_builds", {"trial_id": trial, "number": number, **known})
     for number, work in enumerate(request.works):
         known = dict(zip(WORK_COLUMNS, astuple(work), strict=True))
-        db.table("trial_workloads").insert({"trial_id": trial, "number": number, **known})
+        insert(db, "trial_workloads", {"trial_id": trial, "number": number, **known})
     return trial
 
 
-def enter_run(db: sqlite_utils.Database, trial: int, run: TrialRun) -> None:
+def enter_run(db: "sqlite_utils.Database", trial: int, run: TrialRun) -> None:
     """One more run."""
-    [number] = db.execute("SELECT count(*) FROM trial_runs WHERE trial_id = ?", [trial]).fetchone()
+    [number] = db.execute("SELECT run_count FROM trials WHERE id = ?", [trial]).fetchone()
+    db.execute("UPDATE trials SET run_count = run_count + 1 WHERE id = ?", [trial])
     row = {
         "trial_id": trial,
         "number": number,
@@ -80,13 +84,13 @@ def enter_run(db: sqlite_utils.Database, trial: int, run: TrialRun) -> None:
         "cost": run.cost,
         "body": dumps(builtins(run.facts)),
     }
-    db.table("trial_runs").insert(row)
+    insert(db, "trial_runs", row)
 
 
-def enter_skip(db: sqlite_utils.Database, trial: int, skip: TrialSkip) -> None:
+def enter_skip(db: "sqlite_utils.Database", trial: int, skip: TrialSkip) -> None:
     """A build fails in a workload."""
     row = {"trial_id": trial, "workload": skip.work, "build": skip.subject, "at": skip.at}
-    db.table("trial_skips").insert(row | skip_row(skip.facts))
+    insert(db, "trial_skips", row | skip_row(skip.facts))
 
 
 def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial | None:
@@ -143,7 +147,16 @@ def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial
             for work, subject, at, *skipped in skips
         ],
         failure or "",
+        read_origin(connection, number),
     )
+
+
+def read_origin(connection: sqlite3.Connection, number: int) -> str:
+    """From whom a trial was imported; empty for one of this history's owner."""
+    if version(connection) < SHARED:
+        return ""
+    row = connection.execute("SELECT coalesce(origin, '') FROM trials WHERE id = ?", [number]).fetchone()
+    return str(row[0])
 
 
 def read_reverts(connection: sqlite3.Connection, number: int) -> Reverts | None:
@@ -194,7 +207,7 @@ def unfinished(connection: sqlite3.Connection, request: TrialRequest, host: Host
     Damaged ones are left out.
     """
     rows = connection.execute(
-        "SELECT id FROM trials WHERE kind = ? AND ended IS NULL AND builder = ? AND host = ? ORDER BY id DESC",
+        "SELECT id FROM trials WHERE kind = ? AND ended IS NULL AND builder = ? AND host = ? AND origin IS NULL ORDER BY id DESC",
         [request.kind, request.builder, request.host],
     ).fetchall()
     for trial in intact_trials(connection, rows, path):

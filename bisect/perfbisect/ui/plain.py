@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
 from perfbisect.core.domain.events import (
+    BuildCancelled,
     BuildFinished,
     BuildStarted,
     CandidateSkipped,
@@ -26,7 +27,8 @@ from perfbisect.core.domain.metrics import comparable, shown, shown_metric, unit
 from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.ui.stream import put
 from perfbisect.ui.view_model import REPORT, Running, ViewModel, recalled, update
-from perfbisect.wording.quantities import chance, count, duration, figure, ratio, share, slower_than, time_of_day
+from perfbisect.wording.builds import made
+from perfbisect.wording.quantities import chance, count, duration, figure, ratio, slower_than, time_of_day
 from perfbisect.wording.text import advised, execution, listed, patched, printable
 from perfbisect.wording.verdicts import PURPOSES, sentences
 
@@ -47,11 +49,14 @@ def texts(view: ViewModel, event: Event) -> Iterator[str]:
         case Warned(text, advice):
             yield f"{'warning':9} {advised(text, advice)}"
         case Decided(Decision(order=Measure() as order)):
-            yield f"{'decided':9} {named(view, view.state.hosts[order.host]) if view.state.hosts else ''}{decided(view, order)}"
+            yield f"{'decided':9} {named(view, view.hosts[order.host]) if view.hosts else ''}{decided(view, order)}"
         case BuildStarted(commit=commit):
             yield f"{'building':9} {named(view, event.host)}{commit.short}  {about(commit)}"
         case BuildFinished(candidate):
             yield f"{'built':9} {named(view, event.host)}{view.commit(candidate).short}  {built(view, event)}"
+        case BuildCancelled(candidate, _, seconds):
+            took = f"its build is of no use any more, after {duration(seconds)}"
+            yield f"{'ended':9} {named(view, event.host)}{view.commit(candidate).short}  {took}"
         case CandidateSkipped(candidate, facts):
             yield f"{'skipped':9} {named(view, event.host)}{view.commit(candidate).short}  {facts.stage}: {printable(facts.reason)}"
             if facts.log:
@@ -87,8 +92,9 @@ def hunt(event: HuntStarted) -> str:
     """What is hunted."""
     merges = f", {count(event.merges, 'merge')}" if event.merges else ""
     hosts = listed([facts.name for facts in event.hosts])
+    builds = f", built on {listed(event.build_hosts)}" if event.build_hosts else ""
     return (
-        f"{event.hunt}: {event.builder} {event.workload} on {hosts},"
+        f"{event.hunt}: {event.builder} {event.workload} on {hosts}{builds},"
         f" {printable(event.good)}..{printable(event.bad)}: {count(event.commits, 'commit')},"
         f" {count(event.choices, 'candidate')}{merges}"
     )
@@ -96,7 +102,7 @@ def hunt(event: HuntStarted) -> str:
 
 def named(view: ViewModel, host: str) -> str:
     """The name of a host, where there are several."""
-    return f"{host}  " if view.state.hosts else ""
+    return f"{host}  " if view.hosts else ""
 
 
 def about(commit: Commit) -> str:
@@ -107,9 +113,7 @@ def about(commit: Commit) -> str:
 def built(view: ViewModel, event: BuildFinished) -> str:
     """How long a build took, and with what result."""
     facts = event.facts
-    parts = ["an earlier build is used again" if facts.reused else duration(facts.seconds)]
-    if facts.hit_rate is not None and not facts.reused:
-        parts.append(f"ccache {share(facts.hit_rate)}")
+    parts = made(facts)
     if words := patched(facts.patches):
         parts.append(words)
     if same := view.state.row(facts.commit).same_as:
@@ -135,7 +139,10 @@ def ran(view: ViewModel, event: RunFinished) -> str:
 
 def decided(view: ViewModel, order: Measure) -> str:
     """Who leads, and what is measured next."""
-    plan = ", ".join(f"{view.commit(share.candidate).short} x{share.runs}" for share in order.plan)
+    plan = ", ".join(
+        f"{'' if share.runs else 'the build of '}{view.commit(share.candidate).short}{f' x{share.runs}' * (share.runs > 0)}"
+        for share in order.plan
+    )
     leads = view.no_leader
     if view.leader is not None:
         candidate, share = view.leader

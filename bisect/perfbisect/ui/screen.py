@@ -12,17 +12,16 @@ from perfbisect.ui.commit_line import strip
 from perfbisect.ui.estimate import within
 from perfbisect.ui.table import table
 from perfbisect.ui.view_model import Building, Running, ViewModel, minutes_left
+from perfbisect.wording.builds import made
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
 from perfbisect.wording.quantities import (
     chance,
     clock,
     count,
-    duration,
     estimate,
     figure,
     percent,
     ratio,
-    share,
     slower_than,
 )
 from perfbisect.wording.text import advised, execution, printable
@@ -125,16 +124,28 @@ def facts(parts: list[str], room: int, glyphs: Glyphs) -> str:
 
 
 def in_progress(view: ViewModel, room: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """What each host is busy with: always two lines for each, so that nothing jumps."""
-    names = view.state.hosts
+    """What each host is busy with: always two lines for each, and one for each that only builds, so that nothing jumps."""
+    names, build_hosts = view.hosts, view.state.build_hosts
     if not names:
         return activity(view, view.now, room, now, glyphs)
     drawn: list[Text] = []
-    wide = max(map(cell_len, names)) + 2
+    wide = max(map(cell_len, (*names, *build_hosts))) + 2
     for name in names:
         title, line = activity(view, view.busy.get(name), room - wide, now, glyphs)
         drawn += [Text.assemble(name.ljust(wide), title), Text.assemble(" " * wide, line)]
-    return drawn
+    return drawn + [
+        Text.assemble(name.ljust(wide), ahead_line(view, view.busy.get(name), room - wide, now, glyphs))
+        for name in build_hosts
+    ]
+
+
+def ahead_line(view: ViewModel, doing: Building | Running | None, room: int, now: float, glyphs: Glyphs) -> Text:
+    """What a build host is busy with, in one line."""
+    if not isinstance(doing, Building):
+        return Text("free", "dim")
+    which, short = "built     " if doing.finished else "building  ", view.commit(doing.candidate).short
+    before = cell_len(which) + cell_len(short) + 2
+    return Text.assemble(which, (short, "bold"), "  ", build_line(view, doing, room - before, now, glyphs))
 
 
 def activity(view: ViewModel, doing: Building | Running | None, room: int, now: float, glyphs: Glyphs) -> list[Text]:
@@ -147,9 +158,12 @@ def activity(view: ViewModel, doing: Building | Running | None, room: int, now: 
         case Running() as run:
             commit = view.commit(run.candidate)
             which = f"run {run.number} of {run.of} {glyphs.dot} {PURPOSES[run.purpose]}  "
+            if run.finished and run.number == run.of and view.builds_ahead:
+                which = "waiting for a build, after  "
             line = run_line(view, run, room, now, glyphs)
         case None:
-            return [Text("deciding" if view.rows else "starting", "dim"), Text()]
+            idle = "waiting for a build" if view.builds_ahead else "deciding" if view.rows else "starting"
+            return [Text(idle, "dim"), Text()]
     return [Text.assemble(which, (commit.short, "bold"), "  ", commit.subject), line]
 
 
@@ -158,8 +172,8 @@ def build_line(view: ViewModel, build: Building, room: int, now: float, glyphs: 
     row = view.rows.get(build.candidate)
     if build.finished and row is not None and row.builds:
         latest = row.builds[-1]
-        parts = ["an earlier build is used again"] if latest.reused else [f"in {duration(latest.seconds)}"]
-        parts += [f"ccache {share(latest.hit_rate)}"] if latest.hit_rate is not None and not latest.reused else []
+        first, *others = made(latest)
+        parts = [first if latest.reused else f"in {first}", *others]
         fraction = 1.0
     else:
         steps = f"{build.done:,} of {build.total:,}" if build.total else ""

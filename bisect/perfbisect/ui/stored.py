@@ -25,9 +25,11 @@ class Completed:
     """
 
     hosts: tuple[str, ...] = ()
+    build_hosts: tuple[str, ...] = ()
     built: set[tuple[str, int]] = field(default_factory=set)  # host and candidate, in this session
     orders: dict[str, Measure] = field(default_factory=dict)  # that a host carries out
     done: dict[str, int] = field(default_factory=dict)  # its runs so far
+    begun: dict[str, int] = field(default_factory=dict)  # those of them that have begun
 
     def after(self, event: Event) -> Iterator[Event]:
         """The event, and what begins then."""
@@ -35,16 +37,18 @@ class Completed:
         match event:
             case HuntStarted():
                 self.hosts = tuple(facts.name for facts in event.hosts)
+                self.build_hosts = event.build_hosts
                 self.built.clear()
                 self.orders.clear()
             case Decided(decision) if isinstance(decision.order, Measure) and self.hosts:
                 host = self.hosts[decision.order.host]
-                self.orders[host], self.done[host] = decision.order, 0
+                self.orders[host], self.done[host], self.begun[host] = decision.order, 0, 0
                 yield from self._begins(host)
             case BuildFinished(candidate):
                 host = self._host(event.host)
                 self.built.add((host, candidate))
-                yield from self._begins(host)
+                for each in (host,) if host in self.hosts else self.hosts:
+                    yield from self._begins(each)
             case RunFinished():
                 host = self._host(event.host)
                 self.done[host] = self.done.get(host, 0) + 1
@@ -61,9 +65,13 @@ class Completed:
     def _begins(self, host: str) -> Iterator[RunStarted]:
         """The next run of a host, if nothing remains to be done before it."""
         order = self.orders.get(host)
-        if order is None or not all((host, share.candidate) in self.built for share in order.plan):
+        makers = (host, *self.build_hosts)
+        if order is None or not all(
+            any((maker, share.candidate) in self.built for maker in makers) for share in order.plan
+        ):
             return
         turns, number = interleave(order.plan), self.done[host]
-        if number < len(turns):
-            name = host if len(self.hosts) > 1 else ""
+        if self.begun[host] <= number < len(turns):
+            self.begun[host] = number + 1
+            name = host if len(self.hosts) > 1 or self.build_hosts else ""
             yield RunStarted(turns[number], number + 1, len(turns), order.purpose, 0.0, name)

@@ -52,6 +52,8 @@ def build_cell(view: ViewModel, candidate: int, row: Tested) -> str:
     """How long its builds took."""
     if len(row.made) > 1:
         return f"{len(row.made)}: {brief(row.build_seconds)}"
+    if row.shared:
+        return f"shared: {brief(row.build_seconds)}"
     return "kept" if row.reused else brief(row.build_seconds) if row.build_seconds else ""
 
 

@@ -7,6 +7,7 @@ from statistics import median
 import numpy as np
 
 from perfbisect.core.domain.events import (
+    BuildCancelled,
     BuildFinished,
     BuildProgress,
     BuildStarted,
@@ -74,8 +75,8 @@ class ViewModel:
     began: float | None = None  # of this session
     ended: float | None = None
     why: str = ""  # the reason of the change that the verdict names, once it is there; "" where nothing is known of it
-    now: Building | Running | None = None  # at the host of the latest event
-    busy: Mapping[str, Building | Running | None] = field(default_factory=dict)  # at each host
+    now: Building | Running | None = None  # at the host of the latest event, those that build ahead left out
+    busy: Mapping[str, Building | Running | None] = field(default_factory=dict)  # at each host, with those
     searching: tuple[float, float] | None = None  # when the search began, and the bits missing then
     report: Callable[[int], str] = REPORT  # the command that shows the report of a hunt
 
@@ -83,6 +84,19 @@ class ViewModel:
     def hunt(self) -> HuntStarted | None:
         """What is hunted; None until it is known."""
         return self.state.started
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names of the hosts that measure, where there are several hosts of any sort."""
+        alone = [self.hunt.host.name] if self.hunt and self.hunt.build_hosts else []
+        return self.state.hosts or alone
+
+    @property
+    def builds_ahead(self) -> int:
+        """How many builds are made ahead now."""
+        return sum(
+            isinstance(one := self.busy.get(name), Building) and not one.finished for name in self.state.build_hosts
+        )
 
     @property
     def report_hint(self) -> str:
@@ -202,7 +216,8 @@ def _with(view: ViewModel, event: Event, at: float) -> ViewModel:
     if isinstance(event, HuntStarted | Warned | ChangedFunctions):
         return view
     now = activity_after(view.busy.get(event.host), event, at)
-    return replace(view, now=now, busy={**view.busy, event.host: now})
+    ahead = event.host in state.build_hosts
+    return replace(view, now=view.now if ahead else now, busy={**view.busy, event.host: now})
 
 
 def recalled(view: ViewModel, events: Iterable[tuple[float, Event]]) -> ViewModel:
@@ -243,7 +258,7 @@ def activity_after(before: Building | Running | None, event: LabEvent, at: float
             return replace(before, execution=event)
         case RunFinished(facts=facts) if isinstance(before, Running):
             return replace(before, finished=True, samples=before.samples or facts.samples)
-        case CandidateSkipped():
+        case CandidateSkipped() | BuildCancelled():
             return None
         case _:
             return before

@@ -20,13 +20,18 @@ def sentences(found: Explanation) -> tuple[str, ...]:
 
     Of a commit that waits longer, first where it waits.
     """
-    waits = found.waits if any(each.cause is Cause.WAITING for each in found.classes) else ()
+    waits = waits_of(found)
     total, spread = whole(waits)
     longer = [
         row for row in waits if row.difference > 0 and beyond(row) and row.function != OTHERS and total > 2 * spread
     ]
     waiting = [place(replace(found, functions=waits), longer, "longer waiting")] if longer else []
     return (*waiting, *of_cpu(found))
+
+
+def waits_of(found: Explanation) -> tuple[FunctionRow, ...]:
+    """Where both builds wait; empty where that is no reason."""
+    return found.waits if any(each.cause is Cause.WAITING for each in found.classes) else ()
 
 
 def of_cpu(found: Explanation) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ import pytest
 
 from perfbisect.core.domain.codec import decode, dumps, encode
 from perfbisect.core.domain.events import Decided, HuntEnded
-from perfbisect.core.domain.fleet import Fleet
+from perfbisect.core.domain.fleet import Building, Fleet
 from perfbisect.core.domain.orders import (
     UNKNOWN,
+    BuildOrder,
     Inconclusive,
     Interval,
     Measure,
@@ -46,6 +47,28 @@ def test_lost_hosts_are_stored_as_orders_without_runs() -> None:
     assert isinstance(event, Decided)
     busy = Measure((Share(1, 1), Share(0, 1)), Purpose.SEARCH, 2)
     assert event.fleet == Fleet((busy,), (1, 3))
+    assert json.loads(dumps(encode(event))) == stored
+
+
+def test_builds_in_flight_are_stored_with_the_decision() -> None:
+    building = [{"candidate": 4, "build_host": 1, "seconds": 12.5, "cancelled": True}]
+    stored = {
+        "order": {"kind": "Measure", **order(0, 2)},
+        "belief": BELIEF,
+        "builds": [{"candidate": 3, "build_host": 0}],
+        "cancelled": [1],
+        "ahead": {
+            "hosts": 1,
+            "build_hosts": 3,
+            "building": building,
+            "gone_build_hosts": [2],
+            "builds_between": True,
+        },
+    }
+    event = decode("Decided", stored)
+    assert isinstance(event, Decided)
+    assert event.fleet == Fleet((), (), 1, 3, (Building(4, 1, 12.5, True),), (2,), True)
+    assert (event.decision.builds, event.decision.cancelled) == ((BuildOrder(3, 0),), (1,))
     assert json.loads(dumps(encode(event))) == stored
 
 

@@ -232,3 +232,29 @@ def test_functions_of_libc_and_the_kernel_are_not_changed() -> None:
     assert {row.binary for row in rows if row.function == "copy" and row.changed} == {"engine"}
     assert [row.below for row in rows if row.function == "copy" and row.binary == "[kernel]"] == ["copy"]
     assert functions_in([profile("p", {("main", "copy@libc.so.6"): 1})]) == {"main"}
+
+
+@pytest.mark.parametrize(
+    ("end", "counted"),
+    [
+        (("fdatasync@libc.so.6", "do_fsync@[kernel]", "io_schedule@[kernel]", "schedule@[kernel]"), True),
+        (("asm_sysvec_apic_timer_interrupt@[kernel]", "irqentry_exit_to_user_mode@[kernel]", "schedule@[kernel]"), False),
+        (("do_syscall_64@[kernel]", "syscall_exit_to_user_mode@[kernel]", "schedule@[kernel]", "__schedule@[kernel]"), False),
+        (("do_syscall_64@[kernel]", "copy_page@[kernel]", "__cond_resched@[kernel]"), False),
+        (("do_syscall_64@[kernel]", "preempt_schedule_irq@[kernel]"), False),
+        (("irqentry_exit_of_mine@engine", "schedule_work@engine"), True),
+    ],
+)  # fmt: skip
+def test_a_thread_that_was_interrupted_waits_for_nothing(end: tuple[str, ...], counted: bool) -> None:
+    stacks = {("main", "copy", *end): 900, ("main", "log", "futex_wait@[kernel]", "schedule@[kernel]"): 100}
+    waits = [replace(profile(commit, stacks), off_cpu=True) for commit in "pc"]
+    rows = waiter_rows(waits[:1] * 2, waits[1:] * 2)
+    names = {row.function for row in rows if row.parent}
+    assert ({"copy", "schedule_work"} & names != set()) is counted
+    assert "log" in names
+
+
+def test_threads_that_were_only_interrupted() -> None:
+    stacks = {("main", "copy", "irqentry_exit_to_user_mode@[kernel]", "schedule@[kernel]"): 900}
+    waits = [replace(profile(commit, stacks), off_cpu=True) for commit in "pc"]
+    assert [row for row in waiter_rows(waits[:1] * 2, waits[1:] * 2) if row.difference] == []

@@ -43,3 +43,15 @@ def test_failures_have_their_own_price() -> None:
     assert priced(seen, np.array([1.0, 0.25])) == pytest.approx([10.0, 0.25 * 10 + 0.75 * 2])
     crash = [*builds, Skipped(500, "crashes", 60.0)]
     assert priced(crash, np.array([1.0, 0.25])) == [10.0, 10.0], "that was a run"
+
+
+def test_each_build_host_has_a_compiler_cache_of_its_own() -> None:
+    """The first build of each, with an empty cache, says nothing about the others; distances are those of its own cache."""
+    first: list[Observation] = [Built(0, 6000.0, build_host=0), Built(1000, 6000.0, build_host=1)]
+    near = [(500, 500.0, 0), (510, 20.0, 0), (750, 250.0, 1), (720, 45.0, 1), (875, 125.0, 1)]
+    record = arrange([*RUN, *first, *(Built(v, s, build_host=host) for v, s, host in near)], Policy(), 1000)
+    assert record.caches == {0: {0, 500, 510}, 1: {1000, 750, 720, 875}}
+    assert [attempt.seconds for attempt in record.builds_after(1)] == [seconds for _, seconds, _ in near]
+    costs = [price(record, record.build_runs(USUAL), [505, 870], WORKS, build_host=host).tolist() for host in (0, 1)]
+    assert costs[0][0] < costs[1][0] and costs[1][1] < costs[0][1]
+    assert record.made(0) == {0, 1000, 500, 510, 750, 720, 875}, "every host gets them"

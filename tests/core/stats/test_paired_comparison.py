@@ -108,7 +108,8 @@ def test_only_what_is_large_and_certain_gets_a_colour(
     ratio: float, interval: tuple[float, float] | None, metric: str, said: str
 ) -> None:
     ends = Interval(interval[0], ratio, interval[1]) if interval else None
-    assert tone(Ratio(ratio, ends, 5), metric) == said
+    assert tone(Ratio(ratio, ends, 5, 0.001, real=True), metric) == said
+    assert not tone(Ratio(ratio, ends, 5, 0.04), metric), "not real among all of its table"
 
 
 def test_the_order_turns_round() -> None:

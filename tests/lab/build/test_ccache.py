@@ -3,18 +3,20 @@
 import shutil
 import socket
 import subprocess
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 
 import pytest
 
+from object_server import object_server
+from perfbisect.core.domain.facts import remote_rate
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import build_store, ccache
 from perfbisect.lab.build.toolchain import is_native, read_processor, toolchain
 from perfbisect.recipes.builder import Build, Builder, Variant
+from perfbisect.wording.builds import cached
+from sharing import Fleet
 from waiting import until
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")]
@@ -51,36 +53,8 @@ def answers(port: int, folder: Path) -> bool:
 
 
 def over_http(_: Path) -> Iterator[str]:
-    kept: dict[str, bytes] = {}
-
-    class Store(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def answer(self, status: int, body: bytes = b"") -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_GET(self) -> None:
-            self.answer(200 if self.path in kept else 404, kept.get(self.path, b""))
-
-        def do_HEAD(self) -> None:
-            self.answer(200 if self.path in kept else 404)
-
-        def do_PUT(self) -> None:
-            kept[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
-            self.answer(201)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Store)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://user:secret@127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with object_server() as server:
+        yield server.address
 
 
 def compiled(host: LocalHost, compiler: str = "gcc", namespace: str = "") -> tuple[int, int]:
@@ -89,7 +63,7 @@ def compiled(host: LocalHost, compiler: str = "gcc", namespace: str = "") -> tup
     environment = ccache.environment(host.root, work, "1G", namespace)
     script = 'mkdir -p "$1" && cd "$1" && echo "int f(void) { return 1; }" >f.c && rm -f ccache.log && '
     script += f"ccache {compiler} -c f.c && {ccache.EVENTS}"
-    return ccache.count(host.run(["sh", "-c", script, "compile", str(work)], env=environment).stdout)
+    return ccache.count(host.run(["sh", "-c", script, "compile", str(work)], env=environment).stdout)[:2]
 
 
 def test_what_one_host_compiled_the_other_finds(store: str, tmp_path: Path) -> None:
@@ -101,6 +75,22 @@ def test_what_one_host_compiled_the_other_finds(store: str, tmp_path: Path) -> N
     settings = tmp_path / "one" / "ccache" / "ccache.conf"
     assert settings.stat().st_mode & 0o077 == 0
     assert "secret" not in str(ccache.environment(one.root, one.root / "work", "1G"))
+
+
+def test_of_two_hosts_with_one_store_only_the_first_compiles(
+    store: str, tmp_path: Path, git: Callable[..., str]
+) -> None:
+    fleet = Fleet(tmp_path, git)
+    sha = fleet.commit(7)
+    found = [fleet.obtain(name, None, sha, remote=store)[0].facts for name in ("one", "two")]
+    assert [(each.cache_hits, each.cache_misses, each.remote_hits) for each in found] == [(0, 2, 0), (2, 0, 2)]
+    assert [cached(each.hit_rate, remote_rate([each])) for each in found] == [
+        "ccache 0 %",
+        "ccache 100 %, 100 % of that remote",
+    ]
+    assert "none" not in Path(tmp_path, "one", "ccache", "ccache.conf").read_text()
+    fleet.context("one", remote="none")
+    assert store not in Path(tmp_path, "one", "ccache", "ccache.conf").read_text()
 
 
 def test_the_users_own_settings_stay_and_ours_go(store: str, tmp_path: Path) -> None:

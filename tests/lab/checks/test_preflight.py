@@ -64,7 +64,7 @@ def inspection_of(
 
 
 def warned(request: CheckRequest) -> tuple[Warned, ...]:
-    return preflight.warnings(preflight.inspect_host(request))
+    return preflight.warnings(preflight.findings(preflight.inspect_host(request)))
 
 
 def needed(entry: HostEntry, recipe: Builder, variant: str) -> list[str]:
@@ -172,7 +172,7 @@ def test_what_a_build_needs_is_not_looked_for_where_it_is_not_built(host: LocalH
         preflight.inspect_host(CheckRequest(host, HostEntry(name="here", build_host="x"), builder=recipe))
     )
     assert finding.topic == "builder"
-    assert finding.advice == "Check it with: bisect doctor x --builder b"
+    assert finding.advice == "Check with: bisect doctor x --builder b"
 
 
 @pytest.mark.tools

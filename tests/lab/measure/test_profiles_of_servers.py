@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from labs import lab_of
-from perfbisect.core.domain.events import Profiled, Unexplained
+from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.domain.profiles import UNKNOWN, frames, read_frame
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.measure.profiles import Profiles
+from perfbisect.lab.measure.profiles import Profiles, Waits
 from perfbisect.recipes.workload import Workload
 from postgres import BUILDER, needs_postgres
 
@@ -40,9 +40,11 @@ def test_the_connections_of_a_server_are_profiled_and_nothing_else(tmp_path: Pat
     builder = replace(BUILDER, server=replace(BUILDER.server, perf_scope="connections"))
     with tempfile.TemporaryDirectory(prefix="lab") as root:
         host = LocalHost("here", PurePosixPath(root))
-        lab = lab_of(host, builder, workload, tmp_path / "repo", (git("rev-parse", "HEAD"),))
-        lab.study = partial(Profiles, seconds=6.0)
-        events = list(lab.measure(Measure((Share(0, 1),), Purpose.EXPLAIN)))
+        events: list[LabEvent] = []
+        for study in Profiles, partial(Waits, switches=1.0):  # each of them is sampled
+            lab = lab_of(host, builder, workload, tmp_path / "repo", (git("rev-parse", "HEAD"),))
+            lab.study = partial(study, seconds=3.0)
+            events += lab.measure(Measure((Share(0, 1),), Purpose.EXPLAIN))
         assert not [event for event in events if isinstance(event, Unexplained)]
         facts, *waits = [event.facts for event in events if isinstance(event, Profiled)]
     assert {stack.partition(";")[0] for stack in facts.stacks} == {"postgres"}, "sysbench is not in it"

@@ -5,8 +5,10 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import clone_progress, say_json, say_styled
+from perfbisect.cli.options.common import clone_progress
 from perfbisect.cli.options.completion import host_name, workload_names
+from perfbisect.cli.options.forms import form_of, form_options, print_comparison
+from perfbisect.cli.options.leases import leasing
 from perfbisect.cli.options.measurement import BUILDER, round_options, settings_of, what_options
 from perfbisect.cli.options.notify import notify_option
 from perfbisect.cli.options.places import announce
@@ -18,13 +20,17 @@ Examples:
   bisect compare 3.41.0 3.42.0 HEAD --builder sqlite --workload update-index
   bisect compare 8.0.28 8.0.29 --builder mysql --workload point,write --host spare
   bisect compare 15=/usr/lib/postgresql/15 17=/usr/lib/postgresql/17 -b postgres -w scan
+  bisect compare --builder host --workload cpu,memory --host old --host new
   bisect compare old=kv-1.2.tar.xz v1.3 --builder kv --workload get --visits 8
+  bisect compare 8.0.28 8.0.29 -b mysql -w point,write --tsv > qps.rel.tsv
 
 \b
 A BUILD is a release as the builder's tags spell it, any git revision, or NAME=PATH for
 prebuilt binaries: a folder on the host, or a tarball on this machine.
 Ctrl-C keeps what was measured, and the same command continues it. `bisect history` lists
-comparisons, `bisect show` reports one with its counters.
+comparisons, `bisect show c3` prints one again in any form (--csv, --tsv, --markdown, --json),
+with what each operation costs; `bisect report c3` writes a page. `bisect history add` takes
+results made by hand.
 
 \b
 Exit status: 0 complete, 2 some builds could not be measured, 3 usage or configuration error,
@@ -35,7 +41,7 @@ INCOMPLETE = 2
 
 
 @click.command(epilog=EPILOG)
-@click.argument("builds", nargs=-1, required=True, metavar="BUILD...")
+@click.argument("builds", nargs=-1, metavar="BUILD...")
 @click.option(
     "--workload",
     "-w",
@@ -47,17 +53,27 @@ INCOMPLETE = 2
 @BUILDER
 @what_options
 @click.option(
-    "--host", default="local", show_default=True, metavar="NAME", shell_complete=host_name, help="Host to measure on."
+    "--host",
+    multiple=True,
+    default=("local",),
+    show_default=True,
+    metavar="NAME",
+    shell_complete=host_name,
+    help="Host to measure on. With --builder host, repeat it for each host that is compared.",
 )
 @round_options(5, 2, "Rounds: visits of each build.")
+@form_options
 @notify_option
 def compare(
     builds: tuple[str, ...],
     workload: str,
-    host: str,
+    host: tuple[str, ...],
     visits: int,
     runs: int,
     as_json: bool,
+    as_csv: bool,
+    as_tsv: bool,
+    markdown: bool,
     wait: bool,
     notify: tuple[str, ...],
     history: Path | None,
@@ -66,7 +82,9 @@ def compare(
     """Measure each BUILD relative to the first.
 
     All builds take turns, so that drift of the machine cancels. Ratios and their 95 % intervals are computed from the
-    rounds in which both builds were measured.
+    rounds in which both builds were measured. Red and green are differences of 5 % or more that are real: at most 5 % of
+    those called real in a table are expected to be none. With --builder host nothing is built, and each --host is
+    measured relative to the first.
     """
     from dataclasses import replace
 
@@ -74,30 +92,34 @@ def compare(
     from perfbisect.core.domain.trials import TrialType
     from perfbisect.core.stats.paired_comparison import whole
     from perfbisect.errors import INTERRUPTED
+    from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.resolve import builder_of, choose_metric
-    from perfbisect.hunt.trials.builds import read_builds
+    from perfbisect.hunt.trials.builds import check_words, hosts_as_builds, read_builds
     from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.hunt.trials.setup import TrialPlan
     from perfbisect.recipes.find import choose_workloads, load_host
-    from perfbisect.report.comparison import as_object, lines
 
-    settings = settings_of(options, good=builds[0], bad=builds[-1], workload="", host=host)
+    form = form_of(json=as_json, csv=as_csv, tsv=as_tsv, markdown=markdown)
+    settings = settings_of(options, good="", bad="", workload="", host=host[0], further_hosts=host[1:])
     builder = builder_of(settings)
     chosen = choose_workloads(workload, builder.driver, settings.workloads_path)
     if not chosen:
         raise click.UsageError("--workload is empty.")
-    announce(builder, chosen.values(), [load_host(host, settings.hosts_path)])
-    settings, subjects = read_builds(builds, settings, builder, clone_progress)
-    settings = replace(settings, workload=next(iter(chosen)), metric=choose_metric(settings.metric, [*chosen.values()]))
-    plan = TrialPlan.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, wait_callback(wait))
-    with notifying(notify, history, note) as begun:
-        trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=as_json), begun)
-    if as_json:
-        say_json(as_object(trial))
+    check_words(builds, settings, builder)
+    announce(builder, chosen.values(), [load_host(name, settings.hosts_path) for name in host])
+    if builder.installed:
+        settings, subjects = hosts_as_builds(settings, builder, least=2)
     else:
-        say_styled(lines(trial))
-    say_where_kept(trial, history, complete=complete, quiet=as_json)
+        settings = replace(settings, good=builds[0], bad=builds[-1])
+        settings, subjects = read_builds(builds, settings, builder, clone_progress)
+    settings = replace(settings, workload=next(iter(chosen)), metric=choose_metric(settings.metric, [*chosen.values()]))
+    lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings))
+    with notifying(notify, history, note) as begun, lease:
+        plan = TrialPlan.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, wait_callback(wait))
+        trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=bool(form)), begun)
+    print_comparison(trial, form, detailed=False)
+    say_where_kept(trial, history, complete=complete, quiet=bool(form))
     if not complete:
         return INTERRUPTED
     return 0 if whole(trial) else INCOMPLETE

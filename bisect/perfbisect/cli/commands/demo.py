@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from perfbisect.cli.options.common import history_option, hosts_option
+from perfbisect.cli.options.leases import leasing
 from perfbisect.cli.options.param_types import SEED, Percent
 from perfbisect.cli.options.places import announce_recipes, inventory_option
 from perfbisect.cli.options.views import open_view, view_options
@@ -78,8 +79,9 @@ def demo(
         hosts_path=str(hosts or ""),
     )
     announce_recipes(settings)
-    setup = HuntSetup.set_up(resolve_settings(settings))
-    verdict = follow_anew(setup, history, open_view(history, view))
+    with leasing(settings.hosts, settings.hosts_path, purpose=f"bisect demo --seed {seed}"):
+        setup = HuntSetup.set_up(resolve_settings(settings))
+        verdict = follow_anew(setup, history, open_view(history, view))
     planted = msgspec.json.decode(answer_file.read_bytes())["commit"]
     if not isinstance(verdict, Found):
         note(f"The hunt named no commit; planted was {planted[:10]} ({answer_file}).")

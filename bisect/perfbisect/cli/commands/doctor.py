@@ -1,6 +1,7 @@
 """`bisect doctor`: check whether a host is fit to measure on."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,11 +9,13 @@ import click
 
 from perfbisect.cli.options.common import say, say_json
 from perfbisect.cli.options.completion import builder_name, host_name, workload_name
+from perfbisect.cli.options.leases import leasing
 from perfbisect.cli.options.places import announce, builders_option, inventory_option, workloads_option
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.facts import HostFacts
     from perfbisect.host.protocol import Host
+    from perfbisect.lab.checks.all_hosts import Wanted
     from perfbisect.lab.checks.finding import Finding
     from perfbisect.recipes.workload import Workload
 
@@ -22,10 +25,12 @@ EPILOG = """\b
 Examples:
   bisect doctor
   bisect doctor spare --builder sqlite-amalgamation --workload update-index
+  bisect doctor --all --builder mysql
   bisect doctor spare --json | jq '.findings[] | select(.level != "ok")'
 
 \b
-The same checks run before each hunt, which shows only refusals and warnings.
+The same checks run before each hunt, which shows only refusals and warnings. With --all a host that others name in
+their `build_hosts` is checked for builds alone.
 Exit status: 0 fit, 4 measurements would be meaningless or impossible.
 """
 
@@ -47,6 +52,9 @@ Exit status: 0 fit, 4 measurements would be meaningless or impossible.
     is_flag=True,
     help="Let perfbisect have the root folder, although it contains other files: hunts and `bisect gc` may remove them.",
 )
+@click.option(
+    "--all", "every", is_flag=True, help="Check all hosts of hosts.toml at once, and whether build hosts agree."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @builders_option
 @workloads_option
@@ -58,6 +66,7 @@ def doctor(
     variant: str,
     metric: str,
     adopt: bool,
+    every: bool,
     as_json: bool,
     builders: Path | None,
     workloads: Path | None,
@@ -68,8 +77,11 @@ def doctor(
     from perfbisect.errors import ENVIRONMENT, EnvironmentFailure
     from perfbisect.host import registry
     from perfbisect.host.facts import read_fingerprint
+    from perfbisect.hunt.shared import shared_builds
+    from perfbisect.lab.checks.all_hosts import Wanted
     from perfbisect.lab.checks.finding import CheckRequest, Finding, Level
     from perfbisect.lab.checks.preflight import findings, inspect_host
+    from perfbisect.lab.checks.shared_builds import shared_findings
     from perfbisect.recipes.find import load_builder, load_host, load_workload
     from perfbisect.recipes.origin import foreign_files
 
@@ -82,19 +94,26 @@ def doctor(
         chosen = (load_workload(workload, recipe.driver, workloads or ""),)
     elif recipe and only_commands(recipe.driver, workloads):
         chosen = ()
+    if every:
+        if adopt or named_host():
+            raise click.UsageError("--all checks every host, and changes none: leave out HOST and --adopt.")
+        return doctor_all(Wanted(metric, recipe, variant, chosen), hosts, as_json)
     entry = load_host(host, hosts or "")
     if not as_json:
         announce(recipe, chosen or (), [entry])
     facts: HostFacts | None = None
     found: list[Finding] = []
     try:
-        there, contents = registry.adopt(entry) if adopt else (registry.connect(entry), ())
-        with there:
+        with ExitStack() as stack:
+            stack.enter_context(leasing([host], hosts or "", builders=False, purpose="bisect doctor"))
+            there, contents = registry.adopt(entry) if adopt else (registry.connect(entry), ())
+            stack.enter_context(there)
             if adopt:
                 found.append(adopted(there, contents))
             inspection = inspect_host(CheckRequest(there, entry, metric, recipe, variant, chosen))
             facts = read_fingerprint(there, inspection.answers)
             found.extend(findings(inspection))
+            found.extend(shared_findings(shared_builds()))
     except EnvironmentFailure as failure:
         found.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
     if as_json:
@@ -102,6 +121,31 @@ def doctor(
     else:
         say("\n".join(lines(host, facts, found)))
     return ENVIRONMENT if any(finding.level is Level.REFUSED for finding in found) else 0
+
+
+def named_host() -> bool:
+    """Whether a host is named on the command line."""
+    return click.get_current_context().get_parameter_source("host") is not click.core.ParameterSource.DEFAULT
+
+
+def doctor_all(wanted: "Wanted", hosts: Path | None, as_json: bool) -> int:
+    """Check every host of the inventory; the exit status."""
+    from perfbisect.cli.all_hosts import as_object, lines
+    from perfbisect.errors import ENVIRONMENT
+    from perfbisect.lab.checks.all_hosts import check_all
+    from perfbisect.lab.checks.finding import Level
+    from perfbisect.recipes.find import load_hosts
+
+    entries = load_hosts(hosts or "")
+    if not as_json:
+        announce(wanted.builder, wanted.workloads or (), entries)
+    checked, differences = check_all(entries, wanted)
+    if as_json:
+        say_json(as_object(checked, differences))
+    else:
+        say("\n".join(lines(checked, differences)))
+    clash = any(finding.level is Level.REFUSED for finding in differences)
+    return ENVIRONMENT if clash or any(host.refused for host in checked) else 0
 
 
 def adopted(host: "Host", contents: Sequence[str]) -> "Finding":

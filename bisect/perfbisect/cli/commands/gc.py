@@ -10,6 +10,7 @@ import click
 
 from perfbisect.cli.options.common import history_option, say, say_json
 from perfbisect.cli.options.completion import host_name
+from perfbisect.cli.options.leases import leasing
 from perfbisect.cli.options.param_types import Bytes
 from perfbisect.cli.options.places import announce, inventory_option
 from perfbisect.cli.options.wait import wait_callback, wait_option
@@ -22,10 +23,13 @@ Examples:
   bisect gc --dry-run
   bisect gc spare --keep 20G
   bisect gc --keep 0
+  bisect gc --shared --keep 200G
 
 \b
 Removes builds, datasets, jobs and logs below the host's root, least recently used first. What hunts without a verdict
-need is kept for 30 days. ccache limits itself: ccache_size in hosts.toml.
+need is kept for 30 days. --shared does the same in the folder of shared builds. ccache limits itself: ccache_size in
+hosts.toml. Machines that a session which was killed had leased are given back; `bisect hosts` lists them.
+Exit status: 0, or 4 where a machine could not be given back.
 """
 
 ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps what it needs
@@ -36,33 +40,53 @@ ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps what i
 @click.option(
     "--keep", type=Bytes(), help="Size that may stay: 20G, 500M, 0. Default: `keep` of the host in hosts.toml."
 )
+@click.option(
+    "--shared", "of_shared", is_flag=True, help="Remove shared builds from their folder instead, oldest use first."
+)
 @click.option("--dry-run", is_flag=True, help="List what would be removed.")
 @inventory_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @wait_option
 @history_option
 def gc(
-    host: str, keep: int | None, dry_run: bool, hosts: Path | None, as_json: bool, wait: bool, history: Path | None
+    host: str,
+    keep: int | None,
+    of_shared: bool,
+    dry_run: bool,
+    hosts: Path | None,
+    as_json: bool,
+    wait: bool,
+    history: Path | None,
 ) -> int:
     """Remove old builds and datasets from HOST (default: local) until at most --keep is left."""
     from contextlib import nullcontext
 
+    from perfbisect.errors import ENVIRONMENT
     from perfbisect.host import jobs
+    from perfbisect.host.lease_records import all_records
     from perfbisect.host.lock import hold
     from perfbisect.host.registry import connect
     from perfbisect.lab.upkeep import storage
     from perfbisect.recipes.find import load_host, load_hosts
     from perfbisect.recipes.inventory import in_bytes
 
+    if of_shared:
+        return gc_shared(keep, dry_run, as_json)
     entry = load_host(host, hosts or "")
     if not as_json:
         announce(hosts=[entry])
     limit = in_bytes(entry.keep) if keep is None else keep
     # While we hold the lock no session measures, so nothing is removed that is in use.
-    with connect(entry) as there, nullcontext() if dry_run else hold(there, "a clean-up", wait_callback(wait)):
+    with (
+        nullcontext()
+        if dry_run and not entry.leased
+        else leasing([host], hosts or "", builders=False, purpose="bisect gc"),
+        connect(entry) as there,
+        nullcontext() if dry_run else hold(there, "a clean-up", wait_callback(wait)),
+    ):
         found = storage.items(there)
         # The history knows builds made here for another host by that host's name.
-        users = {entry.name, *(each.name for each in load_hosts(hosts or "") if each.built_elsewhere == entry.name)}
+        users = {entry.name, *(each.name for each in load_hosts(hosts or "") if entry.name in each.built_elsewhere)}
         left = [job.id for job in (*jobs.running(there), *jobs.orphaned(there))]
         pinned = pins(users, history) | {
             *left,
@@ -75,6 +99,31 @@ def gc(
         say_json(as_object(gone, found, dry_run))
     else:
         say("\n".join(lines(host, gone, found, limit, pinned, dry_run)))
+    # What could not be given back, which has been said, is still noted, by no session that runs.
+    kept = (not dry_run or entry.leased) and any(not runs for _, runs in all_records())
+    return ENVIRONMENT if kept else 0
+
+
+def gc_shared(keep: int | None, dry_run: bool, as_json: bool) -> int:
+    """Remove shared builds from their folder until at most ``keep`` is left; the exit status."""
+    import msgspec
+
+    from perfbisect.lab.upkeep.shared_folder import clean
+    from perfbisect.recipes.configuration import load_configuration
+    from perfbisect.recipes.inventory import in_bytes
+    from perfbisect.wording.quantities import count
+
+    shared = load_configuration().shared
+    limit = in_bytes(shared.keep) if keep is None else keep
+    gone, left = clean(shared.builds or "", limit, time.time(), dry_run=dry_run)
+    freed = sum(entry.size for entry in gone)
+    if as_json:
+        said = {"removed": not dry_run, "items": gone, "bytes": freed, "left": left}
+        say_json(msgspec.json.format(msgspec.json.encode(said), indent=2).decode())
+    else:
+        verb = "would be" if dry_run else "were" if gone else "had to be"
+        what = f"{count(len(gone), 'shared build')}, {size(freed)}," if gone else "No shared build"
+        say(f"{what} {verb} removed from {shared.builds}; {size(left)} {'stay' if dry_run else 'are left'}.")
     return 0
 
 

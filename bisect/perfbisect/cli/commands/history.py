@@ -1,4 +1,4 @@
-"""`bisect history`: list hunts, comparisons, proofs and A/As."""
+"""`bisect history`: list hunts, comparisons, proofs and A/As; its subcommands copy them from and to other histories, and add results made by hand."""
 
 import json
 from collections.abc import Sequence
@@ -8,7 +8,10 @@ from pathlib import Path
 
 import click
 
+from perfbisect.cli.additions import add
 from perfbisect.cli.options.common import history_option, output_width, say, say_json
+from perfbisect.cli.transfers import export, import_
+from perfbisect.store.batches import all_batches
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed, ListedTrial
 
@@ -16,6 +19,9 @@ EPILOG = """\b
 Examples:
   bisect history
   bisect history --json | jq '.[] | select(.state == "found")'
+  bisect history export for-anna.db      see bisect history export --help
+  bisect history import anna.db
+  bisect history add x.my8028 x.my8040   results made by hand; see bisect history add --help
 
 \b
 Comparisons have ids as c3, proofs as p5, A/As as n4. `bisect show ID` reports one. The history is one SQLite file for `bisect query`,
@@ -32,20 +38,34 @@ DISPENSABLE = (
     "when",
 )  # columns that are dropped in a narrow terminal
 HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "sure", "state")
+ORIGIN = HEAD.index("range")  # the place of the column that says from whom hunts were imported
 
 
-@click.command(epilog=EPILOG)
+@click.group(epilog=EPILOG, invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="A JSON array; `kind` is hunt, compare, prove or noise.")
 @history_option
-def history(history: Path | None, as_json: bool) -> None:
-    """List hunts, comparisons, proofs and A/As, oldest first."""
+@click.pass_context
+def history(ctx: click.Context, history: Path | None, as_json: bool) -> None:
+    """List hunts, comparisons, proofs and A/As, oldest first; or copy them from and to other histories."""
+    if ctx.invoked_subcommand:
+        return
     with closing(History.open(history, read_only=True)) as opened:
         done: list[Listed | ListedTrial] = [*opened.hunts(), *opened.trials()]
+        batches = [] if as_json else all_batches(opened)
     done.sort(key=lambda one: one.started)
     if as_json:
         say_json(json.dumps([{"kind": "hunt"} | asdict(one) for one in done], indent=2))
     else:
         say(listing(done))
+        if batches:
+            from perfbisect.cli.batches import batch_line
+
+            say("\n".join(["", *map(batch_line, batches)]))
+
+
+history.add_command(export)
+history.add_command(import_)
+history.add_command(add)
 
 
 def listing(done: Sequence[Listed | ListedTrial]) -> str:
@@ -55,9 +75,16 @@ def listing(done: Sequence[Listed | ListedTrial]) -> str:
 
     if not done:
         return "There are no hunts yet. Begin one with `bisect run`."
+    rows = [row(one) if isinstance(one, Listed) else trial_row(one) for one in done]
+    head: tuple[str, ...] = HEAD
+    if any(one.origin for one in done):  # a host of theirs is another machine than one of ours
+        head = (*HEAD[:ORIGIN], "from", *HEAD[ORIGIN:])
+        rows = [
+            (*cells[:ORIGIN], printable(one.origin), *cells[ORIGIN:]) for cells, one in zip(rows, done, strict=True)
+        ]
     lines = table(
-        HEAD,
-        [row(one) if isinstance(one, Listed) else trial_row(one) for one in done],
+        head,
+        rows,
         right=("id", "builds", "runs", "sure"),
         width=output_width(),
         drop=DISPENSABLE,

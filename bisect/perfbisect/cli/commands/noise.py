@@ -7,6 +7,7 @@ import click
 
 from perfbisect.cli.options.common import clone_progress, say, say_json
 from perfbisect.cli.options.completion import host_name, workload_name
+from perfbisect.cli.options.leases import leasing
 from perfbisect.cli.options.measurement import BUILDER, round_options, settings_of, what_options
 from perfbisect.cli.options.param_types import COUNT
 from perfbisect.cli.options.places import announce_recipes
@@ -18,6 +19,7 @@ Examples:
   bisect noise local --builder sqlite-amalgamation --workload update-index --rev 3.42.0 --repo ~/src/amalgamations
   bisect noise spare -b postgres -w scan --rev REL_17_0 --visits 12 --runs 4
   bisect noise spare -b postgres -w scan --rev REL_17_0 --time 60 --metric p95
+  bisect noise spare -b host -w cpu
   bisect noise spare -b sqlite -w scan --rev 3.45.0 --layouts 10 --visits 3 --runs 2
 
 \b
@@ -29,7 +31,7 @@ Ctrl-C keeps what was measured. `bisect history` lists it, `bisect show` reports
 @click.command(epilog=EPILOG)
 @click.argument("host", default="local", shell_complete=host_name)
 @click.option("--workload", "-w", required=True, metavar="NAME", shell_complete=workload_name, help="Workload to run.")
-@click.option("--rev", required=True, metavar="REV", help="Release or git revision to build.")
+@click.option("--rev", metavar="REV", help="Release or git revision to build; none with --builder host.")
 @BUILDER
 @what_options
 @round_options(8, 4, "Starts of the server.")
@@ -39,7 +41,7 @@ Ctrl-C keeps what was measured. `bisect history` lists it, `bisect show` reports
 def noise(
     host: str,
     workload: str,
-    rev: str,
+    rev: str | None,
     visits: int,
     runs: int,
     layouts: int | None,
@@ -53,11 +55,15 @@ def noise(
     Reports how much it varies between visits and within them, the smallest drop that a hunt can detect by the number
     of runs, and how long runs should be. With --layouts also by how much placement of the code changes its speed.
     """
+    from dataclasses import replace
+
     from perfbisect.cli.trial_progress import open_progress
     from perfbisect.core.domain.trials import TrialBuild, TrialType
     from perfbisect.core.stats.sampling_plan import noise_of_trial
     from perfbisect.errors import INTERRUPTED, EnvironmentFailure
-    from perfbisect.hunt.resolve import builder_of, resolve_settings
+    from perfbisect.hunt.leased_hosts import purpose_of
+    from perfbisect.hunt.resolve import builder_of, choose_metric, resolve_settings
+    from perfbisect.hunt.trials.builds import hosts_as_builds
     from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.hunt.trials.setup import TrialPlan
     from perfbisect.recipes.find import load_workload
@@ -65,20 +71,32 @@ def noise(
 
     if layouts and (layouts < 2 or visits < 2):
         raise click.UsageError("--layouts takes at least 2 layouts, and 2 visits of each: give more with --visits.")
-    requested = settings_of(options, good=rev, bad=rev, workload=workload, host=host)
+    requested = settings_of(options, good=rev or "", bad=rev or "", workload=workload, host=host)
     announce_recipes(requested)
-    settings = resolve_settings(requested, clone_progress=clone_progress)
-    subjects = [TrialBuild(name, settings.good_commit) for name in (rev, *layout_names(layouts or 0))]
-    chosen = {workload: load_workload(workload, builder_of(settings).driver, settings.workloads_path)}
-    plan = TrialPlan.make(TrialType.NOISE, settings, subjects, chosen, visits, runs, wait_callback(wait))
-    trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=as_json))
+    builder = builder_of(requested)
+    chosen = {workload: load_workload(workload, builder.driver, requested.workloads_path)}
+    if bool(builder.installed) == bool(rev):
+        raise click.UsageError(
+            "--rev names the build." if not rev else f"Nothing of {builder.name} is built: no --rev."
+        )
+    if builder.installed:
+        if layouts:
+            raise click.UsageError(f"Nothing of {builder.name} is built: no --layouts.")
+        settings, subjects = hosts_as_builds(requested, builder, least=1)
+        settings = replace(settings, metric=choose_metric(settings.metric, [*chosen.values()]))
+    else:
+        settings = resolve_settings(requested, clone_progress=clone_progress)
+        subjects = [TrialBuild(name, settings.good_commit) for name in (str(rev), *layout_names(layouts or 0))]
+    with leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings)):
+        plan = TrialPlan.make(TrialType.NOISE, settings, subjects, chosen, visits, runs, wait_callback(wait))
+        trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=as_json))
     found = noise_of_trial(trial)
     if found is None:
         if not complete:
             note("Interrupted before two runs had ended: there is no result.")
             return INTERRUPTED
         raise EnvironmentFailure(
-            f"The runs of {rev} have too few values of {settings.metric} to estimate their noise.",
+            f"The runs of {subjects[0].name} have too few values of {settings.metric} to estimate their noise.",
             "Make more runs with --visits and --runs, or choose another metric.",
         )
     if as_json:

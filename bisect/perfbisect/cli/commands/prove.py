@@ -7,6 +7,7 @@ import click
 
 from perfbisect.cli.options.common import history_option, say_json, say_styled
 from perfbisect.cli.options.completion import hunt_number
+from perfbisect.cli.options.leases import leasing
 from perfbisect.cli.options.notify import notify_option
 from perfbisect.cli.options.param_types import COUNT, HUNT
 from perfbisect.cli.options.places import announce_recipes, continued
@@ -53,6 +54,7 @@ def prove(
 
     from perfbisect.cli.trial_progress import open_progress, say_where_kept
     from perfbisect.errors import INTERRUPTED
+    from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.trials.proof import claim_of, proof_plan
     from perfbisect.hunt.trials.runner import run_trial
@@ -64,7 +66,12 @@ def prove(
         claim = claim_of(opened, hunt)
     claim = replace(claim, settings=continued(claim.settings))
     announce_recipes(claim.settings)
-    with notifying(notify, history, note) as begun, proof_plan(claim, visits, runs, wait_callback(wait), note) as plan:
+    first = claim.settings.hosts[:1]
+    with (
+        notifying(notify, history, note) as begun,
+        leasing(first, claim.settings.hosts_path, purpose=purpose_of(claim.settings)),
+        proof_plan(claim, visits, runs, wait_callback(wait), note) as plan,
+    ):
         trial, complete = run_trial(plan, history, open_progress(claim.settings.metric, quiet=as_json), begun)
     if as_json:
         say_json(as_object(trial))

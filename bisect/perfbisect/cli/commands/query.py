@@ -30,7 +30,6 @@ Tables: hunts, events, hosts, commits, builds, skips, datasets, visits, runs, co
 
 FIRST_ROWS = 1000  # that decide about the widths of a table, or those that come within the
 FIRST_SECONDS = 0.3
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 @click.command(epilog=EPILOG)
@@ -70,18 +69,10 @@ def write_json(answer: Answer) -> None:
 
 def write_csv(answer: Answer) -> None:
     """A header, then a line for each row."""
-    import csv
-    import io
+    from perfbisect.wording.spreadsheet import line
 
     for row in chain([answer.columns], answer.rows):
-        line = io.StringIO()
-        csv.writer(line, lineterminator="\n").writerow(csv_cell(plain(value)) for value in row)
-        say(line.getvalue())
-
-
-def csv_cell(value: Any) -> Any:
-    """A value for CSV. A text that a spreadsheet would take for a formula begins with an apostrophe."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+        say(line(map(plain, row)))
 
 
 def write_table(answer: Answer) -> None:

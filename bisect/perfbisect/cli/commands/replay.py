@@ -40,7 +40,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     Each line is one decision: the number of runs before it, and the most probable culprit. Only runs of the log are
     available, so a replay with other settings may end before a verdict.
     """
-    from perfbisect.core.domain.events import BuildFinished
+    from perfbisect.core.domain.events import BuildFinished, HuntStarted
     from perfbisect.core.domain.orders import Measure, Purpose
     from perfbisect.errors import UsageError
     from perfbisect.hunt.search_problem import SearchProblem
@@ -66,9 +66,12 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
         raise UsageError(f"The range of hunt {number} in {settings.repository} has changed.")
     policy = replace(settings.policy, **{name: value for name, value in rules.items() if value is not None})
     hosts = settings.hosts if settings.further_hosts else ()
+    build_hosts = next((event.build_hosts for _, event in reversed(events) if isinstance(event, HuntStarted)), ())
     repository = open_repository(Path(settings.repository))
     for runs, decision in decisions(
-        SearchProblem(span.graph, candidates, policy, settings.metric, hosts, settings.prior), events, began
+        SearchProblem(span.graph, candidates, policy, settings.metric, hosts, settings.prior, build_hosts),
+        events,
+        began,
     ):
         if isinstance(decision.order, Measure):
             leader = int(decision.belief.culprit.argmax())

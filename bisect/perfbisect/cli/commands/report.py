@@ -1,5 +1,6 @@
 """`bisect report`: one hunt, comparison, proof or A/A as a page, with its profiles as files; or all of a history."""
 
+from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import click
 
 from perfbisect.cli.options.clone import Clone
 from perfbisect.cli.options.common import history_option, say
+from perfbisect.cli.options.completion import any_id
 from perfbisect.cli.options.param_types import Which
 from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.store.history import History
@@ -18,6 +20,7 @@ Examples:
   bisect report                          the latest hunt, to hunt-12.html
   bisect report 12 --output why.html
   bisect report c3                       a comparison
+  bisect report b2 --output pages/       a batch: an index and a page for each hunt
   bisect report 12 --markdown            for an issue, to standard output
   bisect report 12 --speedscope 12.json  for https://www.speedscope.app
   bisect report --all pages/             an index and a page for each
@@ -28,13 +31,13 @@ A page is one file that needs no network: mail it, or keep it with the issue.
 
 
 @click.command(epilog=EPILOG)
-@click.argument("hunt", type=Which(), required=False)
+@click.argument("hunt", type=Which(batches=True), required=False, shell_complete=any_id)
 @click.option(
     "--output",
     "-o",
     metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Page to write. Default: hunt-12.html, c3.html, … in the working directory.",
+    type=click.Path(path_type=Path),
+    help="Page to write. Default: hunt-12.html, c3.html, … in the working directory. Of a batch: a folder.",
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown for an issue, and write no page.")
 @click.option(
@@ -77,6 +80,12 @@ def report(
         with closing(History.open(history, read_only=True)) as opened:
             write_all(opened, everything, history)
         return
+    if isinstance(hunt, str) and hunt.startswith("b"):
+        if markdown or speedscope or folded:
+            raise click.UsageError(f"{hunt} is a batch: it has an index and pages only.")
+        with closing(History.open(history, read_only=True)) as opened:
+            write_all(opened, output or Path(f"batch-{hunt[1:]}"), history, hunts_of_batch(opened, hunt))
+        return
     if isinstance(hunt, str) and (speedscope or folded):
         raise UsageError(f"{hunt} has no profiles: they are recorded after the verdict of a hunt.")
     with closing(History.open(history, read_only=True)) as opened:
@@ -90,7 +99,7 @@ def report(
     if markdown:
         from perfbisect.cli.commands.show import show
 
-        ctx.invoke(show, hunt=hunt, history=history, as_json=False, markdown=True)
+        ctx.invoke(show, hunt=hunt, history=history, as_json=False, as_csv=False, as_tsv=False, markdown=True)
 
 
 def page_name(hunt: int | str) -> str:
@@ -130,11 +139,20 @@ def write_profiles(history: History, hunt: int, speedscope: Path | None, folded:
             say(str(path))
 
 
-def write_all(history: History, folder: Path, given: Path | None) -> None:
-    """Write every page and the index. What is damaged in the history is named and left out."""
+def hunts_of_batch(history: History, name: str) -> set[int]:
+    """The hunts of a batch that have begun. Raises UsageError when there is no such batch."""
+    from perfbisect.store.batches import read_batch
+
+    return {one.hunt for one in read_batch(history, int(name[1:])).hunts if one.hunt is not None}
+
+
+def write_all(history: History, folder: Path, given: Path | None, only: Collection[int] | None = None) -> None:
+    """Write every page, or those of the hunts of ``only``, and the index. What is damaged is named and left out."""
     from perfbisect.report.page.index import index_page
 
     hunts, trials = history.hunts(), history.trials()
+    if only is not None:
+        hunts, trials = [hunt for hunt in hunts if hunt.id in only], []
     written: dict[int | str, str] = {}
     everything: list[Listed | ListedTrial] = [*hunts, *trials]
     for one in everything:

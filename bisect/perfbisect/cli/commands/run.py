@@ -9,15 +9,16 @@ import click
 
 from perfbisect.cli.options.common import clone_progress, history_option, hosts_option, say
 from perfbisect.cli.options.completion import builder_name, workload_name
+from perfbisect.cli.options.leases import leasing
 from perfbisect.cli.options.measurement import how_options, settings_of, what_options
 from perfbisect.cli.options.notify import notify_option
-from perfbisect.cli.options.param_types import Multiple, Suspect
+from perfbisect.cli.options.param_types import Member, Multiple, Suspect
 from perfbisect.cli.options.places import announce_recipes
 from perfbisect.cli.options.policy import policy_of, policy_options
 from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.cli.options.wait import wait_callback, wait_option
 from perfbisect.core.domain.policy import Direction
-from perfbisect.core.domain.settings import Quick
+from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.ui.stream import note
 
 EPILOG = """\b
@@ -90,7 +91,59 @@ into JSON ($.result.ops); without them it is the duration of the command.
 @notify_option
 @view_options
 @history_option
+@click.option("--in-batch", type=Member(), hidden=True)
 def run(
+    direction: str | None,
+    history: Path | None,
+    view: str | None,
+    wait: bool,
+    notify: tuple[str, ...],
+    in_batch: tuple[int, int] | None,
+    **options: Any,
+) -> int:
+    """Find the commit that changed the speed between GOOD and BAD."""
+    from perfbisect.hunt.leased_hosts import purpose_of
+    from perfbisect.hunt.notification import notifying
+    from perfbisect.hunt.resolve import resolve_settings
+    from perfbisect.hunt.session import follow_anew
+    from perfbisect.hunt.setup import HuntSetup
+    from perfbisect.wording.verdicts import exit_status
+
+    if in_batch:
+        claim_in(in_batch, history)
+    requested = requested_settings(**options)
+    announce_recipes(requested)
+    settings = resolve_settings(
+        requested,
+        Direction(direction) if direction else None,
+        clone_progress=clone_progress,
+    )
+    lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings))
+    if options["dry_run"]:
+        from perfbisect.hunt.dry_run import lines
+
+        with lease:
+            say("\n".join(lines(settings)))
+        return 0
+    waiting = wait_callback(wait)
+    with notifying(notify, history, note) as begun, lease:
+        setup = HuntSetup.set_up(settings, waiting)
+        verdict = follow_anew(setup, history, open_view(history, view), waiting, begun, in_batch)
+    return exit_status(verdict)
+
+
+def claim_in(batch: tuple[int, int], history: Path | None) -> None:
+    """Enter that this process begins a hunt of a batch, long before it has a number. Raises UsageError where another does."""
+    from contextlib import closing
+
+    from perfbisect.store.batches import claim
+    from perfbisect.store.history import History
+
+    with closing(History.open(history)) as opened:
+        claim(opened, *batch)
+
+
+def requested_settings(
     good: str,
     bad: str,
     workload: str,
@@ -100,23 +153,13 @@ def run(
     rate: str,
     cost: str,
     operations: str,
-    direction: str | None,
     first_parent: bool,
     skip: tuple[str, ...],
     retry_failed: bool,
-    history: Path | None,
-    view: str | None,
-    wait: bool,
-    notify: tuple[str, ...],
     **options: Any,
-) -> int:
-    """Find the commit that changed the speed between GOOD and BAD."""
-    from perfbisect.hunt.notification import notifying
-    from perfbisect.hunt.resolve import resolve_settings
-    from perfbisect.hunt.session import follow_anew
-    from perfbisect.hunt.setup import HuntSetup
+) -> Settings:
+    """The settings that the options ask for. Raises UsageError for options that exclude each other."""
     from perfbisect.recipes.requested import RECIPE
-    from perfbisect.wording.verdicts import exit_status
 
     if options["builder"] == RECIPE and command is not None:  # that name alone would be the same for all repositories
         options["builder"] = ""
@@ -129,7 +172,7 @@ def run(
             " so changes after it would be missed."
         )
     quick = None if command is None else Quick(command, None if builder else build, rate, cost, operations)
-    requested = settings_of(
+    return settings_of(
         options,
         good=good,
         bad=bad,
@@ -144,21 +187,6 @@ def run(
         quick=quick,
         explain=options["explain"],
     )
-    announce_recipes(requested)
-    settings = resolve_settings(
-        requested,
-        Direction(direction) if direction else None,
-        clone_progress=clone_progress,
-    )
-    if options["dry_run"]:
-        from perfbisect.hunt.dry_run import lines
-
-        say("\n".join(lines(settings)))
-        return 0
-    waiting = wait_callback(wait)
-    with notifying(notify, history, note) as begun:
-        verdict = follow_anew(HuntSetup.set_up(settings, waiting), history, open_view(history, view), waiting, begun)
-    return exit_status(verdict)
 
 
 def check_choice(builder: str, workload: str, command: str | None, given: Sequence[str]) -> None:

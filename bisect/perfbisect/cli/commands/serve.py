@@ -36,10 +36,10 @@ LONGEST = 10_000  # milliseconds of a query
 @history_option
 def serve(port: int, address: str, opens: bool, history: Path | None) -> int:
     """Browse and query the history in a web browser, with queries for hunts, culprits, builds and noise by host."""
-    from perfbisect.store.connection import default_place, is_closed, open_reader
+    from perfbisect.store.connection import SHARED, default_place, is_closed, open_reader
 
     path = (history or default_place()).absolute()
-    open_reader(path).close()  # says what is wrong with it
+    open_reader(path, SHARED).close()  # says what is wrong with it
     version = installed_version()
     if path.stat().st_mode & 0o077 == 0:
         note(f"Other users cannot read {printable(str(path))}, but on this machine they can read what is served.")

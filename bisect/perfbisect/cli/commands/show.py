@@ -9,6 +9,8 @@ import click
 
 from perfbisect.cli.options.clone import Clone
 from perfbisect.cli.options.common import history_option, output_width, say, say_json, say_styled
+from perfbisect.cli.options.completion import any_id
+from perfbisect.cli.options.forms import DELIMITERS, form_of, form_options, print_comparison
 from perfbisect.cli.options.param_types import Which
 from perfbisect.store.history import History
 
@@ -24,37 +26,47 @@ Examples:
   bisect show 12 --markdown > issue.md
   bisect show 12 --json | jq .cases
   bisect show c3           a comparison, its counters included
+  bisect show c3 --tsv     its tables, to be read by programs; also --csv
   bisect show p5           a proof
   bisect show n4           an A/A
+  bisect show b2           a batch: its hunts and their verdicts
 """
 
 
 @click.command(epilog=EPILOG)
-@click.argument("hunt", type=Which(), required=False)
+@click.argument("hunt", type=Which(batches=True), required=False, shell_complete=any_id)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--markdown", is_flag=True, help="Print Markdown, for an issue.")
+@form_options
 @history_option
-def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: bool) -> None:
+def show(
+    hunt: int | str | None, history: Path | None, as_json: bool, as_csv: bool, as_tsv: bool, markdown: bool
+) -> None:
     """Report HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs; or a trial."""
-    if as_json and markdown:
-        raise click.UsageError("Choose one of --json and --markdown.")
+    form = form_of(json=as_json, csv=as_csv, tsv=as_tsv, markdown=markdown)
+    if isinstance(hunt, str) and hunt.startswith("b"):
+        if form in ("json", *DELIMITERS):
+            raise click.UsageError(f"{hunt} is a batch: it is shown as a table only; its hunts have other forms.")
+        show_batch(hunt, history, form)
+        return
     if isinstance(hunt, str):
         with closing(History.open(history, read_only=True)) as opened:
             trial = opened.trial(hunt)
-        show_trial(trial, as_json=as_json, markdown=markdown)
+        show_trial(trial, form)
         return
+    if form in DELIMITERS:
+        raise click.UsageError(f"--{form} is for comparisons, as c3; `bisect query` prints hunts as CSV.")
     from perfbisect.report.reader import read_story
 
     with closing(History.open(history, read_only=True)) as opened:
         hunt = opened.latest() if hunt is None else hunt
         story = read_story(opened, hunt, Clone(Path(opened.settings(hunt).repository)).describe)
-    if as_json:
+    if form == "json":
         import msgspec
 
         from perfbisect.report.content import as_object
 
         say_json(msgspec.json.format(msgspec.json.encode(as_object(story)), indent=2).decode())
-    elif markdown:
+    elif form == "markdown":
         from perfbisect.report.markdown import render as as_markdown
 
         say(as_markdown(story))
@@ -64,32 +76,43 @@ def show(hunt: int | str | None, history: Path | None, as_json: bool, markdown: 
         say(render(story, output_width()))
 
 
-def show_trial(trial: "Trial", *, as_json: bool, markdown: bool) -> None:
-    """Print the report of a comparison, a proof or an A/A."""
+def show_batch(name: str, given: Path | None, form: str) -> None:
+    """Print the hunts of a batch with their states."""
+    from perfbisect.cli.batches import batch_table
+    from perfbisect.report.markdown import fenced
+    from perfbisect.store.batches import read_batch
+
+    with closing(History.open(given, read_only=True)) as opened:
+        lines = batch_table(read_batch(opened, int(name[1:])), opened, output_width())
+    say("\n".join(fenced(lines) if form == "markdown" else lines))
+
+
+def show_trial(trial: "Trial", form: str) -> None:
+    """Print the report of a comparison, a proof or an A/A in one of the forms."""
     from perfbisect.core.domain.trials import TrialType
     from perfbisect.core.stats.sampling_plan import noise_of_trial
     from perfbisect.report import comparison, noise, proof
     from perfbisect.report.markdown import fenced
 
-    lines: Iterable[str | Text]
     if trial.request.kind is TrialType.COMPARE:
-        if as_json:
-            say_json(comparison.as_object(trial))
-            return
-        lines = (*comparison.header(trial), *comparison.lines(trial, counters=True))
-    elif trial.request.kind is TrialType.PROVE:
-        if as_json:
+        print_comparison(trial, form, detailed=True)
+        return
+    if form in DELIMITERS:
+        raise click.UsageError(f"--{form} is for comparisons, and {trial.name} is none.")
+    lines: Iterable[str | Text]
+    if trial.request.kind is TrialType.PROVE:
+        if form == "json":
             say_json(proof.as_object(trial))
             return
         lines = (*comparison.header(trial), *proof.lines(trial, counters=True))
     else:
         found = noise_of_trial(trial)
-        if as_json:
+        if form == "json":
             say_json(noise.as_object(trial, found))
             return
         missing = f"{trial.name}: {trial.failure or 'too few runs to estimate their noise.'}"
         lines = (missing,) if found is None else noise.lines(trial, found)
-    if markdown:
+    if form == "markdown":
         say("\n".join(fenced(map(str, lines))))
     else:
         say_styled(lines)

@@ -31,6 +31,8 @@ Examples:
   bisect simulate --effect 5% --noise 3% --policy git-bisect --repeats 5
   bisect simulate --effect 10% --steps before-and-after --all
   bisect simulate --effect 5% --modes 15% --layouts
+  bisect simulate --build-cost 100 --build-hosts 4
+  bisect simulate --build-cost 100 --build-hosts 4 --policy git-bisect
 
 \b
 --steps: one (the culprit alone), nothing, improvement (bad is faster), smaller (three smaller changes beside it),
@@ -47,6 +49,7 @@ OURS = (
     "layouts",
     "link_cost",
     "hosts",
+    "builds_between",
     "confidence",
     "min_effect",
     "noise_known",
@@ -93,34 +96,36 @@ class Cost(click.ParamType[tuple[float, str]]):
 )
 @builders_option
 @click.option("--first-parent", is_flag=True, help="… and follow only the first parent of merges.")
-@click.option("--effect", type=Percent(), default=0.05, show_default="5%", help="Size of the drop.")
-@click.option("--noise", type=Percent(), default=0.01, show_default="1%", help="Standard deviation of a run.")
+@click.option("--effect", type=Percent(), default="5%", show_default=True, help="Size of the drop.")
+@click.option("--noise", type=Percent(), default="1%", show_default=True, help="Standard deviation of a run.")
 @click.option("--noise-known", is_flag=True, help="The host is known from earlier hunts.")
 @click.option(
     "--layout",
     type=Percent(none=True),
-    default=0.005,
-    show_default="0.5%",
+    default="0.5%",
+    show_default=True,
     help="… of a build, from its memory layout.",
 )
 @click.option(
     "--modes",
     type=Percent(none=True),
-    default=0.0,
-    show_default="0%",
+    default="0%",
+    show_default=True,
     help="Gap between two modes of layout; every 20 to 200 commits the builds change over to the other one.",
 )
 @click.option("--layouts", is_flag=True, help="Builds can be linked again, with their functions in another order.")
 @click.option(
     "--link-cost", type=Cost(), default="0.1", show_default=True, help="Cost of linking again: in runs (0.1) or time."
 )
-@click.option("--drift", type=Percent(none=True), default=0.0, show_default="0%", help="… of the host, over two hours.")
 @click.option(
-    "--outliers", type=Percent(none=True), default=0.02, show_default="2%", help="Share of runs that are outliers."
+    "--drift", type=Percent(none=True), default="0%", show_default=True, help="… of the host, over two hours."
+)
+@click.option(
+    "--outliers", type=Percent(none=True), default="2%", show_default=True, help="Share of runs that are outliers."
 )
 @click.option("--steps", type=click.Choice(STEPS), default="one", show_default=True, metavar="KIND", help="See below.")
 @click.option(
-    "--failing", type=Percent(none=True), default=0.0, show_default="0%", help="Share of commits that do not build."
+    "--failing", type=Percent(none=True), default="0%", show_default=True, help="Share of commits that do not build."
 )
 @click.option(
     "--build-cost", type=Cost(), default="10", show_default=True, help="Cost of a build: in runs (10) or time (15m)."
@@ -128,12 +133,22 @@ class Cost(click.ParamType[tuple[float, str]]):
 @click.option(
     "--cached",
     type=Percent(whole=True),
-    default=1.0,
-    show_default="100%",
+    default="100%",
+    show_default=True,
     help="Share of that for a build close to an existing one.",
 )
-@click.option("--run-time", type=Minutes(), default=1.0, show_default="1m", help="Duration of a run, with its warm-up.")
+@click.option(
+    "--run-time", type=Minutes(), default="1m", show_default=True, help="Duration of a run, with its warm-up."
+)
 @click.option("--hosts", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of hosts.")
+@click.option(
+    "--build-hosts",
+    type=click.IntRange(0, 1000),
+    default=0,
+    show_default=True,
+    help="Hosts that build ahead while others measure. 0: each host builds what it measures.",
+)
+@click.option("--builds-between", is_flag=True, help="… and hosts that measure build, too, while they would wait.")
 @policy_options
 @click.option(
     "--policy", type=click.Choice(["ours", "git-bisect"]), default="ours", show_default=True, help="Search to simulate."
@@ -162,6 +177,8 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     from perfbisect.simulate.tally import Tally
 
     check_applies(options["policy"])
+    if options["builds_between"] and not options["build_hosts"]:
+        raise UsageError("--builds-between is about what hosts do beside build hosts.", "Give --build-hosts as well.")
     graph = chosen_graph(good, bad, options)
     run_seconds = 60 * options["run_time"]
     cost, unit = options["build_cost"]
@@ -201,7 +218,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     older = int((branch_point_of(graph)[graph.candidates.start :] > 0).sum()) if graph.branch_points else 0
     among += f", {older:,} on branches older than good" if older else ""
     say(f"{len(graph.candidates):,} candidates{among}; {tally.hunts:,} hunts")
-    for line in summary(tally):
+    for line in summary(tally, ahead=options["build_hosts"] > 0):
         say(line)
 
 
@@ -263,12 +280,14 @@ def chosen_rule(options: dict[str, Any], prior: "PriorKnowledge") -> "Rule":
     from functools import partial
 
     from perfbisect.simulate.git_bisect import git_bisect
+    from perfbisect.simulate.parallel_bisect import parallel_bisect
     from perfbisect.simulate.strategies import ours
 
-    return (
-        git_bisect(options["repeats"])
-        if options["policy"] == "git-bisect"
-        else partial(ours, hosts=options["hosts"], prior=prior)
+    repeats, build_hosts = options["repeats"], options["build_hosts"]
+    if options["policy"] == "git-bisect":
+        return parallel_bisect(repeats, build_hosts) if build_hosts else git_bisect(repeats)
+    return partial(
+        ours, hosts=options["hosts"], prior=prior, build_hosts=build_hosts, builds_between=options["builds_between"]
     )
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -60,12 +61,15 @@ def workload_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 def host_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Shell completion of a host's name."""
+    """Shell completion of a host's name; of a leased one as far as the lease."""
     from perfbisect.errors import PerfBisectError
     from perfbisect.recipes.find import load_hosts
+    from perfbisect.recipes.leases import load_leases
 
+    given = ctx.params.get("hosts") or ""
     try:
-        return complete((host.name for host in load_hosts(ctx.params.get("hosts") or "")), incomplete)
+        leased = [f"{lease.name}:" for lease in load_leases(given)]
+        return complete((*(host.name for host in load_hosts(given)), *leased), incomplete)
     except PerfBisectError:
         return []
 
@@ -81,7 +85,7 @@ def hunt_number(ctx: click.Context, _param: click.Parameter, incomplete: str) ->
     from perfbisect.wording.text import printable
 
     try:
-        with closing(History.open(ctx.params.get("history"), read_only=True)) as opened:
+        with closing(History.open(history_of(ctx), read_only=True)) as opened:
             hunts = [*reversed(opened.hunts())]
     except PerfBisectError:
         return []
@@ -90,3 +94,35 @@ def hunt_number(ctx: click.Context, _param: click.Parameter, incomplete: str) ->
         for hunt in hunts
         if str(hunt.id).startswith(incomplete)
     ]
+
+
+def any_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """Shell completion of the ids that a parameter of the type ``Which`` takes: hunts, then trials, then batches."""
+    from contextlib import closing
+
+    from click.shell_completion import CompletionItem
+
+    from perfbisect.cli.options.param_types import Which
+    from perfbisect.errors import PerfBisectError
+    from perfbisect.store.batches import files_of_batches
+    from perfbisect.store.history import History
+    from perfbisect.wording.text import printable
+
+    items = hunt_number(ctx, param, incomplete)
+    try:
+        with closing(History.open(history_of(ctx), read_only=True)) as opened:
+            named = [
+                (trial.id, f"{trial.builder} {' '.join(trial.builds)}, {trial.state}")
+                for trial in reversed(opened.trials())
+            ]
+            if isinstance(param.type, Which) and param.type.batches:
+                named += [(f"b{number}", file) for number, file in reversed(files_of_batches(opened))]
+    except PerfBisectError:
+        return items
+    return items + [CompletionItem(name, help=printable(text)) for name, text in named if name.startswith(incomplete)]
+
+
+def history_of(ctx: click.Context) -> Path | None:
+    """The history that was given to the command, or before its name to the group."""
+    found: Path | None = ctx.params.get("history") or (ctx.parent.params.get("history") if ctx.parent else None)
+    return found

@@ -33,8 +33,9 @@ WHAT = (
         help="Patch for the commits that it applies to, before they are built. Repeatable.",
     ),
     click.option(
-        "--metric", default="", show_default="qps, or that of the command", metavar="NAME",
-        help="qps, p95, cpu/o, instructions/o, …; for `run` also auto: the one that shows the change best.",
+        "--metric", default="", metavar="NAME",
+        help="qps, p95, cpu/o, instructions/o, …; for `run` also auto: the one that shows the change best. Default: qps,"
+        " or that of the command.",
     ),
 )  # fmt: skip
 HOW = (

@@ -170,18 +170,38 @@ class Percent(click.ParamType[float]):
         return share
 
 
+ID = r"[cnp]?\d{1,15}"  # of a hunt or a trial
+BATCH = r"b\d{1,15}"
+
+
 class Which(click.ParamType[int | str]):
     """The id of a hunt (12), a comparison (c3), a proof (p5) or an A/A (n4)."""
 
     name = "ID"
 
+    def __init__(self, *, batches: bool = False) -> None:
+        self.batches = batches  # or a batch (b2)
+
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         """A number for a hunt, text for a trial."""
         text = str(value)
-        if not re.fullmatch(r"[cnp]?\d{1,15}", text):
+        if not re.fullmatch(f"{ID}|{BATCH}" if self.batches else ID, text):
+            batch = ", b2 for a batch" if self.batches else ""
             self.fail(
-                f"{text!r} is not an id; write 12 for a hunt, c3 for a comparison, p5 for a proof, n4 for an A/A.",
+                f"{text!r} is not an id; write 12 for a hunt, c3 for a comparison, p5 for a proof, n4 for an A/A{batch}.",
                 param,
                 ctx,
             )
         return int(text) if text.isdecimal() else text
+
+
+class Member(click.ParamType[tuple[int, int]]):
+    """A hunt of a batch: its batch and its place there."""
+
+    name = "BATCH:PLACE"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Both numbers."""
+        if not (found := re.fullmatch(r"(\d{1,15}):(\d{1,15})", str(value))):
+            self.fail(f"{value!r} is no hunt of a batch.", param, ctx)
+        return int(found[1]), int(found[2])

@@ -11,10 +11,10 @@ from perfbisect.core.domain.policy import CAP, Policy
 
 RULES = (
     click.option(
-        "--confidence", type=Percent(CAP), default=0.95, show_default="95%",
+        "--confidence", type=Percent(CAP), default="95%", show_default=True,
         help="Probability at which a culprit is named.",
     ),
-    click.option("--min-effect", type=Percent(), default=0.02, show_default="2%", help="Smallest change of interest."),
+    click.option("--min-effect", type=Percent(), default="2%", show_default=True, help="Smallest change of interest."),
     click.option(
         "--all", "all_steps", is_flag=True, help="Find all changes of at least that size, not only the largest."
     ),

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.events import Decided, Event, HuntEnded, HuntStarted
-from perfbisect.core.domain.fleet import ALL_FREE, Fleet
-from perfbisect.core.domain.orders import Belief, Decision, Measure, Order
+from perfbisect.core.domain.fleet import Fleet
+from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Measure, Order
 from perfbisect.core.domain.stored_forms import (
     STARTED,
     read_fleet,
@@ -27,6 +27,7 @@ from perfbisect.core.domain.stored_forms import (
     renamed,
     reverse,
     stored_fleet,
+    stored_start,
     stored_verdict,
 )
 
@@ -38,25 +39,31 @@ LARGEST = sys.float_info.max  # in place of infinity
 def encode(event: Event) -> dict[str, Any]:
     """The fields of an event as plain values."""
     match event:
-        case Decided(Decision(order, belief), fleet):
-            others = {"in_flight": stored_fleet(builtins(fleet.busy), fleet.gone)} if fleet != ALL_FREE else {}
+        case Decided(Decision(order, belief) as decision, fleet):
+            begun = {"builds": builtins(decision.builds), "cancelled": builtins(decision.cancelled)}
+            others = {key: value for key, value in begun.items() if value} | stored_fleet(builtins(fleet))
             return {"order": tagged(order), "belief": short(belief), **others}
         case HuntEnded(verdict):
             return {"verdict": tagged(verdict)}
         case HuntStarted():
-            return renamed(builtins(event), STARTED)
+            return stored_start(builtins(event))
         case _:
             fields: dict[str, Any] = builtins(event)
             return fields
 
 
-def decode(kind: str, body: dict[str, Any]) -> Event:
-    """The event of the type ``kind`` with these fields. Raises ValueError for an unknown type."""
+def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
+    """The event of the type ``kind`` with these fields. Raises ValueError for an unknown type.
+
+    Without ``infinite`` the caller knows that no number stands for infinity: looking at each takes longer than all else.
+    """
     match kind:
         case "Decided":
-            body = unbounded(body)
-            decision = Decision(untagged(body["order"]), full(body["belief"]))
-            return Decided(decision, msgspec.convert(read_fleet(body.get("in_flight", [])), Fleet))
+            body = unbounded(body) if infinite else body
+            builds = msgspec.convert(body.get("builds", []), tuple[BuildOrder, ...])
+            cancelled = tuple(body.get("cancelled", []))
+            decision = Decision(untagged(body["order"]), full(body["belief"]), builds=builds, cancelled=cancelled)
+            return Decided(decision, msgspec.convert(read_fleet(body), Fleet))
         case "HuntEnded":
             match untagged(unbounded(body["verdict"])):
                 case Measure():

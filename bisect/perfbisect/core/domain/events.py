@@ -56,6 +56,7 @@ class HuntStarted:
     further: tuple[HostFacts, ...] = ()  # the other hosts, if there are several
     host_classes: tuple[str, ...] = ()  # of each host then
     branch_points: int = 0  # so many of ``candidates`` after the first are where branches older than good began
+    build_hosts: tuple[str, ...] = ()  # the names of those that build ahead
 
     @property
     def choices(self) -> int:
@@ -119,6 +120,16 @@ class BuildFinished:
     candidate: int
     facts: BuildFacts
     same_as: int | None
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildCancelled:
+    """A build that was made ahead was ended before it was finished, as it had become useless."""
+
+    candidate: int
+    commit: Commit
+    seconds: float  # that it had taken
     host: str = ""
 
 
@@ -229,8 +240,8 @@ class HuntEnded:
 
 
 LabEvent = (
-    BuildStarted | BuildProgress | BuildFinished | CandidateSkipped | RunStarted | RunProgress | ExecutionStarted
-    | RunFinished | Warned | Counted | Profiled | Planned | Unexplained
+    BuildStarted | BuildProgress | BuildFinished | BuildCancelled | CandidateSkipped | RunStarted | RunProgress
+    | ExecutionStarted | RunFinished | Warned | Counted | Profiled | Planned | Unexplained
 )  # fmt: skip
 Studied = Counted | Profiled | Planned | ChangedFunctions | Unexplained  # for the reason, after the verdict
 Event = HuntStarted | MetricChosen | Decided | LabEvent | ChangedFunctions | HuntEnded

@@ -17,12 +17,14 @@ class BuildFacts:
     seconds: float
     cache_hits: int
     cache_misses: int
-    reused: bool  # an earlier build with the same key existed
+    reused: bool  # an earlier build with the same key existed, here or among the shared ones
     log: str  # path of the build log on the host
     system: str = ""  # the build system; "" where the recipe has commands of its own
     patches: Mapping[str, bool] = field(default_factory=dict)  # name → whether it was applied: not all fit all commits
     linker: str = ""  # that links it again in other layouts; "" where that was not wanted, or cannot be
     fixed: str = ""  # why it cannot be linked again, where that was wanted
+    remote_hits: int = 0  # those of cache_hits that were answered by the remote store of the compiler cache
+    shared: bool = False  # reused: it came from the shared builds, which took ``seconds``
 
     @property
     def hit_rate(self) -> float | None:
@@ -35,6 +37,13 @@ def hit_rate(builds: Iterable[BuildFacts]) -> float | None:
     counts = [(build.cache_hits, build.cache_hits + build.cache_misses) for build in builds]
     hits, total = sum(hits for hits, _ in counts), sum(total for _, total in counts)
     return hits / total if total else None
+
+
+def remote_rate(builds: Iterable[BuildFacts]) -> float | None:
+    """Share of what ccache answered that came from its remote store; None where it answered nothing."""
+    counts = [(build.remote_hits, build.cache_hits) for build in builds]
+    remote, hits = sum(remote for remote, _ in counts), sum(hits for _, hits in counts)
+    return remote / hits if hits else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,11 @@ def per_operation(event: str) -> Reader:
     return lambda run: quotient(run.counters.get(event), run.operations)
 
 
+def scaled(factor: float, number: float | None) -> float | None:
+    """The product, or None without a number."""
+    return None if number is None else factor * number
+
+
 def rate_per_operation(column: str) -> Reader:
     """Reads a mean rate of vmstat or iostat (per second), divided by operations per second."""
     return lambda run: quotient(run.system.get(column), run.qps)
@@ -84,6 +89,8 @@ def device_metric(name: str, column: str) -> Metric:
     return Metric(name, rate_per_operation(column), from_device=True, compared=True)
 
 
+CPU_PER_IO = "cpu/io"  # of workloads that run fio, and of no others
+
 _METRICS = (
     Metric("qps", operations_per_second, unit="QPS", higher_is_better=True),
     latency("latency", "avg", shown=True),
@@ -92,6 +99,8 @@ _METRICS = (
     Metric("rate", lambda run: run.reported, higher_is_better=True, from_output=True, shown=True),
     Metric("cost", lambda run: run.reported, from_output=True, shown=True),
     Metric("cpu/o", cpu_per_operation, events=("task-clock",), compared=True),
+    # fio's own usr and sys time, without its start; perf's includes that.
+    Metric(CPU_PER_IO, lambda run: scaled(1000, per_operation("fio-cpu")(run)), compared=True),
     Metric("cs/o", switches_per_operation, compared=True),
     event_metric("instructions", compared=True, shown=True),
     event_metric("cycles", compared=True),

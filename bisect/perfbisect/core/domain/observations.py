@@ -31,6 +31,7 @@ class Built:
     same_as: int | None = None
     host: int | None = None  # which has it; None: every host
     fixed: bool = False  # it cannot be linked again in other layouts, though that was wanted
+    build_host: int | None = None  # which made it, with a compiler cache of its own; None: the host that measures it
 
 
 @dataclass(frozen=True, slots=True)

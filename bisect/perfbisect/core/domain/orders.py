@@ -31,7 +31,7 @@ class Share:
 class Measure:
     """Measure the builds of ``plan``, interleaved in time; missing builds are made first.
 
-    The candidate of interest is first, the references beside it follow.
+    The candidate of interest is first, the references beside it follow. A candidate of no runs is only built.
     """
 
     plan: tuple[Share, ...]
@@ -43,6 +43,14 @@ class Measure:
         """The order under other numbers of the candidates, without those that are not in ``place``."""
         shares = (replace(share, candidate=place[share.candidate]) for share in self.plan if share.candidate in place)
         return replace(self, plan=tuple(shares))
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOrder:
+    """Make the build of a candidate on a build host, while measurements go on."""
+
+    candidate: int
+    build_host: int  # its number among the build hosts of the hunt
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +226,10 @@ class Decision:
     # The ratio on each host class, on which further decisions are based: of the named step in the runs of its proof alone,
     # or of the ends with the share of layout. Empty before both ends were measured. It is neither shown nor stored.
     evidence: tuple[Interval, ...] = ()
+    builds: tuple[BuildOrder, ...] = ()  # to be begun now, on free build hosts
+    cancelled: tuple[int, ...] = ()  # the build hosts whose present build is ended, as it is of no use any more
+    waits: bool = False  # the order cannot be carried out yet: builds that it needs are not there. Not stored
+    wanted: tuple[int, ...] = ()  # candidates whose builds are needed next, most urgent first. Not stored
 
 
 def first_step(verdict: Verdict | None) -> Step | None:

@@ -4,7 +4,7 @@ All functions work on plain values, as JSON has them.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from perfbisect.core.domain.orders import Reason
@@ -12,6 +12,7 @@ from perfbisect.core.domain.orders import Reason
 Fields = dict[str, Any]
 
 STARTED = {"host_classes": "kinds", "branch_points": "bases"}  # attribute → stored name, of HuntStarted
+AHEAD = ("hosts", "build_hosts", "building", "gone_build_hosts", "builds_between")  # of a fleet that builds ahead
 SETTINGS = {"run_hash": "told", "build_hash": "made"}  # of Settings
 EARLIER = {  # reasons as sentences, in what was stored before there was a type for them
     "the budget of builds is used up": Reason.BUILDS_SPENT,
@@ -107,14 +108,28 @@ def read_settings(stored: Fields) -> Fields:
     return {**renamed(stored, reverse(SETTINGS)), "prior": {**prior, "host_classes": policy.get("kinds", ())}}
 
 
-def stored_fleet(busy: Sequence[Fields], gone: Sequence[int]) -> list[Fields]:
-    """Orders in progress; a lost host is an order without runs."""
-    return [*map(stored_verdict, busy), *({"plan": [], "purpose": "search", "host": host} for host in gone)]
+def stored_start(fields: Fields) -> Fields:
+    """The stored form of the start of a session."""
+    kept = {key: value for key, value in fields.items() if key != "build_hosts" or value}
+    return renamed(kept, STARTED)
 
 
-def read_fleet(orders: Sequence[Fields]) -> Fields:
-    """The fields of a fleet from its stored form."""
+def stored_fleet(fleet: Fields) -> Fields:
+    """The stored form of a fleet: orders in progress, where a lost host is an order without runs; and what build hosts do.
+
+    What is usual is left out.
+    """
+    lost = ({"plan": [], "purpose": "search", "host": host} for host in fleet["gone"])
+    orders = [*map(stored_verdict, fleet["busy"]), *lost]
+    ahead = {key: fleet[key] for key in AHEAD}
+    return ({"in_flight": orders} if orders else {}) | ({"ahead": ahead} if fleet["build_hosts"] else {})
+
+
+def read_fleet(stored: Fields) -> Fields:
+    """The fields of a fleet from those of a decision."""
+    orders = stored.get("in_flight", [])
     return {
         "busy": [order for order in orders if order["plan"]],
         "gone": [order["host"] for order in orders if not order["plan"]],
+        **stored.get("ahead", {}),
     }

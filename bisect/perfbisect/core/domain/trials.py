@@ -12,6 +12,8 @@ from enum import StrEnum
 
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
 
+BY_HAND = "by hand"  # begins the origin of a trial that perfbisect has not measured
+
 
 class TrialType(StrEnum):
     """The type of a trial."""
@@ -104,6 +106,7 @@ class Trial:
     runs: list[TrialRun] = field(default_factory=list)
     skips: list[TrialSkip] = field(default_factory=list)
     failure: str = ""  # why it could not go on
+    origin: str = ""  # whose it is, if it was imported; begins with BY_HAND if perfbisect has not measured it
 
     @property
     def name(self) -> str:

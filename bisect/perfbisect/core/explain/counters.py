@@ -8,7 +8,7 @@ difference of the logarithms, averaged over the groups of a round, the interval 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, median, stdev
+from statistics import fmean, median, stdev
 
 from perfbisect.core.domain.explanation import CounterRow
 from perfbisect.core.domain.facts import RunFacts
@@ -111,8 +111,8 @@ def counter_row(reading: Reading, parent: Runs, culprit: Runs) -> CounterRow | N
             shares += (run.running.get(event, 1.0) for run in pair for event in reading.events)
     if not rounds:
         return None
-    differences = [mean(each) for each in rounds.values()]
-    middle, count = mean(differences), len(differences)
+    differences = [fmean(each) for each in rounds.values()]
+    middle, count = fmean(differences), len(differences)
     middle = 0.0 if abs(middle) < 1e-9 else middle  # a rounding error
     if count > 1 or exact:
         spread = stdev(differences) / math.sqrt(count) if count > 1 else 0.0

@@ -27,6 +27,10 @@ Key = tuple[str, str]  # function and binary
 BEYOND = 3.0  # standard errors from which on a difference is no noise
 MOST = 200  # functions with a row of their own
 CALLERS = 5
+# The end of a stack in the scheduler of the kernel to which no function of a program has gone by itself.
+INTERRUPTED = re.compile(
+    r";[^;]*(?:exit_to_user_mode|irqentry_exit|preempt_schedule|cond_resched|exit_to_usermode)[^;]* \(\[kernel\]\)(?:;_*schedule \(\[kernel\]\))*$"
+)
 SYSTEM = re.compile(
     r"\[|lib(?:c|pthread|stdc\+\+|c\+\+|gomp)[-.]|ld-linux"
 )  # binaries in which a thread waits for what called them
@@ -111,7 +115,8 @@ def waiter_rows(
 ) -> tuple[FunctionRow, ...]:
     """As ``function_rows``, of profiles off CPU: time is that of the function that called what waits.
 
-    All threads wait in the scheduler of the kernel, and most of them call it by way of the language's library. Threads
+    All threads wait in the scheduler of the kernel, and most of them call it by way of the language's library. What was
+    only interrupted, and waited for nothing but a processor, is left out: other work on the host does that. Threads
     without work wait for as long as the others work, so the costs of the parent are those of operations as long as the
     culprit's. None where there are not two rounds: how much waits vary by themselves is seen between rounds alone.
     """
@@ -123,9 +128,14 @@ def waiter_rows(
 
 
 def called(run: ProfileFacts, factor: float = 1.0) -> ProfileFacts:
-    """A profile whose stacks end at the last function that is neither of the kernel nor of a language's library."""
+    """A profile whose stacks end at the last function that is neither of the kernel nor of a language's library.
+
+    Without those of threads that were interrupted.
+    """
     stacks: dict[str, float] = {}
     for stack, cost in run.stacks.items():
+        if INTERRUPTED.search(stack):
+            continue
         *above, last = stack.split(";")
         while above and SYSTEM.match(read_frame(last)[1]):
             *above, last = [*above]

@@ -41,6 +41,8 @@ class Ancestry:
         self._ancestors: OrderedDict[int, NDArray[np.bool_]] = OrderedDict()
         self._bits = self._ancestry(np.arange(self.segments)) if self.segments <= DENSE else None
         self._owner = None if self._bits is not None else self._owners()
+        # the latest argument and result of ``sums``: a decision asks for those of the posterior several times
+        self._latest: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
         self._columns = np.empty(0, np.int64)  # the segments that ``_partial`` knows of
         self._partial = np.empty((self.segments, 0), np.uint8)
 
@@ -61,6 +63,11 @@ class Ancestry:
         """For every candidate the weight of itself and its ancestors, shape (size,); NaN where left open."""
         if self.segments == 1:
             return np.cumsum(weight)
+        if self._latest is None or not np.array_equal(self._latest[0], weight):
+            self._latest = weight.copy(), self._sums(weight)
+        return self._latest[1].copy()
+
+    def _sums(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
         running = np.cumsum(weight[self._order])
         base = np.concatenate(([0.0], running))[self._start]
         total = np.diff(np.append(base, running[-1]))

@@ -5,7 +5,7 @@ Commits, not node numbers, tie an event to the graph, so that a log can be read 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
 from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts, RunFacts
@@ -15,13 +15,21 @@ from perfbisect.core.domain.observations import Built, Observation, Reading, Ski
 Logged = BuildFinished | CandidateSkipped | RunFinished
 
 
+SHARED = -1  # in place of the number of a host, for builds that build hosts made: every host gets them
+
+
 class Binaries(dict[tuple[int, str], str]):
-    """The first commit built with each binary on each host (its number; 0 where there is one)."""
+    """The first commit built with each binary on each host: its number, 0 where there is one, SHARED for all build hosts."""
 
     def same_as(self, host: int, build: BuildFacts) -> str | None:
         """Add a build; the commit that was built with the same binary before, if that is another one."""
         first = self.setdefault((host, build.binary), build.commit)
         return None if first == build.commit else first
+
+
+def host_of(name: str, hosts: Mapping[str, int], build_hosts: Collection[str]) -> int:
+    """Where binaries are compared with those of a build that was made on the host of this name."""
+    return SHARED if len(hosts) > 1 and name in build_hosts else hosts.get(name, 0)
 
 
 def readable(run: RunFacts, metric: str) -> float | None:
@@ -41,15 +49,18 @@ def observations(
     metric: str,
     began: float,
     hosts: Sequence[str] = (),
+    build_hosts: Sequence[str] = (),
 ) -> list[Observation]:
     """The observations in ``log`` about the commits in ``node`` (full hash → node of the graph).
 
     ``log`` has (seconds since the epoch, event) in order, ``began`` is when the hunt began. A run that is not
     ``readable`` is left out, and so is a timed one where others were ``counted_exactly``. ``hosts`` are the names of the
-    hosts where there are several: a build exists, and binaries are compared, only on the host that made them.
+    hosts where there are several: a build exists, and binaries are compared, only on the host that made them. What one of
+    the ``build_hosts`` made exists on all.
     """
     seen: list[Observation] = []
     place = {name: number for number, name in enumerate(hosts)}
+    maker = {name: number for number, name in enumerate(build_hosts)}
     binaries = Binaries()
     visits: dict[tuple[int, str], int] = {}
     counted = counted_exactly(log, metric)
@@ -60,9 +71,13 @@ def observations(
         host = place.get(event.host, 0)
         match event:
             case BuildFinished(facts=build):
-                first = binaries.same_as(host, build)
+                made_by = maker.get(event.host)
+                alone = len(place) > 1 and made_by is None  # no other host has it
+                first = binaries.same_as(host_of(event.host, place, maker), build)
                 same = None if first is None else node[first]
-                seen.append(Built(candidate, build.seconds, same, host if len(place) > 1 else None, bool(build.fixed)))
+                on = host if alone else None
+                took = 0.0 if build.shared else build.seconds  # it was there, and says nothing of what others will cost
+                seen.append(Built(candidate, took, same, on, bool(build.fixed), made_by))
             case CandidateSkipped(facts=skip):
                 seen.append(Skipped(candidate, skip.reason, skip.seconds, skip.stage == LEFT_OUT))
             case RunFinished(facts=run):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from perfbisect.core.domain.events import (
+    BuildCancelled,
     BuildFinished,
     BuildProgress,
     BuildStarted,
@@ -33,7 +34,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts, hit_rate
 from perfbisect.core.domain.orders import Belief, Interval, Measure, Purpose, Step, Verdict
-from perfbisect.core.inference.from_log import Binaries, Logged, counted_exactly, observations
+from perfbisect.core.inference.from_log import Binaries, Logged, counted_exactly, host_of, observations
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
 
@@ -69,9 +70,15 @@ class Tested:
         return bool(self.builds) and self.builds[-1].reused
 
     @property
+    def shared(self) -> bool:
+        """Whether nothing was built for it, and its build came from the shared ones."""
+        return not self.made and any(build.shared for build in self.builds)
+
+    @property
     def build_seconds(self) -> float:
-        """Spent on all builds, failed ones included."""
-        return sum(build.seconds for build in self.made) + self.failed_seconds
+        """Spent on all builds, failed ones and those that came from the shared ones included."""
+        taken = sum(build.seconds for build in self.builds if build.shared or not build.reused)
+        return taken + self.failed_seconds
 
     @property
     def hit_rate(self) -> float | None:
@@ -92,6 +99,8 @@ class HuntState:
     warnings: dict[str, str] = field(default_factory=dict)  # text → advice
     belief: Belief | None = None  # about the present range
     studied: list[Studied] = field(default_factory=list)
+    in_flight: dict[str, tuple[str, float]] = field(default_factory=dict)  # build host → what it builds, and since when
+    cancelled: list[float] = field(default_factory=list)  # seconds of each build that was ended before it was finished
     purpose: Purpose | None = None  # of the latest order
     verdict: Verdict | None = None  # of the present session
     elapsed: float = 0.0  # seconds of all sessions
@@ -108,6 +117,8 @@ class HuntState:
             tested=dict(self.tested),
             log=list(self.log),
             studied=list(self.studied),
+            in_flight=dict(self.in_flight),
+            cancelled=list(self.cancelled),
             warnings=dict(self.warnings),
             binaries=Binaries(self.binaries),
             since=dict(self.since),
@@ -138,12 +149,16 @@ class HuntState:
             case Decided(decision):
                 self.belief = decision.belief
                 self.purpose = decision.order.purpose if isinstance(decision.order, Measure) else None
+                if isinstance(decision.order, Measure) and self.build_hosts and self.started:  # it may have waited
+                    self.since[self.started.hosts[decision.order.host].name] = at
             case BuildStarted(commit=commit):
                 self.tested[commit.sha] = replace(self.row(commit.sha), commit=commit)
             case BuildFinished(facts=build):
                 row = self.row(build.commit)
                 same = self.binaries.same_as(self._place(event), build) or row.same_as
                 self._log(at, event, replace(row, builds=(*row.builds, build), same_as=same))
+            case BuildCancelled(seconds=seconds):
+                self.cancelled.append(seconds)
             case CandidateSkipped(facts=skip):
                 row = self.row(skip.commit)
                 lost = skip.seconds if skip.stage in BUILDING else 0.0
@@ -156,8 +171,21 @@ class HuntState:
                 self.studied.append(event)
             case HuntEnded(verdict):
                 self.verdict = verdict
+        self._follow_builds(at, event)
         if isinstance(event, BuildStarted | BuildFinished | CandidateSkipped | RunFinished) and event.host:
             self.since[event.host] = at
+
+    def _follow_builds(self, at: float, event: Event) -> None:
+        """Note which builds are made ahead at this moment."""
+        match event:
+            case BuildStarted(commit=commit, host=host) if host in self.build_hosts:
+                self.in_flight[host] = commit.sha, at
+            case BuildFinished(host=host) | BuildCancelled(host=host) | CandidateSkipped(host=host):
+                self.in_flight.pop(host, None)
+            case HuntStarted() | HuntEnded():
+                self.in_flight.clear()
+            case _:
+                pass
 
     def _start(self, event: HuntStarted) -> None:
         """A session, or another range, begins."""
@@ -176,8 +204,7 @@ class HuntState:
 
     def _place(self, event: Logged) -> int:
         """The number of an event's host, where there are several."""
-        names = self.hosts
-        return names.index(event.host) if event.host in names else 0
+        return host_of(event.host, {name: number for number, name in enumerate(self.hosts)}, self.build_hosts)
 
     def _log(self, at: float, event: Logged, row: Tested) -> None:
         """Keep an event that observations are made of, and the row of its commit."""
@@ -188,6 +215,11 @@ class HuntState:
     def hosts(self) -> list[str]:
         """The names of the hosts, where there are several."""
         return [facts.name for facts in self.started.hosts] if self.started and self.started.further else []
+
+    @property
+    def build_hosts(self) -> tuple[str, ...]:
+        """The names of the hosts that build ahead."""
+        return self.started.build_hosts if self.started else ()
 
     def system(self, candidate: int) -> str:
         """The build system of a candidate; "" where it was not built, or by commands."""
@@ -206,6 +238,11 @@ class HuntState:
         """Whether a commit, or another one with the same binary, has been measured."""
         binary = self.binary_of(sha)
         return any(row.runs and self.binary_of(other) == binary for other, row in self.tested.items())
+
+    @property
+    def unused(self) -> list[Tested]:
+        """What was built in vain: neither the commit nor another one with the same binary was measured."""
+        return [row for sha, row in self.tested.items() if row.made and not self.measured(sha)]
 
     def runs_like(self, *shas: str) -> list[RunFacts]:
         """The runs of these commits and of others with the same binaries, in order of time."""
@@ -248,7 +285,7 @@ def ratios(
     found: dict[str, Interval] = {}
     model = EXACT if counted_exactly(state.log, metric) else USUAL
     for node in (wider, state.node) if outside else (state.node,):
-        seen = observations(state.log, node, metric, state.log[0][0], hosts)
+        seen = observations(state.log, node, metric, state.log[0][0], hosts, state.build_hosts)
         speeds = relative_speeds(seen, len(state.commits) - 1, host_classes, model)
         found |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
     good = state.commits[0]
@@ -266,7 +303,7 @@ def effect_of(
     """
     if len(set(host_classes)) > 1 or not state.log:
         return None
-    seen = observations(state.log, state.node, metric, state.log[0][0], hosts)
+    seen = observations(state.log, state.node, metric, state.log[0][0], hosts, state.build_hosts)
     each = [step_ratio(seen, len(state.commits) - 1, step.candidate, parent) for parent in step.parents]
     known = [ratio for ratio in each if ratio is not None]
     return min(known, key=lambda ratio: abs(math.log(ratio.middle))) if known and len(known) == len(each) else None

@@ -5,7 +5,7 @@ with equal binaries share one build, named by its smallest candidate, and so sha
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,7 @@ class Attempt:
     seconds: float
     works: bool
     distance: int  # in candidates, to the nearest that was built before; 0 for the first
+    before: int = 0  # builds that the compiler cache had seen before, where build hosts have one each
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +41,7 @@ class Record:
     same: dict[int, int]  # candidate → the name of its build, where the two differ
     built: frozenset[int]
     on: Mapping[int, frozenset[int]]  # candidate → the hosts that have its build; without an entry all have it
+    caches: Mapping[int, frozenset[int]]  # build host → the candidates that it has built; empty without build hosts
     skipped: frozenset[int]
     left_out: frozenset[int]  # those of ``skipped`` that the user left out; whether they fail is not known
     attempted: frozenset[int]  # built, or skipped in this hunt: what failed in an earlier one took no time in this
@@ -86,14 +88,32 @@ class Record:
 
     @cached_property
     def builders(self) -> int:
-        """How many hosts build; the first build of each is made with an empty compiler cache."""
+        """How many hosts build for themselves; the first build of each is made with an empty compiler cache."""
         return len(frozenset[int]().union(*self.on.values())) or 1
+
+    @cached_property
+    def ahead(self) -> frozenset[int]:
+        """The candidates that build hosts have built."""
+        return frozenset().union(*self.caches.values())
+
+    @cached_property
+    def there(self) -> frozenset[int]:
+        """The candidates that have a build somewhere."""
+        return frozenset((*self.builds, *self.built, *self.same))
+
+    def builds_after(self, first: int) -> list[Attempt]:
+        """The builds that worked, without so many first ones of each compiler cache."""
+        works = [attempt for attempt in self.attempts if attempt.works]
+        if self.caches:
+            return [attempt for attempt in works if attempt.before >= first]
+        return works[first * self.builders :]
 
     def build_runs(self, before: float) -> float:
         """The usual cost of one more build that works, in runs; ``before`` is what was known of it before this hunt."""
-        seen = [attempt.seconds for attempt in self.attempts if attempt.works]
-        seen = seen[2 * self.builders :] or seen[self.builders :]
-        return float(np.median(seen)) / self.run_seconds if seen and len(self.seconds) else before
+        seen = self.builds_after(2) or self.builds_after(1) or (self.builds_after(0) if self.caches else [])
+        if not seen or not len(self.seconds):
+            return before
+        return float(np.median([attempt.seconds for attempt in seen])) / self.run_seconds
 
 
 def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Record:
@@ -105,6 +125,7 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
     attempted: set[int] = set()
     attempts: list[Attempt] = []
     on: dict[int, frozenset[int]] = {}
+    caches: dict[int | None, set[int]] = {None: set()}  # build host, or None for the hosts themselves → what it built
     readings: list[Reading] = []
     minutes = 0.0
     for seen in observations:
@@ -113,10 +134,12 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
                 readings.append(seen)
                 minutes = max(minutes, seen.at + seen.seconds / 120)
             case Built():
-                near = [v for v in built if seen.host is None or v not in on or seen.host in on[v]]
+                own = caches.setdefault(seen.build_host, set())
+                near = [v for v in own if seen.host is None or v not in on or seen.host in on[v]]
                 if seen.candidate not in near and seen.seconds > 0:
-                    attempts.append(_attempt(seen, near))
+                    attempts.append(replace(_attempt(seen, near), before=len(own)))
                 built.add(seen.candidate)
+                own.add(seen.candidate)
                 if seen.host is not None:
                     on[seen.candidate] = on.get(seen.candidate, frozenset()) | {seen.host}
                 if seen.same_as is not None:
@@ -146,6 +169,7 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
         same=same,
         built=frozenset(built),
         on=on,
+        caches={host: frozenset(own) for host, own in caches.items() if host is not None},
         skipped=frozenset(skipped),
         left_out=frozenset(skipped - failed),
         attempted=frozenset(built | attempted),

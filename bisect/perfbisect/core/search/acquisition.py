@@ -3,8 +3,12 @@
 The options are every measured build, the ends included, and the unbuilt candidates that best split the most probable
 hypotheses; each with a number of runs, and of reference runs beside them that estimate the drift. The score is
 bits / (build cost^0.7 + runs): with the full cost of a build, a rule that looks one step ahead repeats builds too often.
+
+Where build hosts build ahead, a build in flight costs the time until it is there. Until then a host measures what is
+built already, if that tells anything.
 """
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +23,7 @@ from perfbisect.core.inference.record import Record
 from perfbisect.core.search import mutual_information
 from perfbisect.core.search.build_cost import price
 from perfbisect.core.search.build_failures import chance_to_build
+from perfbisect.core.search.builds_in_flight import remaining, waiting
 from perfbisect.core.search.predictive import Prediction, predict
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.split_points import splits
@@ -38,6 +43,7 @@ POINTLESS = 0.01  # of the score of the first step: below it nothing is left to 
 LEAST = 0.2  # of that patience, however improbable a change is
 SEEN = 1.0  # s.d. of a run: smaller changes get the patience of one of this size
 FIXED = 25.0  # runs that any hunt costs: the ends and the proof
+MEANWHILE = 0.2  # of the score of the first step: what tells less is not worth a run while a build is awaited
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +54,17 @@ class Choice:
     rate: float
 
 
-def choose(known: Analysis, now: Situation, host: int) -> Choice | None:
-    """The best measurement on ``host``, or None if there is none. The subjects of other hosts' orders are left to them."""
+def choose(known: Analysis, now: Situation, host: int, most: float = math.inf) -> Choice | None:
+    """The best measurement on ``host``, or None if there is none. The subjects of other hosts' orders are left to them.
+
+    Where ``most`` is given, only what needs no build and no more runs than that.
+    """
     build_runs, busy = now.build_runs, now.fleet.subjects
     record, levels, classes, posterior = known.record, known.levels, known.groups, known.posterior
     built = (*record.builds, *record.built, *record.same)
     chance = chance_to_build(classes.reach, record.skipped, built, record.left_out)
     measured = [b for b in record.builds if b not in record.skipped]
-    new = splits(record, classes, posterior, chance, busy, may_build=now.budget.may_build)
+    new = _unmeasured(known, now, chance, only_built=most < math.inf)
     candidates = [v for v in (*measured, *new) if v not in busy]
     if not candidates:
         return None
@@ -66,23 +75,55 @@ def choose(known: Analysis, now: Situation, host: int) -> Choice | None:
     references = _references(record, classes, posterior, rows, made)
     likely = np.array([1.0 if row >= 0 else chance[v] for v, row in zip(candidates, rows, strict=True)])
     besides_new = np.array([sum(record.builds[row] not in made for row in pair) for pair in references])
-    first = np.where(new_build, price(record, build_runs, candidates, likely, host), 0.0)
+    if now.fleet.builds_ahead:
+        first = np.where(new_build, waiting(now, candidates, likely), 0.0)
+    else:
+        first = np.where(new_build, price(record, build_runs, candidates, likely, host), 0.0)
     gaps = first * record.run_seconds / 60
     cost = np.column_stack((first**BUILD_EXPONENT, besides_new * build_runs**BUILD_EXPONENT))
     known_drift = {gap: _drift(known, host, gap) for gap in np.unique(gaps).tolist()}
     before, error = (np.array(each) for each in zip(*(known_drift[gap] for gap in gaps.tolist()), strict=True))
     score = _scores(seen, cost, likely, before, error, _weights(references, len(record.builds)))
+    score = np.where(max(most, 1) >= BATCH_RUNS + BATCH_REFERENCES, score, 0.0)
     option, k = divmod(int(score.argmax()), score.shape[1])
     best = float(score[option, k])
     if rows[option] >= 0:
         small = SMALL * len(record.value) >= BATCH_RUNS + BATCH_REFERENCES
         near = score[option] >= np.where(small, FAIR, GOOD_ENOUGH) * best
         k = int(np.where(near, 100 * BATCH_RUNS - BATCH_REFERENCES, -1).argmax())
+    elif now.fleet.builds_ahead and most == math.inf:  # as many runs as if its build had been waited for
+        usual = BATCH_RUNS + BATCH_REFERENCES
+        k = int((score[option] * (cost[option, 0] + usual) / (build_runs**BUILD_EXPONENT + usual)).argmax())
     n, beside = int(BATCH_RUNS[k]), int(BATCH_REFERENCES[k])
     if rows[option] < 0 and n > 2:  # half of the runs of a new build, then decide again
         n, beside = (n + 1) // 2, (beside + 1) // 2
     shares = [Share(candidates[option], n), *_shared(record, references[option], beside)]
     return Choice(Measure(tuple(shares), Purpose.SEARCH), best)
+
+
+def meanwhile(known: Analysis, now: Situation, host: int) -> Measure | None:
+    """What to measure until the next build in flight is there.
+
+    None if nothing that is built tells enough, or if that build is there before the end of a run.
+    """
+    soon = min(remaining(now).values(), default=0.0)
+    choice = choose(known, now, host, soon) if soon >= 1 else None
+    if choice is None or choice.rate < MEANWHILE * _ideal(known.ends.drop, known.posterior, now.build_runs):
+        return None
+    return choice.order
+
+
+def _unmeasured(known: Analysis, now: Situation, chance: Array, *, only_built: bool) -> list[int]:
+    """The options without readings: all that were built ahead, and the best to build as far as the budget allows."""
+    record, coming, subjects = known.record, now.fleet.in_flight, now.fleet.subjects
+    ready: list[int] = []
+    if now.fleet.builds_ahead:
+        ready = sorted(record.built.difference(record.builds, record.same, record.skipped, subjects))
+    if only_built:
+        return ready
+    among = None if now.budget.may_build else record.built | coming
+    best = splits(record, known.groups, known.posterior, chance, subjects, among)
+    return list(dict.fromkeys([*ready, *best]))
 
 
 def _drift(known: Analysis, host: int, gap: float) -> tuple[Array, Array]:
@@ -139,7 +180,8 @@ def hopeless(choice: Choice, known: Analysis, now: Situation, required: float) -
     missing = max(_entropy(between) - ENOUGH_BITS, ENOUGH_BITS)
     bits = _entropy(classes.weight) * (1 + posterior.drifting / 2)  # on a drifting host runs need references
     usual, foreseen = bits / favoured, bits / _ideal(known.ends.drop, posterior, build_runs)
-    spent = len(record.value) + len(record.built) * build_runs**BUILD_EXPONENT
+    in_vain = len(record.ahead.difference(record.builds, record.same))  # a build ahead costs the search no time
+    spent = len(record.value) + (len(record.built) - in_vain) * build_runs**BUILD_EXPONENT
     through_failures = record.skipped and not repeats  # then a step promises little because the build may fail
     patience = known.model.patience * float(np.clip(posterior.change, LEAST, 1.0))
     if not through_failures and (

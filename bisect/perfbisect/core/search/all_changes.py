@@ -100,7 +100,8 @@ def all_changes(now: Situation) -> Decision:
             if isinstance(decision.order, Measure):
                 order = part.outer_order(decision.order)
                 if budget.allows(order):
-                    return Decision(budget.within(order), _outer_belief(part, decision.belief, whole))
+                    belief = _outer_belief(part, decision.belief, whole)
+                    return Decision(budget.within(order), belief, wanted=part.outer(decision.wanted))
                 progress.doubts[span] = _broken_off(progress, part, decision)
             else:
                 waiting += _settle(progress, part, span, decision.order, decision.evidence)

@@ -4,6 +4,8 @@ The present orders of other hosts are charged in advance: their runs, and the bu
 the runs that have ended count twice until all of it has ended, so a budget is sometimes held back, but never exceeded.
 """
 
+import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from perfbisect.core.domain.fleet import Fleet
@@ -33,6 +35,12 @@ class Budget:
     def may_build(self) -> bool:
         """Whether another build may be attempted; failed attempts count."""
         return not self.policy.max_builds or len(self._attempted) < self.policy.max_builds
+
+    def builds_left(self, besides: Collection[int] = ()) -> float:
+        """How many more builds may be attempted, once those of ``besides`` have been."""
+        if not self.policy.max_builds:
+            return math.inf
+        return max(self.policy.max_builds - len(self._attempted.union(besides)), 0)
 
     def ended(self, order: Order) -> bool:
         """Whether ``order`` is the end of a hunt that would go on if it were allowed to spend more."""
@@ -69,7 +77,7 @@ class Budget:
     @property
     def _attempted(self) -> frozenset[int]:
         """Candidates that were built, or will have been; one that several hosts build counts once."""
-        return self.record.attempted.union(*(self._unbuilt(order) for order in self.fleet.busy))
+        return self.record.attempted.union(self.fleet.in_flight, *(self._unbuilt(order) for order in self.fleet.busy))
 
     def _unbuilt(self, order: Measure) -> frozenset[int]:
         """The candidates of ``order`` that no host has built yet."""

@@ -15,6 +15,7 @@ from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.search.all_changes import all_changes
+from perfbisect.core.search.build_orders import with_builds
 from perfbisect.core.search.fresh_layouts import with_layouts
 from perfbisect.core.search.good_first import with_good_timed
 from perfbisect.core.search.single_change import single_change
@@ -30,11 +31,12 @@ def decide(
 ) -> Decision:
     """The next order of the hunt over ``graph``, for a free host of ``fleet``; or its verdict.
 
-    An order for a busy host means that there is nothing to do for the free ones.
+    An order for a busy host means that there is nothing to do for the free ones. Where build hosts build ahead, the builds
+    that they begin are part of the decision, and an order whose builds are not there waits.
     """
     if policy.layouts and any(isinstance(seen, Built) and seen.fixed for seen in observations):
         policy = replace(policy, layouts=False)
         observations = [seen for seen in observations if not (isinstance(seen, Reading) and seen.layout)]
     hunt = all_changes if policy.all_steps else single_change
     now = Situation(graph, observations, policy, prior, fleet, model=EXACT if prior.exact else USUAL)
-    return with_good_timed(with_layouts(hunt, now), now)
+    return with_builds(with_good_timed(with_layouts(hunt, now), now), now)

@@ -68,6 +68,8 @@ def with_older_branches(hunt: Hunt, now: Situation) -> Decision:
             if point in unknown or (point in now.fleet.candidates and isinstance(decision.order, Measure)):
                 continue  # it cannot be measured, or another host measures it and there is something else to do
             if isinstance(order, Measure) and budget.allows(order):
+                if (missing := now.missing(order)) and isinstance(decision.order, Measure):
+                    return replace(decision, wanted=(*missing, *decision.wanted))  # there is something to do until then
                 return replace(decision, order=budget.within(order))
         if any(_difference(each) for point, each in compared.items() if point not in offsets):
             continue

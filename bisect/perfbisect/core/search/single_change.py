@@ -19,6 +19,7 @@ from perfbisect.core.domain.orders import (
     Measure,
     NotReproduced,
     Order,
+    Purpose,
     Reason,
     Step,
 )
@@ -28,6 +29,7 @@ from perfbisect.core.inference.belief import prior_belief
 from perfbisect.core.inference.host_classes import together
 from perfbisect.core.inference.hypotheses import Hypotheses, hypotheses
 from perfbisect.core.inference.relative_speed import leading, strongest
+from perfbisect.core.search.acquisition import meanwhile
 from perfbisect.core.search.confirm_or_explore import next_action
 from perfbisect.core.search.confirmation import PairwiseProof, pairwise_proofs, weakest
 from perfbisect.core.search.no_culprit import no_suspect, nothing_found, pointless, undecided
@@ -68,14 +70,14 @@ def single_change(now: Situation) -> Decision:
         warnings = tuple(f"{name}: {text}" if name else text for name, text in noticed)
         ratios = [one.known.effect if one.known else None for one in each]
         belief = replace(main.belief, effect=ratios[leading(ratios)] or UNKNOWN, warnings=warnings)
-    order = _order(now, each, main, belief)
+    order, wanted = _order(now, each, main, belief)
     step = order.step if isinstance(order, Found) else None
     effects, evidence = _by_class(each, step)
     if len(each) > 1 and step:
         order = Found(replace(step, effects=effects))
     elif len(each) > 1 and isinstance(order, NotReproduced | Inconclusive):
         order = replace(order, ratio=belief.effect if main else order.ratio, effects=effects)
-    return Decision(order, belief, evidence)
+    return Decision(order, belief, evidence, wanted=wanted)
 
 
 def _host_classes(now: Situation) -> list[_HostClass]:
@@ -106,8 +108,28 @@ def _analysis(now: Situation, own: Situation, groups: Hypotheses) -> Analysis | 
     return analyse(own.graph, own.policy, record, groups, own.prior.noise, model=own.model, subrange=own.subrange)
 
 
-def _order(now: Situation, each: Sequence[_HostClass], main: Analysis | None, belief: Belief) -> Order:
-    """The next order or the verdict; ``main`` is of the host class that is shown for all, None before there is one."""
+def _order(
+    now: Situation, each: Sequence[_HostClass], main: Analysis | None, belief: Belief
+) -> tuple[Order, tuple[int, ...]]:
+    """The next order or the verdict; ``main`` is of the host class that is shown for all, None before there is one.
+
+    And the candidates whose builds a better order waits for, in place of which this one is given.
+    """
+    order = _best(now, each, main, belief)
+    if not isinstance(order, Measure) or not (missing := now.missing(order)):
+        return order, ()
+    known, its = next((one.known, one.now) for one in each if one.host == order.host)
+    if known is None or order.purpose is Purpose.ENDS:
+        return order, ()
+    wanted = missing if order.purpose is Purpose.CONFIRM else ()  # what is explored follows from the probabilities
+    instead = meanwhile(known, its, order.host) if now.fleet.is_free(order.host) else None
+    if instead is None or not now.budget.allows(instead):
+        return order, wanted
+    return now.budget.within(replace(instead, host=order.host)), wanted
+
+
+def _best(now: Situation, each: Sequence[_HostClass], main: Analysis | None, belief: Belief) -> Order:
+    """The order that would be best if builds were there at once, or the verdict."""
     policy, budget = now.policy, now.budget
     here = [one for one in each if one.host is not None]
     lost = [one for one in each if one.host is None and one.shows]

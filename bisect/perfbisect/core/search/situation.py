@@ -7,6 +7,7 @@ from functools import cached_property
 from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation
+from perfbisect.core.domain.orders import Measure
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
@@ -42,7 +43,13 @@ class Situation:
         """What may still be spent."""
         return Budget(self.record, self.policy, self.fleet)
 
-    @property
+    def missing(self, order: Measure) -> tuple[int, ...]:
+        """The candidates of ``order`` whose builds are not there, where build hosts make them; empty where hosts build."""
+        if not self.fleet.builds_ahead:
+            return ()
+        return tuple(share.candidate for share in order.plan if share.runs and share.candidate not in self.record.there)
+
+    @cached_property
     def build_runs(self) -> float:
         """The usual cost of one more build, in runs."""
         return self.record.build_runs(self.prior.build_cost)

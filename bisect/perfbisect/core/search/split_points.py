@@ -21,17 +21,22 @@ EXPLORED = 4  # hypotheses that are split
 
 
 def splits(
-    record: Record, classes: Hypotheses, posterior: Posterior, chance: Array, busy: Collection[int], *, may_build: bool
+    record: Record,
+    classes: Hypotheses,
+    posterior: Posterior,
+    chance: Array,
+    busy: Collection[int],
+    among: Collection[int] | None = None,
 ) -> list[int]:
-    """Candidates without readings that split the most probable hypotheses best."""
+    """Candidates without readings that split the most probable hypotheses best; only those of ``among`` if it is given."""
     open_ = chance > 0
     open_[list(record.builds)] = False
     open_[[*record.same, *busy]] = False
     cells = _cut(classes, busy)
-    if not may_build:
-        built = np.zeros_like(open_)
-        built[list(record.built)] = True
-        open_ &= built
+    if among is not None:
+        allowed = np.zeros_like(open_)
+        allowed[list(among)] = True
+        open_ &= allowed
     if not open_.any():
         return []
     found: list[int] = []

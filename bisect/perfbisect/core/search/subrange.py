@@ -40,7 +40,9 @@ class Subrange:
 
     def situation(self, whole: Situation, changes: Mapping[int, Sequence[Interval]]) -> Situation:
         """The situation as seen in the subrange; ``changes`` are known: by candidate, on each host class."""
-        places = {v: int(self.place[v]) for v in whole.fleet.candidates if self.place[v] >= 0}
+        places = {
+            v: int(self.place[v]) for v in (*whole.fleet.candidates, *whole.fleet.in_flight) if self.place[v] >= 0
+        }
         return replace(
             whole,
             graph=self.graph,

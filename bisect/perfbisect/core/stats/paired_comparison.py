@@ -12,12 +12,13 @@ the order turns round, makes s larger and the interval only wider.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, median, stdev
 
 from perfbisect.core.domain.metrics import COMPARED, LARGEST_LOG, find_metric, quotient, typical, value
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.trials import Trial, TrialRun
+from perfbisect.core.stats.false_discoveries import real, two_sided
 
 T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306)  # 97.5 % point for 1, 2, … degrees of freedom
 
@@ -31,6 +32,8 @@ class Ratio:
     ratio: float
     interval: Interval | None  # None after a single round
     rounds: int
+    p: float | None = None  # probability of a difference at least as large if there is none; None after a single round
+    real: bool = False  # among the differences of its table that remain with false discoveries controlled
 
     @property
     def certain(self) -> bool:
@@ -70,7 +73,22 @@ def compared(trial: Trial, metric: str) -> list[Compared]:
         ratios = tuple(paired(rounds.get(0, {}), rounds.get(subject, {})) for subject in further)
         found.append(Compared(work.name, work.group, ratios, counted(runs, further, metric)))
     groups = list(dict.fromkeys(row.group for row in found))
-    return sorted(found, key=lambda row: groups.index(row.group))
+    return sorted(judged(found), key=lambda row: groups.index(row.group))
+
+
+def judged(rows: Sequence[Compared]) -> list[Compared]:
+    """The rows with the differences marked that are real, of all in the table."""
+    tested = [ratio for row in rows for ratio in row.ratios if ratio and ratio.p is not None]
+    verdicts = iter(real([ratio.p for ratio in tested if ratio.p is not None]))
+    return [
+        replace(
+            row,
+            ratios=tuple(
+                replace(ratio, real=next(verdicts)) if ratio and ratio.p is not None else ratio for ratio in row.ratios
+            ),
+        )
+        for row in rows
+    ]
 
 
 def levels(runs: Iterable[TrialRun], metric: str) -> dict[int, dict[int, float]]:
@@ -91,8 +109,11 @@ def paired(base: Mapping[int, float], other: Mapping[int, float]) -> Ratio | Non
     middle, count = mean(differences), len(differences)
     if count == 1:
         return Ratio(ratio_of(middle), None, 1)
-    half = quantile(count - 1) * stdev(differences) / math.sqrt(count)
-    return Ratio(ratio_of(middle), Interval(*map(ratio_of, (middle - half, middle, middle + half))), count)
+    error = stdev(differences) / math.sqrt(count)
+    half = quantile(count - 1) * error
+    t = middle / error if error else math.copysign(math.inf, middle) if middle else 0.0
+    interval = Interval(*map(ratio_of, (middle - half, middle, middle + half)))
+    return Ratio(ratio_of(middle), interval, count, two_sided(t, count - 1))
 
 
 def ratio_of(log: float) -> float:
@@ -149,7 +170,7 @@ def summaries(rows: Iterable[Compared]) -> list[Summary]:
 
 
 def tone(ratio: Ratio, metric: str) -> str:
-    """ "worse" or "better" for a difference that is both large enough and certain; empty for any other."""
-    if not ratio.certain or WORSE < round(ratio.ratio, 2) < BETTER:  # as it is shown
+    """ "worse" or "better" for a difference that is both large enough and real; empty for any other."""
+    if not (ratio.real and ratio.certain) or WORSE < round(ratio.ratio, 2) < BETTER:  # as it is shown
         return ""
     return "better" if (ratio.ratio > 1) == find_metric(metric).higher_is_better else "worse"

@@ -23,7 +23,7 @@ def read_builds(
 
     Raises UsageError for fewer than two, for a name that is given twice, and for a file or folder that does not exist.
     """
-    here = load_host(settings.host, settings.hosts_path).address == "local"
+    here = load_host(settings.host, settings.hosts_path).is_here
     subjects = [named(word, settings.host, here=here) for word in words]
     names = [subject.name for subject in subjects]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -39,6 +39,37 @@ def read_builds(
     settings, commits = resolve_commits(settings, builder, revisions, clone_progress=clone_progress)
     commit_of = dict(zip(revisions, commits, strict=True))
     return settings, [replace(each, commit=commit_of.get(each.name, "")) for each in subjects]
+
+
+def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> None:
+    """Raise UsageError for builds or hosts that do not fit: builds take turns on one host, or hosts without builds."""
+    if builder.installed and words:
+        raise UsageError(
+            f"Nothing of {builder.name} is built, so {words[0]} is no build of it.",
+            "Name the hosts that are compared with --host, each with its own.",
+        )
+    if not builder.installed and not words:
+        raise UsageError("No builds are given.", "Name at least two; the first is the baseline.")
+    if not builder.installed and len(settings.hosts) > 1:
+        raise UsageError(
+            "Builds are compared on one host, but several are given.",
+            "Hosts are compared by a builder that builds nothing: --builder host",
+        )
+
+
+def hosts_as_builds(settings: Settings, builder: Builder, *, least: int) -> tuple[Settings, list[TrialBuild]]:
+    """The hosts of the settings as what is measured, for a builder that builds nothing, and settings without a repository.
+
+    Raises UsageError for fewer hosts than ``least``.
+    """
+    if len(settings.hosts) < least:
+        raise UsageError(
+            f"A comparison by {builder.name} is of hosts and takes at least two of them; the first is the baseline.",
+            "Give each with --host. To measure how much one host varies against itself: bisect noise",
+        )
+    return replace(settings, repository="", variant=""), [
+        TrialBuild(name, path=builder.installed) for name in settings.hosts
+    ]
 
 
 def named(word: str, host: str, *, here: bool) -> TrialBuild:

@@ -15,6 +15,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import Reverts, TrialBuild, TrialType
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback
+from perfbisect.hunt.imported import refuse_imported
 from perfbisect.hunt.trials.setup import TrialPlan
 from perfbisect.recipes.requested import load_requested
 from perfbisect.report.command_line import command_to_resume
@@ -37,9 +38,10 @@ def claim_of(history: History, hunt: int | None) -> Claim:
     """What a hunt (None: the latest that named a culprit) says. Raises UsageError when it names no culprit."""
     if hunt is None:
         for listed in reversed(history.hunts()):
-            if listed.culprit and changes(verdict_of(history, listed.id)):
+            if listed.culprit and not listed.origin and changes(verdict_of(history, listed.id)):
                 return claim_of(history, listed.id)
         raise UsageError(f"No hunt in the history {history.path} has named a culprit.", "Begin one with `bisect run`.")
+    refuse_imported(history, hunt, "it is not proved here")
     candidates, verdict = history.candidates(hunt), verdict_of(history, hunt)
     nodes = sorted((step.candidate for step in changes(verdict)), reverse=True)
     if not nodes:

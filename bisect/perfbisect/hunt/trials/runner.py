@@ -1,7 +1,6 @@
 """Run a trial: builds measured in rounds, without a search. Every run is in the history as soon as it ends."""
 
-from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,12 +19,13 @@ from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRun, TrialSkip, TrialType, order
 from perfbisect.core.stats.sampling_plan import noise_of_trial
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError, in_words
-from perfbisect.host.fair_lock import FairLock
-from perfbisect.host.lock import Lease
+from perfbisect.host.lock import HostLock
+from perfbisect.hunt.build_hosts import HostLocks
 from perfbisect.hunt.host_locks import lock_hosts
-from perfbisect.hunt.labs import connection_events
+from perfbisect.hunt.labs import connection_events, hosts_of
 from perfbisect.hunt.loop import Listed, Workers, run
 from perfbisect.hunt.notification import Begun
+from perfbisect.hunt.setup import PreparedHost
 from perfbisect.hunt.trials.setup import TrialPlan
 from perfbisect.hunt.trials.view import Progress
 from perfbisect.hunt.workers import InlineWorkers
@@ -50,8 +50,9 @@ def run_trial(plan: TrialPlan, path: Path | None, progress: Progress, begun: Beg
         stack.enter_context(closing(progress))
         for warned in setup.warnings:
             progress.warn(warned)
-        runner = TrialRunner(plan, held[setup.host.name], progress)
-        stack.enter_context(connection_events(setup.hosts[0], runner.append))
+        runner = TrialRunner(plan, held, progress)
+        for site in setup.hosts:
+            stack.enter_context(connection_events(hosts_of(site), runner.append))
         try:
             request = replace(plan.request, subjects=runner.build())
         except EnvironmentFailure as reason:
@@ -118,10 +119,22 @@ class TrialLab:
         return self.labs[work].measure(replace(order, plan=(Share(build, share.runs),)))
 
 
+@dataclass(frozen=True, slots=True)
+class LabOfHosts:
+    """Measures hosts against each other: each build is a host, with a lab of its own."""
+
+    labs: tuple[Lab, ...]
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        """Carry out an order on the host that it is for."""
+        [share] = order.plan
+        yield from self.labs[share.candidate % len(self.labs)].measure(order)
+
+
 class TrialRunner:
     """Makes and measures the builds of a trial: its rounds are the orders of the loop, and it is the loop's log."""
 
-    def __init__(self, plan: TrialPlan, held: Lease, progress: Progress) -> None:
+    def __init__(self, plan: TrialPlan, held: Mapping[str, HostLock], progress: Progress) -> None:
         self.plan = plan
         self.progress = progress
         self.subjects = list(plan.request.subjects)
@@ -142,15 +155,28 @@ class TrialRunner:
         setup = self.plan.setup
         for number, subject in enumerate(self.subjects):
             if subject.path:
-                self.progress.say(f"reading {subject.path}")
-                taken = prebuilt.take(setup.host, setup.builder, subject.name, subject.path)
+                if setup.builder.installed:
+                    site = setup.hosts[number]
+                    taken = prebuilt.in_place(site.host, setup.builder, site.facts)
+                else:
+                    self.progress.say(f"reading {subject.path}")
+                    taken = prebuilt.take(setup.host, setup.builder, subject.name, subject.path)
                 self._prebuilt[number] = taken
                 self.subjects[number] = replace(
-                    subject, key=taken.facts.key, binary=taken.facts.binary, version=taken.version
+                    subject,
+                    path="" if setup.builder.installed else subject.path,
+                    key=taken.facts.key,
+                    binary=taken.facts.binary,
+                    version=taken.version,
                 )
-        self._lab = TrialLab(tuple(map(self._lab_of, range(len(self.plan.workloads)))), len(self.subjects))
+        labs = [self._labs_at(site) for site in setup.hosts]
+        self._lab = labs[0]
+        guarded = [
+            GuardedLab(lab, site.host, self._held[site.host.name], site.facts)
+            for lab, site in zip(labs, setup.hosts, strict=True)
+        ]
         self._workers: Workers[LabEvent] = InlineWorkers(
-            setup.host.name, GuardedLab(self._lab, setup.host, self._held, setup.facts)
+            setup.host.name, LabOfHosts(tuple(guarded)) if setup.builder.installed else guarded[0]
         )
         self._obey(self._builds(0))
         base, *others = self.subjects
@@ -184,7 +210,11 @@ class TrialRunner:
         else:
             self._note_visit(event, *self._visit)
 
-    def _lab_of(self, work: int) -> HostLab:
+    def _labs_at(self, site: PreparedHost) -> TrialLab:
+        works = range(len(self.plan.workloads))
+        return TrialLab(tuple(self._lab_of(work, site) for work in works), len(self.subjects))
+
+    def _lab_of(self, work: int, site: PreparedHost) -> HostLab:
         plan, setup = self.plan, self.plan.setup
         candidates = replace(
             setup.candidates(setup.span.candidates),
@@ -197,8 +227,7 @@ class TrialRunner:
         earlier = Earlier(datasets=self._loaded[work], events=self._events.get(work, 0))
         # A proof measures builds of its hunt, which may have been made to be linked again.
         seeds = LayoutSeeds() if self._of_layouts or setup.settings.policy.layouts else None
-        locks: dict[str, FairLock] = defaultdict(FairLock)
-        return setup.lab(candidates, earlier, setup.hosts[0], plan.workloads[work], locks, seeds=seeds)
+        return setup.lab(candidates, earlier, site, plan.workloads[work], HostLocks(shared=setup.shared), seeds=seeds)
 
     @property
     def _of_layouts(self) -> bool:

@@ -148,8 +148,16 @@ def find(host: Host, key: str, sha: str) -> BuildRecord | None:
         return None
     if unlinked and kept.facts.linker:
         return None
-    facts = replace(kept.facts, commit=sha, seconds=0.0, cache_hits=0, cache_misses=0, reused=True)
+    log = str(folder(host, key) / "log")  # it may come from a host with another root folder
+    facts = replace(
+        kept.facts, key=key, commit=sha, seconds=0.0, cache_hits=0, cache_misses=0, remote_hits=0, reused=True, log=log
+    )
     return BuildRecord(facts, kept.version)
+
+
+def has(host: Host, key: str) -> bool:
+    """Whether the host has a build with that key, or a layout of one."""
+    return host.run(["test", "-f", str(folder(host, key) / "build.json")], check=False).ok
 
 
 def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:

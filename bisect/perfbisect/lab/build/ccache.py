@@ -13,14 +13,33 @@ from perfbisect.host.protocol import Host
 
 _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 _MISS = "cache_miss"
+_REMOTE = ("remote_storage_hit", "secondary_storage_hit")  # the latter before 4.7
+BUILT_IN = ("http", "redis", "redis+unix", "file")  # what ccache itself speaks
+HELPERS = (4, 13)  # the first that has programs for other protocols
 # Prints the counted events of the statistics log in the folder of a build, which may have any length.
-EVENTS = f"grep -xE '{'|'.join((*_HITS, _MISS))}' ccache.log 2>/dev/null | sort | uniq -c"
+EVENTS = f"grep -xE '{'|'.join((*_HITS, _MISS, *_REMOTE))}' ccache.log 2>/dev/null | sort | uniq -c"
 
 # Only the setting of the remote store is replaced.
 _SHARE = """\
 mkdir -p "$1" && umask 077 && cd -- "$1" && touch ccache.conf && chmod 600 ccache.conf &&
 { grep -v -E '^(remote|secondary)_storage *=' ccache.conf; cat; } >ccache.conf.new || exit
 mv -f ccache.conf.new ccache.conf
+"""
+
+
+NONE = "none"  # in place of an address
+ADVICE = (
+    'Install ccache 4.7 or later, or set `ccache_remote` of this host in hosts.toml to another address or to "none".'
+)
+
+# Standard input is the setting. Prints the events of the second compilation.
+_TRY = """\
+umask 077 && scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT && cd -- "$scratch" && cat >ccache.conf || exit
+echo 'int perfbisect;' >try.c
+export CCACHE_CONFIGPATH="$scratch/ccache.conf" CCACHE_NOHASHDIR=1 CCACHE_NAMESPACE=perfbisect-try
+CCACHE_DIR=$scratch/one CCACHE_RECACHE=1 ccache cc -c try.c -o try.o || exit
+CCACHE_DIR=$scratch/two CCACHE_STATSLOG=$scratch/log ccache cc -c try.c -o try.o || exit
+cat log
 """
 
 
@@ -53,16 +72,44 @@ def share(host: Host, remote: str) -> None:
     The setting goes into ccache's own file, which only the user can read: an address may contain a password, and the
     environment and the commands of builds are logged.
     """
-    key = ""
-    if remote:
+    setting = ""
+    if remote not in ("", NONE):
         found = _version(host)
-        if found < (4, 5):  # the first with namespaces
-            raise EnvironmentFailure(
-                f"ccache on host {host.name} is too old for a remote store: {'.'.join(map(str, found))}",
-                "Install ccache 4.7, or remove `ccache_remote` of this host from hosts.toml.",
-            )
-        key = "remote_storage" if found >= (4, 7) else "secondary_storage"
-    host.run(["sh", "-c", _SHARE, "share", str(host.root / "ccache")], stdin=f"{key} = {remote}\n" if remote else "")
+        if reason := unfit(found, remote):
+            raise EnvironmentFailure(f"ccache on host {host.name} {reason}", ADVICE)
+        setting = f"{_key(found)} = {remote}\n"
+    host.run(["sh", "-c", _SHARE, "share", str(host.root / "ccache")], stdin=setting)
+
+
+def unfit(version: tuple[int, int], remote: str) -> str:
+    """Why a ccache cannot use that store, to be continued after its name; "" where it can."""
+    known, scheme = ".".join(map(str, version)), remote.partition(":")[0]
+    if version < (4, 5):  # the first with namespaces
+        return f"is too old for a remote store: {known}"
+    if scheme not in BUILT_IN and version < HELPERS:
+        return f"has no helper programs, and so no {scheme}://, before {'.'.join(map(str, HELPERS))}: {known}"
+    return ""
+
+
+def _key(version: tuple[int, int]) -> str:
+    return "remote_storage" if version >= (4, 7) else "secondary_storage"
+
+
+def try_remote(host: Host, remote: str) -> str:
+    """Compile one file on a host with an empty cache twice: for the store, and from it. Why that fails, "" if it does not.
+
+    Nothing of the host's own cache is used. What is stored is a few hundred bytes, the same ones each time.
+    """
+    found = _version(host)
+    if reason := unfit(found, remote):
+        return f"ccache {reason}"
+    tried = host.run(["sh", "-c", _TRY, "try"], stdin=f"{_key(found)} = {remote}\n", check=False, timeout=120)
+    if not tried.ok:
+        return f"ccache cannot compile a file with it: {next(iter(tried.stderr.splitlines()), 'no reason was printed')}"
+    if "_storage_hit" not in tried.stdout:
+        trouble = "_storage_error" in tried.stdout or "_storage_timeout" in tried.stdout
+        return "ccache cannot reach it" if trouble else "ccache does not find there what it has stored"
+    return ""
 
 
 def _version(host: Host) -> tuple[int, int]:
@@ -75,7 +122,8 @@ def statistics(work: PurePosixPath) -> PurePosixPath:
     return work / "ccache.log"
 
 
-def count(log: str) -> tuple[int, int]:
-    """Hits and misses in the events of a statistics log, counted: lines of a number and an event."""
+def count(log: str) -> tuple[int, int, int]:
+    """Hits, misses, and those of the hits that came from the remote store, by the events of a statistics log, counted: lines of a number and an event."""
     events = {event: int(number) for number, event in re.findall(r"^ *(\d{1,18}) (\w+)$", log, re.MULTILINE)}
-    return sum(events.get(hit, 0) for hit in _HITS), events.get(_MISS, 0)
+    hits, remote = (sum(events.get(hit, 0) for hit in names) for names in (_HITS, _REMOTE))
+    return hits, events.get(_MISS, 0), min(remote, hits)

@@ -8,6 +8,7 @@ installed is not used. What is needed for the others stays beside the build, in 
     plan               one line for each installed file that can be linked again: the id of its link, its path
     ID/argv, cwd …     see ``recorder/ld``
     ID/functions       the sections ``.text.NAME`` of its inputs
+    root               the root folder of the host that recorded, where that has another
 
 ``link`` makes a build's layout of a seed: a copy of its installation by hard links, in which these files are replaced.
 No seed is ever an argument of a compiler, where ccache could take one for another.
@@ -123,7 +124,9 @@ _LINK = (
     _ARGUMENTS
     + r"""
 set -e
-root=$(in_awk "$1") build=$3 made=$4 seed=$5 linker=$6 command=$7
+from=$1 # the root folder of the host where the links were recorded
+[ ! -e "$3/links/root" ] || from=$(cat -- "$3/links/root")
+root=$(in_awk "$from") build=$3 made=$4 seed=$5 linker=$6 command=$7
 [ ! -d "$made" ] || exit 0
 [ -e "$build/links/plan" ] || { echo 'its links were removed, as by `bisect gc`' >&2; exit 1; }
 mkdir -p "$2" && scratch=$(mktemp -d -p "$2") && trap 'rm -rf "$scratch"' EXIT

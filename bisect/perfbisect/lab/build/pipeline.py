@@ -7,7 +7,7 @@ environment, so that only the commit makes a difference. Configure, compile and 
 
 import re
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -24,6 +24,7 @@ from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store, ccache, checkout, links, submodules
 from perfbisect.lab.build.binary_hash import hash_artifacts, measured
+from perfbisect.lab.build.build_jobs import PREFIX, end_all
 from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, OUT_OF_MEMORY, BuildLog, script
 from perfbisect.lab.build.patching import Sources, for_all, for_version
 from perfbisect.lab.build.progress import Progress, follow
@@ -39,7 +40,6 @@ from perfbisect.recipes.versions import version_text
 from perfbisect.recipes.when import TreeFacts, applied
 from perfbisect.repository.git import Repository
 
-PREFIX = "build-"  # of the names of builds' jobs
 _ALONE = "-alone"  # ends the name of one that is repeated with one job
 # Prints the steps that the last build took.
 _STEPS = 'cat "$1/steps" 2>/dev/null || :'
@@ -131,15 +131,11 @@ def key_of(context: BuildContext, sha: str) -> str:
     return _key(context, sources, present(context, sources.commit))
 
 
-def end_all(host: Host, *, but: Collection[str] = ()) -> jobs.Job | None:
-    """End the builds that run, but for one whose job has one of these names; that one is returned if it runs."""
-    spared = None
-    for job in jobs.running(host):
-        if job.name in but:
-            spared = job
-        elif job.name.startswith(PREFIX):
-            jobs.kill(host, job)
-    return spared
+def find(context: BuildContext, sha: str) -> Built | None:
+    """The stored build of commit ``sha``; None where there is none. Raises as ``key_of``."""
+    sources = for_all(context.host, context.bare, sha, context.patches)
+    paths = present(context, sources.commit)
+    return _stored(context, sources, paths, _key(context, sources, paths))
 
 
 def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None, Built]:
@@ -155,10 +151,9 @@ def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None,
     sources = for_all(context.host, context.bare, sha, context.patches)
     paths = present(context, sources.commit)
     key = _key(context, sources, paths)
-    if found := build_store.find(context.host, key, sha):
-        known = replace(found.facts, patches=_for_version(context, sources, found.version).patches)
-        return Built(known, _resolved(context, paths, found.version), found.version)
-    name = _job_name(context, key)
+    if found := _stored(context, sources, paths, key):
+        return found
+    name = f"{PREFIX}{context.builder.name}-{key}"  # by which later sessions find its job
     yield Progress("checkout")
     job = end_all(context.host, but=(name, f"{name}{_ALONE}"))
     if job is None:
@@ -170,13 +165,13 @@ def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None,
         ended = yield from _repeat(context, sources, alone, ended, failure)
     if ended.failed:
         raise _failure(context, sha, key, ended)
-    hits, misses = ccache.count(
+    hits, misses, remote = ccache.count(
         context.host.run(["sh", "-c", _REMEMBER, "remember", str(context.work), str(ended.output.steps)]).stdout
     )
     binary = ended.binary or key
     seconds = time.monotonic() - began
     patches = _for_version(context, sources, plan.version).patches
-    built = BuildFacts(sha, key, binary, seconds, hits, misses, False, "", plan.system, patches)
+    built = BuildFacts(sha, key, binary, seconds, hits, misses, False, "", plan.system, patches, remote_hits=remote)
     if context.recorder:
         yield Progress(links.LINK)
         further = (context.variant, context.recorder, built)
@@ -184,6 +179,14 @@ def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None,
     built = build_store.keep(context.host, built, plan.version, context.work / "prefix", ended.job.folder / "stdout")
     jobs.remove(context.host, ended.job)
     return Built(built, plan.builder, plan.version)
+
+
+def _stored(context: BuildContext, sources: Sources, paths: frozenset[str], key: str) -> Built | None:
+    found = build_store.find(context.host, key, sources.sha)
+    if found is None:
+        return None
+    known = replace(found.facts, patches=_for_version(context, sources, found.version).patches)
+    return Built(known, _resolved(context, paths, found.version), found.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,11 +308,6 @@ def _key(context: BuildContext, sources: Sources, paths: frozenset[str]) -> str:
     tools = with_compiler(context.host, context.tools, compiler_of(system))
     how = (context.patches, context.recorder.identity if context.recorder else "")
     return build_store.key_of(context.builder, context.variant, tools, tree, paths, sha, system, *how)
-
-
-def _job_name(context: BuildContext, key: str) -> str:
-    """The name of a build's job, by which later sessions find it."""
-    return f"{PREFIX}{context.builder.name}-{key}"
 
 
 def present(context: BuildContext, sha: str) -> frozenset[str]:

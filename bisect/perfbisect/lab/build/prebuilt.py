@@ -12,13 +12,14 @@ from typing import BinaryIO
 
 import msgspec
 
-from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.core.domain.facts import BuildFacts, HostFacts
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure, UsageError
 from perfbisect.host.facts import is_full
 from perfbisect.host.outcome import no_space
 from perfbisect.host.programs import require
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store
+from perfbisect.lab.build.archives import ODD, REFUSED, UNPACK
 from perfbisect.lab.build.binary_hash import hash_artifacts
 from perfbisect.lab.build.pipeline import Built
 from perfbisect.lab.upload import recipe
@@ -44,28 +45,22 @@ cd -- "$1" || exit
 } | sha256sum
 """
 _READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir -p "$1.part/prefix"'
-_REFUSED = 3
-# $1 the folder of the build, then options of tar. tar itself leaves out names with .. and follows no link that leads out of
-# the folder; where it makes an absolute name relative, it only warns.
+# $1 the folder of the build, then options of tar.
 _UNPACK = f"""\
-cd -- "$1.part" && shift || exit
-LC_ALL=C tar -x "$@" --no-same-owner --no-same-permissions -f - -C prefix 2>said
-status=$?
-head -n 20 said | cut -c -500 >&2
-! grep -q '^tar: Removing leading' said || exit {_REFUSED}
-rm said
-exit $status
+{UNPACK}
+cd -- "$1.part" && shift && unpack prefix "$@"
 """
 # A single folder at the top is the release's own name and is left out, unless it is one that installed systems have.
 _UNPACKED = f"""\
+{ODD}
 cd -- "$1.part" 2>/dev/null || {{ [ -d "$1" ]; exit; }}
 [ ! -d inner ] || {{ rm -rf prefix && mv -T inner prefix; }} || exit
 chmod -R u+rwX prefix || exit
-odd=$(find prefix ! -type f ! -type d ! -type l -printf '%P\\n' -quit)
-[ -z "$odd" ] || {{ printf '%s is a device, a FIFO or a socket\\n' "$odd" >&2; exit {_REFUSED}; }}
+odd=$(odd prefix)
+[ -z "$odd" ] || {{ printf '%s is a device, a FIFO or a socket\\n' "$odd" >&2; exit {REFUSED}; }}
 set -- "$1" "$2" prefix/* prefix/.[!.]*
 if [ $# = 4 ] && [ -L "$3" ] && [ ! -L "$4" ]; then
-    printf 'its top, %s, is a symbolic link\\n' "${{3#prefix/}}" >&2; exit {_REFUSED}
+    printf 'its top, %s, is a symbolic link\\n' "${{3#prefix/}}" >&2; exit {REFUSED}
 fi
 if [ $# = 4 ] && [ -d "$3" ] && [ ! -e "$4" ]; then
     case ${{3#prefix/}} in
@@ -104,6 +99,21 @@ def take(host: Host, builder: Builder, name: str, path: str) -> Built:
         raise UsageError(f"{path} is no installed {builder.name}: it has no {absent}.", _ADVICE) from absent
     facts = BuildFacts(name, tarball or contents, binary, time.monotonic() - began, 0, 0, reused=True, log="")
     return Built(facts, known, version, None if tarball else prefix)
+
+
+def in_place(host: Host, builder: Builder, facts: HostFacts) -> Built:
+    """The programs of a host itself, in the folder ``installed`` of the recipe: what is measured is the host.
+
+    Its key is made from what can change its speed and is known: processor, memory, kernel, and what ``installed_version``
+    prints.
+    """
+    prefix = PurePosixPath(builder.installed)
+    values = {"prefix": str(prefix), "recipe": str(recipe.place(host, builder))}
+    printed = host.run(fill(builder.installed_version, values)).stdout if builder.installed_version else ""
+    known = [facts.name, facts.cpu, facts.cores, facts.memory_mib, facts.kernel, printed.strip()]
+    key = hashlib.sha256(repr(known).encode()).hexdigest()[:32]
+    done = BuildFacts(facts.name, key, "", 0.0, 0, 0, reused=True, log="")
+    return Built(done, builder, facts.kernel, prefix)
 
 
 def _resolved(builder: Builder, version: str) -> Builder:
@@ -165,7 +175,7 @@ def _unpack(host: Host, path: str) -> str:
     try:
         host.run(["sh", "-c", _UNPACKED, "unpacked", str(place), path], timeout=LONG)
     except CommandFailed as failure:
-        if failure.status != _REFUSED:
+        if failure.status != REFUSED:
             raise
         raise _refusal(host, path, place, failure.output.strip()) from failure
     return key
@@ -189,7 +199,7 @@ def _send(host: Host, file: BinaryIO, path: str, place: PurePosixPath) -> None:
         if is_full(host):
             raise no_space(host.name, f"{path} is not unpacked") from failure
         lines = failure.output.strip().splitlines()
-        if failure.status == _REFUSED:
+        if failure.status == REFUSED:
             why = f"it has names that lead out of the folder in which it is unpacked ({lines[0]})"
             raise _refusal(host, path, place, why) from failure
         raise UsageError(f"{path} is damaged, or no tarball: {lines[0] if lines else failure}.") from failure

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from perfbisect.errors import CommandFailed, EnvironmentFailure
 from perfbisect.host.programs import require
@@ -20,6 +21,12 @@ _NATIVE = """\
 for option in -march=native -mcpu=native; do "$1" "$option" '-###' -E -x c /dev/null; done 2>&1 </dev/null; :
 """
 _RESOLVED = re.compile(r'(-m[\w.=+-]+)|"-(?:target-cpu|target-feature|tune-cpu)" "([^"]+)"')
+# Prints one of the files below these folders by which something is compiled for the processor of the host.
+_MENTIONS = r"""
+find "$@" -type f '(' -name '[Mm]akefile*' -o -name 'GNUmakefile' -o -name '*.mk' -o -name '*.make' -o -name '*.ninja' -o \
+    -name '*.sh' -o -path '*/.cargo/config*' ')' -exec grep -lE -e '-m(arch|cpu|tune)=native|target-cpu=native' {} + 2>/dev/null |
+    head -n 1
+"""
 _IS_NATIVE = re.compile(r"-m(?:arch|cpu|tune)=native|\btarget-cpu=native")
 
 
@@ -59,6 +66,12 @@ def with_compiler(host: Host, tools: Toolchain, command: Sequence[str]) -> Toolc
 def is_native(options: str) -> bool:
     """Whether some of these options compile for the processor of the machine that compiles."""
     return bool(_IS_NATIVE.search(options))
+
+
+def mentions_native(host: Host, folders: Sequence[PurePosixPath]) -> bool:
+    """Whether what builds below these folders on the host may compile for its processor, as far as its files say."""
+    argv = ["sh", "-c", _MENTIONS, "mentions", *map(str, folders)]
+    return bool(host.run(argv, timeout=600).stdout)
 
 
 def read_processor(commands: str) -> str:

@@ -8,7 +8,7 @@ from perfbisect.lab.build import build_store
 
 ATTEMPTS = 3  # at a stream during which a connection broke off
 
-_READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir "$1.part"'
+READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir "$1.part"'
 _DONE = '[ ! -d "$1.part" ] || { find "$1.part" -type f -exec sync -- {} + && rm -rf "$1" && mv -T -- "$1.part" "$1"; }'
 
 
@@ -18,13 +18,13 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
     Raises EnvironmentFailure when the build contains the path of its installation, which differs on ``host``.
     """
     place, there = build_store.folder(build_host, key), build_store.folder(host, key)
-    if host.run(["test", "-f", str(there / "build.json")], check=False).ok:
+    if build_store.has(host, key):
         return
     if build_host.root != host.root:
         _refuse_rooted(build_host, builder, key, host)
     for left in reversed(range(ATTEMPTS)):
         build_host.run(["test", "-d", str(place)])  # which also waits for a lost connection, as the next command does
-        host.run(["sh", "-c", _READY, "ready", str(there)], timeout=600)
+        host.run(["sh", "-c", READY, "ready", str(there)], timeout=600)
         try:
             _stream(
                 build_host,

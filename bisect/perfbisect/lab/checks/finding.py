@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.facts import Answers
 from perfbisect.host.protocol import Host
@@ -36,7 +38,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """What a host is checked for: measurements of ``metric``; of which system, if that is known."""
+    """What a host is checked for: measurements of ``metric``, or only builds; of which system, if that is known."""
 
     host: Host
     entry: HostEntry
@@ -44,6 +46,13 @@ class CheckRequest:
     builder: Builder | None = None
     variant: str = ""  # of the builder; "" is the recipe's own choice
     workloads: tuple[Workload, ...] | None = None  # that may be run; None when unknown
+
+    @classmethod
+    def to_build(cls, host: Host, entry: HostEntry, builder: Builder | None, variant: str) -> "CheckRequest":
+        """What a host is checked for that builds for others: nothing is run there."""
+        alone = msgspec.structs.replace(entry, build_hosts=[], build_host="", server_cpus="", client_cpus="")
+        built = msgspec.structs.replace(builder, server=None) if builder else None
+        return cls(host, alone, builder=built, variant=variant, workloads=())
 
 
 @dataclass(frozen=True, slots=True)

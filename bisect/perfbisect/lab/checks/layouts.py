@@ -12,7 +12,7 @@ from perfbisect.recipes.builder_reader import variant_of
 def layouts(inspection: Inspection) -> Iterator[Finding]:
     """Which linker makes fresh layouts, and what keeps it from that."""
     request = inspection.request
-    if request.entry.built_elsewhere or (request.builder and obstacle(request.builder, request.variant)):
+    if not request.entry.builds or (request.builder and obstacle(request.builder, request.variant)):
         return
     linker = linkers.find(request.host)
     if linker and linker.moves_functions:

@@ -3,11 +3,12 @@
 What cannot work is refused; what may distort the result is a warning with advice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.host import conditions, facts
 from perfbisect.host.facts import Fact, ask_all, fingerprint_facts
+from perfbisect.lab.checks.compiler_cache import compiler_cache
 from perfbisect.lab.checks.contention import clock, load, others
 from perfbisect.lab.checks.counters import counters, device
 from perfbisect.lab.checks.finding import CheckRequest, Finding, Inspection, Level
@@ -18,8 +19,25 @@ from perfbisect.lab.checks.tools import check_pinning, drivers, tools
 from perfbisect.lab.workload import lua, sysbench
 from perfbisect.recipes.workload import Workload
 
-CHECKS = (tools, drivers, space, counters, device, load, others, clock_speed, sharing, layout, layouts, swap, clock)
+CHECKS = (
+    tools,
+    drivers,
+    compiler_cache,
+    space,
+    counters,
+    device,
+    load,
+    others,
+    clock_speed,
+    sharing,
+    layout,
+    layouts,
+    swap,
+    clock,
+)
 """The most serious first."""
+OF_BUILDS = (tools, compiler_cache, space, others, layouts)
+"""Those of a host on which nothing is measured."""
 
 FURTHER: tuple[Fact[object], ...] = (
     facts.ONLINE, facts.LOAD, conditions.SYSTEM, conditions.DEB_SRC, conditions.SWAP, conditions.STEAL, conditions.THROTTLED,
@@ -46,6 +64,12 @@ def findings(inspection: Inspection) -> Iterator[Finding]:
         yield from check(inspection)
 
 
+def build_findings(inspection: Inspection) -> Iterator[Finding]:
+    """All findings about a host that builds for others: see ``CheckRequest.to_build``."""
+    for check in OF_BUILDS:
+        yield from check(inspection)
+
+
 def check_workload(workload: Workload) -> None:
     """Raise UsageError for a workload that sysbench cannot run; a command cannot be checked beforehand."""
     if not workload.command:
@@ -53,12 +77,12 @@ def check_workload(workload: Workload) -> None:
         lua.preparing(workload)
 
 
-def warnings(inspection: Inspection) -> tuple[Warned, ...]:
+def warnings(found: Iterable[Finding]) -> tuple[Warned, ...]:
     """The warnings before a hunt. Raises EnvironmentFailure for the first refusal."""
-    found = []
-    for finding in findings(inspection):
+    warned = []
+    for finding in found:
         if finding.level is Level.REFUSED:
             raise finding.failure()
         if finding.level is Level.WARNING:
-            found.append(Warned(finding.text, finding.advice))
-    return tuple(found)
+            warned.append(Warned(finding.text, finding.advice))
+    return tuple(warned)

@@ -10,6 +10,7 @@ from perfbisect.host.programs import missing
 from perfbisect.lab.build.requirements import NEEDED, compilers, how_to_build, lacking_for, own_packages
 from perfbisect.lab.checks.finding import CheckRequest, Finding, Inspection, Level
 from perfbisect.recipes.builder_reader import variant_of
+from perfbisect.wording.text import listed
 
 TO_MEASURE = ("timeout", "setsid", "flock", "ps", "awk", "base64", "tar")
 OF_SYSBENCH = frozenset({"mysql", "pgsql"})  # drivers that sysbench itself has, if it was compiled with them
@@ -19,8 +20,8 @@ def tools(inspection: Inspection) -> Iterator[Finding]:
     """Every program without which nothing can be built or measured, and what else the build needs."""
     request, host = inspection.request, inspection.request.host
     builder, build = request.builder, request.builder.build if request.builder else None
-    build_host = request.entry.built_elsewhere
-    if builder is None or build is None or build_host:  # where the rest is needed
+    elsewhere, builds = request.entry.built_elsewhere, request.entry.builds
+    if builder is None or build is None or not builds:  # where the rest is needed
         absent, own = missing(host, needed(request)), None
     else:
         absent = lacking_for(host, needed(request), build, variant_of(builder, request.variant))
@@ -31,11 +32,13 @@ def tools(inspection: Inspection) -> Iterator[Finding]:
         besides = how_to_build(builder, inspection.answers) if builder and own is not None else ""
         advice = ". ".join(filter(None, (how_to_install(absent, inspection.system, own), besides)))
         yield Finding(Level.REFUSED, "tools", sentence, advice)
-    elif builder and build_host:
-        elsewhere = f"{builder.name} is built on host {build_host}, which is not checked here"
-        yield Finding(
-            Level.OK, "builder", elsewhere, f"Check it with: bisect doctor {build_host} --builder {builder.name}"
-        )
+    elif builder and not builds:
+        are = "host" if len(elsewhere) == 1 else "hosts"
+        known = f"{builder.name} is built on {are} {listed(elsewhere)}, not checked here"
+        which = elsewhere[0] if len(elsewhere) == 1 else "--all"
+        yield Finding(Level.OK, "builder", known, f"Check with: bisect doctor {which} --builder {builder.name}")
+    elif builder and builder.installed:
+        yield Finding(Level.OK, "builder", f"nothing of {builder.name} is built: the host's programs are run")
     elif builder and not build:
         yield Finding(Level.OK, "builder", f"nothing of {builder.name} is built: installed releases are measured")
     elif builder and build:
@@ -62,12 +65,13 @@ def drivers(inspection: Inspection) -> Iterator[Finding]:
 
 def needed(request: CheckRequest) -> list[str]:
     """The programs that measuring needs, and building any system if anything is to be built there."""
-    built = not request.entry.built_elsewhere and (request.builder is None or request.builder.build is not None)
+    built = request.entry.builds and (request.builder is None or request.builder.build is not None)
     server = request.builder.server if request.builder else None
     return [
         *(NEEDED if built else ()),
         *TO_MEASURE,
         *(["sysbench"] if by_sysbench(request) else []),
+        *(need for workload in request.workloads or () for need in workload.needs),
         *(["taskset"] if request.entry.server_cpus or request.entry.client_cpus else []),
         *(["setpriv"] if server and server.refuses_root else []),
     ]

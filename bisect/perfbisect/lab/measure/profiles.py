@@ -12,10 +12,10 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from perfbisect.core.domain.events import LabEvent, Profiled, RunStarted, Unexplained, Warned
+from perfbisect.core.domain.events import LabEvent, Profiled, RunStarted, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.explain.folding import FEW, Folded
-from perfbisect.errors import EnvironmentFailure, NoSamples, RunFailed
+from perfbisect.errors import EnvironmentFailure, NoSamples
 from perfbisect.host.facts import CORES, ask
 from perfbisect.lab.measure import perf, visit
 from perfbisect.lab.measure.counter_groups import LONGEST, shortened
@@ -28,79 +28,90 @@ from perfbisect.lab.server.installation import System
 PART = "profiles"
 SAMPLES = 10_000  # of a run, about: 160 MB with their stacks
 OFTENEST, RAREST = 499, 1  # samples of a second of CPU time
-LONG = 60.0  # seconds that a command may take whose length is unknown
-ENOUGH = 4.0  # seconds of a turn from which on waits have a run of their own
-OF_WAITS = 1 / 3  # of the seconds of such a turn
-WAITING = 0.3  # share of the time of the workload's threads that is spent off CPU, from which on waits are sampled
 WAITS_SAMPLED = 5_000  # of a run, about
-USUAL_SWITCHES = 5_000  # of threads a second, where vmstat does not tell
+USUAL_SWITCHES = 5_000  # of threads a second, where earlier runs do not tell
+LONG = 60.0  # seconds that a command may take whose length is unknown
 
 WAITS_FOR_ALL = "Threads wait for their clients and for work, too."
 
 
 @dataclass(slots=True)
 class Profiles:
-    """Samples one run in each turn, and another one of waits where that is worth it."""
+    """Samples one run in each turn."""
 
     context: RunContext
     succeeded: Callable[[], None]
     seconds: float = LONGEST  # of measuring in a turn
     sampled: Sampling | None = None  # None until it is known
     rate: float = 0.0  # samples of a second of CPU time
-    switches: int = -1  # one of so many waits is sampled; 0: none; -1: that is decided after the first run
 
     def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One run, or two, each with the folding of its samples."""
-        host = self.context.host
+        """One run, with the folding of its samples."""
+        turn.left -= 1
         try:
-            if not self.context.perf:
-                perf.probe(host)
-            self.sampled = self.sampled or available(host)
+            self.sampled = self.sampled or sampling(self.context)
         except EnvironmentFailure as failure:
-            turn.left -= 1
-            yield Unexplained(PART, str(failure), host.name)
+            yield Unexplained(PART, str(failure), self.context.host.name)
             return
-        ample = self.seconds >= ENOUGH
-        context = shortened(self.context, self.seconds * (1 - OF_WAITS) if ample else self.seconds)
-        self.rate = self.rate or first_rate(context, ask(host, CORES) or 1)
+        context = shortened(self.context, self.seconds)
+        self.rate = self.rate or first_rate(context, ask(context.host, CORES) or 1)
         rate = max(RAREST, round(self.rate))
-        facts, folded = yield from self._run(context, system, dataset, turn, self.sampled, rate)
+        facts, folded = yield from sampled_run(context, system, dataset, turn, self.sampled, rate)
+        self.succeeded()
         yield Profiled(turn.candidate, profile(facts, folded, self.sampled))
         self.rate = next_rate(rate, folded.samples)
-        if self.switches < 0:
-            busy = (folded.samples + folded.lost) / rate
-            waits = ample and self.sampled.in_kernel and not context.workload.command
-            waits = waits and busy < (1 - WAITING) * context.workload.threads * facts.seconds
-            self.switches = one_of(facts) if waits else 0
-        if self.switches:
-            waiting = Sampling(WAITS, self.sampled.chains)
-            context = shortened(self.context, self.seconds * OF_WAITS)
-            try:
-                facts, folded = yield from self._run(context, system, dataset, turn, waiting, self.switches)
-                yield Profiled(turn.candidate, profile(facts, folded, waiting))
-            except NoSamples:
-                pass  # no thread has waited
-            except RunFailed as failure:  # the turn has its profile of work
-                self.switches = 0
-                yield Warned(f"Waits are not sampled any more: {system.commit[:10]}: {failure}", failure.advice)
+
+
+@dataclass(slots=True)
+class Waits:
+    """Samples the waits of one run in each turn; nothing where perf may not see the kernel, which schedules threads."""
+
+    context: RunContext
+    succeeded: Callable[[], None]
+    seconds: float = LONGEST  # of measuring in a turn
+    switches: float = 0.0  # of threads a second in earlier runs; 0: unknown
+    sampled: Sampling | None = None  # None until it is known
+
+    def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
+        """One run, with the folding of its waits."""
         turn.left -= 1
-
-    def _run(
-        self, context: RunContext, system: System, dataset: str, turn: Turn, sampled: Sampling, rate: int
-    ) -> Generator[LabEvent, None, tuple[RunFacts, Folded]]:
-        """A run in a visit of its own, and its stacks."""
-        bench = replace(context, perf=True, wrap=partial(record, sampled=sampled, rate=rate))
-        with visit.begin(context, system, turn.candidate, dataset, SlowRuns()) as opened:
-            yield RunStarted(turn.candidate, turn.first, turn.total, turn.purpose, context.planned)
-            facts = yield from visit.run(replace(opened, bench=bench))
-            folded = folded_on(context.host, opened.folder, sampled, rate)
+        try:
+            self.sampled = self.sampled or sampling(self.context)
+        except EnvironmentFailure:
+            return  # the profiles have said so
+        if not self.sampled.in_kernel:
+            return
+        waiting = Sampling(WAITS, self.sampled.chains)
+        context = shortened(self.context, self.seconds)
+        rate = one_of((self.switches or USUAL_SWITCHES) * context.workload.time)
+        try:
+            facts, folded = yield from sampled_run(context, system, dataset, turn, waiting, rate)
+        except NoSamples:
+            return  # no thread has waited
         self.succeeded()
-        return facts, folded
+        yield Profiled(turn.candidate, profile(facts, folded, waiting))
 
 
-def one_of(facts: RunFacts) -> int:
-    """One of how many waits is sampled, after a run with these facts. An operation may wait at several places in turns."""
-    switches = (facts.system.get("cs") or USUAL_SWITCHES) * facts.seconds
+def sampling(context: RunContext) -> Sampling:
+    """What perf can sample on the host. Raises EnvironmentFailure if it is nothing."""
+    if not context.perf:
+        perf.probe(context.host)
+    return available(context.host)
+
+
+def sampled_run(
+    context: RunContext, system: System, dataset: str, turn: Turn, sampled: Sampling, rate: int
+) -> Generator[LabEvent, None, tuple[RunFacts, Folded]]:
+    """A run in a visit of its own, and its stacks."""
+    bench = replace(context, perf=True, wrap=partial(record, sampled=sampled, rate=rate))
+    with visit.begin(context, system, turn.candidate, dataset, SlowRuns()) as opened:
+        yield RunStarted(turn.candidate, turn.first, turn.total, turn.purpose, context.planned)
+        facts = yield from visit.run(replace(opened, bench=bench))
+        return facts, folded_on(context.host, opened.folder, sampled, rate)
+
+
+def one_of(switches: float) -> int:
+    """One of how many waits is sampled in a run with so many. An operation may wait at several places in turns."""
     number = max(1, round(switches / WAITS_SAMPLED))
     while number > 1 and math.gcd(number, 2 * 3 * 5 * 7) > 1:  # else it might always be the same of them
         number += 1

@@ -215,7 +215,7 @@ def facts(
         operations=outcome.operations,
         latency=outcome.latency,
         samples=outcome.samples,
-        counters=counter.read(counters) if counter else perf.parse(counters),
+        counters={**(counter.read(counters) if counter else perf.parse(counters)), **outcome.counters},
         system=system,
         dataset=visit.dataset,
         reported=outcome.reported,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from perfbisect.core.domain.events import Warned
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build.pipeline import PREFIX
+from perfbisect.lab.build.build_jobs import PREFIX
 from perfbisect.lab.measure import visit
 from perfbisect.lab.server import service
 from perfbisect.lab.upkeep.storage import CATEGORIES

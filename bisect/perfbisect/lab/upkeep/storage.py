@@ -123,7 +123,7 @@ def expendable(found: Iterable[Item], limit: int, pinned: Collection[str]) -> li
 
 
 def remove(host: Host, items: Sequence[Item]) -> None:
-    """Remove items. The caller holds the lease of the host."""
+    """Remove items. The caller holds the lock of the host."""
     for some in range(0, len(items), 200):
         paths = [f"./{item.path}" for item in items[some : some + 200]]
         host.run(["sh", "-c", _REMOVE, "remove", str(host.root), *paths], timeout=LONG)

@@ -9,7 +9,7 @@ from perfbisect.errors import ClockSet
 from perfbisect.lab.server.installation import System
 from perfbisect.lab.server.service import Service
 from perfbisect.lab.upload import files, recipe
-from perfbisect.lab.workload import lua
+from perfbisect.lab.workload import fio, lua
 from perfbisect.lab.workload.result import SECONDS, TIMED_OUT, Outcome, ProcessResult, killed, not_recorded
 from perfbisect.masking import masked
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
@@ -90,6 +90,11 @@ def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
     began, seconds = float(clock[1]), float(clock[3]) - float(clock[1])
     if seconds <= 0:
         raise ClockSet("the host's clock was set back during a run")
+    if workload.format:
+        found = fio.read(ended.stdout)
+        return Outcome(
+            began, seconds, found.operations, found.latency, reported=found.iops, counters={fio.CPU: found.cpu}
+        )
     errors = ended.stderr if ended.is_whole else ""  # what counts may be in the part of stdout that is left out
     where = workload.rate or workload.cost
     reported = find_number(where, ended.stdout, errors) if where else None
@@ -98,7 +103,17 @@ def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
         raise ValueError("it did less than one operation")
     if operations > MOST:
         raise ValueError(f"it printed that it did {operations:.3g} operations, more than can be counted")
-    return Outcome(began, seconds, operations, {"avg": 1000 * seconds / operations}, reported=reported)
+    latency: dict[str, float | None] = {"avg": 1000 * seconds / operations}
+    latency |= {name: _latency(pattern, ended.stdout, errors) for name, pattern in workload.latencies.items()}
+    return Outcome(began, seconds, operations, latency, reported=reported)
+
+
+def _latency(pattern: str, stdout: str, stderr: str) -> float | None:
+    """Milliseconds; None for what is missing, or printed as 0 since it is too short: no reason to lose the run."""
+    try:
+        return find_number(pattern, stdout, stderr)
+    except ValueError:
+        return None
 
 
 def last(*streams: str) -> str:

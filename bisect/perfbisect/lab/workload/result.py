@@ -1,7 +1,7 @@
 """Exit status, output and parsed result of a timed process."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 
 from perfbisect.errors import RunLost
@@ -49,6 +49,7 @@ class Outcome:
     latency: Mapping[str, float | None]  # milliseconds
     samples: tuple[float, ...] = ()  # operations per second in each report interval
     reported: float | None = None  # a rate or a cost in a unit of its own
+    counters: Mapping[str, float | None] = field(default_factory=dict)  # totals that the output has, beside perf's
 
 
 def killed(status: int) -> str:

@@ -11,7 +11,7 @@ from perfbisect.recipes.builder import Build, Builder
 def listing(builder: Builder) -> Iterator[str]:
     """How each system that the recipe allows would build a commit, as comments of a TOML document."""
     build = builder.build or Build()
-    if has_commands(build):
+    if builder.installed or has_commands(build):
         return
     if build.system:
         yield f"# Its tree is built with {build.system}:"

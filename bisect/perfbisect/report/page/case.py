@@ -18,7 +18,8 @@ from perfbisect.report.page.flame import flame_graph
 from perfbisect.report.page.seconds import by_second, timeline
 from perfbisect.report.page.svg import Scale, chart, element, percent
 from perfbisect.wording import functions as function_words
-from perfbisect.wording.functions import UNITS, own
+from perfbisect.wording.functions import UNITS, own, waits_of
+from perfbisect.wording.plans import abridged
 from perfbisect.wording.quantities import MISSING, count, figure, share, signed
 from perfbisect.wording.text import metric_title
 
@@ -95,6 +96,7 @@ class CasePage:
     timeline_title: str = ""
     timeline_note: str = ""
     plans: tuple[PlanRow, ...] = ()
+    waits: tuple[FunctionCells, ...] = ()
     functions: tuple[FunctionCells, ...] = ()
     unit: str = ""
     flame: Markup | None = None
@@ -110,7 +112,7 @@ class CasePage:
             ("plans", "plan", self.plans),
             ("runs", "runs", self.timeline),
             ("why", "why", True),
-            ("functions", "functions", self.functions),
+            ("functions", "functions", self.waits or self.functions),
             ("change", "the change", self.diff),
             ("flame", "flame graph", self.flame),
         )
@@ -134,8 +136,9 @@ def case_page(data: HuntData, place: int, diff_of: DiffOf) -> CasePage:
         timeline=runs,
         timeline_title=title,
         timeline_note=text,
-        plans=case.plans,
-        functions=functions(found, files) if found else (),
+        plans=tuple(PlanRow(row.statement, abridged(row.parent), abridged(row.culprit)) for row in case.plans),
+        waits=functions(waits_of(found), found.changed, files) if found else (),
+        functions=functions(found.functions, found.changed, files) if found else (),
         unit=UNITS.get(found.unit, found.unit) if found else "",
         flame=flame_graph(profiles.parent, profiles.culprit, UNITS.get(profiles.unit, profiles.unit))
         if profiles
@@ -218,12 +221,14 @@ def names_of(found: Explanation | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*measured, *found.changed)))
 
 
-def functions(found: Explanation, files: Sequence[ShownFile]) -> tuple[FunctionCells, ...]:
-    """The functions whose cost moved most, without those of no interest."""
-    notable = [row for row in found.functions if abs(row.part) >= SMALL or own(row) or row.partner]
-    rows = (notable or found.functions)[:FUNCTIONS]
+def functions(
+    measured: Sequence[FunctionRow], by_commit: Sequence[str], files: Sequence[ShownFile]
+) -> tuple[FunctionCells, ...]:
+    """The functions whose cost moved most, without those of no interest; ``by_commit`` are all that the commit changes."""
+    notable = [row for row in measured if abs(row.part) >= SMALL or own(row) or row.partner]
+    rows = (notable or measured)[:FUNCTIONS]
     largest = max((max(row.parent, row.culprit) for row in rows), default=0.0) or 1.0
-    return tuple(function(row, largest, files, found.changed) for row in rows)
+    return tuple(function(row, largest, files, by_commit) for row in rows)
 
 
 def function(row: FunctionRow, largest: float, files: Sequence[ShownFile], by_commit: Sequence[str]) -> FunctionCells:

@@ -20,7 +20,8 @@ from perfbisect.report.page.pages import render
 from perfbisect.report.page.posterior import Range, posterior
 from perfbisect.report.page.svg import Scale
 from perfbisect.report.terminal import extent, so_far
-from perfbisect.wording.quantities import MISSING, chance, count, duration, middle, percent, ratio, share
+from perfbisect.wording.builds import cached
+from perfbisect.wording.quantities import MISSING, chance, count, duration, middle, percent, ratio
 from perfbisect.wording.text import cited, metric_title
 from perfbisect.wording.verdicts import classification_name, effect
 
@@ -217,9 +218,17 @@ def settings(story: Story) -> Iterator[tuple[str, str]]:
 def costs(story: Story) -> Iterator[Tile]:
     """What the hunt has cost."""
     spent = story.costs
-    cache = "" if spent.hit_rate is None else f"ccache answered {share(spent.hit_rate)}"
-    yield Tile("builds", str(spent.builds), cache)
+    shared = f"{spent.shared} more from the shared builds" if spent.shared else ""
+    yield Tile(
+        "builds", str(spent.builds), "; ".join(filter(None, (cached(spent.hit_rate, spent.remote_rate), shared)))
+    )
     yield Tile("building", duration(spent.build_seconds))
+    if spent.ahead:
+        builders = ", ".join(f"{made} on {name}" for name, made in spent.ahead.builds.items())
+        useless = spent.ahead.unused + spent.ahead.ended
+        lost = duration(spent.ahead.unused_seconds + spent.ahead.ended_seconds)
+        yield Tile("built ahead", str(sum(spent.ahead.builds.values())), builders)
+        yield Tile("of no use", str(useless), f"{lost} of building" if useless else "")
     yield Tile("runs", str(spent.runs))
     yield Tile("running", duration(spent.run_seconds), "starts and warm-up included")
     yield Tile("in all", duration(spent.seconds))

@@ -8,11 +8,14 @@ from markupsafe import Markup
 
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.trials import Trial, TrialType
+from perfbisect.core.stats import operation_metrics
 from perfbisect.core.stats.paired_comparison import Compared, Ratio, compared, tone
 from perfbisect.core.stats.sampling_plan import noise_of_trial
 from perfbisect.core.stats.sampling_plan import rows as detectable
 from perfbisect.core.stats.sampling_plan import sentences as advice
+from perfbisect.report import blocks as tables
 from perfbisect.report import comparison
+from perfbisect.report.blocks import Block
 from perfbisect.report.command_line import command_on
 from perfbisect.report.noise import of_placement
 from perfbisect.report.page import intervals
@@ -49,6 +52,7 @@ class WorkPage:
     name: str
     head: tuple[str, ...]
     counters: tuple[tuple[str, ...], ...]
+    spent: tuple[Block, ...]  # what an operation costs: absolute, and relative to the first build
     timeline: Markup | None
 
 
@@ -64,6 +68,8 @@ class TrialPage:
     metric: str
     builds: tuple[tuple[str, str, str], ...]  # name, commit, version or path
     axis: Markup | None
+    legend: tuple[str, ...]
+    blocks: tuple[Block, ...]  # the tables of a comparison: ratios, groups
     ratios: tuple[RatioCells, ...]
     detectable: tuple[tuple[str, ...], ...]
     works: tuple[WorkPage, ...]
@@ -108,6 +114,8 @@ def trial_page(trial: Trial, *, history: Path | None, index: str = "") -> str:
         metric=metric_title(request.metric),
         builds=tuple((each.name, each.commit[:10], each.version or each.path) for each in request.subjects),
         axis=intervals.axis(scale, "ratio to the first build") if rows else None,
+        legend=tables.legend(trial) if rows else (),
+        blocks=tuple(filter(None, (tables.ratios(trial, rows), tables.groups(trial, rows)))) if rows else (),
         ratios=tuple(ratios(trial, rows, scale)),
         detectable=table,
         works=tuple(works(trial, rows)),
@@ -159,6 +167,8 @@ def works(trial: Trial, rows: Sequence[Compared]) -> Iterator[WorkPage]:
     """Counters relative to the first build, and the runs in order of time."""
     subjects = trial.request.subjects
     by_name = {row.work: row for row in rows}
+    spent = {found.work: found for found in operation_metrics.spent(trial)} if rows else {}
+    names, unit = [each.name for each in subjects], tables.cpu_unit(trial)
     for number, work in enumerate(trial.request.works):
         measured = [run for run in trial.runs if run.work == number]
         sides = [
@@ -175,6 +185,7 @@ def works(trial: Trial, rows: Sequence[Compared]) -> Iterator[WorkPage]:
             work.name,
             ("counter", *(each.name for each in subjects)),
             body,
+            tuple(tables.metric_blocks(spent[work.name], names, unit)) if work.name in spent else (),
             timeline(runs, metric_title(trial.request.metric)) if runs else None,
         )
 
@@ -187,4 +198,6 @@ def settings(trial: Trial) -> Iterator[tuple[str, str]]:
     yield "rounds", f"{request.rounds}, of {count(request.runs, 'run')} each"
     if request.overrides:
         yield "changed", ", ".join(f"{name} {value}" for name, value in request.overrides.items())
+    if trial.origin:
+        yield "origin", comparison.imported(trial)
     yield "state", ": ".join(filter(None, (trial.state, trial.failure)))

@@ -1,0 +1,175 @@
+"""How much sooner hunts end with build hosts, beside plain bisection with as many. See README.md.
+
+Hunts that were played are kept as lines of JSON; the same command goes on where it was stopped.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+for library in ("OPENBLAS", "OMP", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.simulate.git_bisect import git_bisect
+from perfbisect.simulate.graphs import merging
+from perfbisect.simulate.host_model import Habits
+from perfbisect.simulate.judge import Judgement
+from perfbisect.simulate.parallel_bisect import parallel_bisect
+from perfbisect.simulate.scenario import Scenario
+from perfbisect.simulate.strategies import Rule, attempt, ours
+from perfbisect.simulate.tally import Chance, mean
+
+BUILD_HOSTS = (0, 1, 2, 4, 8, 16)
+WORLDS = ("line", "merges", "failing", "cached")
+COMMITS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One row of the table."""
+
+    world: str
+    runs: int  # that a build costs
+    rule: str
+    build_hosts: int  # 0: the host builds what it measures, as without build hosts
+
+    @property
+    def name(self) -> str:
+        """Its name in the results."""
+        return f"{self.world}/B={self.runs}/{self.rule}/{self.build_hosts}"
+
+    @property
+    def scenario(self) -> Scenario:
+        """A drop of 5 % at a noise of 1 % and runs of a minute."""
+        habits = Habits(noise=0.01, build_seconds=60.0 * self.runs, cached_share=0.1 if self.world == "cached" else 1.0)
+        graph = merging(COMMITS) if self.world == "merges" else Graph.line(COMMITS)
+        return Scenario(graph, effect=0.05, failing=0.1 if self.world == "failing" else 0.0, habits=habits)
+
+    def search(self) -> Rule:
+        """The search that is played."""
+        if self.rule.startswith("bisect"):
+            repeats = int(self.rule.removeprefix("bisect R="))
+            return parallel_bisect(repeats, self.build_hosts) if self.build_hosts else git_bisect(repeats)
+        between = self.rule == "ours, host builds too"
+        known = PriorKnowledge(float(self.runs))
+        return partial(ours, prior=known, build_hosts=self.build_hosts, builds_between=between)
+
+
+def main() -> None:
+    """Play what is missing, then write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hunts", type=int, default=200, help="in each cell (default: 200)")
+    parser.add_argument("--worlds", default="line", help=f"of {', '.join(WORLDS)} (default: line)")
+    parser.add_argument("--costs", default="100,10", help="of a build, in runs (default: 100,10)")
+    parser.add_argument("--rules", default="ours;bisect R=3;bisect R=5", help="or: ours, host builds too")
+    parser.add_argument("--build-hosts", default=",".join(map(str, BUILD_HOSTS)))
+    parser.add_argument("--minutes", type=float, default=0.0, help="stop after so long; the next call goes on")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=Path.home() / ".cache/perfbisect/benchmarks/ahead.jsonl")
+    parser.add_argument("--table", type=Path, help="file to write; of all hunts that were played")
+    args = parser.parse_args()
+    cells = [
+        Cell(world, int(cost), rule, int(hosts))
+        for cost in args.costs.split(",")
+        for world in args.worlds.split(",")
+        for rule in args.rules.split(";")
+        for hosts in args.build_hosts.split(",")
+        if hosts != "0" or rule != "ours, host builds too"
+    ]
+    args.results.parent.mkdir(parents=True, exist_ok=True)
+    play(cells, args.hunts, args.minutes, args.jobs, args.results)
+    if args.table:
+        args.table.write_text("\n".join(table(load(args.results))) + "\n")
+
+
+def play(cells: Sequence[Cell], hunts: int, minutes: float, jobs: int, results: Path) -> None:
+    """Play the hunts that are missing, a few of each cell at a time, and add them to the results."""
+    played, began = load(results), time.monotonic()
+    missing = [(c, seed) for seed in range(1, hunts + 1) for c in cells if str(seed) not in played.get(c.name, {})]
+    chunk = 4 * jobs
+    with ProcessPoolExecutor(jobs) as pool, results.open("a") as file:
+        for start in range(0, len(missing), chunk):
+            if minutes and time.monotonic() > began + 60 * minutes:
+                return
+            some = missing[start : start + chunk]
+            for (one, seed), facts in zip(some, pool.map(hunt, *zip(*some, strict=True)), strict=True):
+                file.write(json.dumps({"cell": one.name, "seed": seed, **facts}) + "\n")
+            file.flush()
+
+
+def hunt(cell: Cell, seed: int) -> dict[str, float | str]:
+    """One hunt."""
+    trial = attempt(cell.scenario, seed, cell.search(), Policy())
+    return {
+        "judgement": trial.judgement,
+        "hours": trial.minutes / 60,
+        "builds": trial.builds,
+        "unused": trial.unused,
+        "ended": trial.cancelled,
+        "runs": trial.runs,
+    }
+
+
+def load(results: Path) -> dict[str, dict[str, dict[str, float | str]]]:
+    """The hunts played so far, by cell and seed."""
+    played: dict[str, dict[str, dict[str, float | str]]] = {}
+    for line in results.read_text().splitlines() if results.exists() else ():
+        one = json.loads(line)
+        played.setdefault(one["cell"], {})[str(one["seed"])] = one
+    return played
+
+
+def table(played: dict[str, dict[str, dict[str, float | str]]]) -> Iterator[str]:
+    """The table in Markdown."""
+    yield "# Builds ahead, simulated: results"
+    yield ""
+    yield f"Written by `python {shlex.join(sys.argv)}` on {time.strftime('%Y-%m-%d')}. What the columns mean: [README](README.md)."
+    groups = sorted({tuple(name.split("/")[:2]) for name in played}, key=lambda g: (WORLDS.index(g[0]), -len(g[1])))
+    for world, cost in groups:
+        yield from ("", f"## {world}, a build costs {cost.removeprefix('B=')} runs", "")
+        yield "| rule | build hosts | hunts | right | wrong | hours | faster | builds | of no use | ended | runs |"
+        yield "|---|---|---|---|---|---|---|---|---|---|---|"
+        inside = [name for name in played if name.startswith(f"{world}/{cost}/")]
+        today = hours(played.get(f"{world}/{cost}/ours/0", {}))
+        for name in sorted(
+            inside, key=lambda name: (name.split("/")[2] != "ours", name.split("/")[2], int(name.split("/")[3]))
+        ):
+            yield row(name, played[name], today)
+
+
+def row(name: str, hunts: dict[str, dict[str, float | str]], today: float) -> str:
+    """One cell: means over its hunts."""
+    _, _, rule, hosts = name.split("/")
+    each = list(hunts.values())
+
+    def among(judgement: Judgement) -> str:
+        found = Chance.of(sum(one["judgement"] == judgement for one in each), len(each))
+        return f"{found.middle:.3f} ({found.low:.2f} to {found.high:.2f})"
+
+    means = {key: mean(float(one[key]) for one in each) for key in ("builds", "unused", "ended", "runs")}
+    spent = hours(hunts)
+    return " | ".join((
+        f"| {rule}", hosts, str(len(each)), among(Judgement.RIGHT), among(Judgement.WRONG), f"{spent:.2f}",
+        f"{today / spent:.2f}×", f"{means['builds']:.1f}", f"{means['unused']:.1f}", f"{means['ended']:.1f}",
+        f"{means['runs']:.0f} |",
+    ))  # fmt: skip
+
+
+def hours(hunts: dict[str, dict[str, float | str]]) -> float:
+    """Mean wall time of a hunt; NaN without any."""
+    return mean(float(one["hours"]) for one in hunts.values())
+
+
+if __name__ == "__main__":
+    main()

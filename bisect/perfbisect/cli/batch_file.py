@@ -1,0 +1,269 @@
+"""The file of `bisect batch`: hunts in TOML, with the options of `bisect run` as keys."""
+
+import os
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfbisect.cli.batches import LEASED
+from perfbisect.cli.commands.run import requested_settings, run
+from perfbisect.core.domain.settings import Settings
+from perfbisect.errors import PerfBisectError, RecipeError
+from perfbisect.hunt.batches.carry_out import range_of
+from perfbisect.store.batches import Planned
+from perfbisect.wording.text import printable
+
+ENDS = ("good", "bad")
+OWN = ("host", "any-host")  # hosts: all of them, or any one
+BATCH_HAS = "It is an option of `bisect batch`."
+NOT_HERE = {  # options of `bisect run` that are no keys, and why
+    "history": BATCH_HAS,
+    "plain": BATCH_HAS,
+    "dry-run": BATCH_HAS,
+    "help": BATCH_HAS,
+    "json": "A batch prints no JSON; `bisect show 12 --json` prints it of a hunt.",
+    "wait": "A batch always waits for busy hosts.",
+    "in-batch": "`bisect batch` sets it.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One hunt of the file."""
+
+    planned: Planned
+    range: str  # equal for hunts that can share builds
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a key stands."""
+
+    path: Path
+    table: str
+    inherited: frozenset[str] = frozenset()  # keys that were written in [defaults]
+
+    def of(self, key: str) -> str:
+        """For messages: the file, the table and the key ("": none)."""
+        table = "[defaults]" if key in self.inherited else self.table
+        return f"{self.path}, {table}, {key}" if key else f"{self.path}, {table}"
+
+
+def read_batch_file(path: Path) -> list[Entry]:
+    """The hunts of a file, checked: recipes and hosts exist. Must be called in the folder of the file.
+
+    Raises RecipeError with the table and the key for each mistake.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as failure:
+        raise RecipeError(f"{path} cannot be read: {failure.strerror}.") from failure
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as failure:
+        raise RecipeError(f"{path} is not valid TOML: {failure}.") from failure
+    for name in content:
+        if name not in ("defaults", "hunt"):
+            raise RecipeError(f"{path}: there is no table [{name}].", "It has [defaults] and [[hunt]].")
+    defaults, hunts = content.get("defaults", {}), content.get("hunt", [])
+    if not isinstance(defaults, dict) or not isinstance(hunts, list) or not hunts:
+        raise RecipeError(f"{path} has no [[hunt]].", "See an example: bisect batch --help")
+    mistakes: list[RecipeError] = []
+    check_keys(Place(path, "[defaults]"), defaults, mistakes)
+    found = []
+    for number, own in enumerate(hunts, 1):
+        if not isinstance(own, dict):
+            raise RecipeError(f"{path}: hunt must be tables, written [[hunt]].")
+        values = defaults | own
+        if "host" in own and "any-host" not in own:
+            values.pop("any-host", None)
+        if "any-host" in own and "host" not in own:
+            values.pop("host", None)
+        place = Place(path, f"[[hunt]] {number}", frozenset(values) - frozenset(own))
+        check_keys(place, own, mistakes)
+        workloads = values.get("workload")
+        for workload in (workloads or [None]) if isinstance(workloads, list) else [workloads]:
+            with noted(mistakes):
+                values_of_one = values | ({"workload": workload} if workload is not None and workloads else {})
+                one = entry(place, values_of_one, mistakes)
+                found += [one] if one else []
+    raise_all(path, mistakes)
+    return found
+
+
+@contextmanager
+def noted(mistakes: list[RecipeError]) -> Iterator[None]:
+    """Keep a mistake, so that those after it are found, too."""
+    try:
+        yield
+    except RecipeError as mistake:
+        mistakes.append(mistake)
+
+
+def raise_all(path: Path, mistakes: Sequence[RecipeError]) -> None:
+    """Raise one RecipeError that tells all mistakes, each once: several hunts can have one from [defaults]."""
+    told = {str(mistake): mistake for mistake in mistakes}
+    if len(told) == 1:
+        raise next(iter(told.values()))
+    if told:
+        lines = [f"{sentence} {mistake.advice}".rstrip() for sentence, mistake in told.items()]
+        raise RecipeError(f"{path} has {len(told)} mistakes:", "\n".join(map(printable, lines)))
+
+
+def options() -> dict[str, click.Parameter]:
+    """The options of `bisect run` that a file may have, by name."""
+    return {
+        name.removeprefix("--"): each
+        for each in run.params
+        if isinstance(each, click.Option)
+        for name in each.opts
+        if name.startswith("--") and name.removeprefix("--") not in (*NOT_HERE, "host")
+    }
+
+
+def check_keys(place: Place, table: Mapping[str, object], mistakes: list[RecipeError]) -> None:
+    """Add a mistake for each key that is no option, and for each empty list of workloads: they would make no hunt."""
+    allowed = [*ENDS, *OWN, *options()]
+    for key, value in table.items():
+        if key in NOT_HERE:
+            mistakes.append(RecipeError(f"{place.of('')}: {key} is no key of a file.", NOT_HERE[key]))
+        elif key not in allowed:
+            near = get_close_matches(key, allowed, 1)
+            advice = f"Did you mean {near[0]}?" if near else "Keys are the options of `bisect run` without --."
+            mistakes.append(RecipeError(f"{place.of('')}: there is no key {key}.", advice))
+        elif key == "workload" and value == []:
+            mistakes.append(
+                RecipeError(f"{place.of(key)} is an empty list, which makes no hunt.", "Name at least one workload.")
+            )
+
+
+def entry(place: Place, values: Mapping[str, Any], mistakes: list[RecipeError]) -> Entry | None:
+    """One hunt from its keys; None after values that are of a wrong type, each of which is added to ``mistakes``."""
+    for end in ENDS:
+        if not isinstance(values.get(end), str):
+            found = "is missing" if end not in values else "must be text, in quotes"
+            raise RecipeError(f"{place.of(end)} {found}.", f'Write it as a revision: {end} = "8.0.28"')
+    if "host" in values and "any-host" in values:
+        raise RecipeError(f"{place.of('')}: host and any-host exclude each other.")
+    choices = hosts_of(place, values)
+    arguments: list[str] = []
+    noted_before = len(mistakes)
+    for name, option in options().items():
+        if name in values:
+            with noted(mistakes):
+                arguments += words(place, name, option, values[name])
+    if noted_before != len(mistakes):
+        return None
+    arguments += ["--", values["good"], values["bad"]]
+    settings = checked(place, choices, arguments, values)
+    parts = (settings.repository, settings.builder, settings.variant, settings.quick, values["good"], values["bad"])
+    folder = str(place.path.parent.absolute())
+    return Entry(Planned(tuple(arguments), folder, choices), range_of(folder, parts))
+
+
+def hosts_of(place: Place, values: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    """The hosts that a hunt can be measured on: all of one of these."""
+
+    def names(key: str) -> list[str]:
+        given = values[key] if isinstance(values[key], list) else [values[key]]
+        if not given or not all(isinstance(each, str) for each in given):
+            raise RecipeError(f"{place.of(key)} must be the name of a host, or a list of them.")
+        return given
+
+    if "any-host" in values:
+        return tuple((name,) for name in dict.fromkeys(names("any-host")))
+    return (tuple(names("host")) if "host" in values else ("local",),)
+
+
+def words(place: Place, name: str, option: click.Parameter, value: object) -> list[str]:
+    """A key and its value as arguments of `bisect run`."""
+    assert isinstance(option, click.Option)
+    if option.is_flag:
+        if not isinstance(value, bool):
+            raise RecipeError(f"{place.of(name)} must be true or false, and is {toml(value)}.")
+        return [f"--{name}"] if value else [*option.secondary_opts[:1]]
+    values = value if isinstance(value, list) else [value]
+    if isinstance(value, dict) and option.multiple:  # --set and --suspect: NAME=VALUE
+        values = [f"{key}={shown(part)}" for key, part in value.items()]
+    if isinstance(value, list) and not option.multiple:
+        raise RecipeError(f"{place.of(name)} must be one value, and is a list.")
+    for each in values:
+        if isinstance(option.type, click.IntRange) and (
+            isinstance(each, bool) or not re.fullmatch(r"-?\d+", str(each))
+        ):
+            span = f"{option.type.min or 0:,} to {option.type.max:,}"
+            raise RecipeError(f"{place.of(name)} must be a whole number from {span}, and is {toml(each)}.")
+        if isinstance(each, bool) or not isinstance(each, str | int | float):
+            raise RecipeError(f"{place.of(name)} must be text or a number, and is {toml(each)}.")
+    return [f"--{name}={shown(each)}" for each in values]
+
+
+def toml(value: object) -> str:
+    """What was found, for messages."""
+    if isinstance(value, dict | list):
+        return "a table" if isinstance(value, dict) else "a list"
+    return repr(value) if isinstance(value, str) else shown(value)
+
+
+def shown(value: object) -> str:
+    """A value as on a command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def checked(
+    place: Place, choices: tuple[tuple[str, ...], ...], arguments: list[str], given: Collection[str]
+) -> Settings:
+    """The settings of a hunt. Raises RecipeError with the key for what `bisect run` would refuse at once."""
+    from perfbisect.recipes.find import load_builder, load_host
+    from perfbisect.recipes.requested import load_requested
+
+    hosts = [f"--host={host}" for host in choices[0]]
+    with explained(place, given=given):
+        context = run.make_context("run", [*hosts, *arguments])
+        settings = requested_settings(**context.params)
+    if settings.repository and not Path(settings.repository).is_dir():
+        raise RecipeError(f"{place.of('repo')}: there is no folder {settings.repository}.")
+    for host in (host for hosts in choices for host in hosts):
+        with explained(place, "any-host" if "any-host" in given else "host"):
+            if LEASED not in host:
+                load_host(host, settings.hosts_path)
+    if not settings.quick:
+        with explained(place, "builder"):
+            load_builder(settings.builder, settings.builders_path)
+    with explained(place, "run" if settings.quick else "workload", given):
+        load_requested(settings)
+    return settings
+
+
+@contextmanager
+def explained(place: Place, key: str = "", given: Collection[str] = ()) -> Iterator[None]:
+    """Name the table and the key in errors of `bisect run`: one of ``given`` if the error is about its option alone."""
+    try:
+        yield
+    except click.ClickException as mistake:
+        param = getattr(mistake, "param", None)
+        key = key or (param.opts[-1].removeprefix("--") if param else "")
+        raise RecipeError(f"{place.of(key)}: {mistake.message}") from mistake
+    except PerfBisectError as failure:
+        sentence = str(failure)
+        named = {name for name in re.findall(r"--([a-z-]+)", sentence) if name in given}
+        if "set" in given and "to set." in sentence:
+            named = {"set"}
+        key = named.pop() if len(named) == 1 else key
+        raise RecipeError(f"{place.of(key)}: {failure}", failure.advice) from failure
+
+
+@contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """Work in a folder: relative paths of the file mean what is beside it."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

@@ -1,0 +1,222 @@
+"""`bisect history export` and `bisect history import`: histories of several people become one."""
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from perfbisect.cli.options.common import history_option, say
+from perfbisect.cli.options.completion import any_id
+from perfbisect.cli.options.param_types import ID, Which
+from perfbisect.store.history import History
+from perfbisect.ui.stream import note
+from perfbisect.wording.quantities import count
+from perfbisect.wording.text import printable
+
+if TYPE_CHECKING:
+    from perfbisect.store.transfer import Copied
+
+SQLITE = b"SQLite format 3\0"  # the beginning of every database
+CONFLICTS = 1  # exit status
+LARGE = (
+    5_000  # events and runs: about as many are written in the seconds that a running hunt can wait, on a busy machine
+)
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+EXPORT = """\b
+Examples:
+  bisect history export for-anna.db          everything
+  bisect history export two.db 12 13 c3      hunts 12 and 13 with their proofs, and a comparison
+
+\b
+FILE is a history of its own: bisect show 12 --history FILE. Passwords in it are masked.
+"""
+IMPORT = """\b
+Examples:
+  bisect history import anna.db
+  bisect history import from-mail.db --from anna
+  bisect history import laptop.db --own        my hunts of another machine
+
+\b
+Importing a file twice adds nothing. Exit status: 0, or 1 where a hunt was continued in both histories: it stays as
+it is here.
+"""
+
+
+@click.command(epilog=EXPORT)
+@click.argument("file", type=FILE)
+@click.argument("hunts", metavar="[HUNT…]", type=Which(), nargs=-1, shell_complete=any_id)
+@history_option
+@click.pass_context
+def export(ctx: click.Context, file: Path, hunts: tuple[int | str, ...], history: Path | None) -> None:
+    """Write HUNTs, comparisons and A/As (default: all) with everything about them to FILE, a new history."""
+    from perfbisect.errors import UsageError
+    from perfbisect.store import transfer
+
+    if re.fullmatch(ID, str(file)):  # FILE was forgotten
+        from perfbisect.report.command_line import history_option as same_history
+        from perfbisect.wording.text import shell_words
+
+        again = ["bisect", "history", "export", "hunts.db", str(file), *map(str, hunts)]
+        again += same_history(history or of_group(ctx))
+        raise UsageError(f"{file} is an id, and FILE must come before it.", f"Write: {shell_words(again)}")
+    if file.exists():
+        raise UsageError(f"{file} exists already.", "Name another file, or remove it.")
+    with closing(History.open(history or of_group(ctx))) as source, snapshot(source):
+        numbers = tuple(hunt for hunt in hunts if isinstance(hunt, int))
+        names = tuple(hunt for hunt in hunts if isinstance(hunt, str))
+        wanted = (
+            transfer.completed(source, transfer.Selection(numbers, names)) if hunts else transfer.everything(source)
+        )
+        transfer.check(source, wanted)
+        partial = file.with_name(f".{file.name}.{os.getpid()}")
+        try:
+            with closing(History.open(partial)) as target:
+                done = transfer.copy(source, target, wanted, "")
+                target.connection.execute("PRAGMA journal_mode = DELETE")  # one file, also beside no other
+            partial.rename(file)
+        finally:
+            for each in (partial, *(partial.with_name(f"{partial.name}-{kind}") for kind in ("wal", "shm", "journal"))):
+                with suppress(FileNotFoundError):
+                    each.unlink()
+    say(f"{file}: {contents(done)}")
+
+
+@click.command(name="import", epilog=IMPORT)
+@click.argument("files", metavar="FILE…", type=click.Path(exists=True, dir_okay=False, path_type=Path), nargs=-1, required=True)  # fmt: skip
+@click.option("--from", "origin", metavar="NAME", help="Whose they are. Default: the name of FILE without its ending.")
+@click.option(
+    "--own",
+    is_flag=True,
+    help="They are your own: hosts of the same names are the same machines, and hunts can be gone on with.",
+)
+@history_option
+@click.pass_context
+def import_(ctx: click.Context, files: tuple[Path, ...], origin: str | None, own: bool, history: Path | None) -> int:
+    """Add the hunts, comparisons and A/As of FILEs, with new numbers; what is known already is updated.
+
+    What others have measured is listed and reported, but counts for no new hunt: a host of theirs is another machine, also
+    where it has the same name.
+    """
+    from perfbisect.errors import UsageError
+    from perfbisect.store.connection import default_place
+
+    if own and origin:
+        raise click.UsageError("--own and --from exclude each other: give one of them.")
+    path = history or of_group(ctx) or default_place()
+    for file in files:
+        if path.exists() and file.samefile(path):
+            raise UsageError(f"{file} is the history itself.", "Name another file, or another history with --history.")
+    with closing(History.open(path)) as target:
+        conflicts = 0
+        for file in files:
+            done = read_in(file, target, "" if own else origin or file.stem)
+            conflicts += tell(file, done)
+    return CONFLICTS if conflicts else 0
+
+
+def of_group(ctx: click.Context) -> Path | None:
+    """The history that was given before the name of the subcommand."""
+    found: Path | None = ctx.parent.params.get("history") if ctx.parent else None
+    return found
+
+
+@contextmanager
+def snapshot(history: History) -> Iterator[None]:
+    """Within, the history is read as it is now, whatever other processes write."""
+    history.connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        history.connection.rollback()
+
+
+def read_in(file: Path, target: History, origin: str) -> "list[Copied]":
+    """Import one file, all of it or nothing."""
+    from perfbisect.errors import UsageError
+    from perfbisect.store import transfer
+
+    with foreign(file) as source, snapshot(source):
+        wanted = transfer.everything(source)
+        size = transfer.check(source, wanted)
+        if size > LARGE and any(hunt.state == "running" for hunt in target.hunts()):
+            raise UsageError(
+                f"{file} has {size:,} events and runs, and hunts are running that would have to wait too long for them.",
+                "Import it when they have ended.",
+            )
+        return transfer.copy(source, target, wanted, origin)
+
+
+@contextmanager
+def foreign(file: Path) -> Iterator[History]:
+    """A history of someone else, open for reading; one of an older release is migrated in a copy."""
+    from perfbisect.errors import UsageError
+    from perfbisect.store.connection import SHARED, NoHistory, open_reader, version
+    from perfbisect.store.transfer import check_tables
+
+    try:
+        reader = open_reader(file, 0)
+    except NoHistory as wrong:  # its advice is about the user's own history
+        raise UsageError(
+            f"{printable(str(file))} cannot be imported: {what_it_is(file)}.",
+            "Give the history of someone, or what `bisect history export` has written.",
+        ) from wrong
+    with closing(reader) as connection:
+        check_tables(connection, file)
+        old = version(connection) < SHARED
+    if not old:
+        with closing(History.open(file, read_only=True)) as opened:
+            opened.connection.execute("PRAGMA trusted_schema = OFF")
+            yield opened
+        return
+    with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
+        copied = Path(folder) / file.name
+        shutil.copy(file, copied)
+        if (log := file.with_name(f"{file.name}-wal")).exists():
+            shutil.copy(log, copied.with_name(f"{file.name}-wal"))
+        with closing(History.open(copied)) as opened:
+            yield opened
+
+
+def what_it_is(file: Path) -> str:
+    """Why a file is no history."""
+    with file.open("rb") as stream:
+        begun = stream.read(len(SQLITE))
+    if not begun:
+        return "it is empty"
+    return "it is an SQLite database, but no history of perfbisect" if begun == SQLITE else "it is no SQLite database"
+
+
+def tell(file: Path, done: "Sequence[Copied]") -> int:
+    """Say what has become of the hunts of a file; returns the number of conflicts."""
+    from perfbisect.store.transfer import summary
+
+    for one in done:
+        what = "hunt " if one.name.isdigit() else ""
+        match one.how:
+            case "new" | "grown":
+                added = "" if one.how == "new" else ", which has grown"
+                say(f"{what}{one.name} is {what}{one.here} here{added}")
+            case "conflict":
+                note(
+                    f"{printable(str(file))}: {what}{one.name} is {what}{one.here} here, but differs from it: it stays as it"
+                    " is here."
+                )
+            case _:
+                pass
+    found = summary(done)
+    say(f"{printable(str(file))}: {found['new']} new, {found['grown']} grown, {found['known']} known already")
+    return found["conflict"]
+
+
+def contents(done: "Sequence[Copied]") -> str:
+    """How much was written."""
+    hunts = sum(one.name.isdigit() for one in done)
+    others = len(done) - hunts
+    return count(hunts, "hunt") + (f"; comparisons, proofs and A/As: {others}" if others else "")

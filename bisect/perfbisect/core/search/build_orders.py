@@ -1,0 +1,186 @@
+"""Which builds the build hosts begin now, and which of theirs they end.
+
+A build takes far longer than a run, so it is begun before it is known to be wanted. Each one that is there, or in
+flight, will split the range; so those and the new ones together cut it into parts of equal probability: with k of them,
+whatever the runs show leaves about one part in k + 1. A candidate counts less the less probably it builds, and the longer
+its build takes on the build host that has the nearest builds in its compiler cache.
+
+What the proof needs is built before it is wanted: the most suspected candidates and their parents. What the search waits
+for comes first of all. A build in flight that has become all but useless is ended if another one is worth more in the
+same time.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.domain.orders import BuildOrder, Decision, Measure, Purpose, Share
+from perfbisect.core.inference.ancestry import ancestry_of
+from perfbisect.core.search.build_cost import price
+from perfbisect.core.search.build_failures import chance_to_build
+from perfbisect.core.search.builds_in_flight import attempt, left, remaining
+from perfbisect.core.search.confirmation import compared_with
+from perfbisect.core.search.range_parts import Cut, Parts
+from perfbisect.core.search.situation import Situation
+
+Array = NDArray[np.float64]
+
+SUSPECTED = 0.3  # probability of a candidate from which its proof is prepared
+LEAST_BITS = 0.02  # expected of a build: what promises less is not built
+WORTH = 2.0  # how many times as much, in the same time, another build must promise for one in flight to be ended
+BUILD_EXPONENT = 0.7  # of the cost of a build, as in acquisition.py
+LIKE_URGENT = 1.0  # bits: what a build is worth that the search waits for
+HELD_BACK = 0.5  # of the builds that a budget still allows: so many are made on suspicion at most
+PATIENCE = 1.2  # a host builds itself if that takes no longer than so many times what it would wait
+
+
+def with_builds(decision: Decision, now: Situation) -> Decision:
+    """The decision with the builds to begin and to end; nothing changes where no build host is left."""
+    order = decision.order
+    if not now.fleet.builds_ahead or not isinstance(order, Measure):
+        return decision
+    missing = now.missing(order)
+    plan = _Plan(decision, now, missing)
+    builds = plan.begun()
+    decision = replace(decision, builds=builds, cancelled=plan.ended(), waits=bool(missing))
+    if missing and now.fleet.builds_between and now.fleet.is_free(order.host):
+        own = plan.own(order, [build.candidate for build in builds])
+        return replace(decision, order=own, waits=False) if own else decision
+    return decision
+
+
+@dataclass(eq=False)
+class _Plan:
+    """What is ordered at one moment; ``missing`` is what the order of the decision needs and is not there."""
+
+    decision: Decision
+    now: Situation
+    missing: Sequence[int]
+    free: list[int] = field(default_factory=list)  # build hosts that have no build yet
+    cut_already: int = 0
+
+    def begun(self) -> tuple[BuildOrder, ...]:
+        """The builds for free build hosts."""
+        fleet = self.now.fleet
+        self.free = [*fleet.free_build_hosts]
+        chosen = [*self.urgent, *self.prepared][: len(self.free)]
+        chosen += [cut.candidate for cut in self._cuts(len(self.free) - len(chosen))]
+        if not chosen and not self.coming:
+            chosen = [v for v in self.missing if v not in self.now.record.skipped][: len(self.free)]
+        return tuple(self._given(candidate) for candidate in chosen)
+
+    def ended(self) -> tuple[int, ...]:
+        """The build hosts whose build is ended; after ``begun``.
+
+        A build is given the time of a run at least, so that something new is known before another one takes its place.
+        """
+        now, kept = self.now, {*self.decision.wanted, *self.missing, *self._suspects}
+        if not len(now.record.value):  # what a run takes is not known yet
+            return ()
+        weak = sorted(
+            (self.parts.bits_of(one.candidate) / left(now, one), one.build_host)
+            for one in now.fleet.building
+            if not one.cancelled and one.candidate not in kept and one.seconds >= now.record.run_seconds
+        )
+        better = [Cut(candidate, LIKE_URGENT) for candidate in self.urgent[len(now.fleet.free_build_hosts) :]]
+        better += self._cuts(len(weak) - len(better))
+        return tuple(
+            host
+            for (rate, host), other in zip(weak, better, strict=False)
+            if other.bits / float(attempt(now, [other.candidate], np.ones(1), host)[0]) > WORTH * rate
+        )
+
+    def own(self, order: Measure, begun: Collection[int]) -> Measure | None:
+        """A build that the host of ``order`` makes itself while it waits; None if it would wait for less time."""
+        now = self.now
+        rest = [v for v in (*self.urgent, *self.prepared) if v not in begun]
+        candidate = rest[0] if rest else next((cut.candidate for cut in self._cuts(1)), None)
+        if candidate is None:
+            return None
+        cost = float(price(now.record, now.build_runs, [candidate], np.ones(1), order.host)[0])
+        soon = min([*remaining(now).values(), *(now.build_runs for _ in begun)], default=np.inf)
+        if cost > PATIENCE * soon:
+            return None
+        return Measure((Share(candidate, 0),), order.purpose, order.host)
+
+    @cached_property
+    def coming(self) -> frozenset[int]:
+        """The candidates whose builds are being made, here or there."""
+        of_hosts = {share.candidate for order in self.now.fleet.busy for share in order.plan}
+        return self.now.fleet.in_flight | (of_hosts - self.now.record.there)
+
+    @cached_property
+    def urgent(self) -> list[int]:
+        """What the search waits for, except where another candidate of the same part would do as well."""
+        explored = isinstance(self.decision.order, Measure) and self.decision.order.purpose is Purpose.SEARCH
+        return self._open([*self.decision.wanted, *(() if explored else self.missing)])
+
+    @cached_property
+    def prepared(self) -> list[int]:
+        """What the proof will need, as far as the budget allows."""
+        return [v for v in self._open(self._suspects) if v not in self.urgent][: self._allowed]
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The range, cut by what was built or will be, and was not measured."""
+        record = self.now.record
+        cuts = self.coming | {v for v in record.built if v not in record.same}.difference(record.builds)
+        named = [*self.urgent, *self.prepared]
+        reach = ancestry_of(self.now.graph)
+        return Parts(reach, self.decision.belief.culprit, sorted({*cuts, *named} - record.skipped))
+
+    @cached_property
+    def chance(self) -> Array:
+        """That each candidate builds, (size,); 0 for those that must not be chosen."""
+        record = self.now.record
+        chance = chance_to_build(ancestry_of(self.now.graph), record.skipped, record.there, record.left_out)
+        chance[[*record.there, *self.coming, *self.urgent, *self.prepared]] = 0.0
+        chance[: self.now.graph.candidates.start] = 0.0
+        return chance
+
+    @cached_property
+    def _suspects(self) -> list[int]:
+        """The most probable candidates, and what they are compared with."""
+        now, culprit = self.now, self.decision.belief.culprit
+        likely = np.flatnonzero(culprit >= SUSPECTED)
+        likely = likely[np.argsort(-culprit[likely], kind="stable")]
+        return [v for each in likely.tolist() for v in (each, *compared_with(now.graph, now.record, each))]
+
+    @cached_property
+    def _allowed(self) -> int:
+        """How many builds may be made on suspicion."""
+        most = self.now.budget.builds_left(self.urgent)
+        return self.now.graph.size if most == np.inf else int(HELD_BACK * most)
+
+    def _open(self, candidates: Sequence[int]) -> list[int]:
+        """Those that are neither there nor coming nor known to fail, each once."""
+        record = self.now.record
+        return [v for v in dict.fromkeys(candidates) if v not in self.coming | record.there | record.skipped]
+
+    def _cuts(self, count: int) -> Iterator[Cut]:
+        """At most so many further builds that split the range best; each is chosen once."""
+        order = self.decision.order
+        if isinstance(order, Measure) and order.fresh:  # what is linked again was built before
+            return
+        allowed = self._allowed - len(self.prepared) - self.cut_already
+        for cut in self.parts.cut(min(count, allowed), self.chance, self._cost, LEAST_BITS):
+            self.cut_already += 1
+            self.chance[cut.candidate] = 0.0
+            yield cut
+
+    def _cost(self, candidates: list[int]) -> Array:
+        """Of building each of these, on the build host that is quickest with it."""
+        hosts = self.free or self.now.fleet.free_build_hosts or (0,)
+        costs = [attempt(self.now, candidates, self.chance[candidates], host) for host in hosts]
+        result: Array = np.min(costs, axis=0) ** BUILD_EXPONENT
+        return result
+
+    def _given(self, candidate: int) -> BuildOrder:
+        """The build on the free build host that is quickest with it."""
+        chance = np.ones(1)
+        host = min(self.free, key=lambda each: float(attempt(self.now, [candidate], chance, each)[0]))
+        self.free.remove(host)
+        return BuildOrder(candidate, host)

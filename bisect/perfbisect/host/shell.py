@@ -1,0 +1,281 @@
+"""One shell on a host, at the end of a command such as ``srun``, which runs many commands at once.
+
+All that runs there are children of that shell: what a scheduler does to the step, or the container, that it entered by
+is done to all of them alike, and a command costs no step of its own. An answer is one line with the outputs in base64.
+"""
+
+import base64
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from itertools import count
+
+from perfbisect.errors import ConnectionLost, EnvironmentFailure
+from perfbisect.host.limits import PRINTED
+from perfbisect.masking import masked
+
+OPENING = 120.0  # seconds that the command may take until the shell answers
+ENDING = 10.0  # seconds in which it ends when it is asked to
+READY = "perfbisect: ready"
+
+# Reads requests: "run ID N M", then a script of N bytes and its stdin of M bytes; "end ID". Prints "ID STATUS OUT ERR" for
+# each script that has ended. head reads not a byte too much. Each script leads a session of its own, by which it is
+# ended: jobs that it has left have others. $1 is the most that is kept of a stream.
+_SERVER = f"""\
+limit=$1
+folder=$(mktemp -d "${{TMPDIR:-/tmp}}/perfbisect-shell-XXXXXXXX") || exit 1
+trap 'rm -rf -- "$folder"' EXIT
+exec 7>&1
+serve() {{
+    at=$folder/$1
+    {{
+        {{
+            setsid sh -c 'echo $$ >"$1/pid"; exec sh "$1/script"' script "$at" <"$at/in" 3>&- 7>&-
+            echo "$?" >"$at/status"
+        }} 2>&1 >&3 | head -c "$limit" >"$at/err" 3>&- 7>&-
+    }} 3>&1 | head -c "$limit" >"$at/out" 7>&-
+    (
+        flock 9
+        printf '%s %s ' "$1" "$(cat "$at/status")"
+        base64 -w 0 "$at/out"
+        printf ' '
+        base64 -w 0 "$at/err"
+        echo
+    ) >&7 9>>"$folder/lock"
+    rm -rf -- "$at"
+}}
+end() {{
+    read -r leader <"$folder/$1/pid" || return
+    ps -e -o pid= -o sess= | while read -r pid session; do [ "$session" != "$leader" ] || echo "$pid"; done |
+        xargs -r kill -s KILL
+}} 2>/dev/null
+echo '{READY}'
+while read -r verb id size further; do
+    case $verb in
+    run)
+        mkdir "$folder/$id" || exit 1
+        head -c "$size" >"$folder/$id/script"
+        head -c "$further" >"$folder/$id/in"
+        serve "$id" </dev/null &
+        ;;
+    end) end "$id" </dev/null & ;;
+    esac
+done
+"""
+
+Answer = tuple[int, bytes, bytes]  # status, stdout, stderr
+
+
+class Shell:
+    """The shell behind ``command``, started when it is first used and again after it was lost. Thread-safe."""
+
+    def __init__(self, name: str, command: Sequence[str]) -> None:
+        """Start nothing yet. ``name`` is the host's, for messages; ``command`` runs a command that is appended to it."""
+        self.name = name
+        self.command = tuple(command)
+        self.was_open = False
+        self._open: _Running | None = None
+        self._lock = threading.Lock()
+
+    def open(self) -> "_Running":
+        """The running shell. Raises EnvironmentFailure when it does not start: ConnectionLost if it was open before."""
+        with self._lock:
+            if self._open is None or self._open.ended:
+                if self._open:
+                    self._open.close()
+                try:
+                    self._open = _Running(self.name, self.command)
+                except EnvironmentFailure as failure:
+                    if not self.was_open:
+                        raise
+                    raise ConnectionLost(
+                        f"the connection to host {self.name} is lost: {failure}", failure.advice
+                    ) from failure
+                self.was_open = True
+            return self._open
+
+    def close(self) -> None:
+        """End it. The next use starts it again."""
+        with self._lock:
+            if self._open:
+                self._open.close()
+                self._open = None
+
+    def call(self, script: str, stdin: bytes, limit: float) -> Answer:
+        """Run a script to its end. Without an answer in ``limit`` seconds the connection counts as lost.
+
+        So it does when the script and its stdin are not read in as many.
+
+        Raises ConnectionLost. An interruption ends the script.
+        """
+        running = self.open()
+        number: int | None = None
+        try:
+            number, future = running.send(script.encode(), stdin, limit)
+            return future.result(limit)
+        except TimeoutError:
+            running.close()
+            raise ConnectionLost(f"the connection to host {self.name} broke off: it does not answer") from None
+        except (KeyboardInterrupt, SystemExit):
+            if number is None:
+                running.close()  # the request may be written in part
+            else:
+                with suppress(TimeoutError, EnvironmentFailure):
+                    running.end(number)
+                    future.result(ENDING)
+            raise
+
+
+class _Running:
+    """One start of a shell."""
+
+    def __init__(self, name: str, command: Sequence[str]) -> None:
+        self.name = name
+        self.ended = False
+        self._closing = False
+        self._cut = False  # a request was written in part: nothing that follows would be understood
+        self._numbers = count()
+        self._waiting: dict[int, Future[Answer]] = {}
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
+        try:
+            self._process = subprocess.Popen(
+                [*command, "sh", "-c", _SERVER, "perfbisect", str(PRINTED + 1)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,  # Ctrl-C in the terminal does not reach it
+            )
+        except OSError as error:
+            self._errors.close()
+            raise EnvironmentFailure(
+                f"host {name} cannot be reached: {command[0]} does not start on this machine: {error.strerror}"
+            ) from error
+        assert self._process.stdin
+        os.set_blocking(self._process.stdin.fileno(), False)  # who does not read must not stop who writes
+        ready: Future[None] = Future()
+        self._reader = threading.Thread(target=self._read, args=(ready,), name=f"shell of {name}", daemon=True)
+        self._reader.start()
+        self._watcher = threading.Thread(target=self._watch, args=(ready,), name=f"end of {name}", daemon=True)
+        self._watcher.start()
+        try:
+            ready.result(OPENING)
+        except BaseException as error:
+            why = self.said() or "it does not answer"
+            self.close()
+            if isinstance(error, TimeoutError | EnvironmentFailure):
+                raise EnvironmentFailure(f"host {name} cannot be reached with {command[0]}: {why}") from None
+            raise
+
+    def said(self) -> str:
+        """The last line that the command has printed about itself, such as why it ended."""
+        if self._errors.closed:
+            return ""
+        self._errors.seek(max(0, self._errors.seek(0, 2) - 4096))
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        return masked(next((line.strip() for line in reversed(lines) if line.strip()), ""))
+
+    def send(self, script: bytes, stdin: bytes, limit: float) -> "tuple[int, Future[Answer]]":
+        """Begin a script; its number, and what will have its answer. Raises TimeoutError after ``limit`` seconds."""
+        number, future = next(self._numbers), Future[Answer]()
+        with self._lock:
+            if self.ended:
+                raise self._lost()
+            self._waiting[number] = future
+        self._write(b"run %d %d %d\n" % (number, len(script), len(stdin)) + script + stdin, limit)
+        return number, future
+
+    def end(self, number: int) -> None:
+        """Kill a script with its processes. Raises TimeoutError."""
+        self._write(b"end %d\n" % number, ENDING)
+
+    def _write(self, data: bytes, limit: float) -> None:
+        """Write a request. Raises TimeoutError when the shell does not read it in ``limit`` seconds."""
+        assert self._process.stdin
+        with self._writing:
+            if self._cut or self._closing:
+                raise TimeoutError
+            self._cut = True
+            with suppress(ConnectionError):  # the watcher notices the end
+                self._write_in_time(self._process.stdin.fileno(), memoryview(data), time.monotonic() + limit)
+            self._cut = False
+
+    def _write_in_time(self, pipe: int, left: memoryview, until: float) -> None:
+        ready = select.poll()
+        ready.register(pipe, select.POLLOUT)
+        while left:
+            if self._closing or time.monotonic() > until:
+                raise TimeoutError
+            if ready.poll(100):  # milliseconds: ``close`` waits for this
+                with suppress(BlockingIOError):
+                    left = left[os.write(pipe, left[: 1 << 16]) :]
+
+    def _read(self, ready: "Future[None]") -> None:
+        assert self._process.stdout
+        with suppress(OSError, ValueError):
+            for line in self._process.stdout:
+                if not ready.done():
+                    if line.strip() == READY.encode():
+                        ready.set_result(None)
+                    continue
+                number, status, out, err = line.rstrip(b"\n").split(b" ")
+                with self._lock:
+                    future = self._waiting.pop(int(number), None)
+                if future:
+                    future.set_result((int(status or b"137"), base64.b64decode(out), base64.b64decode(err)))
+
+    def _watch(self, ready: "Future[None]") -> None:
+        """After the end of the command no answer comes: what it has left on this machine must not keep its output open."""
+        self._process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._reader.join(10)
+        with self._lock:
+            self.ended = True
+            left = [*self._waiting.values()]
+            self._waiting.clear()
+        lost = self._lost()
+        for future in left:
+            future.set_exception(lost)
+        if not ready.done():
+            ready.set_exception(lost)
+
+    def _lost(self) -> ConnectionLost:
+        return ConnectionLost(f"the connection to host {self.name} broke off: {self.said() or 'its shell has ended'}")
+
+    def close(self) -> None:
+        """End the shell, and the command that led to it: at once if it has stopped reading."""
+        assert self._process.stdin
+        self._closing = True
+        with self._writing:
+            pass  # who was writing has stopped; nobody begins
+        if self._cut:
+            self._kill()
+        with suppress(OSError):
+            self._process.stdin.close()
+        deadline = time.monotonic() + ENDING
+        while self._process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self._kill()
+        self._watcher.join(10)
+        if not self._reader.is_alive():
+            assert self._process.stdout
+            self._process.stdout.close()
+        self._errors.close()
+
+    def _kill(self) -> None:
+        """End the command with its children on this machine: TERM first, so that it can end what it has begun."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, number)
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(ENDING)

@@ -1,0 +1,124 @@
+"""The hosts that build for those that measure, connected and checked before anything is built."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from perfbisect.core.domain.events import Warned
+from perfbisect.core.domain.settings import Settings
+from perfbisect.errors import UsageError
+from perfbisect.host.fair_lock import FairLock
+from perfbisect.host.lock import WaitCallback, wait
+from perfbisect.host.protocol import Host
+from perfbisect.host.registry import connect
+from perfbisect.lab.build import build_store
+from perfbisect.lab.build.lab_host import LabHost
+from perfbisect.lab.build.shared.builds import SharedBuilds
+from perfbisect.lab.checks.build_hosts import differing, read_side
+from perfbisect.lab.checks.finding import CheckRequest
+from perfbisect.lab.checks.preflight import build_findings, inspect_host, warnings
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.builder_reader import variant_of
+from perfbisect.recipes.find import load_host
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.wording.text import listed
+
+
+@dataclass(frozen=True, slots=True)
+class BuildHost:
+    """A host that builds."""
+
+    entry: HostEntry
+    host: Host
+
+
+@dataclass
+class BuildHostChecks:
+    """Connects to the build hosts of a hunt, each once although it may build for several hosts, and checks them."""
+
+    settings: Settings
+    builder: Builder
+    waiting: WaitCallback | None
+    known: dict[str, BuildHost] = field(default_factory=dict)
+    compared: set[frozenset[str]] = field(default_factory=set)  # the names of hosts that build together
+
+    def prepare(self, entry: HostEntry, host: Host) -> tuple[tuple[BuildHost, ...], tuple[Warned, ...]]:
+        """The other hosts that build for ``host``, in the order of hosts.toml, and warnings about those that are new.
+
+        Raises EnvironmentFailure for what one of them lacks and where they would make different binaries of a commit,
+        UsageError where their builds do not run on ``host``.
+        """
+        if self.builder.build is None or not entry.built_elsewhere:
+            return (), ()
+        new = [name for name in entry.built_elsewhere if name not in self.known]
+        warned = [warning for name in new for warning in self._connect(name)]
+        found = tuple(self.known[name] for name in entry.built_elsewhere)
+        for each in found:
+            check_architectures(host, each.host)
+        if (together := frozenset(entry.built_on)) not in self.compared:
+            self.compared.add(together)
+            warned += self._compared(entry, host, found)
+        return found, tuple(warned)
+
+    def _connect(self, name: str) -> tuple[Warned, ...]:
+        """Connect to a build host and check that it can build; its warnings."""
+        entry = load_host(name, self.settings.hosts_path)
+        host = connect(entry)
+        if self.waiting:
+            wait(host, self.waiting)
+        self.known[name] = BuildHost(entry, host)
+        request = CheckRequest.to_build(host, entry, self.builder, self.settings.variant)
+        return warnings(build_findings(inspect_host(request)))
+
+    def _compared(self, entry: HostEntry, host: Host, found: Sequence[BuildHost]) -> tuple[Warned, ...]:
+        """Warnings about differences between all that build for ``host``, itself included if it does."""
+        variant = variant_of(self.builder, self.settings.variant)
+        sides = [read_side(each.host, variant) for each in found]
+        sides += [read_side(host, variant)] if entry.builds else []
+        return warnings(differing(host.name, sides, native=build_store.for_processor(self.builder, variant)))
+
+
+class HostLocks:
+    """The locks by which the labs of one session share its hosts; those that ``only_build`` have a second one.
+
+    ``shared`` are the builds that other machines share with them.
+    """
+
+    def __init__(self, only_build: Iterable[str] = (), shared: SharedBuilds | None = None) -> None:
+        self._shared = shared
+        self._locks: dict[str, FairLock] = defaultdict(FairLock)
+        self._beside = {name: FairLock() for name in only_build}
+
+    def place(self, host: Host, entry: HostEntry) -> LabHost:
+        """A host of the session, for a lab."""
+        return LabHost(host, entry, self._locks[host.name], self._beside.get(host.name), self._shared)
+
+
+def check_architectures(host: Host, build_host: Host) -> None:
+    """Raise UsageError unless builds of one host run on the other."""
+    runs, builds = (each.run(["uname", "-m"]).stdout.strip() for each in (host, build_host))
+    if runs != builds:
+        raise UsageError(
+            f"Host {host.name} is {runs} and its build host {build_host.name} is {builds}: builds of the latter do not"
+            " run on the former.",
+            "Choose build_hosts of the same architecture in hosts.toml.",
+        )
+
+
+def build_ahead(entries: Sequence[HostEntry]) -> bool:
+    """Whether one set of other hosts builds for all hosts of a hunt, which are ``entries``: then they build ahead.
+
+    Otherwise each host has at most one, which builds when it is to measure. Raises UsageError where one has several, and
+    the others do not have the same.
+    """
+    measuring = {entry.name for entry in entries}
+    sets = {frozenset(entry.built_elsewhere) for entry in entries}
+    several = next((entry for entry in entries if len(entry.built_elsewhere) > 1), None)
+    alike = len(sets) == 1 and sets.isdisjoint({frozenset()}) and not measuring & next(iter(sets))
+    if several and not alike:
+        raise UsageError(
+            f"Several hosts build for {several.name}: {listed(several.built_elsewhere)}. In a hunt on several hosts these"
+            " must build for all of them, and be none of them.",
+            "Give the hosts of the hunt the same `build_hosts` in hosts.toml, or choose one of them.",
+        )
+    return alike

@@ -1,0 +1,139 @@
+"""The parts of an explanation: what is measured after the verdict, when each suits, and how long it takes."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeGuard
+
+from perfbisect.core.domain.events import Counted, Event, Planned, Profiled, RunFinished
+from perfbisect.core.explain.counters import EXACT_GROUP
+from perfbisect.lab.measure.counter_groups import CounterGroups
+from perfbisect.lab.measure.counting import ENOUGH, obstacle
+from perfbisect.lab.measure.exact_counts import ExactCounts
+from perfbisect.lab.measure.profiles import Profiles, Waits
+from perfbisect.lab.measure.statement_plans import PlanStudy, has_statements
+from perfbisect.lab.measure.study import StudyMaker
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.workload import Workload
+
+WAITING = 0.3  # share of the time of the workload's threads that is spent off CPU, from which on waits are sampled
+SLOWER = 100.0  # times that a program takes more CPU time while its instructions are counted by valgrind
+COUNTED_OPERATIONS = 4.0  # at the least; and of those that make a usual count, so many times as many
+TOUCHED = 12.0
+SPEED = 2e9  # instructions a second, about
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of an explanation."""
+
+    name: str
+    study: Callable[
+        [float, Sequence[Event]], StudyMaker
+    ]  # for turns of so many seconds of measuring, after these events
+    rounds: int  # in each, both builds have one turn
+    share: float  # of the time for the whole explanation; what one part leaves, the next may use
+    # whether it can show what is not known yet, of a workload of a system, after these events
+    suits: Callable[[Builder, Workload, Sequence[Event]], bool] = lambda *_: True
+    always: Callable[[Workload], bool] = lambda _: False  # whether the first round is taken however long it takes
+    least: Callable[[Sequence[Event]], float] = lambda _: 0.0  # seconds of a turn at least, after these runs of a build
+    in_short_hunts: float = 0.0  # seconds of its own there, in place of a share
+    of_all: bool = False  # after culprit and parent, one turn of each other build that the hunt has measured there
+
+    def has(self, event: Event) -> TypeGuard[Counted | Profiled | Planned]:
+        """Whether an event is one of this part."""
+        return part_of(event) == self.name
+
+
+def part_of(event: Event) -> str:
+    """The name of the part to which an event belongs; "" if it is of none."""
+    match event:
+        case Planned():
+            return "plans"
+        case Profiled(facts=facts):
+            return "waits" if facts.off_cpu else "profiles"
+        case Counted(group=group):
+            return "instructions" if group == EXACT_GROUP else "counters"
+        case _:
+            return ""
+
+
+def has_instructions(events: Sequence[Event]) -> bool:
+    """Whether a processor has counted instructions for the reason."""
+    return any(
+        isinstance(event, Counted) and event.group != EXACT_GROUP and event.facts.counters.get("instructions")
+        for event in events
+    )
+
+
+def counting_time(runs: Sequence[Event]) -> float:
+    """Seconds that an exact count takes about, after these timed runs of a build; 0 where there is none.
+
+    What an operation computes becomes slower, up to the few operations that are counted in any case. What it waits takes
+    as long as ever, in as many operations as it takes to execute enough instructions.
+    """
+    found = [run.facts for run in runs if isinstance(run, RunFinished) and run.facts.operations]
+    if not found:
+        return 0.0
+    slowest = max(found, key=lambda facts: facts.seconds / facts.operations)
+    each = slowest.seconds / slowest.operations
+    computing = min(each, (slowest.counters.get("task-clock") or math.inf) / 1000 / slowest.operations)
+    operations = max(1.0, TOUCHED * ENOUGH / (SPEED * computing))
+    return COUNTED_OPERATIONS * SLOWER * computing + operations * (each - computing)
+
+
+def waiting(workload: Workload, events: Sequence[Event]) -> bool:
+    """Whether the threads of a workload are off CPU for a good part of the time, in any of the builds."""
+    clocks = [
+        (event.facts.counters.get("task-clock"), event.facts.seconds)
+        for event in events
+        if isinstance(event, RunFinished) and not event.facts.counted and not workload.command
+    ]
+    return any(clock and clock / 1000 < (1 - WAITING) * workload.threads * seconds for clock, seconds in clocks)
+
+
+def switches(events: Sequence[Event]) -> float:
+    """The most switches of threads a second in the runs of a hunt; 0 where they are not known."""
+    return max((event.facts.system.get("cs") or 0.0 for event in events if isinstance(event, RunFinished)), default=0.0)
+
+
+def counted_length(events: Sequence[Event]) -> int:
+    """The length of exactly counted runs that an earlier session has found; both builds have the same. 0: there is none."""
+    found = (event for event in events if isinstance(event, Counted) and event.group == EXACT_GROUP)
+    return next((event.facts.events for event in found), 0)
+
+
+PARTS: tuple[Part, ...] = (
+    # First: it is short, and said first.
+    Part(
+        "plans",
+        lambda *_: PlanStudy,
+        rounds=1,
+        share=0.1,
+        suits=lambda _, workload, __: has_statements(workload),
+        always=has_statements,
+        of_all=True,
+    ),
+    Part("profiles", lambda seconds, _: partial(Profiles, seconds=seconds), rounds=3, share=0.4),
+    # Where threads wait for a good part of the time. A single round would not say how much waits vary by themselves.
+    Part(
+        "waits",
+        lambda seconds, events: partial(Waits, seconds=seconds, switches=switches(events)),
+        rounds=2,
+        share=0.4,
+        in_short_hunts=30.0,
+        suits=lambda _, workload, seen: waiting(workload, seen),
+    ),
+    Part("counters", lambda seconds, _: partial(CounterGroups, seconds=seconds), rounds=6, share=0.4),
+    # After them, where the processor has counted none, and only for what can be counted exactly.
+    Part(
+        "instructions",
+        lambda _, events: partial(ExactCounts, events=counted_length(events)),
+        rounds=1,
+        share=0.2,
+        suits=lambda builder, workload, seen: not (obstacle(builder, workload) or has_instructions(seen)),
+        always=lambda workload: not workload.command,  # whose counted runs are as short as they can be
+        least=counting_time,
+    ),
+)

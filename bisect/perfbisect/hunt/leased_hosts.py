@@ -1,0 +1,82 @@
+"""The leased hosts of a session: acquired before anything is done there, released at its end."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from perfbisect.core.domain.events import HuntStarted
+from perfbisect.core.domain.settings import Settings
+from perfbisect.errors import UsageError
+from perfbisect.host import leases
+from perfbisect.host.leases import Say, Show, Wanted
+from perfbisect.recipes.find import load_host
+from perfbisect.recipes.lease_names import parse
+from perfbisect.recipes.leases import at_once, load_lease
+
+
+@contextmanager
+def leased_hosts(
+    names: Sequence[str],
+    hosts_path: str | Path,
+    show: Show,
+    say: Say,
+    *,
+    nodes: Mapping[str, str] | None = None,
+    builders: bool = True,
+    purpose: str = "",
+) -> Iterator[None]:
+    """Lease what is leased of the hosts of these names, and with ``builders`` of those that build for them.
+
+    First what killed sessions have left is released. ``nodes`` are the machines (host → address) on which an earlier
+    session of the same hunt has measured: their levels are known, so they are wanted again. Hosts of the same features
+    are leased together where the scheduler can do that, and those of more features first, since fewer machines have
+    them; so all sessions lease in the same order. Two may still wait for each other where machines are leased one by
+    one, or have the features of several groups. Within the block ``host.registry.connect`` reaches them.
+    """
+    leases.free_abandoned(say)
+    with ExitStack() as stack:
+        for wanted in _wanted(_every(names, hosts_path, builders), hosts_path, nodes or {}, purpose):
+            stack.enter_context(leases.leased(wanted, show, say))
+        yield
+
+
+def known_nodes(before: Iterable[HuntStarted]) -> dict[str, str]:
+    """Host → the machine behind it when it last took part, of hosts that were leased."""
+    return {
+        facts.name: facts.settings["node"] for event in before for facts in event.hosts if facts.settings.get("node")
+    }
+
+
+def purpose_of(settings: Settings) -> str:
+    """What a hunt or a trial leases machines for."""
+    return f"{settings.builder} {settings.good}..{settings.bad}"
+
+
+def _every(names: Sequence[str], hosts_path: str | Path, builders: bool) -> list[str]:
+    """All names of leased hosts, each once. Raises UsageError for a host that is given twice."""
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"Host {twice[0]} is given twice.", "Give each host once; several of a lease as NAME*3.")
+    entries = [load_host(name, hosts_path) for name in names]
+    if builders:
+        entries += [load_host(name, hosts_path) for entry in entries for name in entry.built_elsewhere]
+    return [*dict.fromkeys(entry.name for entry in entries if entry.leased)]
+
+
+def _wanted(names: Sequence[str], hosts_path: str | Path, nodes: Mapping[str, str], purpose: str) -> Iterator[Wanted]:
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        said = parse(name)
+        assert said, "a leased host has the name of one"
+        if not leases.is_held(name):  # another hunt of this process shares it
+            groups.setdefault((said.lease, said.features), []).append(name)
+    for (recipe, features), members in sorted(groups.items(), key=lambda each: (-_features(each[0][1]), each[0])):
+        lease = load_lease(recipe, hosts_path)
+        for some in [members] if at_once(lease) else [[name] for name in members]:
+            again = {name: nodes[name] for name in some if name in nodes}
+            yield Wanted(lease, features, tuple(some), again, purpose)
+
+
+def _features(said: str) -> int:
+    """How many features are asked for."""
+    return len(re.findall(r"[\w.-]+", said))

@@ -1,0 +1,1 @@
+"""Finished builds that several machines share."""

@@ -1,0 +1,166 @@
+"""Batches: hunts that `bisect batch` plans, and which of them have begun and ended."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfbisect.errors import UsageError
+from perfbisect.process import is_running, this_process
+from perfbisect.store.connection import CLAIMS, SHARED, explained, intact, version
+
+if TYPE_CHECKING:
+    from perfbisect.store.history import History
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One hunt of a batch, as `bisect run` is given it."""
+
+    arguments: tuple[str, ...]  # without its hosts
+    folder: str  # in which it is started: what its relative paths mean
+    hosts: tuple[tuple[str, ...], ...]  # it measures on all hosts of one of these
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHunt:
+    """What has become of one."""
+
+    number: int  # within the batch, from 0
+    planned: Planned
+    hunt: int | None  # its number in the history; None until it has begun
+    status: int | None  # its exit status; None until it has ended
+    failure: str  # of one that ended before it began
+    running: bool = False  # a process of this machine has claimed it; it may not have a number yet
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One `bisect batch`."""
+
+    id: int
+    started: float  # seconds since the epoch
+    file: str
+    hunts: tuple[BatchHunt, ...]
+    ended: bool
+    running: bool  # a process of this machine works on it
+
+    @property
+    def name(self) -> str:
+        """As it is written in commands."""
+        return f"b{self.id}"
+
+
+def begin_batch(history: "History", file: Path, planned: Sequence[Planned], at: float) -> int:
+    """Enter a new batch; returns its number."""
+    from perfbisect.store.rows import insert
+
+    with history.transaction() as db:
+        batch = insert(db, "batches", {"started": at, "process": this_process(), "file": str(file)})
+        for number, one in enumerate(planned):
+            row = {"arguments": json.dumps(one.arguments), "folder": one.folder, "hosts": json.dumps(one.hosts)}
+            insert(db, "batch_hunts", {"batch_id": batch, "number": number, **row})
+    return batch
+
+
+def continue_batch(history: "History", batch: int) -> None:
+    """Enter that this process works on a batch. Hunts that had failed to begin will be tried again."""
+    with history.transaction() as db:
+        db.execute("UPDATE batches SET process = ?, ended = NULL WHERE id = ?", [this_process(), batch])
+
+
+def claim(history: "History", batch: int, number: int) -> None:
+    """Enter that this process begins a hunt of a batch. Raises UsageError where another one does."""
+    with history.transaction() as db:
+        row = db.execute(
+            "SELECT process FROM batch_hunts WHERE batch_id = ? AND number = ?", [batch, number]
+        ).fetchone()
+        if row and row[0] and row[0] != this_process() and is_running(row[0]):
+            raise UsageError(f"Another process works on hunt {number + 1} of batch b{batch}.", "See it: bisect watch")
+        db.execute(
+            "UPDATE batch_hunts SET process = ? WHERE batch_id = ? AND number = ?", [this_process(), batch, number]
+        )
+
+
+def enter_hunt(history: "History", batch: int, number: int, hunt: int) -> None:
+    """Enter that a hunt of a batch has begun."""
+    with history.transaction() as db:
+        db.execute("UPDATE batch_hunts SET hunt_id = ? WHERE batch_id = ? AND number = ?", [hunt, batch, number])
+
+
+def enter_status(history: "History", batch: int, number: int, status: int | None, failure: str = "") -> None:
+    """Enter how a hunt has ended (None: it will be gone on with), and why it did not begin."""
+    with history.transaction() as db:
+        db.execute(
+            "UPDATE batch_hunts SET status = ?, failure = ? WHERE batch_id = ? AND number = ?",
+            [status, failure or None, batch, number],
+        )
+
+
+def end_batch(history: "History", batch: int, at: float) -> None:
+    """Enter that all hunts of a batch have ended."""
+    with history.transaction() as db:
+        db.execute("UPDATE batches SET ended = ? WHERE id = ?", [at, batch])
+
+
+def read_batch(history: "History", batch: int) -> Batch:
+    """The batch of that number. Raises UsageError when there is none."""
+    with explained(history.path):
+        row = None
+        if version(history.connection) >= SHARED and batch < 2**63:
+            row = history.connection.execute(
+                "SELECT started, ended, process, file FROM batches WHERE id = ?", [batch]
+            ).fetchone()
+        if row is None:
+            raise UsageError(
+                f"There is no batch b{batch} in the history {history.path}.", "Begin one: bisect batch FILE"
+            )
+        started, ended, process, file = row
+        with intact(history.path, f"batch {batch}, table batch_hunts,"):
+            hunts = tuple(read_hunts_of(history.connection, batch))
+    return Batch(batch, started, file, hunts, ended is not None, ended is None and is_running(process))
+
+
+def read_hunts_of(connection: sqlite3.Connection, batch: int) -> list[BatchHunt]:
+    """The hunts of a batch, in the order of its file."""
+    process = "process" if version(connection) >= CLAIMS else "NULL"
+    rows: list[tuple[Any, ...]] = connection.execute(
+        f"SELECT number, arguments, folder, hosts, hunt_id, status, coalesce(failure, ''), {process} FROM batch_hunts"
+        " WHERE batch_id = ? ORDER BY number",
+        [batch],
+    ).fetchall()
+    return [
+        BatchHunt(
+            number, Planned(tuple(json.loads(arguments)), folder, tuple(map(tuple, json.loads(hosts)))), hunt, status,
+            failure, bool(process) and is_running(process),
+        )
+        for number, arguments, folder, hosts, hunt, status, failure, process in rows
+    ]  # fmt: skip
+
+
+def all_batches(history: "History") -> list[Batch]:
+    """All batches of a history, oldest first; none of one that an older perfbisect has made."""
+    with explained(history.path):
+        if version(history.connection) < SHARED:
+            return []
+        rows = history.connection.execute("SELECT id FROM batches ORDER BY id").fetchall()
+    return [read_batch(history, number) for (number,) in rows]
+
+
+def unfinished_batches(history: "History", *, running: bool = False) -> list[Batch]:
+    """Batches with hunts that have no verdict, oldest first; those that another process works on only if ``running``."""
+    with explained(history.path):
+        rows = history.connection.execute("SELECT id FROM batches WHERE ended IS NULL ORDER BY id").fetchall()
+    found = [read_batch(history, number) for (number,) in rows]
+    return [batch for batch in found if running or not batch.running]
+
+
+def files_of_batches(history: "History") -> list[tuple[int, str]]:
+    """The number of each batch and its file, oldest first; none in a history of an older release."""
+    with explained(history.path):
+        if version(history.connection) < SHARED:
+            return []
+        rows: list[tuple[int, str]] = history.connection.execute("SELECT id, file FROM batches ORDER BY id").fetchall()
+    return rows

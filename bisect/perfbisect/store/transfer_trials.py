@@ -1,0 +1,117 @@
+"""Copies a trial from one history into another: see `transfer.py`."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from perfbisect.core.domain.codec import builtins
+from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.facts import HostFacts
+from perfbisect.core.domain.trials import Trial, TrialRequest
+from perfbisect.masking import masked_fields
+from perfbisect.store.rows import number
+from perfbisect.store.trials import enter_run, enter_skip, enter_trial, read_trial
+
+if TYPE_CHECKING:
+    import sqlite_utils
+
+    from perfbisect.store.history import History
+
+UID = re.compile(r"[\w.-]{1,100}")
+KNOWN = ("ended", "between_visits", "within_visits", "noise")  # columns that are computed from the runs, or null
+
+
+def copy_trial(
+    source: "History",
+    target: "History",
+    db: "sqlite_utils.Database",
+    name: str,
+    origin: str,
+    hunts: Mapping[int, int],
+    process: str,
+) -> tuple[str, str]:
+    """Copy one trial, or what it has grown by; ``hunts`` are the numbers here of those that proofs are about.
+
+    Returns its name here, and how: new, grown, known or conflict.
+    """
+    trial = masked_fields(checked(source.trial(name)))
+    columns = f"uid, coalesce(origin, ''), {', '.join(KNOWN)}"
+    [row] = source.connection.execute(f"SELECT {columns} FROM trials WHERE id = ?", [trial.id])
+    uid, whose, *known = row
+    if not UID.fullmatch(uid):
+        raise ValueError("it has no name")
+    values = [None if value is None else number(value) for value in known]
+    mine = db.execute("SELECT id, origin IS NULL FROM trials WHERE uid = ?", [uid]).fetchone()
+    here: Trial | None = None
+    if mine is None:
+        here_id = enter_trial(
+            db, renumbered(trial.request, hunts), trial.host, commits_of(source, target, trial), trial.started
+        )
+        whose = msgspec.convert(whose, str) or origin
+        db.execute(
+            "UPDATE trials SET uid = ?, origin = ?, process = ? WHERE id = ?", [uid, whose or None, process, here_id]
+        )
+    else:
+        here_id, own = mine
+        here = masked_fields(read_trial(target.connection, here_id, target.path))
+        assert here is not None
+        if same(trial, here) or begins(here, trial):
+            return here.name, "known"
+        if not begins(trial, here) or here.state == "running" or (own and origin):
+            return here.name, "conflict"
+    for run in trial.runs[len(here.runs) if here else 0 :]:
+        enter_run(db, here_id, run)
+    for skip in trial.skips[len(here.skips) if here else 0 :]:
+        enter_skip(db, here_id, skip)
+    changes = ", ".join(f"{column} = ?" for column in KNOWN)
+    db.execute(
+        f"UPDATE trials SET {changes}, failure = ?, visits = ? WHERE id = ?",
+        [*values, trial.failure or None, trial.request.rounds, here_id],
+    )
+    return f"{trial.name[0]}{here_id}", "grown" if here else "new"
+
+
+def same(one: Trial, other: Trial) -> bool:
+    """Whether two copies of a trial are at the same point."""
+    return one.runs == other.runs and len(one.skips) == len(other.skips) and one.state == other.state
+
+
+def begins(whole: Trial, part: Trial) -> bool:
+    """Whether a copy of a trial is the beginning of another."""
+    return whole.runs[: len(part.runs)] == part.runs and whole.skips[: len(part.skips)] == part.skips
+
+
+def checked(trial: Trial) -> Trial:
+    """A trial. Raises ValueError or msgspec's error for one that reports could not read."""
+    msgspec.convert(builtins(trial.request), TrialRequest)
+    msgspec.convert(builtins(trial.host), HostFacts)
+    number(trial.started)
+    for run in trial.runs:
+        if not (0 <= run.subject < len(trial.request.subjects) and 0 <= run.work < len(trial.request.works)):
+            raise ValueError("a run is of no build or workload")
+        number(run.at), number(run.cost), number(run.round)
+    for skip in trial.skips:
+        if not (0 <= skip.subject < len(trial.request.subjects) and 0 <= skip.work < len(trial.request.works)):
+            raise ValueError("a failure is of no build or workload")
+        msgspec.convert(builtins(skip), type(skip))
+    return trial
+
+
+def renumbered(request: TrialRequest, hunts: Mapping[int, int]) -> TrialRequest:
+    """The request of a proof with the number that its hunt has here."""
+    reverts = request.reverts
+    return request if reverts is None else replace(request, reverts=replace(reverts, hunt=hunts[reverts.hunt]))
+
+
+def commits_of(source: "History", target: "History", trial: Trial) -> list[Commit]:
+    """Date, author and subject of the commits among the builds of a trial that ``target`` does not know."""
+    found = []
+    select = "SELECT commit_hash, date, author, subject FROM commits WHERE commit_hash = ? AND date IS NOT NULL"
+    for build in trial.request.subjects:
+        row: tuple[Any, ...] | None = source.connection.execute(select, [build.commit or None]).fetchone()
+        if row and not target.connection.execute(select, [row[0]]).fetchone():
+            found.append(msgspec.convert(dict(zip(("sha", "date", "author", "subject"), (each or "" for each in row), strict=True)), Commit))  # fmt: skip
+    return found

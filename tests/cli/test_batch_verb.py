@@ -1,0 +1,204 @@
+"""`bisect batch` and `bisect resume --all`: real hunts at once, each a process of its own."""
+
+import re
+import signal
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from program import bisect, bisect_until, rows
+
+pytestmark = pytest.mark.tools
+
+Commit = Callable[[str], str]
+HOSTS = """
+[hosts.a]
+address = "local"
+root = "{root}/a"
+[hosts.b]
+address = "local"
+root = "{root}/b"
+"""
+FILE = """
+[defaults]
+builder = "script"
+repo = "repo"
+any-host = ["a", "b"]
+explain = false
+layouts = false
+bad = "{bad}"
+
+[[hunt]]
+good = "{good}"
+workload = ["one", "two"]
+
+[[hunt]]
+good = "{good}"
+workload = "one"
+max-runs = 40
+"""
+
+
+@pytest.fixture
+def file(script: Commit, tmp_path: Path) -> Path:
+    """A batch of three hunts for a commit that halves a rate; recipes and hosts are beside it."""
+    good, _, bad = (
+        script("sleep 0.05; echo rate 100"),
+        script("sleep 0.06; echo rate 50"),
+        script("sleep 0.07; echo rate 50"),
+    )
+    (tmp_path / "hosts.toml").write_text(HOSTS.format(root=tmp_path))
+    for host in "ab":
+        (tmp_path / host).mkdir()
+    path = tmp_path / "three.toml"
+    path.write_text(FILE.format(good=good, bad=bad))
+    return path
+
+
+def at_once(history: Path) -> int:
+    """The largest number of hunts that had begun and not ended at one time."""
+    spans = rows(history, "select hunt_id, min(at), max(at) from events group by hunt_id")
+    return max(sum(began <= start < ended for _, began, ended in spans) for _, start, _ in spans)
+
+
+def test_hunts_run_at_once_and_one_that_fails_stops_no_other(file: Path, tmp_path: Path) -> None:
+    text = file.read_text()
+    file.write_text(text + '[[hunt]]\ngood = "nothing"\nworkload = "one"\n')
+    history, pages = tmp_path / "h.db", tmp_path / "pages"
+    done = bisect("batch", str(file), "--history", str(history), "--page", str(pages), cwd=Path("/"))
+    assert done.returncode == 3, done.stderr
+    assert "3 of 4 hunts ended with a verdict" in done.stdout
+    assert "nothing" in done.stderr and "resume" not in done.stdout
+    [(found, culprits)] = rows(history, "select count(*), count(distinct commit_hash) from suspects")
+    assert (found, culprits) == (3, 1)
+    assert rows(history, "select status from batch_hunts order by number") == [(0,), (0,), (0,), (3,)]
+    assert rows(history, "select count(distinct host) from hunts") == [(2,)]
+    assert at_once(history) == 2
+    for host in ("a", "b"):  # one at a time on each
+        spans = rows(
+            history,
+            "select min(at), max(at) from events join hunts on hunts.id = hunt_id"
+            f" where hunts.host = '{host}' group by hunt_id order by 1",
+        )
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))
+    assert {page.name for page in pages.iterdir()} == {"index.html", "hunt-1.html", "hunt-2.html", "hunt-3.html"}
+
+    again = bisect("batch", str(file), "--history", str(history))
+    assert "Going on with batch b1" in again.stderr
+    assert rows(history, "select count(*) from hunts") == [(3,)]  # only the one that failed was tried
+    assert bisect("report", "b1", "--history", str(history), "--output", str(tmp_path / "b1")).returncode == 0
+    assert (tmp_path / "b1" / "index.html").exists()
+    assert bisect("report", "b7", "--history", str(history)).returncode == 3
+    told = bisect("show", "b1", "--history", str(history)).stdout
+    assert f"Batch b1 of {file}" in told and told.count("found") == 3 and "failed: " in told
+    assert f"b1: {file}, hunts 1, 2, 3; 3 of 4 with a verdict" in bisect("history", "--history", str(history)).stdout
+    assert "b2 for a batch" in bisect("report", "k.toml", "--history", str(history)).stderr
+
+
+def test_hunts_of_a_range_share_builds(file: Path, tmp_path: Path) -> None:
+    file.write_text(file.read_text().replace('any-host = ["a", "b"]', 'host = "a"'))
+    history = tmp_path / "h.db"
+    assert bisect("batch", str(file), "--history", str(history)).returncode == 0
+    made = rows(history, "select hunt_id, sum(not reused) from builds group by hunt_id order by hunt_id")
+    assert made[0][1] >= 3
+    assert [number for _, number in made[1:]] == [0, 0]
+    assert at_once(history) == 1
+
+
+@pytest.mark.slow
+def test_interrupted_it_goes_on_with_all_hunts(file: Path, tmp_path: Path) -> None:
+    history = tmp_path / "h.db"
+    file.write_text(file.read_text().replace('any-host = ["a", "b"]', 'host = "a"'))
+    stopped = bisect_until(["batch", str(file), "--history", str(history)], "  ran ", signal.SIGINT)
+    assert stopped.returncode == 130, stopped.stderr
+    assert "bisect batch" in stopped.stderr
+    assert rows(history, "select count(*) from hunts where ended is null") == [(1,)]
+    done = bisect("resume", "--all", "--history", str(history))
+    assert done.returncode == 0, done.stderr
+    assert rows(history, "select count(*), count(ended) from hunts") == [(3, 3)]
+    assert rows(history, "select count(*) from sessions where hunt_id = 1") == [(2,)]
+    assert "No hunt is interrupted" in bisect("resume", "--all", "--history", str(history)).stderr
+
+
+WRONG = {
+    "max-runs = 40": [
+        ("max-run = 40", "[[hunt]] 2: there is no key max-run.", "Did you mean max-runs?"),
+        ('max-runs = "many"', "[[hunt]] 2, max-runs must be a whole number", "and is 'many'"),
+        ("max-runs = 0", "[[hunt]] 2, max-runs: ", ""),
+        ("max-runs = [1, 2]", "[[hunt]] 2, max-runs must be one value", ""),
+        ('history = "x.db"', "[[hunt]] 2: history is no key of a file", "an option of `bisect batch`"),
+        ("json = true", "[[hunt]] 2: json is no key of a file", "`bisect show 12 --json`"),
+        ("max-runs = true", "[[hunt]] 2, max-runs must be a whole number from 1 to 1,000,000,000, and is true.", ""),
+        ('any-host = ["zz"]', "[[hunt]] 2, any-host: There is no host 'zz'", "Hosts: a, b"),
+        ("set = {zz = 1}", "[[hunt]] 2, set: ", "zz"),
+        ('all = "yes"', "[[hunt]] 2, all must be true or false", ""),
+        ('host = "c"', "[[hunt]] 2, host: There is no host 'c'", "Hosts: a, b"),
+        ('run = "x"', "[[hunt]] 2: --workload and --run exclude each other", ""),
+    ],
+    'builder = "script"': [('builder = "scrip"', "[defaults], builder: ", "script")],
+    'workload = "one"': [('workload = "on"', "[[hunt]] 2, workload: ", "one")],
+    'repo = "repo"': [('repo = "nowhere"', "[defaults], repo: there is no folder", "")],
+    '["a", "b"]': [('["a", "d"]', "[defaults], any-host: There is no host 'd'", "")],
+    "[defaults]": [("[default]", "there is no table [default]", "")],
+    "explain = false": [("explain =", "is not valid TOML", "")],
+}
+
+
+def test_mistakes_are_told_by_table_and_key_before_anything_begins(file: Path, tmp_path: Path) -> None:
+    text = file.read_text()
+    for right, wrong in WRONG.items():
+        for other, said, advice in wrong:
+            assert right in text
+            file.write_text(text.replace(right, other))
+            done = bisect("batch", str(file), "--history", str(tmp_path / "h.db"))
+            assert done.returncode == 3, other
+            assert str(file) in done.stderr and said in done.stderr and advice in done.stderr, done.stderr
+    assert not (tmp_path / "h.db").exists()
+    file.write_text(re.sub(r'good = "\w+"\nworkload = "one"', 'workload = "one"', text))
+    assert "[[hunt]] 2, good is missing" in bisect("batch", str(file)).stderr
+    file.write_text(re.sub(r'bad = "\w+"\n', "", text))
+    told = bisect("batch", str(file)).stderr
+    assert "[[hunt]] 1, bad is missing" in told and 'bad = "8.0.28"' in told
+
+
+def test_an_empty_list_makes_no_batch(file: Path) -> None:
+    text = file.read_text()
+    for wrong in ("workload = []", 'workload = []\nrun = "./run"'):
+        file.write_text(text.replace('workload = "one"', wrong))
+        done = bisect("batch", str(file))
+        assert done.returncode == 3
+        assert f"{file}, [[hunt]] 2, workload is an empty list, which makes no hunt." in done.stderr
+
+
+def test_all_mistakes_of_a_file_are_told_at_once(file: Path) -> None:
+    text = file.read_text().replace('workload = "one"', 'workload = "on"').replace("layouts = false", 'layouts = "no"')
+    file.write_text(text.replace("explain = false", "explan = false").replace("max-runs = 40", "max-runs = 1.5"))
+    told = bisect("batch", str(file)).stderr
+    assert f"{file} has 3 mistakes:" in told
+    assert told.count("layouts must be true or false, and is 'no'") == 1
+    assert "[defaults]: there is no key explan. Did you mean explain?" in told
+    assert "[[hunt]] 2, max-runs must be a whole number from 1 to 1,000,000,000, and is 1.5." in told
+
+
+def test_a_dry_run_prints_the_commands(file: Path, tmp_path: Path) -> None:
+    done = bisect("batch", str(file), "--dry-run", "--history", str(tmp_path / "h.db"))
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("a or b: bisect run --builder=script --workload=") for line in lines)
+    assert "--max-runs=40" in lines[2] and "--no-explain" in lines[2]
+    assert not (tmp_path / "h.db").exists()
+
+
+@pytest.mark.slow
+def test_killed_its_hunts_go_on_and_are_taken_up(file: Path, tmp_path: Path) -> None:
+    history = tmp_path / "h.db"
+    file.write_text(file.read_text().replace('any-host = ["a", "b"]', 'host = "a"'))
+    killed = bisect_until(["batch", str(file), "--history", str(history)], "  ran ", signal.SIGKILL)
+    assert killed.returncode == -signal.SIGKILL
+    done = bisect("batch", str(file), "--history", str(history))
+    assert done.returncode == 0, done.stderr
+    assert "Going on with batch b1" in done.stderr
+    assert rows(history, "select count(*), count(ended) from hunts") == [(3, 3)]
+    assert rows(history, "select count(*) from sessions") == [(3,)]  # none was interrupted

@@ -1,0 +1,220 @@
+"""Hunts of a batch as processes: how each ends, and that the end of one is not the end of others."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from perfbisect.cli.batches import batch_line, batch_table, follow, locked_hosts, state_of, tasks_of, title_of
+from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.hunt.batches import carry_out
+from perfbisect.hunt.batches.carry_out import Task, TimedEvent
+from perfbisect.store.batches import Planned, begin_batch, claim, enter_hunt, enter_status, read_batch
+from perfbisect.store.history import History
+from perfbisect.store.listing import Listed
+
+
+class Unseen:
+    """A view of nothing."""
+
+    def recall(self, hunt: int, events: Iterator[TimedEvent]) -> None:
+        """Take events."""
+
+    def show(self, hunt: int, events: Sequence[TimedEvent]) -> None:
+        """Take events."""
+
+    def states(self, tasks: Sequence[Task]) -> None:
+        """Take states."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    """A new history."""
+    with closing(History.open(tmp_path / "h.db")) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks follow each other soon."""
+    monkeypatch.setattr(carry_out, "EVERY", 0.02)
+
+
+def play(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Let a script of the shell be each hunt; its arguments are those of `bisect`."""
+    monkeypatch.setattr(carry_out, "PROGRAM", ("sh", "-c", script, "sh"))
+
+
+def plan(history: History, *folders: str) -> int:
+    """A batch with a hunt in each folder, each with a host of its own: h0, h1, …"""
+    planned = [
+        Planned(("--builder=x", "--", "a", "b"), folder, ((f"h{number}",),)) for number, folder in enumerate(folders)
+    ]
+    return begin_batch(history, Path("/batch.toml"), planned, 1.0)
+
+
+def carried_out(history: History, *batches: int) -> tuple[int, list[Task]]:
+    """The exit status of these batches, and their hunts."""
+    tasks = [task for batch in batches for task in tasks_of(read_batch(history, batch), history)]
+    for number, task in enumerate(tasks):
+        task.number = number
+    return follow(tasks, history, None, Unseen(), "again"), tasks
+
+
+def test_a_hunt_that_a_signal_has_ended_is_a_failure(
+    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(monkeypatch, 'case "$*" in *--host=h0*) kill -9 $$;; esac')
+    batch = plan(history, str(tmp_path), str(tmp_path))
+    assert carried_out(history, batch)[0] == 128 + 9
+    assert "failed: killed by signal 9" in capsys.readouterr().err
+    assert [(one.status, one.failure) for one in read_batch(history, batch).hunts] == [
+        (137, "killed by signal 9"),
+        (0, ""),
+    ]
+
+
+def test_a_hunt_whose_folder_is_gone_stops_no_other(
+    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    play(monkeypatch, "sleep 0.2")
+    batch = plan(history, str(tmp_path / "gone"), str(tmp_path))
+    assert carried_out(history, batch)[0] == 4
+    failed, other = read_batch(history, batch).hunts
+    assert failed.status == 4 and str(tmp_path / "gone") in failed.failure
+    assert other.status == 0
+
+
+def test_a_hunt_whose_rows_are_damaged_stops_no_other(
+    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    play(monkeypatch, "sleep 0.2")
+    batch = plan(history, str(tmp_path), str(tmp_path), str(tmp_path))
+    listed = history.listed
+    looks: list[int] = []
+
+    def damaged(hunt: int) -> Listed:
+        looks.append(hunt)
+        if hunt == 999:
+            raise EnvironmentFailure("table hunts is damaged")
+        return listed(hunt)
+
+    history.connection.execute("PRAGMA foreign_keys = OFF")
+    monkeypatch.setattr(history, "listed", damaged)
+    settings = history.settings
+    monkeypatch.setattr(history, "settings", lambda hunt: (damaged(hunt), settings(hunt))[1])
+    enter_hunt(history, batch, 1, 999)  # damaged before it is gone on with
+    assert carried_out(history, batch)[0] == 4
+    assert [(one.status, one.failure) for one in read_batch(history, batch).hunts] == [
+        (0, ""),
+        (4, "table hunts is damaged"),
+        (0, ""),
+    ]
+    enter_status(history, batch, 1, 0)  # its verdict is known
+    assert carried_out(history, batch)[0] == 0
+    looks.clear()
+    task = Task(0, "", (), "", ((),), "", hunt=999, state="running elsewhere")
+    carry_out.observe(task, history, tmp_path, Unseen(), {})  # damaged while another process works on it
+    assert (task.state, task.status, task.failure) == ("ended", 4, "table hunts is damaged")
+    assert looks == [999]
+
+
+def test_each_batch_has_its_own_logs_and_errors_of_earlier_processes_are_not_told_again(
+    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    play(monkeypatch, 'echo "Error: of ${7#*:} in batch ${7%:*}"; exit 4')
+    batches = [plan(history, str(tmp_path)) for _ in range(2)]
+    assert carried_out(history, *batches)[0] == 4
+    for batch in batches:
+        [hunt] = read_batch(history, batch).hunts
+        log = tmp_path / "h-batches" / f"b{batch}" / "1.log"
+        assert hunt.failure == f"of 0 in batch {batch}"
+        assert log.read_text() == f"Error: {hunt.failure}\n"
+    play(monkeypatch, "exit 4")
+    carried_out(history, batches[0])
+    assert read_batch(history, batches[0]).hunts[0].failure == ""
+
+
+def test_leased_hosts_that_build_make_no_hunt_wait(tmp_path: Path) -> None:
+    (tmp_path / "hosts.toml").write_text(
+        '[hosts.a]\naddress = "a"\nbuild_hosts = ["pool:*2", "c"]\n[hosts.c]\naddress = "c"\n'
+        '[leases.pool]\nacquire = ["true", "{count}"]\nrelease = ["true", "{job}"]\n'
+        '[leases.pool.host]\naddress = "{address}"\n'
+    )
+    task = Task(0, "", (), str(tmp_path), (("a",),), "")
+    assert locked_hosts(task, "a") == ("a", "c")
+
+
+CLAIMS = """
+import sys, time
+from pathlib import Path
+from perfbisect.store.batches import claim
+from perfbisect.store.history import History
+claim(History.open(Path(sys.argv[1])), 1, 0)
+print("claimed", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_hunt_that_a_process_has_claimed_is_not_started_twice(
+    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A batch was killed, and the process of its hunt still waits for the host: the hunt has no number."""
+    play(monkeypatch, f"echo begun >>{tmp_path}/began")
+    batch = plan(history, str(tmp_path))
+    command = [sys.executable, "-c", CLAIMS, str(history.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout and other.stdin and other.stdout.readline() == b"claimed\n"
+        with pytest.raises(UsageError, match="Another process works on hunt 1 of batch b1"):
+            claim(history, batch, 0)
+        [task] = tasks_of(read_batch(history, batch), history)
+        states: list[str] = []
+
+        def look(_seconds: float) -> None:
+            states.append(task.state)
+            assert not (tmp_path / "began").exists() or len(states) > 2
+            if len(states) == 2:  # it ends without having begun the hunt, which is then begun here
+                other.kill()
+                other.wait()
+
+        carry_out.carry_out([task], history, tmp_path, Unseen(), look, lambda _task, host: (host,))
+    assert states[:2] == ["running elsewhere"] * 2
+    assert task.status == 0
+    assert (tmp_path / "began").read_text() == "begun\n"
+    claim(history, batch, 0)  # that of a process that has ended counts no more
+
+
+def test_a_hunt_has_one_name_made_of_what_was_asked_for(history: History) -> None:
+    planned = Planned(("--builder=x", "--workload=w", "--set=n=1", "--no-explain", "--", "a", "b"), "/f", (("h0",),))
+    assert title_of(planned) == "x w a..b"
+    quick = Planned(("--repo=sub/clone", "--run=./run -n", "--", "a", "b"), "/f", (("h0",),))
+    assert title_of(quick) == "clone ./run -n a..b"
+    number = begin_batch(history, Path("/batch.toml"), [planned, quick], 1.0)
+    assert [task.title for task in tasks_of(read_batch(history, number), history)] == [
+        "x w a..b",
+        "clone ./run -n a..b",
+    ]
+
+
+def test_a_hunt_that_is_not_in_the_history_yet_is_starting(history: History) -> None:
+    [task] = tasks_of(read_batch(history, plan(history, "/f")), history)
+    task.state, task.hosts = "running", ("h0",)
+    assert state_of(task, history) == "starting on h0"
+    task.hunt = 1
+    assert state_of(task, history) == "running on h0"
+
+
+def test_a_batch_is_a_table_and_a_line(history: History) -> None:
+    number = plan(history, "/f", "/g")
+    enter_status(history, number, 0, 3, "it broke")
+    batch = read_batch(history, number)
+    lines = batch_table(batch, history, 100)
+    assert lines[0] == "Batch b1 of /batch.toml"
+    assert [line.split()[-1] for line in lines[2:]] == ["broke", "waiting"]
+    assert batch_line(batch) == "b1: /batch.toml; 0 of 2 with a verdict"

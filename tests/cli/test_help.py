@@ -1,0 +1,46 @@
+"""What `--help` prints, and what a shell completes."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import click
+import pytest
+
+import sample_hunt as sample
+from perfbisect.cli.commands.report import report
+from perfbisect.cli.commands.show import show
+from perfbisect.cli.main import VERBS
+from perfbisect.core.domain.trials import TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.store.batches import begin_batch
+from perfbisect.store.history import History
+
+Exits = Callable[..., str]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_has_no_marks_and_plain_defaults(exits: Exits, verb: str) -> None:
+    said = exits(0, verb, "--help")
+    assert "\b" not in said and "\\x08" not in said
+    assert "default: (" not in " ".join(said.split())
+
+
+def test_ids_complete(tmp_path: Path) -> None:
+    path = tmp_path / "h.db"
+    with closing(History.open(path)) as opened:
+        sample.begin(opened)
+        builds = tuple(TrialBuild(commit.subject, commit.sha) for commit in sample.COMMITS[:2])
+        works = (TrialWorkload("update-index", "scan", 1.0, 2.0),)
+        request = TrialRequest(TrialType.COMPARE, "engine", "o2nofp", "local", "qps", {}, builds, works, 2, 2)
+        opened.begin_trial(request, sample.HOST, sample.COMMITS[:2], 5.0)
+        begin_batch(opened, Path("nightly.toml"), [], 0.0)
+
+    def completed(command: click.Command, typed: str) -> list[str]:
+        context = click.Context(command)
+        context.params["history"] = path
+        return [item.value for item in command.params[0].shell_complete(context, typed)]
+
+    assert completed(report, "") == ["1", "c1", "b1"]
+    assert completed(show, "") == ["1", "c1"]
+    assert completed(report, "b") == ["b1"]
+    assert completed(show, "c") == ["c1"]

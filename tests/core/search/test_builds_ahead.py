@@ -1,0 +1,303 @@
+"""Which builds are begun ahead, on which build host, and what is measured meanwhile."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfbisect.core.domain.fleet import Building, Fleet
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
+from perfbisect.core.domain.orders import BuildOrder, Decision, Found, Measure, Purpose, Share
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN
+from perfbisect.core.inference.ancestry import ancestry_of
+from perfbisect.core.search import decide as decide_module
+from perfbisect.core.search.decide import decide
+from perfbisect.core.search.range_parts import Parts
+from perfbisect.hunt import loop
+from perfbisect.simulate.graphs import merging
+from perfbisect.simulate.host_model import Habits
+from perfbisect.simulate.hunt import MemoryLog, Outcome, SimulatedWorkers, hunt
+from perfbisect.simulate.scenario import Scenario
+from perfbisect.simulate.world import World, maker
+
+LINE = Graph.line(100)
+RUN = 60.0
+
+
+def measured(candidate: int, value: float, at: float, runs: int = 4) -> list[Observation]:
+    """Runs of a build that are alike."""
+    return [Reading(candidate, value + 0.001 * (i % 3), at + i, int(at) + i, 0, RUN) for i in range(runs)]
+
+
+def made(candidate: int, build_host: int = 0, seconds: float = 600.0) -> Built:
+    return Built(candidate, seconds, build_host=build_host)
+
+
+ENDS: list[Observation] = [made(0), made(100, 1), *measured(0, 0.0, 20), *measured(100, -0.1, 30)]
+
+
+def ahead(build_hosts: int, *building: Building, busy: tuple[Measure, ...] = (), between: bool = False) -> Fleet:
+    return Fleet(busy, (), 1, build_hosts, building, (), between)
+
+
+def ordered(decision: Decision) -> list[int]:
+    return sorted(build.candidate for build in decision.builds)
+
+
+@st.composite
+def moments(draw: st.DrawFn) -> tuple[Graph, list[Observation], Policy, Fleet]:
+    """A small history, what may have been seen of it, and build hosts that are doing something."""
+    size = draw(st.integers(3, 30))
+    rows = [(), *(tuple(sorted({v - 1, draw(st.integers(0, v - 1))}, reverse=True)) for v in range(1, size))]
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    culprit, noise = draw(st.integers(1, size - 1)), draw(st.sampled_from([0.002, 0.03]))
+    hosts = draw(st.integers(1, 6))
+    inner = st.integers(1, size - 2)
+    run = [0, size - 1, *draw(st.lists(inner, max_size=5))] if draw(st.integers(0, 4)) else []
+    waiting = draw(st.sets(inner, max_size=3))
+    failed = draw(st.sets(inner, max_size=3)) - set(run) - waiting
+    seen: list[Observation] = [made(v, draw(st.integers(0, hosts - 1))) for v in dict.fromkeys([*run, *waiting])]
+    seen += [Skipped(v, "does not build", 60.0 * (v % 2), left_out=v % 3 == 0) for v in sorted(failed)]
+    for i, v in enumerate(run * 2):
+        seen.append(Reading(v, rng.normal() * noise - 0.1 * (v >= culprit), float(i), i, 0, RUN))
+    free = [v for v in range(size) if v not in {*run, *waiting, *failed}]
+    flying = draw(st.lists(st.sampled_from(free), unique=True, max_size=hosts - 1)) if free else []
+    gone = draw(st.sets(st.integers(0, hosts - 1), max_size=hosts - 1))
+    left = [host for host in range(hosts) if host not in gone]
+    building = tuple(
+        Building(v, host, draw(st.sampled_from([0.0, 300.0, 5000.0])), draw(st.booleans()))
+        for v, host in zip(flying, left, strict=False)
+    )
+    spent = len({*run, *waiting}) + len(flying) + sum(v % 2 and v % 3 > 0 for v in failed)
+    policy = Policy(max_builds=draw(st.sampled_from([0, spent + 1, spent + 3])))
+    busy = draw(st.booleans()) and bool(run)
+    order = (Measure((Share(0, 1),), Purpose.SEARCH),) if busy else ()
+    return Graph.of(rows), seen, policy, Fleet(order, (), 1, hosts, building, tuple(gone), draw(st.booleans()))
+
+
+@given(moments())
+@settings(max_examples=60, deadline=None)
+def test_every_order_of_builds(moment: tuple[Graph, list[Observation], Policy, Fleet]) -> None:
+    graph, seen, policy, fleet = moment
+    decision = decide(graph, seen, policy, fleet=fleet)
+    again = decide(graph, list(seen), policy, fleet=fleet)
+    assert (again.order, again.builds, again.cancelled) == (decision.order, decision.builds, decision.cancelled)
+    candidates = [build.candidate for build in decision.builds]
+    there = {one.candidate for one in seen}  # built, failed or left out
+    assert len(set(candidates)) == len(candidates)
+    assert there.isdisjoint(candidates) and fleet.in_flight.isdisjoint(candidates)
+    hosts = [build.build_host for build in decision.builds]
+    assert len(set(hosts)) == len(hosts) and set(hosts) <= set(fleet.free_build_hosts)
+    assert set(decision.cancelled) <= {one.build_host for one in fleet.building if not one.cancelled}
+    if policy.max_builds and any(isinstance(one, Reading) for one in seen):  # the ends are built in any case
+        attempted = {one.candidate for one in seen if not isinstance(one, Skipped) or one.seconds}
+        assert len(attempted | fleet.in_flight | set(candidates)) <= max(
+            policy.max_builds, len(attempted | fleet.in_flight)
+        )
+    if not isinstance(decision.order, Measure):
+        assert not decision.builds and not decision.waits
+        return
+    built = {one.candidate for one in seen if isinstance(one, Built)}
+    missing = {share.candidate for share in decision.order.plan if share.runs} - built
+    assert decision.waits is bool(missing)
+    if decision.waits:
+        assert decision.builds or fleet.building, "nothing would ever end"
+
+
+def test_without_build_hosts_nothing_is_built_ahead() -> None:
+    decision = decide(LINE, ENDS, Policy())
+    assert not decision.builds and not decision.waits
+
+
+def test_build_hosts_cut_the_range_into_equal_parts() -> None:
+    for hosts in (1, 2, 3, 5):
+        candidates = [0, *ordered(decide(LINE, ENDS, Policy(), fleet=ahead(hosts))), 100]
+        assert len(candidates) == hosts + 2
+        assert np.diff(candidates).max() <= 100 / (hosts + 1) * 1.35
+
+
+def test_the_ends_come_first_and_others_cut_the_range_meanwhile() -> None:
+    assert ordered(decide(LINE, [], Policy(), fleet=ahead(1))) == [100]
+    assert ordered(decide(LINE, [], Policy(), fleet=ahead(2))) == [0, 100]
+    with_two_more = ordered(decide(LINE, [], Policy(), fleet=ahead(4)))
+    assert with_two_more[0] == 0 and with_two_more[-1] == 100
+    assert 25 <= with_two_more[1] <= 40 and 60 <= with_two_more[2] <= 75
+    assert decide(LINE, [], Policy(), fleet=ahead(4)).waits
+
+
+def test_builds_in_flight_and_builds_without_runs_count_as_cuts() -> None:
+    in_flight = decide(LINE, ENDS, Policy(), fleet=ahead(3, Building(50, 0)))
+    first, second = ordered(in_flight)
+    assert 15 <= first <= 35 and 65 <= second <= 85
+    unmeasured = decide(
+        LINE, [*ENDS, made(50)], Policy(), fleet=ahead(2, busy=(Measure((Share(50, 2),), Purpose.SEARCH),))
+    )
+    first, second = ordered(unmeasured)
+    assert 15 <= first <= 35 and 65 <= second <= 85
+
+
+def test_a_stretch_that_does_not_build_is_stepped_around() -> None:
+    failed: list[Observation] = [Skipped(v, "does not build", 60.0) for v in (50, 48)]
+    candidates = ordered(decide(LINE, [*ENDS, *failed], Policy(), fleet=ahead(2)))
+    assert len(candidates) == 2
+    assert candidates[0] < 45 and candidates[1] > 53
+
+
+def test_a_build_goes_to_the_build_host_with_the_nearest_builds() -> None:
+    """A build near another one is quick; the two hosts have built on either side."""
+    seen = [*ENDS]
+    for i, (v, host) in enumerate([(10, 0), (12, 0), (90, 1), (88, 1), (30, 0), (70, 1)]):
+        distance = min(abs(v - one.candidate) for one in seen if isinstance(one, Built) and one.build_host == host)
+        seen += [made(v, host, 60.0 + 6 * distance), *measured(v, -0.1 * (v >= 50), 40 + 10 * i)]
+    builds = decide(LINE, seen, Policy(), fleet=ahead(2)).builds
+    assert {build.build_host: build.candidate > 50 for build in builds} == {0: False, 1: True}
+
+
+def test_parents_of_a_suspect_are_built_before_they_are_wanted() -> None:
+    rows = [(), (0,), (0,), (1,), (2,), (3, 4), (5,)]  # 5 merges 3 and 4
+    graph = Graph.of(rows, [0.0, 1.0, 1.0, 1.0, 1.0, 10.0, 1.0])
+    seen: list[Observation] = [made(v) for v in (0, 6, 5, 3)]
+    seen += [*measured(0, 0.0, 10), *measured(6, -0.1, 20), *measured(5, -0.1, 30), *measured(3, 0.0, 40)]
+    assert 4 in ordered(decide(graph, seen, Policy(), fleet=ahead(1)))
+
+
+def test_while_a_build_is_awaited_old_builds_are_measured_if_that_tells_something() -> None:
+    doubtful: list[Observation] = [made(50), Reading(50, -0.05, 41.0, 41, 0, RUN)]
+    flying = Building(25, 0), Building(75, 1)
+    unsure = decide(LINE, [*ENDS, *doubtful], Policy(), fleet=ahead(2, *flying))
+    assert not unsure.waits and isinstance(unsure.order, Measure)
+    assert sum(share.runs for share in unsure.order.plan) <= 10
+    clear = [*ENDS, made(50), *measured(50, -0.1, 41)]
+    assert decide(LINE, clear, Policy(), fleet=ahead(2, Building(25, 0), Building(12, 1))).waits
+
+
+def test_a_useless_build_in_flight_is_ended_unless_it_is_nearly_done() -> None:
+    seen: list[Observation] = [*ENDS, made(50), *measured(50, -0.1, 41)]  # slow: what is above 50 does not matter
+    useless = Building(75, 0, RUN)
+    assert decide(LINE, seen, Policy(), fleet=ahead(2, useless, Building(25, 1))).cancelled == (0,)
+    just_begun = decide(LINE, seen, Policy(), fleet=ahead(2, Building(75, 0), Building(25, 1)))
+    assert just_begun.cancelled == (), "nothing new is known yet"
+    nearly_done = decide(LINE, seen, Policy(), fleet=ahead(2, Building(25, 0, RUN), Building(12, 1, 595.0)))
+    assert nearly_done.cancelled == ()
+    ending = decide(LINE, seen, Policy(), fleet=ahead(2, Building(75, 0, cancelled=True), Building(25, 1)))
+    assert ending.cancelled == () and not ending.builds
+
+
+def test_a_host_that_may_build_does_not_wait() -> None:
+    waiting = decide(LINE, [], Policy(), fleet=ahead(1, between=True))
+    assert [*ordered(waiting), waiting.order] == [100, Measure((Share(0, 0),), Purpose.ENDS)]
+    assert not waiting.waits
+    nearly = Fleet((), (), 1, 1, (Building(50, 0, 590.0),), (), True)
+    assert decide(LINE, ENDS, Policy(), fleet=nearly).waits, "its own build would take longer"
+
+
+def test_when_the_last_build_host_is_lost_hosts_build_as_without_any() -> None:
+    lost = Fleet((), (), 1, 1, (), (0,), True)
+    decision, alone = decide(LINE, ENDS, Policy(), fleet=lost), decide(LINE, ENDS, Policy())
+    assert decision.order == alone.order and not decision.waits and not decision.builds
+
+
+@given(st.integers(1, 12), st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_cuts_of_any_history_are_about_even(count: int, seed: int) -> None:
+    graph = merging(200, seed=seed % 50)
+    reach = ancestry_of(graph)
+    probability = graph.weight / graph.weight.sum()
+    cuts = list(Parts(reach, probability, ()).cut(count, np.ones(graph.size), lambda some: np.ones(len(some)), 0.0))
+    assert len({cut.candidate for cut in cuts}) == count
+    pattern = np.zeros(graph.size, np.int64)
+    for i, cut in enumerate(cuts):
+        pattern |= reach.ancestors(cut.candidate).astype(np.int64) << i
+    pieces = np.bincount(np.unique(pattern, return_inverse=True)[1], probability)
+    assert pieces.max() <= 3 / (count + 1)
+
+
+def replayed(world: World, policy: Policy, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    """A hunt, each decision of which is made again from a copy of what it knew."""
+    decided: Callable[..., Decision] = decide_module.decide
+    fleets: list[Fleet] = []
+
+    def twice(graph: Graph, seen: list[Observation], rules: Policy, prior: object, fleet: Fleet) -> Decision:
+        one, other = (decided(graph, list(seen), rules, prior, replace(fleet)) for _ in range(2))
+        assert (one.order, one.builds, one.cancelled) == (other.order, other.builds, other.cancelled)
+        fleets.append(fleet)
+        return one
+
+    monkeypatch.setattr(loop, "decide", twice)
+    outcome = hunt(world, policy, build_hosts=3)
+    assert any(fleet.busy and fleet.in_flight for fleet in fleets), "builds are made beside measurements"
+    return outcome
+
+
+@pytest.mark.calibration
+@pytest.mark.parametrize("policy", [Policy(), Policy(all_steps=True), Policy(layouts=True)])
+def test_a_hunt_is_decided_alike_again(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Scenario(merging(80), 0.08, habits=Habits(build_seconds=1200.0), failing=0.1, identical=0.2).world(3)
+    outcome = replayed(world, policy, monkeypatch)
+    assert not isinstance(outcome.verdict, Measure)
+
+
+@pytest.mark.calibration
+def test_builds_do_not_take_turns_in_ending_each_other() -> None:
+    """Where their costs differ, two builds may each seem better than the other that has begun."""
+    habits = Habits(build_seconds=6000.0, cached_share=0.1)
+    hunt(Scenario(Graph.line(1000), habits=habits).world(7), Policy(), build_hosts=4, most_orders=250)
+
+
+@pytest.mark.calibration
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_hunt_goes_on_from_its_log_when_builds_in_flight_were_lost(share: float) -> None:
+    def world() -> World:
+        return Scenario(merging(80), 0.08, habits=Habits(build_seconds=1200.0), failing=0.1).world(3)
+
+    whole = hunt(world(), Policy(), build_hosts=3).observations
+    known = list(whole[: int(share * len(whole))])
+    left = world()
+    for seen in known:
+        if isinstance(seen, Built) and seen.build_host is not None:
+            left.build(seen.candidate, maker(seen.build_host))
+            left.share(seen.candidate)
+        elif isinstance(seen, Reading):
+            left.run(seen.candidate)
+    log = MemoryLog(known)
+    search = loop.Search(left.graph, Policy(), NOTHING_KNOWN, lambda: log.observations)
+    workers: loop.Workers[Observation] = SimulatedWorkers(left, 1, 300, 3)
+    for _ in loop.run(search, log, workers):
+        pass
+    assert log.decision and isinstance(log.decision.order, Found)
+    assert log.decision.order.step.candidate in left.answers
+
+
+@pytest.mark.calibration
+def test_build_hosts_save_time() -> None:
+    def hours(build_hosts: int, *, between: bool = False) -> float:
+        total = 0.0
+        for seed in range(4):
+            world = Scenario(Graph.line(300), 0.08, habits=Habits(build_seconds=6000.0)).world(seed)
+            outcome = hunt(world, Policy(), build_hosts=build_hosts, builds_between=between)
+            assert isinstance(outcome.verdict, Found) and outcome.verdict.step.candidate in world.answers
+            total += outcome.minutes / 60
+        return total
+
+    alone, one, four = hours(0), hours(1), hours(4)
+    assert four < 0.6 * alone
+    assert hours(1, between=True) < 0.85 * one
+
+
+@pytest.mark.calibration
+def test_budgets_hold_with_builds_ahead() -> None:
+    for seed in range(4):
+        world = Scenario(Graph.line(200), 0.1, habits=Habits(build_seconds=1200.0)).world(seed)
+        outcome = hunt(world, Policy(max_builds=6), build_hosts=4)
+        assert len({seen.candidate for seen in outcome.observations if isinstance(seen, Built)}) <= 6
+
+
+def test_orders_name_build_hosts_that_are_left() -> None:
+    fleet = Fleet((), (), 1, 3, (Building(50, 1),), (0,))
+    assert {build.build_host for build in decide(LINE, ENDS, Policy(), fleet=fleet).builds} == {2}
+    assert BuildOrder(1, 2) == BuildOrder(1, build_host=2)

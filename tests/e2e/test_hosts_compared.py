@@ -1,0 +1,120 @@
+"""Hosts measured against each other: two places on this machine, by sysbench's own tests and by fio."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfbisect.recipes.find import load_workloads
+from program import bisect
+
+pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+needs_fio = pytest.mark.skipif(not shutil.which("fio"), reason="no fio: apt-get install fio")
+SHORT = ["--time", "1", "--visits", "1", "--runs", "1", "--json"]
+
+
+@pytest.fixture(autouse=True)
+def sealed() -> None:
+    """The shipped recipes are in sight here."""
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> list[str]:
+    entries = [f'[hosts.{name}]\nroot = "{tmp_path}/{name}"\n' for name in ("one", "two")]
+    (tmp_path / "hosts.toml").write_text("\n".join(entries))
+    return ["--builder", "host", "--hosts", str(tmp_path / "hosts.toml")]
+
+
+BOTH = ["--host", "one", "--host", "two"]
+
+
+def compared(*words: str) -> Any:
+    done = bisect("compare", *words, *SHORT)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def can_use_io_uring(folder: Path) -> bool:
+    """Containers often forbid it."""
+    argv = ["fio", "--name=a", f"--filename={folder}/u", "--size=4k", "--rw=write", "--ioengine=io_uring"]
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+
+def test_a_workload_runs_on_each_host(places: list[str], tmp_path: Path) -> None:
+    result = compared(*places, *BOTH, "--workload", "cpu,mutex")
+    assert [each["name"] for each in result["settings"]["subjects"]] == ["one", "two"]
+    assert [row["work"] for row in result["workloads"]] == ["cpu", "mutex"]
+    assert all(row["ratios"][0]["ratio"] > 0 for row in result["workloads"])
+    assert all((tmp_path / name / "jobs").is_dir() for name in ("one", "two"))
+
+
+@pytest.mark.slow
+@needs_fio
+def test_every_workload_of_a_host_runs(places: list[str], tmp_path: Path) -> None:
+    """Through the system's cache, as not every file system of a test can do without."""
+    group = {each.name: each.group for each in load_workloads() if each.driver == "host"}
+    names = [name for name in group if name != "randread-uring" or can_use_io_uring(tmp_path)]
+    for wanted, further in (("files", []), ("io", ["--set", "direct=0"]), ("host", [])):
+        chosen = [name for name in names if group[name] == wanted]
+        sizes = [] if wanted == "host" else ["--set", "size=8M"]
+        result = compared(*places, *BOTH, "--workload", ",".join(chosen), *sizes, *further)
+        assert [row["work"] for row in result["workloads"]] == chosen
+        if wanted == "io":
+            assert all(row["counters"]["cpu/io"][0] > 0 for row in result["workloads"])
+
+
+@needs_fio
+def test_percentiles_and_the_cpu_time_of_an_io_are_metrics(places: list[str]) -> None:
+    for metric in ("p99", "cpu/io"):
+        words = ["--workload", "randread-cached", "--set", "size=8M", "--metric", metric]
+        [row] = compared(*places, *BOTH, *words)["workloads"]
+        assert row["ratios"][0]["ratio"] > 0, metric
+
+
+def test_one_host_against_itself(places: list[str]) -> None:
+    done = bisect("noise", "one", *places, "--workload", "cpu", "--time", "1", "--visits", "2", "--runs", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["settings"]["subjects"][0]["name"] == "one"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["compare", "-w", "cpu", "--host", "one"], "takes at least two of them"),
+        (["compare", "-w", "cpu", "v1", *BOTH], "v1 is no build of it"),
+        (["compare", "-w", "cpu", "--host", "one", "--host", "one"], "given twice"),
+        (["run", "v1", "v2", "-w", "cpu"], "no commits to hunt in"),
+        (["noise", "one", "-w", "cpu", "--rev", "v1"], "no --rev"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(places: list[str], words: list[str], sentence: str) -> None:
+    done = bisect(*words, *places)
+    assert done.returncode == 3
+    assert sentence in done.stderr
+
+
+def test_builds_are_compared_on_one_host(places: list[str]) -> None:
+    done = bisect("compare", "v1", "v2", "--builder", "demo", *places[2:], "-w", "scan", *BOTH)
+    assert done.returncode == 3
+    assert "several are given" in done.stderr
+
+
+def test_a_missing_program_is_named_with_its_package(
+    places: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A PATH with everything but fio."""
+    (tmp_path / "bin").mkdir()
+    for folder in ("/usr/bin", "/bin", "/usr/sbin", "/sbin"):
+        for program in Path(folder).iterdir():
+            link = tmp_path / "bin" / program.name
+            if program.name != "fio" and not link.is_symlink():
+                link.symlink_to(program)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    for words in (["doctor", "one"], ["compare", *BOTH]):
+        done = bisect(*words, *places, "--workload", "randread")
+        assert done.returncode == 4, done.stdout + done.stderr
+        assert "fio is not installed on host one" in done.stdout + done.stderr
+        assert "apt-get install fio" in done.stdout + done.stderr

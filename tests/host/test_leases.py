@@ -1,0 +1,321 @@
+"""Leases from a scheduler that is a folder: a job is a file in it."""
+
+import errno
+import platform
+import subprocess
+import sys
+import threading
+from pathlib import Path, PurePosixPath
+
+import msgspec
+import pytest
+
+from fake_host import FakeHost
+from perfbisect.errors import ConnectionLost, EnvironmentFailure
+from perfbisect.host import lease_records, leases
+from perfbisect.host.lease_records import Record
+from perfbisect.host.leased import LeasedHost
+from perfbisect.host.leases import LeaseEnded, Wanted
+from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Listener, Unsubscribe
+from perfbisect.host.registry import connect
+from perfbisect.hunt.leased_hosts import leased_hosts
+from perfbisect.recipes.find import load_host
+from perfbisect.recipes.inventory import LeaseEntry
+from waiting import until
+
+pytestmark = pytest.mark.tools
+
+
+class Pool:
+    """The scheduler. It lends machines while there is a file open, and takes them back while there is none shut."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.open = folder / "open"
+        self.open.touch()
+        self.lease = LeaseEntry(
+            name="pool",
+            file="hosts.toml",
+            acquire=[
+                "sh", "-ec",
+                (f"cd {folder}; touch job-{{job}}; echo {{features}} {{count}} {{node}} >>asked\n"
+                "until [ -e open ]; do sleep 0.1; done; seq -f n%g {count} | sed s/$/-id/"),
+            ],
+            status=["echo", "first in the queue"],
+            renew=["sh", "-c", f"cd {folder} || exit 2; [ ! -e unknown ] || exit 3; [ -e job-{{job}} ]"],
+            release=["sh", "-ec", f"cd {folder}; echo {{job}} >>released; [ ! -e shut ]; rm -f job-{{job}}"],
+            every=1,
+        )  # fmt: skip
+
+    @property
+    def jobs(self) -> list[str]:
+        return [path.name.removeprefix("job-") for path in self.folder.glob("job-*")]
+
+    def lines(self, name: str) -> list[str]:
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    def wanted(self, *names: str, features: str = "quiet", nodes: dict[str, str] | None = None) -> Wanted:
+        return Wanted(self.lease, features, names or ("pool:quiet",), nodes or {})
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Pool:
+    return Pool(tmp_path / "pool")
+
+
+def silent(*_: str) -> None:
+    """Shows nothing."""
+
+
+def records() -> list[tuple[str, bool]]:
+    return [(record.job, runs) for record, runs in lease_records.all_records()]
+
+
+def test_it_is_noted_before_it_is_acquired_and_until_it_is_released(pool: Pool) -> None:
+    noted = []
+    pool.open.unlink()
+
+    def show(what: str, state: str) -> None:
+        noted.append((what, state, records(), pool.jobs))
+        pool.open.touch()
+
+    wanted = pool.wanted("pool:quiet/1", "pool:quiet/2", nodes={"pool:quiet/1": "n1", "pool:quiet/2": "n2"})
+    with leases.leased(wanted, show, silent) as job:
+        assert [(each.name, each.address, each.lease) for each in job.machines] == [
+            ("pool:quiet/1", "n1-id", "n1-id"),
+            ("pool:quiet/2", "n2-id", "n2-id"),
+        ]
+        assert leases.machine("pool:quiet/2") is job.machines[1]
+    [name] = set(pool.lines("released"))
+    assert noted[0] == ("pool:quiet*2", "first in the queue", [(name, True)], [name])
+    assert noted[-1][1] == ""
+    assert pool.lines("asked") == ["quiet 2 n1,n2"]
+    assert (records(), pool.jobs) == ([], [])
+    with pytest.raises(EnvironmentFailure, match="not leased"):
+        leases.machine("pool:quiet/2")
+
+
+def test_a_machine_of_an_earlier_session_has_its_name_again(pool: Pool) -> None:
+    names = ("pool:", "pool:/1", "pool:/2", "pool:/3")
+    nodes = {"pool:": "n3-id", "pool:/1": "n9-id", "pool:/3": "n1-id"}
+    with leases.leased(pool.wanted(*names, nodes=nodes), silent, silent) as job:
+        assert [each.address for each in job.machines] == ["n3-id", "n2-id", "n4-id", "n1-id"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, EnvironmentFailure("full disk"), SystemExit])
+def test_it_is_released_however_the_session_ends(pool: Pool, error: BaseException) -> None:
+    with pytest.raises(error if isinstance(error, type) else type(error)), leases.leased(pool.wanted(), silent, silent):
+        raise error
+    assert (records(), pool.jobs) == ([], [])
+
+
+def test_an_interruption_in_the_queue_ends_acquire_first(pool: Pool) -> None:
+    pool.open.unlink()
+
+    def interrupt(*_: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), leases.leased(pool.wanted(), interrupt, silent):
+        pass
+    assert (records(), pool.jobs) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("acquire", "sentence"),
+    [
+        (["sh", "-c", "echo no such partition >&2; exit 1"], "pool:quiet cannot be leased: no such partition"),
+        (["true"], "printed 0 lines"),
+        (["echo", "a b c"], "printed 1 line,"),
+        (["printf", "a\nb\n"], "printed 2 lines"),
+        (["no-such-command"], "no-such-command does not start on this machine"),
+    ],
+)
+def test_a_scheduler_that_lends_nothing(pool: Pool, acquire: list[str], sentence: str) -> None:
+    lease = LeaseEntry(name="pool", file="hosts.toml", acquire=acquire, release=pool.lease.release)
+    with (
+        pytest.raises(EnvironmentFailure, match=sentence),
+        leases.leased(Wanted(lease, "quiet", ("pool:quiet",)), silent, silent),
+    ):
+        pass
+    assert records() == []
+    assert len(pool.lines("released")) == 1
+
+
+def test_a_wrong_number_of_machines_is_not_called_leased(pool: Pool) -> None:
+    shown: list[str] = []
+    acquire = ["sh", "-c", "sleep 1.5; echo n1"]
+    lease = LeaseEntry(name="pool", file="hosts.toml", acquire=acquire, release=pool.lease.release)
+    names = ("pool:quiet/1", "pool:quiet/2")
+    with (
+        pytest.raises(EnvironmentFailure, match="printed 1 line, but must print the address of each of 2 machines"),
+        leases.leased(Wanted(lease, "quiet", names), lambda _, state: shown.append(state), silent),
+    ):
+        pass
+    assert shown
+    assert "" not in shown
+
+
+def test_what_could_not_be_released_is_left_to_the_next_session(pool: Pool) -> None:
+    said: list[str] = []
+    (pool.folder / "shut").touch()
+    with leases.leased(pool.wanted(), silent, said.append) as job:
+        name = job.values["job"]
+    assert records() == [(name, False)]
+    leases.free_abandoned(said.append)
+    assert records() == [(name, False)]
+    (pool.folder / "shut").unlink()
+    leases.free_abandoned(said.append)
+    assert (records(), pool.jobs) == ([], [])
+    assert [f"job {name}," in each for each in said] == [True] * 3
+    assert "could not be released" in said[0]
+    assert said[2].endswith("was left by a session that has ended, and is released.")
+
+
+KILLED = """
+import os, platform, sys, time
+from perfbisect.host.lease_records import Record, noted
+with noted(Record("j1", "pool:quiet", 1, "now", os.getpid(), platform.node(), sys.argv[1:])):
+    print("noted", flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_only_the_end_of_its_session_makes_a_lease_free(tmp_path: Path) -> None:
+    """Also that of a session which had no time to do anything."""
+    mark = tmp_path / "released"
+    with subprocess.Popen([sys.executable, "-c", KILLED, "touch", str(mark)], stdout=subprocess.PIPE) as session:
+        assert session.stdout
+        assert session.stdout.readline() == b"noted\n"
+        leases.free_abandoned(silent)
+        assert (records(), mark.exists()) == ([("j1", True)], False)
+        session.kill()
+    leases.free_abandoned(silent)
+    assert (records(), mark.exists()) == ([], True)
+
+
+def test_two_sessions_release_a_lease_once(pool: Pool) -> None:
+    record = Record("j1", "pool:quiet", 1, "now", 1, platform.node(), ["true"])
+    with lease_records.noted(record):
+        pass
+    with lease_records.abandoned(record) as note, lease_records.abandoned(record) as other:
+        assert note
+        assert other is None
+    assert pool.jobs == []
+
+
+@pytest.mark.parametrize(("since", "runs"), [("2020-01-01T00:00:00Z", False), ("2999-01-01T00:00:00Z", True)])
+def test_the_lease_of_another_machine_is_left_alone_until_it_is_old(since: str, runs: bool) -> None:
+    with lease_records.noted(Record("j1", "pool:quiet", 1, since, 1, "another", ["true"])):
+        pass
+    assert records() == [("j1", runs)]
+
+
+def test_a_file_system_without_locks(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with leases.leased(pool.wanted(), silent, silent) as job:
+        leases.free_abandoned(silent)
+        assert records() == [(job.values["job"], True)]
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    with lease_records.noted(Record("j1", "pool:quiet", 1, "now", ended.pid, platform.node(), ["true"])):
+        pass
+    assert records() == [("j1", False)]
+
+
+class Breaking(FakeHost):
+    """Its commands lose the connection, and are retried as long as the listener lets them."""
+
+    def __init__(self) -> None:
+        super().__init__("pool:quiet", {"true": "", "lost": ConnectionLost("gone")})
+        self.listeners: list[Listener] = []
+
+    def subscribe(self, listener: Listener) -> Unsubscribe:
+        """Report to the listener."""
+        self.listeners.append(listener)
+        return lambda: None
+
+    def retry(self) -> None:
+        """Report that the connection is being opened again."""
+        for listener in self.listeners:
+            listener(ConnectionEvent(self.name, ConnectionState.RETRYING, "trying again"))
+
+
+def test_nothing_runs_on_a_machine_whose_lease_has_ended(pool: Pool) -> None:
+    inner = Breaking()
+    with leases.leased(pool.wanted(), silent, silent) as job:
+        host = LeasedHost.of(inner, job.machines[0])
+        assert (host.run(["true"]).status, host.node, host.root) == (0, "n1-id", PurePosixPath("/pool:quiet"))
+        with pytest.raises(ConnectionLost):
+            host.run(["lost"])
+        inner.retry()  # the lease goes on: so do the attempts
+        (pool.folder / "unknown").touch()
+        (pool.folder / f"job-{job.values['job']}").unlink()
+        inner.retry()  # the scheduler does not answer, which says nothing
+        (pool.folder / "unknown").unlink()
+        with pytest.raises(LeaseEnded, match=r"the lease of host pool:quiet \(n1-id\) has ended"):
+            inner.retry()
+        with pytest.raises(LeaseEnded):
+            host.run(["true"])
+
+
+def test_a_lease_that_ends_is_noticed_by_its_renewal(pool: Pool) -> None:
+    with leases.leased(pool.wanted(), silent, silent) as job:
+        host = LeasedHost.of(Breaking(), job.machines[0])
+        (pool.folder / f"job-{job.values['job']}").unlink()
+        until(lambda: job.ended)
+        with pytest.raises(LeaseEnded):
+            host.run(["true"])
+
+
+def test_a_lease_that_has_ended_stays_so(pool: Pool) -> None:
+    """Also when another thread has asked before its end and is answered after it."""
+    asked = pool.folder / "asked-to-renew"
+    slow = f"cd {pool.folder}; [ -e second ] && exit 1; touch second {asked}; until [ -e answer ]; do sleep 0.1; done"
+    lease = msgspec.structs.replace(pool.lease, renew=["sh", "-c", slow], every=1000)
+    with leases.leased(Wanted(lease, "quiet", ("pool:quiet",)), silent, silent) as job:
+        first = threading.Thread(target=job.renew, args=(job.machines[0],))
+        first.start()
+        until(asked.exists)
+        job.renew(job.machines[0])
+        assert job.ended
+        (pool.folder / "answer").touch()
+        first.join()
+        assert job.ended
+
+
+FOLDER = """
+[leases.{name}]
+acquire = ["sh", "-ec", "cd {folder}; echo {name}:{{features}} {{count}} >>asked; seq -f n%g {{count}}"]
+release = ["true"]
+[leases.{name}.host]
+through = ["env", "NODE={{address}}"]
+root = "{folder}/{{address}}"
+"""
+
+
+def test_hosts_of_a_hunt_are_leased_in_one_order_and_their_builders_too(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.toml"
+    own = '[hosts.b]\nbuild_hosts = ["pool:build*2", "b"]\n'
+    hosts.write_text(own + "".join(FOLDER.format(name=name, folder=tmp_path) for name in ("pool", "a")))
+    names = ["pool:quiet", "a:x/2", "a:x/1", "b"]
+    with leased_hosts(names, hosts, silent, silent):
+        assert (tmp_path / "asked").read_text().splitlines() == ["a:x 2", "pool:build 2", "pool:quiet 1"]
+        with leased_hosts(["pool:quiet"], hosts, silent, silent):  # what the process has is shared
+            there = connect(load_host("pool:build/2", hosts))
+            with there:
+                assert there.run(["sh", "-c", "echo $NODE"]).stdout == "n2\n"
+                assert (there.node, there.is_local) == ("n2", False)
+    assert len((tmp_path / "asked").read_text().splitlines()) == 3
+    assert records() == []
+
+
+def test_machines_of_more_features_are_leased_first(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text(FOLDER.format(name="pool", folder=tmp_path))
+    with leased_hosts(["pool:", "pool:a", "pool:nvme&quiet"], hosts, silent, silent):
+        assert (tmp_path / "asked").read_text().splitlines() == ["pool:nvme&quiet 1", "pool:a 1", "pool: 1"]

@@ -1,0 +1,157 @@
+"""Hosts that a command leads to: here `env`, which runs what is appended to it."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure, TooMuchOutput
+from perfbisect.host import jobs, shell, through
+from perfbisect.host.protocol import ConnectionEvent, ConnectionState
+from perfbisect.host.registry import connect
+from perfbisect.host.through import ThroughHost
+from perfbisect.recipes.inventory import HostEntry
+from waiting import ended, until
+
+pytestmark = pytest.mark.tools
+
+ODD = ["a b", "'", '"', "$(touch hit)", ";touch hit", "-n", "\\n", "line\nline", "é→", "*", "~", ""]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[ThroughHost]:
+    made = connect(HostEntry(name="box", through=["env", "BOX=1"], root=str(tmp_path / "root")))
+    assert isinstance(made, ThroughHost)
+    yield made
+    made.release()
+
+
+def test_it_is_as_on_this_machine(host: ThroughHost, tmp_path: Path) -> None:
+    done = host.run(["sh", "-c", "cat; echo two >&2; exit 3"], stdin="one\n\0x" * 50_000, check=False)
+    assert (done.status, done.stdout, done.stderr) == (3, "one\n\0x" * 50_000, "two\n")
+    assert host.run(["printf", "%s|", *ODD], cwd=host.root).stdout == "".join(f"{word}|" for word in ODD)
+    assert host.run(["sh", "-c", 'echo "$BOX $X"'], env={"X": "a 'b"}).stdout == "1 a 'b\n"
+    assert host.run(["pwd"], cwd=host.root).stdout == f"{host.root}\n"
+    with pytest.raises(CommandFailed, match="box, false ended with status 1"):
+        host.run(["false"])
+    with pytest.raises(EnvironmentFailure, match="no-such-program"):
+        host.run(["no-such-program"])
+    with pytest.raises(EnvironmentFailure, match="does not exist"):
+        host.run(["true"], cwd=host.root / "absent")
+    assert not (tmp_path / "hit").exists()
+
+
+def test_many_commands_run_at_once(host: ThroughHost) -> None:
+    """Each waits for all others."""
+    host.run(["mkfifo", str(host.root / "gate")])
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(host.run, ["sh", "-c", f"read x <{host.root}/gate; echo {n}"]) for n in range(7)]
+        host.run(["sh", "-c", f"exec 3<>{host.root}/gate; for n in 1 2 3 4 5 6 7; do echo >&3; done; sleep 1"])
+        assert [each.result().stdout for each in waiting] == [f"{n}\n" for n in range(7)]
+
+
+def test_a_limit_is_kept_and_too_much_output_is_not(host: ThroughHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert host.run(["sleep", "100"], timeout=0.2, check=False).status == 124
+    host.release()
+    monkeypatch.setattr(shell, "PRINTED", 1000)
+    monkeypatch.setattr(through, "PRINTED", 1000)
+    with pytest.raises(TooMuchOutput):
+        host.run(["yes"])
+    assert host.run(["echo", "on"]).stdout == "on\n"
+
+
+def test_a_job_outlives_the_command_that_started_it(host: ThroughHost) -> None:
+    job = jobs.start(host, ["sh", "-c", "echo one; sleep 0.5; echo two"], name="slow", timeout=60)
+    assert list(jobs.wait(host, job, every=0.1)) == ["one", "two"]
+    endless = jobs.start(host, ["sleep", "1000"], name="endless", timeout=2000)
+    jobs.kill(host, endless)
+    assert jobs.status(host, endless) is not None
+
+
+def test_a_lost_shell_is_started_again_and_reported(host: ThroughHost) -> None:
+    events: list[ConnectionEvent] = []
+    host.subscribe(events.append)
+    once = host.root / "once"
+    done = host.run(
+        ["sh", "-c", f"[ -e {once} ] || {{ touch {once}; kill -9 {server(host)}; sleep 100; }}; echo again"]
+    )
+    assert done.stdout == "again\n"
+    assert [event.state for event in events] == [ConnectionState.RETRYING, ConnectionState.RESTORED]
+
+
+def test_a_command_that_does_not_lead_there(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"box cannot be reached with sh: .*the allocation has expired"):
+        connect(HostEntry(name="box", through=["sh", "-c", "echo the allocation has expired >&2"], root=str(tmp_path)))
+    with pytest.raises(EnvironmentFailure, match="no-such-command does not start"):
+        connect(HostEntry(name="box", through=["no-such-command"], root=str(tmp_path)))
+
+
+def test_patience_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(through, "PATIENCE", 0.0)
+    switch = tmp_path / "on"
+    switch.touch()
+    led = ["sh", "-c", f'[ -e {switch} ] || {{ echo gone >&2; exit 1; }}; exec "$@"', "led"]
+    host = connect(HostEntry(name="box", through=led, root=str(tmp_path / "root")))
+    assert isinstance(host, ThroughHost)
+    switch.unlink()
+    os.kill(server(host), signal.SIGKILL)
+    with pytest.raises(ConnectionLost, match="gone"):
+        host.run(["true"], timeout=0.01)
+
+
+def test_an_interruption_ends_the_command(host: ThroughHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = host.root / "pid"
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        until(lambda: Path(note).exists() and Path(note).read_text().strip())
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            host.run(["sh", "-c", f"echo $$ >{note}; sleep 1000"], timeout=2000)
+    until(lambda: ended(Path(note).read_text().strip()))
+    assert host.run(["echo", "on"]).stdout == "on\n"
+
+
+def test_a_stream_goes_both_ways_and_tells_how_it_ended(host: ThroughHost) -> None:
+    data = bytes(range(256)) * 4000
+    with host.stream(["cat"]) as socket, ThreadPoolExecutor(1) as pool:
+        came = pool.submit(lambda: b"".join(iter(lambda: socket.recv(1 << 16), b"")))
+        socket.sendall(data)
+        socket.shutdown(1)
+        assert came.result() == data
+    failing = ["sh", "-c", "echo why >&2; exit 3"]
+    with pytest.raises(CommandFailed, match="status 3: why"), host.stream(failing) as socket:
+        assert socket.recv(1) == b""
+    with pytest.raises(EnvironmentFailure, match="no-such-program"), host.stream(["no-such-program"]):
+        pass
+
+
+def test_a_stream_that_breaks_off_is_a_lost_connection(tmp_path: Path) -> None:
+    led = ["sh", "-c", '[ "$4" = stream ] && { echo "step killed" >&2; exit 0; }; exec "$@"', "led"]
+    host = connect(HostEntry(name="box", through=led, root=str(tmp_path / "root")))
+    with host, pytest.raises(ConnectionLost, match="step killed"), host.stream(["true"]):
+        pass
+
+
+def test_nothing_is_left_of_it(host: ThroughHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    host.release()
+    host.run(["true"])
+    pid = server(host)
+    assert list((tmp_path / "tmp").glob("perfbisect-shell-*"))
+    host.release()
+    assert ended(pid)
+    assert not list((tmp_path / "tmp").glob("perfbisect-shell-*"))
+
+
+def server(host: ThroughHost) -> int:
+    """The process of its shell."""
+    return host.shell.open()._process.pid

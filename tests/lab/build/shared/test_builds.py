@@ -1,0 +1,424 @@
+"""Builds that one host has made and another needs: what it takes, what it refuses, and what it does without a store."""
+
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from generators import finish
+from object_server import object_server
+from perfbisect.errors import EnvironmentFailure
+from perfbisect.lab.build import build_store, links
+from perfbisect.lab.build.shared.builds import PAUSE, SharedBuilds
+from perfbisect.lab.build.shared.manifest import Manifest, header
+from perfbisect.recipes.builder import Build, Variant
+from sharing import RECIPE, Fleet
+
+pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("ccache"), reason="no ccache")]
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+
+
+def only(folder: Path) -> Path:
+    (found,) = folder.iterdir()
+    return found
+
+
+def runs(root: Path, key: str, program: str = "small") -> int:
+    return subprocess.run([root / "builds" / key / "prefix" / "bin" / program], check=False).returncode
+
+
+def test_what_one_host_has_built_another_fetches(fleet: Fleet, folder: Path, tmp_path: Path) -> None:
+    sha = fleet.commit(7)
+    made, warned = fleet.obtain("one", SharedBuilds(str(folder)), sha)
+    assert not warned
+    assert not made.facts.reused
+    fetched, warned = fleet.obtain("two", SharedBuilds(str(folder)), sha)
+    assert not warned
+    assert (fetched.facts.reused, fetched.facts.shared) == (True, True)
+    assert (fetched.facts.cache_hits, fetched.facts.cache_misses) == (0, 0)
+    assert fetched.facts.seconds > 0, "what it took"
+    assert fetched.facts.binary == made.facts.binary
+    assert fetched.facts.log == str(tmp_path / "two" / "builds" / made.facts.key / "log")
+    assert Path(fetched.facts.log).is_file()
+    assert runs(tmp_path / "two", made.facts.key) == 7
+    assert [path.name for path in (tmp_path / "two" / "builds").iterdir()] == [made.facts.key]
+    assert [path.name for path in (tmp_path / "one" / "builds").iterdir()] == [made.facts.key]
+    again, _ = fleet.obtain("two", SharedBuilds(str(folder)), sha)
+    assert (again.facts.reused, again.facts.shared, again.facts.seconds) == (True, False, 0.0)
+
+
+def test_a_build_of_before_is_given_to_the_others(fleet: Fleet, folder: Path) -> None:
+    sha = fleet.commit(7)
+    fleet.obtain("one", None, sha)
+    fleet.obtain("one", SharedBuilds(str(folder)), sha)
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_the_same_build_gives_the_same_archive(fleet: Fleet, folder: Path) -> None:
+    sha = fleet.commit(7)
+    fleet.obtain("one", SharedBuilds(str(folder)), sha)
+    first = only(folder)
+    before = first.read_bytes()
+    first.unlink()
+    context = fleet.context("one")
+    key = next(iter((fleet.folder / "one" / "builds").iterdir())).name
+    for file in (fleet.folder / "one" / "builds" / key).rglob("*"):
+        if not file.is_symlink():
+            file.touch()
+    finish(SharedBuilds(str(folder)).offer(context, key, lambda: False))
+    assert only(folder).read_bytes() == before
+
+
+def test_a_build_can_be_linked_again_where_it_was_not_made(fleet: Fleet, folder: Path, tmp_path: Path) -> None:
+    sha = fleet.commit(7)
+    context = fleet.context("one", layouts=True)
+    if context.recorder is None:
+        pytest.skip("no linker")
+    made, _ = fleet.obtain("one", SharedBuilds(str(folder)), sha, context)
+    assert made.facts.linker, made.facts.fixed
+    shutil.rmtree(tmp_path / "one")  # nothing of it is used
+    other = fleet.context("two", layouts=True)
+    fetched, _ = fleet.obtain("two", SharedBuilds(str(folder)), sha, other)
+    assert fetched.facts.shared
+    assert other.recorder
+    layout = links.link(other.host, fetched.facts.key, 1, other.recorder.linker)
+    assert runs(tmp_path / "two", layout, "tiny") == 7
+
+
+def flipped(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) * 2 // 3] ^= 1
+    file.write_bytes(data)
+
+
+def truncated(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def emptied(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def with_manifest(change: Callable[[dict[str, object]], None]) -> Callable[[Path], None]:
+    def damage(file: Path) -> None:
+        line, _, archive = file.read_bytes().split(b"\n", 2)
+        manifest = json.loads(line)
+        change(manifest)
+        file.write_bytes(header(msgspec.convert(manifest, Manifest, strict=False), b"") + archive)
+
+    return damage
+
+
+DAMAGES = {
+    "flipped": (flipped, "not what its manifest has the hash of"),
+    "truncated": (truncated, "not what its manifest has the hash of"),
+    "emptied": (emptied, "does not begin with a manifest"),
+    "hash": (with_manifest(lambda found: found.update(sha256="0" * 64)), "not what its manifest has the hash of"),
+    "key": (with_manifest(lambda found: found.update(key="0" * 32)), "manifest is that of another build"),
+    "format": (with_manifest(lambda found: found.update(format=2)), "not one of this version"),
+    "toolchain": (with_manifest(lambda found: found.update(toolchain="gcc 99")), "manifest is that of another build"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_build_is_refused_and_built_again(fleet: Fleet, folder: Path, tmp_path: Path, damage: str) -> None:
+    sha = fleet.commit(7)
+    fleet.obtain("one", SharedBuilds(str(folder)), sha)
+    change, reason = DAMAGES[damage]
+    change(only(folder))
+    built, warned = fleet.obtain("two", SharedBuilds(str(folder)), sha)
+    assert len(warned) == 1
+    assert "refused" in warned[0]
+    assert reason in warned[0]
+    assert not built.facts.reused
+    assert runs(tmp_path / "two", built.facts.key) == 7
+    fetched, warned = fleet.obtain("three", SharedBuilds(str(folder)), sha)
+    assert (fetched.facts.shared, warned) == (True, []), "what was refused is replaced"
+
+
+def test_the_build_of_another_commit_under_this_name_is_refused(fleet: Fleet, folder: Path, tmp_path: Path) -> None:
+    first = fleet.commit(7)
+    fleet.obtain("one", SharedBuilds(str(folder)), first)
+    one = only(folder)
+    second = fleet.commit(8)
+    fleet.obtain("one", SharedBuilds(str(folder)), second)
+    (other,) = (file for file in folder.iterdir() if file != one)
+    shutil.copy(one, other)
+    built, warned = fleet.obtain("two", SharedBuilds(str(folder)), second)
+    assert "manifest is that of another build" in warned[0]
+    assert runs(tmp_path / "two", built.facts.key) == 8
+    # with its own manifest and the other's archive
+    line, signature, _ = other.read_bytes().split(b"\n", 2)
+    archive = one.read_bytes().split(b"\n", 2)[2]
+    manifest = json.loads(line) | {"sha256": hashlib.sha256(archive).hexdigest(), "size": len(archive)}
+    other.write_bytes(json.dumps(manifest).encode() + b"\n" + signature + b"\n" + archive)
+    built, warned = fleet.obtain("three", SharedBuilds(str(folder)), second)
+    assert "another build than its manifest says" in warned[0]
+    assert runs(tmp_path / "three", built.facts.key) == 8
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "reason"),
+    [
+        (SECRET, SECRET, ""),
+        (b"", SECRET, "not signed"),
+        (SECRET[::-1], SECRET, "signed with another key"),
+        (SECRET, b"", ""),
+    ],
+)
+def test_signatures(fleet: Fleet, folder: Path, writer: bytes, reader: bytes, reason: str) -> None:
+    sha = fleet.commit(7)
+    fleet.obtain("one", SharedBuilds(str(folder), writer), sha)
+    built, warned = fleet.obtain("two", SharedBuilds(str(folder), reader), sha)
+    assert built.facts.shared is (reason == "")
+    assert [reason in text for text in warned] == ([True] if reason else [])
+
+
+def test_a_signed_manifest_cannot_be_changed(fleet: Fleet, folder: Path) -> None:
+    sha = fleet.commit(7)
+    fleet.obtain("one", SharedBuilds(str(folder), SECRET), sha)
+    file = only(folder)
+    line, rest = file.read_bytes().split(b"\n", 1)
+    file.write_bytes(line.replace(b'"absent":[]', b'"absent":["libx.so"]') + b"\n" + rest)
+    built, warned = fleet.obtain("two", SharedBuilds(str(folder), SECRET), sha)
+    assert not built.facts.shared
+    assert "was changed after that" in warned[0]
+
+
+def forged(file: Path, add: Callable[[tarfile.TarFile], None]) -> None:
+    """Replace the archive by one with something more in it, hash and size corrected: whoever can write there can do that."""
+    line, _, packed = file.read_bytes().split(b"\n", 2)
+    manifest = msgspec.json.decode(line, type=Manifest)
+    plain = subprocess.run([manifest.way, "-dc"], input=packed, capture_output=True, check=True).stdout
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(plain)) as old, tarfile.open(fileobj=stream, mode="w") as new:
+        for member in old.getmembers():
+            new.addfile(member, old.extractfile(member) if member.isreg() else None)
+        add(new)
+    archive = subprocess.run([manifest.way, "-c"], input=stream.getvalue(), capture_output=True, check=True).stdout
+    changed = {"sha256": hashlib.sha256(archive).hexdigest(), "size": len(archive)}
+    file.write_bytes(header(msgspec.structs.replace(manifest, **changed), b"") + archive)
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, mode: int = 0o755, to: str = "") -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.mode, made.linkname = kind, mode, to
+    return made
+
+
+@pytest.mark.parametrize(
+    ("evil", "reason"),
+    [
+        (lambda at: member(f"{at}/absolute"), "leads out of its folder"),
+        (lambda _: member("./prefix/../../../outside"), "leads out of its folder"),
+        (lambda _: member("./outside"), "what no build has"),
+        (lambda _: member("./prefix/link", tarfile.SYMTYPE, to="/etc/passwd"), "a link that leads out"),
+        (lambda _: member("./prefix/link", tarfile.SYMTYPE, to="../../../outside"), "a link that leads out"),
+        (lambda _: member("./prefix/fifo", tarfile.FIFOTYPE), "a device"),
+        (lambda _: member("./prefix/null", tarfile.CHRTYPE), "a device"),
+        (lambda _: member("./prefix/su", mode=0o4755), "changes the user"),
+        (lambda _: member("./prefix/sg", mode=0o2755), "changes the user"),
+    ],
+)
+def test_an_archive_that_would_do_harm_is_refused(
+    fleet: Fleet, folder: Path, tmp_path: Path, evil: Callable[[Path], tarfile.TarInfo], reason: str
+) -> None:
+    sha = fleet.commit(7)
+    fleet.obtain("one", SharedBuilds(str(folder)), sha)
+    forged(only(folder), lambda archive: archive.addfile(evil(tmp_path), io.BytesIO()))
+    built, warned = fleet.obtain("two", SharedBuilds(str(folder)), sha)
+    assert len(warned) == 1
+    assert reason in warned[0]
+    assert not built.facts.reused
+    assert not list(tmp_path.rglob("absolute"))
+    assert not list(tmp_path.rglob("outside"))
+
+
+def test_a_hard_link_through_a_symbolic_link_reaches_nothing(fleet: Fleet, folder: Path, tmp_path: Path) -> None:
+    sha = fleet.commit(7)
+    fleet.obtain("one", SharedBuilds(str(folder)), sha)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "secret").write_text("secret")
+
+    def add(archive: tarfile.TarFile) -> None:
+        archive.addfile(member("./prefix/way", tarfile.SYMTYPE, to=str(tmp_path / "kept")))
+        archive.addfile(member("./prefix/stolen", tarfile.LNKTYPE, to="./prefix/way/secret"))
+
+    forged(only(folder), add)
+    try:
+        built, _ = fleet.obtain("two", SharedBuilds(str(folder)), sha)
+        assert not built.facts.shared
+    except EnvironmentFailure:
+        pass
+    assert not list((tmp_path / "two").rglob("stolen"))
+
+
+def test_a_store_that_is_absent_is_said_once(fleet: Fleet, tmp_path: Path) -> None:
+    shared = SharedBuilds(str(tmp_path / "nowhere"))
+    first, second = fleet.commit(7), fleet.commit(8)
+    built, warned = fleet.obtain("one", shared, first)
+    assert not built.facts.reused
+    assert {"cannot be read", "cannot be written"} == {
+        word for word in ("cannot be read", "cannot be written") for text in warned if word in text
+    }
+    assert "there is no folder" in warned[0]
+    assert not (tmp_path / "nowhere").exists(), "a mount that is missing is not filled"
+    _, warned = fleet.obtain("one", shared, second)
+    assert not warned
+
+
+def test_a_server_that_goes_and_comes_back(fleet: Fleet) -> None:
+    now = [0.0]
+    shas = [fleet.commit(value) for value in range(4)]
+    with object_server() as server:
+        shared = SharedBuilds(server.address, clock=lambda: now[0])
+        _, warned = fleet.obtain("one", shared, shas[0])
+        assert not warned
+        assert len(server.kept) == 1
+        server.fails = lambda _: 503
+        built, warned = fleet.obtain("one", shared, shas[1])
+        assert not built.facts.reused
+        assert len(warned) == 2
+        assert all("503" in text and "secret" not in text for text in warned)
+        asked = len(server.asked)
+        _, warned = fleet.obtain("one", shared, shas[2])
+        assert not warned
+        assert len(server.asked) == asked, "it is left alone for a while"
+        server.fails = lambda _: 0
+        now[0] = PAUSE
+        fleet.obtain("one", shared, shas[3])
+        assert len(server.kept) == 2
+    built, warned = fleet.obtain("two", SharedBuilds(server.address), shas[0])
+    assert not built.facts.reused, "nobody answers"
+    assert "refused" in warned[0].lower()
+
+
+def test_a_store_that_is_only_read_is_read(fleet: Fleet) -> None:
+    first, second = fleet.commit(7), fleet.commit(8)
+    with object_server() as server:
+        fleet.obtain("one", SharedBuilds(server.address), first)
+        server.fails = lambda method: 403 if method == "PUT" else 0
+        shared = SharedBuilds(server.address)
+        _, warned = fleet.obtain("two", shared, second)
+        assert ["cannot be written" in text for text in warned] == [True]
+        built, warned = fleet.obtain("two", shared, first)
+        assert (built.facts.shared, warned) == (True, [])
+
+
+def test_a_build_that_knows_its_place_stays_with_such_hosts(fleet: Fleet, folder: Path) -> None:
+    rooted = Build(
+        compile=[["sh", "-c", "$CC {cflags} -DPLACE='\"{prefix}\"' -o tiny {source}/main.c {source}/one.c"]],
+        install=[["sh", "-c", "mkdir -p {prefix}/bin && cp tiny {prefix}/bin && echo {prefix} >{prefix}/place"]],
+        artifacts=["bin/tiny"],
+        env={"CC": "{cc}"},
+    )
+    sha = fleet.commit(7)
+    fleet.obtain("one", SharedBuilds(str(folder)), sha, build=rooted)
+    elsewhere, warned = fleet.obtain("two", SharedBuilds(str(folder)), sha, build=rooted)
+    assert (elsewhere.facts.reused, warned) == (False, [])
+    shutil.rmtree(fleet.folder / "one")
+    same, _ = fleet.obtain("one", SharedBuilds(str(folder)), sha, build=rooted)
+    assert same.facts.shared
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_a_tree_that_compiles_for_its_processor_stays_with_such_processors(
+    fleet: Fleet, folder: Path, native: bool
+) -> None:
+    if native:
+        (fleet.folder / "repo" / "Makefile").write_text("CFLAGS += -march=native\n")
+    sha = fleet.commit(7)
+    made = fleet.context("one")
+    if not made.tools.processor:
+        pytest.skip("the compiler does not say what native stands for")
+    fleet.obtain("one", SharedBuilds(str(folder)), sha, made)
+    shutil.rmtree(fleet.folder / "one")
+    other = fleet.context("one")
+    changed = replace(other, tools=replace(other.tools, processor="another"))
+    built, _ = fleet.obtain("one", SharedBuilds(str(folder)), sha, changed)
+    assert built.facts.shared is not native
+    shutil.rmtree(fleet.folder / "one")
+    same, _ = fleet.obtain("one", SharedBuilds(str(folder)), sha, fleet.context("one"))
+    assert same.facts.shared
+
+
+def test_a_host_without_a_library_builds_for_itself(fleet: Fleet, folder: Path) -> None:
+    sha = fleet.commit(7)
+    fleet.obtain("one", SharedBuilds(str(folder)), sha)
+    program = fleet.folder / "lib.c"
+    program.write_text("int f(void) { return 1; }\n")
+    library, user = fleet.folder / "libodd.so", fleet.folder / "user"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, program], check=True)
+    program.write_text("int f(void); int main(void) { return f(); }\n")
+    subprocess.run(["gcc", "-o", user, program, library, "-Wl,-soname,x"], check=True)
+    library.unlink()
+    data = user.read_bytes()
+
+    def add(archive: tarfile.TarFile) -> None:
+        info = member("./prefix/bin/user")
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+
+    forged(only(folder), add)
+    built, warned = fleet.obtain("two", SharedBuilds(str(folder)), sha)
+    assert not built.facts.shared
+    assert "libodd.so, which is not installed" in warned[0]
+    assert len(list(folder.iterdir())) == 1, "others may have it"
+
+
+def test_links_that_leave_the_installation_are_not_shared(fleet: Fleet, folder: Path) -> None:
+    build = msgspec.structs.replace(
+        RECIPE.build,
+        install=[["sh", "-c", "mkdir -p {prefix}/bin && cp tiny {prefix}/bin && ln -s /etc/hostname {prefix}/name"]],
+    )
+    built, warned = fleet.obtain("one", SharedBuilds(str(folder)), fleet.commit(7), build=build)
+    assert not built.facts.reused
+    assert "are not shared" in warned[0]
+    assert not list(folder.iterdir())
+
+
+def test_a_build_is_kept_for_one_toolchain_and_distribution(fleet: Fleet, folder: Path) -> None:
+    sha = fleet.commit(7)
+    fleet.obtain("one", SharedBuilds(str(folder)), sha)
+    shared = SharedBuilds(str(folder))
+    shared._surroundings["two"] = "riscv64\nother 1\n"
+    built, warned = fleet.obtain("two", shared, sha)
+    assert (built.facts.reused, warned) == (False, [])
+    variants = {"o2nofp": Variant(cflags="-O1")}
+    built, _ = fleet.obtain("three", SharedBuilds(str(folder)), sha, variants=variants)
+    assert not built.facts.reused
+    assert build_store.find(fleet.context("three").host, built.facts.key, sha)
+
+
+FAILING = '#!/bin/sh\n[ "$1 ${{2%%=*}}" != "{option} --use-compress-program" ] || {{ echo \'tar: out of luck\' >&2; exit 2; }}\nexec {tar} "$@"\n'
+
+
+@pytest.mark.parametrize(("option", "said"), [("-x", "cannot be unpacked there"), ("-c", "cannot be shared")])
+def test_a_host_that_cannot_pack_or_unpack_builds_for_itself(
+    fleet: Fleet, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, said: str
+) -> None:
+    sha = fleet.commit(7)
+    fleet.obtain("one", SharedBuilds(str(folder)), sha)
+    tar = tmp_path / "bin" / "tar"
+    tar.parent.mkdir()
+    tar.write_text(FAILING.format(option=option, tar=shutil.which("tar")))
+    tar.chmod(0o755)
+    context = fleet.context("two")
+    if option == "-c":
+        only(folder).unlink()
+    monkeypatch.setenv("PATH", str(tar.parent), prepend=":")
+    built, warned = fleet.obtain("two", SharedBuilds(str(folder)), sha, context)
+    assert not built.facts.reused
+    assert len(warned) == 1
+    assert said in warned[0]
+    assert "out of luck" in warned[0]
+    assert not list(tmp_path.rglob("*.part"))

@@ -1,0 +1,133 @@
+"""Stores of objects: a folder, a server over HTTP, a bucket on a server that speaks S3, and what fsspec has in memory."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from object_server import object_server
+from perfbisect.lab.build.shared.builds import SharedBuilds
+from perfbisect.lab.build.shared.stores import FolderStore, HttpStore, open_store
+from sharing import Fleet
+
+KINDS = ("folder", "http", "memory", "s3")
+
+
+@pytest.fixture(params=KINDS)
+def address(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A store of each kind, with a password in its address where that is usual."""
+    match request.param:
+        case "folder":
+            (tmp_path / "store").mkdir()
+            yield str(tmp_path / "store")
+        case "http":
+            with object_server() as server:
+                yield f"{server.address}/some/folder"
+        case "memory":
+            pytest.importorskip("fsspec")
+            yield f"memory://{uuid.uuid4().hex}"
+        case "s3":
+            yield from bucket(monkeypatch)
+
+
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    pytest.importorskip("s3fs")
+    moto = pytest.importorskip("moto.server")
+    import boto3
+    import fsspec
+
+    for name, value in (("ACCESS_KEY_ID", "key"), ("SECRET_ACCESS_KEY", "secret"), ("DEFAULT_REGION", "us-east-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        _, port = server.get_host_and_port()
+        endpoint = f"http://127.0.0.1:{port}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        client = boto3.client("s3", endpoint_url=endpoint)
+        client.create_bucket(Bucket="builds")
+        client.close()
+        fsspec.filesystem("s3").clear_instance_cache()
+        yield "s3://builds/team"
+    finally:
+        server.stop()
+
+
+def test_what_is_written_is_read(address: str) -> None:
+    store = open_store(address)
+    data = os.urandom(12_000_000)  # more than one part of an upload
+    assert not store.has("one.build")
+    with pytest.raises(FileNotFoundError), store.read("one.build") as source:
+        source.read(1)
+    store.write("one.build", len(data), [data[:100], data[100:7_000_000], data[7_000_000:]])
+    assert store.has("one.build")
+    with store.read("one.build") as source:
+        found = bytearray()
+        while part := source.read(1 << 16):
+            found += part
+    assert bytes(found) == data
+    store.write("one.build", 3, [b"new"])
+    with store.read("one.build") as source:
+        assert source.read(10) == b"new"
+    store.remove("one.build")
+    assert not store.has("one.build")
+    with suppress(FileNotFoundError):  # S3 does not say
+        store.remove("one.build")
+
+
+def test_what_is_cut_off_is_not_there(address: str) -> None:
+    def parts() -> Iterator[bytes]:
+        yield b"begin"
+        raise ConnectionResetError("the host is gone")
+
+    store = open_store(address)
+    with pytest.raises(OSError, match="gone"):
+        store.write("one.build", 100, parts())
+    assert not store.has("one.build")
+
+
+@pytest.mark.tools
+def test_a_build_by_every_way(fleet: Fleet, address: str) -> None:
+    SharedBuilds(address).try_out()
+    sha = fleet.commit(7)
+    _, warned = fleet.obtain("one", SharedBuilds(address), sha)
+    assert not warned
+    built, warned = fleet.obtain("two", SharedBuilds(address), sha)
+    assert (built.facts.shared, warned) == (True, [])
+
+
+def test_addresses() -> None:
+    assert isinstance(open_store("/srv/builds"), FolderStore)
+    assert isinstance(open_store("file:///srv/builds"), FolderStore)
+    assert isinstance(open_store("https://cache/builds"), HttpStore)
+    with pytest.raises(OSError):
+        open_store("nonsense://x")
+
+
+@pytest.mark.parametrize("address", ["http://cache..lan/b", "http://[fe80::1/b", "http://cache/bücher"])
+def test_an_address_that_cannot_be_used_is_an_error_of_the_store(address: str) -> None:
+    """A hunt goes on without the store; anything else would end it."""
+    with pytest.raises(OSError):
+        open_store(address).has("a name")
+
+
+def test_a_password_stays_with_its_server() -> None:
+    with object_server() as server:
+        store = open_store(server.address)
+        server.fails = lambda _: 302
+        with pytest.raises(OSError, match="302"):
+            store.has("x")
+        wrong = open_store(server.address.replace("secret", "other"))
+        server.fails = lambda _: 0
+        with pytest.raises(OSError, match="401"):
+            wrong.has("x")
+
+
+def test_a_server_that_is_not_there_is_named_in_plain_words() -> None:
+    with object_server() as server:
+        address = server.address
+    with pytest.raises(OSError, match="refused"):
+        open_store(address).has("x")

@@ -1,0 +1,264 @@
+"""Hosts that build for another: real builds in several root folders of this machine."""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from lab_events import measure, skipped, warnings
+from perfbisect.core.domain.events import (
+    BuildCancelled,
+    BuildFinished,
+    BuildProgress,
+    BuildStarted,
+    Commit,
+    LabEvent,
+    Warned,
+)
+from perfbisect.core.domain.orders import BuildOrder, Share
+from perfbisect.errors import ConnectionLost, EndFailed, EnvironmentFailure, PerfBisectError
+from perfbisect.host import jobs
+from perfbisect.host.local import LocalHost
+from perfbisect.host.protocol import Result
+from perfbisect.host.stoppable import StoppableHost
+from perfbisect.hunt.build_hosts import HostLocks
+from perfbisect.hunt.loop import Ended
+from perfbisect.hunt.workers import BuildMember, ThreadWorkers
+from perfbisect.lab.build.builds_made import BuildsMade
+from perfbisect.lab.build.candidates import Candidates
+from perfbisect.lab.build_lab import BuildLab
+from perfbisect.lab.build_site import BuildSite
+from perfbisect.lab.host_lab import HostLab
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.repository.discovery import open_repository
+from small import BROKEN, BUILDER, FAST, SAME, SLOW, workload
+
+pytestmark = pytest.mark.tools
+
+
+AWAY: set[str] = set()
+
+
+class Unsteady(LocalHost):
+    """A host that cannot be reached while its name is in AWAY."""
+
+    def run(self, argv: Any, **more: Any) -> Result:
+        if self.name in AWAY:
+            raise ConnectionLost(f"the connection to host {self.name} is lost")
+        return super().run(argv, **more)
+
+
+class Farm:
+    """A host "quiet" that measures, and b1 and b2 that build for it."""
+
+    def __init__(self, folder: Path, commits: tuple[str, ...], builder: Builder = BUILDER) -> None:
+        self.folder, self.commits, self.builder = folder, commits, builder
+        self.quiet = LocalHost("quiet", self.root("quiet"))
+        self.hosts: dict[str, LocalHost] = {name: Unsteady(name, self.root(name)) for name in ("b1", "b2")}
+        self.stops = {name: threading.Event() for name in self.hosts}
+        self.begin()
+
+    def root(self, name: str) -> PurePosixPath:
+        (self.folder / name).mkdir(exist_ok=True)
+        return PurePosixPath(self.folder / name)
+
+    def begin(self, *, builds: bool = False, is_range: bool = False) -> None:
+        """Begin a session, which knows what earlier ones have built."""
+        earlier: BuildsMade | None = getattr(self, "made", None)
+        places = {self.commits[candidate]: name for candidate, name in earlier.places.items()} if earlier else {}
+        keys = {built.facts.commit: built.facts.key for built in earlier.built.values()} if earlier else {}
+        repository = open_repository(self.folder / "repo")
+        self.candidates = Candidates(repository, self.commits, Commit, is_range=is_range)
+        self.made = BuildsMade(self.candidates, keys, places)
+        locks = HostLocks(self.hosts)
+        place = locks.place(self.quiet, HostEntry(name="quiet"))
+        places_ = [locks.place(host, HostEntry(name=name)) for name, host in self.hosts.items()]
+        self.places = places_
+        self.lab = HostLab(
+            place, self.builder, "", workload(), self.candidates, build_places=(*places_, *([place] if builds else [])),
+            made=self.made,
+        )  # fmt: skip
+        labs = [BuildLab(self.site(each), SimpleNamespace(confirm=lambda: None)) for each in places_]  # type: ignore[arg-type]
+        self.labs = dict(zip(self.hosts, labs, strict=True))
+
+    def site(self, place: Any) -> BuildSite:
+        stoppable = replace(place, host=StoppableHost(place.host, self.stops[place.host.name]))
+        return BuildSite(stoppable, self.builder, "", self.candidates, self.made, named=True)
+
+    def workers(self) -> ThreadWorkers:
+        members = [
+            BuildMember(name, lab, self.stops[name], lambda candidate: Commit(self.commits[candidate]))
+            for name, lab in self.labs.items()
+        ]
+        return ThreadWorkers(build_members=members)
+
+    def stored(self, name: str) -> set[str]:
+        return {path.name for path in (self.folder / name / "builds").glob("*")}
+
+
+@pytest.fixture
+def farm(tmp_path: Path, commits: tuple[str, ...]) -> Iterator[Farm]:
+    yield Farm(tmp_path, commits)
+    AWAY.clear()
+
+
+def finished(events: list[LabEvent]) -> list[tuple[int, str, bool, int | None]]:
+    return [
+        (event.candidate, event.host, event.facts.reused, event.same_as)
+        for event in events
+        if isinstance(event, BuildFinished)
+    ]
+
+
+def test_two_build_at_once_and_what_they_built_is_brought(farm: Farm) -> None:
+    crew, told, ends = farm.workers(), list[LabEvent](), 0
+    crew.begin(BuildOrder(FAST, 0))
+    crew.begin(BuildOrder(SLOW, 1))
+    while ends < 2:
+        _, event = crew.next()
+        ends += isinstance(event, Ended)
+        told += [] if isinstance(event, Ended) else [event]
+    crew.stop()
+    assert sorted(finished(told)) == [(FAST, "b1", False, None), (SLOW, "b2", False, None)]
+    assert {event.host for event in told if isinstance(event, BuildStarted | BuildProgress)} == {"b1", "b2"}
+    assert not farm.stored("quiet"), "nothing is sent before it is wanted: that would disturb a run"
+
+    brought = measure(farm.lab, Share(FAST, 0), Share(SLOW, 0))
+    assert finished(brought) == []
+    assert {(event.candidate, event.stage) for event in brought if isinstance(event, BuildProgress)} == {
+        (FAST, "ship"),
+        (SLOW, "ship"),
+    }
+    assert farm.stored("quiet") == farm.stored("b1") | farm.stored("b2")
+    assert not (farm.folder / "quiet" / "work").exists()
+    assert measure(farm.lab, Share(FAST, 0)) == [], "it is there already"
+
+
+def test_equal_binaries_of_two_hosts_are_found(farm: Farm) -> None:
+    list(farm.labs["b1"].build(FAST))
+    assert finished(list(farm.labs["b2"].build(SAME))) == [(SAME, "b2", False, FAST)]
+
+
+def test_a_commit_that_does_not_build_is_skipped(farm: Farm) -> None:
+    facts = skipped(list(farm.labs["b1"].build(BROKEN)))
+    assert facts.stage == "compile"
+    assert str(farm.folder / "b1") in facts.log
+
+
+def test_an_end_that_does_not_build_ends_the_hunt_and_not_the_host(farm: Farm) -> None:
+    farm.commits = (farm.commits[BROKEN], farm.commits[FAST])
+    farm.begin(is_range=True)
+    with pytest.raises(PerfBisectError, match=r"because an end of the range, .* cannot be built: ") as caught:
+        list(farm.labs["b1"].build(0))
+    assert not isinstance(caught.value, EnvironmentFailure), "which would leave the end to the next host"
+    assert not farm.made.is_lost("b1")
+    with pytest.raises(EndFailed):
+        measure(farm.lab, Share(0, 0))
+    assert not farm.stored("quiet")
+
+
+def test_a_build_of_an_earlier_session_is_found_where_it_is(farm: Farm) -> None:
+    list(farm.labs["b2"].build(FAST))
+    farm.begin()
+    assert finished(measure(farm.lab, Share(FAST, 0))) == [(FAST, "b2", True, None)]
+    assert farm.stored("quiet") == farm.stored("b2")
+
+
+def test_what_nobody_has_is_built_by_one_of_them(farm: Farm) -> None:
+    [(candidate, host, reused, _)] = finished(measure(farm.lab, Share(FAST, 0)))
+    assert (candidate, reused) == (FAST, False)
+    assert host in farm.hosts
+
+
+def test_a_host_that_measures_builds_between_its_runs_if_it_may(farm: Farm) -> None:
+    farm.begin(builds=True)
+    assert finished(measure(farm.lab, Share(FAST, 0))) == [(FAST, "quiet", False, None)]
+
+
+def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
+    list(farm.labs["b1"].build(FAST))
+    AWAY.add("b1")
+    again = measure(farm.lab, Share(FAST, 0))
+    assert finished(again) == [(FAST, "b2", False, None)]
+    [warned] = warnings(again)
+    assert warned.startswith(f"{farm.commits[FAST][:10]} cannot be brought from host b1: ")
+    assert farm.made.is_lost("b1")
+    assert farm.stored("quiet") == farm.stored("b2")
+
+
+def test_what_was_brought_outlives_the_host_that_built_it(farm: Farm) -> None:
+    list(farm.labs["b1"].build(FAST))
+    measure(farm.lab, Share(FAST, 0))
+    AWAY.add("b1")
+    assert measure(farm.lab, Share(FAST, 0)) == []
+
+
+def test_a_host_that_cannot_be_reached_builds_no_further(farm: Farm) -> None:
+    AWAY.add("b1")
+    with pytest.raises(EnvironmentFailure, match="is lost"):
+        list(farm.labs["b1"].build(FAST))
+    assert farm.made.is_lost("b1")
+    AWAY.clear()
+    assert [host for _, host, _, _ in finished(measure(farm.lab, Share(FAST, 0)))] == ["b2"]
+
+
+def test_a_host_that_would_build_differently_is_refused(farm: Farm) -> None:
+    list(farm.labs["b1"].build(FAST))
+    farm.labs["b2"].site.builder = structs.replace(BUILDER, name="other", home="small")
+    with pytest.raises(EnvironmentFailure, match=r"host b2 would build .* differently than host b1"):
+        list(farm.labs["b2"].build(SLOW))
+
+
+def test_a_build_that_is_cancelled_leaves_nothing_running(tmp_path: Path, commits: tuple[str, ...]) -> None:
+    build = structs.replace(BUILDER.build, compile=[["sleep", "600"]]) if BUILDER.build else None
+    farm = Farm(tmp_path, commits, structs.replace(BUILDER, build=build))
+    crew = farm.workers()
+    crew.begin(BuildOrder(FAST, 0))
+    while not jobs.running(farm.hosts["b1"]):
+        assert not isinstance(crew.next()[1], Ended)
+    crew.cancel(0)
+    events = []
+    while not isinstance(events[-1] if events else None, Ended):
+        events.append(crew.next()[1])
+    *_, told, _ = events
+    assert isinstance(told, BuildCancelled)
+    assert (told.candidate, told.commit.sha, told.host) == (FAST, commits[FAST], "b1")
+    assert told.seconds > 0
+    assert not jobs.running(farm.hosts["b1"])
+
+    farm.labs["b1"].site.builder = BUILDER  # the host builds on, whatever was cancelled
+    farm.made._contexts.clear()
+    farm.made._first = None
+    crew.begin(BuildOrder(FAST, 0))
+    while not isinstance(event := crew.next()[1], Ended):
+        assert not isinstance(event, Warned)
+    crew.stop()
+    assert len(farm.stored("b1")) == 1
+
+
+def test_all_are_cancelled_at_once(tmp_path: Path, commits: tuple[str, ...]) -> None:
+    """As by Ctrl-C."""
+    build = structs.replace(BUILDER.build, compile=[["sleep", "600"]]) if BUILDER.build else None
+    farm = Farm(tmp_path, commits, structs.replace(BUILDER, build=build))
+    crew = farm.workers()
+    for number in (0, 1):
+        crew.begin(BuildOrder(number, number))
+    while not all(jobs.running(host) for host in farm.hosts.values()):
+        crew.next()
+    crew.stop()
+    assert not any(jobs.running(host) for host in farm.hosts.values())
+
+
+def test_a_build_host_without_its_builds_makes_them_again(farm: Farm) -> None:
+    list(farm.labs["b1"].build(FAST))
+    shutil.rmtree(farm.folder / "b1" / "builds")
+    again = measure(farm.lab, Share(FAST, 0))
+    assert [candidate for candidate, _, _, _ in finished(again)] == [FAST]
+    assert len(farm.stored("quiet")) == 1

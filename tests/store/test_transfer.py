@@ -1,0 +1,346 @@
+"""Hunts and trials go from one history into another, whole or not at all, and nothing else does."""
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sample_hunt as sample
+from perfbisect.core.domain.events import HuntStarted, Warned
+from perfbisect.core.domain.trials import Reverts, TrialBuild, TrialRequest, TrialRun, TrialType, TrialWorkload
+from perfbisect.errors import PerfBisectError
+from perfbisect.store.history import History
+from perfbisect.store.prior_data import read_costs, read_noise, read_pinned
+from perfbisect.store.trials import unfinished
+
+RELEASED = Path(__file__).parent / "released.sql"
+Invoke = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def bisect(capsys: pytest.CaptureFixture[str]) -> Invoke:
+    """A command of the program: its status, what it printed, and what it said on standard error."""
+    from perfbisect.cli.main import main
+
+    def call(*words: str | Path) -> tuple[int, str, str]:
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+            patch.setattr(sys, "argv", ["bisect", *map(str, words)])
+            main()
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    return call
+
+
+def log(path: Path, hunt: int) -> list[tuple[float, str]]:
+    """The log of a hunt, without its number."""
+    with closing(History.open(path, read_only=True)) as opened:
+        return [
+            (entry.at, repr(replace(entry.event, hunt=0) if isinstance(entry.event, HuntStarted) else entry.event))
+            for entry in opened.events(hunt)
+        ]
+
+
+def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
+    """The rows of a query."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def dump(path: Path) -> list[str]:
+    """Everything in a history."""
+    with closing(sqlite3.connect(path)) as connection:
+        return [*connection.iterdump()]
+
+
+def written(path: Path, hunts: int = 1, until: int | None = None) -> Path:
+    """A history with the sample hunt, some times."""
+    with closing(History.open(path)) as opened:
+        for _ in range(hunts):
+            hunt = sample.begin(opened)
+            for at, event in [*sample.events()][:until]:
+                opened.append(hunt, event, at)
+    return path
+
+
+def request(kind: TrialType, reverts: Reverts | None = None) -> TrialRequest:
+    """A trial of two builds."""
+    builds = tuple(TrialBuild(commit.subject, commit.sha) for commit in sample.COMMITS[:2])
+    return TrialRequest(
+        kind, "engine", "o2nofp", "local", "qps", {"time": 10}, builds, (TrialWorkload("update-index", "scan", 1.0, 2.0),), 2, 2, reverts
+    )  # fmt: skip
+
+
+def add_trial(path: Path, kind: TrialType, runs: int = 12, hunt: int | None = None) -> str:
+    """Add a trial; returns its name."""
+    with closing(History.open(path)) as opened:
+        reverts = Reverts(hunt, (sample.CANDIDATES[8],)) if hunt else None
+        trial = opened.begin_trial(request(kind, reverts), sample.HOST, sample.COMMITS[:2], 5.0)
+        for number in range(runs):
+            facts = sample.run(0, 100.0 * number, qps=20_000 + 300 * (number % 3))
+            opened.add_to_trial(trial.id, TrialRun(number // 4, 0, number % 2, 9.0 + number, 12.0, facts))
+        return trial.name
+
+
+def test_two_histories_become_one_and_numbers_change(tmp_path: Path, bisect: Invoke) -> None:
+    anna, ours, file = written(tmp_path / "a.db", 2), written(tmp_path / "ours.db"), tmp_path / "anna.db"
+    proof = add_trial(anna, TrialType.PROVE, hunt=2)
+    aa = add_trial(anna, TrialType.NOISE)
+    assert bisect("history", "export", file, "--history", anna)[0] == 0
+    assert not [each.name for each in tmp_path.iterdir() if each.name.startswith(".")]
+    status, printed, _ = bisect("history", "import", file, "--history", ours)
+    assert status == 0
+    assert "hunt 2 is hunt 3 here" in printed
+    assert log(ours, 3) == log(anna, 2)
+    assert rows(ours, "select id, origin, run_count from hunts") == [(1, None, 16), (2, "anna", 16), (3, "anna", 16)]
+    assert rows(ours, "select hunt_id from trials where kind = 'prove'") == [(3,)]
+    with closing(History.open(ours, read_only=True)) as opened, closing(History.open(anna, read_only=True)) as hers:
+        assert opened.trial(aa).runs == hers.trial(aa).runs
+        assert opened.proofs(3)[0].runs == hers.trial(proof).runs
+        assert next(entry.event.hunt for entry in opened.events(3) if isinstance(entry.event, HuntStarted)) == 3
+        assert opened.latest() == 1  # the latest of our own
+    for table in ("builds", "skips", "runs", "counters", "samples", "verdicts", "suspects", "candidates", "rqps"):
+        both = [rows(path, f"select count(*) from {table}")[0][0] for path in (anna, ours)]
+        assert both[1] == both[0] / 2 * 3, table  # type: ignore[operator]
+
+
+def test_importing_twice_adds_nothing_and_what_has_grown_is_added(tmp_path: Path, bisect: Invoke) -> None:
+    hers, ours = written(tmp_path / "hers.db", until=20), tmp_path / "ours.db"
+    assert bisect("history", "import", hers, "--history", ours)[0] == 0
+    add_trial(hers, TrialType.COMPARE)
+    assert "1 new, 0 grown, 1 known" in bisect("history", "import", hers, "--history", ours)[1]
+    before = dump(ours)
+    assert "0 new, 0 grown, 2 known" in bisect("history", "import", hers, "--history", ours)[1]
+    assert dump(ours) == before
+    with closing(History.open(hers)) as opened:
+        for at, event in [*sample.events()][20:]:
+            opened.append(1, event, at)
+    old = tmp_path / "old.db"
+    written(old, until=0)
+    assert "0 new, 1 grown, 1 known" in bisect("history", "import", hers, "--history", ours)[1]
+    assert log(ours, 1) == log(hers, 1)
+    assert rows(ours, "select run_count, ended is null from hunts") == [(16, 0)]
+
+
+def test_a_copy_that_went_on_in_both_histories_stays_and_is_told(tmp_path: Path, bisect: Invoke) -> None:
+    hers, ours = written(tmp_path / "hers.db", until=20), tmp_path / "ours.db"
+    bisect("history", "import", hers, "--own", "--history", ours)
+    for path, text in ((hers, "one"), (ours, "other")):
+        with closing(History.open(path)) as opened:
+            opened.append(1, Warned(text), sample.BEGAN + 9e5)
+    mine = log(ours, 1)
+    status, _, said = bisect("history", "import", hers, "--history", ours)
+    assert status == 1
+    assert "hunt 1 is hunt 1 here, but differs" in said
+    assert log(ours, 1) == mine
+
+
+def test_hosts_of_others_are_other_machines(tmp_path: Path, bisect: Invoke) -> None:
+    """Also where they have the same name and look the same."""
+    hers = written(tmp_path / "hers.db", 2, until=40)
+    add_trial(hers, TrialType.NOISE)
+    add_trial(hers, TrialType.COMPARE, 2)
+    settings = replace(sample.SETTINGS, overrides={"time": 10})
+    found = {}
+    for how in ("--from=anna", "--own"):
+        ours = tmp_path / f"{how[2:5]}.db"
+        assert bisect("history", "import", hers, how, "--history", ours)[0] == 0
+        with closing(History.open(ours)) as opened:
+            found[how] = (
+                read_noise(opened, settings), read_costs(opened, settings).run, read_pinned(opened, "local", 0.0),
+                unfinished(opened.connection, request(TrialType.COMPARE), sample.HOST, ours),
+            )  # fmt: skip
+    assert found["--from=anna"] == (None, None, frozenset(), None)
+    noise, cost, pinned, trial = found["--own"]
+    assert noise and cost and pinned and trial
+
+
+def test_a_file_of_others_adds_nothing_to_own_hunts(tmp_path: Path, bisect: Invoke) -> None:
+    """It could have commands that `bisect resume` would execute."""
+    ours, hers = written(tmp_path / "ours.db", until=20), tmp_path / "hers.db"
+    bisect("history", "export", hers, "--history", ours)
+    with closing(History.open(hers)) as opened:
+        opened.append(1, Warned("more"), sample.BEGAN + 9e5)
+    with closing(History.open(ours)) as opened:
+        opened.fail(1, "stopped", sample.BEGAN + 8e5)  # so that it does not look as if this process worked on it
+    before = log(ours, 1)
+    assert bisect("history", "import", hers, "--history", ours)[0] == 1
+    assert log(ours, 1) == before
+    assert bisect("history", "import", hers, "--own", "--history", ours)[0] == 0
+    assert len(log(ours, 1)) == len(before) + 1
+
+
+@pytest.mark.parametrize("verb", ["resume", "prove"])
+def test_commands_of_others_are_not_executed(tmp_path: Path, bisect: Invoke, verb: str) -> None:
+    hers, ours = written(tmp_path / "hers.db"), tmp_path / "ours.db"
+    bisect("history", "import", hers, "--from", "anna", "--history", ours)
+    status, _, said = bisect(verb, "1", "--history", ours)
+    assert status == 3
+    assert "imported from anna" in said
+
+
+DAMAGES: Sequence[str] = (
+    "UPDATE events SET at = 'soon' WHERE id = 12",
+    "UPDATE events SET at = 9e999 WHERE id = 12",
+    "UPDATE events SET body = '{' WHERE id = 12",
+    "UPDATE events SET kind = 'Nothing' WHERE id = 12",
+    "UPDATE events SET body = json_set(body, '$.verdict.step.candidate', 99) WHERE kind = 'HuntEnded'",
+    "UPDATE events SET body = json_set(body, '$.facts.operations', 9223372036854775807 * 2) WHERE kind = 'RunFinished'",
+    "UPDATE hunts SET settings = '[]'",
+    "UPDATE hunts SET started = 'then'",
+    "UPDATE hunts SET uid = x'00ff' WHERE id = 2",
+    "UPDATE hunts SET uid = NULL",
+    "UPDATE hunts SET host_id = 99",
+    "UPDATE ranges SET candidates = '[\"../../x\"]'",
+    "DELETE FROM ranges",
+    "UPDATE hosts SET cores = 'many'",
+    "UPDATE sessions SET started = 'x'",
+    "UPDATE trial_runs SET build = 7",
+    "UPDATE trial_runs SET body = 'x'",
+    "UPDATE trials SET noise = 'loud'",
+    "CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM hunts; END",
+    "DROP TABLE sessions",
+    "DROP TABLE commits; CREATE VIEW commits AS SELECT 1 AS commit_hash",
+    "ALTER TABLE trials ADD COLUMN odd AS (abs(id))",
+    "PRAGMA user_version = 99",
+    "PRAGMA application_id = 7",
+)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_or_hostile_file_changes_nothing(tmp_path: Path, bisect: Invoke, damage: str) -> None:
+    """Neither does what comes before it in the file."""
+    hers, ours = written(tmp_path / "hers.db", 2), written(tmp_path / "ours.db")
+    add_trial(hers, TrialType.COMPARE)
+    before = dump(ours)
+    with closing(sqlite3.connect(hers)) as connection:
+        connection.executescript(damage)
+    status, _, said = bisect("history", "import", hers, "--history", ours)
+    assert status in (3, 4), said
+    assert str(hers) in said
+    assert dump(ours) == before
+
+
+def test_a_file_that_is_cut_changes_nothing(tmp_path: Path, bisect: Invoke) -> None:
+    hers, ours, file = written(tmp_path / "hers.db"), written(tmp_path / "ours.db"), tmp_path / "file.db"
+    before = dump(ours)
+    assert bisect("history", "export", file, "--history", hers)[0] == 0
+    whole = file.read_bytes()
+    for part in (whole[: len(whole) // 2], whole[:50], b"", b"no database" * 99):
+        file.write_bytes(part)
+        status, _, said = bisect("history", "import", file, "--history", ours)
+        assert status in (3, 4), said
+        assert dump(ours) == before
+
+
+def test_killed_in_the_midst_the_history_is_as_before(tmp_path: Path) -> None:
+    hers, ours = written(tmp_path / "hers.db", 2), written(tmp_path / "ours.db")
+    before = dump(ours)
+    code = (
+        "import os, sys; from perfbisect.store import transfer; write = transfer.write; done = []\n"
+        "def killed(*given, **named):\n"
+        "    write(*given, **named); done.append(1)\n"
+        "    if len(done) == 2: os.kill(os.getpid(), 9)\n"
+        "transfer.write = killed\n"
+        f"sys.argv = ['bisect', 'history', 'import', {str(hers)!r}, '--history', {str(ours)!r}]\n"
+        "from perfbisect.cli.main import main; main()"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    assert dump(ours) == before
+    assert rows(ours, "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_copies_of_a_history_of_an_older_release_are_the_same_hunts(tmp_path: Path, bisect: Invoke) -> None:
+    """Those that were migrated, too."""
+    old, ours = tmp_path / "old.db", tmp_path / "ours.db"
+    with closing(sqlite3.connect(old)) as connection:
+        connection.executescript(f"BEGIN;{RELEASED.read_text()}COMMIT;")
+    assert bisect("history", "import", old, "--history", ours)[0] == 0
+    assert rows(old, "PRAGMA user_version") != rows(ours, "PRAGMA user_version")
+    [(hunts,)] = rows(ours, "select count(*) from hunts")
+    History.open(old).close()  # migrates it
+    status, printed, _ = bisect("history", "import", old, "--history", ours)
+    assert (status, f"0 new, 0 grown, {int(str(hunts)) + 2} known" in printed) == (0, True), printed
+
+
+def test_passwords_are_not_exported(tmp_path: Path, bisect: Invoke) -> None:
+    path, file = tmp_path / "ours.db", tmp_path / "file.db"
+    with closing(History.open(path)) as opened:
+        sample.begin(opened, replace(sample.SETTINGS, repository="https://me:secret@example.org/engine"))
+    assert bisect("history", "export", file, "1", "--history", path)[0] == 0
+    assert b"secret" not in file.read_bytes()
+    assert bisect("history", "export", file, "--history", path)[0] == 3  # it exists
+    assert bisect("history", "export", tmp_path / "other.db", "7", "--history", path)[0] == 3
+    assert not (tmp_path / "other.db").exists()
+
+
+def test_passwords_in_the_settings_of_a_trial_are_not_exported(tmp_path: Path, bisect: Invoke) -> None:
+    """Nor is the own history readable by others; what is exported is known when it comes back."""
+    path, file = tmp_path / "ours.db", tmp_path / "file.db"
+    with closing(History.open(path)) as opened:
+        compared = replace(request(TrialType.COMPARE), overrides={"url": "https://me:secret@example.org/engine"})
+        trial = opened.begin_trial(compared, sample.HOST, sample.COMMITS[:2], 0.0)
+        opened.end_trial(trial.id, 9.0)
+    assert path.stat().st_mode & 0o077 == 0
+    assert bisect("history", "export", file, "--history", path)[0] == 0
+    assert b"secret" not in file.read_bytes()
+    status, printed, _ = bisect("history", "import", file, "--history", path)
+    assert (status, "1 known" in printed) == (0, True), printed
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"a letter to Anna\n" * 99, "it is no SQLite database"),
+        (b"ten bytes\n", "it is no SQLite database"),
+        (b"", "it is empty"),
+        (None, "it is an SQLite database, but no history of perfbisect"),
+    ],
+)
+def test_a_file_that_is_no_history_is_told_and_what_to_give(
+    tmp_path: Path, bisect: Invoke, content: bytes | None, reason: str
+) -> None:
+    ours, file = written(tmp_path / "ours.db"), tmp_path / "letter"
+    before = dump(ours)
+    if content is None:
+        with closing(sqlite3.connect(file)) as connection:
+            connection.executescript("CREATE TABLE letters (text)")
+    else:
+        file.write_bytes(content)
+    status, _, said = bisect("history", "import", file, "--history", ours)
+    assert status == 3
+    assert f"{file} cannot be imported: {reason}." in said
+    assert "bisect history export" in said and "--history" not in said
+    assert dump(ours) == before
+
+
+@pytest.mark.parametrize("name", ["12", "c3", "p5", "n4"])
+def test_an_id_in_the_place_of_file_is_refused(
+    tmp_path: Path, bisect: Invoke, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = written(tmp_path / "ours.db")
+    monkeypatch.chdir(tmp_path)
+    status, _, said = bisect("history", "export", name, "1", "--history", ours)
+    assert status == 3
+    assert f"bisect history export hunts.db {name} 1 --history {ours}" in said
+    assert not Path(name).exists()
+
+
+def test_the_history_itself_is_not_imported(tmp_path: Path, bisect: Invoke) -> None:
+    path = written(tmp_path / "ours.db")
+    assert bisect("history", "--history", path, "import", path)[0] == 3
+
+
+def test_an_error_in_the_midst_keeps_nothing(tmp_path: Path) -> None:
+    path = written(tmp_path / "ours.db")
+    before = dump(path)
+    with closing(History.open(path)) as opened, pytest.raises(PerfBisectError), opened.together():
+        sample.write(opened)
+        opened.column(99, "id")
+    assert dump(path) == before
