@@ -41,6 +41,6 @@ def test_ids_complete(tmp_path: Path) -> None:
         return [item.value for item in command.params[0].shell_complete(context, typed)]
 
     assert completed(report, "") == ["1", "c1", "b1"]
-    assert completed(show, "") == ["1", "c1"]
+    assert completed(show, "") == ["1", "c1", "b1"]
     assert completed(report, "b") == ["b1"]
     assert completed(show, "c") == ["c1"]
