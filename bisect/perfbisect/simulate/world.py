@@ -25,6 +25,7 @@ from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.random_streams import Purpose, generator
 
 SAME_SIZE = 0.999  # drops from this share of the largest on count as equally large
+NO_BUILD = "does not build"  # the reason of what is skipped because its build fails
 
 
 def maker(build_host: int) -> int:
@@ -121,7 +122,7 @@ class World:
         self.build_seconds[candidate] = self.build_seconds.get(candidate, 0.0) + seconds
         self.wait(host, self.clock(host) + seconds)
         if candidate in self.unbuildable or self._flakes_now(candidate):
-            return Skipped(candidate, "does not build", seconds)
+            return Skipped(candidate, NO_BUILD, seconds)
         binary = self.binaries.get(candidate, candidate)
         near = [*made, *self._shared]
         same = next((v for v in near if v != candidate and self.binaries.get(v, v) == binary), None)
@@ -129,6 +130,12 @@ class World:
         if host < 0:
             return Built(candidate, seconds, same, build_host=maker(host))
         return Built(candidate, seconds, same, host)
+
+    def has(self, candidate: int, host: int = 0) -> None:
+        """A host has a build that was made for another world, a workload of its own over the same commits."""
+        made = self._built.setdefault(host, [])
+        if candidate not in made:
+            made.append(candidate)
 
     def share(self, candidate: int) -> None:
         """A build host has finished a build, which is there for all hosts now."""

@@ -114,13 +114,17 @@ def meanwhile(known: Analysis, now: Situation, host: int) -> Measure | None:
 
 
 def _unmeasured(known: Analysis, now: Situation, chance: Array, *, only_built: bool) -> list[int]:
-    """The options without readings: all that were built ahead, and the best to build as far as the budget allows."""
+    """The options without readings: all that were built ahead, of those that were built for other workloads the best
+    splits, and the best to build as far as the budget allows.
+    """
     record, coming, subjects = known.record, now.fleet.in_flight, now.fleet.subjects
     ready: list[int] = []
     if now.fleet.builds_ahead:
         ready = sorted(record.built.difference(record.builds, record.same, record.skipped, subjects))
     if only_built:
         return ready
+    if now.shared:
+        ready += splits(record, known.groups, known.posterior, chance, subjects, record.built)
     among = None if now.budget.may_build else record.built | coming
     best = splits(record, known.groups, known.posterior, chance, subjects, among)
     return list(dict.fromkeys([*ready, *best]))
@@ -180,7 +184,8 @@ def hopeless(choice: Choice, known: Analysis, now: Situation, required: float) -
     missing = max(_entropy(between) - ENOUGH_BITS, ENOUGH_BITS)
     bits = _entropy(classes.weight) * (1 + posterior.drifting / 2)  # on a drifting host runs need references
     usual, foreseen = bits / favoured, bits / _ideal(known.ends.drop, posterior, build_runs)
-    in_vain = len(record.ahead.difference(record.builds, record.same))  # a build ahead costs the search no time
+    for_others = record.built if now.shared else record.ahead  # a build ahead costs the search no time
+    in_vain = len(for_others.difference(record.builds, record.same))
     spent = len(record.value) + (len(record.built) - in_vain) * build_runs**BUILD_EXPONENT
     through_failures = record.skipped and not repeats  # then a step promises little because the build may fail
     patience = known.model.patience * float(np.clip(posterior.change, LEAST, 1.0))

@@ -14,20 +14,33 @@ from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.record import Record
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What hunts of other workloads have spent of common budgets; their builds are among the observations of each."""
+
+    runs: int = 0
+    minutes: float = 0.0  # since the hunt began, as far as their observations show
+
+
+NOTHING_SPENT = Spent()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Budget:
-    """The limits of ``policy``, of which ``record`` and the orders of ``fleet`` have spent a part."""
+    """The limits of ``policy``, of which ``record``, the orders of ``fleet`` and other hunts have spent a part."""
 
     record: Record
     policy: Policy
     fleet: Fleet
+    elsewhere: Spent = NOTHING_SPENT
 
     @property
     def spent(self) -> Reason | None:
         """The limit of runs or of time that is reached."""
         if self.policy.max_runs and self._runs >= self.policy.max_runs:
             return Reason.RUNS_SPENT
-        if self.policy.max_minutes and self.record.minutes >= self.policy.max_minutes:
+        minutes = max(self.record.minutes, self.elsewhere.minutes)
+        if self.policy.max_minutes and minutes >= self.policy.max_minutes:
             return Reason.MINUTES_SPENT
         return None
 
@@ -72,7 +85,7 @@ class Budget:
 
     @property
     def _runs(self) -> int:
-        return len(self.record.value) + self.fleet.runs
+        return len(self.record.value) + self.fleet.runs + self.elsewhere.runs
 
     @property
     def _attempted(self) -> frozenset[int]:

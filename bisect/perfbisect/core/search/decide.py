@@ -34,9 +34,16 @@ def decide(
     An order for a busy host means that there is nothing to do for the free ones. Where build hosts build ahead, the builds
     that they begin are part of the decision, and an order whose builds are not there waits.
     """
+    return decide_in(Situation(graph, observations, policy, prior, fleet))
+
+
+def decide_in(now: Situation) -> Decision:
+    """The same in a situation; the model of its noise follows from what is known of the metric."""
+    policy, observations = now.policy, now.observations
     if policy.layouts and any(isinstance(seen, Built) and seen.fixed for seen in observations):
         policy = replace(policy, layouts=False)
         observations = [seen for seen in observations if not (isinstance(seen, Reading) and seen.layout)]
     hunt = all_changes if policy.all_steps else single_change
-    now = Situation(graph, observations, policy, prior, fleet, model=EXACT if prior.exact else USUAL)
+    model = EXACT if now.prior.exact else USUAL
+    now = replace(now, policy=policy, observations=observations, model=model)
     return with_builds(with_good_timed(with_layouts(hunt, now), now), now)

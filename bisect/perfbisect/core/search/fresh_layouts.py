@@ -114,7 +114,7 @@ def with_layouts(hunt: Hunt, now: Situation) -> Decision:
         if isinstance(usual.order, Measure) or _settled(usual.order):
             return usual
     else:
-        usual = _as_linked(hunt, now.graph, tuple(now.observations[:begins]), now.policy, now.prior)
+        usual = _as_linked(hunt, now.graph, tuple(now.observations[:begins]), now.policy, now.prior, now.shared)
     again = replace(
         now,
         observations=by_layout(now.observations)[1],
@@ -131,10 +131,15 @@ def with_layouts(hunt: Hunt, now: Situation) -> Decision:
 
 @lru_cache(maxsize=4)
 def _as_linked(
-    hunt: Hunt, graph: Graph, observations: tuple[Observation, ...], policy: Policy, prior: PriorKnowledge
+    hunt: Hunt,
+    graph: Graph,
+    observations: tuple[Observation, ...],
+    policy: Policy,
+    prior: PriorKnowledge,
+    shared: bool,
 ) -> Decision:
     """How the first part of a hunt ended; kept, as every later decision depends on it."""
-    return with_older_branches(hunt, Situation(graph, observations, policy, prior, ALL_FREE))
+    return with_older_branches(hunt, Situation(graph, observations, policy, prior, ALL_FREE, shared=shared))
 
 
 def compare(again: Situation, step: Step) -> tuple[Comparison, ...]:

@@ -12,7 +12,7 @@ from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.record import Record, arrange
-from perfbisect.core.search.budget import Budget
+from perfbisect.core.search.budget import NOTHING_SPENT, Budget, Spent
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +27,8 @@ class Situation:
     # part of a range whose largest change is searched for already: another change in it is less likely beforehand
     subrange: bool = False
     model: NoiseModel = USUAL  # what the readings can be disturbed by
+    shared: bool = False  # whether builds may be there that were made for other workloads
+    elsewhere: Spent = NOTHING_SPENT  # by other workloads, on the same budgets
 
     @property
     def bad(self) -> int:
@@ -41,7 +43,7 @@ class Situation:
     @cached_property
     def budget(self) -> Budget:
         """What may still be spent."""
-        return Budget(self.record, self.policy, self.fleet)
+        return Budget(self.record, self.policy, self.fleet, self.elsewhere)
 
     def missing(self, order: Measure) -> tuple[int, ...]:
         """The candidates of ``order`` whose builds are not there, where build hosts make them; empty where hosts build."""

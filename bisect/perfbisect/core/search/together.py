@@ -1,0 +1,161 @@
+"""decide_together: what to do next in hunts of several workloads over one range, which share their builds.
+
+    decide_together(members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE) -> (member, Decision)
+
+- ``members`` are the hunts, in a fixed order: graph, policy, prior and observations of each. Those in ``ended`` have their
+  verdicts: they are not measured any more, but what they spent counts. At least one is left.
+- The result is the number of a member, and its next order or its verdict. Ask again after a verdict, with one more ended.
+- Whoever carries out orders adds a ``Built`` to the observations of all members, and so a ``Skipped`` if a build fails. A
+  ``Reading``, and the ``Skipped`` of a build whose run fails, are of the member whose order it was.
+- ``max_builds``, ``max_runs`` and ``max_minutes`` of each policy count for all members together.
+- One host, and no build hosts.
+
+Each member decides by itself, as if it were alone, except that builds made for others cost it nothing more. Verdicts and
+orders that need no new build come first. Once every member wants one, the candidate is built that tells most for all of
+them together: a workload whose culprit is equally likely on both sides of it learns a bit. With a single member, the
+decisions are those of ``decide``.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfbisect.core.domain.fleet import ALL_FREE, Fleet
+from perfbisect.core.domain.observations import Reading
+from perfbisect.core.domain.orders import Decision, Measure, Purpose, Share
+from perfbisect.core.inference.ancestry import ancestry_of
+from perfbisect.core.search.acquisition import BUILD_EXPONENT
+from perfbisect.core.search.budget import Spent
+from perfbisect.core.search.build_cost import price
+from perfbisect.core.search.build_failures import chance_to_build
+from perfbisect.core.search.decide import decide_in
+from perfbisect.core.search.situation import Situation
+
+Array = NDArray[np.float64]
+
+BEST = 32  # candidates whose price is compared, by what they tell
+LEARNS = 0.1  # bits from which a member measures a build that is there
+BETTER = 1.05  # how much more than a member's own choice another candidate must promise to be built in its place
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Member:
+    """An open hunt and its own decision."""
+
+    number: int
+    now: Situation
+    decision: Decision
+
+    @property
+    def order(self) -> Measure:
+        """What it wants measured."""
+        assert isinstance(self.decision.order, Measure)
+        return self.decision.order
+
+    @property
+    def candidate(self) -> int:
+        """The candidate of interest."""
+        return self.order.plan[0].candidate
+
+    @property
+    def builds(self) -> bool:
+        """Whether a build has to be made for its order."""
+        return any(share.candidate not in self.now.record.there for share in self.order.plan)
+
+    @property
+    def seconds(self) -> float:
+        """What the runs of its order take."""
+        return sum(share.runs for share in self.order.plan) * self.now.record.run_seconds
+
+    def bits(self) -> Array:
+        """What a build of each candidate tells it, (size,), if it is measured until it is clear on which side it is."""
+        belief = self.decision.belief
+        slow = np.nan_to_num(np.clip(ancestry_of(self.now.graph).sums(belief.culprit), 0.0, 1.0))
+        both = np.stack((slow, 1 - slow))
+        told: Array = -belief.change * (both * np.log2(np.where(both > 0, both, 1.0))).sum(axis=0)
+        return told
+
+    def instead(self, candidate: int) -> Decision:
+        """Its decision with ``candidate`` in place of its own choice."""
+        first, *others = self.order.plan
+        plan = (Share(candidate, first.runs), *(share for share in others if share.candidate != candidate))
+        return replace(self.decision, order=replace(self.order, plan=plan))
+
+
+def decide_together(
+    members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE
+) -> tuple[int, Decision]:
+    """The member that is next, and its order or its verdict. Raises ValueError if all have ended."""
+    wanting: list[_Member] = []
+    left = [number for number in range(len(members)) if number not in ended]
+    if not left:
+        raise ValueError("all hunts have ended")
+    last = _measured_last(members)
+    for number in sorted(left, key=lambda each: each != last):
+        now = _among(members, number, fleet)
+        member = _Member(number, now, decide_in(now))
+        if not isinstance(member.decision.order, Measure) or not member.builds:
+            return number, member.decision
+        wanting.append(member)
+    wanting.sort(key=lambda each: each.number)
+    needed = next((each for each in wanting if each.order.purpose is not Purpose.SEARCH), None)
+    if needed or len(wanting) == 1:
+        one = needed or wanting[0]
+        return one.number, one.decision
+    return _for_all(wanting)
+
+
+def _among(members: Sequence[Situation], number: int, fleet: Fleet) -> Situation:
+    """The situation of one member: what the others have spent, they spent of the same budgets."""
+    now = replace(members[number], fleet=fleet)
+    if len(members) == 1:
+        return now
+    others = [seen for i, each in enumerate(members) if i != number for seen in each.observations]
+    runs = [seen for seen in others if isinstance(seen, Reading)]
+    spent = Spent(len(runs), max((run.at + run.seconds / 120 for run in runs), default=0.0))
+    return replace(now, shared=True, elsewhere=spent)
+
+
+def _measured_last(members: Sequence[Situation]) -> int | None:
+    """The member with the latest run. It goes on, if it can without a build: a host drifts less in a shorter time."""
+    latest = [
+        (seen.at, number)
+        for number, each in enumerate(members)
+        for seen in each.observations
+        if isinstance(seen, Reading)
+    ]
+    return max(latest, default=(0.0, None))[1]
+
+
+def _for_all(wanting: Sequence[_Member]) -> tuple[int, Decision]:
+    """The build that promises most bits for its price, for members that all want one to go on with their search."""
+    told = np.array([each.bits() for each in wanting])  # (members, size)
+    now, record = wanting[0].now, wanting[0].now.record
+    chance = chance_to_build(ancestry_of(now.graph), record.skipped, record.there, record.left_out)
+    possible = chance * told.sum(axis=0)
+    possible[list(record.there)] = 0.0
+    possible[: now.graph.candidates.start] = 0.0
+    own = [each.candidate for each in wanting]
+    best = np.argsort(-possible, kind="stable")[:BEST]
+    candidates = list(dict.fromkeys([*own, *best[possible[best] > 0].tolist()]))
+    score = _score(wanting, told[:, candidates], chance[candidates], candidates)
+    of_own = int(score[: len(set(own))].argmax())
+    chosen = int(score.argmax())
+    if score[chosen] <= BETTER * score[of_own]:
+        chosen = of_own
+    candidate = candidates[chosen]
+    those = [each for each in wanting if each.candidate == candidate] or wanting
+    leading = max(those, key=lambda each: told[wanting.index(each), candidate])
+    return leading.number, leading.decision if leading.candidate == candidate else leading.instead(candidate)
+
+
+def _score(wanting: Sequence[_Member], told: Array, chance: Array, candidates: Sequence[int]) -> Array:
+    """The bits that each candidate tells all members, for its price and that of their runs; ``told`` is (members, …)."""
+    one = wanting[0].now
+    run = float(np.mean([each.now.record.run_seconds for each in wanting]))
+    build = price(one.record, one.build_runs, candidates, chance) * one.record.run_seconds / run
+    runs = np.array([each.seconds / run for each in wanting])
+    score: Array = chance * told.sum(axis=0) / (build**BUILD_EXPONENT + runs @ (told >= LEARNS))
+    return score

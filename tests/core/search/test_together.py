@@ -1,0 +1,179 @@
+"""Hunts of several workloads that share their builds."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.observations import Built, Observation, Reading, Skipped
+from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Reason
+from perfbisect.core.domain.policy import Policy
+from perfbisect.core.search.decide import decide
+from perfbisect.core.search.situation import Situation
+from perfbisect.core.search.together import decide_together
+from perfbisect.simulate.host_model import Habits
+from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.together import GroupOutcome, hunt_together
+from perfbisect.simulate.world import World
+
+LINE = Graph.line(64)
+BAD = LINE.size - 1
+STILL = Habits(noise=0.002, layout=0.0, outliers=0.0)
+
+
+def read(candidate: int, slow: bool, at: float, runs: int = 4) -> list[Observation]:
+    return [Reading(candidate, 0.001 * (i % 3) - 0.1 * slow, at + i, int(at) + i, 0, 60.0) for i in range(runs)]
+
+
+BUILDS: list[Observation] = [Built(0, 600.0), Built(BAD, 600.0)]
+ENDS: list[Observation] = [*BUILDS, *read(0, False, 20), *read(BAD, True, 30)]
+
+
+def member(seen: Sequence[Observation]) -> Situation:
+    return Situation(LINE, seen, Policy())
+
+
+@st.composite
+def moments(draw: st.DrawFn) -> tuple[Graph, list[Observation], Policy]:
+    """A small history, and what may have been seen of it."""
+    size = draw(st.integers(3, 30))
+    rows = [(), *(tuple(sorted({v - 1, draw(st.integers(0, v - 1))}, reverse=True)) for v in range(1, size))]
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    culprit, noise = draw(st.integers(1, size - 1)), draw(st.sampled_from([0.002, 0.03]))
+    inner = st.integers(1, size - 2)
+    run = [0, size - 1, *draw(st.lists(inner, max_size=5))] if draw(st.integers(0, 4)) else []
+    waiting = draw(st.sets(inner, max_size=3))
+    failed = draw(st.sets(inner, max_size=3)) - set(run) - waiting
+    seen: list[Observation] = [Built(v, 600.0) for v in dict.fromkeys([*run, *waiting])]
+    seen += [Skipped(v, "does not build", 60.0 * (v % 2), left_out=v % 3 == 0) for v in sorted(failed)]
+    for i, v in enumerate(run * 2):
+        seen.append(Reading(v, rng.normal() * noise - 0.1 * (v >= culprit), float(i), i, 0, 60.0))
+    budgets = Policy(max_builds=draw(st.sampled_from([0, 6])), max_runs=draw(st.sampled_from([0, 12])))
+    return Graph.of(rows), seen, budgets
+
+
+@given(moments())
+@settings(max_examples=60, deadline=None)
+def test_a_single_workload_is_hunted_as_ever(moment: tuple[Graph, list[Observation], Policy]) -> None:
+    graph, seen, policy = moment
+    alone = decide(graph, seen, policy)
+    number, decision = decide_together([Situation(graph, seen, policy)])
+    assert number == 0
+    assert (decision.order, decision.evidence, decision.wanted) == (alone.order, alone.evidence, alone.wanted)
+    assert np.array_equal(decision.belief.culprit, alone.belief.culprit)
+
+
+def test_a_single_hunt_is_the_same_to_the_end() -> None:
+    worlds = [World(LINE, {23: -0.05}, Habits(noise=0.01), seed=seed) for seed in (4, 4)]
+    alone, group = hunt(worlds[0], Policy()), hunt_together(worlds[1:], Policy())
+    assert group.observations == (alone.observations,)
+    assert group.verdicts == (alone.verdict,)
+
+
+def test_the_ends_are_built_once_and_then_measured_by_all() -> None:
+    number, decision = decide_together([member([]), member([])])
+    assert number == 0
+    assert isinstance(decision.order, Measure) and decision.order.purpose is Purpose.ENDS
+    number, decision = decide_together([member(ENDS), member(BUILDS)])
+    assert number == 1, "its ends are there, and the other one wants a build"
+    assert isinstance(decision.order, Measure) and decision.order.purpose is Purpose.ENDS
+
+
+def test_a_build_made_for_one_is_measured_by_those_that_learn_from_it() -> None:
+    middle = [Built(32, 600.0)]
+    first = member([*ENDS, *middle, *read(32, True, 50)])
+    number, decision = decide_together([first, member([*ENDS, *middle])])
+    assert number == 1
+    assert isinstance(decision.order, Measure)
+    assert decision.order.plan[0].candidate == 32
+    slow = [*ENDS, *middle, *read(32, True, 50)]
+    number, decision = decide_together([member([*slow, Built(60, 600.0)]), member([*slow, Built(60, 600.0)])])
+    assert isinstance(decision.order, Measure)
+    assert decision.order.plan[0].candidate != 60, "it tells nothing: it is after both culprits"
+
+
+def test_what_tells_most_for_all_is_built() -> None:
+    """Alone one wants the middle of the first half, the others that of the last quarter."""
+    early = member([*ENDS, Built(32, 600.0), Built(48, 600.0), *read(32, True, 50)])
+    late = member([*ENDS, Built(32, 600.0), Built(48, 600.0), *read(32, False, 60), *read(48, False, 70)])
+    number, decision = decide_together([early, late, late])
+    assert isinstance(decision.order, Measure)
+    assert number in (1, 2)
+    assert 53 <= decision.order.plan[0].candidate <= 59
+    number, decision = decide_together([early, early, late])
+    assert isinstance(decision.order, Measure)
+    assert number in (0, 1)
+    assert 13 <= decision.order.plan[0].candidate <= 19
+
+
+def test_one_that_has_its_verdict_is_not_asked_any_more() -> None:
+    found = [*ENDS, *(each for v in (22, 23) for each in (Built(v, 600.0), *read(v, v == 23, 40 + v, 8)))]
+    for i in range(8):
+        found += [*read(22, False, 200 + 2 * i, 1), *read(23, True, 201 + 2 * i, 1)]
+    both = [member(found), member([*ENDS, Built(22, 600.0), Built(23, 600.0)])]
+    number, decision = decide_together(both)
+    assert number == 0
+    assert isinstance(decision.order, Found)
+    number, decision = decide_together(both, ended=[0])
+    assert number == 1
+    with pytest.raises(ValueError, match="ended"):
+        decide_together(both, ended=[0, 1])
+
+
+def test_a_failed_build_counts_for_all() -> None:
+    habits = Habits(noise=0.002, layout=0.0, outliers=0.0)
+    worlds = [World(LINE, {v: -0.1}, habits, unbuildable=frozenset([32, 16]), seed=v) for v in (20, 44)]
+    group = hunt_together(worlds, Policy())
+    assert named(group) == (20, 44)
+    failed = [sum(isinstance(each, Skipped) for each in seen) for seen in group.observations]
+    assert failed[0] == failed[1] == sum(world.builds for world in worlds) - len(built(group))
+
+
+def test_a_failed_run_is_of_one_workload() -> None:
+    crashing = World(LINE, {20: -0.1}, STILL, crashing=frozenset([32]), seed=1)
+    group = hunt_together([crashing, World(LINE, {44: -0.1}, STILL, seed=2)], Policy())
+    assert named(group) == (20, 44)
+    crashes = [[each for each in seen if isinstance(each, Skipped)] for seen in group.observations]
+    assert crashes[0] and not crashes[1]
+
+
+def test_budgets_count_for_all_together() -> None:
+    def worlds() -> list[World]:
+        return [World(LINE, {v: -0.05}, Habits(noise=0.01), seed=v) for v in (9, 30, 55)]
+
+    free = hunt_together(worlds(), Policy())
+    assert named(free) == (9, 30, 55)
+    few_builds = hunt_together(worlds(), Policy(max_builds=8))
+    assert few_builds.builds == 8
+    few_runs = hunt_together(worlds(), Policy(max_runs=30))
+    assert sum(few_runs.runs) == 30
+    short = hunt_together(worlds(), Policy(max_minutes=60))
+    assert short.minutes < 60 + 25, "the present order is not broken off"
+    for group, reason in (
+        (few_builds, Reason.BUILDS_SPENT), (few_runs, Reason.RUNS_SPENT), (short, Reason.MINUTES_SPENT)
+    ):  # fmt: skip
+        assert reason in [each.reason for each in group.verdicts if isinstance(each, Inconclusive)]
+
+
+@pytest.mark.parametrize("culprits", [(9, 9, None), (9, 55, 30), (None, None, 41)])
+def test_each_is_named_and_builds_are_shared(culprits: tuple[int | None, ...]) -> None:
+    def worlds() -> list[World]:
+        return [World(LINE, {v: -0.05} if v else {}, seed=seed) for seed, v in enumerate(culprits)]
+
+    group = hunt_together(worlds(), Policy())
+    assert named(group) == culprits
+    assert all(isinstance(each, Found | NotReproduced) for each in group.verdicts)
+    alone = [hunt(world, Policy()).builds for world in worlds()]
+    assert group.builds < sum(alone) - 2
+    assert len(built(group)) == group.builds, "none is built twice"
+
+
+def named(group: GroupOutcome) -> tuple[int | None, ...]:
+    return tuple(each.step.candidate if isinstance(each, Found) else None for each in group.verdicts)
+
+
+def built(group: GroupOutcome) -> set[int]:
+    return {each.candidate for seen in group.observations for each in seen if isinstance(each, Built)}
