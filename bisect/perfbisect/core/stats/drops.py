@@ -1,0 +1,90 @@
+"""Which drops of a comparison are hunted, and between which of its builds.
+
+A build is compared with the one before it, its left neighbour in the table: a drop that is seen there is hunted between these
+two, where it happened. Several small losses in a row may be too small for that, each by itself. So where a build is slower
+than the first one, as the table says, although no drop up to it was seen, the drop is hunted from the first build on; of
+several such builds in a row from the first to the earliest, as the later ones still have its loss.
+
+A drop is announced where the metric is worse by ``least`` or more and the difference is real: all differences between
+neighbours and from the first build, over all workloads, are one family in which false discoveries are controlled
+(``false_discoveries``); what the second build differs from the first is counted once. With two builds the family is the table.
+Of 100 comparisons of builds that are all alike at most 5 announce any drop; tests count it.
+
+Builds that failed in a workload have no neighbours there: those on either side of them are neighbours.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.domain.trials import Trial
+from perfbisect.core.stats.false_discoveries import real
+from perfbisect.core.stats.paired_comparison import Ratio, levels, paired
+
+Ends = tuple[int, int]  # numbers of two builds
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A change for the worse in one workload, between two builds; numbers are positions in the request of the trial."""
+
+    work: int
+    first: int
+    last: int
+    ratio: Ratio  # of ``last`` to ``first``
+
+
+@dataclass(frozen=True, slots=True)
+class DropRange:
+    """The drops that are hunted together, because they are between the same two builds."""
+
+    first: int
+    last: int
+    drops: tuple[Drop, ...]  # in the order of their workloads
+
+
+def find_drops(trial: Trial, least: float) -> list[Drop]:
+    """The drops of a comparison by at least ``least`` (a fraction) that are hunted: by workloads, then builds."""
+    works = range(len(trial.request.works))
+    family = [drop for work in works for drop in differences(trial, work)]
+    verdicts = real([drop.ratio.p for drop in family if drop.ratio.p is not None])
+    worse = [
+        drop
+        for drop, is_real in zip(family, verdicts, strict=True)
+        if is_real and loss(drop.ratio, trial.request.metric) >= least
+    ]
+    return [drop for work in works for drop in hunted(trial, [drop for drop in worse if drop.work == work])]
+
+
+def differences(trial: Trial, work: int) -> list[Drop]:
+    """All pairs of builds that are tested in a workload, whatever their difference: those with several rounds in common."""
+    rounds = levels((run for run in trial.runs if run.work == work), trial.request.metric)
+    ends = dict.fromkeys((*pairwise(sorted(rounds)), *((0, last) for last in sorted(rounds) if last)))
+    ratios = [(first, last, paired(rounds.get(first, {}), rounds[last])) for first, last in ends]
+    return [Drop(work, first, last, ratio) for first, last, ratio in ratios if ratio and ratio.p is not None]
+
+
+def hunted(trial: Trial, worse: Sequence[Drop]) -> list[Drop]:
+    """Of the real drops of one workload those that are hunted, by builds."""
+    if not worse:
+        return []
+    runs = (run for run in trial.runs if run.work == worse[0].work)
+    measured = sorted(levels(runs, trial.request.metric))
+    beside = [drop for drop in worse if (drop.first, drop.last) in pairwise(measured)]
+    unseen = [drop for drop in worse if not any(each.last <= drop.last for each in beside)]
+    return sorted([*beside, *unseen[:1]], key=lambda drop: drop.last)
+
+
+def loss(ratio: Ratio, metric: str) -> float:
+    """The fraction by which a metric is worse; negative where it is better."""
+    factor = ratio.ratio if find_metric(metric).higher_is_better else 1 / ratio.ratio
+    return 1 - factor
+
+
+def ranges(drops: Iterable[Drop]) -> list[DropRange]:
+    """The drops by the builds that they are between: what is hunted together; by builds."""
+    together: dict[Ends, list[Drop]] = {}
+    for drop in drops:
+        together.setdefault((drop.last, drop.first), []).append(drop)
+    return [DropRange(first, last, tuple(together[last, first])) for last, first in sorted(together)]

@@ -1,0 +1,174 @@
+"""Which drops of a comparison are hunted, and between which builds."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sample_hunt as sample
+from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, TrialRun, TrialType, TrialWorkload
+from perfbisect.core.stats.drops import Drop, differences, find_drops, loss, ranges
+from perfbisect.core.stats.paired_comparison import compared
+
+LEAST = 0.02
+ROUNDS = 5
+
+Speeds = Sequence[
+    Sequence[float | None]
+]  # of each workload: that of each build relative to the first, None: it fails there
+
+
+def trial(speeds: Speeds, noise: float = 0.001, seed: int = 1, rounds: int = ROUNDS, metric: str = "qps") -> Trial:
+    """A comparison of builds so fast in each workload, on a machine whose speed differs from round to round."""
+    chance = random.Random(seed)
+    names = tuple(TrialBuild(f"v{number}") for number in range(len(speeds[0])))
+    works = tuple(TrialWorkload(f"w{number}", "all", 1.0, 10.0) for number in range(len(speeds)))
+    request = TrialRequest(TrialType.COMPARE, "demo", "", "local", metric, {}, names, works, rounds, 1)
+    made = Trial(1, request, sample.HOST, 0.0)
+    for number in range(rounds):
+        machine = chance.gauss(0, 0.05)
+        for work, row in enumerate(speeds):
+            for build, speed in enumerate(row):
+                if speed is not None:
+                    level = speed * math.exp(machine + chance.gauss(0, noise))
+                    facts = replace(sample.run(0, 0.0, qps=1e5 * level), latency={"avg": level})
+                    made.runs.append(TrialRun(number, work, build, 0.0, 1.0, facts))
+    return made
+
+
+def ends(found: Sequence[Drop]) -> list[tuple[int, int, int]]:
+    """Workload, first and last build of each drop."""
+    return [(drop.work, drop.first, drop.last) for drop in found]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "expected"),
+    [
+        ([1.0, 1.0, 0.9, 0.9], [(1, 2)]),  # where it happened, once
+        ([1.0, 0.9, 0.9, 0.8], [(0, 1), (2, 3)]),
+        ([1.0, 0.9, 1.0, 1.0], [(0, 1)]),  # a loss that was mended
+        ([1.0, 0.9, 1.0, 0.9], [(0, 1), (2, 3)]),
+        ([1.0, 1.2, 1.1, 1.1], [(1, 2)]),  # faster than the first, yet slower than the one before
+        ([1.0, 1.1, 1.2, 1.3], []),
+        ([1.0, 0.988, 0.976, 0.964], [(0, 2)]),  # small losses: the first build that has lost enough
+        ([1.0, 0.988, 0.976, 0.9], [(0, 2), (2, 3)]),
+        ([1.0, 0.99, 0.99, 0.99], []),  # real, but tiny
+        ([1.0, None, 0.9, 0.9], [(0, 2)]),  # the neighbours of a build that fails are neighbours
+        ([1.0, 0.9, None, 0.9], [(0, 1)]),
+        ([None, None, None, None], []),
+        ([1.0, None, None, None], []),
+    ],
+)
+def test_a_drop_is_hunted_where_it_happened(speeds: list[float | None], expected: list[tuple[int, int]]) -> None:
+    assert [(first, last) for _, first, last in ends(find_drops(trial([speeds]), LEAST))] == expected
+
+
+def test_after_a_single_round_nothing_is_announced() -> None:
+    assert find_drops(trial([[1.0, 0.5]], rounds=1), LEAST) == []
+
+
+def test_what_is_worse_depends_on_the_metric() -> None:
+    made = trial([[1.0, 0.8, 1.0, 1.25]], metric="latency")
+    assert ends(find_drops(made, LEAST)) == [(0, 1, 2), (0, 2, 3)]
+    assert [loss(drop.ratio, "latency") for drop in find_drops(made, LEAST)] == pytest.approx([0.2, 0.2], abs=0.01)
+
+
+def test_drops_between_the_same_builds_are_hunted_together() -> None:
+    made = trial([[1.0, 0.9, 0.8], [1.0, 0.9, 0.9], [1.0, 1.0, 1.0], [1.0, 1.0, 0.7]])
+    found = ranges(find_drops(made, LEAST))
+    assert [(each.first, each.last, [drop.work for drop in each.drops]) for each in found] == [
+        (0, 1, [0, 1]),
+        (1, 2, [0, 3]),
+    ]
+
+
+def test_with_two_builds_the_drops_are_the_real_ones_of_the_table() -> None:
+    """One family of comparisons then, that of the colours."""
+    made = trial([[1.0, 0.97], [1.0, 1.05], [1.0, 1.0], [1.0, 0.6]], noise=0.01)
+    rows = compared(made, "qps")
+    marked = [
+        number
+        for number, row in enumerate(rows)
+        if row.ratios[0] and row.ratios[0].real and row.ratios[0].ratio <= 1 - LEAST
+    ]
+    assert [drop.work for drop in find_drops(made, LEAST)] == marked != []
+
+
+SPEED = st.one_of(st.none(), st.floats(0.5, 1.5))
+TABLES = st.integers(2, 5).flatmap(
+    lambda builds: st.lists(st.lists(SPEED, min_size=builds, max_size=builds), min_size=1, max_size=4)
+)
+
+
+@given(TABLES, st.floats(0.005, 0.1), st.integers(0, 99))
+def test_every_drop_is_large_enough_real_and_hunted_once(speeds: Speeds, noise: float, seed: int) -> None:
+    made = trial(speeds, noise, seed)
+    found = find_drops(made, LEAST)
+    assert ends(found) == sorted(set(ends(found)), key=lambda each: (each[0], each[2]))
+    for drop in found:
+        assert drop.first < drop.last
+        assert loss(drop.ratio, "qps") >= LEAST
+        assert drop.ratio.p is not None
+        assert drop.ratio.p <= 0.05
+        assert None not in (speeds[drop.work][drop.first], speeds[drop.work][drop.last])
+    for work in range(len(speeds)):  # no two hunts end at the same build, and at most one begins before a neighbour
+        mine = [drop for drop in found if drop.work == work]
+        assert len({drop.last for drop in mine}) == len(mine)
+        known = [build for build, speed in enumerate(speeds[work]) if speed is not None]
+        wide = [drop for drop in mine if (drop.first, drop.last) not in pairwise(known)]
+        assert [drop.first for drop in wide] in ([], [0])
+    together = ranges(found)
+    assert sorted(ends(drop for each in together for drop in each.drops)) == sorted(ends(found))  # type: ignore[arg-type]
+    assert all((drop.first, drop.last) == (each.first, each.last) for each in together for drop in each.drops)
+
+
+@given(TABLES, st.integers(0, 99))
+def test_a_clear_drop_to_a_neighbour_is_never_missed(speeds: Speeds, seed: int) -> None:
+    found = ends(find_drops(trial(speeds, 1e-7, seed), LEAST))
+    for work, row in enumerate(speeds):
+        known = [(build, speed) for build, speed in enumerate(row) if speed is not None]
+        for (first, before), (last, after) in pairwise(known):
+            if after / before < 1 - LEAST - 1e-4:
+                assert (work, first, last) in found
+            elif first and after / before > 1 - LEAST + 1e-4:
+                assert (work, first, last) not in found
+
+
+@pytest.mark.slow
+@pytest.mark.calibration
+@pytest.mark.parametrize("builds", [2, 4, 8])
+def test_of_100_comparisons_of_alike_builds_at_most_5_announce_a_drop(builds: int) -> None:
+    """The noise is large enough for drops of any interesting size."""
+    tables = [trial([[1.0] * builds] * 12, noise=0.06, seed=seed) for seed in range(400)]
+    assert sum(bool(find_drops(made, LEAST)) for made in tables) / 4 <= 5
+    alone = [
+        any(
+            drop.ratio.certain and loss(drop.ratio, "qps") >= LEAST
+            for work in range(12)
+            for drop in differences(made, work)
+        )
+        for made in tables
+    ]
+    assert sum(alone) / 4 > 15, "or this test could not fail"
+
+
+@pytest.mark.slow
+@pytest.mark.calibration
+def test_few_of_the_announced_drops_are_none_and_few_are_missed() -> None:
+    """A third of twelve workloads has lost 10 % in one of three releases."""
+    chance = random.Random(23)
+    false = found = hunts = 0
+    for seed in range(200):
+        at = [chance.choice([1, 2, 3]) if work < 4 else 99 for work in range(12)]
+        speeds = [[0.9 if build >= slow else 1.0 for build in range(4)] for slow in at]
+        called = ends(find_drops(trial(speeds, 0.02, seed), LEAST))
+        hunts += len(called)
+        false += sum(not first < at[work] <= last for work, first, last in called)
+        found += sum((work, slow - 1, slow) in called for work, slow in enumerate(at[:4]))
+    assert false / hunts <= 0.05
+    assert found / 800 > 0.9
