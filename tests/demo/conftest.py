@@ -16,7 +16,9 @@ Build = Callable[..., subprocess.CompletedProcess[str]]
 def everything() -> Tree:
     """The engine with all changes, with checks at every change of its index."""
     waiting = [
-        change for kind in ("features", "refactorings", "tests", "broken", "index") for change in read_changes(kind)
+        change
+        for kind in ("features", "refactorings", "tests", "broken", "index", "further")
+        for change in read_changes(kind)
     ]
     order, there = [], set[str]()
     while waiting:

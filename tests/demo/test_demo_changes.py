@@ -8,7 +8,7 @@ import pytest
 from perfbisect.demo.change import Change, Edit, applied, first_tree, read_changes
 from perfbisect.demo.effort import COST, LARGEST, RARE, effort_for
 
-KINDS = ("documentation", "comments", "refactorings", "tests", "features", "broken", "index", "release")
+KINDS = ("documentation", "comments", "refactorings", "tests", "features", "broken", "index", "further", "release")
 ALL = {change.name: change for kind in KINDS for change in read_changes(kind)}
 
 

@@ -72,6 +72,15 @@ def test_a_given_drop_changes_only_the_work() -> None:
     assert differing == [plan.steps[plan.planted - 1].change.name]
 
 
+def test_further_changes_that_can_be_named() -> None:
+    for seed in range(1, 6):
+        plan = draw(seed, 60, None, 3)
+        assert [plan.steps[at - 1].change.name for at in plan.further] == ["update-nonindex", "scan"]
+        assert plan.steps[plan.planted - 1].change.name in COST
+        assert len(plan.steps) == 60
+        assert not {plan.planted, *plan.further} & set(plan.broken)
+
+
 @pytest.mark.parametrize("commits", [30, 71])
 def test_other_lengths(commits: int) -> None:
     assert len(draw(1, commits, None).steps) == commits

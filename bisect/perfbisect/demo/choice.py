@@ -12,12 +12,12 @@ KEPT = {"children-without-division"}  # every history has this small improvement
 FIXED_TOGETHER = "both-fixed"
 
 
-def choose(random: Random, commits: int, index_features: Iterable[Change]) -> list[Unit]:
-    """The units of a history with ``commits`` changes (without the release), in an order that can be applied.
+def choose(random: Random, commits: int, wanted_features: Iterable[Change]) -> list[Unit]:
+    """The units of a history with ``commits`` changes (without the release), ``wanted_features`` among them, in an order that can be applied.
 
     Raises ValueError for a number of commits that is not possible.
     """
-    units = [*_breaks(random), *((change,) for change in index_features)]
+    units = [*_breaks(random), *((change,) for change in wanted_features)]
     wanted = commits - sum(map(len, units))
     optional = [change for kind in OPTIONAL for change in read_changes(kind)]
     if not len(KEPT) <= wanted <= len(optional):

@@ -5,8 +5,8 @@ is not read.
 """
 
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -32,18 +32,19 @@ class Answer:
     commits: int  # after GOOD, merges included
     drop: float  # planned fraction of update-index's throughput that is lost
     broken: tuple[str, ...]  # commits that do not compile, oldest first
+    further: Mapping[str, str] = field(default_factory=dict)  # other workload → the commit that slows it
 
 
-def write_history(folder: Path, seed: int, commits: int = 60, drop: float | None = None) -> Answer:
+def write_history(folder: Path, seed: int, commits: int = 60, drop: float | None = None, changes: int = 1) -> Answer:
     """Write the repository of ``seed`` to ``folder``, which must not exist or be empty.
 
-    ``drop`` is a fraction and replaces the one that the seed chooses. Raises UsageError for a history that is not
+    ``drop`` is a fraction and replaces the one that the seed chooses; ``changes`` is how many are planted. Raises UsageError for a history that is not
     possible, EnvironmentFailure where git is missing or fails.
     """
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty.", "Choose a folder that does not exist yet.")
     try:
-        plan = draw(seed, commits, drop)
+        plan = draw(seed, commits, drop, changes)
     except ValueError as error:
         raise UsageError(f"No demo history can be written: {error}.", "Choose other numbers.") from None
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,6 +60,7 @@ def write_history(folder: Path, seed: int, commits: int = 60, drop: float | None
         commits=len(plan.steps),
         drop=round(plan.drop, 3),
         broken=tuple(hashes[position] for position in plan.broken),
+        further={plan.steps[position - 1].change.name: hashes[position] for position in plan.further},
     )
 
 

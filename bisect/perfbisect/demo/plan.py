@@ -1,7 +1,7 @@
 """Draws a plan from a seed: the changes of a history, their order, and the side branches.
 
-A plan has names only; ``history`` makes trees and commits of it. Plans are drawn until the planted commit has some
-distance from those that do not compile, so that a hunt can name it.
+A plan has names only; ``history`` makes trees and commits of it. Plans are drawn until the planted commits have some
+distance from those that do not compile, so that a hunt can name them.
 """
 
 from collections.abc import Sequence
@@ -36,6 +36,7 @@ class Plan:
     steps: tuple[Step, ...]
     planted: int  # position
     drop: float  # planned, a fraction
+    further: tuple[int, ...] = ()  # positions of the other changes that slow a workload, named after it
 
     def history(self, position: int) -> list[Change]:
         """The changes that a commit contains, oldest first, its own last."""
@@ -54,8 +55,8 @@ class Plan:
         return tuple(at for at in positions if is_broken(change.name for change in self.history(at)))
 
 
-def draw(seed: int, commits: int, drop: float | None) -> Plan:
-    """The plan of a seed. Raises ValueError for a number of commits or a drop that is not possible."""
+def draw(seed: int, commits: int, drop: float | None, changes: int = 1) -> Plan:
+    """The plan of a seed, with so many planted changes. Raises ValueError for numbers or a drop that are not possible."""
     if commits < SHORTEST:
         raise ValueError(f"{commits} commits are too few: not possible below {SHORTEST}")
     random = Random(seed)
@@ -64,12 +65,16 @@ def draw(seed: int, commits: int, drop: float | None) -> Plan:
     feature, on_side = random.choice(sorted(COST)), random.random() < ON_SIDE
     effort = effort_for(feature, drop)
     index = [change.filled((effort if change.name == feature else RARE).words) for change in read_changes("index")]
+    further = read_changes("further")[: changes - 1]
     for _ in range(TRIES):
-        units = choose(random, commits - 3, index)  # without two merges and the release
+        units = choose(random, commits - 3, [*index, *further])  # without two merges and the release
         steps = _steps(units, random)
-        planted = next((at for at, step in enumerate(steps, 1) if step.change.name == feature), 0)
-        if planted and on_side == _is_on_side(steps, planted) and _stands_clear(Plan(steps, planted, drop)):
-            return Plan(steps, planted, drop)
+        place = {step.change.name: at for at, step in enumerate(steps, 1)}
+        planted = place.get(feature, 0)
+        if planted and on_side == _is_on_side(steps, planted):
+            plan = Plan(steps, planted, drop, tuple(place[change.name] for change in further))
+            if all(_stands_clear(plan, at) for at in (planted, *plan.further)):
+                return plan
     raise ValueError(f"seed {seed} gives no history of {commits} commits")
 
 
@@ -133,9 +138,9 @@ def _is_on_side(steps: Sequence[Step], position: int) -> bool:
     return here != position
 
 
-def _stands_clear(plan: Plan) -> bool:
-    """True where no commit within CLEAR generations of the planted one fails to compile."""
-    near = {plan.planted}
+def _stands_clear(plan: Plan, position: int) -> bool:
+    """True where no commit within CLEAR generations of ``position`` fails to compile."""
+    near = {position}
     for _ in range(CLEAR):
         children = {at for at, step in enumerate(plan.steps, 1) if near & set(step.parents)}
         near |= children.union(*(plan.steps[at - 1].parents for at in near if at))
