@@ -116,6 +116,26 @@ def test_a_build_that_fails_is_left_out_and_one_that_is_the_base_is_not(repo: Pa
     assert f"{broken} cannot be built" in done.stderr
 
 
+def test_variants_of_one_revision_are_builds_of_their_own(repo: Path) -> None:
+    """One of them is what the default builds, which is built once."""
+    words = compare(repo, "v1.0", "v1.0@lto", "v1.0@o2nofp", "-w", "scan", "--visits", "1", "--runs", "1", "--json")
+    done = bisect(*words)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    names, variants, keys = zip(
+        *((each["name"], each["variant"], each["key"]) for each in told["settings"]["subjects"]), strict=True
+    )
+    assert names == ("v1.0", "v1.0@lto", "v1.0@o2nofp")
+    assert variants == ("", "lto", "o2nofp")
+    assert keys[0] == keys[2] != keys[1]
+    assert "v1.0 and v1.0@o2nofp are the same binary." in bisect("show", "c1").stdout
+    again = bisect(*words)
+    assert "continuing" not in again.stderr, "it was complete"
+    wrong = bisect(*compare(repo, "v1.0", "v1.0@lot", "-w", "scan"))
+    assert wrong.returncode == 3
+    assert "has no variant 'lot'. Did you mean 'lto'?" in wrong.stderr
+
+
 SERVER = f"""
 summary = "an installed PostgreSQL"
 driver = "pgsql"
@@ -152,3 +172,35 @@ def test_an_installed_server_is_measured_in_place(tmp_path: Path) -> None:
     assert first["version"] in version
     assert first["key"] == second["key"], "it is the same binary, whatever it is called"
     assert told["runs"] == 12
+
+
+@pytest.mark.dbms
+@postgres.needs_postgres
+def test_one_server_in_three_configurations(tmp_path: Path) -> None:
+    """The recipe's, one of its configs, and a file of the user: indexes are used in the first only."""
+    recipe = SERVER.replace('"-c", "fsync=off"', '"-c", "config_file={config}"').replace(
+        "[server.sysbench]", 'config = "pg.conf"\nreserved = ["data_directory"]\n[server.sysbench]'
+    )
+    recipe += '[configs.seq]\nsettings = {enable_indexscan = "off", enable_bitmapscan = "off"}\n'
+    postgres.write(tmp_path, {
+        "builders/pg/builder.toml": recipe,
+        "builders/pg/pg.conf": "listen_addresses = ''\nfsync = off\n{settings}\n",
+        "workloads/pg/suite.toml": postgres.SUITE,
+        "my.conf": "data_directory = '/nowhere'\nenable_indexscan = off\nenable_bitmapscan = off\n",
+    })  # fmt: skip
+    folder = postgres.BIN.parent
+    builds = [f"own={folder}", f"seq={folder}+seq", f"mine={folder}+my.conf"]
+    folders = ["--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml"]
+    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
+        (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
+        asked = ["--builder", "pg", "--workload", "one-row", "--host", "here", "--visits", "1", "--runs", "1"]
+        done = bisect("compare", *builds, *asked, *folders, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "of my.conf, data_directory is left out: the recipe decides that" in done.stderr
+    told = json.loads(done.stdout)
+    [row] = told["workloads"]
+    assert [ratio["ratio"] < 0.7 for ratio in row["ratios"]] == [True, True]
+    own, seq, mine = told["settings"]["subjects"]
+    assert own["key"] == seq["key"] == mine["key"]
+    assert [each["config"] for each in (own, seq, mine)] == ["", "seq", "my.conf"]
+    assert "are the same binary" not in bisect("show", "c1").stdout

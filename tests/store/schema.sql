@@ -257,7 +257,7 @@ CREATE TABLE trial_builds ( -- what a trial measures
   version TEXT, -- that they tell
   build_key TEXT, -- null when there is no build
   binary_hash TEXT,
-  trouble TEXT, -- why
+  trouble TEXT, variant TEXT, config TEXT, config_hash TEXT, -- why
   PRIMARY KEY (trial_id, number)
 ) WITHOUT ROWID;
 

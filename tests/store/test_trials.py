@@ -263,3 +263,16 @@ def test_a_proof_is_kept_with_its_hunt_and_continues_as_that_of_the_same_commits
     found = history.resume_trial(replace(wanted, rounds=9), sample.HOST)
     assert found is not None
     assert found.name == "p1"
+
+
+def test_builds_of_a_variant_and_a_configuration_are_kept(history: History) -> None:
+    """And a trial of others is not continued."""
+    plain = request(TrialType.COMPARE)
+    build = replace(plain.subjects[0], name="v1.0@lto+my.cnf", variant="lto", config="/my.cnf", config_hash="ab")
+    wanted = replace(plain, subjects=(*plain.subjects, build))
+    trial = begin(history, wanted)
+    history.end_trial(trial.id, None, "stopped")
+    assert history.trial(trial.name).request == wanted
+    changed = replace(wanted, subjects=(*plain.subjects, replace(build, config_hash="cd")))
+    assert history.resume_trial(changed, sample.HOST) is None
+    assert history.resume_trial(wanted, sample.HOST)

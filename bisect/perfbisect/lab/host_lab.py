@@ -34,6 +34,7 @@ from perfbisect.lab.workload import lua
 from perfbisect.lab.workload.dataset_keeper import DatasetKeeper
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values
+from perfbisect.recipes.server_config import ServerConfig
 from perfbisect.recipes.workload import Workload
 
 
@@ -81,6 +82,7 @@ class HostLab:
     seeds: LayoutSeeds | None = None  # of fresh layouts; None where no build is to be linked again
     study: StudyMaker | None = None
     made: BuildsMade | None = None
+    config: ServerConfig = field(default_factory=ServerConfig)  # of its servers, beside the recipe
 
     def __post_init__(self) -> None:
         """The parts are constructed at the first measurement."""
@@ -278,4 +280,5 @@ class HostLab:
             prefix = build_store.put_in_place(host, self.builder.work_name, made or built.facts.key, built.prefix)
         sha = self.candidates.sha(candidate)
         values = {**parts.values, "commit": sha, "prefix": str(prefix), "version": built.version}
-        return System(self.candidates.commits[candidate], built.facts.key, prefix, built.builder, values)
+        builder = self.config.applied(built.builder)
+        return System(self.candidates.commits[candidate], built.facts.key, prefix, builder, values)

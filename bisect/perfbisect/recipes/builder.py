@@ -84,6 +84,14 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ldflags: str = ""
 
 
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a server is configured with beside its recipe, for builds that are compared in several configurations."""
+
+    summary: str = ""
+    settings: dict[str, Setting] = {}  # over those of [server]
+    file: str = ""  # of the recipe's folder, with the placeholders of the server's file, whose end it is
+
+
 class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The packages that provide one of a build's needs."""
 
@@ -132,6 +140,8 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     settle: list[Argv] = []  # once the data is loaded: work that the server would otherwise do later, at any time
     config: str = ""  # file of the recipe's folder, filled in for each start; {config} is the path of the result
     settings: dict[str, Setting] = {}  # lines of that file
+    # What no configuration of a user may set, since the recipe says where things are: first words of lines; - is _.
+    reserved: list[str] = []
     env: dict[Variable, str] = {}
     ready_timeout: Seconds = 60.0
     stop_timeout: Seconds = 60.0
@@ -168,7 +178,7 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """One system: where its source is and how a commit of it is built and run."""
 
     filled_in: ClassVar[frozenset[str]] = frozenset(
-        {"name", "folder", "inherited", "home", "requested"}
+        {"name", "folder", "inherited", "home", "requested", "addition"}
     )  # by the reader
 
     name: str = ""  # the folder's name
@@ -176,6 +186,7 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     inherited: list[str] = []  # folders of the recipes that it extends, nearest first
     home: str = ""  # name of its repository and its work folder on a host; "": that of the recipe
     requested: list[str] = []  # those options of the configure step that the user gave; they are in build.options
+    addition: str = ""  # the end of its server's configuration file, with placeholders: see server_config.py
     summary: str
     extends: str = ""
     repository: str = ""
@@ -195,6 +206,7 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     programs: list[str] = []  # paths below {prefix} of what the recipe runs
     variant: str = "o2nofp"  # the default one
     variants: dict[str, Variant] = {}
+    configs: dict[str, Config] = {}  # of the server: `bisect compare REV REV+NAME`
     build: Build | None = Build()  # None where nothing is built
     server: Server | None = None
     dataset: Dataset = Dataset()

@@ -45,6 +45,7 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
     )
     _check_changes(sources, table)
     config_template(builder)
+    _check_configs(builder, location)
     _check_patches(builder, location)
     return builder
 
@@ -81,6 +82,21 @@ def config_template(builder: Builder) -> str:
     text = read_text(files[name])
     check_config(text, Location(files[name]))
     return text
+
+
+def _check_configs(builder: Builder, location: Location) -> None:
+    files = recipe_files(builder) if builder.configs else {}
+    for name, config in builder.configs.items():
+        where = location.at("configs", name)
+        if builder.server is None or not builder.server.config:
+            raise where.mistake("adds to the server's configuration file, but there is none.", "Give server.config.")
+        if config.file and config.file not in files:
+            raise where.at("file").mistake(
+                f'is "{config.file}", but {builder.folder} has no such file.{hint(config.file, files)}',
+                "Put it beside the builder.toml.",
+            )
+        if config.file:
+            check_config(read_text(files[config.file]), Location(files[config.file]))
 
 
 def _check_patches(builder: Builder, location: Location) -> None:

@@ -98,6 +98,10 @@ def check_placeholders(table: Table, location: Location) -> None:
         for key in keys:
             check_texts(table.get(section, {}).get(key, []), location.at(section, key), allowed)
 
+    for name, config in table.get("configs", {}).items():
+        where = location.at("configs", name, "settings")
+        check_texts(config.get("settings", {}), where, SERVER_PLACEHOLDERS)
+
 
 def check_config(text: str, location: Location) -> None:
     """Raise RecipeError for an unknown placeholder in a server's configuration file."""

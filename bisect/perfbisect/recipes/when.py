@@ -17,7 +17,7 @@ COMPILER = re.compile(r"\s*([A-Za-z+]+)\s*(.*)", re.DOTALL)
 # Fixed for a whole hunt, before conditions are evaluated.
 FIXED = (
     "extends", "when", "version", "installed_version", "summary", "repository", "release_tags", "ignore", "driver",
-    "variant", "suspects", "patches",
+    "variant", "suspects", "patches", "configs",
 )  # fmt: skip
 VERSION_ADVICE = 'Write one or more of >=, <=, ==, !=, >, < with a number, separated by commas: ">=3.8,<3.30".'
 

@@ -127,11 +127,11 @@ def remarks(trial: Trial) -> Iterator[str]:
 
 
 def same(subjects: Sequence[TrialBuild]) -> list[list[str]]:
-    """The names of builds that are the same binary."""
-    alike: dict[str, list[str]] = {}
+    """The names of builds that are the same binary in the same configuration."""
+    alike: dict[tuple[str, str], list[str]] = {}
     for subject in subjects:
         if subject.binary:
-            alike.setdefault(subject.binary, []).append(subject.name)
+            alike.setdefault((subject.binary, subject.config_hash), []).append(subject.name)
     return [names for names in alike.values() if len(names) > 1]
 
 

@@ -11,7 +11,7 @@ import sqlite_utils
 
 from perfbisect.store.connection import APPLICATION, VERSION
 from perfbisect.store.shared_tables import CLAIMS, SHARED
-from perfbisect.store.trial_tables import FAILURES, PROOFS, SUBJECTS, TRIALS
+from perfbisect.store.trial_tables import FAILURES, PROOFS, SUBJECTS, TRIALS, VARIANTS
 
 migrations = sqlite_utils.Migrations("perfbisect")
 
@@ -339,6 +339,7 @@ STEPS = (
     ("m008_counts", COUNTS),  # runs without QPS: those whose instructions were counted exactly
     ("m009_shared", SHARED),  # hunts that several histories have, their numbers of runs and builds, and batches
     ("m010_claims", CLAIMS),  # of a hunt of a batch: its process, before the hunt has a number
+    ("m011_variants", VARIANTS),  # builds of a trial that have a variant or a configuration of their own
 )
 for number, (name, script) in enumerate(STEPS, 1):
     migrations(name=name)(migration(script, number))

@@ -136,3 +136,8 @@ UPDATE trial_workloads SET told = '' WHERE trial_id IN (SELECT id FROM trials WH
 PROOFS = """
 ALTER TABLE trials ADD COLUMN hunt_id INTEGER REFERENCES hunts(id);
 ALTER TABLE trials ADD COLUMN reverted TEXT"""
+
+VARIANTS = """
+ALTER TABLE trial_builds ADD COLUMN variant TEXT;
+ALTER TABLE trial_builds ADD COLUMN config TEXT;
+ALTER TABLE trial_builds ADD COLUMN config_hash TEXT"""

@@ -25,7 +25,7 @@ from perfbisect.core.domain.trials import (
 )
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.process import this_process
-from perfbisect.store.connection import PROOFS, SHARED, intact, version
+from perfbisect.store.connection import PROOFS, SHARED, VARIANTS, intact, version
 from perfbisect.store.fact_tables import commit_row, host_row, skip_row
 from perfbisect.store.listing import trial_state
 from perfbisect.store.rows import insert, new_uid
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     import sqlite_utils
 
 # in the order of the fields of TrialBuild and of TrialWorkload
-BUILD_COLUMNS = ("name", "commit_hash", "path", "build_key", "binary_hash", "version", "trouble")
+BUILD_COLUMNS = (
+    "name", "commit_hash", "path", "build_key", "binary_hash", "version", "trouble", "variant", "config", "config_hash",
+)  # fmt: skip
+OF_VARIANTS = 3  # the last of them, which histories before VARIANTS lack
 WORK_COLUMNS = ("name", "work_group", "warmup", "seconds", "told")
 
 
@@ -104,8 +107,9 @@ def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial
         return None
     kind, started, ended, process, builder, variant, overrides, host, host_id, metric, *rest = row
     visits, runs, failure = rest
+    columns = BUILD_COLUMNS if version(connection) >= VARIANTS else BUILD_COLUMNS[:-OF_VARIANTS]
     builds = connection.execute(
-        f"SELECT {', '.join(BUILD_COLUMNS)} FROM trial_builds WHERE trial_id = ? ORDER BY number",
+        f"SELECT {', '.join(columns)} FROM trial_builds WHERE trial_id = ? ORDER BY number",
         [number],
     )
     subjects = tuple(TrialBuild(*(column or "" for column in build)) for build in builds)

@@ -9,6 +9,7 @@ from perfbisect.errors import RecipeError
 from perfbisect.lab.server.config import GRAIN, configuration, identity, sizes
 from perfbisect.recipes.builder import Build, Builder, Server
 from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.server_config import ServerConfig
 
 VALUES = sizes(HostEntry(), 1024, 2)
 
@@ -43,6 +44,15 @@ def test_a_configuration_is_filled_in(builder: Builder) -> None:
     assert configuration(builder, VALUES) == "[mysqld]\nsize = 716M\na = on\nb = 1024M\nc = 0.5\n"
     assert configuration(change(builder, config=""), VALUES) == ""
     assert configuration(replace(builder, server=None), VALUES) == ""
+
+
+def test_a_configuration_beside_the_recipe_is_its_end(builder: Builder) -> None:
+    added = ServerConfig({"b": 2, "d": "x"}, "late = {memory}").applied(builder)
+    expected = "[mysqld]\nsize = 716M\na = on\nb = 2\nc = 0.5\nd = x\n\nlate = 1024\n"
+    assert configuration(added, VALUES) == expected
+    assert identity(added, VALUES) != identity(builder, VALUES)
+    by_text = ServerConfig(text="late = 1").applied(builder)
+    assert identity(by_text, VALUES) != identity(builder, VALUES)
 
 
 def test_what_tells_settings_apart(builder: Builder) -> None:

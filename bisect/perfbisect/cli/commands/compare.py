@@ -19,6 +19,7 @@ EPILOG = """\b
 Examples:
   bisect compare 3.41.0 3.42.0 HEAD --builder sqlite --workload update-index
   bisect compare 8.0.28 8.0.29 --builder mysql --workload point,write --host spare
+  bisect compare 8.0.37 8.0.37@lto 8.0.37+my.cnf --builder mysql --workload point
   bisect compare 15=/usr/lib/postgresql/15 17=/usr/lib/postgresql/17 -b postgres -w scan
   bisect compare --builder host --workload cpu,memory --host old --host new
   bisect compare old=kv-1.2.tar.xz v1.3 --builder kv --workload get --visits 8
@@ -26,7 +27,9 @@ Examples:
 
 \b
 A BUILD is a release as the builder's tags spell it, any git revision, or NAME=PATH for
-prebuilt binaries: a folder on the host, or a tarball on this machine.
+prebuilt binaries: a folder on the host, or a tarball on this machine. REV@VARIANT is built
+with other compiler settings; +CONFIG behind a build configures its server otherwise: a
+name in the recipe's configs, or a file. `bisect builders --show NAME` lists both.
 Ctrl-C keeps what was measured, and the same command continues it. `bisect history` lists
 comparisons, `bisect show c3` prints one again in any form (--csv, --tsv, --markdown, --json),
 with what each operation costs; `bisect report c3` writes a page. `bisect history add` takes

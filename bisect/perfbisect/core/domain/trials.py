@@ -27,13 +27,16 @@ class TrialType(StrEnum):
 class TrialBuild:
     """One build that is measured."""
 
-    name: str  # a revision as written, or the name given to prebuilt binaries
+    name: str  # as written: a revision with its variant and configuration, or the name given to prebuilt binaries
     commit: str = ""  # full hash; empty for prebuilt binaries
     path: str = ""  # of prebuilt binaries: a folder on the host, or a tarball
     key: str = ""  # of the build; empty without one
     binary: str = ""  # hash of what is measured of it
     version: str = ""  # as prebuilt binaries report it
     trouble: str = ""  # why there is no build
+    variant: str = ""  # of its own; empty for that of the trial
+    config: str = ""  # of its server, beside the recipe's: a name of the recipe's configs, or the path of a file
+    config_hash: str = ""  # of what that says
 
 
 @dataclass(frozen=True, slots=True)

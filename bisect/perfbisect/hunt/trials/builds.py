@@ -1,18 +1,30 @@
-"""The builds that `bisect compare` is given: revisions, and prebuilt binaries as NAME=PATH."""
+"""The builds that `bisect compare` is given: revisions, and prebuilt binaries as NAME=PATH; with a variant of the compiler's
+settings or a configuration of the server.
+"""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import TrialBuild
 from perfbisect.errors import UsageError
 from perfbisect.hunt.resolve import resolve_commits
+from perfbisect.hunt.trials.build_words import Reading, guesses, readings
 from perfbisect.lab.build.prebuilt import UNPACKERS, is_tarball
 from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.find import load_host
-from perfbisect.repository.clone import Progress
+from perfbisect.recipes.server_config import exists, load, unknown
+from perfbisect.repository.clone import Progress, cached_clone
+from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.git import Repository
+from perfbisect.repository.resolve import UnknownRevision, resolve
 
+# An entry of a reflog, and behind it what no revision has there; git may take all of it for a date.
+ENDED = re.compile(r"@\{[^}]*\}[^~^:]")
 FORM = "Write NAME=PATH: a folder in which it is installed on the host, or a tarball on this machine."
 
 
@@ -21,10 +33,11 @@ def read_builds(
 ) -> tuple[Settings, list[TrialBuild]]:
     """The builds to compare, and the settings with what the revisions among them need to be built.
 
-    Raises UsageError for fewer than two, for a name that is given twice, and for a file or folder that does not exist.
+    Raises UsageError for fewer than two, for a name that is given twice, for a file or folder that does not exist, and for
+    an unknown variant or configuration.
     """
     here = load_host(settings.host, settings.hosts_path).is_here
-    subjects = [named(word, settings.host, here=here) for word in words]
+    subjects = [named(word, settings.host, builder, here=here) for word in words]
     names = [subject.name for subject in subjects]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"{twice} is given twice.", "Give each build a name of its own: NAME=PATH for binaries.")
@@ -33,12 +46,59 @@ def read_builds(
             "A comparison takes at least two builds; the first is the baseline.",
             "To measure how much one build varies against itself: bisect noise",
         )
-    revisions = [subject.name for subject in subjects if not subject.path]
-    if not revisions:
-        return replace(settings, repository="", variant=""), subjects
-    settings, commits = resolve_commits(settings, builder, revisions, clone_progress=clone_progress)
-    commit_of = dict(zip(revisions, commits, strict=True))
-    return settings, [replace(each, commit=commit_of.get(each.name, "")) for each in subjects]
+    if all(subject.path for subject in subjects):
+        return replace(settings, repository="", variant=""), [configured(each, builder) for each in subjects]
+    found = {subject.name: [*readings(subject.name, builder.variants, partial(exists, builder))] for subject in subjects if not subject.path}  # fmt: skip
+    if not settings.repository:
+        shortest = [each[-1].revision for each in found.values()]
+        settings = replace(settings, repository=str(cached_clone(builder, shortest, clone_progress)))
+    git = open_repository(Path(settings.repository))
+    read = {word: choose(git, builder, several) for word, several in found.items()}
+    settings, commits = resolve_commits(settings, builder, [each.revision for each in read.values()])
+    commit_of = dict(zip(read, commits, strict=True))
+    return settings, [
+        configured(
+            replace(each, commit=commit_of[each.name], variant=read[each.name].variant, config=read[each.name].config)
+            if each.name in read
+            else each,
+            builder,
+        )
+        for each in subjects
+    ]
+
+
+def choose(git: Repository, builder: Builder, several: Sequence[Reading]) -> Reading:
+    """The first reading of a word whose revision exists.
+
+    Raises UsageError where none does: for an unknown variant or configuration of one that does, or an unknown revision.
+    """
+    for reading in several:
+        if has(git, reading.revision, builder.release_tags):
+            return reading
+    guessed = [each for each in guesses(several[0].word) if has(git, each.revision, builder.release_tags)]
+    for guess in guessed:
+        if guess.config and (not guess.variant or guess.variant in builder.variants):
+            raise unknown(builder, guess.config)
+    for guess in sorted(guessed, key=lambda each: not (each.config and exists(builder, each.config))):
+        variant_of(builder, guess.variant)
+    resolve(git, several[-1].revision, builder.release_tags)
+    raise AssertionError("a revision that cannot be resolved")
+
+
+def has(git: Repository, revision: str, release_tags: Sequence[str]) -> bool:
+    """Whether a revision exists. Raises UsageError for an ambiguous hash."""
+    if ENDED.search(revision):
+        return False
+    try:
+        resolve(git, revision, release_tags)
+    except UnknownRevision:
+        return False
+    return True
+
+
+def configured(subject: TrialBuild, builder: Builder) -> TrialBuild:
+    """The build with the hash of its configuration, if it has one. Raises UsageError where that cannot be."""
+    return replace(subject, config_hash=load(builder, subject.config).hash) if subject.config else subject
 
 
 def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> None:
@@ -72,20 +132,37 @@ def hosts_as_builds(settings: Settings, builder: Builder, *, least: int) -> tupl
     ]
 
 
-def named(word: str, host: str, *, here: bool) -> TrialBuild:
+def named(word: str, host: str, builder: Builder, *, here: bool) -> TrialBuild:
     """One build; ``here`` says whether the host is this machine."""
     name, is_path, path = word.partition("=")
     if not is_path:
         return TrialBuild(word)
     if not name or not path:
         raise UsageError(f"'{word}' has no {'path' if name else 'name'}.", FORM)
-    if here or is_tarball(path):
-        local = Path(path).expanduser().absolute()
-        if not (local.is_file() if is_tarball(path) else local.is_dir()):
-            what = "file" if is_tarball(path) else "folder"
-            advice = FORM if is_tarball(path) else f"{FORM} Tarballs end in {', '.join(UNPACKERS)}."
-            raise UsageError(f"There is no {what} {local} for {name}.", advice)
-        return TrialBuild(name, path=str(local))
-    if not PurePosixPath(path).is_absolute():
-        raise UsageError(f"The folder {path} of {name} is on host {host}, but its path does not begin with /.", FORM)
-    return TrialBuild(name, path=path)
+    several = [*readings(path, (), partial(exists, builder))]
+    if here or is_tarball(several[-1].revision):
+        return local(name, path, several, builder)
+    place = several[-1].revision
+    if not PurePosixPath(place).is_absolute():
+        raise UsageError(f"The folder {place} of {name} is on host {host}, but its path does not begin with /.", FORM)
+    return TrialBuild(name, path=place, config=several[-1].config)
+
+
+def local(name: str, path: str, several: Sequence[Reading], builder: Builder) -> TrialBuild:
+    """A tarball or a folder of this machine, by the first reading of its path that exists."""
+    for reading in several:
+        place = Path(reading.revision).expanduser().absolute()
+        if is_there(place):
+            return TrialBuild(name, path=str(place), config=reading.config)
+    for guess in guesses(path):
+        if guess.config and not guess.variant and is_there(Path(guess.revision).expanduser().absolute()):
+            raise unknown(builder, guess.config)
+    what = "file" if is_tarball(several[-1].revision) else "folder"
+    advice = FORM if what == "file" else f"{FORM} Tarballs end in {', '.join(UNPACKERS)}."
+    place = Path(several[-1].revision).expanduser().absolute()
+    raise UsageError(f"There is no {what} {place} for {name}.", advice)
+
+
+def is_there(place: Path) -> bool:
+    """Whether a tarball, or a folder, is there."""
+    return place.is_file() if is_tarball(str(place)) else place.is_dir()

@@ -1,5 +1,6 @@
 """Run a trial: builds measured in rounds, without a search. Every run is in the history as soon as it ends."""
 
+from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -101,11 +102,16 @@ def advice(trial: Trial, failure: PerfBisectError) -> str:
     return f"{failure.advice}\nWhat was measured is kept as {trial.name}{then}.".strip()
 
 
+Way = tuple[str, str]  # the variant of a build and the hash of its configuration
+
+
 @dataclass(frozen=True, slots=True)
 class TrialLab:
     """Measures several workloads; candidate ``workload * builds + build`` is a build in one of them."""
 
-    labs: tuple[Lab, ...]  # of each workload
+    labs: tuple[
+        tuple[Lab, ...], ...
+    ]  # of each workload, for each build; builds of one variant and configuration share one
     builds: int
 
     def order(self, work: int, build: int, runs: int) -> Measure:
@@ -116,7 +122,7 @@ class TrialLab:
         """Carry out an order; the events have the numbers of builds."""
         [share] = order.plan
         work, build = divmod(share.candidate, self.builds)
-        return self.labs[work].measure(replace(order, plan=(Share(build, share.runs),)))
+        return self.labs[work][build].measure(replace(order, plan=(Share(build, share.runs),)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +148,8 @@ class TrialRunner:
         self._prebuilt: dict[int, Built] = {}  # number of a subject → its binaries
         self._visit: tuple[int, int, int] | None = None  # round, workload, subject; None while builds are made
         self._began = 0.0  # when the last run ended, or its visit was ordered
-        # Of each workload: commit → key of its data in earlier sessions, known before the first visit.
-        self._loaded: tuple[dict[str, str], ...] = tuple({} for _ in plan.workloads)
+        # Of each workload and way: commit → key of its data in earlier sessions, known before the first visit.
+        self._loaded: dict[tuple[int, Way], dict[str, str]] = defaultdict(dict)
         self._events: dict[int, int] = {}  # number of a workload → length of its counted runs
 
     def build(self) -> tuple[TrialBuild, ...]:
@@ -192,7 +198,8 @@ class TrialRunner:
         """
         self._trial, self._history = trial, history
         for earlier in trial.runs:
-            self._loaded[earlier.work][earlier.facts.commit] = earlier.facts.dataset
+            way = self._way(earlier.subject)
+            self._loaded[earlier.work, way][earlier.facts.commit] = earlier.facts.dataset
             self._events[earlier.work] = earlier.facts.events
         self.progress.expect(len(trial.rounds_to_do()) * len(trial.pairs()) * trial.request.runs)
         self._obey(self._visits(trial))
@@ -211,11 +218,21 @@ class TrialRunner:
             self._note_visit(event, *self._visit)
 
     def _labs_at(self, site: PreparedHost) -> TrialLab:
-        works = range(len(self.plan.workloads))
-        return TrialLab(tuple(self._lab_of(work, site) for work in works), len(self.subjects))
+        first = {self._way(number): number for number in reversed(range(len(self.subjects)))}
+        labs = []
+        for work in range(len(self.plan.workloads)):
+            made = {way: self._lab_of(work, site, number) for way, number in first.items()}
+            labs.append(tuple(made[self._way(number)] for number in range(len(self.subjects))))
+        return TrialLab(tuple(labs), len(self.subjects))
 
-    def _lab_of(self, work: int, site: PreparedHost) -> HostLab:
+    def _way(self, number: int) -> "Way":
+        subject = self.subjects[number]
+        return subject.variant, subject.config_hash
+
+    def _lab_of(self, work: int, site: PreparedHost, number: int) -> HostLab:
+        """The lab for a workload and the builds of the variant and configuration of the build ``number``."""
         plan, setup = self.plan, self.plan.setup
+        variant = self.subjects[number].variant or setup.settings.variant
         candidates = replace(
             setup.candidates(setup.span.candidates),
             repository=plan.repository,
@@ -224,10 +241,13 @@ class TrialRunner:
             layouts={number: number for number in range(1, len(self.subjects))} if self._of_layouts else {},
             is_range=False,
         )
-        earlier = Earlier(datasets=self._loaded[work], events=self._events.get(work, 0))
+        earlier = Earlier(datasets=self._loaded[work, self._way(number)], events=self._events.get(work, 0))
         # A proof measures builds of its hunt, which may have been made to be linked again.
         seeds = LayoutSeeds() if self._of_layouts or setup.settings.policy.layouts else None
-        return setup.lab(candidates, earlier, site, plan.workloads[work], HostLocks(shared=setup.shared), seeds=seeds)
+        of_variant = replace(setup, settings=replace(setup.settings, variant=variant))
+        locks = HostLocks(shared=setup.shared)
+        lab = of_variant.lab(candidates, earlier, site, plan.workloads[work], locks, seeds=seeds)
+        return replace(lab, config=plan.configs[number])
 
     @property
     def _of_layouts(self) -> bool:
@@ -265,7 +285,8 @@ class TrialRunner:
     def _note_build(self, event: LabEvent | Decided) -> None:
         match event:
             case BuildStarted(candidate=number, commit=commit) if not self.subjects[number].key:
-                self.progress.say(f"building {commit.short}  {commit.title}")
+                variant = self.subjects[number].variant
+                self.progress.say(f"building {commit.short}{variant and '@'}{variant}  {commit.title}")
             case BuildFinished(candidate=number, facts=facts):
                 if facts.linker:
                     self.progress.say(f"layouts are made by {facts.linker}")

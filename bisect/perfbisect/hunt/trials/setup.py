@@ -1,16 +1,17 @@
 """Set up a trial: load its recipes and workloads, check its host."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.events import Commit, Warned
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.recipes.overrides import overridden, typed
+from perfbisect.recipes.server_config import ServerConfig, load
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.describe import describe
 from perfbisect.repository.discovery import open_repository
@@ -27,6 +28,7 @@ class TrialPlan:
     workloads: tuple[Workload, ...]
     waiting: WaitCallback | None
     repository: Repository | None  # with the commits that are measured; None for prebuilt binaries alone
+    configs: tuple[ServerConfig, ...] = ()  # what each build's server is configured with beside the recipe
 
     @classmethod
     def make(
@@ -60,7 +62,9 @@ class TrialPlan:
         )  # fmt: skip
         if repository is None and settings.repository:
             repository = open_repository(Path(settings.repository))
-        return cls(request, setup, run, waiting, repository)
+        configs = tuple(load(setup.builder, each.config) if each.config else ServerConfig() for each in subjects)
+        setup = replace(setup, warnings=(*setup.warnings, *unused(subjects, configs)))
+        return cls(request, setup, run, waiting, repository, configs)
 
     @property
     def purpose(self) -> str:
@@ -79,3 +83,11 @@ class TrialPlan:
     def describe(self, commit: str) -> Commit:
         """One commit."""
         return describe(self.repository, commit) if self.repository else Commit(commit)
+
+
+def unused(subjects: Sequence[TrialBuild], configs: Sequence[ServerConfig]) -> Iterator[Warned]:
+    """A warning for each configuration with settings that the recipe decides."""
+    for name, config in {each.config: config for each, config in zip(subjects, configs, strict=True)}.items():
+        if config.left_out:
+            verb = "is" if len(config.left_out) == 1 else "are"
+            yield Warned(f"of {name}, {', '.join(config.left_out)} {verb} left out: the recipe decides that")

@@ -34,7 +34,8 @@ def configuration(builder: Builder, values: Values) -> str:
     if builder.server is None:
         return ""
     lines = [f"{name} = {fill_text(_written(value), values)}" for name, value in builder.server.settings.items()]
-    return fill_text(config_template(builder), {**values, "settings": "\n".join(lines)})
+    template = config_template(builder) + (f"\n{builder.addition}\n" if builder.addition else "")
+    return fill_text(template, {**values, "settings": "\n".join(lines)})
 
 
 def identity(builder: Builder, values: Values) -> str:
@@ -44,7 +45,7 @@ def identity(builder: Builder, values: Values) -> str:
         return ""
     inputs = repr((
         server.initialise, server.start, server.create, server.settle, sorted(server.env.items()),
-        sorted(server.settings.items()), config_template(builder),
+        sorted(server.settings.items()), config_template(builder), *([builder.addition] if builder.addition else []),
     ))  # fmt: skip
     used = sorted(word for word in SIZE_PLACEHOLDERS if re.search(rf"\{{{word}\}}", inputs))
     scripts = hashlib.sha256(recipe.archive(builder)).hexdigest() if "{recipe}" in inputs else ""

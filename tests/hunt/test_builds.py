@@ -1,0 +1,146 @@
+"""What the words of a comparison mean: revisions with variants and configurations, and binaries."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.trials import TrialBuild
+from perfbisect.errors import PerfBisectError
+from perfbisect.hunt.trials.build_words import Reading, readings
+from perfbisect.hunt.trials.builds import read_builds
+from perfbisect.recipes.builder import Build, Builder, Config, Server, Variant
+from perfbisect.recipes.server_config import ServerConfig, load, of_file
+
+NAMES = st.text("ab@+{}1/.^~", min_size=1, max_size=8)
+
+
+@given(NAMES, NAMES, NAMES, st.booleans(), st.booleans())
+def test_what_is_written_is_among_the_readings(
+    revision: str, variant: str, config: str, own: bool, with_it: bool
+) -> None:
+    """Whatever characters the names have; and each reading is what was written."""
+    wanted = Reading(revision, variant if own else "", config if with_it else "")
+    found = [*readings(wanted.word, {variant}, lambda name: name == config)]
+    assert wanted in found
+    assert found[0] == Reading(wanted.word), "a revision of that name comes first"
+    assert all(each.word == wanted.word and each.revision for each in found)
+    assert [len(each.revision) for each in found] == sorted((len(each.revision) for each in found), reverse=True)
+
+
+@given(NAMES, st.sets(NAMES), st.sets(NAMES))
+def test_only_known_variants_and_configurations_are_read(word: str, variants: set[str], configs: set[str]) -> None:
+    for each in readings(word, variants, configs.__contains__):
+        assert each.variant in variants | {""}
+        assert each.config in configs | {""}
+
+
+@given(st.text("ab.1{}^~", min_size=1))
+def test_a_word_without_either_sign_is_a_revision(word: str) -> None:
+    assert [*readings(word, {"a", "b", ""}, lambda _: True)] == [Reading(word)]
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Builder:
+    (tmp_path / "server.conf").write_text("data = {data}\n{settings}\n")
+    server = Server(
+        initialise=[["true"]],
+        start=["true"],
+        ready=["true"],
+        config="server.conf",
+        reserved=["data_folder", "!include"],
+    )
+    return Builder(
+        name="one", folder=str(tmp_path), summary="", driver="mysql", build=Build(compile=[["true"]]), server=server,
+        variants={"o2nofp": Variant(), "lto": Variant()}, configs={"small": Config(settings={"cache": 1})},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def settings(tmp_path: Path, git: Callable[..., str]) -> Settings:
+    """Of a repository with two commits, and tags that have both signs in their names."""
+    for number, tags in enumerate((("v1", "v1+2", "v1@lto@x"), ("v2", "v2@lto"))):
+        git("commit", "-q", "--allow-empty", "-m", str(number))
+        for tag in tags:
+            git("tag", tag)
+    return Settings(
+        good="", bad="", repository=str(tmp_path / "repo"), builder="one", workload="", host="local", metric="qps"
+    )
+
+
+def read(settings: Settings, builder: Builder, *words: str) -> list[TrialBuild]:
+    return read_builds(words, settings, builder)[1]
+
+
+def test_variants_configurations_and_names_with_their_signs(
+    settings: Settings, builder: Builder, git: Callable[..., str], tmp_path: Path
+) -> None:
+    file = tmp_path / "my+big@home.cnf"
+    file.write_text("cache = 2\n")
+    first, second = git("rev-parse", "v1"), git("rev-parse", "v2")
+    words = [
+        "v1",
+        "v1@lto",
+        "v1+small",
+        f"v1@lto+{file}",
+        "v1+2",
+        "v1+2@lto",
+        "v1@lto@x",
+        "v2@lto",
+        "HEAD@{0}@lto",
+        "@@lto",
+    ]
+    found = read(settings, builder, *words)
+    assert [each.name for each in found] == words
+    assert [(each.commit, each.variant, each.config) for each in found] == [
+        (first, "", ""), (first, "lto", ""), (first, "", "small"), (first, "lto", str(file)), (first, "", ""),
+        (first, "lto", ""), (first, "", ""), (second, "", ""), (second, "lto", ""), (second, "lto", ""),
+    ]  # fmt: skip
+    assert [bool(each.config_hash) for each in found] == [bool(each.config) for each in found]
+    before = found[3].config_hash
+    file.write_text("cache = 3\n")
+    assert read(settings, builder, *words)[3].config_hash != before, "another file is another build"
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("v1@lot", "has no variant 'lot'. Did you mean 'lto'?"),
+        ("v1@lot+small", "has no variant 'lot'. Did you mean 'lto'?"),
+        ("v1+smal", "'smal' is neither a configuration of builder one nor a file. Did you mean 'small'?"),
+        ("v1@lto+smal", "'smal' is neither a configuration"),
+        ("v3@lto", "'v3' is neither a release nor a revision"),
+        ("v3", "'v3' is neither a release nor a revision"),
+        ("two=/+smal", "'smal' is neither a configuration"),
+        ("two=/no/such+small", "There is no folder /no/such for two"),
+    ],
+)
+def test_a_wrong_name_is_named(settings: Settings, builder: Builder, word: str, reason: str) -> None:
+    with pytest.raises(PerfBisectError) as raised:
+        read(settings, builder, "v1", word)
+    assert reason in str(raised.value)
+
+
+def test_binaries_in_two_configurations(settings: Settings, builder: Builder, tmp_path: Path) -> None:
+    """A folder with a + in its own name, too."""
+    folder = tmp_path / "opt+small"
+    folder.mkdir()
+    found = read(settings, builder, f"a={folder}", f"b={folder}+small", f"c={tmp_path}+small")
+    assert [(each.path, each.config) for each in found] == [
+        (str(folder), ""),
+        (str(folder), "small"),
+        (str(tmp_path), "small"),
+    ]
+    with pytest.raises(PerfBisectError, match="has no configuration file of a server"):
+        load(Builder(name="two", summary="", driver="x", server=None), "small")
+
+
+def test_a_file_of_the_user_is_literal_and_cannot_move_the_server(builder: Builder) -> None:
+    assert builder.server
+    found = of_file("[s]\nCache={x}\ndata-folder = /srv\n # data_folder\n!include /etc/x\n", builder.server.reserved)
+    assert found.left_out == ("data-folder", "!include")
+    assert found.text == "[s]\nCache={{x}}\n # data_folder"
+    assert ServerConfig().applied(builder) is builder
