@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.core.domain.events import LabEvent, RunProgress, Warned
+import sample_hunt
+from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, Warned
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.facts import Fact, fingerprint, read_line
@@ -13,6 +14,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import HostLock
 from perfbisect.lab import guarded_lab
 from perfbisect.lab.guarded_lab import GuardedLab
+from perfbisect.wording.quantities import percent
 
 ORDER = Measure((Share(0, 1),), Purpose.SEARCH)
 RAN = RunProgress(0, 1.0, 100.0)
@@ -108,3 +110,18 @@ def test_nothing_counts_from_the_moment_the_host_is_not_ours_any_more(watched: G
             watched.held.lost = True
     assert counted == [RAN]
     assert lab.left, "the lab has tidied up"
+
+
+@pytest.mark.parametrize(("share", "warnings"), [(0.49, 0), (0.5, 1), (1.0, 1)])
+def test_a_client_that_limits_the_server_is_a_warning_once(watched: GuardedLab, share: float, warnings: int) -> None:
+    facts = sample_hunt.run(0, 0.0)
+    busy = RunFinished(0, replace(facts, counters={**facts.counters, "client-busy": share}))
+
+    class Busy:
+        def measure(self, _order: Measure) -> Iterator[LabEvent]:
+            yield from (busy, busy)
+
+    watched.lab = Busy()
+    found = [event.text for event in (*measure(watched), *measure(watched)) if isinstance(event, Warned)]
+    assert len(found) == warnings
+    assert all(f"the client uses {percent(share)} of the time" in text for text in found)

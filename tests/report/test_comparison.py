@@ -190,3 +190,44 @@ def test_the_page_has_the_table_and_its_colours() -> None:
     assert '<td class="num worse">0.55</td><td class="num better">1.89</td><th scope="row">update-index</th>' in page
     assert "col-1 : 8.0.29" in page
     assert "Relative table" in page
+
+
+def paced(*, share: float) -> Trial:
+    """The same trial with a background of 100 rows per second in its first workload, of which one build holds a share."""
+    made = trial()
+    for place, each in enumerate(made.runs):
+        if each.work == 0:
+            done = 1000 * (share if each.subject == 2 else 1.0)
+            found = {
+                **each.facts.counters,
+                "insert-done": done,
+                "insert-due": 1000.0,
+                "client-busy": 0.1 + 0.25 * each.subject,
+            }
+            made.runs[place] = replace(each, facts=replace(each.facts, counters=found))
+    return made
+
+
+def test_a_rate_that_was_not_sustained_fails() -> None:
+    told = plain(paced(share=0.871))
+    at = told.index("Background rows per second")
+    assert told[at + 1 : at + 3] == [
+        "wanted  baseline  col-1  col-2",
+        "   100       100    100   87.1  point-query",
+    ]
+    assert "community fails the SLA of point-query: it sustains 87.1 of 100 rows per second (insert)." in told
+    assert "In point-query of community the client is busy for 60 % of the time, and may limit it." in told
+    assert len([line for line in told if "SLA" in line or "busy" in line]) == 2
+    assert "| 100 | 100 | 100 | **87.1** | point-query |" in list(markdown(paced(share=0.871), detailed=False))
+    table = list(delimited(paced(share=0.871), ","))
+    at = table.index("Background rows per second")
+    assert table[at + 1] == "wanted,wanted SLA,baseline,baseline SLA,col-1,col-1 SLA,col-2,col-2 SLA,workload"
+    assert table[at + 2] == "100,,100,,100,,87.1,fails,point-query"
+    (level,) = json.loads(as_object(paced(share=0.871)))["service_levels"]
+    assert level["builds"][2] == {"role": "insert", "wanted": 100, "held": 87.1}
+
+
+def test_a_rate_that_was_sustained_is_only_a_table() -> None:
+    told = plain(paced(share=0.995))
+    assert "   100       100    100   99.5  point-query" in told
+    assert not [line for line in told if "SLA" in line]

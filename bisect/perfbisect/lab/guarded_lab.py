@@ -4,8 +4,9 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from perfbisect.core.domain.events import LabEvent, Warned
-from perfbisect.core.domain.facts import HostFacts
+from perfbisect.core.domain.background import BUSY, busiest
+from perfbisect.core.domain.events import LabEvent, RunFinished, Warned
+from perfbisect.core.domain.facts import HostFacts, RunFacts
 from perfbisect.core.domain.host_changes import differences
 from perfbisect.core.domain.orders import Measure
 from perfbisect.host.conditions import THROTTLED
@@ -15,6 +16,7 @@ from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
 from perfbisect.lab.checks.space import GIB, LITTLE, TOO_LITTLE
 from perfbisect.lab.protocol import Lab
+from perfbisect.wording.quantities import percent
 
 # What can change unnoticed. All are files of the kernel: reading them takes milliseconds.
 PASSING: tuple[Fact[object], ...] = (CORES, KERNEL, THROTTLED)
@@ -49,6 +51,8 @@ class GuardedLab:
             for event in events:
                 self.held.confirm()
                 yield event
+                if isinstance(event, RunFinished):
+                    yield from busy_client(event.facts, self.warned)
 
     def check(self) -> Iterator[Warned]:
         """Warnings of what has changed. Raises EnvironmentFailure when no space is left for another build."""
@@ -71,6 +75,18 @@ class GuardedLab:
             )
         self.facts, self.throttled = now, throttled
         yield from enough_space(self.host, answers.get(space), self.warned)
+
+
+def busy_client(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
+    """Warn once when the client of a run was busy for so much of the time that it may limit the rate."""
+    share = busiest([run])
+    if share is not None and share >= BUSY and "client" not in warned:
+        warned.add("client")
+        yield Warned(
+            f"the client uses {percent(share)} of the time of its measured threads on host {run.host} itself, so that a change of"
+            " the server shows as a smaller one",
+            "More threads, or processors of their own for client and server (client_cpus, server_cpus), show more of it.",
+        )
 
 
 def enough_space(host: Host, left: int | None, warned: set[str]) -> Iterator[Warned]:

@@ -12,6 +12,7 @@ from perfbisect.core.stats.false_discoveries import RATE
 from perfbisect.core.stats.operation_metrics import COLUMNS, spent
 from perfbisect.core.stats.paired_comparison import compared, silent, summaries
 from perfbisect.report import blocks as tables
+from perfbisect.report import service_levels
 from perfbisect.report.blocks import Block
 from perfbisect.wording.quantities import count, moment
 from perfbisect.wording.table import GAP, aligned
@@ -46,6 +47,7 @@ def contents(trial: Trial) -> dict[str, Any]:
         "workloads": rows,
         "groups": summaries(rows),
         "false_discovery_rate": RATE,
+        "service_levels": service_levels.service_levels(trial),
         "operations": {"columns": COLUMNS, "workloads": spent(trial)},
     }
 
@@ -93,6 +95,8 @@ def blocks(trial: Trial, *, detailed: bool) -> Iterator[Block]:
     yield tables.intervals(trial, rows)
     if found := tables.groups(trial, rows):
         yield found
+    if found := service_levels.block(trial):
+        yield found
     if detailed:
         yield from tables.metrics(trial)
         for row in rows:
@@ -121,6 +125,7 @@ def remarks(trial: Trial) -> Iterator[str]:
     yield from (f"{each.name} was not measured: {each.trouble}" for each in subjects if each.trouble)
     for skip in trial.skips:
         yield f"{subjects[skip.subject].name} fails in {works[skip.work].name}: {skip.facts.reason}"
+    yield from service_levels.remarks(trial)
     for work, subject in silent(trial):
         yield f"{subjects[subject].name} has no value of {trial.request.metric} in {works[work].name}."
     yield from (f"{' and '.join(names)} are the same binary." for names in same(subjects))

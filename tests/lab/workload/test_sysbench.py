@@ -114,3 +114,31 @@ def test_a_run_that_ended_well_is_not_complained_of() -> None:
 )
 def test_complaints(output: str, status: int, sentence: str) -> None:
     assert sentence in complaint(output.splitlines(), status, 66.0)
+
+
+ROLES = """\
+perfbisect window: 1795447055.237551 3.001123
+    total time: 3.0011s
+    total number of events: 11148
+    min: 0.023
+    avg: 0.2680
+    max: 32.093
+0.025000 | 11000
+4.700000 | 148
+perfbisect role: query 11148 0 4.7000 32.0935
+perfbisect role: insert 2900 3000 25.0584 25.0584
+perfbisect client: 196.541 0.0602
+"""
+
+
+def test_threads_of_several_roles() -> None:
+    """What is measured is the first role; the others, and what the client costs, are counters."""
+    found = parse(ROLES.splitlines(), "event")
+    assert (found.operations, found.seconds) == (11148, 3.001123)
+    assert found.latency == {"min": 0.023, "avg": 0.268, "p95": 0.025, "p99": 4.7, "max": 32.093}
+    assert found.counters["query-done"] == 11148
+    assert "query-due" not in found.counters, "nothing paces it"
+    assert (found.counters["insert-done"], found.counters["insert-due"]) == (2900, 3000)
+    assert (found.counters["insert-p99"], found.counters["client-cpu"], found.counters["client-busy"]) == (
+        25.0584, 196.541, 0.0602,
+    )  # fmt: skip

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from perfbisect.core.domain.background import CLIENT_CPU, share_held
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.errors import UsageError
 
@@ -101,6 +102,9 @@ _METRICS = (
     Metric("cpu/o", cpu_per_operation, events=("task-clock",), compared=True),
     # fio's own usr and sys time, without its start; perf's includes that.
     Metric(CPU_PER_IO, lambda run: scaled(1000, per_operation("fio-cpu")(run)), compared=True),
+    # The client's own, which the counters of a server's processes lack.
+    Metric(f"{CLIENT_CPU}/o", lambda run: scaled(1000, per_operation(CLIENT_CPU)(run))),
+    Metric("background", share_held, higher_is_better=True),
     Metric("cs/o", switches_per_operation, compared=True),
     event_metric("instructions", compared=True, shown=True),
     event_metric("cycles", compared=True),

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
+from perfbisect.core.domain import background
 from perfbisect.errors import UsageError
 from perfbisect.lab.workload.result import TIMED_OUT, Outcome, ProcessResult, killed, lines_of
 from perfbisect.recipes.workload import Option, Workload
@@ -23,6 +24,8 @@ ANSWER = "perfbisect answer: "
 _NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(?![0-9.])"
 _PROGRESS = re.compile(rf"\[ {_NUMBER}s \] thds: \d+ (?:eps: {_NUMBER}|tps: {_NUMBER} qps: {_NUMBER})")
 _WINDOW = re.compile(rf"perfbisect window: {_NUMBER} {_NUMBER}")
+_ROLE = re.compile(rf"perfbisect role: ([a-z]{{1,20}}) {_NUMBER} {_NUMBER} {_NUMBER} {_NUMBER}")
+_CLIENT = re.compile(rf"perfbisect client: {_NUMBER} {_NUMBER}")
 _BUCKET = re.compile(rf"\s*{_NUMBER} \|\**\s+([0-9]{{1,18}})\b")
 _TOTAL = re.compile(rf"\s+([\w ]+?)(?: \(\w+\))?:\s+{_NUMBER}s?\b")
 
@@ -76,17 +79,22 @@ def parse(lines: Iterable[str], operation: str) -> Outcome:
     """The result in the output of a run; ``operation`` is "event" or "query".
 
     The window that the shared Lua module prints is preferred to sysbench's total time, which also includes what happens
-    before and after. Raises ValueError, with a sentence, when the totals are missing or nothing was counted.
+    before and after. A script whose threads have several roles prints what each has done. Raises ValueError, with a sentence, when the totals are missing or nothing was counted.
     """
     samples: list[float] = []
     buckets: list[tuple[float, int]] = []
     totals: dict[str, float] = {}
+    counters: dict[str, float] = {}
     window: tuple[float, float] | None = None
     for line in lines:
         if interval := progress(line, operation):
             samples.append(interval[1])
         elif match := _WINDOW.match(line):
             window = float(match[1]), float(match[2])
+        elif match := _ROLE.match(line):
+            counters |= background.counters(match[1], *map(float, match.groups()[1:]))
+        elif match := _CLIENT.match(line):
+            counters |= {background.CLIENT_CPU: float(match[1]), background.CLIENT_BUSY: float(match[2])}
         elif match := _BUCKET.match(line):
             buckets.append((float(match[1]), int(match[2])))
         elif match := _TOTAL.match(line):
@@ -103,7 +111,12 @@ def parse(lines: Iterable[str], operation: str) -> Outcome:
     if len(samples) == round(seconds) - 1:  # sysbench often ends before it reports the last interval
         samples.append(max(0.0, (operations - sum(samples)) / (seconds - len(samples))))
     return Outcome(
-        window[0] if window else None, seconds, operations, _latency(totals, buckets, events), tuple(samples)
+        window[0] if window else None,
+        seconds,
+        operations,
+        _latency(totals, buckets, events),
+        tuple(samples),
+        counters=counters,
     )
 
 

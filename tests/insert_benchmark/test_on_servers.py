@@ -1,0 +1,188 @@
+"""The Insert Benchmark on a real PostgreSQL and a real MariaDB: each step against what the server counts itself."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+from msgspec.structs import replace
+
+from installed_servers import BUILDERS, WORKLOADS, Installed, started
+from labs import lab_of
+from perfbisect.core.domain.background import CLIENT_BUSY, share_held
+from perfbisect.core.domain.events import CandidateSkipped, RunFinished
+from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.workload import sysbench
+from perfbisect.lab.workload.sysbench import Outcome
+from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.find import load_workload
+from perfbisect.recipes.overrides import overridden
+from perfbisect.recipes.suites import read_suite
+from perfbisect.recipes.workload import Option, Workload
+
+pytestmark = pytest.mark.dbms
+
+SUITE = WORKLOADS / "insert-benchmark"
+STEPS = read_suite(SUITE / "suite.toml").workloads
+CLIENTS, ROWS = 2, 2000  # each client has a table
+LIMIT = 10  # rows of a query
+
+
+class Server(Installed):
+    """A server with databases that this suite loads."""
+
+    def load(self, database: str, after: str, **args: Option) -> None:
+        self.sql(f"create database {database}", "mysql" if self.mysql else "postgres")
+        sizes: dict[str, Option] = {"tables": CLIENTS, "rows": ROWS, "after": after, **args}
+        workload = replace(STEPS["qr100"], prepare_args=sizes)
+        self.sysbench(sysbench.prepare_command(workload, SUITE / workload.prepare_script, self.options(database)))
+
+    def said(self, step: Workload, **args: Option) -> list[str]:
+        """What a second of a step prints, without warm-up."""
+        quick = replace(step, time=1, threads=CLIENTS * step.threads, args={**step.args, "tables": CLIENTS, **args})
+        return self.sysbench(sysbench.command(quick, SUITE / step.script, self.options("steps"))).splitlines()
+
+    def step(self, name: str, **args: Option) -> Outcome:
+        return sysbench.parse(self.said(STEPS[name], **args), STEPS[name].operation)
+
+    def written(self) -> tuple[int, int]:
+        """Rows inserted and deleted so far, as the server has counted them."""
+        if self.mysql:
+            names = "'Handler_write', 'Handler_delete'"
+            found = dict(
+                line.split("\t")
+                for line in self.sql(f"show global status where variable_name in ({names})", "steps").splitlines()
+            )
+            return int(found["Handler_write"]), int(found["Handler_delete"])
+        inserted, deleted = self.sql("select sum(n_tup_ins), sum(n_tup_del) from pg_stat_user_tables", "steps").split()
+        return int(inserted), int(deleted)
+
+    def answered(self) -> tuple[int, int]:
+        """Queries so far, and the rows that they have returned."""
+        if self.mysql:
+            text = self.sql("show global status where variable_name in ('Com_select', 'Rows_sent')", "steps")
+            found = dict(line.split("\t") for line in text.splitlines())
+            return int(found["Com_select"]), int(found["Rows_sent"])
+        calls, rows = self.sql(
+            "select sum(calls), sum(rows) from pg_stat_statements where query ~ '^SELECT .* FROM pi'", "steps"
+        ).split()
+        return int(calls), int(rows)
+
+    def state(self) -> list[list[int]]:
+        """Of each table: rows, the first and the last key."""
+        asked = "select count(*), coalesce(min(transactionid), 0), coalesce(max(transactionid), 0) from pi{}"
+        return [
+            [int(number) for number in self.sql(asked.format(client + 1), "steps").split()] for client in range(CLIENTS)
+        ]
+
+    def indexes(self) -> int:
+        """The secondary indexes of all tables."""
+        if self.mysql:
+            where = "table_schema = 'steps' and seq_in_index = 1 and index_name <> 'PRIMARY'"
+            return int(self.sql(f"select count(*) from information_schema.statistics where {where}", "steps"))
+        return int(self.sql("select count(*) from pg_indexes where indexname ~ '^pi._[mrp].*[tc]$'", "steps"))
+
+
+@pytest.fixture(scope="module", params=BUILDERS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    builder: Builder = request.param
+    assert builder.server
+    with started(builder.server) as values:
+        running = Server(builder, values)
+        running.load("steps", "none")
+        if not running.mysql:
+            running.sql("create extension pg_stat_statements", "steps")
+        yield running
+
+
+def counted(server: Server, name: str, **args: Option) -> tuple[Outcome, int, int]:
+    """A step, and the rows that the server has inserted and deleted meanwhile."""
+    before = server.written()
+    outcome = server.step(name, **args)
+    after = server.written()
+    return outcome, after[0] - before[0], after[1] - before[1]
+
+
+def done(outcome: Outcome, role: str) -> float:
+    return outcome.counters[f"{role}-done"] or 0
+
+
+def test_the_steps_in_their_order(server: Server) -> None:
+    """What each step says that it did is what the server counts, and leaves the tables as the next one needs them."""
+    outcome, inserted, deleted = counted(server, "l.i0")
+    assert (inserted, deleted) == (outcome.operations, 0)
+    assert sum(rows for rows, _, _ in server.state()) == outcome.operations
+    loaded = outcome.operations
+
+    assert server.indexes() == 0
+    assert server.step("l.x").operations == loaded
+    assert server.step("l.x").operations == loaded, "what an earlier run has made, it makes again"
+    assert server.indexes() == 3 * CLIENTS
+
+    for name in ("l.i1", "l.i2"):
+        batch = int(STEPS[name].args["rows-per-commit"])
+        before = server.state()
+        outcome, inserted, deleted = counted(server, name)
+        assert inserted == outcome.operations == done(outcome, "insert") > 0
+        assert deleted == done(outcome, "delete")
+        assert 0 <= inserted - deleted <= 11 * batch * CLIENTS, "as many: ten transactions ahead at most"
+        for (_, oldest, newest), (rows, first, last) in zip(before, server.state(), strict=True):
+            assert first > oldest, "the oldest are deleted"
+            assert last > newest, "at the other end new ones are added"
+            assert last - first + 1 == rows, "nothing is missing between"
+
+    for name in ("qr100", "qp1000"):
+        rate = int(STEPS[name].args["background"])
+        for _ in range(3):  # a machine that is busy may stop a thread for longer than between two transactions
+            queries, sent = server.answered()
+            outcome, inserted, deleted = counted(server, name)
+            assert (inserted, deleted) == (done(outcome, "insert"), done(outcome, "delete"))
+            if inserted == deleted == rate * CLIENTS:
+                break
+        else:
+            pytest.fail(f"{name}: {inserted} rows inserted, {deleted} deleted of {rate * CLIENTS}")
+        now_queries, now_sent = server.answered()
+        assert outcome.operations == done(outcome, "query")
+        assert 0 <= now_queries - queries - outcome.operations <= 6 * CLIENTS, (
+            "and those for the oldest and newest keys"
+        )
+        fewest = 9 if name == "qr100" else 0.9 * LIMIT  # at the end of an index, or of ids just deleted
+        assert fewest * outcome.operations < now_sent - sent < LIMIT * outcome.operations + 100
+        assert 0 < (outcome.counters[CLIENT_BUSY] or 0) < 1
+        p95, p99, longest = (outcome.latency[kind] or 0 for kind in ("p95", "p99", "max"))
+        assert 0 < p95 <= p99 <= 1.05 * longest
+
+
+def test_a_rate_that_cannot_be_sustained_is_a_result(server: Server) -> None:
+    outcome, inserted, deleted = counted(server, "qr1000", background=10_000_000)
+    assert (inserted, deleted) == (done(outcome, "insert"), done(outcome, "delete"))
+    assert outcome.operations
+    due = outcome.counters["insert-due"]
+    assert due == 10_000_000 * CLIENTS
+    assert inserted < 0.9 * due
+
+
+def test_threads_without_a_table_are_refused(server: Server) -> None:
+    with pytest.raises(AssertionError, match="this step has 3 threads for each table: give --threads 9"):
+        server.said(STEPS["qr100"], tables=3)
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_a_visit_measures_a_step(builder: Builder, tmp_path: Path, git: Callable[..., str]) -> None:
+    """The whole way: from the shipped suite, by its name, to a run on the tables as they are after l.i2."""
+    (tmp_path / "repo" / "some.conf").touch()
+    git("add", ".")
+    git("commit", "-q", "-m", "a build")
+    commit = git("rev-parse", "HEAD")
+    chosen = load_workload("insert-benchmark/qp500", builder.driver)
+    workload = overridden(replace(chosen, time=1, warmup=0.2), {"rows": "2000"})
+    with tempfile.TemporaryDirectory(prefix="lab") as root:
+        host = LocalHost("here", PurePosixPath(root))
+        lab = lab_of(host, builder, workload, tmp_path / "repo", (commit,))
+        events = list(lab.measure(Measure((Share(0, 1),), Purpose.SEARCH)))
+        assert not [event for event in events if isinstance(event, CandidateSkipped)]
+        (run,) = [event.facts for event in events if isinstance(event, RunFinished)]
+        assert run.operations == run.counters["query-done"]
+        assert run.counters["insert-due"] == 500, "without the warm-up"
+        assert share_held(run)

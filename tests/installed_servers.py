@@ -1,0 +1,152 @@
+"""Servers of the distribution, started for tests of what sysbench does to them."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from perfbisect.lab.workload import sysbench
+from perfbisect.recipes.builder import Build, Builder, Server, Variant
+from perfbisect.recipes.placeholders import Values, fill, fill_text
+from perfbisect.recipes.workload import Option
+
+WORKLOADS = Path(__file__).parents[1] / "workloads"
+
+POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+BIN = POSTGRES[-1] if POSTGRES else Path("/nowhere")
+BUILD = Build(  # of nothing: what is measured is installed
+    compile=[["true"]],
+    install=[["install", "-D", "-m", "644", "{source}/some.conf", "{prefix}/some.conf"]],
+    artifacts=["some.conf"],
+)
+
+POSTGRESQL = Builder(
+    name="postgresql",
+    folder=str(Path(__file__).parent / "sysbench"),
+    summary="",
+    variants={"o2nofp": Variant()},
+    driver="pgsql",
+    build=BUILD,
+    server=Server(
+        initialise=[[f"{BIN}/initdb", "-D", "{data}", "-A", "trust", "-U", "bench", "--no-sync", "--locale=C"]],
+        start=[
+            *(f"{BIN}/postgres", "-D", "{data}", "-k", "{data}", "-p", "{port}", "-c", "listen_addresses="),
+            *("-c", "fsync=off", "-c", "shared_preload_libraries=pg_stat_statements"),
+        ],
+        ready=[f"{BIN}/pg_isready", "-q", "-h", "{data}", "-p", "{port}"],
+        create=[[f"{BIN}/createdb", "-h", "{data}", "-p", "{port}", "-U", "bench", "sbtest"]],
+        refuses_root=True,
+        sysbench={"pgsql-host": "{data}", "pgsql-port": "{port}", "pgsql-user": "bench"},
+    ),
+)
+MARIADB = Builder(
+    name="mariadb",
+    folder=str(Path(__file__).parent / "sysbench"),
+    summary="",
+    variants={"o2nofp": Variant()},
+    driver="mysql",
+    build=BUILD,
+    server=Server(
+        initialise=[
+            [
+                *("mariadb-install-db", "--no-defaults", "--datadir={data}", "--skip-test-db"),
+                "--auth-root-authentication-method=normal",
+            ]
+        ],
+        start=[
+            *("mariadbd", "--no-defaults", "--datadir={data}", "--socket={socket}", "--skip-networking"),
+            *("--pid-file={pidfile}", "--character-set-server=utf8mb4", "--innodb-flush-log-at-trx-commit=0"),
+        ],
+        ready=["mariadb-admin", "--no-defaults", "--socket={socket}", "--user=root", "ping"],
+        create=[
+            ["mariadb", "--no-defaults", "--socket={socket}", "--user=root", "--execute=create database sbtest"],
+        ],
+        refuses_root=True,
+        sysbench={"mysql-socket": "{socket}", "mysql-user": "root"},
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A server that runs, and sysbench for it."""
+
+    builder: Builder
+    values: Values  # of the placeholders of its recipe
+
+    @property
+    def mysql(self) -> bool:
+        return self.builder.driver == "mysql"
+
+    def sql(self, text: str, database: str = "sbtest") -> str:
+        """What the server's own client prints, columns parted by tabs."""
+        data, socket, port = (str(self.values[name]) for name in ("data", "socket", "port"))
+        if self.mysql:
+            argv = ["mariadb", "--no-defaults", f"--socket={socket}", "--user=root", "-N", "-B", "-e", text, database]
+        else:
+            argv = [f"{BIN}/psql", "-h", data, "-p", port, "-U", "bench", "-AtqF", "\t", "-c", text, database]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    def sysbench(self, argv: list[str], **variables: str) -> str:
+        """What sysbench prints; fails where it does."""
+        env = {**os.environ, "LUA_PATH": f"{WORKLOADS}/?.lua;{WORKLOADS}/insert-benchmark/?.lua;;", **variables}
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, timeout=600)
+        said = done.stdout + done.stderr
+        assert not (complaint := sysbench.complaint(said.splitlines(), done.returncode, 60)), f"{complaint}\n{said}"
+        return said
+
+    def options(self, database: str) -> dict[str, Option]:
+        assert self.builder.server
+        reach = {name: fill_text(text, self.values) for name, text in self.builder.server.sysbench.items()}
+        return {"db-driver": self.builder.driver, **reach, f"{self.builder.driver}-db": database}
+
+
+def installed(builder: Builder) -> bool:
+    return bool(builder.server and shutil.which(builder.server.start[0]))
+
+
+BUILDERS = [
+    pytest.param(
+        builder,
+        id=builder.name,
+        marks=[
+            pytest.mark.skipif(not installed(builder), reason=f"no {builder.name}: apt-get install {package}"),
+            pytest.mark.xdist_group(builder.name),  # they share the server
+        ],
+    )
+    for builder, package in ((POSTGRESQL, "postgresql"), (MARIADB, "mariadb-server"))
+]
+
+
+@contextmanager
+def started(recipe: Server) -> Iterator[Values]:
+    """The server, ready, in a new folder; the values of its placeholders."""
+    with tempfile.TemporaryDirectory(prefix="db") as name:
+        folder = Path(name)
+        (folder / "data").mkdir()
+        values: Values = {key: f"{folder}/{key}" for key in ("data", "socket", "pidfile")} | {"port": 5432}
+        user_switch = []
+        if os.getuid() == 0:
+            user_switch = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+            for owned in (folder, folder / "data"):
+                os.chown(owned, 65534, 65534)
+        for command in recipe.initialise:
+            subprocess.run([*user_switch, *fill(command, values)], check=True, capture_output=True, cwd=folder)
+        with (folder / "log").open("w") as log:
+            process = subprocess.Popen([*user_switch, *fill(recipe.start, values)], stdout=log, stderr=log, cwd=folder)
+        try:
+            deadline = time.monotonic() + 600
+            while subprocess.run(fill(recipe.ready, values), check=False, capture_output=True).returncode:
+                assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
+                time.sleep(0.1)
+            yield values
+        finally:
+            process.terminate()
+            process.wait(60)
