@@ -44,6 +44,10 @@ class EndFailed(EnvironmentFailure):
     """An end of the range cannot be built or measured: nothing can be compared."""
 
 
+class NothingToCompare(EnvironmentFailure):
+    """The runs of a workload have no value for the metric."""
+
+
 def in_words(trouble: "PerfBisectError | OSError") -> PerfBisectError:
     """An OSError as an error with a sentence; other errors are returned as they are."""
     if isinstance(trouble, PerfBisectError):

@@ -235,6 +235,10 @@ def checked(
     if not settings.quick:
         with explained(place, "builder"):
             load_builder(settings.builder, settings.builders_path)
+    if "," in settings.workload:
+        raise RecipeError(
+            f"{place.of('workload')} names several workloads in one text.", "Write a list, which makes a hunt for each."
+        )
     with explained(place, "run" if settings.quick else "workload", given):
         load_requested(settings)
     return settings

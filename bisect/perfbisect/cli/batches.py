@@ -123,9 +123,14 @@ def batch_table(batch: Batch, history: History, width: int | None) -> list[str]:
             state = "waiting" if one.hunt is None else history.listed(one.hunt).state
         rows.append((MISSING if one.hunt is None else str(one.hunt), printable(task.title), printable(state)))
     return [
-        f"Batch {batch.name} of {printable(batch.file)}",
+        f"Batch {batch.name} {origin(batch)}",
         *table(("hunt", "what", "state"), rows, right=("hunt",), width=width, drop=()),
     ]
+
+
+def origin(batch: Batch) -> str:
+    """What a batch consists of: the hunts of a file, or of workloads that share all builds."""
+    return f"of {printable(batch.file)}" if batch.file else "of hunts that share all builds"
 
 
 def batch_line(batch: Batch) -> str:
@@ -134,7 +139,8 @@ def batch_line(batch: Batch) -> str:
     ended = sum(one.status in VERDICTS for one in batch.hunts)
     hunts = ", ".join(begun)
     hunts = f", hunts {hunts}" if hunts else ""
-    return f"{batch.name}: {printable(batch.file)}{hunts}; {ended} of {len(batch.hunts)} with a verdict"
+    what = printable(batch.file) if batch.file else "together"
+    return f"{batch.name}: {what}{hunts}; {ended} of {len(batch.hunts)} with a verdict"
 
 
 def follow(tasks: Sequence[Task], history: History, given: Path | None, view: BatchView, go_on: str) -> int:

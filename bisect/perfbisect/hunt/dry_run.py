@@ -12,18 +12,23 @@ from perfbisect.recipes.find import load_host
 from perfbisect.recipes.requested import load_requested
 
 
-def lines(settings: Settings) -> Iterator[str]:
-    """The commands for the bad end, and those for the good end that differ."""
+def lines(every: Sequence[Settings]) -> Iterator[str]:
+    """The commands for the bad end, and those for the good end that differ; then those of further workloads that differ."""
+    settings, *others = every
     bad = parts_of(settings, settings.bad_commit)
     yield f"# {settings.bad}, {settings.bad_commit}"
     yield from text(bad)
     good = [part for part in parts_of(settings, settings.good_commit) if part not in bad]
     yield ""
-    if not good:
+    if good:
+        yield f"# {settings.good}, {settings.good_commit}: the same except"
+        yield from text(good)
+    else:
         yield f"# {settings.good}, {settings.good_commit}: the same"
-        return
-    yield f"# {settings.good}, {settings.good_commit}: the same except"
-    yield from text(good)
+    for other in others:
+        yield ""
+        yield f"# Workload {other.workload}, with the same builds: the same except"
+        yield from text([part for part in parts_of(other, other.bad_commit) if part not in bad])
 
 
 def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:

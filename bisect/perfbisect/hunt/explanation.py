@@ -62,9 +62,18 @@ class PartLog:
 
 
 def explain(
-    verdict: Verdict, commits: Sequence[str], log: SavedLog, workers_of: WorkersOf, builder: Builder, workload: Workload
+    verdict: Verdict,
+    commits: Sequence[str],
+    log: SavedLog,
+    workers_of: WorkersOf,
+    builder: Builder,
+    workload: Workload,
+    together: int = 1,
 ) -> Generator[TimedEvent]:
-    """Measure for the reason of the verdict's first step what the log does not contain yet."""
+    """Measure for the reason of the verdict's first step what the log does not contain yet.
+
+    ``together`` is the number of hunts that have shared the time of this one.
+    """
     step = first_step(verdict)
     if step is None:
         return
@@ -72,7 +81,7 @@ def explain(
     before = [(entry.at, entry.event) for entry in log.history.events(log.hunt)]
     host = best_host([event for _, event in before], commits[step.candidate])
     seen = [event for _, event in before]
-    left = max(LEAST, SHARE * worked(before))
+    left = max(LEAST, SHARE * worked(before) / together)
     short = left <= LEAST
     for number, part in enumerate(PARTS):
         suit = [each for each in PARTS[number:] if each.suits(builder, workload, seen)]

@@ -64,13 +64,21 @@ class HuntLabs:
             if len(sites) == 1:
                 return InlineWorkers(sites[0].host.name, self._lab(sites[0], candidates, study))
             return ThreadWorkers(*(self._member(site, candidates, study) for site in sites))
-        keys = {commit: key for builds in self._builds.values() for commit, key in builds.items()}
-        made = BuildsMade(candidates, keys, self._made_on)
+        made = self.builds_made(commits)
         return ThreadWorkers(
             *(self._member(site, candidates, study, made) for site in sites),
             build_members=[self._build_member(each, candidates, made) for each in ahead],
             builds_between=all(site.entry.builds for site in sites),
         )
+
+    def builds_made(self, commits: tuple[str, ...]) -> BuildsMade:
+        """What several labs have built of these commits, as earlier sessions left it."""
+        keys = {commit: key for builds in self._builds.values() for commit, key in builds.items()}
+        return BuildsMade(self._setup.candidates(commits), keys, self._made_on)
+
+    def lab(self, commits: tuple[str, ...], made: BuildsMade) -> Lab:
+        """The lab of the only host of the hunt, which shares its builds of these commits with the labs of other hunts."""
+        return self._lab(self._setup.hosts[0], self._setup.candidates(commits), None, made)
 
     def _member(
         self, site: PreparedHost, candidates: Candidates, study: StudyMaker | None, made: BuildsMade | None = None

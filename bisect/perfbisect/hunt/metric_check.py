@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from perfbisect.core.domain.events import LabEvent, RunFinished
 from perfbisect.core.domain.orders import Measure
 from perfbisect.core.inference.from_log import readable
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import NothingToCompare
 from perfbisect.lab.protocol import Lab
 
 
@@ -21,7 +21,7 @@ class MetricLab:
     def measure(self, order: Measure) -> Generator[LabEvent]:
         """Measure; see ``Lab.measure``.
 
-        Raises EnvironmentFailure at the end of an order in which no run of a build had a value for the metric: the
+        Raises NothingToCompare at the end of an order in which no run of a build had a value for the metric: the
         search would only give the same order again.
         """
         measured: dict[int, str] = {}  # candidate → commit
@@ -34,7 +34,7 @@ class MetricLab:
                     if readable(event.facts, self.metric) is not None:
                         valued.add(event.candidate)
         if without := measured.keys() - valued:
-            raise EnvironmentFailure(
+            raise NothingToCompare(
                 f"The last runs of {measured[min(without)][:10]} have no value for {self.metric}, or it is 0 or"
                 " infinite, so there is nothing to compare.",
                 "Choose another metric with --metric.",

@@ -91,8 +91,26 @@ def hunt(
 ) -> Iterator[TimedEvent]:
     """The hunt itself, from ``started`` (None: the session has begun already) to HuntEnded.
 
+    ``afterwards`` measures more once there is a verdict; the others are those of ``opening``.
+    """
+    yield from opening(problem, started, log, failed, left_out)
+    verdict = yield from pursue(problem, log, workers_for(problem.commits))
+    if afterwards:
+        yield from afterwards(verdict)
+    yield ending(problem, log, verdict)
+
+
+def opening(
+    problem: SearchProblem,
+    started: HuntStarted | None,
+    log: SavedLog,
+    failed: Sequence[SkipFacts] = (),
+    left_out: Sequence[SkipFacts] = (),
+) -> Iterator[TimedEvent]:
+    """What a hunt enters before its search: ``started``, unless the session has begun already, and what is not tried.
+
     ``failed`` are builds that failed in earlier hunts; they are not tried again, except at the ends. ``left_out`` is
-    what the user does not want to be tried at all. ``afterwards`` measures more once there is a verdict.
+    what the user does not want to be tried at all.
     """
     if started:
         yield log.append(started)
@@ -103,10 +121,11 @@ def hunt(
         if facts.commit in inner and facts.commit not in skipped:
             skipped.add(facts.commit)
             yield log.append(CandidateSkipped(inner[facts.commit], facts))
-    verdict = yield from pursue(problem, log, workers_for(problem.commits))
-    if afterwards:
-        yield from afterwards(verdict)
-    yield log.append(HuntEnded(with_counts(verdict, problem.commits, log.entries)))
+
+
+def ending(problem: SearchProblem, log: SavedLog, verdict: Verdict) -> TimedEvent:
+    """Enter the verdict, which ends the hunt."""
+    return log.append(HuntEnded(with_counts(verdict, problem.commits, log.entries)))
 
 
 def compare_merge_base(

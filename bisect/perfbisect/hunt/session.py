@@ -2,34 +2,27 @@
 
 import math
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from perfbisect.clock import CLOCK
-from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent, RunFinished, Warned
-from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.domain.orders import CodePlacement, Found, Verdict
+from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent, Warned
+from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import Interrupted, PerfBisectError, ReaderGone, UsageError, in_words
 from perfbisect.host.lock import HostLock, WaitCallback
-from perfbisect.hunt.after_verdict import culprit_timed, placement_counted
-from perfbisect.hunt.auto_metric import with_metric_chosen
-from perfbisect.hunt.changed_code import read_change, reader
-from perfbisect.hunt.explanation import explain
+from perfbisect.hunt.course import Course
 from perfbisect.hunt.host_locks import lock_hosts
 from perfbisect.hunt.imported import refuse_imported
-from perfbisect.hunt.labs import HuntLabs, connection_events, hosts_of
+from perfbisect.hunt.labs import connection_events, hosts_of
 from perfbisect.hunt.leased_hosts import known_nodes
-from perfbisect.hunt.merge_base import merge_base_equals_good
 from perfbisect.hunt.notification import Begun
-from perfbisect.hunt.prior_hunts import known_failures, with_prior_knowledge
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor, hunt
+from perfbisect.hunt.prior_hunts import with_prior_knowledge
+from perfbisect.hunt.search_problem import SavedLog, TimedEvent, pursue
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.view import View
-from perfbisect.lab.guarded_lab import changed
 from perfbisect.lab.upkeep import storage
 from perfbisect.report.command_line import command_to_resume
 from perfbisect.store.batches import enter_hunt
@@ -53,13 +46,7 @@ def follow_anew(
     ``in_batch`` is the batch that it belongs to, and its number there.
     """
     with lock_hosts(setup, waiting) as held, closing(History.open(path)) as history:
-        warnings = (*setup.warnings, *little_space(history, setup))
-        settings = replace(
-            with_prior_knowledge(history, setup.settings),
-            run_hash=setup.run_hash(setup.workload),
-            build_hash=setup.build_hash(),
-        )
-        setup = replace(setup, settings=settings, warnings=warnings)
+        setup = replace(anew(history, setup), warnings=(*setup.warnings, *little_space(history, setup)))
         with history.together():  # so that no hunt has begun whose batch does not know it
             hunt_id = history.begin(setup.settings, setup.facts, setup.started(0, False), CLOCK.now())
             if in_batch:
@@ -67,6 +54,13 @@ def follow_anew(
         if begun:
             begun(str(hunt_id))
         return follow(history, hunt_id, setup, view, held, resumed=False)
+
+
+def anew(history: History, setup: HuntSetup) -> HuntSetup:
+    """The setup of a hunt that begins: what earlier hunts know of it, and the hashes of its recipes, are in its settings."""
+    known = with_prior_knowledge(history, setup.settings)
+    run_hash, build_hash = setup.run_hash(setup.workload), setup.build_hash()
+    return replace(setup, settings=replace(known, run_hash=run_hash, build_hash=build_hash))
 
 
 def little_space(history: History, setup: HuntSetup) -> tuple[Warned, ...]:
@@ -109,16 +103,13 @@ def resume(
         with leased(settings, nodes) if leased else nullcontext():
             setup = HuntSetup.set_up(settings, waiting)
             check_unchanged(history, hunt_id, setup)
-            build_hash = setup.build_hash()
-            if setup.settings.build_hash != build_hash:  # the lab refuses to continue if builds exist already
-                history.update_recipe_hash(hunt_id, build_hash)
             with lock_hosts(setup, waiting) as held:
                 begun(str(hunt_id))
                 return follow(history, hunt_id, setup, view, held, resumed=True)
 
 
 def check_unchanged(history: History, hunt_id: int, setup: HuntSetup) -> None:
-    """Raise UsageError when the range or the workload of a hunt has changed."""
+    """Raise UsageError when the range or the workload of a hunt has changed. A changed recipe is entered."""
     if setup.span.candidates != history.candidates(hunt_id):
         raise UsageError(
             f"Hunt {hunt_id} cannot go on: its range in {setup.settings.repository} has changed.",
@@ -132,6 +123,9 @@ def check_unchanged(history: History, hunt_id: int, setup: HuntSetup) -> None:
             f" perf in the recipe of {setup.builder.name}, or the processors and the memory in hosts.toml have changed:"
             " undo that, or begin a new hunt with: bisect run",
         )
+    build_hash = setup.build_hash()
+    if setup.settings.build_hash != build_hash:  # the lab refuses to continue if builds exist already
+        history.update_recipe_hash(hunt_id, build_hash)
 
 
 def follow(
@@ -175,65 +169,7 @@ def follow(
 
 def session(log: SavedLog, setup: HuntSetup, held: Mapping[str, HostLock], resumed: bool) -> Generator[TimedEvent]:
     """The events of one session of a hunt, beginning with its warnings."""
-    settings = setup.settings
-    hosts = settings.hosts if len(setup.hosts) > 1 else ()
-    problem = SearchProblem(
-        setup.span.graph, setup.span.candidates, settings.policy, settings.metric, hosts, settings.prior,
-        tuple(each.host.name for each in setup.ahead),
-    )  # fmt: skip
-    started = setup.started(log.hunt, resumed)
-    before = [entry.event for entry in log.history.events(log.hunt) if isinstance(entry.event, HuntStarted)]
-
-    def workers_of(chosen: HuntSetup) -> WorkersFor:
-        return HuntLabs(chosen, log, before, held).workers
-
-    labs = HuntLabs(setup, log, before, held)
-    for warning in (*setup.warnings, *changes_since(before, setup)):
-        yield log.append(warning)
-    # Bad is built only after the merge base was found to equal good; later runs of it do not reopen that.
-    bad_is_known = any(event.facts.commit == problem.commits[-1] for _, event in log.entries)
-    if not (
-        setup.span.good_is_ancestor
-        or bad_is_known
-        or (yield from merge_base_equals_good(problem, started, settings, log, labs.workers))
-    ):
-        return
-    chosen = settings.choose_metric
-    if chosen:
-        setup = yield from with_metric_chosen(setup, problem, started, log, workers_of)
-        settings, labs = setup.settings, HuntLabs(setup, log, before, held)
-        problem = replace(problem, policy=settings.policy, metric=settings.metric, prior=settings.prior)
-    failed = () if resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
-
-    def afterwards(verdict: Verdict) -> Iterator[TimedEvent]:
-        match verdict:
-            case Found(step) if settings.prior.exact and any(
-                isinstance(event, RunFinished) and not event.facts.counted for _, event in log.entries
-            ):
-                usual = setup.by_metric(replace(settings, metric=setup.workload.metric))
-                yield from culprit_timed(step, problem, log, workers_of(usual))
-            case CodePlacement(step):
-                counting = setup.by_metric(replace(settings, metric=INSTRUCTIONS))
-                if counting.settings.prior.exact:
-                    yield from placement_counted(step, problem, log, workers_of(counting))
-            case _:
-                pass
-        if settings.explain:
-            usual = setup.by_metric(replace(settings, metric=setup.workload.metric)) if settings.prior.exact else setup
-            studies = HuntLabs(usual, log, before, held)
-            workers = partial(studies.workers, problem.commits)
-            yield from explain(verdict, problem.commits, log, workers, usual.builder, usual.workload)
-            yield from read_change(verdict, problem.commits, log, reader(settings.repository))
-
-    yield from hunt(problem, None if chosen else started, log, labs.workers, failed, setup.left_out, afterwards)
-
-
-def changes_since(before: Sequence[HuntStarted], setup: HuntSetup) -> tuple[Warned, ...]:
-    """Warnings about hosts that are not as they were when they last took part."""
-    last = {facts.name: facts for event in before for facts in event.hosts}
-    return tuple(
-        warning
-        for site in setup.hosts
-        if site.facts.name in last
-        for warning in changed(site.host.name, last[site.facts.name], site.facts)
-    )
+    course = Course(log, setup, held, resumed)
+    if (yield from course.opening()):
+        verdict = yield from pursue(course.problem, log, course.labs.workers(course.problem.commits))
+        yield from course.closing(verdict)

@@ -1,6 +1,6 @@
 """Set up a hunt: load its recipes, read its range, check its hosts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,6 +44,7 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import Range, read_range
 from perfbisect.repository.touched import touched
 from perfbisect.repository.uncommitted import is_dirty
+from perfbisect.wording.text import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +108,46 @@ class HuntSetup:
         With ``waiting`` a host is checked only when no other session measures there. A trial gives its builds as
         ``span``, and its ``workloads``. Raises UsageError and EnvironmentFailure.
         """
+        setup = cls._checked(settings, waiting, span, workloads)
+        return setup._complete()
+
+    @classmethod
+    def set_up_together(
+        cls, requested: Sequence[Settings], waiting: WaitCallback | None = None
+    ) -> tuple["HuntSetup", ...]:
+        """The setups of hunts that differ in their workloads only: their host is checked once.
+
+        Raises as ``set_up``, and UsageError where they would be measured or built on several hosts.
+        """
+        first, *others = requested
+        refuse_several_hosts(first)
+        workloads = tuple(load_requested(each)[1] for each in requested)
+        common = cls._checked(first, waiting, beside=workloads[1:])
+        setups = [common]
+        for settings, workload in zip(others, workloads[1:], strict=True):
+            span = common.span
+            if settings.suspects != first.suspects:
+                span, _ = read_hunt_range(settings, common.builder)
+            setups.append(replace(common, settings=settings, workload=workload, span=span))
+        return tuple(each._complete() for each in setups)
+
+    @classmethod
+    def _checked(
+        cls,
+        settings: Settings,
+        waiting: WaitCallback | None,
+        span: Range | None = None,
+        workloads: tuple[Workload, ...] = (),
+        beside: tuple[Workload, ...] = (),
+    ) -> "HuntSetup":
+        """The setup but for what depends on its metric. The host must be able to run the workloads ``beside`` its own, too."""
         trial = bool(workloads)
         if trial:
             builder = requested_builder(settings)
             check_fit(builder, workloads, settings)
         else:
             builder, workload = load_requested(settings)
-            workloads = (workload,)
+            workloads = (workload, *beside)
         settings = replace(settings, prior=replace(settings.prior, host_classes=host_classes(settings)))
         # Without a repository nothing is built, so the host needs no compiler.
         needed = builder if settings.repository else msgspec.structs.replace(builder, build=None)
@@ -136,9 +170,10 @@ class HuntSetup:
                 if path not in builder.suspects | workloads[0].suspects
             ),
         )
-        setup = cls(settings, builder, workloads[0], hosts, span, warned, skipped, patches, shared_builds()).by_metric(
-            settings
-        )
+        return cls(settings, builder, workloads[0], hosts, span, warned, skipped, patches, shared_builds())
+
+    def _complete(self) -> "HuntSetup":
+        setup = self.by_metric(self.settings)
         return replace(setup, warnings=(*setup.warnings, *without_effect(setup)))
 
     def by_metric(self, settings: Settings) -> "HuntSetup":
@@ -248,6 +283,18 @@ class HuntSetup:
             branch_points=self.span.graph.branch_points,
             build_hosts=tuple(each.host.name for each in self.ahead),
         )
+
+
+def refuse_several_hosts(settings: Settings) -> None:
+    """Raise UsageError where hunts of several workloads would be measured or built on several hosts."""
+    built = load_host(settings.host, settings.hosts_path).built_elsewhere
+    if not settings.further_hosts and not built:
+        return
+    what = "measured on several hosts" if settings.further_hosts else f"built on {listed(built)}"
+    raise UsageError(
+        f"Several workloads in one hunt need one host, which also builds; these would be {what}.",
+        "Give one --host without build_hosts in hosts.toml; or hunt each workload on its own, with `bisect batch`.",
+    )
 
 
 def without_effect(setup: HuntSetup) -> Iterator[Warned]:

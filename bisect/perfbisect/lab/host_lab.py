@@ -66,7 +66,7 @@ class HostLab:
     """Measures candidates on one host. Nothing is done there before the first measurement.
 
     ``variant`` "" is the recipe's own choice. ``build_places`` are the hosts that build; none: the host itself. What they
-    have built is ``made``, if other labs share them, whose events then have the name of the build host. ``counted`` is how instructions are counted exactly there, if all that is wanted of a run is their number. With ``study`` that is done
+    have built is ``made``, if other labs share them; events of builds on another host have its name then. ``counted`` is how instructions are counted exactly there, if all that is wanted of a run is their number. With ``study`` that is done
     in place of timed runs.
     """
 
@@ -151,7 +151,7 @@ class HostLab:
         sites = [
             BuildSite(
                 place, self.builder, self.variant, candidates, made,
-                layouts=self.seeds is not None, named=self.made is not None,
+                layouts=self.seeds is not None, named=self.made is not None and place.host.name != host.name,
             )
             for place in self.build_places or (self.place,)
         ]  # fmt: skip

@@ -1,4 +1,5 @@
-"""Batches: hunts that `bisect batch` plans, and which of them have begun and ended."""
+"""Batches: hunts that `bisect batch` plans, and which of them have begun and ended; and hunts of several workloads that one
+`bisect run` carries out together. The latter are a batch without a file, whose hunts all begin at once."""
 
 import json
 import sqlite3
@@ -38,11 +39,11 @@ class BatchHunt:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One `bisect batch`."""
+    """One `bisect batch`, or one `bisect run` of several workloads."""
 
     id: int
     started: float  # seconds since the epoch
-    file: str
+    file: str  # "" where one process carries out all hunts, which share their builds
     hunts: tuple[BatchHunt, ...]
     ended: bool
     running: bool  # a process of this machine works on it
@@ -52,13 +53,18 @@ class Batch:
         """As it is written in commands."""
         return f"b{self.id}"
 
+    @property
+    def together(self) -> bool:
+        """Whether one process carries out all hunts, which share their builds."""
+        return not self.file
 
-def begin_batch(history: "History", file: Path, planned: Sequence[Planned], at: float) -> int:
-    """Enter a new batch; returns its number."""
+
+def begin_batch(history: "History", file: Path | None, planned: Sequence[Planned], at: float) -> int:
+    """Enter a new batch; returns its number. Without a ``file`` its hunts are carried out together."""
     from perfbisect.store.rows import insert
 
     with history.transaction() as db:
-        batch = insert(db, "batches", {"started": at, "process": this_process(), "file": str(file)})
+        batch = insert(db, "batches", {"started": at, "process": this_process(), "file": str(file or "")})
         for number, one in enumerate(planned):
             row = {"arguments": json.dumps(one.arguments), "folder": one.folder, "hosts": json.dumps(one.hosts)}
             insert(db, "batch_hunts", {"batch_id": batch, "number": number, **row})
@@ -121,6 +127,18 @@ def read_batch(history: "History", batch: int) -> Batch:
         with intact(history.path, f"batch {batch}, table batch_hunts,"):
             hunts = tuple(read_hunts_of(history.connection, batch))
     return Batch(batch, started, file, hunts, ended is not None, ended is None and is_running(process))
+
+
+def batch_together(history: "History", hunt: int) -> Batch | None:
+    """The batch in which a hunt is carried out together with others; None for a hunt of its own."""
+    with explained(history.path):
+        if version(history.connection) < SHARED:
+            return None
+        row = history.connection.execute(
+            "SELECT batch_id FROM batch_hunts JOIN batches ON batches.id = batch_id WHERE hunt_id = ? AND file = ''",
+            [hunt],
+        ).fetchone()
+    return read_batch(history, row[0]) if row else None
 
 
 def read_hunts_of(connection: sqlite3.Connection, batch: int) -> list[BatchHunt]:

@@ -7,6 +7,8 @@ names its type in ``kind``: ``order`` and ``verdict`` are Measure, Found, Severa
     {"event": "RunFinished", "at": 1.6e9, "candidate": 7, "facts": {"operations": 123, "seconds": 10.0, …}}
     {"event": "Decided", "at": 1.6e9, "order": {"kind": "Measure", …}, "belief": {"culprit": …, "noise": 0.01, …}}
 
+Where one process carries out hunts of several workloads, each object has ``hunt``, the number of its hunt.
+
 Candidates are positions in ``candidates`` of HuntStarted. The belief gives for every candidate the probability that
 it is the culprit (``culprit``) and that it is slow (``slow``), each as runs [[how many, probability], …] along
 ``candidates``, in four digits. What has no bound is written as the largest number. The text is ASCII: other signs are
@@ -23,9 +25,10 @@ from perfbisect.ui.stream import put
 from perfbisect.wording.text import safe_json
 
 
-def encode(event: Event, at: float) -> str:
-    """The line of an event, without its end."""
-    return codec.dumps({"event": type(event).__name__, "at": at, **codec.encode(event)})
+def encode(event: Event, at: float, hunt: int | None = None) -> str:
+    """The line of an event, without its end; with the number of its ``hunt`` where there are several."""
+    named = {} if hunt is None else {"hunt": hunt}
+    return codec.dumps({"event": type(event).__name__, "at": at, **named, **codec.encode(event)})
 
 
 def decode(line: str | bytes) -> tuple[Event, float]:
@@ -34,6 +37,8 @@ def decode(line: str | bytes) -> tuple[Event, float]:
     if not isinstance(body, dict) or not {"event", "at"} <= body.keys():
         raise ValueError("not an event: no object with 'event' and 'at'")
     name, at = body.pop("event"), float(body.pop("at"))
+    if name != "HuntStarted":  # which has it itself
+        body.pop("hunt", None)
     try:
         return codec.decode(name, body), at
     except (KeyError, TypeError, AttributeError) as missing:

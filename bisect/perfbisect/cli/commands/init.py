@@ -126,7 +126,7 @@ def _dry_run(found: "Look", into: Path | None) -> str:
         builders_path=str(into / "builders") if into else "",
         workloads_path=str(into / "workloads") if into else "",
     )
-    return "\n".join(lines(resolve_settings(requested)))
+    return "\n".join(lines((resolve_settings(requested),)))
 
 
 def _to_do(found: "Look", into: Path | None, suite: Path) -> list[str]:

@@ -1,8 +1,10 @@
 """`bisect resume`: continue an interrupted hunt."""
 
+import shlex
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,22 +12,27 @@ from perfbisect.cli.options.common import history_option
 from perfbisect.cli.options.completion import hunt_number
 from perfbisect.cli.options.leases import leasing
 from perfbisect.cli.options.notify import notify_option
-from perfbisect.cli.options.param_types import HUNT
+from perfbisect.cli.options.param_types import Which
 from perfbisect.cli.options.places import announce_recipes, continued
-from perfbisect.cli.options.views import open_view, view_options
+from perfbisect.cli.options.views import open_view, open_view_together, view_options
 from perfbisect.cli.options.wait import wait_callback, wait_option
+from perfbisect.cli.together import say_failures
 from perfbisect.ui.stream import note
+
+if TYPE_CHECKING:
+    from perfbisect.store.batches import Batch
 
 EPILOG = """\b
 Examples:
   bisect resume        the latest hunt
   bisect resume 12
+  bisect resume b3     hunts of several workloads, which share their builds
   bisect resume --all  all interrupted hunts and batches, as many at once as their hosts allow
 """
 
 
 @click.command(epilog=EPILOG)
-@click.argument("hunt", type=HUNT, required=False, shell_complete=hunt_number)
+@click.argument("hunt", type=Which(batches=True), required=False, shell_complete=hunt_number)
 @click.option(
     "--all", "everything", is_flag=True, help="Continue all interrupted hunts, and begin what is left of batches."
 )
@@ -34,14 +41,17 @@ Examples:
 @view_options
 @history_option
 def resume(
-    hunt: int | None,
+    hunt: int | str | None,
     everything: bool,
     history: Path | None,
     view: str | None,
     wait: bool,
     notify: tuple[str, ...],
 ) -> int:
-    """Continue HUNT (default: the latest) after an interruption or a failure, without repeating finished work."""
+    """Continue HUNT (default: the latest) after an interruption or a failure, without repeating finished work.
+
+    A hunt that was begun with others, for several workloads, goes on with them.
+    """
     if everything:
         if hunt is not None or view == "json" or notify:
             raise click.UsageError("--all continues all hunts: leave out HUNT, --json and --notify.")
@@ -50,6 +60,7 @@ def resume(
     from perfbisect.hunt import session
     from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.notification import notifying
+    from perfbisect.hunt.together import resume_together
     from perfbisect.wording.verdicts import exit_status
 
     def announced(stored: Settings) -> Settings:
@@ -60,15 +71,46 @@ def resume(
     def leased(settings: Settings, nodes: Mapping[str, str]) -> AbstractContextManager[None]:
         return leasing(settings.hosts, settings.hosts_path, nodes, purpose=purpose_of(settings))
 
+    batch = unfinished_together(hunt, history)
     with notifying(notify, history, note) as begun:
+        if batch:
+            shown_together = open_view_together(history, view)
+            waiting = wait_callback(wait)
+            outcomes = resume_together(batch, history, shown_together, waiting, announced, begun, leased)
+            return say_failures(outcomes, history)
+        assert not isinstance(hunt, str), "it is the number of a hunt"
         shown = open_view(history, view)
         verdict = session.resume(hunt, history, shown, wait_callback(wait), announced, begun, leased)
     return exit_status(verdict)
 
 
+def unfinished_together(hunt: int | str | None, given: Path | None) -> "Batch | None":
+    """The batch that is carried out together, of that name or with that hunt (None: the latest), unless all have verdicts.
+
+    None for a hunt that goes on by itself. Raises UsageError for what is not gone on with here.
+    """
+    from contextlib import closing
+
+    from perfbisect.errors import UsageError
+    from perfbisect.store.batches import batch_together, read_batch
+    from perfbisect.store.history import History
+
+    if isinstance(hunt, str) and not hunt.startswith("b"):
+        raise UsageError(f"{hunt} is no hunt.", "The command that began it goes on with it.")
+    with closing(History.open(given)) as opened:
+        if isinstance(hunt, int | None):
+            found = batch_together(opened, opened.latest() if hunt is None else hunt)
+            return found if found and not found.ended else None
+        batch = read_batch(opened, int(hunt[1:]))
+    if batch.ended:
+        raise UsageError(f"All hunts of {hunt} have a verdict.", f"See them: bisect show {hunt}")
+    if not batch.together:
+        raise UsageError(f"{hunt} has hunts of a file.", f"Go on with: bisect batch {shlex.quote(batch.file)}")
+    return batch
+
+
 def resume_all(given: Path | None, *, plain: bool) -> int:
     """Continue all interrupted hunts of our own and all unfinished batches; returns the highest exit status."""
-    import shlex
     from contextlib import closing
 
     from perfbisect.cli.batches import VERDICTS, follow, open_batch_view, tasks_of
@@ -77,11 +119,17 @@ def resume_all(given: Path | None, *, plain: bool) -> int:
     from perfbisect.store.history import History
 
     with closing(History.open(given)) as opened:
-        tasks = []
+        tasks: list[Task] = []
+        known: set[int | None] = set()
         for batch in unfinished_batches(opened):
+            known |= {one.hunt for one in batch.hunts}
+            if batch.together:  # its first hunt goes on with all
+                tasks += [task for task in tasks_of(batch, opened) if task.status not in VERDICTS][:1]
+                for task in tasks[-1:]:
+                    task.batch = None
+                continue
             continue_batch(opened, batch.id)
             tasks += [task for task in tasks_of(batch, opened) if task.status not in VERDICTS]
-        known = {task.hunt for task in tasks}
         for one in opened.hunts():
             if one.state == "interrupted" and not one.origin and one.id not in known:
                 hosts = opened.settings(one.id).hosts

@@ -8,15 +8,16 @@ from typing import Any
 import click
 
 from perfbisect.cli.options.common import clone_progress, history_option, hosts_option, say
-from perfbisect.cli.options.completion import builder_name, workload_name
+from perfbisect.cli.options.completion import builder_name, workload_names
 from perfbisect.cli.options.leases import leasing
 from perfbisect.cli.options.measurement import how_options, settings_of, what_options
 from perfbisect.cli.options.notify import notify_option
 from perfbisect.cli.options.param_types import Member, Multiple, Suspect
 from perfbisect.cli.options.places import announce_recipes
 from perfbisect.cli.options.policy import policy_of, policy_options
-from perfbisect.cli.options.views import open_view, view_options
+from perfbisect.cli.options.views import open_view, open_view_together, view_options
 from perfbisect.cli.options.wait import wait_callback, wait_option
+from perfbisect.cli.together import say_failures
 from perfbisect.core.domain.policy import Direction
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.ui.stream import note
@@ -30,6 +31,7 @@ Examples:
   bisect run 3.44.0 3.45.0 --builder sqlite --workload scan --metric instructions/o --min-effect 0.1%
   bisect run 3.44.0 3.45.0 --builder sqlite --workload scan --metric auto
   bisect run 8.0.28 8.0.29 --builder mysql --workload scan --host c8-1 --host c8-2
+  bisect run 8.0.28 8.0.29 --builder mysql --workload scan,update-index,read-only
   bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
   bisect run 8.0.11 8.0.18 --builder mysql --workload scan --patch gcc-12.patch
   bisect run 8.0.28 8.0.29 --builder mysql --workload scan --skip 3f2a1b9..77c0d4e --skip v1-broken
@@ -41,6 +43,8 @@ GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git r
 --build and --run replace --builder and --workload: any repository, any command. The metric is
 the number that --rate or --cost finds in its output, by a pattern with one group or a path
 into JSON ($.result.ops); without them it is the duration of the command.
+Several workloads, or a group of them, share all builds: each has a verdict and a number in the
+history of its own. Exit status then: the highest of theirs.
 `bisect resume` continues an interrupted hunt.
 """
 
@@ -49,7 +53,14 @@ into JSON ($.result.ops); without them it is the duration of the command.
 @click.argument("good")
 @click.argument("bad")
 @click.option("--builder", "-b", default="", metavar="NAME", shell_complete=builder_name, help="System to build.")
-@click.option("--workload", "-w", default="", metavar="NAME", shell_complete=workload_name, help="What to run.")
+@click.option(
+    "--workload",
+    "-w",
+    default="",
+    metavar="NAME,…",
+    shell_complete=workload_names,
+    help="What to run: a workload, or several, or groups, which share all builds.",
+)
 @click.option("--build", metavar="COMMAND", multiple=True, help="Or a command that builds in the checkout. Repeatable.")
 @click.option("--run", "command", metavar="COMMAND", help="Or a command to measure, in the same folder.")
 @click.option("--rate", default="", metavar="PATTERN", help="Number in its output; higher is better.")
@@ -104,32 +115,57 @@ def run(
     """Find the commit that changed the speed between GOOD and BAD."""
     from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.notification import notifying
-    from perfbisect.hunt.resolve import resolve_settings
     from perfbisect.hunt.session import follow_anew
     from perfbisect.hunt.setup import HuntSetup
+    from perfbisect.hunt.together import follow_together
     from perfbisect.wording.verdicts import exit_status
 
     if in_batch:
         claim_in(in_batch, history)
-    requested = requested_settings(**options)
-    announce_recipes(requested)
-    settings = resolve_settings(
-        requested,
-        Direction(direction) if direction else None,
-        clone_progress=clone_progress,
-    )
+    every = resolved(requested_settings(**options), Direction(direction) if direction else None)
+    settings = every[0]
     lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings))
     if options["dry_run"]:
         from perfbisect.hunt.dry_run import lines
 
         with lease:
-            say("\n".join(lines(settings)))
+            say("\n".join(lines(every)))
         return 0
     waiting = wait_callback(wait)
     with notifying(notify, history, note) as begun, lease:
+        if len(every) > 1:
+            setups = HuntSetup.set_up_together(every, waiting)
+            return say_failures(
+                follow_together(setups, history, open_view_together(history, view), waiting, begun), history
+            )
         setup = HuntSetup.set_up(settings, waiting)
         verdict = follow_anew(setup, history, open_view(history, view), waiting, begun, in_batch)
     return exit_status(verdict)
+
+
+def resolved(requested: Settings, direction: Direction | None) -> tuple[Settings, ...]:
+    """The settings of each workload, with the same commits, after saying where the recipes are from."""
+    from perfbisect.hunt.resolve import resolve_settings
+
+    every = [replace(requested, workload=name) for name in workloads_of(requested)]
+    announce_recipes(*every)
+    found = [resolve_settings(every[0], direction, clone_progress=clone_progress)]
+    for each in every[1:]:
+        found.append(resolve_settings(replace(each, repository=found[0].repository), direction))
+    return tuple(found)
+
+
+def workloads_of(requested: Settings) -> tuple[str, ...]:
+    """The names of the workloads; "" for a command. Raises UsageError for an empty list."""
+    from perfbisect.recipes.find import choose_workloads
+    from perfbisect.recipes.requested import requested_builder
+
+    if requested.quick:
+        return ("",)
+    names = tuple(choose_workloads(requested.workload, requested_builder(requested).driver, requested.workloads_path))
+    if not names:
+        raise click.UsageError("--workload is empty.")
+    return names
 
 
 def claim_in(batch: tuple[int, int], history: Path | None) -> None:

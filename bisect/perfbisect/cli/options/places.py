@@ -75,13 +75,16 @@ def continued(settings: "Settings") -> "Settings":
     )
 
 
-def announce_recipes(settings: "Settings") -> None:
-    """Say on standard error from which files a hunt's recipes and hosts are; see ``announce``."""
+def announce_recipes(*every: "Settings") -> None:
+    """Say on standard error from which files are the recipes and hosts of hunts that differ in their workloads only; see
+    ``announce``.
+    """
     from perfbisect.recipes.find import load_host
     from perfbisect.recipes.requested import load_requested
 
-    builder, workload = load_requested(settings)
-    announce(builder, [workload], [load_host(name, settings.hosts_path) for name in settings.hosts])
+    found = [load_requested(settings) for settings in every]
+    hosts = [load_host(name, every[0].hosts_path) for name in every[0].hosts]
+    announce(found[0][0], [workload for _, workload in found], hosts)
 
 
 def announce(

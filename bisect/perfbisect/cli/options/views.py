@@ -1,15 +1,17 @@
-"""Which view draws a hunt: live in a terminal, plain lines otherwise, JSON for programs."""
+"""Which view draws a hunt, or several at once: live in a terminal, plain lines otherwise, JSON for programs."""
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from perfbisect.hunt.together import OpenView
     from perfbisect.hunt.view import View
+    from perfbisect.hunt.watching import Watcher
 
 Opener = Callable[[Callable[[int], str]], "View"]  # given the command that reports a hunt, by its number
 
@@ -60,3 +62,23 @@ def open_view(history: Path | None, view: str | None) -> "View":
         lines = not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
         opened = open_plain if lines else open_live
     return opened(lambda hunt: command_to_show(str(hunt), history))
+
+
+def open_view_together(history: Path | None, view: str | None) -> "OpenView":
+    """The same for hunts of several workloads that one process carries out."""
+    from perfbisect.report.command_line import command_to_show
+    from perfbisect.ui.together import TogetherJson, TogetherLines, TogetherScreen
+
+    def report(hunt: int) -> str:
+        return command_to_show(str(hunt), history)
+
+    def opened(titles: Mapping[int, str]) -> "Watcher":
+        if view == "json":
+            return TogetherJson(sys.stdout)
+        if view == "plain" or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+            return TogetherLines(sys.stdout, titles, report)
+        from perfbisect.ui.terminal import Terminal
+
+        return TogetherScreen(Terminal(sys.stdout), titles, report)
+
+    return opened

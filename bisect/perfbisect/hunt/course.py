@@ -1,0 +1,105 @@
+"""The course of one hunt in a session: what comes before its search, and what follows its verdict."""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from perfbisect.core.domain.events import HuntStarted, RunFinished, Warned
+from perfbisect.core.domain.metrics import INSTRUCTIONS
+from perfbisect.core.domain.orders import CodePlacement, Found, Verdict
+from perfbisect.host.lock import HostLock
+from perfbisect.hunt.after_verdict import culprit_timed, placement_counted
+from perfbisect.hunt.auto_metric import with_metric_chosen
+from perfbisect.hunt.changed_code import read_change, reader
+from perfbisect.hunt.explanation import explain
+from perfbisect.hunt.labs import HuntLabs
+from perfbisect.hunt.merge_base import merge_base_equals_good
+from perfbisect.hunt.prior_hunts import known_failures
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor, ending, opening
+from perfbisect.hunt.setup import HuntSetup
+from perfbisect.lab.guarded_lab import changed
+
+
+class Course:
+    """One hunt of a session. Its ``problem`` and ``labs`` are those of the search once ``opening`` has ended."""
+
+    def __init__(
+        self, log: SavedLog, setup: HuntSetup, held: Mapping[str, HostLock], resumed: bool, together: int = 1
+    ) -> None:
+        """``together`` is the number of hunts that the session carries out: each gets its share of the time for reasons."""
+        self.log, self.setup = log, setup
+        self._held, self._resumed, self._together = held, resumed, together
+        settings = setup.settings
+        self.problem = SearchProblem(
+            setup.span.graph, setup.span.candidates, settings.policy, settings.metric,
+            settings.hosts if len(setup.hosts) > 1 else (), settings.prior,
+            tuple(each.host.name for each in setup.ahead),
+        )  # fmt: skip
+        self._before = [entry.event for entry in log.history.events(log.hunt) if isinstance(entry.event, HuntStarted)]
+        self.labs = self._labs_of(setup)
+
+    def opening(self) -> Generator[TimedEvent, None, bool]:
+        """The events up to the search, beginning with warnings; false where the hunt has ended without one."""
+        log, setup = self.log, self.setup
+        settings, started = setup.settings, setup.started(log.hunt, self._resumed)
+        for warning in (*setup.warnings, *changes_since(self._before, setup)):
+            yield log.append(warning)
+        # Bad is built only after the merge base was found to equal good; later runs of it do not reopen that.
+        bad_is_known = any(event.facts.commit == self.problem.commits[-1] for _, event in log.entries)
+        if not (
+            setup.span.good_is_ancestor
+            or bad_is_known
+            or (yield from merge_base_equals_good(self.problem, started, settings, log, self.labs.workers))
+        ):
+            return False
+        chosen = settings.choose_metric
+        if chosen:
+            self.setup = yield from with_metric_chosen(
+                setup, self.problem, started, log, lambda other: self._labs_of(other).workers
+            )
+            settings = self.setup.settings
+            self.labs = self._labs_of(self.setup)
+            self.problem = replace(self.problem, policy=settings.policy, metric=settings.metric, prior=settings.prior)
+        failed = () if self._resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
+        yield from opening(self.problem, None if chosen else started, log, failed, setup.left_out)
+        return True
+
+    def closing(self, verdict: Verdict) -> Generator[TimedEvent]:
+        """What is measured once there is a verdict, and the end of the hunt."""
+        log, setup, commits = self.log, self.setup, self.problem.commits
+        settings = setup.settings
+        match verdict:
+            case Found(step) if settings.prior.exact and any(
+                isinstance(event, RunFinished) and not event.facts.counted for _, event in log.entries
+            ):
+                usual = setup.by_metric(replace(settings, metric=setup.workload.metric))
+                yield from culprit_timed(step, self.problem, log, self._workers_of(usual))
+            case CodePlacement(step):
+                counting = setup.by_metric(replace(settings, metric=INSTRUCTIONS))
+                if counting.settings.prior.exact:
+                    yield from placement_counted(step, self.problem, log, self._workers_of(counting))
+            case _:
+                pass
+        if settings.explain:
+            usual = setup.by_metric(replace(settings, metric=setup.workload.metric)) if settings.prior.exact else setup
+            workers = partial(self._workers_of(usual), commits)
+            yield from explain(verdict, commits, log, workers, usual.builder, usual.workload, self._together)
+            yield from read_change(verdict, commits, log, reader(settings.repository))
+        yield ending(self.problem, log, verdict)
+
+    def _labs_of(self, setup: HuntSetup) -> HuntLabs:
+        return HuntLabs(setup, self.log, self._before, self._held)
+
+    def _workers_of(self, setup: HuntSetup) -> WorkersFor:
+        return self._labs_of(setup).workers
+
+
+def changes_since(before: Sequence[HuntStarted], setup: HuntSetup) -> tuple[Warned, ...]:
+    """Warnings about hosts that are not as they were when they last took part."""
+    last = {facts.name: facts for event in before for facts in event.hosts}
+    return tuple(
+        warning
+        for site in setup.hosts
+        if site.facts.name in last
+        for warning in changed(site.host.name, last[site.facts.name], site.facts)
+    )

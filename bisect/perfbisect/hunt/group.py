@@ -1,0 +1,176 @@
+"""Hunts of several workloads over one range through the loop: one host, one search, and a log for each hunt.
+
+What is built for one of them is an event in the logs of all that have no verdict yet, and so is a build that fails; a run,
+and its failure, belongs to the hunt whose order it was. So each log stays that of a whole hunt, which can be read alone.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from perfbisect.core.domain.events import BuildFinished, BuildStarted, CandidateSkipped, Decided, Event, LabEvent
+from perfbisect.core.domain.fleet import Fleet
+from perfbisect.core.domain.orders import Measure, Verdict
+from perfbisect.core.inference.hunt_state import BUILDING
+from perfbisect.core.search.situation import Situation
+from perfbisect.core.search.together import decide_together
+from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
+from perfbisect.hunt.course import Course
+from perfbisect.hunt.loop import Step, Workers, run
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent
+from perfbisect.hunt.workers import InlineWorkers
+from perfbisect.lab.protocol import Lab
+
+T = TypeVar("T")
+Numbered = tuple[int, TimedEvent]  # the number of a hunt in its group, and what happened
+
+
+@dataclass
+class GroupMember:
+    """One hunt of a group. It is searched until it has a verdict, or a failure of its own."""
+
+    problem: SearchProblem
+    log: SavedLog
+    course: Course | None  # None: the hunt has ended in an earlier session
+    lab: Lab | None = None
+    verdict: Verdict | None = None
+    failure: PerfBisectError | None = None
+
+    @property
+    def searched(self) -> bool:
+        """Whether its verdict is still looked for."""
+        return self.course is not None and self.verdict is None and self.failure is None
+
+    @property
+    def situation(self) -> Situation:
+        """What its next decision depends on."""
+        problem = self.problem
+        seen = problem.observations(self.log.entries, self.log.began)
+        return Situation(problem.graph, seen, problem.policy, problem.prior)
+
+
+class Group:
+    """The hunts of a group. It is the planner, the log and the lab of the loop: a single host carries out one order at a
+    time, so all that happens until the next is of the hunt whose turn it is.
+    """
+
+    def __init__(self, members: Sequence[GroupMember], failed: Callable[[int, PerfBisectError], None]) -> None:
+        """``failed`` is called with the number of a hunt that cannot go on, while others do."""
+        self.members = members
+        self.turn = 0
+        self._failed = failed
+
+    def session(self, host: str) -> Generator[Numbered]:
+        """The events of a session on the host of that name: search all, then what follows each verdict."""
+        for number, member in enumerate(self.members):
+            if member.course:
+                yield from self._opening(number, member, member.course)
+        self._share_builds()
+        workers: Workers[LabEvent] = InlineWorkers(host, self)
+        while any(member.searched for member in self.members):
+            try:
+                with closing(run(self, self, workers)) as events:
+                    for happened in events:
+                        yield from happened
+            except PerfBisectError as trouble:
+                self._fail(self.turn, trouble)
+        for number, member in enumerate(self.members):
+            if member.course and member.verdict and not member.failure:
+                yield from self._alone(number, member.course.closing(member.verdict))
+
+    def next(self, fleet: Fleet) -> Step:
+        """The next order, of any hunt; or the verdict of one, after which the loop is entered again for the others."""
+        ended = [number for number, member in enumerate(self.members) if not member.searched]
+        self.turn, decision = decide_together([member.situation for member in self.members], ended, fleet)
+        if isinstance(decision.order, Measure):
+            return Step(decision.order, Decided(decision, fleet))
+        self.members[self.turn].verdict = decision.order
+        return Step(None, Decided(decision, fleet), at_once=True)
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        """Carry out an order in the lab of the hunt whose turn it is."""
+        lab = self.members[self.turn].lab
+        assert lab, "a hunt that is searched has a lab"
+        return lab.measure(order)
+
+    def append(self, event: Event) -> tuple[Numbered, ...]:
+        """Make an event durable: in one log, or in those of all hunts that are searched."""
+        own = self.members[self.turn]
+        if not is_of_build(event):
+            return ((self.turn, own.log.append(event)),)
+        with own.log.history.together():
+            return (
+                (self.turn, own.log.append(event)),
+                *(
+                    (number, member.log.append(elsewhere(event)))
+                    for number, member in enumerate(self.members)
+                    if member.searched and member is not own
+                ),
+            )
+
+    def _opening(self, number: int, member: GroupMember, course: Course) -> Generator[Numbered]:
+        """What comes before the search of a hunt. One that ends there has its verdict, and needs no more."""
+        if (yield from self._alone(number, course.opening())) is False:
+            member.course = None
+        member.problem = course.problem
+
+    def _share_builds(self) -> None:
+        """Give each hunt that is searched its lab; they share what they build."""
+        courses = [(member, member.course) for member in self.members if member.course and member.searched]
+        if courses:
+            commits = courses[0][0].problem.commits
+            made = courses[0][1].labs.builds_made(commits)
+            for member, course in courses:
+                member.lab = course.labs.lab(commits, made)
+
+    def _alone(self, number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T | None]:
+        """Events of one hunt; None where it fails, and the others go on."""
+        try:
+            return (yield from numbered(number, events))
+        except PerfBisectError as trouble:
+            self._fail(number, trouble)
+        return None
+
+    def _fail(self, number: int, trouble: PerfBisectError) -> None:
+        """A hunt cannot go on. Raises what concerns the others, too."""
+        if not is_of_one(trouble):
+            raise trouble
+        self.members[number].failure = trouble
+        self._failed(number, trouble)
+
+
+def numbered(number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T]:
+    """The events with the number of their hunt; returns what they return."""
+    with closing(events):
+        while True:
+            try:
+                event = next(events)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            yield number, event
+
+
+def is_of_build(event: Event) -> bool:
+    """Whether it concerns all hunts: a build, or its failure."""
+    if isinstance(event, CandidateSkipped):
+        return event.facts.stage in BUILDING
+    return isinstance(event, BuildStarted | BuildFinished)
+
+
+def elsewhere(event: Event) -> Event:
+    """The event of a build in the log of another hunt than that for which it was made.
+
+    It keeps the seconds, from which the search knows what builds cost; but the hunt has not spent them.
+    """
+    if isinstance(event, BuildFinished):
+        return replace(event, facts=replace(event.facts, reused=True))
+    return event
+
+
+def is_of_one(trouble: PerfBisectError) -> bool:
+    """Whether a failure concerns one workload alone: its runs fail at an end of the range, or have no value."""
+    if isinstance(trouble, EndFailed):
+        return isinstance(trouble.__cause__, RunFailed) and trouble.__cause__.stage not in BUILDING
+    return isinstance(trouble, UsageError | NothingToCompare)
