@@ -6,5 +6,5 @@ local roles = require("roles")
 roles.define{
     ibench.reader{},
     ibench.inserter{paced = true},
-    ibench.deleter{paced = true},
+    ibench.deleter{paced = true, of = "insert", ahead = 10}, -- or it would empty the table where inserts fall behind
 }

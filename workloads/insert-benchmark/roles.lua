@@ -169,13 +169,12 @@ function roles.define(list)
                 return false
             end
             sleep(at - pb.clock())
-        elseif other then
-            while slot.operations - other.operations >= role.ahead do
-                if pb.clock() >= finish then
-                    return false
-                end
-                sleep(POLL)
+        end
+        while other and slot.operations - other.operations >= role.ahead do
+            if pb.clock() >= finish then
+                return false
             end
+            sleep(POLL)
         end
         return true
     end
