@@ -31,6 +31,7 @@ from perfbisect.core.search.budget import Spent
 from perfbisect.core.search.build_cost import price
 from perfbisect.core.search.build_failures import chance_to_build
 from perfbisect.core.search.decide import decide_in
+from perfbisect.core.search.mutual_information import entropy
 from perfbisect.core.search.situation import Situation
 
 Array = NDArray[np.float64]
@@ -72,9 +73,8 @@ class _Member:
     def bits(self) -> Array:
         """What a build of each candidate tells it, (size,), if it is measured until it is clear on which side it is."""
         belief = self.decision.belief
-        slow = np.nan_to_num(np.clip(ancestry_of(self.now.graph).sums(belief.culprit), 0.0, 1.0))
-        both = np.stack((slow, 1 - slow))
-        told: Array = -belief.change * (both * np.log2(np.where(both > 0, both, 1.0))).sum(axis=0)
+        slow = np.nan_to_num(ancestry_of(self.now.graph).sums(belief.culprit))
+        told: Array = belief.change * np.maximum(entropy(slow), 0.0)
         return told
 
     def instead(self, candidate: int) -> Decision:
