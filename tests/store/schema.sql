@@ -322,7 +322,7 @@ CREATE TABLE "trials" ( -- one `bisect noise`: a build measured against itself; 
   between_visits REAL, -- of an A/A: s.d. as a fraction, of the metric; null until it is known
   within_visits REAL,
   noise REAL -- s.d. of one run, as hunts take it
-, failure TEXT, hunt_id INTEGER REFERENCES hunts(id), reverted TEXT, uid TEXT, origin TEXT, run_count INTEGER NOT NULL DEFAULT 0);
+, failure TEXT, hunt_id INTEGER REFERENCES hunts(id), reverted TEXT, uid TEXT, origin TEXT, run_count INTEGER NOT NULL DEFAULT 0, series TEXT);
 
 CREATE UNIQUE INDEX trials_by_uid ON trials(uid);
 

@@ -11,11 +11,16 @@ from perfbisect.wording.text import shell_words
 
 def command_to_run(settings: Settings, history: Path) -> str:
     """The `bisect run` that repeats a hunt; defaults are omitted."""
+    words = ["bisect", "run", settings.good, settings.bad, *of_recipes(settings), *of_settings(settings)]
+    return shell_words([*words, *history_option(history)])
+
+
+def of_settings(settings: Settings) -> list[str]:
+    """The options of a `bisect run` but those of its ends, its recipes and its history."""
     policy, usual = settings.policy, Policy()
     direction = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
     words = [
-        "bisect", "run", settings.good, settings.bad,
-        *of_recipes(settings), *(word for name in settings.hosts for word in ("--host", name)),
+        *(word for name in settings.hosts for word in ("--host", name)),
         "--repo", settings.repository, "--variant", settings.variant,
     ]  # fmt: skip
     options: list[tuple[str, str, bool]] = [
@@ -50,7 +55,7 @@ def command_to_run(settings: Settings, history: Path) -> str:
     words += ["--all"] if policy.all_steps else []
     words += [] if settings.explain else ["--no-explain"]
     words += [] if policy.layouts else ["--no-layouts"]
-    return shell_words([*words, *history_option(history)])
+    return words
 
 
 def of_recipes(settings: Settings) -> list[str]:

@@ -70,7 +70,7 @@ def latest_range(repo: Repository) -> Range:
     head = look_up(repo, ["HEAD"])[0]
     if head is None:
         raise UsageError(f"{repo.folder} has no commit on its present branch.", "Check out a branch that has commits.")
-    known = by_pattern(_tags(repo, "--merged=HEAD")) or by_pattern(_tags(repo))
+    known = by_pattern(tags_of_commits(repo, "--merged=HEAD")) or by_pattern(tags_of_commits(repo))
     patterns = tuple(known)[:4]
     releases = known[patterns[0]] if patterns else []
     if len(releases) > 1:
@@ -86,7 +86,7 @@ def latest_range(repo: Repository) -> Range:
     return Range(f"HEAD~{len(first_parents) - 1}", "HEAD", patterns)
 
 
-def _tags(repo: Repository, *which: str) -> list[Tag]:
+def tags_of_commits(repo: Repository, *which: str) -> list[Tag]:
     """The tags of commits. Names and dates never contain a blank."""
     lines = git(
         repo, "for-each-ref", "--format=%(creatordate:unix) %(refname:strip=2)", *which, "refs/tags"

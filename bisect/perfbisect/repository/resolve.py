@@ -38,13 +38,14 @@ def tags_of(version: str, release_tags: Sequence[str]) -> list[str]:
 
 def releases(tags: Sequence[str], release_tags: Sequence[str]) -> list[str]:
     """The releases of these tags, by the recipe's patterns."""
-    found = []
-    for pattern in release_tags:
-        head, spelling, tail = re.split(r"\{version(:_|)\}", pattern, maxsplit=1)
-        matches = [re.fullmatch(f"{re.escape(head)}(.+){re.escape(tail)}", tag) for tag in tags]
-        versions = [match[1] for match in matches if match]
-        found += [version.replace("_", ".") for version in versions] if spelling else versions
-    return found
+    return [version for pattern in release_tags for version, _ in spelled(tags, pattern)]
+
+
+def spelled(tags: Sequence[str], pattern: str) -> list[tuple[str, str]]:
+    """The version, and the tag, of those of the tags that one of the recipe's patterns spells."""
+    head, spelling, tail = re.split(r"\{version(:_|)\}", pattern, maxsplit=1)
+    matches = [re.fullmatch(f"{re.escape(head)}(.+){re.escape(tail)}", tag) for tag in tags]
+    return [(match[1].replace("_", ".") if spelling else match[1], match[0]) for match in matches if match]
 
 
 def look_up(repo: Repository, names: Sequence[str]) -> list[str | None]:

@@ -141,3 +141,6 @@ VARIANTS = """
 ALTER TABLE trial_builds ADD COLUMN variant TEXT;
 ALTER TABLE trial_builds ADD COLUMN config TEXT;
 ALTER TABLE trial_builds ADD COLUMN config_hash TEXT"""
+
+RELEASES = """
+ALTER TABLE trials ADD COLUMN series TEXT"""

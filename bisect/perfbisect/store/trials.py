@@ -15,6 +15,7 @@ from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.trials import (
     Reverts,
+    Series,
     Trial,
     TrialBuild,
     TrialRequest,
@@ -25,7 +26,7 @@ from perfbisect.core.domain.trials import (
 )
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.process import this_process
-from perfbisect.store.connection import PROOFS, SHARED, VARIANTS, intact, version
+from perfbisect.store.connection import PROOFS, RELEASES, SHARED, VARIANTS, intact, version
 from perfbisect.store.fact_tables import commit_row, host_row, skip_row
 from perfbisect.store.listing import trial_state
 from perfbisect.store.rows import insert, new_uid
@@ -62,6 +63,7 @@ def enter_trial(
         "runs": request.runs,
         "hunt_id": request.reverts.hunt if request.reverts else None,
         "reverted": compact(request.reverts.commits) if request.reverts else None,
+        "series": dumps(builtins(request.series)) if request.series else None,
     }
     trial = insert(db, "trials", row)
     for number, build in enumerate(request.subjects):
@@ -122,7 +124,7 @@ def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial
         request = TrialRequest(
             TrialType(kind), builder, variant, host, metric, read_object(overrides), subjects,
             tuple(TrialWorkload(*work) for work in works), visits, runs,
-            read_reverts(connection, number),
+            read_reverts(connection, number), read_series(connection, number),
         )  # fmt: skip
     rows = connection.execute(
         "SELECT number, visit, workload, build, at, cost, CAST(body AS BLOB) FROM trial_runs"
@@ -170,6 +172,15 @@ def read_reverts(connection: sqlite3.Connection, number: int) -> Reverts | None:
     sql = "SELECT hunt_id, CAST(reverted AS BLOB) FROM trials WHERE id = ? AND hunt_id IS NOT NULL"
     row = connection.execute(sql, [number]).fetchone()
     return None if row is None else Reverts(row[0], msgspec.json.decode(row[1], type=tuple[str, ...]))
+
+
+def read_series(connection: sqlite3.Connection, number: int) -> Series | None:
+    """The range of releases that the comparison of that number measures; None for another trial."""
+    if version(connection) < RELEASES:
+        return None
+    sql = "SELECT CAST(series AS BLOB) FROM trials WHERE id = ? AND series IS NOT NULL"
+    row = connection.execute(sql, [number]).fetchone()
+    return None if row is None else msgspec.convert(json.loads(row[0]), Series)
 
 
 def read_proofs(connection: sqlite3.Connection, hunt: int, path: Path) -> list[Trial]:

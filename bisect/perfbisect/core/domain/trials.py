@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from random import Random
 
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
 
@@ -59,6 +60,15 @@ class Reverts:
 
 
 @dataclass(frozen=True, slots=True)
+class Series:
+    """What makes a comparison a series of releases, in the order of their versions."""
+
+    text: str  # the range as written: 8.0.20..8.0.40
+    left_out: tuple[tuple[str, str], ...]  # releases of the range that are not measured, with the reason
+    options: tuple[str, ...]  # of a `bisect run` of the same system on the same host
+
+
+@dataclass(frozen=True, slots=True)
 class TrialRequest:
     """The settings of a trial; the first subject is the baseline."""
 
@@ -73,6 +83,7 @@ class TrialRequest:
     rounds: int
     runs: int  # in each visit
     reverts: Reverts | None = None  # of a proof
+    series: Series | None = None  # of a comparison of the releases of a range
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +130,17 @@ class Trial:
     def pairs(self) -> list[tuple[int, int]]:
         """Workload and build of each visit of a round, without failed builds and workloads whose baseline failed.
 
-        A proof needs all its builds: it has no visit any more once one of them has failed.
+        In a series of releases one that fails is a gap, the first one like any other. A proof needs all its builds: it has no visit any more once one of them has failed.
         """
         failed = {(skip.work, skip.subject) for skip in self.skips}
         if self.request.kind is TrialType.PROVE and (failed or any(each.trouble for each in self.request.subjects)):
             return []
+        base = None if self.request.series else 0
         return [
             (work, number)
             for work in range(len(self.request.works))
             for number, subject in enumerate(self.request.subjects)
-            if not subject.trouble and not failed & {(work, number), (work, 0)}
+            if not subject.trouble and not failed & {(work, number), (work, base)}
         ]
 
     def rounds_to_do(self) -> range:
@@ -140,6 +152,13 @@ class Trial:
         return range(first, first + self.request.rounds - whole)
 
 
-def order(subjects: Sequence[int], turn: int) -> Iterator[int]:
-    """The order in which subjects are visited: forwards in one turn, backwards in the next, as in A B C, C B A."""
-    return iter(subjects) if turn % 2 == 0 else reversed(subjects)
+def order(subjects: Sequence[int], turn: int, *, shuffled: bool = False) -> Iterator[int]:
+    """The order in which subjects are visited: forwards in one turn, backwards in the next, as in A B C, C B A.
+
+    ``shuffled``: in an order that is drawn anew for every two turns. Where subjects are many, a round is long, and a machine
+    that is slow for a part of it would otherwise slow down neighbours, as a change of speed does.
+    """
+    drawn = list(subjects)
+    if shuffled:
+        Random(turn // 2).shuffle(drawn)
+    return iter(drawn) if turn % 2 == 0 else reversed(drawn)

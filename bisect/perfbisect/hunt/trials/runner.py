@@ -155,8 +155,8 @@ class TrialRunner:
     def build(self) -> tuple[TrialBuild, ...]:
         """Make the builds that do not exist; the subjects with the facts of their builds.
 
-        Raises EnvironmentFailure when the baseline cannot be built, or nothing to compare it with; UsageError for
-        binaries that do not exist.
+        Raises EnvironmentFailure when the baseline cannot be built, or nothing to compare it with (in a series of
+        releases: fewer than two of them); UsageError for binaries that do not exist.
         """
         setup = self.plan.setup
         for number, subject in enumerate(self.subjects):
@@ -186,7 +186,8 @@ class TrialRunner:
         )
         self._obey(self._builds(0))
         base, *others = self.subjects
-        if base.trouble or (others and all(other.trouble for other in others)):
+        made = sum(not subject.trouble for subject in self.subjects)
+        if made < 2 and others if self.plan.request.series else base.trouble or (others and made < 2):
             first = next(subject for subject in self.subjects if subject.trouble)
             raise EnvironmentFailure(f"Nothing can be measured, because {first.name} cannot be built: {first.trouble}")
         return tuple(self.subjects)
@@ -269,7 +270,7 @@ class TrialRunner:
         request, rounds, built = trial.request, trial.rounds_to_do(), {0}
         for turn, number in enumerate(rounds):
             for work in range(len(request.works)):
-                for subject in order(range(len(request.subjects)), number):
+                for subject in order(range(len(request.subjects)), number, shuffled=request.series is not None):
                     if (work, subject) not in trial.pairs():
                         continue
                     name = f"{request.works[work].name}, {request.subjects[subject].name}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from perfbisect.core.domain.events import Commit, Warned
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import Reverts, Series, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.recipes.overrides import overridden, typed
@@ -42,6 +42,7 @@ class TrialPlan:
         waiting: WaitCallback | None,
         reverts: Reverts | None = None,
         repository: Repository | None = None,
+        series: Series | None = None,
     ) -> "TrialPlan":
         """Check the host, as before a hunt; ``workloads`` are those of the suites.
 
@@ -58,7 +59,7 @@ class TrialPlan:
         changed = typed(next(iter(workloads.values())), settings.overrides)
         request = TrialRequest(
             kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects), works,
-            rounds, runs, reverts,
+            rounds, runs, reverts, series,
         )  # fmt: skip
         if repository is None and settings.repository:
             repository = open_repository(Path(settings.repository))
@@ -70,6 +71,8 @@ class TrialPlan:
     def purpose(self) -> str:
         """Shown to other sessions that find the host busy."""
         names = ", ".join(subject.name for subject in self.request.subjects)
+        if self.request.series:
+            names = self.request.series.text
         what = {TrialType.NOISE: "an A/A", TrialType.COMPARE: "a comparison", TrialType.PROVE: "a proof"}[
             self.request.kind
         ]

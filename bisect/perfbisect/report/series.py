@@ -1,0 +1,233 @@
+"""The report of a series of releases: the line of each workload with its steps, and what to hunt between which neighbours.
+
+The chart has a row for each release, from the oldest to the newest, so that a terminal shows names of any length and as many
+releases as there are. A dot is the level of a release, and the bar behind it that of the releases up to the next step.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.trials import Series, Trial
+from perfbisect.core.stats.change_points import FEWEST, RATE, Step
+from perfbisect.core.stats.release_series import Hunt, Line, hunts_of, is_worse, lines_of
+from perfbisect.report.blocks import Block, Cell, Row, missing
+from perfbisect.wording.quantities import MISSING, change, count, decimals, percent, ratio
+from perfbisect.wording.table import aligned
+from perfbisect.wording.text import metric_title, printable, shell_words
+
+WIDE = 48  # columns of the chart
+NARROWEST = 0.04  # of the ratios that the chart spans, in logarithms
+LEVEL, PLATEAU = "●", "│"
+RULE = f"Of 100 series without a change, at most {100 * RATE:.0f} announce a step in any workload."
+
+
+def blocks(trial: Trial) -> Iterator[Block]:
+    """The table of all levels, and that of the steps."""
+    lines = lines_of(trial)
+    yield levels(trial, lines)
+    if any(line.steps for line in lines):
+        yield steps(trial, lines)
+
+
+def levels(trial: Trial, lines: Sequence[Line]) -> Block:
+    """A row for each release, a column for each workload."""
+    subjects = trial.request.subjects
+    rows = []
+    for number, subject in enumerate(subjects):
+        known = [line.ratios[number] for line in lines]
+        cells = (missing(1) if each is None else Cell(decimals(each, 3), (f"{each:.6f}",)) for each in known)
+        rows.append(Row(tuple(cells), printable(subject.name)))
+    title = f"{metric_title(trial.request.metric)} relative to the first release that was measured"
+    return Block((title,), tuple(printable(line.work) for line in lines), tuple(rows), "release")
+
+
+def steps(trial: Trial, lines: Sequence[Line]) -> Block:
+    """A row for each step."""
+    names = [printable(subject.name) for subject in trial.request.subjects]
+    metric = trial.request.metric
+    rows = []
+    for line in lines:
+        for step in line.steps:
+            tone = "worse" if is_worse(step, metric) else "better"
+            size = (f"{step.size.middle:.6f}", f"{step.size.low:.6f}", f"{step.size.high:.6f}")
+            cells = (
+                Cell(names[step.before], (names[step.before],)),
+                Cell(names[step.after], (names[step.after],)),
+                Cell(f"{names[step.first]}–{names[step.last]}", (names[step.first], names[step.last])),
+                Cell(ratio(step.size), (*size, tone), tone),
+            )
+            rows.append(Row(cells, printable(line.work)))
+    head = ("after", "since", "within (95 %)", "ratio (95 %)")
+    plain = ("after", "since", "not before", "not after", "ratio", "low", "high", "real")
+    return Block(("Steps",), head, tuple(rows), "workload", plain)
+
+
+def lines(trial: Trial) -> Iterator[str]:
+    """The report as text."""
+    found, series = lines_of(trial), series_of(trial)
+    for line in found:
+        yield from chart(trial, line)
+        yield ""
+    yield from texts(trial, found)
+    yield from commands(trial, found)
+    yield from left_out(series)
+
+
+def texts(trial: Trial, found: Sequence[Line]) -> Iterator[str]:
+    """The steps in sentences, and what they are judged by."""
+    names = [printable(subject.name) for subject in trial.request.subjects]
+    yield "Steps:" if any(line.steps for line in found) else "No step is announced."
+    for line in found:
+        for step in line.steps:
+            yield f"  {sentence(step, names)} in {printable(line.work)}"
+    yield RULE
+    for line in found:
+        if line.scatter is None:
+            yield f"{printable(line.work)}: steps are looked for from {count(FEWEST, 'release')} on."
+        else:
+            own = "" if line.error is None else f", of which {percent(line.error)} by measuring"
+            yield f"{printable(line.work)}: releases scatter by {percent(line.scatter)} around their neighbours{own}."
+
+
+def sentence(step: Step, names: Sequence[str]) -> str:
+    """One step: where, how large, how sure."""
+    where = f"{names[step.before]} → {names[step.after]}"
+    if (step.first, step.last) != (step.before, step.after):
+        where += f" (95 %: within {names[step.first]} to {names[step.last]})"
+    alone = "; one release alone, which may be its code placement" if step.alone else ""
+    return f"{where}: ×{ratio(step.size)}, {change(step.size.middle)}{alone}"
+
+
+def commands(trial: Trial, found: Sequence[Line]) -> Iterator[str]:
+    """The command that hunts each step, changes for the worse first."""
+    hunts = hunts_of(found, trial.request.metric)
+    if hunts:
+        yield ""
+        yield "To find the commits:"
+    yield from (f"  {command(trial, hunt)}" for hunt in hunts)
+
+
+def command(trial: Trial, hunt: Hunt) -> str:
+    """The `bisect run` between two releases, for all workloads that have a step there."""
+    request = trial.request
+    names = [subject.name for subject in request.subjects]
+    words = ["bisect", "run", names[hunt.good], names[hunt.bad], "--workload", ",".join(hunt.works)]
+    usual = Direction.DROP if find_metric(request.metric).higher_is_better else Direction.RISE
+    if hunt.direction is not usual:
+        words += ["--direction", hunt.direction.value]
+    if hunt.least < 2 * Policy().min_effect:
+        words += ["--min-effect", f"{100 * hunt.least / 2:.1g}%"]
+    return shell_words([*words, *series_of(trial).options])
+
+
+def left_out(series: Series) -> Iterator[str]:
+    """Which releases of the range are not part of the line, and why."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in series.left_out:
+        reasons.setdefault(reason, []).append(printable(name))
+    if reasons:
+        yield ""
+    yield from (
+        f"Left out of {printable(series.text)}: {', '.join(names)} ({reason})." for reason, names in reasons.items()
+    )
+
+
+def chart(trial: Trial, line: Line) -> Iterator[str]:
+    """The line of one workload, a row for each release."""
+    subjects, metric = trial.request.subjects, trial.request.metric
+    names = [printable(subject.name) for subject in subjects]
+    known = [ratio for ratio in line.ratios if ratio is not None]
+    yield f"{printable(line.work)}: {metric_title(metric)} relative to {first_name(names, line)}"
+    if not known:
+        yield "  nothing was measured"
+        return
+    low, high = spanned(known)
+    wide = max(map(len, names))
+    head = aligned(decimals(low, 2), WIDE // 2, right=False) + aligned(decimals(high, 2), WIDE - WIDE // 2, right=True)
+    yield f"{' ' * (wide + 9)}{head}"
+    plateaus = plateaus_of(line)
+    since = {step.after: step for step in line.steps}
+    for number, (name, value) in enumerate(zip(names, line.ratios, strict=True)):
+        row = [" "] * WIDE
+        if (level := plateaus[number]) is not None:
+            row[place(level, low, high)] = PLATEAU
+        if value is not None:
+            row[place(value, low, high)] = LEVEL
+        note = f"  {change(since[number].size.middle)}" if number in since else ""
+        text = MISSING if value is None else decimals(value, 3)
+        yield f"{aligned(name, wide, right=False)}  {aligned(text, 5, right=True)}  {''.join(row)}{note}".rstrip()
+
+
+def plateaus_of(line: Line) -> list[float | None]:
+    """The mean level of the releases between two steps, for each release; None before the first that was measured."""
+    bounds = [0, *(step.after for step in line.steps), len(line.ratios)]
+    found: list[float | None] = []
+    for start, end in pairwise(bounds):
+        logs = [math.log(ratio) for ratio in line.ratios[start:end] if ratio]
+        found += [math.exp(sum(logs) / len(logs)) if logs else None] * (end - start)
+    return found
+
+
+def first_name(names: Sequence[str], line: Line) -> str:
+    """The release that the line is relative to."""
+    return next((name for name, ratio in zip(names, line.ratios, strict=True) if ratio is not None), names[0])
+
+
+def spanned(known: Sequence[float]) -> tuple[float, float]:
+    """The ends of the scale."""
+    low, high = min(known), max(known)
+    room = max(0.0, NARROWEST - math.log(high / low)) / 2
+    return low * math.exp(-room), high * math.exp(room)
+
+
+def place(value: float, low: float, high: float) -> int:
+    """The column of a ratio."""
+    return round((WIDE - 1) * math.log(value / low) / math.log(high / low))
+
+
+def series_of(trial: Trial) -> Series:
+    """What the series was asked for."""
+    assert trial.request.series is not None
+    return trial.request.series
+
+
+def as_object(trial: Trial) -> dict[str, Any]:
+    """The lines, their steps and the hunts as JSON has them."""
+    found, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
+    return {
+        "rate": RATE,
+        "lines": [
+            {
+                "workload": line.work,
+                "error": line.error,
+                "scatter": line.scatter,
+                "releases": [{"release": name, "ratio": value} for name, value in zip(names, line.ratios, strict=True)],
+                "steps": [
+                    {
+                        "after": names[step.before],
+                        "since": names[step.after],
+                        "not_before": names[step.first],
+                        "not_after": names[step.last],
+                        "ratio": step.size,
+                        "worse": is_worse(step, trial.request.metric),
+                        "alone": step.alone,
+                    }
+                    for step in line.steps
+                ],
+            }
+            for line in found
+        ],
+        "hunts": [
+            {
+                "good": names[hunt.good],
+                "bad": names[hunt.bad],
+                "workloads": hunt.works,
+                "command": command(trial, hunt),
+            }
+            for hunt in hunts_of(found, trial.request.metric)
+        ],
+    }
