@@ -1,14 +1,17 @@
 """Hunts of several workloads in one: a world for each, over the same commits, with common builds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from perfbisect.core.domain.events import Decided, Warned
+from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.observations import Built, Observation, Skipped
 from perfbisect.core.domain.orders import Measure, Verdict
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.together import decide_together
+from perfbisect.hunt.loop import Ended, NoBuildHosts, Step, Workers, run
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.world import NO_BUILD, World
 
@@ -52,6 +55,65 @@ def worlds(scenario: Scenario, workloads: Sequence[Workload], seed: int) -> list
     return each
 
 
+class _Group:
+    """The planner and the log of the loop: all that happens until the next order is of the hunt whose turn it is."""
+
+    def __init__(self, worlds: Sequence[World], policy: Policy, prior: PriorKnowledge) -> None:
+        self.worlds = worlds
+        self.seen: list[list[Observation]] = [[] for _ in worlds]
+        self.verdicts: dict[int, Verdict] = {}
+        self.turn = 0
+        self._known = policy, prior
+
+    def next(self, fleet: Fleet) -> Step:
+        """The next order, of any hunt; or the verdict of one, after which the loop is entered again for the others."""
+        each = zip(self.worlds, self.seen, strict=True)
+        members = [Situation(world.graph, observations, *self._known) for world, observations in each]
+        self.turn, decision = decide_together(members, self.verdicts, fleet)
+        if isinstance(decision.order, Measure):
+            return Step(decision.order)
+        self.verdicts[self.turn] = decision.order
+        return Step(None, at_once=True)
+
+    def append(self, event: Observation | Decided | Warned) -> None:
+        """Keep an observation; builds are there for all, and a commit that does not build does so for none."""
+        if isinstance(event, Decided | Warned):
+            return
+        of_all = isinstance(event, Built) or (isinstance(event, Skipped) and event.reason == NO_BUILD)
+        for number, (world, observations) in enumerate(zip(self.worlds, self.seen, strict=True)):
+            if number == self.turn or of_all:
+                observations.append(event)
+            if number != self.turn and isinstance(event, Built):
+                world.has(event.candidate)
+
+
+class _Host(NoBuildHosts):
+    """The workers of the loop: a host that measures in the world of the hunt whose turn it is."""
+
+    hosts = ("host 0",)
+
+    def __init__(self, group: _Group, most_orders: int) -> None:
+        self._group = group
+        self._events: Iterator[Observation] = iter(())
+        self._left = self._most = most_orders
+
+    def submit(self, order: Measure) -> None:
+        """Compute an order; see ``Workers.submit``. Raises RuntimeError for one too many."""
+        if not self._left:
+            raise RuntimeError(f"no verdicts after {self._most} orders")
+        self._left -= 1
+        world = self._group.worlds[self._group.turn]
+        world.wait(0, max(each.clock() for each in self._group.worlds))
+        self._events = iter(world.measure(order))
+
+    def next(self) -> tuple[int, Observation | Ended]:
+        """The next observation; see ``Workers.next``."""
+        return 0, next(self._events, Ended())
+
+    def stop(self) -> None:
+        """Nothing is under way; see ``Workers.stop``."""
+
+
 def hunt_together(
     worlds: Sequence[World], policy: Policy, prior: PriorKnowledge = NOTHING_KNOWN, most_orders: int = 1000
 ) -> GroupOutcome:
@@ -59,36 +121,15 @@ def hunt_together(
 
     Raises RuntimeError if one has none after so many orders for each workload.
     """
-    seen: list[list[Observation]] = [[] for _ in worlds]
-    verdicts: dict[int, Verdict] = {}
-    left = most_orders * len(worlds)
-    while len(verdicts) < len(worlds):
-        each = zip(worlds, seen, strict=True)
-        members = [Situation(world.graph, observations, policy, prior) for world, observations in each]
-        member, decision = decide_together(members, verdicts)
-        if not isinstance(decision.order, Measure):
-            verdicts[member] = decision.order
-            continue
-        if not left:
-            raise RuntimeError(f"no verdicts after {most_orders * len(worlds)} orders")
-        left -= 1
-        worlds[member].wait(0, max(world.clock() for world in worlds))
-        for event in worlds[member].measure(decision.order):
-            _note(event, member, worlds, seen)
+    group = _Group(worlds, policy, prior)
+    host: Workers[Observation] = _Host(group, most_orders * len(worlds))
+    while len(group.verdicts) < len(worlds):
+        for _ in run(group, group, host):
+            pass
     return GroupOutcome(
-        tuple(verdicts[member] for member in range(len(worlds))),
-        tuple(map(tuple, seen)),
+        tuple(group.verdicts[number] for number in range(len(worlds))),
+        tuple(map(tuple, group.seen)),
         sum(world.builds for world in worlds),
         tuple(world.runs for world in worlds),
         max(world.now for world in worlds) / 60,
     )
-
-
-def _note(event: Observation, member: int, worlds: Sequence[World], seen: Sequence[list[Observation]]) -> None:
-    """What happened for one member; builds are there for all, and a commit that does not build does so for none."""
-    of_all = isinstance(event, Built) or (isinstance(event, Skipped) and event.reason == NO_BUILD)
-    for other, (world, observations) in enumerate(zip(worlds, seen, strict=True)):
-        if other == member or of_all:
-            observations.append(event)
-        if other != member and isinstance(event, Built):
-            world.has(event.candidate)

@@ -14,8 +14,10 @@ from perfbisect.core.domain.policy import Policy
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.together import decide_together
+from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.judge import judge
 from perfbisect.simulate.together import GroupOutcome, hunt_together
 from perfbisect.simulate.world import World
 
@@ -64,6 +66,53 @@ def test_a_single_workload_is_hunted_as_ever(moment: tuple[Graph, list[Observati
     assert number == 0
     assert (decision.order, decision.evidence, decision.wanted) == (alone.order, alone.evidence, alone.wanted)
     assert np.array_equal(decision.belief.culprit, alone.belief.culprit)
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> list[Situation]:
+    """Hunts in one history, of which each has measured some of the common builds."""
+    graph, seen, policy = draw(moments())
+    builds = [each for each in seen if not isinstance(each, Reading)]
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    members = [Situation(graph, seen, policy)]
+    for _ in range(draw(st.integers(1, 3))):
+        culprit, share = draw(st.integers(1, graph.size)), draw(st.sampled_from([0.0, 0.5, 1.0]))
+        run = [each.candidate for each in seen if isinstance(each, Reading) and (share == 1 or rng.random() < share)]
+        noise = rng.normal(size=len(run)) * 0.01
+        own = [
+            Reading(v, x - 0.1 * (v >= culprit), i + 0.5, i, 0, 60.0)
+            for i, (v, x) in enumerate(zip(run, noise, strict=True))
+        ]
+        members.append(Situation(graph, [*builds, *own], policy))
+    return members
+
+
+@given(groups(), st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_every_decision_of_a_group(members: list[Situation], ended: int) -> None:
+    out = [ended] if ended < len(members) else []
+    number, decision = decide_together(members, out)
+    again = decide_together(members, out)
+    assert (number, decision.order) == (again[0], again[1].order)
+    assert number in range(len(members)) and number not in out
+    if not isinstance(decision.order, Measure):
+        return
+    record, policy = members[number].record, members[number].policy
+    candidates = {share.candidate for share in decision.order.plan}
+    assert candidates.isdisjoint(record.skipped) and len(candidates) == len(decision.order.plan)
+    new = candidates - record.there
+    runs = sum(len(each.record.value) for each in members)
+    if policy.max_runs:
+        assert runs + sum(share.runs for share in decision.order.plan) <= policy.max_runs
+    if policy.max_builds and len(record.value):  # the ends are built in any case
+        assert not new or len(record.attempted | new) <= policy.max_builds
+    if new:
+        left = [each for i, each in enumerate(members) if i not in out]
+        assert (
+            all(min(each.record.runs(0), each.record.runs(each.bad)) for each in left)
+            or 0 in new
+            or members[0].bad in new
+        )
 
 
 def test_a_single_hunt_is_the_same_to_the_end() -> None:
@@ -156,6 +205,26 @@ def test_budgets_count_for_all_together() -> None:
         (few_builds, Reason.BUILDS_SPENT), (few_runs, Reason.RUNS_SPENT), (short, Reason.MINUTES_SPENT)
     ):  # fmt: skip
         assert reason in [each.reason for each in group.verdicts if isinstance(each, Inconclusive)]
+
+
+@pytest.mark.parametrize(("graph", "policy"), [
+    (Graph.line(16), Policy(all_steps=True)),
+    (Graph.line(40), Policy(layouts=True)),
+    (Graph.line(40), Policy(slow_after=3)),
+    (merging(60), Policy()),
+])  # fmt: skip
+def test_other_kinds_of_hunts_share_builds_too(graph: Graph, policy: Policy) -> None:
+    bad = graph.size - 1
+
+    def worlds() -> list[World]:
+        steps: list[dict[int, float]] = [{bad // 3: -0.1, bad // 2: -0.05}, {bad // 3: -0.06}, {}]
+        return [World(graph, each, Habits(noise=0.005), seed=seed) for seed, each in enumerate(steps)]
+
+    group, alone = hunt_together(worlds(), policy), [hunt(world, policy) for world in worlds()]
+    assert [judge(verdict, world) for verdict, world in zip(group.verdicts, worlds(), strict=True)] == [
+        judge(each.verdict, world) for each, world in zip(alone, worlds(), strict=True)
+    ]
+    assert group.builds < sum(each.builds for each in alone) - 2
 
 
 @pytest.mark.parametrize("culprits", [(9, 9, None), (9, 55, 30), (None, None, 41)])
