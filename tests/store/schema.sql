@@ -257,8 +257,17 @@ CREATE TABLE trial_builds ( -- what a trial measures
   version TEXT, -- that they tell
   build_key TEXT, -- null when there is no build
   binary_hash TEXT,
-  trouble TEXT, variant TEXT, config TEXT, config_hash TEXT, -- why
+  trouble TEXT, variant TEXT, config TEXT, config_hash TEXT, seconds REAL, -- why
   PRIMARY KEY (trial_id, number)
+) WITHOUT ROWID;
+
+CREATE TABLE trial_hunts ( -- the hunt for a drop of a comparison
+  trial_id INTEGER NOT NULL REFERENCES trials(id),
+  workload INTEGER NOT NULL, -- its number
+  first_build INTEGER NOT NULL, -- the number of the build before the drop
+  last_build INTEGER NOT NULL,
+  hunt_id INTEGER NOT NULL REFERENCES hunts(id),
+  PRIMARY KEY (trial_id, workload, first_build, last_build)
 ) WITHOUT ROWID;
 
 CREATE VIEW trial_readings AS -- every run of `bisect compare` and `bisect noise`
@@ -281,6 +290,11 @@ CREATE TABLE "trial_runs" (
   body TEXT NOT NULL, -- JSON: all facts of the run
   PRIMARY KEY (trial_id, number)
 ) WITHOUT ROWID;
+
+CREATE TABLE trial_settings ( -- of a comparison: those that its drops are hunted with
+  trial_id INTEGER PRIMARY KEY REFERENCES trials(id),
+  settings TEXT NOT NULL -- JSON, as that of hunts
+);
 
 CREATE TABLE trial_skips ( -- builds that fail in a workload
   trial_id INTEGER NOT NULL REFERENCES trials(id),

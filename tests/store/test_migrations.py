@@ -14,6 +14,7 @@ from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.trials import TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
 from perfbisect.store.batches import Planned, begin_batch, read_batch
 from perfbisect.store.connection import VERSION, open_writer
+from perfbisect.store.drop_hunts import enter_drop_hunt, enter_settings
 from perfbisect.store.history import History
 from perfbisect.store.migrations import migrate, migrations
 
@@ -163,6 +164,8 @@ def test_every_table_is_filled_by_a_plausible_hunt_and_an_aa(sampled: History) -
     trial = sampled.begin_trial(request, sample.HOST, sample.COMMITS[:1], 1.0)
     sampled.add_to_trial(trial.id, TrialRun(0, 0, 0, 2.0, 1.0, sample.run(0, 1.0)))
     sampled.skip_in_trial(trial.id, TrialSkip(0, 0, 3.0, SkipFacts("v1.0", "run", "it crashed", "/log", 1.0)))
+    enter_settings(sampled, trial.id, sample.SETTINGS)
+    enter_drop_hunt(sampled, trial.id, (0, 0, 1), sampled.latest())
     batch = begin_batch(sampled, Path("/batch.toml"), [Planned(("1.0", "1.1"), "/", (("local",),))], 1.0)
     assert [hunt.number for hunt in read_batch(sampled, batch).hunts] == [0]
     [*tables] = sampled.query("select name from sqlite_master where type in ('table', 'view')").rows

@@ -14,13 +14,14 @@ from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
 
 APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
-VERSION = 12  # the number of migrations; PRAGMA user_version of a history of this version
+VERSION = 13  # the number of migrations; PRAGMA user_version of a history of this version
 READABLE = 6  # the oldest version that can be read as it is: it lacks only what PROOFS and SHARED name
 PROOFS = 7  # version from which on a history has what `bisect prove` enters
 SHARED = 9  # … numbers of runs and builds, origins, and batches
 CLAIMS = 10  # … processes of the hunts of batches
 VARIANTS = 11  # … builds of a trial with a variant and a configuration of their own
 RELEASES = 12  # … the ranges of series of releases
+DROPS = 13  # … the hunts for the drops of a comparison
 
 
 class NoHistory(UsageError):

@@ -11,7 +11,7 @@ import sqlite_utils
 
 from perfbisect.store.connection import APPLICATION, VERSION
 from perfbisect.store.shared_tables import CLAIMS, SHARED
-from perfbisect.store.trial_tables import FAILURES, PROOFS, RELEASES, SUBJECTS, TRIALS, VARIANTS
+from perfbisect.store.trial_tables import DROPS, FAILURES, PROOFS, RELEASES, SUBJECTS, TRIALS, VARIANTS
 
 migrations = sqlite_utils.Migrations("perfbisect")
 
@@ -341,6 +341,7 @@ STEPS = (
     ("m010_claims", CLAIMS),  # of a hunt of a batch: its process, before the hunt has a number
     ("m011_variants", VARIANTS),  # builds of a trial that have a variant or a configuration of their own
     ("m012_releases", RELEASES),  # of a comparison: the range of releases that it measures
+    ("m013_drops", DROPS),  # the hunts for the drops of a comparison
 )
 for number, (name, script) in enumerate(STEPS, 1):
     migrations(name=name)(migration(script, number))

@@ -27,7 +27,7 @@ from perfbisect.core.inference.hunt_state import fold
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.masking import masked, masked_fields
 from perfbisect.store.codec import encode
-from perfbisect.store.connection import explained, intact
+from perfbisect.store.connection import DROPS, explained, intact, version
 from perfbisect.store.fact_tables import enter_event, host_row
 from perfbisect.store.history import OF_SETTINGS, History
 from perfbisect.store.rows import insert, number
@@ -86,11 +86,13 @@ def everything(source: History) -> Selection:
 
 
 def completed(source: History, wanted: Selection) -> Selection:
-    """A selection with the proofs of its hunts, and the hunts of its proofs."""
+    """A selection with the proofs of its hunts, the hunts of its proofs, and those for the drops of its comparisons."""
     hunts, trials = dict.fromkeys(wanted.hunts), dict.fromkeys(wanted.trials)
     for name in wanted.trials:
-        if reverts := source.trial(name).request.reverts:
-            hunts[reverts.hunt] = None
+        trial = source.trial(name)
+        if trial.request.reverts:
+            hunts[trial.request.reverts.hunt] = None
+        hunts |= dict.fromkeys(each.hunt for each in trial.hunts)
     for hunt in hunts:
         source.column(hunt, "id")
         trials |= dict.fromkeys(proof.name for proof in source.proofs(hunt))
@@ -249,8 +251,9 @@ def check_tables(connection: sqlite3.Connection, path: Path) -> None:
         kinds = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
         tables = {name: str(sql) for kind, name, sql in kinds if kind == "table"}
         odd = [name for kind, name, _ in kinds if kind == "trigger"]
-        odd += [name for name in READ if not tables.get(name, "").upper().startswith("CREATE TABLE")]
-        for name in READ if not odd else ():
+        read = (*READ, "trial_hunts") if version(connection) >= DROPS else READ
+        odd += [name for name in read if not tables.get(name, "").upper().startswith("CREATE TABLE")]
+        for name in read if not odd else ():
             hidden = connection.execute(f"SELECT name FROM pragma_table_xinfo('{name}') WHERE hidden != 0").fetchall()
             odd += [f"{name}.{column}" for (column,) in hidden]
         if odd:

@@ -33,7 +33,7 @@ def copy_trial(
     hunts: Mapping[int, int],
     process: str,
 ) -> tuple[str, str]:
-    """Copy one trial, or what it has grown by; ``hunts`` are the numbers here of those that proofs are about.
+    """Copy one trial, or what it has grown by; ``hunts`` are the numbers here of those that proofs are about, and of those for drops.
 
     Returns its name here, and how: new, grown, known or conflict.
     """
@@ -66,6 +66,10 @@ def copy_trial(
         enter_run(db, here_id, run)
     for skip in trial.skips[len(here.skips) if here else 0 :]:
         enter_skip(db, here_id, skip)
+    for each in trial.hunts if not here else ():
+        if each.hunt in hunts:
+            ends = [each.work, each.first, each.last]
+            db.execute("INSERT INTO trial_hunts VALUES (?, ?, ?, ?, ?)", [here_id, *ends, hunts[each.hunt]])
     changes = ", ".join(f"{column} = ?" for column in KNOWN)
     db.execute(
         f"UPDATE trials SET {changes}, failure = ?, visits = ? WHERE id = ?",
@@ -97,6 +101,10 @@ def checked(trial: Trial) -> Trial:
         if not (0 <= skip.subject < len(trial.request.subjects) and 0 <= skip.work < len(trial.request.works)):
             raise ValueError("a failure is of no build or workload")
         msgspec.convert(builtins(skip), type(skip))
+    for each in trial.hunts:
+        ends = msgspec.convert((each.first, each.last, each.work), tuple[int, int, int])
+        if not (0 <= ends[0] < ends[1] < len(trial.request.subjects) and 0 <= ends[2] < len(trial.request.works)):
+            raise ValueError("a hunt is of no build or workload")
     return trial
 
 

@@ -144,3 +144,20 @@ ALTER TABLE trial_builds ADD COLUMN config_hash TEXT"""
 
 RELEASES = """
 ALTER TABLE trials ADD COLUMN series TEXT"""
+
+DROPS = """
+ALTER TABLE trial_builds ADD COLUMN seconds REAL;
+
+CREATE TABLE trial_settings ( -- of a comparison: those that its drops are hunted with
+  trial_id INTEGER PRIMARY KEY REFERENCES trials(id),
+  settings TEXT NOT NULL -- JSON, as that of hunts
+);
+
+CREATE TABLE trial_hunts ( -- the hunt for a drop of a comparison
+  trial_id INTEGER NOT NULL REFERENCES trials(id),
+  workload INTEGER NOT NULL, -- its number
+  first_build INTEGER NOT NULL, -- the number of the build before the drop
+  last_build INTEGER NOT NULL,
+  hunt_id INTEGER NOT NULL REFERENCES hunts(id),
+  PRIMARY KEY (trial_id, workload, first_build, last_build)
+) WITHOUT ROWID"""

@@ -4,7 +4,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import astuple, replace
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,8 @@ from perfbisect.core.domain.trials import (
 )
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.process import this_process
-from perfbisect.store.connection import PROOFS, RELEASES, SHARED, VARIANTS, intact, version
+from perfbisect.store.connection import DROPS, PROOFS, RELEASES, SHARED, VARIANTS, intact, version
+from perfbisect.store.drop_hunts import read_drop_hunts
 from perfbisect.store.fact_tables import commit_row, host_row, skip_row
 from perfbisect.store.listing import trial_state
 from perfbisect.store.rows import insert, new_uid
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 
 # in the order of the fields of TrialBuild and of TrialWorkload
 BUILD_COLUMNS = (
-    "name", "commit_hash", "path", "build_key", "binary_hash", "version", "trouble", "variant", "config", "config_hash",
+    "name", "commit_hash", "path", "build_key", "binary_hash", "version", "trouble", "variant", "config", "config_hash", "seconds",
 )  # fmt: skip
-OF_VARIANTS = 3  # the last of them, which histories before VARIANTS lack
+OF_VARIANTS, OF_DROPS = 4, 1  # the last of them, which histories before VARIANTS and DROPS lack
 WORK_COLUMNS = ("name", "work_group", "warmup", "seconds", "told")
 
 
@@ -109,12 +110,13 @@ def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial
         return None
     kind, started, ended, process, builder, variant, overrides, host, host_id, metric, *rest = row
     visits, runs, failure = rest
-    columns = BUILD_COLUMNS if version(connection) >= VARIANTS else BUILD_COLUMNS[:-OF_VARIANTS]
+    lacked = 0 if version(connection) >= DROPS else OF_DROPS if version(connection) >= VARIANTS else OF_VARIANTS
+    columns = BUILD_COLUMNS[: len(BUILD_COLUMNS) - lacked]
     builds = connection.execute(
         f"SELECT {', '.join(columns)} FROM trial_builds WHERE trial_id = ? ORDER BY number",
         [number],
     )
-    subjects = tuple(TrialBuild(*(column or "" for column in build)) for build in builds)
+    subjects = tuple(read_build(row) for row in builds)
     works = connection.execute(
         f"SELECT {', '.join(WORK_COLUMNS)} FROM trial_workloads WHERE trial_id = ? ORDER BY number",
         [number],
@@ -154,7 +156,14 @@ def read_trial(connection: sqlite3.Connection, number: int, path: Path) -> Trial
         ],
         failure or "",
         read_origin(connection, number),
+        read_drop_hunts(connection, number),
     )
+
+
+def read_build(row: Sequence[Any]) -> TrialBuild:
+    """A build from the columns that the history has of it."""
+    known = dict(zip((each.name for each in fields(TrialBuild)), row, strict=False))
+    return TrialBuild(**{name: value for name, value in known.items() if value is not None})
 
 
 def read_origin(connection: sqlite3.Connection, number: int) -> str:

@@ -26,7 +26,7 @@ Speeds = Sequence[
 def trial(speeds: Speeds, noise: float = 0.001, seed: int = 1, rounds: int = ROUNDS, metric: str = "qps") -> Trial:
     """A comparison of builds so fast in each workload, on a machine whose speed differs from round to round."""
     chance = random.Random(seed)
-    names = tuple(TrialBuild(f"v{number}") for number in range(len(speeds[0])))
+    names = tuple(TrialBuild(f"v{number}", commit=f"{number:040}") for number in range(len(speeds[0])))
     works = tuple(TrialWorkload(f"w{number}", "all", 1.0, 10.0) for number in range(len(speeds)))
     request = TrialRequest(TrialType.COMPARE, "demo", "", "local", metric, {}, names, works, rounds, 1)
     made = Trial(1, request, sample.HOST, 0.0)
@@ -66,6 +66,23 @@ def ends(found: Sequence[Drop]) -> list[tuple[int, int, int]]:
 )
 def test_a_drop_is_hunted_where_it_happened(speeds: list[float | None], expected: list[tuple[int, int]]) -> None:
     assert [(first, last) for _, first, last in ends(find_drops(trial([speeds]), LEAST))] == expected
+
+
+def with_builds(made: Trial, *builds: TrialBuild) -> Trial:
+    """The trial with other builds."""
+    return replace(made, request=replace(made.request, subjects=builds))
+
+
+def test_neighbours_are_revisions_built_alike() -> None:
+    made = trial([[1.0, 0.7, 1.0, 0.7, 0.6]])
+    a, b, c = (TrialBuild(name, commit=name * 40) for name in "abc")
+    fast, binaries = replace(b, name="b@lto", variant="lto"), TrialBuild("x", path="/opt/x")
+    lto = [replace(each, name=f"{each.name}@lto", variant="lto") for each in (a, b)]
+    assert ends(find_drops(with_builds(made, a, fast, b, binaries, c), LEAST)) == [(0, 2, 4)]
+    assert ends(find_drops(with_builds(made, a, lto[0], b, lto[1], c), LEAST)) == [(0, 2, 4)]
+    assert ends(find_drops(with_builds(made, a, lto[0], b, c, lto[1]), LEAST)) == [(0, 2, 3), (0, 1, 4)]
+    tuned = replace(b, name="b+my.cnf", config="my.cnf")
+    assert ends(find_drops(with_builds(made, a, tuned, b, binaries, binaries), LEAST)) == []
 
 
 def test_after_a_single_round_nothing_is_announced() -> None:

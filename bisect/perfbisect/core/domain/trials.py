@@ -38,6 +38,7 @@ class TrialBuild:
     variant: str = ""  # of its own; empty for that of the trial
     config: str = ""  # of its server, beside the recipe's: a name of the recipe's configs, or the path of a file
     config_hash: str = ""  # of what that says
+    seconds: float = field(default=0.0, compare=False)  # that it took to build; 0 where it was there, or is prebuilt
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,19 @@ class TrialSkip:
 
 
 @dataclass(frozen=True, slots=True)
+class DropHunt:
+    """The hunt for a drop of a comparison, in its present state. Numbers are positions in the request of the comparison."""
+
+    work: int
+    first: int  # the build before the drop
+    last: int
+    hunt: int  # its number in the history
+    state: str  # as `bisect history` lists it: running, interrupted, found, not reproduced …
+    culprit: str = ""  # full hash of the commit that the verdict names
+    subject: str = ""  # of that
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """A trial and what it has measured so far; ``runs`` and ``skips`` grow."""
 
@@ -121,6 +135,7 @@ class Trial:
     skips: list[TrialSkip] = field(default_factory=list)
     failure: str = ""  # why it could not go on
     origin: str = ""  # whose it is, if it was imported; begins with BY_HAND if perfbisect has not measured it
+    hunts: tuple[DropHunt, ...] = ()  # of a comparison, for its drops
 
     @property
     def name(self) -> str:

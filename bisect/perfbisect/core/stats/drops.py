@@ -10,15 +10,17 @@ neighbours and from the first build, over all workloads, are one family in which
 (``false_discoveries``); what the second build differs from the first is counted once. With two builds the family is the table.
 Of 100 comparisons of builds that are all alike at most 5 announce any drop; tests count it.
 
-Builds that failed in a workload have no neighbours there: those on either side of them are neighbours.
+Commits can be hunted between revisions that are built and configured alike. So binaries, and builds with a configuration of
+their own, are left out, and each variant has its own neighbours and its own first build. A build that failed in a workload is
+left out there, too: those on either side of it are neighbours.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.trials import Trial
+from perfbisect.core.domain.trials import Trial, TrialBuild
 from perfbisect.core.stats.false_discoveries import real
 from perfbisect.core.stats.paired_comparison import Ratio, levels, paired
 
@@ -60,9 +62,27 @@ def find_drops(trial: Trial, least: float) -> list[Drop]:
 def differences(trial: Trial, work: int) -> list[Drop]:
     """All pairs of builds that are tested in a workload, whatever their difference: those with several rounds in common."""
     rounds = levels((run for run in trial.runs if run.work == work), trial.request.metric)
-    ends = dict.fromkeys((*pairwise(sorted(rounds)), *((0, last) for last in sorted(rounds) if last)))
-    ratios = [(first, last, paired(rounds.get(first, {}), rounds[last])) for first, last in ends]
+    ratios = [(*ends, paired(rounds[ends[0]], rounds[ends[1]])) for ends in tested(trial, rounds)]
     return [Drop(work, first, last, ratio) for first, last, ratio in ratios if ratio and ratio.p is not None]
+
+
+def tested(trial: Trial, measured: Collection[int]) -> list[Ends]:
+    """The pairs of those builds that were ``measured`` in a workload: neighbours, then others with their first."""
+    beside, since_first = list[Ends](), list[Ends]()
+    for line in lines(trial.request.subjects):
+        there = [build for build in line if build in measured]
+        beside += pairwise(there)
+        since_first += [(line[0], build) for build in there[2:] if line[0] in measured]
+    return [*beside, *since_first]
+
+
+def lines(subjects: Sequence[TrialBuild]) -> list[list[int]]:
+    """The builds between which commits can be hunted: revisions of one variant, without a configuration of their own."""
+    found: dict[str, list[int]] = {}
+    for number, build in enumerate(subjects):
+        if build.commit and not build.config:
+            found.setdefault(build.variant, []).append(number)
+    return list(found.values())
 
 
 def hunted(trial: Trial, worse: Sequence[Drop]) -> list[Drop]:
@@ -70,10 +90,16 @@ def hunted(trial: Trial, worse: Sequence[Drop]) -> list[Drop]:
     if not worse:
         return []
     runs = (run for run in trial.runs if run.work == worse[0].work)
-    measured = sorted(levels(runs, trial.request.metric))
-    beside = [drop for drop in worse if (drop.first, drop.last) in pairwise(measured)]
-    unseen = [drop for drop in worse if not any(each.last <= drop.last for each in beside)]
-    return sorted([*beside, *unseen[:1]], key=lambda drop: drop.last)
+    measured = levels(runs, trial.request.metric)
+    found = list[Drop]()
+    for line in lines(trial.request.subjects):
+        mine = [drop for drop in worse if drop.last in line]
+        beside = [
+            drop for drop in mine if (drop.first, drop.last) in pairwise(each for each in line if each in measured)
+        ]
+        unseen = [drop for drop in mine if not any(each.last <= drop.last for each in beside)]
+        found += [*beside, *unseen[:1]]
+    return sorted(found, key=lambda drop: drop.last)
 
 
 def loss(ratio: Ratio, metric: str) -> float:
