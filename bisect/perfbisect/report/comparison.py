@@ -12,7 +12,7 @@ from perfbisect.core.stats.false_discoveries import RATE
 from perfbisect.core.stats.operation_metrics import COLUMNS, spent
 from perfbisect.core.stats.paired_comparison import compared, silent, summaries
 from perfbisect.report import blocks as tables
-from perfbisect.report import service_levels
+from perfbisect.report import series, service_levels
 from perfbisect.report.blocks import Block
 from perfbisect.wording.quantities import count, moment
 from perfbisect.wording.table import GAP, aligned
@@ -49,6 +49,7 @@ def contents(trial: Trial) -> dict[str, Any]:
         "false_discovery_rate": RATE,
         "service_levels": service_levels.service_levels(trial),
         "operations": {"columns": COLUMNS, "workloads": spent(trial)},
+        **({"series": series.as_object(trial)} if trial.request.series else {}),
     }
 
 
@@ -89,7 +90,15 @@ def imported(trial: Trial) -> str:
 
 
 def blocks(trial: Trial, *, detailed: bool) -> Iterator[Block]:
-    """The tables: ratios, their intervals, groups; in detail also costs per operation and counters."""
+    """The tables: ratios, their intervals, groups; in detail also costs per operation and counters.
+
+    A series of releases has a row for each release instead of a column.
+    """
+    if trial.request.series:
+        yield from series.blocks(trial)
+        if detailed:
+            yield from tables.metrics(trial)
+        return
     rows = compared(trial, trial.request.metric)
     yield tables.ratios(trial, rows)
     yield tables.intervals(trial, rows)
@@ -107,6 +116,14 @@ def blocks(trial: Trial, *, detailed: bool) -> Iterator[Block]:
 
 def lines(trial: Trial, *, counters: bool = False) -> Iterator[str | Text]:
     """The table of ratios, their intervals, summaries of groups, and if wanted what an operation costs, by counters, too."""
+    if trial.request.series:
+        yield from series.lines(trial)
+        for block in tables.metrics(trial) if counters else ():
+            yield ""
+            yield from block.above
+            yield from grid(block)
+        yield from remarked(trial)
+        return
     for number, block in enumerate(blocks(trial, detailed=counters)):
         if number:
             yield ""
@@ -114,6 +131,11 @@ def lines(trial: Trial, *, counters: bool = False) -> Iterator[str | Text]:
         if not number:
             yield ""
         yield from grid(block)
+    yield from remarked(trial)
+
+
+def remarked(trial: Trial) -> Iterator[str]:
+    """The remarks below the tables, behind an empty line."""
     if texts := list(remarks(trial)):
         yield ""
         yield from map(printable, texts)

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from perfbisect.core.domain.trials import Trial
+from perfbisect.report import series
 from perfbisect.report.blocks import ABSOLUTE, RELATIVE, Block, Cell
 from perfbisect.report.comparison import blocks, header, remarks
-from perfbisect.report.markdown import escape
+from perfbisect.report.markdown import escape, fenced
 from perfbisect.wording.spreadsheet import line
 
 BOLD = "Bold: 0.95 or less, or 1.05 or more, and a real difference (5 % false discoveries at most are expected in the table)."
@@ -33,9 +34,12 @@ def markdown(trial: Trial, *, detailed: bool) -> Iterator[str]:
     yield from (f"{escape(str(text))}  " for text in header(trial) if text)
     yield ""
     first, *others = blocks(trial, detailed=detailed)
+    if trial.request.series:
+        yield from fenced(list(series.lines(trial)))
+        yield ""
     yield from as_markdown(first)
     yield ""
-    yield BOLD
+    yield series.RULE if trial.request.series else BOLD
     folded = False
     for block in others:
         yield ""

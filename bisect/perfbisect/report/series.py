@@ -83,7 +83,7 @@ def texts(trial: Trial, found: Sequence[Line]) -> Iterator[str]:
     yield "Steps:" if any(line.steps for line in found) else "No step is announced."
     for line in found:
         for step in line.steps:
-            yield f"  {sentence(step, names)} in {printable(line.work)}"
+            yield f"  {printable(line.work)}, {sentence(step, names)}"
     yield RULE
     for line in found:
         if line.scatter is None:

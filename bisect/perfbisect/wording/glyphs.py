@@ -33,6 +33,8 @@ SIMILAR = {
     "–": "-",
     "·": "|",
     "→": ">",
+    "●": "o",
+    "│": "|",
 }  # never a double quote: in JSON text it would end a string
 
 

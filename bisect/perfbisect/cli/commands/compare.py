@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import clone_progress
+from perfbisect.cli.options.common import clone_progress, say
 from perfbisect.cli.options.completion import host_name, workload_names
 from perfbisect.cli.options.forms import form_of, form_options, print_comparison
 from perfbisect.cli.options.leases import leasing
@@ -24,6 +24,7 @@ Examples:
   bisect compare --builder host --workload cpu,memory --host old --host new
   bisect compare old=kv-1.2.tar.xz v1.3 --builder kv --workload get --visits 8
   bisect compare 8.0.28 8.0.29 -b mysql -w point,write --tsv > qps.rel.tsv
+  bisect compare --each-release 8.0.20..8.0.40 -b mysql -w point,write --visits 6 --runs 1
 
 \b
 A BUILD is a release as the builder's tags spell it, any git revision, or NAME=PATH for
@@ -64,6 +65,13 @@ INCOMPLETE = 2
     shell_complete=host_name,
     help="Host to measure on. With --builder host, repeat it for each host that is compared.",
 )
+@click.option(
+    "--each-release",
+    default="",
+    metavar="A..B",
+    help="Instead of BUILDs: every release from A to B, as a line with its steps, and what to hunt.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be measured and what it costs, without doing it.")
 @round_options(5, 2, "Rounds: visits of each build.")
 @form_options
 @notify_option
@@ -71,6 +79,8 @@ def compare(
     builds: tuple[str, ...],
     workload: str,
     host: tuple[str, ...],
+    each_release: str,
+    dry_run: bool,
     visits: int,
     runs: int,
     as_json: bool,
@@ -87,7 +97,8 @@ def compare(
     All builds take turns, so that drift of the machine cancels. Ratios and their 95 % intervals are computed from the
     rounds in which both builds were measured. Red and green are differences of 5 % or more that are real: at most 5 % of
     those called real in a table are expected to be none. With --builder host nothing is built, and each --host is
-    measured relative to the first.
+    measured relative to the first. --each-release draws the line of all releases of a range instead, says where it has
+    steps, and prints the commands that hunt them.
     """
     from dataclasses import replace
 
@@ -99,6 +110,7 @@ def compare(
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.resolve import builder_of, choose_metric
     from perfbisect.hunt.trials.builds import check_words, hosts_as_builds, read_builds
+    from perfbisect.hunt.trials.releases import cost, read_releases
     from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.hunt.trials.setup import TrialPlan
     from perfbisect.recipes.find import choose_workloads, load_host
@@ -109,17 +121,28 @@ def compare(
     chosen = choose_workloads(workload, builder.driver, settings.workloads_path)
     if not chosen:
         raise click.UsageError("--workload is empty.")
-    check_words(builds, settings, builder)
+    if builds and each_release:
+        raise click.UsageError("--each-release measures all releases of its range: leave out the BUILDs.")
+    check_words(builds or (each_release,) * bool(each_release), settings, builder)
     announce(builder, chosen.values(), [load_host(name, settings.hosts_path) for name in host])
-    if builder.installed:
+    settings = replace(settings, workload=next(iter(chosen)), metric=choose_metric(settings.metric, [*chosen.values()]))
+    series = None
+    if each_release:
+        settings, subjects, series = read_releases(each_release, settings, builder, history, clone_progress)
+        note(f"{len(subjects)} releases, {subjects[0].name} to {subjects[-1].name}; {len(series.left_out)} left out")
+    elif builder.installed:
         settings, subjects = hosts_as_builds(settings, builder, least=2)
     else:
         settings = replace(settings, good=builds[0], bad=builds[-1])
         settings, subjects = read_builds(builds, settings, builder, clone_progress)
-    settings = replace(settings, workload=next(iter(chosen)), metric=choose_metric(settings.metric, [*chosen.values()]))
     lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings))
     with notifying(notify, history, note) as begun, lease:
-        plan = TrialPlan.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, wait_callback(wait))
+        plan = TrialPlan.make(
+            TrialType.COMPARE, settings, subjects, chosen, visits, runs, wait_callback(wait), series=series
+        )
+        if dry_run:
+            say("\n".join(cost(plan, settings, history)))
+            return 0
         trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=bool(form)), begun)
     print_comparison(trial, form, detailed=False)
     say_where_kept(trial, history, complete=complete, quiet=bool(form))

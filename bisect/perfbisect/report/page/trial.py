@@ -10,11 +10,12 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.trials import Trial, TrialType
 from perfbisect.core.stats import operation_metrics
 from perfbisect.core.stats.paired_comparison import Compared, Ratio, compared, tone
+from perfbisect.core.stats.release_series import hunts_of, lines_of
 from perfbisect.core.stats.sampling_plan import noise_of_trial
 from perfbisect.core.stats.sampling_plan import rows as detectable
 from perfbisect.core.stats.sampling_plan import sentences as advice
 from perfbisect.report import blocks as tables
-from perfbisect.report import comparison
+from perfbisect.report import comparison, series
 from perfbisect.report.blocks import Block
 from perfbisect.report.command_line import command_on
 from perfbisect.report.noise import of_placement
@@ -22,10 +23,11 @@ from perfbisect.report.page import intervals
 from perfbisect.report.page.hunt import Tile
 from perfbisect.report.page.pages import render
 from perfbisect.report.page.seconds import by_second, timeline
+from perfbisect.report.page.series import drawing as line_drawing
 from perfbisect.report.page.svg import Scale
 from perfbisect.wording import proofs
 from perfbisect.wording.quantities import MISSING, between, count, decimals, duration, figure, percent
-from perfbisect.wording.text import metric_title
+from perfbisect.wording.text import metric_title, printable
 
 KINDS = {TrialType.COMPARE: "Comparison", TrialType.PROVE: "Proof", TrialType.NOISE: "A/A"}
 SIDES = ("parent", "culprit", "third")  # classes of the colours of builds; all after the third share its own
@@ -57,6 +59,16 @@ class WorkPage:
 
 
 @dataclass(frozen=True, slots=True)
+class SeriesPage:
+    """The lines of a series of releases."""
+
+    rule: str
+    drawings: tuple[tuple[str, Markup], ...]  # workload, its drawing
+    steps: tuple[str, ...]
+    commands: tuple[tuple[str, str], ...]  # what it hunts, the command
+
+
+@dataclass(frozen=True, slots=True)
 class TrialPage:
     """The values of the template ``trial.html``."""
 
@@ -71,6 +83,7 @@ class TrialPage:
     legend: tuple[str, ...]
     blocks: tuple[Block, ...]  # the tables of a comparison: ratios, groups
     ratios: tuple[RatioCells, ...]
+    series: SeriesPage | None
     detectable: tuple[tuple[str, ...], ...]
     works: tuple[WorkPage, ...]
     remarks: tuple[str, ...]
@@ -81,7 +94,7 @@ class TrialPage:
 def trial_page(trial: Trial, *, history: Path | None, index: str = "") -> str:
     """The page."""
     request = trial.request
-    rows = compared(trial, request.metric) if request.kind is not TrialType.NOISE else []
+    rows = compared(trial, request.metric) if request.kind is not TrialType.NOISE and not request.series else []
     scale = intervals.scale_of([each.interval for row in rows for each in row.ratios if each and each.interval])
     noise = noise_of_trial(trial) if request.kind is TrialType.NOISE else None
     texts: tuple[str, ...] = ()
@@ -115,11 +128,16 @@ def trial_page(trial: Trial, *, history: Path | None, index: str = "") -> str:
         builds=tuple((each.name, each.commit[:10], each.version or each.path) for each in request.subjects),
         axis=intervals.axis(scale, "ratio to the first build") if rows else None,
         legend=tables.legend(trial) if rows else (),
-        blocks=tuple(filter(None, (tables.ratios(trial, rows), tables.groups(trial, rows)))) if rows else (),
+        blocks=tuple(comparison.blocks(trial, detailed=False))
+        if request.series
+        else tuple(filter(None, (tables.ratios(trial, rows), tables.groups(trial, rows))))
+        if rows
+        else (),
+        series=series_page(trial) if request.series else None,
         ratios=tuple(ratios(trial, rows, scale)),
         detectable=table,
         works=tuple(works(trial, rows)),
-        remarks=tuple(comparison.remarks(trial)) if rows else (),
+        remarks=tuple(comparison.remarks(trial)) if rows or request.series else (),
         settings=tuple(settings(trial)),
         command=command_on("show", trial.name, history),
     )
@@ -134,10 +152,28 @@ def headline(trial: Trial, rows: Sequence[Compared]) -> str:
         return f"{names[0]} against itself: {request.builder} {request.works[0].name} on {request.host}"
     if request.kind is TrialType.PROVE:
         return next(iter(proofs.sentences(trial)), f"{names[-1]} against {names[0]}")
+    if request.series:
+        steps = sum(len(line.steps) for line in lines_of(trial))
+        return f"{names[0]} to {names[-1]} of {request.builder}: {count(steps, 'step')} in {count(len(request.works), 'workload')}"
     if len(rows) == 1 and len(names) == 2 and (only := rows[0].ratios[0]) and only.interval:
         return f"{metric_title(request.metric)} of {names[1]} is {only.ratio:.3f} ({between(only.interval)}) of that of {names[0]} in {rows[0].work}"
     return (
         f"{', '.join(names[1:])} relative to {names[0]}: {count(len(request.works), 'workload')} of {request.builder}"
+    )
+
+
+def series_page(trial: Trial) -> SeriesPage:
+    """The lines of a series, and the commands that hunt their steps."""
+    names = [printable(each.name) for each in trial.request.subjects]
+    found = lines_of(trial)
+    return SeriesPage(
+        series.RULE,
+        tuple((line.work, line_drawing(line, names, trial.request.metric)) for line in found if any(line.ratios)),
+        tuple(f"{line.work}, {series.sentence(step, names)}" for line in found for step in line.steps),
+        tuple(
+            (f"{names[hunt.good]} to {names[hunt.bad]}, {', '.join(hunt.works)}", series.command(trial, hunt))
+            for hunt in hunts_of(found, trial.request.metric)
+        ),
     )
 
 
@@ -167,7 +203,7 @@ def works(trial: Trial, rows: Sequence[Compared]) -> Iterator[WorkPage]:
     """Counters relative to the first build, and the runs in order of time."""
     subjects = trial.request.subjects
     by_name = {row.work: row for row in rows}
-    spent = {found.work: found for found in operation_metrics.spent(trial)} if rows else {}
+    spent = {found.work: found for found in operation_metrics.spent(trial)} if rows or trial.request.series else {}
     names, unit = [each.name for each in subjects], tables.cpu_unit(trial)
     for number, work in enumerate(trial.request.works):
         measured = [run for run in trial.runs if run.work == number]
