@@ -7,7 +7,16 @@ from rich.text import Text
 
 import sample_hunt as sample
 from perfbisect.core.domain.facts import SkipFacts
-from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, TrialRun, TrialSkip, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import (
+    DropHunt,
+    Trial,
+    TrialBuild,
+    TrialRequest,
+    TrialRun,
+    TrialSkip,
+    TrialType,
+    TrialWorkload,
+)
 from perfbisect.report.comparison import as_object, header, lines
 from perfbisect.report.comparison_forms import delimited, markdown
 from perfbisect.report.page.trial import trial_page
@@ -231,3 +240,35 @@ def test_a_rate_that_was_sustained_is_only_a_table() -> None:
     told = plain(paced(share=0.995))
     assert "   100       100    100   99.5  point-query" in told
     assert not [line for line in told if "SLA" in line]
+
+
+def hunted() -> Trial:
+    """The same with hunts for some drops: of one the culprit is known."""
+    hunts = (DropHunt(0, 0, 1, 14, "not reproduced"), DropHunt(2, 0, 1, 12, "found", "5" * 40, "Check keys \x1b[31m"), DropHunt(2, 0, 2, 13, "interrupted"))  # fmt: skip
+    return replace(trial(), hunts=hunts)
+
+
+def test_the_culprit_is_in_the_cell_of_its_drop() -> None:
+    shown = [painted(line) for line in lines(hunted())]
+    assert shown[4:9] == [
+        "col-1                 col-2",
+        " 1.00 not reproduced  <0.90>          point-query",
+        " 0.99                 <0.95>          hot-points",
+        "",
+        "<0.55> 5555555555      <1.89> hunt 13  update-index",
+    ]
+    [named] = [line for line in shown if line.startswith("update-index, 8.0.28 to 8.0.29: 5555555555 Check keys")]
+    assert named.endswith("(hunt 12)")
+    assert "\x1b" not in named
+
+
+def test_the_culprit_in_other_forms() -> None:
+    made = hunted()
+    assert f"0.55\t{'5' * 40}\t1.89\tinterrupted\tupdate-index" in list(delimited(made, "\t"))
+    assert "col-1,col-1 culprit,col-2,col-2 culprit,workload" in list(delimited(made, ","))
+    assert "| **0.55** 5555555555 | **1.89** hunt 13 | update-index |" in list(markdown(made, detailed=False))
+    assert json.loads(as_object(made))["hunts"][1] == {
+        "workload": "update-index", "first": "8.0.28", "last": "8.0.29", "hunt": 12, "state": "found",
+        "culprit": "5" * 40, "subject": "Check keys \x1b[31m",
+    }  # fmt: skip
+    assert '<td class="num worse">0.55 <code>5555555555</code></td>' in trial_page(made, history=None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from perfbisect.core.domain.trials import Trial, TrialBuild
 from perfbisect.core.stats.operation_metrics import COLUMNS, Spent, Values, by_machine, spent
 from perfbisect.core.stats.paired_comparison import Compared, Ratio, Summary, summaries, tone
+from perfbisect.report import culprits
 from perfbisect.wording.quantities import MISSING, between, count, decimals, figure
 from perfbisect.wording.text import metric_title, printable
 
@@ -22,6 +23,7 @@ class Cell:
     text: str
     plain: tuple[str, ...]  # one for each column of CSV that it fills
     tone: str = ""  # "worse" or "better" for a real difference, else ""
+    note: str = ""  # what people read behind the number
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +62,25 @@ def legend(trial: Trial) -> tuple[str, ...]:
 
 
 def ratios(trial: Trial, rows: Sequence[Compared]) -> Block:
-    """The relative table."""
+    """The relative table, with the culprits of drops that were hunted; for programs these are columns of their own."""
+    hunts = culprits.in_cells(trial)
 
-    def cell(ratio: Ratio) -> Cell:
-        text = decimals(ratio.ratio, 2)
-        return Cell(text, (f"{ratio.ratio:.2f}",), tone(ratio, trial.request.metric))
+    def cell(work: str, build: int, ratio: Ratio) -> Cell:
+        colour, hunt = tone(ratio, trial.request.metric), hunts.get((work, build))
+        named = (culprits.brief(hunt), hunt.culprit or hunt.state) if hunt else ("", "")
+        plain = (f"{ratio.ratio:.2f}", *((printable(named[1]),) if hunts else ()))
+        return Cell(decimals(ratio.ratio, 2), plain, colour, printable(named[0]))
 
-    return Block(legend(trial), columns(trial), tuple(by_group(rows, cell, 1)), "workload")
+    head = columns(trial)
+    plain = tuple(text for column in head for text in (column, f"{column} culprit")) if hunts else ()
+    return Block(legend(trial), head, tuple(by_group(rows, cell, 2 if hunts else 1)), "workload", plain)
 
 
 def intervals(trial: Trial, rows: Sequence[Compared]) -> Block:
     """The intervals of all ratios; for programs, which of them are coloured, too."""
     rounds = max((ratio.rounds for row in rows for ratio in row.ratios if ratio), default=0)
 
-    def cell(ratio: Ratio) -> Cell:
+    def cell(_work: str, _build: int, ratio: Ratio) -> Cell:
         ends = (f"{ratio.interval.low:.4f}", f"{ratio.interval.high:.4f}") if ratio.interval else ("", "")
         return Cell(between(ratio.interval), (*ends, tone(ratio, trial.request.metric)))
 
@@ -141,13 +148,17 @@ def absolute_counters(trial: Trial, row: Compared) -> Block:
     return Block((f"{printable(row.work)}, absolute",), ("baseline", *columns(trial)), found, "per operation")
 
 
-def by_group(rows: Sequence[Compared], cell: Callable[[Ratio], Cell], wide: int) -> Iterator[Row]:
-    """A row for each workload, with an empty one where another group begins, unless each is a group by itself."""
+def by_group(rows: Sequence[Compared], cell: Callable[[str, int, Ratio], Cell], wide: int) -> Iterator[Row]:
+    """A row for each workload, with an empty one where another group begins, unless each is a group by itself.
+
+    ``cell`` is given the workload, the number of the build and its ratio.
+    """
     several = len({row.group for row in rows}) < len(rows)
     for number, row in enumerate(rows):
         if number and several and row.group != rows[number - 1].group:
             yield Row((), "")
-        yield Row(tuple(cell(ratio) if ratio else missing(wide) for ratio in row.ratios), printable(row.work))
+        cells = (cell(row.work, build, ratio) if ratio else missing(wide) for build, ratio in enumerate(row.ratios, 1))
+        yield Row(tuple(cells), printable(row.work))
 
 
 def named(subject: TrialBuild) -> str:

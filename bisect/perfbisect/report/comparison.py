@@ -12,7 +12,7 @@ from perfbisect.core.stats.false_discoveries import RATE
 from perfbisect.core.stats.operation_metrics import COLUMNS, spent
 from perfbisect.core.stats.paired_comparison import compared, silent, summaries
 from perfbisect.report import blocks as tables
-from perfbisect.report import series, service_levels
+from perfbisect.report import culprits, series, service_levels
 from perfbisect.report.blocks import Block
 from perfbisect.wording.quantities import count, moment
 from perfbisect.wording.table import GAP, aligned
@@ -48,6 +48,7 @@ def contents(trial: Trial) -> dict[str, Any]:
         "groups": summaries(rows),
         "false_discovery_rate": RATE,
         "service_levels": service_levels.service_levels(trial),
+        "hunts": culprits.objects(trial),
         "operations": {"columns": COLUMNS, "workloads": spent(trial)},
         **({"series": series.as_object(trial)} if trial.request.series else {}),
     }
@@ -142,7 +143,8 @@ def remarked(trial: Trial) -> Iterator[str]:
 
 
 def remarks(trial: Trial) -> Iterator[str]:
-    """What is missing from the table, and why; and which builds are the same binary."""
+    """What hunts have found, what is missing from the table, and why; and which builds are the same binary."""
+    yield from culprits.sentences(trial)
     subjects, works = trial.request.subjects, trial.request.works
     yield from (f"{each.name} was not measured: {each.trouble}" for each in subjects if each.trouble)
     for skip in trial.skips:
@@ -168,11 +170,23 @@ def grid(block: Block) -> Iterator[Text]:
         max(map(cell_len, (title, *(row.cells[place].text for row in block.rows if row.cells))))
         for place, title in enumerate(block.head)
     ]
-    yield Text(GAP.join(aligned(title, width, right=True) for title, width in zip(block.head, wide, strict=True)))
+    notes = [
+        max((cell_len(row.cells[place].note) for row in block.rows if row.cells), default=0)
+        for place in range(len(block.head))
+    ]
+    behind = [width and width + 1 for width in notes]  # a blank before each
+    titles = (
+        aligned(title, width, right=True) + " " * note
+        for title, width, note in zip(block.head, wide, behind, strict=True)
+    )
+    yield Text(GAP.join(titles).rstrip() if any(notes) else GAP.join(titles))
     for row in block.rows:
         cells = (
-            Text(aligned(cell.text, width, right=True), COLOURS[cell.tone])
-            for cell, width in zip(row.cells, wide, strict=False)
+            Text.assemble(
+                (aligned(cell.text, width, right=True), COLOURS[cell.tone]),
+                aligned(f" {cell.note}" if cell.note else "", note, right=False),
+            )
+            for cell, width, note in zip(row.cells, wide, behind, strict=False)
         )
         line = Text(GAP).join([*cells, Text(row.name)])
         line.rstrip()

@@ -67,5 +67,6 @@ def as_markdown(block: Block) -> Iterator[str]:
 
 
 def number(cell: Cell) -> str:
-    """A number, in bold type where it is a real difference."""
-    return f"**{cell.text}**" if cell.tone else cell.text
+    """A number, in bold type where it is a real difference, and what is behind it."""
+    text = f"**{cell.text}**" if cell.tone else cell.text
+    return f"{text} {escape(cell.note)}" if cell.note else text
