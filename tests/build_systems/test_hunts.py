@@ -56,7 +56,7 @@ def test_a_range_across_a_change_of_the_build_system(tmp_path: Path, git: Callab
     (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{tmp_path}/root"\n')
     hunted = bisect(
         "run", commits[0], commits[-1], "--builder", "tool", "--run", "{prefix}/bin/tool", "--repo", str(repo),
-        "--builders", str(tmp_path / "builders"), "--hosts", str(tmp_path / "hosts.toml"), "--host", "here", "--plain",
+        "--builders", str(tmp_path / "builders"), "--hosts", str(tmp_path / "hosts.toml"), "--host", "here", "--plain", "--no-explain",
         "--rate", "ops: ([0-9.]+)", cwd=tmp_path,
     )  # fmt: skip
     assert hunted.returncode == 0, hunted.stdout + hunted.stderr

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.tools
 Invoke = Callable[..., tuple[int, str, str]]
 Exits = Callable[..., str]
 Fork = Callable[[int, int, int], tuple[str, str, str]]
-HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain"]
+HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain", "--no-explain"]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.tools
 
 Exits = Callable[..., str]
 SCRIPT = ["--builder", "script", "--workload", "one", "--repo", "repo"]
-RUN = [*SCRIPT, "--plain", "--no-layouts"]
+RUN = [*SCRIPT, "--plain", "--no-layouts", "--no-explain"]
 
 
 @pytest.fixture

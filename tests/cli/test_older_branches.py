@@ -7,7 +7,7 @@ import pytest
 pytestmark = pytest.mark.tools
 
 Exits = Callable[..., str]
-HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo"]
+HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--no-explain"]
 
 
 @pytest.fixture

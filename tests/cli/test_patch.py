@@ -10,7 +10,7 @@ pytestmark = pytest.mark.tools
 
 Exits = Callable[..., str]
 Git = Callable[..., str]
-HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain"]
+HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain", "--no-explain"]
 BROKEN = "does not build"
 RATE = "chance=$(date +%N | cut -c 6)\necho rate {}0$chance # {}"
 

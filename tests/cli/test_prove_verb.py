@@ -12,7 +12,7 @@ pytestmark = pytest.mark.tools
 Exits = Callable[..., str]
 Script = Callable[[str], str]
 Git = Callable[..., str]
-HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain"]
+HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain", "--no-explain"]
 APART = "\n:\n:\n:\n:\n"
 
 

@@ -13,7 +13,7 @@ from perfbisect.hunt.search_problem import TimedEvent
 pytestmark = pytest.mark.tools
 
 Exits = Callable[..., str]
-HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain"]
+HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain", "--no-explain"]
 SUITE, HISTORY = Path("workloads/script/suite.toml"), Path(".local/state/perfbisect/history.db")
 
 

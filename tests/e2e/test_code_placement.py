@@ -40,7 +40,7 @@ int main(void) {
     return x == 0;
 }
 """
-RUN = ["--build", "make", "--run", "./bench", "--rate", r"rounds/s: (\d+)"]
+RUN = ["--build", "make", "--run", "./bench", "--rate", r"rounds/s: (\d+)", "--no-explain"]
 
 
 def steps(moved: bool) -> str:

@@ -54,7 +54,7 @@ def test_a_slow_commit_is_found_with_nothing_but_two_commands(tmp_path: Path, co
     repo, elsewhere, history = tmp_path / "repo", tmp_path / "elsewhere", tmp_path / "history.db"
     elsewhere.mkdir()
     paths = ["--rate", '$.results[0]["ops/s"]', "--operations", "$.results[0].operations"]
-    asked = ["run", "v0", f"v{COMMITS - 1}", "--build", "make", "--run", "./bench", *paths]
+    asked = ["run", "v0", f"v{COMMITS - 1}", "--build", "make", "--run", "./bench", "--no-explain", *paths]
 
     def kill(line: str, process: Process) -> None:
         if '"RunFinished"' in line:
@@ -85,7 +85,7 @@ def test_what_failed_once_is_remembered_for_the_same_commands_only(tmp_path: Pat
     """The culprit, which lies between the ends, does not build with the first command, and does with the second."""
     refusing = f"sh -c '! grep -q \"/. {CULPRIT} \" work.h && make'"
     asked = ["run", f"v{CULPRIT - 1}", f"v{CULPRIT + 1}", "--run", "./bench", "--plain", "--max-runs", "16"]
-    asked += ["--history", str(tmp_path / "history.db")]
+    asked += ["--no-explain", "--history", str(tmp_path / "history.db")]
     culprit = commits[CULPRIT][:10]
     first = bisect(*asked, "--build", refusing, cwd=tmp_path / "repo").stdout
     assert f"skipped   {culprit}  compile" in first
@@ -129,6 +129,7 @@ def test_a_command_that_became_quadratic_is_stopped_and_found(git: Callable[...,
         git("tag", f"v{number}")
         hashes.append(git("rev-parse", "HEAD"))
     asked = ["run", "v0", "v7", "--build", "cc -O1 -o bench bench.c", "--run", "./bench", "--slow-after", "10"]
+    asked += ["--no-explain"]
 
     def kill(line: str, process: Process) -> None:
         if "slower than 10 × good (stopped after" in line:

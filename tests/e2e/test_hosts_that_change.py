@@ -28,7 +28,7 @@ def interrupt(process: Process) -> None:
 
 
 def demo(tmp_path: Path) -> list[str]:
-    planted = ["demo", "--seed", "3", "--drop", "60%", "--folder", str(tmp_path / "demo")]
+    planted = ["demo", "--seed", "3", "--drop", "60%", "--no-explain", "--folder", str(tmp_path / "demo")]
     return [*planted, "--plain", "--history", str(tmp_path / "h.db")]
 
 

@@ -27,7 +27,7 @@ class Hunt:
         return self.folder / "history.db"
 
     def begin(self) -> list[str]:
-        planted = ["demo", "--seed", "3", "--drop", "60%", "--folder", str(self.folder / "demo")]
+        planted = ["demo", "--seed", "3", "--drop", "60%", "--no-explain", "--folder", str(self.folder / "demo")]
         return [*planted, "--host", "far", "--json", *self.kept()]
 
     def resume(self) -> list[str]:

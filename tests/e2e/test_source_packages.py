@@ -59,6 +59,7 @@ def test_a_slow_command_of_a_server_is_found_without_a_recipe(tmp_path: Path, co
         "--configure",
         "MALLOC=libc",
         "--plain",
+        "--no-explain",
     ]
     run = shlex.join(["sh", "-c", RUN, "{data}"])
     ended = bisect(*hunt, "--run", run, "--rate", r'"GET","([0-9.]+)"', "--history", str(history))

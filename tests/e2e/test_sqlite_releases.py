@@ -57,7 +57,7 @@ def test_update_index_between_releases_ends_honestly(
     monkeypatch.setenv("HOME", str(tmp_path))
     history = tmp_path / "history.db"
     hunt = ["run", "3.41.2", "3.45.0", "--builder", "sqlite-amalgamation", "--workload", "update-index"]
-    limits = ["--time", "1", "--max-runs", "24"]
+    limits = ["--time", "1", "--max-runs", "24", "--no-explain"]
     ended = bisect(*hunt, *limits, "--repo", str(releases), "--json", "--history", str(history))
     assert ended.returncode in (0, 1, 2), ended.stderr
     events = [json.loads(line) for line in ended.stdout.splitlines()]

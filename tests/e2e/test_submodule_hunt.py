@@ -27,7 +27,7 @@ def test_a_submodule_made_it_slower(tmp_path: Path) -> None:
     dry = bisect(*hunt, "--dry-run")
     assert dry.returncode == 0, dry.stderr
     assert f"# lib at {speeds[3][:10]}: fetched from {lib}" in dry.stdout
-    found = bisect(*hunt, "--history", str(tmp_path / "h.db"), "--plain")
+    found = bisect(*hunt, "--no-explain", "--history", str(tmp_path / "h.db"), "--plain")
     assert found.returncode == 0, found.stdout + found.stderr
     assert rows(tmp_path / "h.db", "select culprit from culprits") == [(hashes[2],)]
 

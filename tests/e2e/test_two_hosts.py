@@ -23,7 +23,7 @@ def hosts(folder: Path, **more: str) -> list[str]:
 
 
 def demo(folder: Path, *options: str) -> list[str]:
-    planted = ["demo", "--seed", "3", "--drop", "60%", "--folder", str(folder / "demo")]
+    planted = ["demo", "--seed", "3", "--drop", "60%", "--no-explain", "--folder", str(folder / "demo")]
     return [*planted, "--history", str(folder / "h.db"), *options]
 
 

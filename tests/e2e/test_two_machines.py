@@ -52,7 +52,7 @@ class Hunt:
         """Run it; the planted commit is named, and no run was counted twice."""
         kept = ["--hosts", self.folder / "hosts.toml", "--history", self.history, "--folder", self.folder / "demo"]
         named = [word for host in hosts for word in ("--host", host)]
-        ended = bisect("demo", "--seed", "3", "--drop", "60%", "--plain", *map(str, kept), *named)
+        ended = bisect("demo", "--seed", "3", "--drop", "60%", "--no-explain", "--plain", *map(str, kept), *named)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         answer = json.loads((self.folder / "demo" / "answer.json").read_text())
         assert self.ask("select culprit from culprits") == [(answer["commit"],)]

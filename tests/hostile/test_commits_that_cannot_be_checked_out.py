@@ -212,6 +212,7 @@ def history(odd: OddTrees, git: Git) -> list[str]:
 
 def hunt(tmp_path: Path, good: int, bad: int) -> list[str]:
     commands = ["--build", "true", "--run", "sh run.sh", "--rate", r"rate (\d+)", "--repo", str(tmp_path / "repo")]
+    commands.append("--no-explain")
     return ["run", f"v{good}", f"v{bad}", *commands, "--history", str(tmp_path / "h.db")]
 
 

@@ -254,7 +254,7 @@ def test_a_hunt_whose_end_and_culprit_race_names_the_culprit(tmp_path: Path, git
         for number in range(8)
     ]
     words = ["run", shas[0], shas[-1], "--build", "make -j{jobs}", "--run", "./bench", "--rate", r"(\d+) ops/s"]
-    ended = bisect(*words, "--plain", "--history", str(tmp_path / "history.db"), cwd=tmp_path / "repo")
+    ended = bisect(*words, "--plain", "--no-explain", "--history", str(tmp_path / "history.db"), cwd=tmp_path / "repo")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert f"The culprit is {shas[5][:10]}" in ended.stdout
     for sha in (shas[0], shas[5]):

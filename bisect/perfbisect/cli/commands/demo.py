@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.options.common import history_option, hosts_option
+from perfbisect.cli.options.common import explain_option, history_option, hosts_option
 from perfbisect.cli.options.leases import leasing
 from perfbisect.cli.options.param_types import SEED, Percent
 from perfbisect.cli.options.places import announce_recipes, inventory_option
@@ -34,6 +34,7 @@ WRONG = 1
 @hosts_option
 @inventory_option
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the history is written.")
+@explain_option
 @view_options
 @history_option
 def demo(
@@ -42,6 +43,7 @@ def demo(
     host: tuple[str, ...],
     hosts: Path | None,
     folder: Path | None,
+    explain: bool,
     history: Path | None,
     view: str | None,
 ) -> int:
@@ -74,7 +76,7 @@ def demo(
         workload="update-index",
         host=host[0],
         further_hosts=host[1:],
-        explain=True,
+        explain=explain,
         prior=PriorKnowledge(build_cost=1.0),
         hosts_path=str(hosts or ""),
     )

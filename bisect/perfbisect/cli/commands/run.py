@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import clone_progress, history_option, hosts_option, say
+from perfbisect.cli.options.common import clone_progress, explain_option, history_option, hosts_option, say
 from perfbisect.cli.options.completion import builder_name, workload_names
 from perfbisect.cli.options.leases import leasing
 from perfbisect.cli.options.measurement import how_options, settings_of, what_options
@@ -87,12 +87,7 @@ history of its own. Exit status then: the highest of theirs.
     show_default=True,
     help="Compare a culprit and its parents in other orders of their functions, too.",
 )
-@click.option(
-    "--explain/--no-explain",
-    default=True,
-    show_default=True,
-    help="Measure a culprit and its parent again for the reason: counters, profiles, plans.",
-)
+@explain_option
 @click.option("--dry-run", is_flag=True, help="Print the commands for both ends without running them.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
 @click.option("--skip", metavar="REV|A..B", multiple=True, help="Leave out commits known to be broken. Repeatable.")

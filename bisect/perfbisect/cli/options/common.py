@@ -39,6 +39,16 @@ def hosts_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)  # fmt: skip
 
 
+def explain_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--no-explain``, given to the command as ``explain: bool``."""
+    return click.option(
+        "--explain/--no-explain",
+        default=True,
+        show_default=True,
+        help="Measure a culprit and its parent again for the reason: counters, profiles, plans.",
+    )(command)
+
+
 def output_width() -> int | None:
     """Columns of the terminal that standard output goes to; None (no limit) for a file or a pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
