@@ -21,6 +21,7 @@ WORKLOADS = Path(__file__).parents[1] / "workloads"
 
 POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 BIN = POSTGRES[-1] if POSTGRES else Path("/nowhere")
+PATIENCE = 600.0  # seconds for a server to start or to stop, beside other tests
 BUILD = Build(  # of nothing: what is measured is installed
     compile=[["true"]],
     install=[["install", "-D", "-m", "644", "{source}/some.conf", "{prefix}/some.conf"]],
@@ -43,9 +44,13 @@ POSTGRESQL = Builder(
         ready=[f"{BIN}/pg_isready", "-q", "-h", "{data}", "-p", "{port}"],
         create=[[f"{BIN}/createdb", "-h", "{data}", "-p", "{port}", "-U", "bench", "sbtest"]],
         refuses_root=True,
+        ready_timeout=PATIENCE,
+        stop_timeout=PATIENCE,
         sysbench={"pgsql-host": "{data}", "pgsql-port": "{port}", "pgsql-user": "bench"},
     ),
 )
+# Small, and without the kernel's asynchronous I/O, of which many servers at once may not get any.
+INNODB = ["--innodb-log-file-size=8M", "--innodb-use-native-aio=0"]
 MARIADB = Builder(
     name="mariadb",
     folder=str(Path(__file__).parent / "sysbench"),
@@ -57,18 +62,21 @@ MARIADB = Builder(
         initialise=[
             [
                 *("mariadb-install-db", "--no-defaults", "--datadir={data}", "--skip-test-db"),
-                "--auth-root-authentication-method=normal",
+                *("--auth-root-authentication-method=normal", *INNODB),
             ]
         ],
         start=[
             *("mariadbd", "--no-defaults", "--datadir={data}", "--socket={socket}", "--skip-networking"),
             *("--pid-file={pidfile}", "--character-set-server=utf8mb4", "--innodb-flush-log-at-trx-commit=0"),
+            *INNODB,
         ],
         ready=["mariadb-admin", "--no-defaults", "--socket={socket}", "--user=root", "ping"],
         create=[
             ["mariadb", "--no-defaults", "--socket={socket}", "--user=root", "--execute=create database sbtest"],
         ],
         refuses_root=True,
+        ready_timeout=PATIENCE,
+        stop_timeout=PATIENCE,
         sysbench={"mysql-socket": "{socket}", "mysql-user": "root"},
     ),
 )
@@ -138,15 +146,17 @@ def started(recipe: Server) -> Iterator[Values]:
             for owned in (folder, folder / "data"):
                 os.chown(owned, 65534, 65534)
         for command in recipe.initialise:
-            subprocess.run([*user_switch, *fill(command, values)], check=True, capture_output=True, cwd=folder)
+            argv = [*user_switch, *fill(command, values)]
+            done = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=folder)
+            assert done.returncode == 0, done.stdout + done.stderr
         with (folder / "log").open("w") as log:
             process = subprocess.Popen([*user_switch, *fill(recipe.start, values)], stdout=log, stderr=log, cwd=folder)
         try:
-            deadline = time.monotonic() + 600
+            deadline = time.monotonic() + PATIENCE
             while subprocess.run(fill(recipe.ready, values), check=False, capture_output=True).returncode:
                 assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
                 time.sleep(0.1)
             yield values
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(PATIENCE)

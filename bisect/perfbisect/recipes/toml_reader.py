@@ -11,6 +11,7 @@ import tomllib
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -122,7 +123,7 @@ def verify(value: object, expected: Any, location: Location, *, partial: bool = 
 
 def _verify_struct(value: object, shape: type[msgspec.Struct], location: Location, partial: bool) -> None:
     table = _expect(value, dict, location)
-    fields = {field.encode_name: field for field in msgspec.structs.fields(shape)}  # `class` is a keyword of Python
+    fields = _fields(shape)
     allowed = set(fields) - getattr(shape, "filled_in", frozenset())
     for key in table:
         if key not in allowed:
@@ -134,9 +135,20 @@ def _verify_struct(value: object, shape: type[msgspec.Struct], location: Locatio
     for name, field in fields.items():
         if field.required and not partial and name not in table:
             raise location.at(name).mistake(f"is missing: it must be {describe(field.type)}.")
-    hints = get_type_hints(shape, include_extras=True)
+    hints = _hints(shape)
     for key, entry in table.items():
         verify(entry, hints[fields[key].name], location.at(key), partial=partial)
+
+
+@cache
+def _hints(shape: type[msgspec.Struct]) -> dict[str, Any]:
+    return get_type_hints(shape, include_extras=True)
+
+
+@cache
+def _fields(shape: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    """By their keys: `class` is a keyword of Python."""
+    return {field.encode_name: field for field in msgspec.structs.fields(shape)}
 
 
 def _verify_leaf(value: object, expected: Any, location: Location) -> None:
