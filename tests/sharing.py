@@ -10,7 +10,8 @@ from generators import finish
 from perfbisect.core.domain.events import Warned
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import checkout
-from perfbisect.lab.build.pipeline import BuildContext, Built, build_context
+from perfbisect.lab.build.pipeline import build_context
+from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.lab.build.shared.builds import SharedBuilds
 from perfbisect.lab.build.shared.obtain import obtain
 from perfbisect.recipes.builder import Build, Builder, Variant

@@ -12,7 +12,7 @@ from perfbisect.lab.build import pipeline
 from perfbisect.lab.build.builds_made import BuildsMade
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.build.lab_host import LabHost
-from perfbisect.lab.build.pipeline import BuildContext, Built
+from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.lab.build.shared.obtain import obtain
 from perfbisect.lab.build.sources import send_sources
 from perfbisect.lab.retry_policy import RetryPolicy

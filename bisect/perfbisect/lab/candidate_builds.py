@@ -11,7 +11,7 @@ from perfbisect.lab.build import build_store, links
 from perfbisect.lab.build.build_jobs import end_all
 from perfbisect.lab.build.builds_made import BuildsMade
 from perfbisect.lab.build.candidates import Candidates
-from perfbisect.lab.build.pipeline import BuildContext
+from perfbisect.lab.build.plan import BuildContext
 from perfbisect.lab.build.transfer import ship
 from perfbisect.lab.build_site import BuildSite
 

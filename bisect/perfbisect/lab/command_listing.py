@@ -21,6 +21,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import ccache, checkout, pipeline, submodules
 from perfbisect.lab.build.patching import for_all
+from perfbisect.lab.build.plan import BuildContext, Plan, plan_for, present
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.measure import perf, visit
 from perfbisect.lab.server import config
@@ -83,7 +84,7 @@ def _there(parts: Iterable[Part], folder: str, root: str) -> Iterator[Part]:
         yield Part(part.title.replace(folder, root), tuple(line.replace(folder, root) for line in part.lines))
 
 
-def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[pipeline.Plan, PurePosixPath]:
+def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[Plan, PurePosixPath]:
     """How the commit is built, and in which folder."""
     builder, commit = request.builder, request.commit
     host, entry = request.build_host or request.host, request.build_entry or request.entry
@@ -99,18 +100,16 @@ def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[pipeline.Plan, P
         tools = toolchain(host, variant)
         namespace = ccache.namespace(host, tools.processor)
     entry = msgspec.structs.replace(entry, jobs=entry.jobs or ask(host, CORES) or 1)
-    context = pipeline.BuildContext(
-        scratch, entry, builder, name, variant, tools, bare, repository, namespace, request.patches
-    )
+    context = BuildContext(scratch, entry, builder, name, variant, tools, bare, repository, namespace, request.patches)
     try:
         sources = for_all(scratch, bare, commit, request.patches)
         pipeline.check_out(context, sources)
-        return pipeline.plan_for(context, commit, pipeline.present(context, sources.commit)), context.work
+        return plan_for(context, commit, present(context, sources.commit)), context.work
     except BuildFailed as failed:  # its log is as temporary as the folder
         raise EnvironmentFailure(str(failed)) from failed
 
 
-def _build(request: ListingRequest, planned: tuple[pipeline.Plan, PurePosixPath]) -> Iterator[Part]:
+def _build(request: ListingRequest, planned: tuple[Plan, PurePosixPath]) -> Iterator[Part]:
     plan, work = planned
     listing = submodules.listed(
         open_repository(request.repository), request.commit, request.builder.ignore, request.builder.repository
@@ -125,9 +124,7 @@ def _build(request: ListingRequest, planned: tuple[pipeline.Plan, PurePosixPath]
     yield Part(f"build, in {work / 'build'}{where}", tuple(shell_words(argv) for _, argv in plan.commands))
 
 
-def _measurement(
-    request: ListingRequest, scratch: LocalHost, planned: tuple[pipeline.Plan, PurePosixPath]
-) -> Iterator[Part]:
+def _measurement(request: ListingRequest, scratch: LocalHost, planned: tuple[Plan, PurePosixPath]) -> Iterator[Part]:
     host, entry, workload = request.host, request.entry, request.workload
     plan, work = planned
     cores = ask(host, CORES) or 1

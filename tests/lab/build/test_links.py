@@ -13,7 +13,8 @@ from generators import finish
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import build_store, checkout, linkers, links
-from perfbisect.lab.build.pipeline import BuildContext, build, build_context
+from perfbisect.lab.build.pipeline import build, build_context
+from perfbisect.lab.build.plan import BuildContext
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository

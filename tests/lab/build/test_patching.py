@@ -11,7 +11,8 @@ from perfbisect.core.domain.patch import Patch
 from perfbisect.errors import BuildFailed
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import checkout
-from perfbisect.lab.build.pipeline import BuildContext, Built, build, build_context, key_of
+from perfbisect.lab.build.pipeline import build, build_context, key_of
+from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository

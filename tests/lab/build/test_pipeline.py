@@ -12,7 +12,8 @@ from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import build_store, checkout
-from perfbisect.lab.build.pipeline import BuildContext, Built, build, build_context
+from perfbisect.lab.build.pipeline import build, build_context
+from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository

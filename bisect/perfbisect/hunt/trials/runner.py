@@ -32,7 +32,7 @@ from perfbisect.hunt.trials.view import Progress
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.build import prebuilt
 from perfbisect.lab.build.layout_seeds import LayoutSeeds
-from perfbisect.lab.build.pipeline import Built
+from perfbisect.lab.build.plan import Built
 from perfbisect.lab.guarded_lab import GuardedLab
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.protocol import Lab

@@ -8,7 +8,7 @@ from perfbisect.core.domain.events import Warned
 from perfbisect.errors import BuildFailed, EnvironmentFailure, UsageError
 from perfbisect.lab.build import pipeline
 from perfbisect.lab.build.candidates import Candidates
-from perfbisect.lab.build.pipeline import BuildContext, Built
+from perfbisect.lab.build.plan import BuildContext, Built
 
 
 class BuildsMade:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.patch import Patch
-from perfbisect.lab.build.pipeline import Built
+from perfbisect.lab.build.plan import Built
 from perfbisect.repository.git import Repository
 
 

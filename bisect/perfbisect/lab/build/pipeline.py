@@ -7,7 +7,7 @@ environment, so that only the commit makes a difference. Configure, compile and 
 
 import re
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -16,7 +16,7 @@ import msgspec
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.patch import Patch
-from perfbisect.errors import BuildFailed, EnvironmentFailure, TooMuchOutput
+from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import facts, jobs
 from perfbisect.host.conditions import SYSTEM
 from perfbisect.host.outcome import TIMED_OUT, no_space
@@ -25,19 +25,16 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store, ccache, checkout, links, submodules
 from perfbisect.lab.build.binary_hash import hash_artifacts, measured
 from perfbisect.lab.build.build_jobs import PREFIX, end_all
-from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL, OUT_OF_MEMORY, BuildLog, script
+from perfbisect.lab.build.log_parser import CONFIGURE, INSTALL, OUT_OF_MEMORY, BuildLog, script
 from perfbisect.lab.build.patching import Sources, for_all, for_version
+from perfbisect.lab.build.plan import BuildContext, Built, Plan, jobs_of, plan_for, present, resolved_for, version_of
 from perfbisect.lab.build.progress import Progress, follow
 from perfbisect.lab.build.requirements import NEEDED, SYSTEM_FACTS, how_to_build, lacking_for, own_packages
-from perfbisect.lab.build.toolchain import Toolchain, toolchain, with_compiler
-from perfbisect.lab.upload import recipe
-from perfbisect.recipes.build_systems import MARKERS, compiler_of, expanded, has_commands, nothing_found, system_of
-from perfbisect.recipes.builder import Builder, Variant
+from perfbisect.lab.build.toolchain import toolchain, with_compiler
+from perfbisect.recipes.build_systems import compiler_of, system_of
+from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.recipes.placeholders import fill, fill_text
-from perfbisect.recipes.versions import version_text
-from perfbisect.recipes.when import TreeFacts, applied
 from perfbisect.repository.git import Repository
 
 _ALONE = "-alone"  # ends the name of one that is repeated with one job
@@ -48,52 +45,6 @@ _REMEMBER = f'cd -- "$1" && printf "%s" "$2" >steps && {ccache.EVENTS}'
 # Without the error, which would be found in the second log, too.
 _NOTE = "perfbisect: with {at_once} jobs at once this build did not {stage}, and is repeated with one"
 _SAVE_LOG = 'mkdir -p "${2%/*}" && cp -- "$1" "$2"'
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A built commit: its facts, and the recipe as it applies to this commit."""
-
-    facts: BuildFacts
-    builder: Builder  # its conditions applied
-    version: str  # of the system, "" when the recipe has no command for it, or it fails
-    prefix: PurePosixPath | None = None  # where it is installed, if that is outside the root folder
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a commit is built."""
-
-    builder: Builder  # its conditions applied
-    version: str  # of the system, "" when the recipe has no command for it, or it fails
-    commands: tuple[tuple[str, list[str]], ...]  # stage, argv
-    env: Mapping[str, str]
-    system: str = ""  # the build system; "" where the recipe has commands
-    with_libraries: bool = (
-        False  # builds are equal only if all shared libraries are, too: the recipe names no artifacts
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class BuildContext:
-    """What all builds of one builder on one host share."""
-
-    host: Host
-    entry: HostEntry
-    builder: Builder
-    name: str  # of the variant
-    variant: Variant  # before the recipe's conditions
-    tools: Toolchain
-    bare: PurePosixPath  # the repository on the host: see `checkout.mirror`
-    repository: Repository  # the local one, where submodules are looked for
-    namespace: str = ""  # of the compiler cache
-    patches: tuple[Patch, ...] = ()
-    recorder: links.Recorder | None = None  # where builds are to be linked again in other layouts
-
-    @property
-    def work(self) -> PurePosixPath:
-        """The folder of the fixed paths."""
-        return self.host.root / "work" / self.builder.work_name
 
 
 def build_context(
@@ -186,7 +137,7 @@ def _stored(context: BuildContext, sources: Sources, paths: frozenset[str], key:
     if found is None:
         return None
     known = replace(found.facts, patches=_for_version(context, sources, found.version).patches)
-    return Built(known, _resolved(context, paths, found.version), found.version)
+    return Built(known, resolved_for(context, paths, found.version), found.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +163,7 @@ def check_out(context: BuildContext, sources: Sources, parts: Sequence[checkout.
     place = context.work / "source", context.builder.ignore, parts
     checkout.checkout(context.host, context.bare, sources.commit, *place)
     if any(patch.version for patch in context.patches):
-        fitting = _for_version(context, sources, _version(context, sources.sha))
+        fitting = _for_version(context, sources, version_of(context, sources.sha))
         if fitting.commit != sources.commit:
             checkout.checkout(context.host, context.bare, fitting.commit, *place)
 
@@ -267,37 +218,18 @@ def _repeat(
     context: BuildContext, sources: Sources, alone: Plan, ended: _Ended, failure: BuildFailed | EnvironmentFailure
 ) -> Generator[Progress | Warned, None, _Ended]:
     """A build that ``ended`` with ``failure`` once more, from its checkout on, as ``alone`` has it."""
-    yield Warned(f"{failure}: it is repeated with one job instead of {_jobs(context)}", failure.advice)
+    yield Warned(f"{failure}: it is repeated with one job instead of {jobs_of(context)}", failure.advice)
     yield Progress("checkout")
     yield from _check_out(context, sources)
-    note = _NOTE.format(at_once=_jobs(context), stage=ended.output.stage)
+    note = _NOTE.format(at_once=jobs_of(context), stage=ended.output.stage)
     repeated = yield from _attempt(context, alone, f"{ended.job.name}{_ALONE}", None, note)
     if not repeated.failed and isinstance(failure, BuildFailed):
         yield Warned(
-            f"the build of {sources.sha[:10]} depends on the order of its parts: it failed with {_jobs(context)} jobs, and did"
+            f"the build of {sources.sha[:10]} depends on the order of its parts: it failed with {jobs_of(context)} jobs, and did"
             " not with one",
             "What was built with one job counts. With `jobs = 1` in hosts.toml no build is tried twice.",
         )
     return repeated
-
-
-def plan_for(context: BuildContext, sha: str, paths: frozenset[str]) -> Plan:
-    """How commit ``sha``, which is checked out, is built; ``paths`` as ``present`` has them.
-
-    Raises BuildFailed for a tree without a build system, where the recipe has no commands.
-    """
-    version = _version(context, sha)
-    resolved = _resolved(context, paths, version)
-    values = _values(context, resolved, sha, version)
-    system = system_of(resolved, paths)
-    if system is None:
-        raise BuildFailed(f"{sha[:10]} does not configure: {nothing_found()}", stage=CONFIGURE, log="")
-    named = build_of(resolved).artifacts
-    how = expanded(resolved, system, paths) if system else build_of(resolved)
-    resolved = msgspec.structs.replace(resolved, build=how)
-    stages = ((CONFIGURE, how.configure), (COMPILE, how.compile), (INSTALL, how.install))
-    commands = tuple((stage, fill(command, values)) for stage, commands in stages for command in commands)
-    return Plan(resolved, version, commands, _environment(context, resolved, values), system, not named)
 
 
 def _key(context: BuildContext, sources: Sources, paths: frozenset[str]) -> str:
@@ -308,70 +240,6 @@ def _key(context: BuildContext, sources: Sources, paths: frozenset[str]) -> str:
     tools = with_compiler(context.host, context.tools, compiler_of(system))
     how = (context.patches, context.recorder.identity if context.recorder else "")
     return build_store.key_of(context.builder, context.variant, tools, tree, paths, sha, system, *how)
-
-
-def present(context: BuildContext, sha: str) -> frozenset[str]:
-    """The paths of the tree that the recipe's conditions depend on, and by which its build system is known."""
-    builder = context.builder
-    paths = {path for block in builder.when for path in (block.file, block.missing) if path}
-    if builder.build and not has_commands(builder.build):
-        return checkout.present(context.host, context.bare, sha, paths, files=MARKERS | {"Cargo.lock"})
-    return checkout.present(context.host, context.bare, sha, paths)
-
-
-def _version(context: BuildContext, sha: str) -> str:
-    """What the recipe's version command prints for the checkout; "" when it fails or is missing."""
-    if not context.builder.version:
-        return ""
-    checkout = context.work / "source"
-    values = {"source": str(checkout), "recipe": str(recipe.place(context.host, context.builder)), "commit": sha}
-    try:
-        printed = context.host.run(fill(context.builder.version, values), cwd=checkout, check=False)
-    except TooMuchOutput:
-        return ""
-    return version_text(printed.stdout) if printed.ok else ""
-
-
-def _resolved(context: BuildContext, paths: frozenset[str], version: str) -> Builder:
-    """The recipe with its conditions applied, for a tree of that version that has these paths."""
-    return applied(context.builder, TreeFacts(version, paths.__contains__, context.tools.name, context.tools.version))
-
-
-def _values(context: BuildContext, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
-    """The placeholders of a build."""
-    variant = links.movable(variant_of(resolved, context.name), context.recorder)
-    return {
-        "source": str(context.work / "source"),
-        "recipe": str(recipe.place(context.host, context.builder)),
-        "commit": sha,
-        "version": version,
-        "build": str(context.work / "build"),
-        "prefix": str(context.work / "prefix"),
-        "cc": f"ccache {variant.cc}{links.for_compiler(build_of(resolved), context.recorder)}",
-        "cxx": f"ccache {variant.cxx}{links.for_compiler(build_of(resolved), context.recorder)}",
-        "compiler": variant.cc,
-        "cxx_compiler": variant.cxx,
-        "cflags": variant.cflags,
-        "ldflags": variant.ldflags,
-        "jobs": _jobs(context),
-    }
-
-
-def _jobs(context: BuildContext) -> int:
-    return context.entry.jobs or facts.ask(context.host, facts.CORES) or 1
-
-
-def _environment(context: BuildContext, builder: Builder, values: dict[str, str | int]) -> dict[str, str]:
-    cache = ccache.environment(context.host.root, context.work, context.entry.ccache_size, context.namespace)
-    fixed = {
-        "TZ": "UTC",
-        "SOURCE_DATE_EPOCH": "315532800",  # 1980: the first year that every archive format can hold
-        "ZERO_AR_DATE": "1",
-        # A repository that contains the root folder is not the one being built.
-        "GIT_CEILING_DIRECTORIES": str(context.work),
-    }
-    recorded = context.recorder.environment(context.work) if context.recorder else {}
-    return cache | fixed | recorded | {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
 
 
 def _failure(context: BuildContext, sha: str, key: str, ended: _Ended) -> BuildFailed | EnvironmentFailure:

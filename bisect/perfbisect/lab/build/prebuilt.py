@@ -21,7 +21,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store
 from perfbisect.lab.build.archives import ODD, REFUSED, UNPACK
 from perfbisect.lab.build.binary_hash import hash_artifacts
-from perfbisect.lab.build.pipeline import Built
+from perfbisect.lab.build.plan import Built
 from perfbisect.lab.upload import recipe
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import fill

@@ -18,7 +18,7 @@ from perfbisect.host.programs import missing
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store
 from perfbisect.lab.build.archives import REFUSED
-from perfbisect.lab.build.pipeline import BuildContext
+from perfbisect.lab.build.plan import BuildContext
 from perfbisect.lab.build.progress import Progress
 from perfbisect.lab.build.shared import scripts
 from perfbisect.lab.build.shared.manifest import FORMAT, WAYS, Manifest, Refused, Unfit, header, name_of, read_header

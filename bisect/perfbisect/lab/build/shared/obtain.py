@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.lab.build import build_store, pipeline
-from perfbisect.lab.build.pipeline import BuildContext, Built
+from perfbisect.lab.build.plan import BuildContext, Built
 from perfbisect.lab.build.progress import Progress
 from perfbisect.lab.build.shared.builds import SharedBuilds
 from perfbisect.lab.build.toolchain import mentions_native
