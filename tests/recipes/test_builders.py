@@ -22,7 +22,7 @@ def test_a_small_recipe_is_complete(write: Write, small: str) -> None:
 def test_every_builder_has_the_shared_variants(write: Write, small: str) -> None:
     write("builders/small/builder.toml", small + '[variants.native]\ncflags = "-O3"\n[variants.own]\ncc = "clang"\n')
     builder = load_builder("small")
-    assert set(builder.variants) == {"o2nofp", "o2nofp-aligned", "lto", "native", "relwithdebinfo", "own"}
+    assert set(builder.variants) == {"o2nofp", "o2nofp-aligned", "lto", "native", "pgo", "relwithdebinfo", "own"}
     assert variant_of(builder).cflags == "-O2 -fno-omit-frame-pointer"
     assert variant_of(builder, "native").cflags == "-O3"
     assert variant_of(builder, "own").cc == "clang"

@@ -95,7 +95,10 @@ class HuntLabs:
         stop, setup, name = threading.Event(), self._setup, each.host.name
         place = self._locks.place(StoppableHost(each.host, stop), each.entry)
         layouts = setup.settings.policy.layouts
-        site = BuildSite(place, setup.builder, setup.settings.variant, candidates, made, layouts=layouts, named=True)
+        variant, training = setup.settings.variant, setup.training()
+        site = BuildSite(
+            place, setup.builder, variant, candidates, made, layouts=layouts, named=True, training=training
+        )
         return BuildMember(
             name,
             BuildLab(site, self._held[name]),

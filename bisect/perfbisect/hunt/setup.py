@@ -33,9 +33,9 @@ from perfbisect.lab.measure import counting
 from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.measure.study import StudyMaker
 from perfbisect.lab.workload.fingerprint import fingerprint
-from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.builder import MEASURED, Builder
 from perfbisect.recipes.builder_reader import variant_of
-from perfbisect.recipes.find import load_host
+from perfbisect.recipes.find import choose_workloads, load_host
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import check_fit, load_requested, requested_builder
 from perfbisect.recipes.workload import Workload
@@ -94,6 +94,7 @@ class HuntSetup:
     left_out: tuple[SkipFacts, ...] = ()  # what is not measured, whatever happens
     patches: tuple[Patch, ...] = ()  # the recipe's, and those of --patch
     shared: SharedBuilds | None = None  # that the user has configured
+    measured: tuple[Workload, ...] = ()  # all workloads: of a trial, or of hunts together
 
     @classmethod
     def set_up(
@@ -170,7 +171,9 @@ class HuntSetup:
                 if path not in builder.suspects | workloads[0].suspects
             ),
         )
-        return cls(settings, builder, workloads[0], hosts, span, warned, skipped, patches, shared_builds())
+        setup = cls(settings, builder, workloads[0], hosts, span, warned, skipped, patches, shared_builds(), workloads)
+        setup.training()  # a mistake in a name ends it here
+        return setup
 
     def _complete(self) -> "HuntSetup":
         setup = self.by_metric(self.settings)
@@ -219,6 +222,16 @@ class HuntSetup:
         """How the runs of the workload are counted exactly at ``site``; "" where they are timed."""
         return "" if counting.obstacle(self.builder, workload) else site.counts
 
+    def training(self) -> tuple[Workload, ...]:
+        """The workloads with which builds of the variant are trained; none where they are not optimised with a profile.
+
+        Raises RecipeError for a workload that does not exist.
+        """
+        names = variant_of(self.builder, self.settings.variant).train
+        if names in ("", MEASURED):
+            return self.measured if names else ()
+        return tuple(choose_workloads(names, self.builder.driver, self.settings.workloads_path).values())
+
     def build_hash(self) -> str:
         """A hash of everything in the recipe that builds depend on."""
         return build_store.fingerprint(self.builder, variant_of(self.builder, self.settings.variant), self.patches)
@@ -246,7 +259,7 @@ class HuntSetup:
         return HostLab(
             place, self.builder, self.settings.variant, workload, candidates, earlier, tuple(places), slow or SlowRuns(),
             "" if study else self.counted(site, workload),
-            seeds, study, made,
+            seeds, study, made, self.training(),
         )  # fmt: skip
 
     def candidates(self, commits: tuple[str, ...]) -> Candidates:

@@ -17,8 +17,10 @@ from perfbisect.lab.build.shared.obtain import obtain
 from perfbisect.lab.build.sources import send_sources
 from perfbisect.lab.retry_policy import RetryPolicy
 from perfbisect.lab.steps import Steps
+from perfbisect.lab.training import Trainer
 from perfbisect.lab.upkeep.leftovers import tidy
 from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.workload import Workload
 
 T = TypeVar("T")
 
@@ -38,6 +40,7 @@ class BuildSite:
     made: BuildsMade
     layouts: bool = False
     named: bool = False
+    training: tuple[Workload, ...] = ()  # with which builds are trained, where they are optimised with a profile
     _announced: bool = field(default=False, init=False)
     _retry: RetryPolicy | None = field(default=None, init=False)
 
@@ -91,6 +94,7 @@ class BuildSite:
             context = pipeline.build_context(
                 host, self.place.entry, self.builder, self.variant, bare, candidates.repository, candidates.patches,
                 layouts=self.layouts,
+                training=Trainer(host, self.place.entry, self.builder, self.training) if self.training else None,
             )  # fmt: skip
             self.made.open(context, candidate)
         self._retry = self._retry or RetryPolicy(host, candidates)

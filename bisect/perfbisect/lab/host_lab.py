@@ -82,6 +82,7 @@ class HostLab:
     seeds: LayoutSeeds | None = None  # of fresh layouts; None where no build is to be linked again
     study: StudyMaker | None = None
     made: BuildsMade | None = None
+    training: tuple[Workload, ...] = ()  # with which builds are trained, where they are optimised with a profile
     config: ServerConfig = field(default_factory=ServerConfig)  # of its servers, beside the recipe
 
     def __post_init__(self) -> None:
@@ -152,6 +153,7 @@ class HostLab:
             BuildSite(
                 place, self.builder, self.variant, candidates, made,
                 layouts=self.seeds is not None, named=self.made is not None and place.host.name != host.name,
+                training=self.training,
             )
             for place in self.build_places or (self.place,)
         ]  # fmt: skip

@@ -71,6 +71,7 @@ COMMAND_PLACEHOLDERS = SIZE_PLACEHOLDERS | {
     "threads", "time", "warmup",  # of the workload
     "socket", "port",  # of the server, if the builder has one
 }  # fmt: skip
+MEASURED = "*"  # in place of workloads to train with: those that are measured
 PLACEHOLDERS = BUILD_PLACEHOLDERS | CONFIG_PLACEHOLDERS | COMMAND_PLACEHOLDERS
 
 
@@ -82,6 +83,8 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     cxx: str = "g++"
     cflags: str = ""
     ldflags: str = ""
+    # Builds are optimised with a profile of these workloads, named as for --workload; "*": those that are measured.
+    train: str = ""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

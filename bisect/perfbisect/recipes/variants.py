@@ -23,6 +23,11 @@ SHARED: dict[str, dict[str, str]] = {
         "summary": "as o2nofp, for the CPU of the host that builds",
         "cflags": "-O2 -fno-omit-frame-pointer -march=native",
     },
+    "pgo": {
+        "summary": "as o2nofp, optimised with a profile of the measured workloads",
+        "cflags": "-O2 -fno-omit-frame-pointer",
+        "train": "*",
+    },
     "relwithdebinfo": {
         "summary": "as o2nofp, with debug information and without assertions",
         "cflags": "-O2 -g -DNDEBUG -fno-omit-frame-pointer",

@@ -136,7 +136,7 @@ class SkipFacts:
     """Why a candidate could not be measured."""
 
     commit: str
-    stage: str  # "checkout", "configure", "compile", "install", "start", "prepare", "run", or LEFT_OUT
+    stage: str  # "checkout", "configure", "compile", "install", "train", "start", "prepare", "run", or LEFT_OUT
     reason: str  # one sentence
     log: str
     seconds: float

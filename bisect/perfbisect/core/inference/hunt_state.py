@@ -39,7 +39,7 @@ from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
 
 Transient = BuildProgress | RunStarted | RunProgress | ExecutionStarted  # these are not stored, and change nothing here
-BUILDING = ("checkout", "configure", "compile", "install")  # stages of a failure that belong to a build
+BUILDING = ("checkout", "configure", "compile", "install", "train")  # stages of a failure that belong to a build
 
 
 @dataclass(frozen=True, slots=True)

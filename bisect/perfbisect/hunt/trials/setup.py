@@ -65,6 +65,8 @@ class TrialPlan:
             repository = open_repository(Path(settings.repository))
         configs = tuple(load(setup.builder, each.config) if each.config else ServerConfig() for each in subjects)
         setup = replace(setup, warnings=(*setup.warnings, *unused(subjects, configs)))
+        for subject in subjects:  # a mistake in a name ends it here
+            replace(setup, settings=replace(settings, variant=subject.variant or settings.variant)).training()
         return cls(request, setup, run, waiting, repository, configs)
 
     @property

@@ -5,7 +5,7 @@ A build appears there with its record in one rename, so that a folder of that na
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -64,10 +64,11 @@ def key_of(
     system: str = "",
     patches: Sequence[Patch] = (),
     links: str = "",
+    training: Mapping[str, Any] | None = None,
 ) -> str:
     """The key of a build: everything that can change it, and nothing else.
 
-    ``links`` is how its links are recorded and repeated, "" where they are not.
+    ``links`` is how its links are recorded and repeated, "" where they are not; ``training`` is what it is trained with.
 
     ``system`` is the build system of this commit, "" where the recipe has commands. The patches that it may get are in
     the ``tree``, except for those of some versions: which of them it gets follows from the tree.
@@ -80,6 +81,7 @@ def key_of(
         builder = msgspec.structs.replace(builder, build=how, home=builder.work_name)
     recipe = _recipe(builder, variant) | ({"system": revision(system)} if system else {})
     recipe |= _identity([patch for patch in patches if patch.version])
+    recipe |= training or {}
     return _hash(recipe | {
         "tree": tree,
         "present": sorted(present),
@@ -113,7 +115,7 @@ def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
         "layout": _LAYOUT,
         "commands": commands,
         "version": builder.version,
-        "variant": [variant.cc, variant.cxx, variant.cflags, variant.ldflags],
+        "variant": [variant.cc, variant.cxx, variant.cflags, variant.ldflags, *filter(None, [variant.train])],
         "files": hashlib.sha256(archive(builder)).hexdigest() if "{recipe}" in commands else "",
     }
     return parts | {"home": builder.home} if builder.home else parts  # a build may contain the path of its home

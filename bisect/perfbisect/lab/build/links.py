@@ -213,6 +213,8 @@ def why_fixed(variant: Variant) -> str:
     """Why no build of a variant could be linked again; "" where one may be."""
     if "-flto" in f"{variant.cflags} {variant.ldflags}":
         return "code that is optimised at link time has the order that the compiler gives it"
+    if variant.train:
+        return "code that is optimised with a profile has the order that the profile gives it"
     return ""
 
 

@@ -22,11 +22,12 @@ from perfbisect.host.conditions import SYSTEM
 from perfbisect.host.outcome import TIMED_OUT, no_space
 from perfbisect.host.programs import absent
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import build_store, ccache, checkout, links, submodules
+from perfbisect.lab.build import build_store, ccache, checkout, links, pgo, submodules
 from perfbisect.lab.build.binary_hash import hash_artifacts, measured
 from perfbisect.lab.build.build_jobs import PREFIX, end_all
 from perfbisect.lab.build.log_parser import CONFIGURE, INSTALL, OUT_OF_MEMORY, BuildLog, script
 from perfbisect.lab.build.patching import Sources, for_all, for_version
+from perfbisect.lab.build.pgo import Instrumented, Phase, Training
 from perfbisect.lab.build.plan import BuildContext, Built, Plan, jobs_of, plan_for, present, resolved_for, version_of
 from perfbisect.lab.build.progress import Progress, follow
 from perfbisect.lab.build.requirements import NEEDED, SYSTEM_FACTS, how_to_build, lacking_for, own_packages
@@ -57,8 +58,11 @@ def build_context(
     patches: tuple[Patch, ...] = (),
     *,
     layouts: bool = False,
+    training: Training | None = None,
 ) -> BuildContext:
     """What builds of a variant ("" is the recipe's own choice) need on a host; with ``layouts`` to be linked again, too.
+
+    ``training`` is how those are trained that are optimised with a profile.
 
     Raises EnvironmentFailure, naming the packages to install, when the host lacks a program.
     """
@@ -73,7 +77,9 @@ def build_context(
     ccache.share(host, entry.ccache_remote)
     tools = toolchain(host, settings)
     namespace = ccache.namespace(host, tools.processor)
-    return BuildContext(host, entry, builder, name, settings, tools, bare, repository, namespace, patches, recorder)
+    return BuildContext(
+        host, entry, builder, name, settings, tools, bare, repository, namespace, patches, recorder, training
+    )
 
 
 def key_of(context: BuildContext, sha: str) -> str:
@@ -95,7 +101,7 @@ def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None,
     A build with several jobs at once that fails is no verdict on the commit: it may depend on their order, or have taken
     all memory. It is repeated with one job. A build that a killed session has left running is followed to its end.
     Closing the generator ends the build and leaves nothing running. Raises BuildFailed when the commit cannot be checked
-    out or does not configure, compile or install, JobLost when the host was restarted meanwhile, EnvironmentFailure when
+    out, does not configure, compile or install, or fails in its training, JobLost when the host was restarted meanwhile, EnvironmentFailure when
     something else is the host's fault.
     """
     began = time.monotonic()
@@ -107,15 +113,13 @@ def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None,
     name = f"{PREFIX}{context.builder.name}-{key}"  # by which later sessions find its job
     yield Progress("checkout")
     job = end_all(context.host, but=(name, f"{name}{_ALONE}"))
-    if job is None:
-        yield from _check_out(context, sources)
-    plan = plan_for(context, sha, paths)
-    ended = yield from _attempt(context, plan, name, job)
-    if ended.failed and ended.job.name == name and (alone := _alone(context, sha, paths, plan, ended)):
-        failure = _failure(context, sha, key, ended)
-        ended = yield from _repeat(context, sources, alone, ended, failure)
-    if ended.failed:
-        raise _failure(context, sha, key, ended)
+    wanted = _Wanted(sources, paths, key, name)
+    if context.training:
+        if job is None:
+            yield from _train(context, wanted, context.training)
+        context = replace(context, phase=Phase.OPTIMISED)
+    plan, ended = yield from _made(context, wanted, job)
+    pgo.remove(context.host, context.profile)
     hits, misses, remote = ccache.count(
         context.host.run(["sh", "-c", _REMEMBER, "remember", str(context.work), str(ended.output.steps)]).stdout
     )
@@ -138,6 +142,54 @@ def _stored(context: BuildContext, sources: Sources, paths: frozenset[str], key:
         return None
     known = replace(found.facts, patches=_for_version(context, sources, found.version).patches)
     return Built(known, resolved_for(context, paths, found.version), found.version)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be built."""
+
+    sources: Sources
+    paths: frozenset[str]  # as ``present`` has them
+    key: str
+    name: str  # of the job
+
+
+def _made(
+    context: BuildContext, wanted: _Wanted, job: jobs.Job | None = None
+) -> Generator[Progress | Warned, None, tuple[Plan, "_Ended"]]:
+    """A build that ended well, and how it was made; from its checkout on, unless ``job`` makes it already."""
+    sources, sha, key = wanted.sources, wanted.sources.sha, wanted.key
+    if job is None:
+        yield from _check_out(context, sources)
+    plan = plan_for(context, sha, wanted.paths)
+    ended = yield from _attempt(context, plan, wanted.name, job)
+    if ended.failed and ended.job.name == wanted.name and (alone := _alone(context, sha, wanted.paths, plan, ended)):
+        failure = _failure(context, sha, key, ended)
+        ended = yield from _repeat(context, sources, alone, ended, failure)
+    if ended.failed:
+        raise _failure(context, sha, key, ended)
+    return plan, ended
+
+
+def _train(context: BuildContext, wanted: _Wanted, training: Training) -> Generator[Progress | Warned]:
+    """The profile by which a commit is then built: of an instrumented build of it."""
+    host, sha = context.host, wanted.sources.sha
+    pgo.empty(host, context.profile)
+    counting = replace(context, phase=Phase.INSTRUMENTED)
+    plan, ended = yield from _made(counting, replace(wanted, name=f"{wanted.name}-{Phase.INSTRUMENTED}"))
+    yield Progress(pgo.TRAIN)
+    instrumented = Instrumented(sha, wanted.key, plan.builder, plan.version, context.work / "prefix")
+    try:
+        yield from training.train(instrumented, lambda: pgo.empty(host, context.profile))
+        if not pgo.finish(host, context.profile, context.variant, context.tools.name):
+            raise BuildFailed(
+                f"{sha[:10]} has no profile after its training with {training.named}: its programs must be compiled and linked"
+                " with {cflags} and {ldflags} of the variant, and end by themselves",
+                stage=pgo.TRAIN,
+                log=_saved_log(context, sha, wanted.key, ended),
+            )
+    finally:
+        jobs.remove(host, ended.job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,17 +290,24 @@ def _key(context: BuildContext, sources: Sources, paths: frozenset[str]) -> str:
     tree = submodules.with_submodules(tree, context.repository, sha, ignore)
     system = system_of(context.builder, paths) or ""
     tools = with_compiler(context.host, context.tools, compiler_of(system))
-    how = (context.patches, context.recorder.identity if context.recorder else "")
+    training = pgo.identity(context.training, context.variant, context.tools.name)
+    how = (context.patches, context.recorder.identity if context.recorder else "", training)
     return build_store.key_of(context.builder, context.variant, tools, tree, paths, sha, system, *how)
+
+
+def _saved_log(context: BuildContext, sha: str, key: str, ended: _Ended) -> str:
+    """Where the log of a build now is, for as long as the user may want it."""
+    log = context.host.root / "logs" / f"{context.builder.name}-{sha[:10]}-{key[:10]}.log"
+    context.host.run(["sh", "-c", _SAVE_LOG, "save", str(ended.job.folder / "stdout"), str(log)])
+    return str(log)
 
 
 def _failure(context: BuildContext, sha: str, key: str, ended: _Ended) -> BuildFailed | EnvironmentFailure:
     """The error for a failed build; its log is saved."""
     host, job, output = context.host, ended.job, ended.output
-    log = host.root / "logs" / f"{context.builder.name}-{sha[:10]}-{key[:10]}.log"
     if output.host_trouble.startswith("no space") or facts.is_full(host):
         return no_space(host.name, f"the build of {sha[:10]} stopped at: {output.why()}")
-    host.run(["sh", "-c", _SAVE_LOG, "save", str(job.folder / "stdout"), str(log)])
+    log = _saved_log(context, sha, key, ended)
     jobs.remove(host, job)
     if output.host_trouble:
         return EnvironmentFailure(
@@ -263,4 +322,4 @@ def _failure(context: BuildContext, sha: str, key: str, ended: _Ended) -> BuildF
     if output.stage == CONFIGURE:
         hint = how_to_build(context.builder, facts.ask_all(host, SYSTEM_FACTS))
     sentence = f"{sha[:10]} does not {output.stage}: {reason}"
-    return BuildFailed(sentence, stage=output.stage, log=str(log), hint=hint and f"{hint}.")
+    return BuildFailed(sentence, stage=output.stage, log=log, hint=hint and f"{hint}.")

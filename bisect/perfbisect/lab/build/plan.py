@@ -13,6 +13,7 @@ from perfbisect.host import facts
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import ccache, checkout, links
 from perfbisect.lab.build.log_parser import COMPILE, CONFIGURE, INSTALL
+from perfbisect.lab.build.pgo import ENVIRONMENT, FOLDER, Phase, Training, options
 from perfbisect.lab.build.toolchain import Toolchain
 from perfbisect.lab.upload import recipe
 from perfbisect.recipes.build_systems import MARKERS, expanded, has_commands, nothing_found, system_of
@@ -64,11 +65,18 @@ class BuildContext:
     namespace: str = ""  # of the compiler cache
     patches: tuple[Patch, ...] = ()
     recorder: links.Recorder | None = None  # where builds are to be linked again in other layouts
+    training: Training | None = None  # where builds are optimised with a profile
+    phase: Phase = Phase.PLAIN
 
     @property
     def work(self) -> PurePosixPath:
         """The folder of the fixed paths."""
         return self.host.root / "work" / self.builder.work_name
+
+    @property
+    def profile(self) -> PurePosixPath:
+        """The folder of the counts of an instrumented build."""
+        return self.work / FOLDER
 
 
 def plan_for(context: BuildContext, sha: str, paths: frozenset[str]) -> Plan:
@@ -120,6 +128,7 @@ def resolved_for(context: BuildContext, paths: frozenset[str], version: str) -> 
 def _values(context: BuildContext, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
     """The placeholders of a build."""
     variant = links.movable(variant_of(resolved, context.name), context.recorder)
+    variant = options(variant, context.tools.name, context.phase, context.profile)
     return {
         "source": str(context.work / "source"),
         "recipe": str(recipe.place(context.host, context.builder)),
@@ -151,4 +160,11 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
         "GIT_CEILING_DIRECTORIES": str(context.work),
     }
     recorded = context.recorder.environment(context.work) if context.recorder else {}
-    return cache | fixed | recorded | {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
+    profiled = ENVIRONMENT if context.phase else {}
+    return (
+        cache
+        | fixed
+        | recorded
+        | profiled
+        | {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
+    )

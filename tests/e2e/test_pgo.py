@@ -1,0 +1,203 @@
+"""Optimisation with a profile, by real compilers: what trained builds are made of, and what is left behind.
+
+Compilers move code that training never executed away from what it did. So the order of functions shows that a profile
+was used.
+"""
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import postgres
+from program import bisect
+
+pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+
+# A server with its client. Only the server calls `often`, in training; `never` is called for another argument.
+PROGRAM = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+__attribute__((noinline)) unsigned often(unsigned x) { for (int i = 0; i < 100; i++) x = x * 5 + i; return x; }
+__attribute__((noinline)) unsigned never(unsigned x) { for (int i = 0; i < 100; i++) x = x * 7 + i; return x; }
+
+static void end(int signal) { exit(signal != SIGTERM); }
+
+int main(int count, char **words) {
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    int here = socket(AF_UNIX, SOCK_STREAM, 0);
+    unsigned value = count;
+    strncpy(at.sun_path, words[2], sizeof at.sun_path - 1);
+    if (!strcmp(words[1], "ask")) {
+        if (connect(here, (struct sockaddr *)&at, sizeof at)) return 1;
+        for (int i = 0; i < 200; i++)
+            if (write(here, "q", 1) != 1 || read(here, &value, sizeof value) != sizeof value) return 2;
+        return 0;
+    }
+    signal(SIGTERM, end);
+    if (bind(here, (struct sockaddr *)&at, sizeof at) || listen(here, 5)) return 3;
+    for (;;) {
+        char question;
+        int there = accept(here, 0, 0);
+        while (read(there, &question, 1) == 1) {
+            value = question == 'q' ? often(value) : never(value);
+            if (write(there, &value, sizeof value) != sizeof value) break;
+        }
+        close(there);
+    }
+}
+"""
+MAKEFILE = """\
+CFLAGS = -O1
+prog: prog.c
+\t$(CC) $(CFLAGS) -c prog.c -o prog.o
+\t$(CC) $(LDFLAGS) prog.o -o prog
+install: prog
+\tmkdir -p $(PREFIX)/bin && cp prog $(PREFIX)/bin
+"""
+BUILDER = """\
+summary = "a server with its client"
+driver = "small"
+programs = ["bin/prog"]
+ignore = ["doc/**"]
+[server]
+initialise = [["true"]]
+start = ["{prefix}/bin/prog", "serve", "{socket}"]
+ready = ["{prefix}/bin/prog", "ask", "{socket}"]
+[variants.clang-pgo]
+cc = "clang"
+cxx = "clang++"
+cflags = "-O2 -ffunction-sections"
+train = "other"
+[variants.odd]
+train = "fails"
+[variants.wrong]
+train = "asc"
+"""
+SUITE = """\
+summary = "questions"
+driver = "small"
+[workloads.ask]
+summary = "two hundred questions"
+group = "ask"
+command = ["{prefix}/bin/prog", "ask", "{socket}"]
+[workloads.other]
+summary = "the same"
+group = "ask"
+command = ["{prefix}/bin/prog", "ask", "{socket}"]
+[workloads.fails]
+summary = "no such program"
+group = "fails"
+command = ["{prefix}/bin/no-such-program"]
+"""
+
+
+NO_CLANG = "no clang with a profile: apt-get install clang llvm libclang-rt-dev"
+
+
+def profiling_clang() -> bool:
+    """Whether clang, the runtime of its profiles and the program that merges them are installed."""
+    if not shutil.which("clang") or not shutil.which("llvm-profdata"):
+        return False
+    words = ["clang", "-fprofile-generate", "-x", "c", "-", "-o", "/dev/null"]
+    return not subprocess.run(words, input=b"int main(void) { return 0; }", capture_output=True, check=False).returncode
+
+
+@pytest.fixture
+def folder(tmp_path: Path, git: Callable[..., str]) -> Path:
+    """Recipes, a host, and a repository of one commit."""
+    postgres.write(tmp_path, {
+        "builders/small/builder.toml": BUILDER,
+        "workloads/small/suite.toml": SUITE,
+        "repo/prog.c": PROGRAM,
+        "repo/Makefile": MAKEFILE,
+    })  # fmt: skip
+    git("add", ".")
+    git("commit", "-qm", "first")
+    git("tag", "v1")
+    return tmp_path
+
+
+def compare(folder: Path, root: str, *builds: str) -> subprocess.CompletedProcess[str]:
+    (folder / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
+    folders = ["--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml", "--repo", "repo"]
+    how = ["--builder", "small", "--workload", "ask", "--host", "here", "--visits", "1", "--runs", "1"]
+    return bisect("compare", *builds, *how, *folders, "--json", cwd=folder)
+
+
+def moved(root: str, key: str) -> bool:
+    """Whether `never` lies before `often` in the program of that build, as in no plain one."""
+    symbols = subprocess.run(
+        ["nm", f"{root}/builds/{key}/prefix/bin/prog"], capture_output=True, text=True, check=True
+    ).stdout
+    at = {line[19:]: int(line[:16], 16) for line in symbols.splitlines() if line[19:] in ("never", "often")}
+    return at["never"] < at["often"]
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "pgo",
+        pytest.param(
+            "clang-pgo",
+            marks=pytest.mark.skipif(not profiling_clang(), reason=NO_CLANG),
+        ),
+    ],
+)
+def test_a_server_is_trained_and_built_by_its_profile(folder: Path, git: Callable[..., str], variant: str) -> None:
+    """Once: what was trained is found again. Nothing stays in the tree or on the host."""
+    with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
+        done = compare(folder, root, "v1", f"v1@{variant}")
+        assert done.returncode == 0, done.stderr
+        plain, trained = (each["key"] for each in json.loads(done.stdout)["settings"]["subjects"])
+        assert not moved(root, plain)
+        assert moved(root, trained)
+        assert not Path(root, "work", "small", "profile").exists()
+        assert not git("status", "--porcelain")
+        made = Path(root, "builds", trained, "build.json").stat().st_mtime_ns
+        again = compare(folder, root, "v1", f"v1@{variant}")
+        assert [each["key"] for each in json.loads(again.stdout)["settings"]["subjects"]] == [plain, trained]
+        assert Path(root, "builds", trained, "build.json").stat().st_mtime_ns == made
+
+
+def test_what_cannot_be_trained_is_left_out_with_the_reason(folder: Path, git: Callable[..., str]) -> None:
+    with tempfile.TemporaryDirectory(prefix="lab") as root:
+        wrong = compare(folder, root, "v1", "v1@wrong")
+        assert wrong.returncode == 3
+        assert "There is no workload and no group 'asc' for small. Did you mean 'ask'?" in wrong.stderr
+        (folder / "repo" / "Makefile").write_text(MAKEFILE.replace("$(CC)", "gcc"))
+        git("commit", "-qam", "its own compiler")
+        done = compare(folder, root, "v1", "HEAD", "v1@odd", "HEAD@pgo")
+        assert done.returncode == 2, done.stderr
+        assert "v1@odd is left out: " in done.stderr
+        assert "fails in its training with small/fails: it ended with status 127" in done.stderr
+        assert "HEAD@pgo is left out: " in done.stderr
+        assert "has no profile after its training with small/ask" in done.stderr
+        assert "compiled and linked with {cflags} and {ldflags} of the variant" in done.stderr
+        assert not [*Path(root, "jobs").glob("*-build-*")], "what failed is in its log"
+
+
+def test_a_hunt_trains_every_candidate(folder: Path, git: Callable[..., str]) -> None:
+    """Which are not linked in other layouts: the profile says where functions are."""
+    (folder / "repo" / "prog.c").write_text(PROGRAM.replace("x * 5 + i", "x * 5 / (i + 1) + i / (x | 1) + i"))
+    git("commit", "-qam", "slower")
+    with tempfile.TemporaryDirectory(prefix="lab") as root:
+        (folder / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
+        folders = ["--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml", "--repo", "repo"]
+        how = ["--builder", "small", "--workload", "ask", "--host", "here", "--max-runs", "4", "--plain"]
+        done = bisect("run", "v1", "HEAD", "--variant", "pgo", *how, *folders, cwd=folder)
+        assert done.returncode in (0, 1, 2), done.stderr
+        keys = [path.parent.name for path in Path(root, "builds").glob("*/build.json")]
+        assert len(keys) == 2
+        assert all(moved(root, key) for key in keys)
+        assert "Builds cannot be linked again in other layouts: code that is optimised with a profile" in done.stdout
