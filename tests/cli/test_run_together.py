@@ -1,41 +1,167 @@
 """`bisect run` with several workloads: each commit is built once, and each workload has a verdict and a log of its own."""
 
+import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from program import rows
+from program import bisect, bisect_until, rows
 
 pytestmark = pytest.mark.tools
 
 Exits = Callable[..., str]
+Invoke = Callable[..., tuple[int, str, str]]
 Script = Callable[[str], str]
 
-HUNT = ["--builder", "script", "--repo", "repo", "--plain", "--no-explain"]
+HUNT = ["--builder", "script", "--repo", "repo", "--workload", "one,two", "--no-explain"]
 HISTORY = Path(".local/state/perfbisect/history.db")
-BUILT = "select commit_hash, count(*) from builds where not reused group by 1"
+MADE = "select commit_hash, count(*) from builds where not reused group by 1 having count(*) > 1"
+BUILDER = Path("builders/script/builder.toml")
 
-# What a run prints: the rate of each workload, which a commit may lower, and some noise that differs between runs.
-RATES = """
-one={one} two={two}
+# A run prints the rate of its workload, with some noise that differs between runs.
+RATES = """{first}
 noise=$(($(date +%N | cut -c 7-9 | sed 's/^0*//;s/^$/0/') % 7))
-case $1 in one) echo rate $((one + noise));; two) echo rate $((two + noise));; esac
-"""
+case $1 in one) echo rate $(({one} + noise));; two) echo rate $(({two} + noise));; esac"""
 
 
-def history_of(script: Script, count: int, one: int, two: int) -> list[str]:
-    """Commits of which number ``one`` makes workload one slower, and ``two`` the other; 0: none does."""
+@pytest.fixture
+def tried(script: Script, tmp_path: Path) -> Path:
+    """A file with a line for each build that was attempted."""
+    assert script
+    text = BUILDER.read_text()
+    assert '"! grep' in text
+    BUILDER.write_text(text.replace('"! grep', f'"cat {{source}}/run.sh | tail -1 >>{tmp_path}/tried; ! grep'))
+    return tmp_path / "tried"
+
+
+def line_of(script: Script, size: int, one: int, two: int, first: dict[int, str] | None = None) -> list[str]:
+    """Commits of which number ``one`` makes workload one slower, and ``two`` the other; ``first`` are lines of their scripts."""
     return [
         script(
-            RATES.format(one=700 if 0 < one <= number else 1000, two=600 if 0 < two <= number else 1000) + f"# {number}"
+            RATES.format(
+                one=700 if one <= number else 1000,
+                two=600 if two <= number else 1000,
+                first=(first or {}).get(number, ""),
+            )
+            + f"\n# commit {number}"
         )
-        for number in range(count)
+        for number in range(size)
     ]
 
 
-def test_each_commit_is_built_once_and_each_workload_has_its_culprit(exits: Exits, script: Script, seal: Path) -> None:
-    commits = history_of(script, 40, one=13, two=30)
-    exits(0, "run", commits[0], commits[-1], *HUNT, "--workload", "one,two")
-    found = dict(rows(seal / HISTORY, "select workload, culprit from culprits"))
-    assert found == {"one": commits[13], "two": commits[30]}
+def culprits(seal: Path) -> dict[str, str]:
+    return dict(rows(seal / HISTORY, "select workload, culprit from culprits"))
+
+
+def test_each_commit_is_built_once_and_each_workload_has_its_culprit(
+    exits: Exits, script: Script, seal: Path, tried: Path, tmp_path: Path
+) -> None:
+    commits = line_of(script, 24, one=7, two=18)
+    out = exits(0, "run", commits[0], commits[-1], *HUNT, "--plain")
+    assert culprits(seal) == {"one": commits[7], "two": commits[18]}
+    built = tried.read_text().splitlines()
+    assert len(built) == len(set(built))
+    counts = dict(rows(seal / HISTORY, "select workload, build_count from hunts"))
+    assert sum(counts.values()) == len(built)
+    assert out.count("  built  ") == len(built)
+
+    assert "b1: together, hunts 1, 2; 2 of 2 with a verdict" in exits(0, "history")
+    shown = exits(0, "show", "b1")
+    assert "Batch b1 of hunts that share all builds" in shown
+    assert all(f"found {commits[number][:10]}" in shown for number in (7, 18))
+    assert "together  with hunt 2 (b1)" in exits(0, "show", "1")
+    assert json.loads(exits(0, "show", "2", "--json"))["together"].startswith("with hunt 1 (b1)")
+    assert "- together with hunt 1" in exits(0, "show", "2", "--markdown")
+    exits(0, "report", "b1", "--output", str(tmp_path / "pages"))
+    assert "with hunt 2 (b1)" in (tmp_path / "pages" / "hunt-1.html").read_text()
+    watched = exits(0, "watch", "b1", "--plain")
+    assert watched.count("verdict") == 2
+    for number, hunt in ((7, "1"), (18, "2")):
+        replayed = exits(0, "replay", hunt)
+        assert f"The culprit is {commits[number][:10]}" in replayed
+        assert "as if it were alone" in replayed
+    assert "All hunts of b1 have a verdict" in exits(3, "resume", "b1")
+
+
+def test_a_build_that_fails_fails_for_all_and_a_run_that_fails_for_its_own_workload(
+    exits: Exits, script: Script, seal: Path, tried: Path
+) -> None:
+    """The middle of the range, which is tried first, does not build; what follows it fails in one workload."""
+    first = dict.fromkeys(range(4, 8), "# does not build") | {8: "[ $1 = one ] || exit 7"}
+    commits = line_of(script, 12, one=9, two=3, first=first)
+    exits(0, "run", commits[0], commits[-1], *HUNT, "--plain")
+    assert culprits(seal) == {"one": commits[9], "two": commits[3]}
+    built = tried.read_text().splitlines()
+    assert len(built) == len(set(built))
+    failed = rows(seal / HISTORY, "select workload, commit_hash, stage from skips join hunts on hunts.id = hunt_id")
+    by_build = {(workload, commit) for workload, commit, stage in failed if stage == "compile"}
+    of_one, of_two = ({commit for name, commit in by_build if name == workload} for workload in ("one", "two"))
+    assert of_two
+    assert of_two <= of_one <= {*commits[4:8]}  # when one of the latter failed, two may have had its verdict
+    assert {workload for workload, _, stage in failed if stage == "run"} <= {"two"}
+
+
+def test_a_workload_that_fails_at_an_end_stops_no_other_and_can_go_on(
+    exits: Exits, script: Script, seal: Path, tmp_path: Path
+) -> None:
+    fixed = tmp_path / "fixed"
+    needs = f"[ $1 = one ] || [ -e {fixed} ] || exit 7"
+    commits = line_of(script, 8, one=5, two=2, first={7: needs})
+    said = exits(4, "run", commits[0], commits[-1], *HUNT, "--plain")
+    assert "Hunt 2 has failed: nothing can be compared, because the bad end" in said
+    assert "Go on with: bisect resume 2" in said
+    assert culprits(seal) == {"one": commits[5]}
+    listing = exits(0, "show", "b1")
+    assert "failed: nothing can be compared" in listing
+    fixed.touch()
+    exits(0, "resume", "2", "--plain")
+    assert culprits(seal) == {"one": commits[5], "two": commits[2]}
+    assert rows(seal / HISTORY, "select count(*) from sessions where hunt_id = 1") == [(1,)]
+
+
+def test_a_group_that_is_killed_and_interrupted_goes_on_with_all_its_hunts(
+    script: Script, seal: Path, tried: Path
+) -> None:
+    commits = line_of(script, 24, one=7, two=18)
+    begin = ["run", commits[0], commits[-1], *HUNT, "--json"]
+    assert bisect_until(begin, '"purpose":"search"', signal.SIGKILL).returncode == -signal.SIGKILL
+    ended = bisect_until(["resume", "1", "--json"], '"event":"RunFinished"', signal.SIGINT)
+    assert ended.returncode == 130
+    assert "bisect resume b1" in ended.stderr
+    assert {json.loads(line)["hunt"] for line in ended.stdout.splitlines()} == {1, 2}
+    ended = bisect("resume", "b1", "--plain")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert culprits(seal) == {"one": commits[7], "two": commits[18]}
+    built = tried.read_text().splitlines()
+    assert len(built) - len(set(built)) <= 1  # the build during which it was killed
+    assert rows(seal / HISTORY, MADE) == []
+    assert rows(seal / HISTORY, "pragma integrity_check") == [("ok",)]
+
+
+def test_what_several_workloads_cannot_do_is_refused_before_anything_is_built(
+    exits: Exits, script: Script, tried: Path, tmp_path: Path
+) -> None:
+    commits = line_of(script, 3, one=1, two=2)
+    Path("hosts.toml").write_text(
+        f'[hosts.a]\nroot = "{tmp_path}/a"\n[hosts.b]\nroot = "{tmp_path}/b"\nbuild_hosts = ["a"]'
+    )
+    asked = ["run", commits[0], commits[-1], *HUNT, "--hosts", "hosts.toml"]
+    said = exits(3, *asked, "--host", "a", "--host", "b")
+    assert "these would be measured on several hosts" in said
+    assert "`bisect batch`" in said
+    assert "these would be built on a" in exits(3, *asked, "--host", "b")
+    assert "There is no workload and no group 'three'" in exits(3, "run", "a", "b", *HUNT, "--workload", "one,three")
+    batch = tmp_path / "batch.toml"
+    batch.write_text('[[hunt]]\ngood = "a"\nbad = "b"\nbuilder = "script"\nrepo = "repo"\nworkload = "one,two"\n')
+    assert "Write a list, which makes a hunt for each." in exits(3, "batch", str(batch))
+    assert not tried.exists()
+
+
+def test_a_dry_run_prints_the_build_once_and_the_commands_of_each_workload(exits: Exits, script: Script) -> None:
+    commits = line_of(script, 3, one=1, two=2)
+    printed = exits(0, "run", commits[0], commits[-1], *HUNT, "--dry-run")
+    assert printed.count("install -D") == 1
+    assert "# Workload two, with the same builds: the same except" in printed
+    assert printed.count("run.sh one") == printed.count("run.sh two") == 1

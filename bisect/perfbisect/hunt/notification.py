@@ -20,14 +20,15 @@ Begun = Callable[[str], None]  # takes the name of what has begun: 12 for a hunt
 def notifying(command: Sequence[str], path: Path | None, warn: Callable[[str], None]) -> Iterator[Begun]:
     """Notify when what is done inside ends, with a verdict or a failure; not when it is interrupted.
 
-    Inside, the function that this yields takes the name of what has begun in the history at ``path``. Nothing is sent about
-    what has failed before. A failure of the command is a warning.
+    Inside, the function that this yields takes the name of what has begun in the history at ``path``, each of several. Nothing
+    is sent about what has failed before. A failure of the command is a warning.
     """
     begun: list[str] = []
 
     def send(failure: str = "") -> None:
-        if command and begun and (reason := _sent(command, path, begun[-1], failure)):
-            warn(f"warning: the command of --notify {reason}")
+        for name in begun if command else ():
+            if reason := _sent(command, path, name, failure):
+                warn(f"warning: the command of --notify {reason}")
 
     try:
         yield begun.append

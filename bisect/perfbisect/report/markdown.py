@@ -34,6 +34,8 @@ def summary(story: Story) -> Iterator[str]:
     yield f"- workload: {escape(settings.workload)}, metric {escape(metric_title(settings.metric))}"
     if story.why_metric:
         yield f"- {escape(story.why_metric)}"
+    if story.together:
+        yield f"- together {escape(story.together)}"
     if settings.quick:
         yield f"- command: {escape(settings.quick.run)}"
     yield f"- builder: {escape(settings.builder)}, {escape(settings.variant)}"

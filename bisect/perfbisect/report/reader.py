@@ -22,11 +22,12 @@ from perfbisect.core.inference import classification
 from perfbisect.core.inference.hunt_state import HuntState, effect_of, fold, ratios
 from perfbisect.report.command_line import command_to_resume, command_to_run
 from perfbisect.report.content import BuiltAhead, Candidate, Case, Costs, Counted, LeftOpen, Story, Suspect
+from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
 from perfbisect.store.listing import Listed
 from perfbisect.wording import causes, proofs
 from perfbisect.wording.quantities import slower_than
-from perfbisect.wording.text import printable, printable_commit
+from perfbisect.wording.text import listed, printable, printable_commit
 from perfbisect.wording.verdicts import sentences, why
 
 MOST = 10  # suspects of an unfinished hunt
@@ -50,7 +51,17 @@ def story_of(history: History, hunt: int, state: HuntState, describe: Describe =
     story = Reader(history.listed(hunt), settings, state, describe).story(
         command_to_run(settings, history.path), command_to_resume(hunt, history.path)
     )
-    return replace(story, proofs={trial.name: tuple(proofs.sentences(trial)) for trial in history.proofs(hunt)})
+    shown = {trial.name: tuple(proofs.sentences(trial)) for trial in history.proofs(hunt)}
+    return replace(story, proofs=shown, together=together_with(history, hunt))
+
+
+def together_with(history: History, hunt: int) -> str:
+    """The batch and the other hunts with which a hunt shares its builds; "" for one of its own."""
+    batch = batch_together(history, hunt)
+    if batch is None:
+        return ""
+    others = [str(one.hunt) for one in batch.hunts if one.hunt not in (None, hunt)]
+    return f"with hunt{'s' * (len(others) > 1)} {listed(others)} ({batch.name}): what is built for one is used by all"
 
 
 @dataclass(frozen=True, slots=True)

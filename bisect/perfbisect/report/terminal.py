@@ -38,6 +38,8 @@ def header(story: Story) -> Iterator[str]:
     yield f"  workload  {settings.workload}{changed}; metric {metric_title(settings.metric)}"
     if story.why_metric:
         yield f"  chosen    {story.why_metric}"
+    if story.together:
+        yield f"  together  {story.together}"
     if settings.quick:
         yield f"  command   {printable(settings.quick.run)}"
     for patch in cells.patches(story):

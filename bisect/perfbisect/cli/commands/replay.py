@@ -12,6 +12,7 @@ from perfbisect.cli.options.completion import hunt_number
 from perfbisect.cli.options.param_types import COUNT, HUNT, Minutes, Percent
 from perfbisect.cli.options.places import announce, continued
 from perfbisect.core.domain.policy import CAP
+from perfbisect.ui.stream import note
 
 EPILOG = """\b
 Examples:
@@ -47,6 +48,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     from perfbisect.hunt.search_problem import replay as decisions
     from perfbisect.hunt.setup import read_hunt_range
     from perfbisect.recipes.requested import requested_builder
+    from perfbisect.report.reader import together_with
     from perfbisect.repository.describe import describe
     from perfbisect.repository.discovery import open_repository
     from perfbisect.store.history import History
@@ -58,6 +60,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
         settings, began = continued(store.settings(number)), store.began(number)
         events = [(entry.at, entry.event) for entry in store.events(number)]
         candidates = store.candidates(number)
+        together = together_with(store, number)
     systems = {event.facts.commit: event.facts.system for _, event in events if isinstance(event, BuildFinished)}
     builder = requested_builder(settings)
     announce(builder)
@@ -68,6 +71,8 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     hosts = settings.hosts if settings.further_hosts else ()
     build_hosts = next((event.build_hosts for _, event in reversed(events) if isinstance(event, HuntStarted)), ())
     repository = open_repository(Path(settings.repository))
+    if together:
+        note(f"Hunt {number} was carried out {together}. Its decisions are repeated as if it were alone.")
     for runs, decision in decisions(
         SearchProblem(span.graph, candidates, policy, settings.metric, hosts, settings.prior, build_hosts),
         events,

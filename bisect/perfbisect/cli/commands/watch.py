@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.cli.options.common import history_option
-from perfbisect.cli.options.completion import hunt_number
-from perfbisect.cli.options.param_types import HUNT
+from perfbisect.cli.options.completion import any_id
+from perfbisect.cli.options.param_types import Which
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.events import Event
     from perfbisect.hunt.watching import Watcher
+    from perfbisect.store.history import History
     from perfbisect.store.listing import Listed
     from perfbisect.ui.plain import PlainLines
 
@@ -26,6 +27,7 @@ EPILOG = """\b
 Examples:
   bisect watch           all hunts that run now
   bisect watch 12 13
+  bisect watch b3        the hunts of a batch that have begun
   bisect watch --plain | grep verdict
 
 \b
@@ -34,10 +36,10 @@ The history is only read. Ctrl-C ends watching, and nothing else.
 
 
 @click.command(epilog=EPILOG)
-@click.argument("hunts", metavar="[HUNT…]", type=HUNT, nargs=-1, shell_complete=hunt_number)
+@click.argument("hunts", metavar="[HUNT…]", type=Which(batches=True), nargs=-1, shell_complete=any_id)
 @click.option("--plain", is_flag=True, help="Plain lines, as when there is no terminal.")
 @history_option
-def watch(hunts: tuple[int, ...], plain: bool, history: Path | None) -> None:
+def watch(hunts: tuple[int | str, ...], plain: bool, history: Path | None) -> None:
     """Show HUNTs (default: all that run now) as their own terminals do, until they end."""
     from perfbisect.errors import UsageError
     from perfbisect.hunt import watching
@@ -45,17 +47,40 @@ def watch(hunts: tuple[int, ...], plain: bool, history: Path | None) -> None:
     from perfbisect.store.history import History
 
     with closing(History.open(history, read_only=True)) as opened:
-        chosen = tuple(dict.fromkeys(hunts)) or tuple(watching.running(opened))
+        chosen = tuple(dict.fromkeys(each for one in hunts for each in numbers(one, opened))) or tuple(
+            watching.running(opened)
+        )
         if not chosen:
             raise UsageError("No hunt is running.", "`bisect history` lists all; `bisect show` reports one.")
         lines = plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
-        view = (open_lines if lines else open_wall)(chosen, lambda hunt: command_to_show(str(hunt), history))
+
+        def report(hunt: int) -> str:
+            return command_to_show(str(hunt), history)
+
+        view = open_lines(chosen, report) if lines else open_screen(chosen, opened, report)
         ended: list[Listed] = []
         with suppress(KeyboardInterrupt), closing(watching.watch(opened, chosen, view, time.sleep)) as ends:
             for hunt in ends:
                 ended += [hunt]
         for hunt in ended:
             say_how(hunt, opened.path)
+
+
+def numbers(one: int | str, history: "History") -> list[int]:
+    """The hunt of that number, or those of a batch that have begun. Raises UsageError for what is neither."""
+    from perfbisect.errors import UsageError
+    from perfbisect.store.batches import read_batch
+
+    if isinstance(one, int):
+        return [one]
+    if not one.startswith("b"):
+        raise UsageError(
+            f"{one} is no hunt.", "Hunts have numbers, and batches names as b3: `bisect history` lists them."
+        )
+    found = [each.hunt for each in read_batch(history, int(one[1:])).hunts if each.hunt is not None]
+    if not found:
+        raise UsageError(f"No hunt of {one} has begun.", f"See what it has: bisect show {one}")
+    return found
 
 
 def say_how(hunt: "Listed", history: Path) -> None:
@@ -68,11 +93,17 @@ def say_how(hunt: "Listed", history: Path) -> None:
         note(f"Go on with: {command_to_resume(hunt.id, history)}")
 
 
-def open_wall(hunts: tuple[int, ...], report: Callable[[int], str]) -> "Watcher":
-    """A screen that is redrawn, for a terminal."""
+def open_screen(hunts: tuple[int, ...], history: "History", report: Callable[[int], str]) -> "Watcher":
+    """A screen that is redrawn, for a terminal: of hunts that are carried out together, as where they run."""
+    from perfbisect.store.batches import batch_together
     from perfbisect.ui.terminal import Terminal
+    from perfbisect.ui.together import TogetherScreen
     from perfbisect.ui.wall import Wall
 
+    batch = batch_together(history, hunts[0])
+    if batch and {*hunts} <= {one.hunt for one in batch.hunts}:
+        titles = {hunt: history.listed(hunt).workload for hunt in hunts}
+        return TogetherScreen(Terminal(sys.stdout), titles, report)
     return Wall(Terminal(sys.stdout), hunts, report)
 
 

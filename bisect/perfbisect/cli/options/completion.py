@@ -116,7 +116,7 @@ def any_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list
                 for trial in reversed(opened.trials())
             ]
             if isinstance(param.type, Which) and param.type.batches:
-                named += [(f"b{number}", file) for number, file in reversed(files_of_batches(opened))]
+                named += [(f"b{number}", file or "together") for number, file in reversed(files_of_batches(opened))]
     except PerfBisectError:
         return items
     return items + [CompletionItem(name, help=printable(text)) for name, text in named if name.startswith(incomplete)]

@@ -207,6 +207,8 @@ def settings(story: Story) -> Iterator[tuple[str, str]]:
     yield "metric", metric_title(given.metric)
     if given.overrides:
         yield "changed", ", ".join(f"{name} {value}" for name, value in given.overrides.items())
+    if story.together:
+        yield "together", story.together
     if given.quick:
         yield "command", given.quick.run
     for patch in cells.patches(story):
