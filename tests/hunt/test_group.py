@@ -1,0 +1,181 @@
+"""Hunts of a group: what is built for one is in all logs, what is measured in one, and what cuts them short loses nothing."""
+
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import pytest
+
+from computed import ComputedLab, commits, log_of, problem, speeds, started
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, HuntEnded, LabEvent, RunFinished
+from perfbisect.core.domain.orders import Found, Measure, NotReproduced, Verdict
+from perfbisect.core.domain.policy import Policy
+from perfbisect.errors import BuildFailed, EndFailed, PerfBisectError, RunFailed
+from perfbisect.hunt.course import Course
+from perfbisect.hunt.group import Group, GroupMember, Numbered
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, ending
+from perfbisect.store.history import History
+
+NAMES = commits(40)
+CULPRITS = (9, 30, 0)  # 0: none
+
+
+@dataclass
+class FailingLab(ComputedLab):
+    """A lab that fails at its first measurement, after the builds."""
+
+    failure: Exception = field(default_factory=RuntimeError)
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        """Build, then fail."""
+        for event in ComputedLab.measure(self, order):
+            if isinstance(event, RunFinished):
+                raise EndFailed("the bad end fails") from self.failure
+            yield event
+
+
+@dataclass
+class ComputedCourse:
+    """What the group needs of a Course, with a lab that computes; ``labs`` is itself."""
+
+    log: SavedLog
+    lab_: ComputedLab
+    policy: Policy = field(default_factory=Policy)
+
+    @property
+    def labs(self) -> "ComputedCourse":
+        return self
+
+    def builds_made(self, _commits: object) -> None:
+        """The labs of a group have one list of builds."""
+
+    def lab(self, _commits: object, _made: object) -> ComputedLab:
+        return self.lab_
+
+    @property
+    def problem(self) -> SearchProblem:
+        return replace(problem(NAMES), policy=self.policy)
+
+    def opening(self) -> Generator[TimedEvent, None, bool]:
+        yield self.log.append(started(NAMES))
+        return True
+
+    def closing(self, verdict: Verdict) -> Generator[TimedEvent]:
+        yield ending(self.problem, self.log, verdict)
+
+
+@dataclass
+class Session:
+    """One session of a group."""
+
+    group: Group
+    failed: list[tuple[int, PerfBisectError]]
+
+    def events(self) -> Generator[Numbered]:
+        with closing(self.group.session("local")) as happened:
+            for number, (at, event) in happened:
+                if isinstance(event, HuntEnded):
+                    self.group.members[number].verdict = event.verdict
+                yield number, (at, event)
+
+
+def labs_of(built: list[str], unbuildable: frozenset[str] = frozenset()) -> list[ComputedLab]:
+    """A lab for each workload; they share what they have built."""
+    return [
+        ComputedLab(NAMES, speeds(NAMES, culprit or len(NAMES)), unbuildable, built=built, clock=1000.0 + place)
+        for place, culprit in enumerate(CULPRITS)
+    ]
+
+
+def session(logs: list[SavedLog], labs: list[ComputedLab], policy: Policy | None = None) -> Session:
+    """A session of hunts with these logs."""
+    failed: list[tuple[int, PerfBisectError]] = []
+    courses = [ComputedCourse(log, lab, policy or Policy()) for log, lab in zip(logs, labs, strict=True)]
+    members = [
+        GroupMember(course.problem, log, cast("Course", course)) for course, log in zip(courses, logs, strict=True)
+    ]
+    return Session(Group(members, lambda number, failure: failed.append((number, failure))), failed)
+
+
+def new_logs(history: History) -> list[SavedLog]:
+    return [log_of(history, NAMES) for _ in CULPRITS]
+
+
+def check(found: Session) -> None:
+    """Each hunt has the right verdict."""
+    for member, culprit in zip(found.group.members, CULPRITS, strict=True):
+        if culprit:
+            assert isinstance(member.verdict, Found)
+            assert member.verdict.step.candidate == culprit
+        else:
+            assert isinstance(member.verdict, NotReproduced)
+
+
+def test_builds_are_in_all_logs_and_runs_in_one(history: History) -> None:
+    built: list[str] = []
+    logs = new_logs(history)
+    now = session(logs, labs_of(built, frozenset(NAMES[18:21])))
+    events = [*now.events()]
+    check(now)
+    assert len(built) == len(set(built))
+    made = [
+        event.facts.commit
+        for log in logs
+        for _, event in log.entries
+        if isinstance(event, BuildFinished) and not event.facts.reused
+    ]
+    assert sorted(made) == sorted(built)
+    skipped = [{e.facts.commit for _, e in log.entries if isinstance(e, CandidateSkipped)} for log in logs[:2]]
+    assert skipped[0] & skipped[1]
+    seconds = {e.facts.seconds for log in logs for _, e in log.entries if isinstance(e, BuildFinished)}
+    assert seconds == {5.0}  # also of builds for others: the search knows what builds cost
+    runs = [number for number, (_, event) in events if isinstance(event, RunFinished)]
+    for number, log in enumerate(logs):
+        assert runs.count(number) == sum(isinstance(event, RunFinished) for _, event in log.entries)
+        stored = [entry.event for entry in history.events(log.hunt)]
+        assert [e for _, e in log.entries] == [
+            e for e in stored if isinstance(e, BuildFinished | CandidateSkipped | RunFinished)
+        ]
+
+
+@pytest.mark.parametrize("cut", [1, 11, 40])
+def test_a_group_that_is_cut_goes_on_without_building_twice(history: History, cut: int) -> None:
+    built: list[str] = []
+    logs, labs = new_logs(history), labs_of(built)
+    first = session(logs, labs)
+    for _, _event in zip(range(cut), first.events(), strict=False):
+        pass
+    before = [*built]
+    again = session([SavedLog(history, log.hunt) for log in logs], labs_of(built))
+    assert [*again.events()]
+    check(again)
+    assert built[: len(before)] == before
+    assert len(built) == len(set(built))
+
+
+def test_a_budget_is_that_of_all(history: History) -> None:
+    logs = new_logs(history)
+    now = session(logs, labs_of([]), Policy(max_runs=20))
+    runs = sum(isinstance(event, RunFinished) for _, (_, event) in now.events())
+    assert 10 <= runs <= 20
+
+
+def test_a_workload_that_fails_stops_no_other(history: History) -> None:
+    built: list[str] = []
+    logs, labs = new_logs(history), labs_of(built)
+    failure = RunFailed("it crashes", stage="run", log="")
+    labs[1] = FailingLab(NAMES, labs[1].speed, built=built, failure=failure)
+    now = session(logs, labs)
+    assert [*now.events()]
+    [(number, reported)] = now.failed
+    assert number == 1
+    assert str(reported) == "the bad end fails"
+    assert [type(member.verdict) for member in now.group.members] == [Found, type(None), NotReproduced]
+
+
+def test_an_end_that_does_not_build_stops_all(history: History) -> None:
+    logs, labs = new_logs(history), labs_of([])
+    labs[0] = FailingLab(NAMES, labs[0].speed, failure=BuildFailed("no", stage="compile", log=""))
+    with pytest.raises(EndFailed, match="the bad end fails"):
+        list(session(logs, labs).events())
