@@ -13,6 +13,7 @@ from perfbisect.core.domain.background import CLIENT_BUSY, share_held
 from perfbisect.core.domain.events import CandidateSkipped, RunFinished
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.host.local import LocalHost
+from perfbisect.lab.measure.statement_plans import parse, short
 from perfbisect.lab.workload import sysbench
 from perfbisect.lab.workload.sysbench import Outcome
 from perfbisect.recipes.builder import Builder
@@ -161,6 +162,14 @@ def test_a_rate_that_cannot_be_sustained_is_a_result(server: Server) -> None:
     due = outcome.counters["insert-due"]
     assert due == 10_000_000 * CLIENTS
     assert inserted < 0.9 * due
+
+
+def test_a_single_thread_shows_the_statements_of_all_roles(server: Server) -> None:
+    argv = sysbench.command(short(STEPS["qp100"]), WORKLOADS / "plans.lua", server.options("steps"))
+    plans = parse(server.sysbench(argv, PERFBISECT_SCRIPT=str(SUITE / "query.lua")).splitlines())
+    assert {statement.split(" pi1")[0] for statement in plans} >= {
+        "SELECT transactionid, productid, data FROM", "INSERT INTO", "DELETE FROM",
+    }  # fmt: skip
 
 
 def test_threads_without_a_table_are_refused(server: Server) -> None:

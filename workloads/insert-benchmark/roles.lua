@@ -149,11 +149,13 @@ end
 --     paced     true for one operation of rows-per-commit rows after another, so many that they are `background` per second
 --     ahead     optional: of the same client, at most how many operations this role may be ahead of the role `of`
 function roles.define(list)
-    report(list)
     local role, slot, other, operation, client, keeper
     local window, began, finish, cpu -- of this thread; window: of the keeper
     local next_due, started
     local all = os.getenv("PERFBISECT_SCRIPT") and list -- asked for plans: a single thread carries out all roles in turn
+    if not all then
+        report(list)
+    end
 
     -- When an operation is due. The first is due half an interval after the beginning, so that a window has rate × time.
     local function due(number)
