@@ -126,8 +126,10 @@ def test_names_complete(write: Write) -> None:
 
 
 def test_a_workload_completes_for_the_builder_chosen(write: Write) -> None:
-    write("workloads/rows/suite.toml", SUITE.replace("{driver}", "other").replace("workloads.scan", "workloads.sum"))
-    assert completions("run", "--builder", "other", "--workload", "s") == ["select", "sum"]
+    others = SUITE.replace("{driver}", "other").replace("workloads.scan", "workloads.sum")
+    write("workloads/rows/suite.toml", others.replace('group = "scan"', 'group = "sums"'))
+    assert completions("run", "--builder", "other", "--workload", "s") == ["select", "sum", "sums"], "and groups"
+    assert completions("run", "--builder", "other", "--workload", "select,su") == ["select,sum", "select,sums"]
 
 
 def test_the_verbs_are_listed_with_the_first_sentence_of_their_help() -> None:

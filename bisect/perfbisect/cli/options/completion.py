@@ -10,6 +10,8 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from perfbisect.recipes.workload import Workload
+
 PLAIN = re.compile(r"[\w@%+=:,./-]+")  # a word that no shell changes or executes
 
 
@@ -31,8 +33,17 @@ def builder_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -
 
 def workload_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion of a workload's name; only those of the builder, if --builder stands before it."""
+    from perfbisect.recipes.find import full_name
+
+    workloads = offered(ctx)
+    short = complete({workload.name for workload in workloads}, incomplete)
+    return short or complete(set(map(full_name, workloads)), incomplete)
+
+
+def offered(ctx: click.Context) -> "list[Workload]":
+    """The workloads of the builder that stands before them; without one, all."""
     from perfbisect.errors import PerfBisectError
-    from perfbisect.recipes.find import full_name, load_builder, load_workloads
+    from perfbisect.recipes.find import load_builder, load_workloads
 
     try:
         workloads = load_workloads(ctx.params.get("workloads") or "")
@@ -41,21 +52,14 @@ def workload_name(ctx: click.Context, _param: click.Parameter, incomplete: str) 
             workloads = [workload for workload in workloads if workload.driver == driver]
     except PerfBisectError:
         return []
-    short = complete({workload.name for workload in workloads}, incomplete)
-    return short or complete(set(map(full_name, workloads)), incomplete)
+    return workloads
 
 
 def workload_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion of the last of several workloads or groups, separated by commas."""
-    from perfbisect.errors import PerfBisectError
-    from perfbisect.recipes.find import load_workloads
-
     begun, _, last = incomplete.rpartition(",")
     before = f"{begun}," if begun else ""
-    try:
-        groups = {workload.group for workload in load_workloads(ctx.params.get("workloads") or "")}
-    except PerfBisectError:
-        return []
+    groups = {workload.group for workload in offered(ctx)}
     names = {*workload_name(ctx, param, last), *complete(groups, last)}
     return [f"{before}{name}" for name in sorted(names)]
 
