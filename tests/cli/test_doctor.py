@@ -105,8 +105,11 @@ def test_without_a_workload_a_broken_suite_is_ignored(exits: Exits, tmp_path: Pa
         assert "sysbench 1" in said, "it is unknown that it is not needed"
 
 
-def test_all_hosts_at_once(exits: Exits, tmp_path: Path) -> None:
+def test_all_hosts_at_once(exits: Exits, tmp_path: Path, seal: Path) -> None:
     (tmp_path / "file").touch()
+    configuration = seal / ".config" / "perfbisect" / "config.toml"
+    configuration.parent.mkdir(parents=True)
+    configuration.write_text(f'[shared]\nbuilds = "{tmp_path}/file/store"\n')
     inventory = tmp_path / "hosts.toml"
     inventory.write_text(
         f'[hosts.quiet]\nroot = "{tmp_path}/quiet"\nbuild_hosts = ["b1", "nobody"]\n'
@@ -122,7 +125,9 @@ def test_all_hosts_at_once(exits: Exits, tmp_path: Path) -> None:
     assert hosts["b1"]["builds_for"] == ["quiet"]
     assert hosts["quiet"]["findings"][0]["text"] == "nobody, which is to build for host quiet, is not in hosts.toml"
     assert {finding["topic"] for finding in hosts["b1"]["findings"]}.isdisjoint({"perf", "governor", "load"})
+    assert [finding["level"] for finding in report["shared"]] == ["warning"]
     said = exits(4, "doctor", "--all", "--hosts", str(inventory))
+    assert f"\nshared builds:\n  warning  the shared builds in {tmp_path}/file/store cannot be used" in said
     assert "b1     builds for quiet  fit" in said
     assert "cannot be created" in said
     assert "quiet and odd are not fit" in said or "quiet, odd" in said or "local, quiet and odd" in said

@@ -18,8 +18,8 @@ def verdict(host: Checked) -> str:
     return "not fit" if host.refused else "fit"
 
 
-def lines(checked: Sequence[Checked], differences: Sequence[Finding]) -> Iterator[str]:
-    """A table of the hosts, then what is wrong with each and how build hosts differ, with the fixes, and a summary."""
+def lines(checked: Sequence[Checked], differences: Sequence[Finding], shared: Sequence[Finding]) -> Iterator[str]:
+    """A table of the hosts, then what is wrong with each, how build hosts differ, the shared builds, and a summary."""
     head = ("host", "for", "verdict", "warnings", "cores", "ccache", "compiler", "processor")
     yield from table(head, [row(host) for host in checked], right=("warnings", "cores"))
     for host in checked:
@@ -27,6 +27,8 @@ def lines(checked: Sequence[Checked], differences: Sequence[Finding]) -> Iterato
             yield from ("", f"{printable(host.name)}:", *texts(told))
     if differences:
         yield from ("", "build hosts:", *texts(differences))
+    if shared:
+        yield from ("", "shared builds:", *texts(shared))
     unfit = [host.name for host in checked if host.refused]
     clash = sum(finding.level is Level.REFUSED for finding in differences)
     yield ""
@@ -65,7 +67,7 @@ def texts(findings: Sequence[Finding]) -> Iterator[str]:
             yield f"  {'':8} {printable(finding.advice)}"
 
 
-def as_object(checked: Sequence[Checked], differences: Sequence[Finding]) -> str:
+def as_object(checked: Sequence[Checked], differences: Sequence[Finding], shared: Sequence[Finding]) -> str:
     """The same as JSON, with all findings."""
     hosts = [
         {
@@ -78,5 +80,6 @@ def as_object(checked: Sequence[Checked], differences: Sequence[Finding]) -> str
         }
         for host in checked
     ]
-    encoded = msgspec.json.encode({"hosts": hosts, "build_hosts": differences}, enc_hook=str)
+    told = {"hosts": hosts, "build_hosts": differences, "shared": shared}
+    encoded = msgspec.json.encode(told, enc_hook=str)
     return msgspec.json.format(encoded, indent=2).decode()

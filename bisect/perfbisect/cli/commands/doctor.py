@@ -132,18 +132,21 @@ def doctor_all(wanted: "Wanted", hosts: Path | None, as_json: bool) -> int:
     """Check every host of the inventory; the exit status."""
     from perfbisect.cli.all_hosts import as_object, lines
     from perfbisect.errors import ENVIRONMENT
+    from perfbisect.hunt.shared import shared_builds
     from perfbisect.lab.checks.all_hosts import check_all
     from perfbisect.lab.checks.finding import Level
+    from perfbisect.lab.checks.shared_builds import shared_findings
     from perfbisect.recipes.find import load_hosts
 
     entries = load_hosts(hosts or "")
     if not as_json:
         announce(wanted.builder, wanted.workloads or (), entries)
     checked, differences = check_all(entries, wanted)
+    shared = tuple(shared_findings(shared_builds()))
     if as_json:
-        say_json(as_object(checked, differences))
+        say_json(as_object(checked, differences, shared))
     else:
-        say("\n".join(lines(checked, differences)))
+        say("\n".join(lines(checked, differences, shared)))
     clash = any(finding.level is Level.REFUSED for finding in differences)
     return ENVIRONMENT if clash or any(host.refused for host in checked) else 0
 

@@ -3,14 +3,15 @@
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from perfbisect.ui.stream import note, rewrite_line
 from perfbisect.wording.text import printable
 
 
+@contextmanager
 def leasing(
     names: Sequence[str],
     hosts_path: str | Path,
@@ -18,36 +19,52 @@ def leasing(
     *,
     builders: bool = True,
     purpose: str = "",
-) -> AbstractContextManager[None]:
+) -> Iterator[None]:
     """Hold the leases of these hosts for a block; see ``hunt.leased_hosts``."""
     from perfbisect.hunt.leased_hosts import leased_hosts
 
-    return leased_hosts(names, hosts_path, queue_view(), say, nodes=nodes, builders=builders, purpose=purpose)
+    queue = QueueView()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(
+                leased_hosts(names, hosts_path, queue, queue.say, nodes=nodes, builders=builders, purpose=purpose)
+            )
+        finally:  # an error would stand behind it
+            queue.clear()
+        yield
 
 
-def say(text: str) -> None:
-    """Tell the user."""
-    note(printable(text))
-
-
-def queue_view() -> Callable[[str, str], None]:
+class QueueView:
     """Shows what is waited for: a line with a clock on a terminal, else one for each change."""
-    began = time.monotonic()
-    shown: set[str] = set()
 
-    def show(what: str, state: str) -> None:
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._shown: set[str] = set()
+        self._line = False  # whether a line with a clock is on the terminal
+
+    def __call__(self, what: str, state: str) -> None:
+        """``what`` is waited for, and in this state; none: it is leased."""
         from perfbisect.wording.quantities import clock
         from perfbisect.wording.table import cut
 
-        waited = clock(time.monotonic() - began)
-        terminal = sys.stderr.isatty()
-        if terminal:
-            line = f"{waited} waiting for {what}: {state}" if state else ""
-            rewrite_line(cut(printable(line), shutil.get_terminal_size().columns - 1))
+        waited = clock(time.monotonic() - self._began)
         if not state:
-            note(f"{printable(what)} is leased, after {waited} in the queue.")
-        elif not terminal and state not in shown:
-            note(f"Waiting for {printable(what)}: {printable(state)}")
-        shown.add(state)
+            self.say(f"{what} is leased, after {waited} in the queue.")
+        elif sys.stderr.isatty():
+            line = f"{waited} waiting for {what}: {state}"
+            rewrite_line(cut(printable(line), shutil.get_terminal_size().columns - 1))
+            self._line = True
+        elif state not in self._shown:
+            self.say(f"Waiting for {what}: {state}")
+        self._shown.add(state)
 
-    return show
+    def say(self, text: str) -> None:
+        """Tell the user, in place of the line."""
+        self.clear()
+        note(printable(text))
+
+    def clear(self) -> None:
+        """Remove the line, if there is one."""
+        if self._line:
+            rewrite_line("")
+            self._line = False

@@ -7,8 +7,10 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 
 import msgspec
 import pytest
@@ -54,6 +56,29 @@ def test_what_one_host_has_built_another_fetches(fleet: Fleet, folder: Path, tmp
     assert [path.name for path in (tmp_path / "one" / "builds").iterdir()] == [made.facts.key]
     again, _ = fleet.obtain("two", SharedBuilds(str(folder)), sha)
     assert (again.facts.reused, again.facts.shared, again.facts.seconds) == (True, False, 0.0)
+
+
+def test_several_hosts_use_one_store_at_the_same_time(fleet: Fleet, folder: Path, tmp_path: Path) -> None:
+    """As hosts of one hunt do: by one object, in a thread each. Two make the same build, and all get what another made."""
+    shas, shared, hosts = [fleet.commit(value) for value in (7, 8, 9)], SharedBuilds(str(folder)), range(4)
+    contexts = {number: fleet.context(f"host{number}") for number in hosts}
+
+    def obtained(number: int, sha: str) -> tuple[str, bool, list[str]]:
+        together.wait()
+        built, warned = fleet.obtain(f"host{number}", shared, sha, contexts[number])
+        return built.facts.key, built.facts.shared, warned
+
+    def all_at_once(turn: int) -> list[tuple[str, bool, list[str]]]:
+        return list(pool.map(lambda number: obtained(number, shas[(number + turn) % len(shas)]), hosts))
+
+    together = Barrier(len(hosts))
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        made, fetched = all_at_once(0), all_at_once(1)
+    assert not [text for _, _, warned in made + fetched for text in warned]
+    assert [shared for _, shared, _ in fetched] == [True] * len(hosts)
+    assert len(list(folder.iterdir())) == len({key for key, _, _ in made}) == len(shas)
+    for number, (key, _, _) in enumerate(fetched):
+        assert runs(tmp_path / f"host{number}", key) == 7 + (number + 1) % len(shas)
 
 
 def test_a_build_of_before_is_given_to_the_others(fleet: Fleet, folder: Path) -> None:
