@@ -193,7 +193,9 @@ def row(cell: Cell, each: Sequence[Facts], least: Sequence[float]) -> str:
 
     dearest = mean(max(one["alone"]["builds"]) for one in each)
     sums = [mean(sum(one["alone"][what]) for one in each) for what in ("builds", "runs")]
-    together = Spent.of([one["together"]["builds"] for one in each])
+    together = mean(one["together"]["builds"] for one in each)
+    ratio = together / dearest
+    beyond = Spent.of([one["together"]["builds"] - ratio * max(one["alone"]["builds"]) for one in each])
     runs = mean(sum(one["together"]["runs"]) for one in each)
     accused = [
         sum(sum(one[kind]["named"][cell.workloads - cell.unchanged :]) for one in each)
@@ -202,8 +204,8 @@ def row(cell: Cell, each: Sequence[Facts], least: Sequence[float]) -> str:
     bound = f"{least[cell.culprits] / least[1]:.2f}" if not cell.failing else ""
     return " | ".join((
         f"| {cell.workloads}", str(cell.culprits), str(cell.unchanged), f"{100 * cell.failing:.0f} %", str(cell.runs),
-        str(len(each)), f"{dearest:.1f}", f"{sums[0]:.1f}", f"{together.mean:.1f}",
-        f"{together.mean / dearest:.2f} (± {1.96 * together.error / dearest:.2f})", bound, f"{sums[1]:.0f}", f"{runs:.0f}",
+        str(len(each)), f"{dearest:.1f}", f"{sums[0]:.1f}", f"{together:.1f}",
+        f"{ratio:.2f} (± {1.96 * beyond.error / dearest:.2f})", bound, f"{sums[1]:.0f}", f"{runs:.0f}",
         *(share(kind, judgement) for judgement in (Judgement.RIGHT, Judgement.WRONG) for kind in ("alone", "together")),
         f"{accused[0]} alone, {accused[1]} together |" if cell.unchanged else "|",
     ))  # fmt: skip

@@ -11,9 +11,10 @@
 - One host, and no build hosts.
 
 Each member decides by itself, as if it were alone, except that builds made for others cost it nothing more. Verdicts and
-orders that need no new build come first. Once every member wants one, the candidate is built that tells most for all of
-them together: a workload whose culprit is equally likely on both sides of it learns a bit. With a single member, the
-decisions are those of ``decide``.
+orders that need no new build come first. Once every member wants one, the build is made that tells most for all of them
+together: a workload whose culprit is equally likely on both sides of it learns a bit. Only the builds that they want are
+compared; one between two of these, which is the best for both together, made no fewer builds in simulated hunts. With a
+single member, the decisions are those of ``decide``.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.fleet import ALL_FREE, Fleet
 from perfbisect.core.domain.observations import Reading
-from perfbisect.core.domain.orders import Decision, Measure, Purpose, Share
+from perfbisect.core.domain.orders import Decision, Measure, Purpose
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.search.acquisition import BUILD_EXPONENT
 from perfbisect.core.search.budget import Spent
@@ -36,9 +37,7 @@ from perfbisect.core.search.situation import Situation
 
 Array = NDArray[np.float64]
 
-BEST = 32  # candidates whose price is compared, by what they tell
 LEARNS = 0.1  # bits from which a member measures a build that is there
-BETTER = 1.05  # how much more than a member's own choice another candidate must promise to be built in its place
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,12 +75,6 @@ class _Member:
         slow = np.nan_to_num(ancestry_of(self.now.graph).sums(belief.culprit))
         told: Array = belief.change * np.maximum(entropy(slow), 0.0)
         return told
-
-    def instead(self, candidate: int) -> Decision:
-        """Its decision with ``candidate`` in place of its own choice."""
-        first, *others = self.order.plan
-        plan = (Share(candidate, first.runs), *(share for share in others if share.candidate != candidate))
-        return replace(self.decision, order=replace(self.order, plan=plan))
 
 
 def decide_together(
@@ -131,31 +124,12 @@ def _measured_last(members: Sequence[Situation]) -> int | None:
 
 def _for_all(wanting: Sequence[_Member]) -> tuple[int, Decision]:
     """The build that promises most bits for its price, for members that all want one to go on with their search."""
-    told = np.array([each.bits() for each in wanting])  # (members, size)
-    now, record = wanting[0].now, wanting[0].now.record
-    chance = chance_to_build(ancestry_of(now.graph), record.skipped, record.there, record.left_out)
-    possible = chance * told.sum(axis=0)
-    possible[list(record.there)] = 0.0
-    possible[: now.graph.candidates.start] = 0.0
-    own = [each.candidate for each in wanting]
-    best = np.argsort(-possible, kind="stable")[:BEST]
-    candidates = list(dict.fromkeys([*own, *best[possible[best] > 0].tolist()]))
-    score = _score(wanting, told[:, candidates], chance[candidates], candidates)
-    of_own = int(score[: len(set(own))].argmax())
-    chosen = int(score.argmax())
-    if score[chosen] <= BETTER * score[of_own]:
-        chosen = of_own
-    candidate = candidates[chosen]
-    those = [each for each in wanting if each.candidate == candidate] or wanting
-    leading = max(those, key=lambda each: told[wanting.index(each), candidate])
-    return leading.number, leading.decision if leading.candidate == candidate else leading.instead(candidate)
-
-
-def _score(wanting: Sequence[_Member], told: Array, chance: Array, candidates: Sequence[int]) -> Array:
-    """The bits that each candidate tells all members, for its price and that of their runs; ``told`` is (members, …)."""
-    one = wanting[0].now
+    candidates = [each.candidate for each in wanting]
+    told = np.array([each.bits()[candidates] for each in wanting])  # (members, candidates)
+    one, record = wanting[0].now, wanting[0].now.record
+    chance = chance_to_build(ancestry_of(one.graph), record.skipped, record.there, record.left_out)[candidates]
     run = float(np.mean([each.now.record.run_seconds for each in wanting]))
-    build = price(one.record, one.build_runs, candidates, chance) * one.record.run_seconds / run
-    runs = np.array([each.seconds / run for each in wanting])
-    score: Array = chance * told.sum(axis=0) / (build**BUILD_EXPONENT + runs @ (told >= LEARNS))
-    return score
+    build = price(record, one.build_runs, candidates, chance) * record.run_seconds / run
+    runs = np.array([each.seconds / run for each in wanting]) @ (told >= LEARNS)
+    best = wanting[int((chance * told.sum(axis=0) / (build**BUILD_EXPONENT + runs)).argmax())]
+    return best.number, best.decision
