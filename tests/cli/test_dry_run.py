@@ -80,12 +80,14 @@ def listing(tmp_path: Path, ours: Path, git: Callable[..., str]) -> Callable[...
     write(tmp_path / "builders" / "kv" / "kv.conf", "cache = {cache}M\n{settings}\n")
     write(tmp_path / "workloads" / "kv" / "suite.toml", SUITE)
 
-    def ask(good: str, bad: str, host: str = "", more: str = "", root: str = "") -> str:
+    def ask(good: str, bad: str, host: str = "", more: str = "", root: str = "", variant: str = "o2nofp") -> str:
         write(tmp_path / "hosts.toml", f'[hosts.here]\nroot = "{ours / root}"\nmemory = 1024\n{host}\n{more}')
         places = {name: str(tmp_path / name) for name in ("builders", "workloads", "repo")}
         places |= {"hosts": str(tmp_path / "hosts.toml"), "builder": "kv", "workload": "get", "host": "here"}
         options = [word for name, value in places.items() for word in (f"--{name}", value)]
-        done = CliRunner().invoke(run, [good, bad, *options, "--time", "7", "--dry-run"], standalone_mode=False)
+        done = CliRunner().invoke(
+            run, [good, bad, *options, "--time", "7", "--variant", variant, "--dry-run"], standalone_mode=False
+        )
         if done.exception:
             raise done.exception
         return done.output
@@ -120,6 +122,15 @@ def test_commands_in_order(listing: Callable[..., str], ours: Path) -> None:
         assert part in said[place:], f"{part} is not listed after {said[:place][-80:]}"
         place = said.index(part, place) + len(part)
     assert [path.name for path in ours.iterdir()] == [MARKER]
+
+
+def test_training_between_two_builds(listing: Callable[..., str], ours: Path) -> None:
+    said = listing("2.0", "2.1", variant="pgo")
+    _, counting, final = said.split("/source/configure")
+    assert f"-fprofile-generate={ours}/work/kv/profile" in counting
+    assert "# loading, and at most 30 s of kv/get, as below" in counting
+    assert f"-fprofile-use={ours}/work/kv/profile" in final
+    assert "CCACHE_DISABLE=1" in said
 
 
 def test_the_other_end(listing: Callable[..., str]) -> None:

@@ -8,7 +8,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.host.registry import connect
 from perfbisect.hunt.patches import patches_of
 from perfbisect.lab.command_listing import ListingRequest, Part, list_commands
-from perfbisect.recipes.find import load_host
+from perfbisect.recipes.find import load_host, load_training
 from perfbisect.recipes.requested import load_requested
 
 
@@ -49,6 +49,7 @@ def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:
                 commit,
                 patches_of(settings, builder),
                 entry.built_elsewhere,
+                load_training(builder, settings.variant, [workload], settings.workloads_path),
             )
         )
 

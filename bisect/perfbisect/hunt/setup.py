@@ -33,9 +33,9 @@ from perfbisect.lab.measure import counting
 from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.measure.study import StudyMaker
 from perfbisect.lab.workload.fingerprint import fingerprint
-from perfbisect.recipes.builder import MEASURED, Builder
+from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
-from perfbisect.recipes.find import choose_workloads, load_host
+from perfbisect.recipes.find import load_host, load_training
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import check_fit, load_requested, requested_builder
 from perfbisect.recipes.workload import Workload
@@ -227,10 +227,7 @@ class HuntSetup:
 
         Raises RecipeError for a workload that does not exist.
         """
-        names = variant_of(self.builder, self.settings.variant).train
-        if names in ("", MEASURED):
-            return self.measured if names else ()
-        return tuple(choose_workloads(names, self.builder.driver, self.settings.workloads_path).values())
+        return load_training(self.builder, self.settings.variant, self.measured, self.settings.workloads_path)
 
     def build_hash(self) -> str:
         """A hash of everything in the recipe that builds depend on."""

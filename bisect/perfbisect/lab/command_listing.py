@@ -21,6 +21,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build import ccache, checkout, pipeline, submodules
 from perfbisect.lab.build.patching import for_all
+from perfbisect.lab.build.pgo import Phase
 from perfbisect.lab.build.plan import BuildContext, Plan, plan_for, present
 from perfbisect.lab.build.toolchain import Toolchain, toolchain
 from perfbisect.lab.measure import perf, visit
@@ -28,15 +29,17 @@ from perfbisect.lab.server import config
 from perfbisect.lab.server.installation import System
 from perfbisect.lab.server.service import Service, driver_options, site, user_switch
 from perfbisect.lab.steps import Steps
+from perfbisect.lab.training import SECONDS
 from perfbisect.lab.upload import recipe
 from perfbisect.lab.workload import command, dataset, lua, sysbench
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
+from perfbisect.recipes.find import full_name
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.discovery import open_repository
-from perfbisect.wording.text import shell_word, shell_words
+from perfbisect.wording.text import listed, shell_word, shell_words
 
 PID = 2**31 - 1  # placeholder for the processes of a server
 BESIDE = "&  # ends when it is stopped"
@@ -65,6 +68,7 @@ class ListingRequest:
     commit: str
     patches: tuple[Patch, ...] = ()
     build_hosts: tuple[str, ...] = ()  # the names of all others that build
+    training: tuple[Workload, ...] = ()  # with which it is trained, where it is optimised with a profile
 
 
 def list_commands(request: ListingRequest) -> tuple[Part, ...]:
@@ -84,8 +88,8 @@ def _there(parts: Iterable[Part], folder: str, root: str) -> Iterator[Part]:
         yield Part(part.title.replace(folder, root), tuple(line.replace(folder, root) for line in part.lines))
 
 
-def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[Plan, PurePosixPath]:
-    """How the commit is built, and in which folder."""
+def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[tuple[Plan, ...], PurePosixPath]:
+    """How the commit is built, and in which folder; where it is trained, how the build is made that counts, first."""
     builder, commit = request.builder, request.commit
     host, entry = request.build_host or request.host, request.build_entry or request.entry
     repository = open_repository(request.repository)
@@ -104,13 +108,15 @@ def _plan(request: ListingRequest, scratch: LocalHost) -> tuple[Plan, PurePosixP
     try:
         sources = for_all(scratch, bare, commit, request.patches)
         pipeline.check_out(context, sources)
-        return plan_for(context, commit, present(context, sources.commit)), context.work
+        paths = present(context, sources.commit)
+        phases = (Phase.INSTRUMENTED, Phase.OPTIMISED) if request.training else (Phase.PLAIN,)
+        return tuple(plan_for(replace(context, phase=phase), commit, paths) for phase in phases), context.work
     except BuildFailed as failed:  # its log is as temporary as the folder
         raise EnvironmentFailure(str(failed)) from failed
 
 
-def _build(request: ListingRequest, planned: tuple[Plan, PurePosixPath]) -> Iterator[Part]:
-    plan, work = planned
+def _build(request: ListingRequest, planned: tuple[tuple[Plan, ...], PurePosixPath]) -> Iterator[Part]:
+    (*before, plan), work = planned
     listing = submodules.listed(
         open_repository(request.repository), request.commit, request.builder.ignore, request.builder.repository
     )
@@ -121,12 +127,22 @@ def _build(request: ListingRequest, planned: tuple[Plan, PurePosixPath]) -> Iter
         else ""
     )
     yield Part("environment of the build", tuple(f"{name}={shell_word(value)}" for name, value in plan.env.items()))
-    yield Part(f"build, in {work / 'build'}{where}", tuple(shell_words(argv) for _, argv in plan.commands))
+    for counting in before:
+        yield Part(f"build that counts what it executes, in {work / 'build'}{where}", _commands(counting))
+        names = listed([full_name(each) for each in request.training])
+        yield Part("training", (f"# loading, and at most {SECONDS:g} s of {names}, as below",))
+    yield Part(f"build, in {work / 'build'}{where}", _commands(plan))
 
 
-def _measurement(request: ListingRequest, scratch: LocalHost, planned: tuple[Plan, PurePosixPath]) -> Iterator[Part]:
+def _commands(plan: Plan) -> tuple[str, ...]:
+    return tuple(shell_words(argv) for _, argv in plan.commands)
+
+
+def _measurement(
+    request: ListingRequest, scratch: LocalHost, planned: tuple[tuple[Plan, ...], PurePosixPath]
+) -> Iterator[Part]:
     host, entry, workload = request.host, request.entry, request.workload
-    plan, work = planned
+    (*_, plan), work = planned
     cores = ask(host, CORES) or 1
     prefix = work / "prefix"
     values: Values = {

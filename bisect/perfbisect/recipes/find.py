@@ -8,8 +8,8 @@ import msgspec
 
 from perfbisect.errors import RecipeError
 from perfbisect.recipes import builder_reader, lease_names, leases, suites
-from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.builder_reader import read_builder
+from perfbisect.recipes.builder import MEASURED, Builder
+from perfbisect.recipes.builder_reader import read_builder, variant_of
 from perfbisect.recipes.configuration import load_configuration
 from perfbisect.recipes.inventory import HostEntry, Inventory
 from perfbisect.recipes.search_path import inventory_files, recipe_folders
@@ -92,6 +92,19 @@ def choose_workloads(words: str, driver: str, given: str | Path = "") -> dict[st
                 f"Workloads for {driver}: {listed(set(short))}. Groups: {listed(groups)}.",
             )
     return dict(found.values())
+
+
+def load_training(
+    builder: Builder, variant: str, measured: Sequence[Workload], given: str | Path = ""
+) -> tuple[Workload, ...]:
+    """The workloads with which builds of a variant are trained; none where they are not optimised with a profile.
+
+    ``measured`` are those of the hunt or the comparison. Raises RecipeError for one that does not exist.
+    """
+    names = variant_of(builder, variant).train
+    if names in ("", MEASURED):
+        return tuple(measured) if names else ()
+    return tuple(choose_workloads(names, builder.driver, given).values())
 
 
 def full_name(workload: Workload) -> str:

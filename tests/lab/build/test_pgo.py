@@ -1,0 +1,69 @@
+"""The options of builds with a profile, and what belongs to their keys."""
+
+import shlex
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import msgspec
+import pytest
+
+from perfbisect.host.local import LocalHost
+from perfbisect.lab.build import pgo
+from perfbisect.lab.build.links import why_fixed
+from perfbisect.lab.build.pgo import Phase, options
+from perfbisect.lab.training import LIMIT, SECONDS, Trainer, shortened
+from perfbisect.recipes.builder import Builder, Variant
+from perfbisect.recipes.inventory import HostEntry
+from perfbisect.recipes.workload import Workload
+
+FOLDER = PurePosixPath("/a root/profile")
+VARIANT = Variant(cflags="-O2", train="*")
+
+
+@pytest.mark.parametrize(
+    ("compiler", "made", "used"),
+    [("gcc", "/a root/profile", "/a root/profile"), ("clang", "/a root/profile", "/a root/profile/merged.profdata")],
+)
+def test_options_follow_those_of_the_variant(compiler: str, made: str, used: str) -> None:
+    """Whatever the path of the root."""
+    assert options(VARIANT, compiler, Phase.PLAIN, FOLDER) == VARIANT
+    counting = options(VARIANT, compiler, Phase.INSTRUMENTED, FOLDER)
+    final = options(VARIANT, compiler, Phase.OPTIMISED, FOLDER)
+    for variant, option in ((counting, f"-fprofile-generate={made}"), (final, f"-fprofile-use={used}")):
+        assert shlex.split(variant.cflags)[:2] == ["-O2", option]
+        assert shlex.split(variant.ldflags) == [option]
+
+
+@pytest.fixture
+def trainer() -> Trainer:
+    builder = Builder(name="one", folder="/nowhere", summary="", driver="command")
+    workload = Workload(
+        name="w", suite="s", folder="/nowhere", driver="command", summary="", group="g", command=["true"], time=300.0
+    )
+    return Trainer(LocalHost("here", PurePosixPath("/nowhere")), HostEntry(), builder, (workload,))
+
+
+def test_a_training_is_known_by_its_workloads_and_not_by_its_host(trainer: Trainer) -> None:
+    known = pgo.identity(trainer, VARIANT, "gcc")
+    [workload] = trainer.workloads
+    other = msgspec.structs.replace(workload, args={"rows": 10})
+    assert pgo.identity(replace(trainer, entry=HostEntry(memory=99, server_cpus="1", jobs=3)), VARIANT, "gcc") == known
+    assert pgo.identity(replace(trainer, workloads=(other,)), VARIANT, "gcc") != known
+    assert pgo.identity(replace(trainer, workloads=(workload, workload)), VARIANT, "gcc") != known
+    assert pgo.identity(trainer, VARIANT, "clang") != known
+    assert pgo.identity(None, VARIANT, "gcc") == {}
+
+
+def test_a_training_is_short(trainer: Trainer) -> None:
+    [workload] = trainer.workloads
+    short = shortened(workload)
+    assert (short.warmup, short.time, short.timeout) == (0.0, SECONDS, LIMIT)
+    own = shortened(msgspec.structs.replace(workload, time=1.0, timeout=5.0))
+    assert (own.time, own.timeout) == (1.0, 5.0)
+    longer = replace(trainer, workloads=(msgspec.structs.replace(workload, time=3000.0),))
+    assert longer.identity == trainer.identity, "what is cut off makes no other build"
+
+
+def test_the_order_of_functions_is_that_of_the_profile() -> None:
+    assert why_fixed(VARIANT)
+    assert not why_fixed(Variant(cflags="-O2"))
