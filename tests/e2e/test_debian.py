@@ -22,8 +22,6 @@ COMMITS, CULPRIT = 7, 4
 EXECUTOR = "src/backend/executor/execMain.c"
 STARTS = "\tAssert(queryDesc->estate == NULL);\n"  # for each statement
 IDLE = "\tfor (volatile int turn = 0; turn < 400000; turn++);\n"
-# The distribution's options, but for optimisation: half of the time of a build.
-QUICK = 'extends = "postgres-debian"\nvariants.o2nofp.cflags = "-O0 -fno-omit-frame-pointer"\n'
 HARMLESS = ["tcop/postgres.c", "access/nbtree/nbtsearch.c", "utils/adt/int.c", "optimizer/path/costsize.c"]
 
 
@@ -77,16 +75,13 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A home of a short name, for the sake of the server's socket."""
     with tempfile.TemporaryDirectory(prefix="deb", ignore_cleanup_errors=True) as folder:
         monkeypatch.setenv("HOME", folder)
-        recipe = Path(folder, ".config/perfbisect/builders/quick/builder.toml")
-        recipe.parent.mkdir(parents=True)
-        recipe.write_text(QUICK)
         yield
 
 
 @pytest.mark.usefixtures("home")
 def test_a_patch_that_slows_statements_is_found(tmp_path: Path, package: Path, commits: list[str]) -> None:
     history = tmp_path / "history.db"
-    hunt = ["run", commits[0], commits[-1], "--repo", str(package), "--builder", "quick", "--plain"]
+    hunt = ["run", commits[0], commits[-1], "--repo", str(package), "--builder", "postgres-debian", "--plain"]
     workload = ["--workload", "point-query.pre", "--set", "table-size=1000", "--time", "1", "--warmup", "0.2"]
     ended = bisect(*hunt, *workload, "--no-explain", "--history", str(history))
     assert ended.returncode == 0, ended.stdout + ended.stderr
