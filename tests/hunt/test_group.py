@@ -8,13 +8,13 @@ from typing import cast
 import pytest
 
 from computed import ComputedLab, commits, log_of, problem, speeds, started
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, HuntEnded, LabEvent, RunFinished
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Decided, HuntEnded, LabEvent, RunFinished
 from perfbisect.core.domain.orders import Found, Measure, NotReproduced, Verdict
 from perfbisect.core.domain.policy import Policy
 from perfbisect.errors import BuildFailed, EndFailed, PerfBisectError, RunFailed
 from perfbisect.hunt.course import Course
 from perfbisect.hunt.group import Group, GroupMember, Numbered
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, ending
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, ending, replay
 from perfbisect.store.history import History
 
 NAMES = commits(40)
@@ -137,6 +137,15 @@ def test_builds_are_in_all_logs_and_runs_in_one(history: History) -> None:
         assert [e for _, e in log.entries] == [
             e for e in stored if isinstance(e, BuildFinished | CandidateSkipped | RunFinished)
         ]
+
+
+def test_each_hunt_of_a_group_can_be_replayed_alone(history: History) -> None:
+    logs = new_logs(history)
+    assert [*session(logs, labs_of([], frozenset(NAMES[18:21]))).events()]
+    for log in logs:
+        entries = [(entry.at, entry.event) for entry in history.events(log.hunt)]
+        decided = [event.decision.order for _, event in entries if isinstance(event, Decided)]
+        assert [decision.order for _, decision in replay(problem(NAMES), entries, log.began)] == decided
 
 
 @pytest.mark.parametrize("cut", [1, 11, 40])

@@ -23,7 +23,8 @@ from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.core.inference.from_log import Logged, observations
 from perfbisect.core.inference.same_counts import with_counts
-from perfbisect.core.search.decide import decide
+from perfbisect.core.search.decide import decide_in
+from perfbisect.core.search.situation import Situation
 from perfbisect.hunt.loop import Search, Workers, run
 from perfbisect.store.history import History
 
@@ -152,13 +153,15 @@ def replay(problem: SearchProblem, events: Sequence[TimedEvent], began: float) -
     No host is touched.
     """
     log = [(at, event) for at, event in events if isinstance(event, BuildFinished | CandidateSkipped | RunFinished)]
+    shared = any(isinstance(event, BuildFinished) and event.facts.for_another for _, event in log)
     entries: list[tuple[float, Logged]] = []
     for at, event in events:
         if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):
             entries.append((at, event))
         if isinstance(event, Decided):
             seen = problem.observations(entries, began)
-            decision = decide(problem.graph, seen, problem.policy, problem.prior, event.fleet)
+            now = Situation(problem.graph, seen, problem.policy, problem.prior, event.fleet, shared=shared)
+            decision = decide_in(now)
             order = decision.order
             if not isinstance(order, Measure):
                 decision = replace(decision, order=with_counts(order, problem.commits, log))

@@ -27,6 +27,11 @@ class BuildFacts:
     shared: bool = False  # reused: it came from the shared builds, which took ``seconds``
 
     @property
+    def for_another(self) -> bool:
+        """Whether it was made in the same session for the hunt of another workload: kept builds take no time."""
+        return self.reused and self.seconds > 0 and not self.shared
+
+    @property
     def hit_rate(self) -> float | None:
         """Share of compilations that ccache answered; None when nothing was compiled."""
         return hit_rate([self])
