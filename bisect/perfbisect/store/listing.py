@@ -4,7 +4,7 @@ import sqlite3
 from dataclasses import dataclass
 
 from perfbisect.process import is_running
-from perfbisect.store.connection import SHARED, version
+from perfbisect.store.connection import RELEASES, SHARED, version
 
 STATES = {
     "Found": "found",
@@ -59,6 +59,12 @@ class ListedTrial:
     runs: int
     failure: str = ""  # why it has failed
     origin: str = ""  # whose it is, if it was imported
+    series: str = ""  # the range of releases as written, where it is a comparison of all of them
+
+    @property
+    def title(self) -> str:
+        """What is measured: the names of the builds, or their range."""
+        return self.series or " ".join(self.builds)
 
 
 TRIALS = """
@@ -107,11 +113,15 @@ def read_trials(connection: sqlite3.Connection) -> tuple[ListedTrial, ...]:
         for trial, name in connection.execute(f"SELECT trial_id, name FROM {table} ORDER BY trial_id, number"):
             names.setdefault(table, {}).setdefault(trial, []).append(name)
     builds, workloads = (names.get(table, {}) for table in ("trial_builds", "trial_workloads"))
+    ranges: dict[int, str] = {}
+    if version(connection) >= RELEASES:
+        select = "SELECT id, iif(json_valid(series), json_extract(series, '$.text'), '') FROM trials WHERE series IS NOT NULL"
+        ranges = {trial: str(text) for trial, text in connection.execute(select)}
     return tuple(
         ListedTrial(
             f"{kind[0]}{trial}", kind, started, builder, variant, tuple(workloads.get(trial, ())), host, metric,
             tuple(builds.get(trial, ())), trial_state(ended, process, failure), runs, failure or "",
-            origin or "",
+            origin or "", ranges.get(trial, ""),
         )
         for trial, kind, started, ended, process, failure, builder, variant, host, metric, runs, origin
         in connection.execute(suited(TRIALS, connection))

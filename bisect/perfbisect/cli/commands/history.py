@@ -124,7 +124,7 @@ def trial_row(trial: ListedTrial) -> tuple[str, ...]:
         printable(trial.builder),
         printable(first) if not others else count(len(trial.workloads), "workload"),
         printable(trial.host),
-        printable(" ".join(trial.builds)),
+        printable(trial.title),
         str(len(trial.builds)),
         str(trial.runs),
         MISSING,

@@ -115,10 +115,7 @@ def any_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list
     items = hunt_number(ctx, param, incomplete)
     try:
         with closing(History.open(history_of(ctx), read_only=True)) as opened:
-            named = [
-                (trial.id, f"{trial.builder} {' '.join(trial.builds)}, {trial.state}")
-                for trial in reversed(opened.trials())
-            ]
+            named = [(trial.id, f"{trial.builder} {trial.title}, {trial.state}") for trial in reversed(opened.trials())]
             if isinstance(param.type, Which) and param.type.batches:
                 named += [(f"b{number}", file or "together") for number, file in reversed(files_of_batches(opened))]
     except PerfBisectError:

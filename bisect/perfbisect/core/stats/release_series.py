@@ -21,7 +21,7 @@ from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.change_points import FEWEST, RATE, Step, find_steps, scatter
 from perfbisect.core.stats.paired_comparison import levels, ratio_of
 
-SWEEPS = 50  # of the fit where visits are missing; complete ones are exact after two
+SWEEPS = 50  # of the fit, at most; complete rounds take two or three
 
 Visits = Mapping[int, Mapping[int, float]]  # release → round → mean logarithm
 
@@ -88,13 +88,16 @@ def fitted(visits: Visits) -> tuple[dict[int, float], float | None]:
         for number, x in values.items():
             rounds.setdefault(number, {})[release] = x
     level = {release: mean(values.values()) for release, values in visits.items() if values}
-    common = dict.fromkeys(rounds, 0.0)
+    common, before = dict.fromkeys(rounds, 0.0), dict[int, float]()
     for _ in range(SWEEPS):
+        if common == before:
+            break
+        before = common
         common = {number: mean(x - level[release] for release, x in each.items()) for number, each in rounds.items()}
         level = {release: mean(x - common[number] for number, x in visits[release].items()) for release in level}
     count = sum(map(len, rounds.values()))
     freedom = count - len(level) - len(rounds) + 1
-    if freedom < 1:
+    if freedom < 1 or not count:
         return level, None
     rest = sum(
         (x - level[release] - common[number]) ** 2 for number, each in rounds.items() for release, x in each.items()

@@ -63,7 +63,7 @@ def of_trial(one: ListedTrial, pages: Mapping[int | str, str]) -> Entry:
         builder=one.builder,
         workload=count(len(one.workloads), "workload") if others else first,
         host=one.host,
-        range=" ".join(one.builds),
+        range=one.title,
         result=one.state,
         sure=MISSING,
         ratio=MISSING,
