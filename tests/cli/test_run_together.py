@@ -127,11 +127,11 @@ def test_a_group_that_is_killed_and_interrupted_goes_on_with_all_its_hunts(
     commits = line_of(script, 24, one=7, two=18)
     begin = ["run", commits[0], commits[-1], *HUNT, "--json"]
     assert bisect_until(begin, '"purpose":"search"', signal.SIGKILL).returncode == -signal.SIGKILL
-    ended = bisect_until(["resume", "1", "--json"], '"event":"RunFinished"', signal.SIGINT)
+    ended = bisect_until(["resume", "b1", "--json"], '"event":"RunFinished"', signal.SIGINT)
     assert ended.returncode == 130
     assert "bisect resume b1" in ended.stderr
     assert {json.loads(line)["hunt"] for line in ended.stdout.splitlines()} == {1, 2}
-    ended = bisect("resume", "b1", "--plain")
+    ended = bisect("resume", "--all", "--plain")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert culprits(seal) == {"one": commits[7], "two": commits[18]}
     built = tried.read_text().splitlines()
