@@ -8,6 +8,7 @@ import click
 import pytest
 
 import sample_hunt as sample
+from perfbisect.cli.commands.compare import compare
 from perfbisect.cli.commands.report import report
 from perfbisect.cli.commands.show import show
 from perfbisect.cli.main import VERBS
@@ -23,6 +24,20 @@ def test_help_has_no_marks_and_plain_defaults(exits: Exits, verb: str) -> None:
     said = exits(0, verb, "--help")
     assert "\b" not in said and "\\x08" not in said
     assert "default: (" not in " ".join(said.split())
+
+
+def test_variants_of_a_build_complete() -> None:
+    context = click.Context(compare)
+    context.params["builder"] = "demo"
+
+    def completed(typed: str) -> list[str]:
+        return [item.value for item in compare.params[0].shell_complete(context, typed)]
+
+    assert completed("v1.0@l") == ["v1.0@lto"]
+    assert completed("a@b@p") == ["a@b@pgo"]
+    assert completed("v1.0") == completed("v1.0+") == completed("HEAD@{") == []
+    del context.params["builder"]
+    assert completed("v1.0@l") == []
 
 
 def test_ids_complete(tmp_path: Path) -> None:

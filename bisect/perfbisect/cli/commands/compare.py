@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from perfbisect.cli.options.common import clone_progress, say
-from perfbisect.cli.options.completion import host_name, workload_names
+from perfbisect.cli.options.completion import host_name, variant_of_build, workload_names
 from perfbisect.cli.options.forms import form_of, form_options, print_comparison
 from perfbisect.cli.options.leases import leasing
 from perfbisect.cli.options.measurement import BUILDER, round_options, settings_of, what_options
@@ -45,7 +45,7 @@ INCOMPLETE = 2
 
 
 @click.command(epilog=EPILOG)
-@click.argument("builds", nargs=-1, metavar="BUILD...")
+@click.argument("builds", nargs=-1, metavar="BUILD...", shell_complete=variant_of_build)
 @click.option(
     "--workload",
     "-w",

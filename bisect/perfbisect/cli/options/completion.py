@@ -31,6 +31,23 @@ def builder_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -
         return []
 
 
+def variant_of_build(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion of what follows the last @ or + of a build, if --builder stands before it."""
+    from perfbisect.errors import PerfBisectError
+    from perfbisect.recipes.find import load_builder
+
+    sign = max("@+", key=incomplete.rfind)
+    revision, found, _ = incomplete.rpartition(sign)
+    if not found or not ctx.params.get("builder"):
+        return []
+    try:
+        builder = load_builder(ctx.params["builder"], ctx.params.get("builders") or "")
+    except PerfBisectError:
+        return []
+    names = [*(builder.variants if sign == "@" else builder.configs)]
+    return complete((f"{revision}{sign}{name}" for name in names), incomplete)
+
+
 def workload_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion of a workload's name; only those of the builder, if --builder stands before it."""
     from perfbisect.recipes.find import full_name
