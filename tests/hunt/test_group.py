@@ -9,8 +9,11 @@ import pytest
 
 from computed import ComputedLab, commits, log_of, problem, speeds, started
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Decided, HuntEnded, LabEvent, RunFinished
-from perfbisect.core.domain.orders import Found, Measure, NotReproduced, Verdict
+from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.orders import Found, Measure, NotReproduced, Purpose, Share, Verdict
 from perfbisect.core.domain.policy import Policy
+from perfbisect.core.search.decide import decide
 from perfbisect.errors import BuildFailed, EndFailed, PerfBisectError, RunFailed
 from perfbisect.hunt.course import Course
 from perfbisect.hunt.group import Group, GroupMember, Numbered
@@ -146,6 +149,18 @@ def test_each_hunt_of_a_group_can_be_replayed_alone(history: History) -> None:
         entries = [(entry.at, entry.event) for entry in history.events(log.hunt)]
         decided = [event.decision.order for _, event in entries if isinstance(event, Decided)]
         assert [decision.order for _, decision in replay(problem(NAMES), entries, log.began)] == decided
+
+
+def test_a_replay_knows_which_builds_were_made_for_others() -> None:
+    """Made for another workload, a build that is not in the middle is measured; otherwise the middle is built."""
+    lab = ComputedLab(NAMES, speeds(NAMES, 30))
+    ends = [(lab.clock, event) for event in lab.measure(Measure((Share(39, 6), Share(0, 6)), Purpose.ENDS))]
+    decided = (lab.clock, Decided(decide(Graph.line(39), [], Policy())))
+    for elsewhere, measured in ((True, 14), (False, 19)):
+        made = BuildFinished(14, BuildFacts(NAMES[14], "", "", 600.0, 0, 0, elsewhere, ""), None)
+        [(_, decision)] = replay(problem(NAMES), [*ends, (lab.clock, made), decided], 1000.0)
+        assert isinstance(decision.order, Measure)
+        assert decision.order.plan[0].candidate == measured
 
 
 @pytest.mark.parametrize("cut", [1, 11, 40])

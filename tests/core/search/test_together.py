@@ -132,16 +132,15 @@ def test_the_ends_are_built_once_and_then_measured_by_all() -> None:
 
 
 def test_a_build_made_for_one_is_measured_by_those_that_learn_from_it() -> None:
-    middle = [Built(32, 600.0)]
-    first = member([*ENDS, *middle, *read(32, True, 50)])
-    number, decision = decide_together([first, member([*ENDS, *middle])])
+    aside = [*ENDS, Built(24, 600.0)]  # alone one would build the middle
+    number, decision = decide_together([member([*aside, *read(24, True, 50)]), member(aside)])
     assert number == 1
     assert isinstance(decision.order, Measure)
-    assert decision.order.plan[0].candidate == 32
-    slow = [*ENDS, *middle, *read(32, True, 50)]
-    number, decision = decide_together([member([*slow, Built(60, 600.0)]), member([*slow, Built(60, 600.0)])])
+    assert decision.order.plan[0].candidate == 24
+    slow = [*aside, *read(24, True, 50), Built(60, 600.0)]
+    number, decision = decide_together([member(slow), member(slow)])
     assert isinstance(decision.order, Measure)
-    assert decision.order.plan[0].candidate != 60, "it tells nothing: it is after both culprits"
+    assert decision.order.plan[0].candidate < 24, "60 tells nothing: it is after both culprits"
 
 
 def test_what_tells_most_for_all_is_built() -> None:
