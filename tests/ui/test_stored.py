@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from perfbisect.core.domain.events import Event, HuntStarted, RunStarted
+from perfbisect.core.domain.events import Counted, Decided, Event, HuntStarted, RunFinished, RunStarted
+from perfbisect.core.domain.orders import Found, Purpose
 from perfbisect.store.codec import PASSING
 from perfbisect.ui.stored import Completed
 from perfbisect.ui.view_model import Running, ViewModel, caught_up, update
 
 Events = list[tuple[float, Event]]
+PARENT = 36  # of the culprit
 
 
 def stored(events: Events) -> Iterator[tuple[float, Event]]:
@@ -21,7 +23,11 @@ def stored(events: Events) -> Iterator[tuple[float, Event]]:
 
 def begun(events: Events) -> Events:
     """The runs that begin, without their planned length."""
-    return [(at, replace(event, seconds=0.0)) for at, event in events if isinstance(event, RunStarted)]
+    return [
+        (at, replace(event, seconds=0.0))
+        for at, event in events
+        if isinstance(event, RunStarted) and event.purpose is not Purpose.EXPLAIN
+    ]
 
 
 def test_each_run_begins_as_it_did(events: Events) -> None:
@@ -56,3 +62,19 @@ def test_what_is_done_now(events: Events) -> None:
     view = caught_up(ViewModel(), stored(events[: last + 1]))
     assert isinstance(view.now, Running)
     assert (view.now.number, view.now.of, view.now.since, view.now.finished) == (6, 6, events[last][0], False)
+
+
+def test_after_the_verdict_the_reason_is_measured(events: Events) -> None:
+    """Not the last run of the search: of it only the end of each run is kept."""
+    place, decided = next(
+        (place, event)
+        for place, (_, event) in enumerate(events)
+        if isinstance(event, Decided) and isinstance(event.decision.order, Found)
+    )
+    assert isinstance(decided.decision.order, Found)
+    until, at = events[: place + 1], events[place][0]
+    counted = Counted(PARENT, next(event.facts for _, event in events if isinstance(event, RunFinished)), "core")
+    for log, candidate in ((until, decided.decision.order.step.candidate), ([*until, (at + 1, counted)], PARENT)):
+        now = caught_up(ViewModel(), stored(log)).now
+        assert isinstance(now, Running)
+        assert (now.candidate, now.purpose, now.finished) == (candidate, Purpose.EXPLAIN, False)

@@ -6,14 +6,17 @@ from dataclasses import dataclass, field
 from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
+    Counted,
     Decided,
     Event,
     HuntStarted,
+    Planned,
+    Profiled,
     RunFinished,
     RunStarted,
 )
 from perfbisect.core.domain.interleaving import interleave
-from perfbisect.core.domain.orders import Measure
+from perfbisect.core.domain.orders import Measure, Purpose, first_step
 
 
 @dataclass
@@ -21,7 +24,7 @@ class Completed:
     """The events of a hunt in order, with each RunStarted that follows from them.
 
     A run begins when its order was given, its builds were made and the run before it has ended. How long it will take is
-    not known here.
+    not known here. Once there is a verdict, its reason is measured, which is shown as one run after the other.
     """
 
     hosts: tuple[str, ...] = ()
@@ -44,6 +47,12 @@ class Completed:
                 host = self.hosts[decision.order.host]
                 self.orders[host], self.done[host], self.begun[host] = decision.order, 0, 0
                 yield from self._begins(host)
+            case Decided(decision) if not isinstance(decision.order, Measure):
+                self.orders.clear()
+                if (step := first_step(decision.order)) and len(self.hosts) == 1 and not self.build_hosts:
+                    yield RunStarted(step.candidate, 1, 1, Purpose.EXPLAIN, 0.0)
+            case Planned() | Profiled() | Counted():
+                yield RunStarted(event.candidate, 1, 1, Purpose.EXPLAIN, 0.0, event.host)
             case BuildFinished(candidate):
                 host = self._host(event.host)
                 self.built.add((host, candidate))
