@@ -248,7 +248,7 @@ class Breaking(FakeHost):
 def test_nothing_runs_on_a_machine_whose_lease_has_ended(pool: Pool) -> None:
     inner = Breaking()
     with leases.leased(pool.wanted(), silent, silent) as job:
-        host = LeasedHost.of(inner, job.machines[0])
+        host = LeasedHost(inner, job.machines[0])
         assert (host.run(["true"]).status, host.node, host.root) == (0, "n1-id", PurePosixPath("/pool:quiet"))
         with pytest.raises(ConnectionLost):
             host.run(["lost"])
@@ -265,7 +265,7 @@ def test_nothing_runs_on_a_machine_whose_lease_has_ended(pool: Pool) -> None:
 
 def test_a_lease_that_ends_is_noticed_by_its_renewal(pool: Pool) -> None:
     with leases.leased(pool.wanted(), silent, silent) as job:
-        host = LeasedHost.of(Breaking(), job.machines[0])
+        host = LeasedHost(Breaking(), job.machines[0])
         (pool.folder / f"job-{job.values['job']}").unlink()
         until(lambda: job.ended)
         with pytest.raises(LeaseEnded):

@@ -64,4 +64,4 @@ def _connect(entry: HostEntry, *, adopt: bool) -> tuple[Host, tuple[str, ...]]:
         raise
     assert is_dataclass(host)
     host = replace(host, root=path)
-    return (LeasedHost.of(host, machine) if machine else host), adopted
+    return (LeasedHost(host, machine) if machine else host), adopted

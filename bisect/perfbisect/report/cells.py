@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from perfbisect.core.domain.explanation import FunctionRow
-from perfbisect.core.domain.metrics import CPU_PER_IO
+from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.explain.names import short
 from perfbisect.core.inference.classification import Classification
 from perfbisect.report.content import Candidate, Case, Story
@@ -83,9 +83,9 @@ def functions(rows: Sequence[FunctionRow], by_commit: Sequence[str]) -> list[Row
 
 def not_counted(case: Case) -> str:
     """The metrics that the host could not count, in one line; empty when there is none."""
-    known = {CPU_PER_IO, *(row.name for row in case.explanation.counters)}
+    known = {row.name for row in case.explanation.counters}
     absent = (each.metric for each in case.counters if each.parent is None and each.culprit is None)
-    return ", ".join(name for name in absent if name not in known)
+    return ", ".join(name for name in absent if name not in known and not find_metric(name).of_some)
 
 
 def suspects(story: Story) -> list[Row]:

@@ -28,6 +28,7 @@ class Metric:
     from_output: bool = False  # parsed from the output of the workload's command
     shown: bool = False  # its value is shown for a run; for other metrics operations per second are shown
     compared: bool = False  # listed for a culprit beside its parent
+    of_some: bool = False  # reported by some programs only: where it is absent, nothing is missing
 
     def bounded(self, *, command: bool) -> bool:
         """Whether the time that a stopped run had taken bounds the metric; ``command``: whether the workload is one.
@@ -90,8 +91,6 @@ def device_metric(name: str, column: str) -> Metric:
     return Metric(name, rate_per_operation(column), from_device=True, compared=True)
 
 
-CPU_PER_IO = "cpu/io"  # of workloads that run fio, and of no others
-
 _METRICS = (
     Metric("qps", operations_per_second, unit="QPS", higher_is_better=True),
     latency("latency", "avg", shown=True),
@@ -101,7 +100,7 @@ _METRICS = (
     Metric("cost", lambda run: run.reported, from_output=True, shown=True),
     Metric("cpu/o", cpu_per_operation, events=("task-clock",), compared=True),
     # fio's own usr and sys time, without its start; perf's includes that.
-    Metric(CPU_PER_IO, lambda run: scaled(1000, per_operation("fio-cpu")(run)), compared=True),
+    Metric("cpu/io", lambda run: scaled(1000, per_operation("fio-cpu")(run)), compared=True, of_some=True),
     # The client's own, which the counters of a server's processes lack.
     Metric(f"{CLIENT_CPU}/o", lambda run: scaled(1000, per_operation(CLIENT_CPU)(run))),
     Metric("background", share_held, higher_is_better=True),
