@@ -118,16 +118,18 @@ def test_a_build_that_fails_is_left_out_and_one_that_is_the_base_is_not(repo: Pa
 
 def test_variants_of_one_revision_are_builds_of_their_own(repo: Path) -> None:
     """One of them is what the default builds, which is built once."""
-    words = compare(repo, "v1.0", "v1.0@lto", "v1.0@o2nofp", "-w", "scan", "--visits", "1", "--runs", "1", "--json")
+    builds = "v1.0", "v1.0@lto", "v1.0@o2nofp", "v1.0@pgo"
+    words = compare(repo, *builds, "-w", "scan", "--visits", "1", "--runs", "1", "--json")
     done = bisect(*words)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     names, variants, keys = zip(
         *((each["name"], each["variant"], each["key"]) for each in told["settings"]["subjects"]), strict=True
     )
-    assert names == ("v1.0", "v1.0@lto", "v1.0@o2nofp")
-    assert variants == ("", "lto", "o2nofp")
-    assert keys[0] == keys[2] != keys[1]
+    assert names == builds
+    assert variants == ("", "lto", "o2nofp", "pgo")
+    assert keys[0] == keys[2]
+    assert len(set(keys)) == 3
     assert "v1.0 and v1.0@o2nofp are the same binary." in bisect("show", "c1").stdout
     again = bisect(*words)
     assert "continuing" not in again.stderr, "it was complete"
@@ -203,4 +205,6 @@ def test_one_server_in_three_configurations(tmp_path: Path) -> None:
     own, seq, mine = told["settings"]["subjects"]
     assert own["key"] == seq["key"] == mine["key"]
     assert [each["config"] for each in (own, seq, mine)] == ["", "seq", "my.conf"]
-    assert "are the same binary" not in bisect("show", "c1").stdout
+    shown = bisect("show", "c1").stdout
+    assert "are the same binary" not in shown
+    assert f" = {folder}+seq\n" in shown

@@ -164,7 +164,8 @@ def by_group(rows: Sequence[Compared], cell: Callable[[str, int, Ratio], Cell], 
 def named(subject: TrialBuild) -> str:
     """A build with its version and path."""
     version = f" ({subject.version})" if subject.version and subject.version not in subject.name else ""
-    return printable(f"{subject.name}{version}" + (f" = {subject.path}" if subject.path else ""))
+    config = f"+{subject.config}" if subject.config else ""
+    return printable(f"{subject.name}{version}" + (f" = {subject.path}{config}" if subject.path else ""))
 
 
 def label(summary: Summary, titles: Sequence[str]) -> str:
