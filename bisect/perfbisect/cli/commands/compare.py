@@ -5,15 +5,17 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import clone_progress, say
-from perfbisect.cli.options.completion import host_name, variant_of_build, workload_names
+from perfbisect.cli.options.common import clone_progress, explain_option, say
+from perfbisect.cli.options.completion import builder_name, host_name, variant_of_build, workload_names
 from perfbisect.cli.options.forms import form_of, form_options, print_comparison
 from perfbisect.cli.options.leases import leasing
-from perfbisect.cli.options.measurement import BUILDER, round_options, settings_of, what_options
+from perfbisect.cli.options.measurement import round_options, settings_of, what_options
 from perfbisect.cli.options.notify import notify_option
+from perfbisect.cli.options.param_types import Percent
 from perfbisect.cli.options.places import announce
 from perfbisect.cli.options.wait import wait_callback
 from perfbisect.ui.stream import note
+from perfbisect.wording.text import printable
 
 EPILOG = """\b
 Examples:
@@ -49,12 +51,12 @@ INCOMPLETE = 2
 @click.option(
     "--workload",
     "-w",
-    required=True,
+    default="",
     metavar="NAME,…",
     shell_complete=workload_names,
     help="Workloads, groups or suites.",
 )
-@BUILDER
+@click.option("--builder", "-b", default="", metavar="NAME", shell_complete=builder_name, help="System to build.")
 @what_options
 @click.option(
     "--host",
@@ -71,6 +73,11 @@ INCOMPLETE = 2
     metavar="A..B",
     help="Instead of BUILDs: every release from A to B, as a line with its steps, and what to hunt.",
 )
+@click.option("--hunt", is_flag=True, help="After the table, hunt every drop in it that is real, and name its commit.")
+@click.option(
+    "--min-effect", type=Percent(), help="With --hunt, the smallest drop of interest. Default: 2%.", metavar="SHARE"
+)
+@explain_option
 @click.option("--dry-run", is_flag=True, help="Print what would be measured and what it costs, without doing it.")
 @round_options(5, 2, "Rounds: visits of each build.")
 @form_options
@@ -80,6 +87,9 @@ def compare(
     workload: str,
     host: tuple[str, ...],
     each_release: str,
+    hunt: bool,
+    min_effect: float | None,
+    explain: bool,
     dry_run: bool,
     visits: int,
     runs: int,
@@ -102,6 +112,7 @@ def compare(
     """
     from dataclasses import replace
 
+    from perfbisect.cli.drop_hunts import hunt_and_print, hunt_stored, stored_name
     from perfbisect.cli.trial_progress import open_progress, say_where_kept
     from perfbisect.core.domain.trials import TrialType
     from perfbisect.core.stats.paired_comparison import whole
@@ -110,12 +121,23 @@ def compare(
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.resolve import builder_of, choose_metric
     from perfbisect.hunt.trials.builds import check_words, hosts_as_builds, read_builds
+    from perfbisect.hunt.trials.drop_costs import check_ranges, cost_before
+    from perfbisect.hunt.trials.drop_hunts import DropOptions
     from perfbisect.hunt.trials.releases import cost, read_releases
     from perfbisect.hunt.trials.runner import run_trial
     from perfbisect.hunt.trials.setup import TrialPlan
     from perfbisect.recipes.find import choose_workloads, load_host
 
     form = form_of(json=as_json, csv=as_csv, tsv=as_tsv, markdown=markdown)
+    if min_effect and not hunt:
+        raise click.UsageError("--min-effect is for --hunt.")
+    how = DropOptions(min_effect, explain)
+    if hunt and (stored := stored_name(builds, workload)):
+        return hunt_stored(stored, history, form, how, wait=wait, dry_run=dry_run, notify=notify)
+    if missing := [
+        option for option, value in (("--builder", options["builder"]), ("--workload", workload)) if not value
+    ]:
+        raise click.UsageError(f"{missing[0]} is missing.")
     settings = settings_of(options, good="", bad="", workload="", host=host[0], further_hosts=host[1:])
     builder = builder_of(settings)
     chosen = choose_workloads(workload, builder.driver, settings.workloads_path)
@@ -135,15 +157,27 @@ def compare(
     else:
         settings = replace(settings, good=builds[0], bad=builds[-1])
         settings, subjects = read_builds(builds, settings, builder, clone_progress)
+    spans = []
+    if hunt:
+        policy = replace(settings.policy, min_effect=min_effect or settings.policy.min_effect, layouts=True)
+        settings = replace(settings, policy=policy)
+        spans = check_ranges(settings, subjects)
+        for each in spans:
+            if each.reason:
+                note(f"warning: nothing can be hunted between {each.title}: {printable(each.reason)}")
+    waiting = wait_callback(wait)
     lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings))
     with notifying(notify, history, note) as begun, lease:
-        plan = TrialPlan.make(
-            TrialType.COMPARE, settings, subjects, chosen, visits, runs, wait_callback(wait), series=series
-        )
+        plan = TrialPlan.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, waiting, series=series)
         if dry_run:
-            say("\n".join(cost(plan, settings, history)))
+            say("\n".join([*cost(plan, settings, history), *cost_before(spans, len(chosen))]))
             return 0
         trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=bool(form)), begun)
+        if hunt and complete:
+            if not form:
+                print_comparison(trial, form, detailed=False)
+            status = hunt_and_print(trial.name, history, form, waiting, how)
+            return status or (0 if whole(trial) else INCOMPLETE)
     print_comparison(trial, form, detailed=False)
     say_where_kept(trial, history, complete=complete, quiet=bool(form))
     if not complete:

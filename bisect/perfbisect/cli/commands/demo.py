@@ -1,6 +1,8 @@
 """`bisect demo`: find a planted slowdown in a small storage engine."""
 
 import shutil
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -20,9 +22,10 @@ Examples:
   bisect demo --seed 7
   bisect demo --seed 7 --drop 8%   a drop of your choice
   bisect demo --host dell32        on a host of hosts.toml
+  bisect demo --changes 3          three commits in three workloads, found by `compare --hunt`
 
 \b
-Exit status: 0 only if the commit named is the one that was planted.
+Exit status: 0 only if each commit named is the one that was planted.
 """
 
 WRONG = 1
@@ -31,15 +34,24 @@ WRONG = 1
 @click.command(epilog=EPILOG)
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of the history.")
 @click.option("--drop", type=Percent(), help="Size of the planted drop. Default: 25% to 60%, from the seed.")
+@click.option(
+    "--changes",
+    type=click.IntRange(1, 3),
+    default=1,
+    help="Plant so many commits, each of which slows another workload, and find all of them by `compare --hunt`.",
+)
 @hosts_option
 @inventory_option
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the history is written.")
 @explain_option
 @view_options
 @history_option
+@click.pass_context
 def demo(
+    ctx: click.Context,
     seed: int,
     drop: float | None,
+    changes: int,
     host: tuple[str, ...],
     hosts: Path | None,
     folder: Path | None,
@@ -51,8 +63,11 @@ def demo(
 
     The answer is written to a file that the hunt does not read, and compared at the end.
     """
+    if changes > 1 and view:
+        raise click.UsageError(f"--{view} is for a single hunt: leave out --changes.")
     import msgspec
 
+    from perfbisect.cli.commands.compare import compare
     from perfbisect.core.domain.orders import Found
     from perfbisect.demo.history import write_history
     from perfbisect.folders import cache_folder
@@ -66,7 +81,15 @@ def demo(
     if folder is None or ours(answer_file):
         shutil.rmtree(repository, ignore_errors=True)
     place.mkdir(parents=True, exist_ok=True)
-    answer_file.write_bytes(msgspec.json.encode(write_history(repository, seed, drop=drop)))
+    answer = write_history(repository, seed, drop=drop, changes=changes)
+    answer_file.write_bytes(msgspec.json.encode(answer))
+    if changes > 1:
+        planted_in = {"update-index": answer.commit, **answer.further}
+        ctx.invoke(
+            compare, builds=("v1.0", "v1.1"), workload=",".join(planted_in), builder="demo", repo=repository.absolute(),
+            host=host, hosts=hosts, hunt=True, explain=explain, history=history,
+        )  # fmt: skip
+        return say_whether_right(planted_in, answer_file, history)
 
     settings = Settings(
         good="v1.0",
@@ -94,6 +117,23 @@ def demo(
         return WRONG
     note(f"Right: {planted[:10]} is the commit that was planted ({answer_file}).")
     return 0
+
+
+def say_whether_right(planted: Mapping[str, str], answer_file: Path, history: Path | None) -> int:
+    """Say for each workload whether the hunt of the latest comparison named the planted commit; returns the exit status."""
+    from perfbisect.store.history import History
+
+    with closing(History.open(history, read_only=True)) as opened:
+        latest = [each.id for each in opened.trials() if each.kind == "compare"][-1]
+        trial = opened.trial(latest)
+    named = {trial.request.works[each.work].name: each.culprit for each in trial.hunts}
+    for workload, commit in planted.items():
+        found = named.get(workload, "")
+        if found == commit:
+            note(f"Right: {commit[:10]}, planted in {workload}, was named.")
+        else:
+            note(f"{f'Wrong: {found[:10]} was named' if found else 'No commit was named'} in {workload}, planted was {commit[:10]} ({answer_file}).")  # fmt: skip
+    return 0 if all(named.get(workload) == commit for workload, commit in planted.items()) else WRONG
 
 
 def ours(answer_file: Path) -> bool:

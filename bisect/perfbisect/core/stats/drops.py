@@ -15,6 +15,7 @@ their own, are left out, and each variant has its own neighbours and its own fir
 left out there, too: those on either side of it are neighbours.
 """
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,7 +23,10 @@ from itertools import pairwise
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.trials import Trial, TrialBuild
 from perfbisect.core.stats.false_discoveries import real
-from perfbisect.core.stats.paired_comparison import Ratio, levels, paired
+from perfbisect.core.stats.paired_comparison import Ratio, levels, paired, quantile
+from perfbisect.core.stats.release_series import hunts_of, lines_of
+
+UNKNOWN_NOISE, LEAST_NOISE = 0.02, 0.001  # s.d. of a run where it was not measured, and at least
 
 Ends = tuple[int, int]  # numbers of two builds
 
@@ -48,6 +52,8 @@ class DropRange:
 
 def find_drops(trial: Trial, least: float) -> list[Drop]:
     """The drops of a comparison by at least ``least`` (a fraction) that are hunted: by workloads, then builds."""
+    if trial.request.series:
+        return steps_down(trial, least)
     works = range(len(trial.request.works))
     family = [drop for work in works for drop in differences(trial, work)]
     verdicts = real([drop.ratio.p for drop in family if drop.ratio.p is not None])
@@ -57,6 +63,20 @@ def find_drops(trial: Trial, least: float) -> list[Drop]:
         if is_real and loss(drop.ratio, trial.request.metric) >= least
     ]
     return [drop for work in works for drop in hunted(trial, [drop for drop in worse if drop.work == work])]
+
+
+def steps_down(trial: Trial, least: float) -> list[Drop]:
+    """The same of a series of releases: the steps of its lines for the worse, with what controls false ones there."""
+    request = trial.request
+    numbers = {work.name: number for number, work in enumerate(request.works)}
+    found = []
+    for step in hunts_of(lines_of(trial), request.metric):
+        for work in map(numbers.__getitem__, step.works):
+            rounds = levels((run for run in trial.runs if run.work == work), request.metric)
+            ratio = paired(rounds.get(step.good, {}), rounds.get(step.bad, {}))
+            if ratio and loss(ratio, request.metric) >= least:
+                found.append(Drop(work, step.good, step.bad, ratio))
+    return sorted(found, key=lambda drop: (drop.work, drop.last))
 
 
 def differences(trial: Trial, work: int) -> list[Drop]:
@@ -106,6 +126,15 @@ def loss(ratio: Ratio, metric: str) -> float:
     """The fraction by which a metric is worse; negative where it is better."""
     factor = ratio.ratio if find_metric(metric).higher_is_better else 1 / ratio.ratio
     return 1 - factor
+
+
+def noise_of(drop: Drop, runs: int) -> float:
+    """The s.d. of a run (a fraction), from how much the rounds of a drop differ; ``runs`` are those of a visit."""
+    ratio = drop.ratio
+    if ratio.interval is None or ratio.rounds < 2:
+        return UNKNOWN_NOISE
+    error = math.log(ratio.interval.high / ratio.ratio) / quantile(ratio.rounds - 1)
+    return max(LEAST_NOISE, error * math.sqrt(ratio.rounds * runs / 2))
 
 
 def ranges(drops: Iterable[Drop]) -> list[DropRange]:

@@ -36,6 +36,7 @@ from perfbisect.lab.build.plan import Built
 from perfbisect.lab.guarded_lab import GuardedLab
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.protocol import Lab
+from perfbisect.store.drop_hunts import enter_settings
 from perfbisect.store.history import History
 
 
@@ -69,6 +70,8 @@ def run_trial(plan: TrialPlan, path: Path | None, progress: Progress, begun: Beg
             trial = replace(trial, request=request, failure="")
         else:
             trial = history.begin_trial(request, setup.facts, plan.commits(), CLOCK.now())
+        if request.kind is TrialType.COMPARE and setup.settings.repository:
+            enter_settings(history, trial.id, setup.settings)
         if begun:
             begun(trial.name)
         try:
@@ -291,7 +294,9 @@ class TrialRunner:
             case BuildFinished(candidate=number, facts=facts):
                 if facts.linker:
                     self.progress.say(f"layouts are made by {facts.linker}")
-                self.subjects[number] = replace(self.subjects[number], key=facts.key, binary=facts.binary)
+                took = facts.seconds or self.subjects[number].seconds  # each workload asks for the build anew
+                subject = replace(self.subjects[number], key=facts.key, binary=facts.binary, seconds=took)
+                self.subjects[number] = subject
             case CandidateSkipped(candidate=number, facts=skip):
                 subject = self.subjects[number] = replace(self.subjects[number], trouble=skip.reason)
                 self.progress.warn(Warned(f"{subject.name} is left out: {skip.reason}", f"See {skip.log}."))

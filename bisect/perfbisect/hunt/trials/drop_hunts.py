@@ -1,0 +1,199 @@
+"""Carry out the hunts for the drops of a stored comparison.
+
+All drops between the same two builds are hunted together, with common builds. Each hunt is entered in the comparison as it
+begins. So the same call goes on where an earlier one was interrupted: hunts with a verdict are left as they are, begun ones
+continue, and the others begin.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.trials import BY_HAND, DropHunt, Trial, TrialBuild, TrialType
+from perfbisect.core.stats.drops import Drop, DropRange, find_drops, ranges
+from perfbisect.errors import Interrupted, PerfBisectError, UsageError
+from perfbisect.host.lock import WaitCallback
+from perfbisect.hunt import session
+from perfbisect.hunt.resolve import builder_of, resolve_settings
+from perfbisect.hunt.setup import HuntSetup
+from perfbisect.hunt.together import OpenView, follow_together, resume_together
+from perfbisect.hunt.view import View
+from perfbisect.recipes.find import load_host
+from perfbisect.report.command_line import command_on
+from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.resolve import resolve
+from perfbisect.store.batches import batch_together
+from perfbisect.store.drop_hunts import enter_drop_hunt, read_settings_of
+from perfbisect.store.history import History
+from perfbisect.wording.text import listed
+
+OPEN = ("running", "interrupted", "failed")  # states of hunts that have no verdict
+
+
+@dataclass(frozen=True, slots=True)
+class DropOptions:
+    """What is chosen for hunts for drops."""
+
+    least: float | None = None  # the smallest drop of interest, as a fraction; None: the one that the comparison keeps
+    explain: bool = True  # measure for the reason after each verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """What the hunts are shown by."""
+
+    single: Callable[[], View]
+    together: OpenView
+    say: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A stored comparison, and the settings that its drops are hunted with."""
+
+    trial: Trial
+    settings: Settings
+
+    @property
+    def least(self) -> float:
+        """The smallest drop that is hunted, as a fraction."""
+        return self.settings.policy.min_effect
+
+    def ranges(self) -> list[DropRange]:
+        """Its drops, by the builds that they are between."""
+        return ranges(find_drops(self.trial, self.least))
+
+    def hunt_of(self, drop: Drop) -> DropHunt | None:
+        """The hunt for a drop, if it has begun."""
+        same = (each for each in self.trial.hunts if (each.work, each.first, each.last) == ends_of(drop))
+        return next(same, None)
+
+    def named(self, span: DropRange) -> str:
+        """The workloads and the builds of a range."""
+        subjects, works = self.trial.request.subjects, self.trial.request.works
+        names = listed([works[drop.work].name for drop in span.drops])
+        return f"{names}, {subjects[span.first].name} to {subjects[span.last].name}"
+
+
+def read_comparison(history: History, name: str, how: DropOptions) -> Comparison:
+    """The comparison of that name.
+
+    Raises UsageError for what is no comparison of our own, or was made by an older perfbisect.
+    """
+    trial = history.trial(name)
+    if trial.request.kind is not TrialType.COMPARE or trial.origin:
+        why = "was made by hand" if trial.origin.startswith(BY_HAND) else f"was imported from {trial.origin}"
+        raise UsageError(f"{name} {why if trial.origin else 'is no comparison'}, so its drops are not hunted here.")
+    settings = read_settings_of(history, trial.id)
+    if settings is None:
+        raise UsageError(
+            f"{name} was made by an older perfbisect, or of binaries alone: how to hunt in it is not known.",
+            "Compare the revisions again, or hunt between two of them with `bisect run`.",
+        )
+    policy = replace(settings.policy, min_effect=how.least or settings.policy.min_effect, layouts=True)
+    return Comparison(trial, replace(settings, policy=policy, explain=how.explain))
+
+
+def hunt_drops(
+    name: str, path: Path | None, views: Views, waiting: WaitCallback | None, how: DropOptions
+) -> list[DropHunt | None]:
+    """Hunt all drops of a comparison in the history at ``path``. Returns the hunt for each; None where it could not begin.
+
+    What keeps one range from being hunted is said, and the next begins. Raises Interrupted, with the command that goes on.
+    """
+    with closing(History.open(path)) as history:
+        found = read_comparison(history, name, how)
+        for span in found.ranges():
+            try:
+                hunt_range(history, found, span, views, waiting)
+            except Interrupted:
+                again = f"{command_on('compare', name, path)} --hunt"
+                raise Interrupted(f"Interrupted. What was measured is kept; go on with: {again}") from None
+            except PerfBisectError as trouble:
+                views.say(f"{found.named(span)}: {trouble} {trouble.advice}".rstrip())
+        ended = read_comparison(history, name, how)
+        return [ended.hunt_of(drop) for span in ended.ranges() for drop in span.drops]
+
+
+def hunt_range(
+    history: History, found: Comparison, span: DropRange, views: Views, waiting: WaitCallback | None
+) -> None:
+    """Hunt the drops of one range that have no verdict: begun hunts continue, the others begin."""
+    begun = [hunt for drop in span.drops if (hunt := found.hunt_of(drop)) and hunt.state in OPEN]
+    if running := [hunt for hunt in begun if hunt.state == "running"]:
+        raise UsageError(f"Another process works on hunt {running[0].hunt}.", "See it: bisect watch")
+    carried_on = set[int]()
+    for hunt in begun:
+        if hunt.hunt in carried_on:
+            continue
+        batch = batch_together(history, hunt.hunt)
+        if batch and not batch.ended:
+            carried_on |= {one.hunt for one in batch.hunts if one.hunt is not None}
+            resume_together(batch, history.path, views.together, waiting, unchanged, None)
+        else:
+            session.resume(hunt.hunt, history.path, views.single(), waiting, unchanged, ignored)
+    new = [drop for drop in span.drops if found.hunt_of(drop) is None]
+    if new:
+        begin(history, found, new, views, waiting)
+
+
+def begin(
+    history: History, found: Comparison, drops: Sequence[Drop], views: Views, waiting: WaitCallback | None
+) -> None:
+    """Begin the hunts for drops of one range: together where one host builds and measures, else one after another."""
+    left = iter(drops)
+
+    def enter(number: str) -> None:
+        enter_drop_hunt(history, found.trial.id, ends_of(next(left)), int(number))
+
+    every = [settings_for(found, drop) for drop in drops]
+    if len(every) > 1 and not load_host(every[0].host, every[0].hosts_path).built_elsewhere:
+        setups = HuntSetup.set_up_together(every, waiting)
+        follow_together(setups, history.path, views.together, waiting, enter)
+        return
+    for settings in every:
+        setup = HuntSetup.set_up(settings, waiting)
+        session.follow_anew(setup, history.path, views.single(), waiting, enter)
+
+
+def settings_for(found: Comparison, drop: Drop) -> Settings:
+    """The settings of the hunt for a drop. Raises UsageError where its builds cannot be hunted between."""
+    request = found.trial.request
+    good, bad = request.subjects[drop.first], request.subjects[drop.last]
+    settings = replace(
+        found.settings,
+        good=good.commit,
+        bad=bad.commit,
+        workload=request.works[drop.work].name,
+        metric=request.metric,
+        variant=good.variant or request.variant,
+        further_hosts=(),
+    )
+    settings = resolve_settings(settings)
+    return replace(settings, good=as_written(settings, good), bad=as_written(settings, bad))
+
+
+def as_written(settings: Settings, build: TrialBuild) -> str:
+    """The name of a build as a revision, if that still is its commit; else the commit."""
+    written = build.name.removesuffix(f"@{build.variant}")
+    with suppress(PerfBisectError):
+        repository = open_repository(Path(settings.repository))
+        if resolve(repository, written, builder_of(settings).release_tags) == build.commit:
+            return written
+    return build.commit
+
+
+def ends_of(drop: Drop) -> tuple[int, int, int]:
+    """Workload, first and last build."""
+    return drop.work, drop.first, drop.last
+
+
+def unchanged(settings: Settings) -> Settings:
+    """The settings that a hunt goes on with: its own."""
+    return settings
+
+
+def ignored(_name: str) -> None:
+    """The number of a hunt that goes on is known."""
