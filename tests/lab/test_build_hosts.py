@@ -179,7 +179,7 @@ def test_what_nobody_has_is_built_by_one_of_them(farm: Farm) -> None:
 
 def test_a_host_that_measures_builds_between_its_runs_if_it_may(farm: Farm) -> None:
     farm.begin(builds=True)
-    assert finished(measure(farm.lab, Share(FAST, 0))) == [(FAST, "quiet", False, None)]
+    assert finished(measure(farm.lab, Share(FAST, 0))) == [(FAST, "", False, None)], "where it measures"
 
 
 def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
