@@ -125,3 +125,18 @@ def test_a_client_that_limits_the_server_is_a_warning_once(watched: GuardedLab, 
     found = [event.text for event in (*measure(watched), *measure(watched)) if isinstance(event, Warned)]
     assert len(found) == warnings
     assert all(f"the client uses {percent(share)} of the time" in text for text in found)
+
+
+def test_a_build_that_falls_behind_is_a_warning_once(watched: GuardedLab) -> None:
+    facts = sample_hunt.run(0, 0.0)
+    slow = replace(facts, counters={"insert-done": 871.0, "insert-due": 1000.0, "insert-rate": 100.0})
+    other = replace(slow, build_key="other", commit="b" * 40)
+
+    class Behind:
+        def measure(self, _order: Measure) -> Iterator[LabEvent]:
+            yield from (RunFinished(0, slow), RunFinished(0, slow), RunFinished(1, other))
+
+    watched.lab = Behind()
+    found = [event.text for event in measure(watched) if isinstance(event, Warned)]
+    assert [text.partition(" ")[0] for text in found] == [slow.commit[:10], "b" * 10]
+    assert all("it sustains 87.1 of 100 rows per second (insert)" in text for text in found)

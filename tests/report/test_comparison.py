@@ -211,6 +211,7 @@ def paced(*, share: float) -> Trial:
                 **each.facts.counters,
                 "insert-done": done,
                 "insert-due": 1000.0,
+                "insert-rate": 100.0,
                 "client-busy": 0.1 + 0.25 * each.subject,
             }
             made.runs[place] = replace(each, facts=replace(each.facts, counters=found))

@@ -134,7 +134,9 @@ local function report(list)
         for role, each in ipairs(list) do
             local sum = total(list, role)
             local due = sum.due * sysbench.opt.rows_per_commit
-            print(("perfbisect role: %s %.0f %.0f %.4f %.4f"):format(each.name, sum.units, due, percentile(sum, 0.99), sum.max))
+            local rate = each.paced and sysbench.opt.background * sysbench.opt.threads / #list or 0
+            print(("perfbisect role: %s %.0f %.0f %.3f %.4f %.4f"):format(
+                each.name, sum.units, due, rate, percentile(sum, 0.99), sum.max))
         end
         print(("perfbisect client: %.3f %.4f"):format(slots[SLOTS - 1].cpu, measured.cpu / (1000 * measured.seconds)))
     end

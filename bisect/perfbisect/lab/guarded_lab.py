@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from perfbisect.core.domain.background import BUSY, busiest
+from perfbisect.core.domain.background import BUSY, background, busiest
 from perfbisect.core.domain.events import LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import HostFacts, RunFacts
 from perfbisect.core.domain.host_changes import differences
@@ -16,7 +16,7 @@ from perfbisect.host.outcome import no_space
 from perfbisect.host.protocol import Host
 from perfbisect.lab.checks.space import GIB, LITTLE, TOO_LITTLE
 from perfbisect.lab.protocol import Lab
-from perfbisect.wording.quantities import percent
+from perfbisect.wording.quantities import figure, percent
 
 # What can change unnoticed. All are files of the kernel: reading them takes milliseconds.
 PASSING: tuple[Fact[object], ...] = (CORES, KERNEL, THROTTLED)
@@ -52,7 +52,7 @@ class GuardedLab:
                 self.held.confirm()
                 yield event
                 if isinstance(event, RunFinished):
-                    yield from busy_client(event.facts, self.warned)
+                    yield from (*busy_client(event.facts, self.warned), *behind(event.facts, self.warned))
 
     def check(self) -> Iterator[Warned]:
         """Warnings of what has changed. Raises EnvironmentFailure when no space is left for another build."""
@@ -86,6 +86,18 @@ def busy_client(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
             f"the client uses {percent(share)} of the time of its measured threads on host {run.host} itself, so that a change of"
             " the server shows as a smaller one",
             "More threads, or processors of their own for client and server (client_cpus, server_cpus), show more of it.",
+        )
+
+
+def behind(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
+    """Warn once of each build that does not sustain the background rate of the workload."""
+    found = background([run])
+    if found and not found.sustained and run.build_key not in warned:
+        warned.add(run.build_key)
+        yield Warned(
+            f"{run.commit[:10]} fails the SLA: it sustains {figure(found.held)} of {figure(found.wanted)} rows per second"
+            f" ({found.role}) beside the queries",
+            "Its QPS is not comparable, as it had less to do. That rate is hunted by: --metric background",
         )
 
 

@@ -6,10 +6,13 @@ queries each has done, how many were due by the clock, and its response times ar
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import mean
 
 from perfbisect.core.domain.facts import RunFacts
 
-DONE, DUE, P99, LONGEST = "-done", "-due", "-p99", "-max"  # of a role, behind its name; the last two in milliseconds
+# Of a role, behind its name. Rows or queries done, those that were due in the time of the run, the rate that makes them due,
+# and response times in milliseconds.
+DONE, DUE, RATE, P99, LONGEST = "-done", "-due", "-rate", "-p99", "-max"
 CLIENT_CPU = "client-cpu"  # milliseconds of the client in the window
 CLIENT_BUSY = "client-busy"  # share of their time in which its measured threads use a processor themselves
 
@@ -31,9 +34,9 @@ class Background:
         return self.held >= SUSTAINED * self.wanted
 
 
-def counters(role: str, done: float, due: float, p99: float, longest: float) -> Mapping[str, float]:
+def counters(role: str, done: float, due: float, rate: float, p99: float, longest: float) -> Mapping[str, float]:
     """The counters of a role. One that no clock paces has none of what was due."""
-    paced = {role + DUE: due} if due else {}
+    paced = {role + DUE: due, role + RATE: rate} if due else {}
     return {role + DONE: done, **paced, role + P99: p99, role + LONGEST: longest}
 
 
@@ -47,12 +50,17 @@ def background(runs: Iterable[RunFacts]) -> Background | None:
 
 def _of(role: str, runs: Iterable[RunFacts]) -> Background | None:
     counted = [
-        (done, due, run.seconds)
+        (done, due, rate)
         for run in runs
-        if (done := run.counters.get(role + DONE)) is not None and (due := run.counters.get(role + DUE))
+        if (done := run.counters.get(role + DONE)) is not None
+        and (due := run.counters.get(role + DUE))
+        and (rate := run.counters.get(role + RATE))
     ]
-    done, due, seconds = (sum(column) for column in zip(*counted, strict=True)) if counted else (0.0, 0.0, 0.0)
-    return Background(role, due / seconds, done / seconds) if due and seconds else None
+    if not counted:
+        return None
+    wanted = mean(rate for _, _, rate in counted)
+    share = sum(done for done, _, _ in counted) / sum(due for _, due, _ in counted)
+    return Background(role, wanted, wanted * share)
 
 
 def share_held(run: RunFacts) -> float | None:
