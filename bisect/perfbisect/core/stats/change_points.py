@@ -37,7 +37,7 @@ from perfbisect.core.stats.false_discoveries import two_sided
 
 RATE = 0.05  # of tables without a change that announce any step
 MASS = 0.95  # of the set of places
-FEWEST = 6  # levels from which on steps are looked for
+FEWEST = 8  # levels from which on steps are looked for: of fewer the scatter is hardly known
 SMALLEST = 5e-4  # scatter of a line, at least: exact counts differ by less between any two releases
 KEPT = 0.6  # of the differences between neighbours, the smaller ones, for the scatter
 ODD = 4  # degrees of freedom by which a single release is judged
