@@ -13,6 +13,9 @@ from program import bisect, bisect_until, rows
 pytestmark = pytest.mark.tools
 
 Commit = Callable[[str], str]
+Ended = tuple[int, str, str]
+Invoke = Callable[..., Ended]
+Exits = Callable[..., str]
 HOSTS = """
 [hosts.a]
 address = "local"
@@ -63,7 +66,7 @@ def at_once(history: Path) -> int:
     return max(sum(began <= start < ended for _, began, ended in spans) for _, start, _ in spans)
 
 
-def test_hunts_run_at_once_and_one_that_fails_stops_no_other(file: Path, tmp_path: Path) -> None:
+def test_hunts_run_at_once_and_one_that_fails_stops_no_other(file: Path, tmp_path: Path, exits: Exits) -> None:
     text = file.read_text()
     file.write_text(text + '[[hunt]]\ngood = "nothing"\nworkload = "one"\n')
     history, pages = tmp_path / "h.db", tmp_path / "pages"
@@ -88,13 +91,14 @@ def test_hunts_run_at_once_and_one_that_fails_stops_no_other(file: Path, tmp_pat
     again = bisect("batch", str(file), "--history", str(history))
     assert "Going on with batch b1" in again.stderr
     assert rows(history, "select count(*) from hunts") == [(3,)]  # only the one that failed was tried
-    assert bisect("report", "b1", "--history", str(history), "--output", str(tmp_path / "b1")).returncode == 0
+    kept = ["--history", str(history)]
+    exits(0, "report", "b1", *kept, "--output", str(tmp_path / "b1"))
     assert (tmp_path / "b1" / "index.html").exists()
-    assert bisect("report", "b7", "--history", str(history)).returncode == 3
-    told = bisect("show", "b1", "--history", str(history)).stdout
+    exits(3, "report", "b7", *kept)
+    told = exits(0, "show", "b1", *kept)
     assert f"Batch b1 of {file}" in told and told.count("found") == 3 and "failed: " in told
-    assert f"b1: {file}, hunts 1, 2, 3; 3 of 4 with a verdict" in bisect("history", "--history", str(history)).stdout
-    assert "b2 for a batch" in bisect("report", "k.toml", "--history", str(history)).stderr
+    assert f"b1: {file}, hunts 1, 2, 3; 3 of 4 with a verdict" in exits(0, "history", *kept)
+    assert "b2 for a batch" in exits(3, "report", "k.toml", *kept)
 
 
 def test_hunts_of_a_range_share_builds(file: Path, tmp_path: Path) -> None:
@@ -146,45 +150,43 @@ WRONG = {
 }
 
 
-def test_mistakes_are_told_by_table_and_key_before_anything_begins(file: Path, tmp_path: Path) -> None:
+def test_mistakes_are_told_by_table_and_key_before_anything_begins(file: Path, tmp_path: Path, exits: Exits) -> None:
     text = file.read_text()
     for right, wrong in WRONG.items():
         for other, said, advice in wrong:
             assert right in text
             file.write_text(text.replace(right, other))
-            done = bisect("batch", str(file), "--history", str(tmp_path / "h.db"))
-            assert done.returncode == 3, other
-            assert str(file) in done.stderr and said in done.stderr and advice in done.stderr, done.stderr
+            told = exits(3, "batch", str(file), "--history", str(tmp_path / "h.db"))
+            assert str(file) in told and said in told and advice in told, other
     assert not (tmp_path / "h.db").exists()
     file.write_text(re.sub(r'good = "\w+"\nworkload = "one"', 'workload = "one"', text))
-    assert "[[hunt]] 2, good is missing" in bisect("batch", str(file)).stderr
+    assert "[[hunt]] 2, good is missing" in exits(3, "batch", str(file))
     file.write_text(re.sub(r'bad = "\w+"\n', "", text))
-    told = bisect("batch", str(file)).stderr
+    told = exits(3, "batch", str(file))
     assert "[[hunt]] 1, bad is missing" in told and 'bad = "8.0.28"' in told
 
 
-def test_an_empty_list_makes_no_batch(file: Path) -> None:
+def test_an_empty_list_makes_no_batch(file: Path, exits: Exits) -> None:
     text = file.read_text()
     for wrong in ("workload = []", 'workload = []\nrun = "./run"'):
         file.write_text(text.replace('workload = "one"', wrong))
-        done = bisect("batch", str(file))
-        assert done.returncode == 3
-        assert f"{file}, [[hunt]] 2, workload is an empty list, which makes no hunt." in done.stderr
+        said = f"{file}, [[hunt]] 2, workload is an empty list, which makes no hunt."
+        assert said in exits(3, "batch", str(file))
 
 
-def test_all_mistakes_of_a_file_are_told_at_once(file: Path) -> None:
+def test_all_mistakes_of_a_file_are_told_at_once(file: Path, exits: Exits) -> None:
     text = file.read_text().replace('workload = "one"', 'workload = "on"').replace("layouts = false", 'layouts = "no"')
     file.write_text(text.replace("explain = false", "explan = false").replace("max-runs = 40", "max-runs = 1.5"))
-    told = bisect("batch", str(file)).stderr
+    told = exits(3, "batch", str(file))
     assert f"{file} has 3 mistakes:" in told
     assert told.count("layouts must be true or false, and is 'no'") == 1
     assert "[defaults]: there is no key explan. Did you mean explain?" in told
     assert "[[hunt]] 2, max-runs must be a whole number from 1 to 1,000,000,000, and is 1.5." in told
 
 
-def test_a_dry_run_prints_the_commands(file: Path, tmp_path: Path) -> None:
-    done = bisect("batch", str(file), "--dry-run", "--history", str(tmp_path / "h.db"))
-    lines = done.stdout.splitlines()
+def test_a_dry_run_prints_the_commands(file: Path, tmp_path: Path, invoke: Invoke) -> None:
+    _, out, _ = invoke("batch", str(file), "--dry-run", "--history", str(tmp_path / "h.db"))
+    lines = out.splitlines()
     assert len(lines) == 3
     assert all(line.startswith("a or b: bisect run --builder=script --workload=") for line in lines)
     assert "--max-runs=40" in lines[2] and "--no-explain" in lines[2]
