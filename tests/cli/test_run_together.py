@@ -81,7 +81,7 @@ def test_each_commit_is_built_once_and_each_workload_has_its_culprit(
     for number, hunt in ((7, "1"), (18, "2")):
         replayed = exits(0, "replay", hunt)
         assert f"The culprit is {commits[number][:10]}" in replayed
-        assert "as if it were alone" in replayed
+        assert "Budgets count for it alone" in replayed
     assert "All hunts of b1 have a verdict" in exits(3, "resume", "b1")
 
 

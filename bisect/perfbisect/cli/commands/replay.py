@@ -72,7 +72,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     build_hosts = next((event.build_hosts for _, event in reversed(events) if isinstance(event, HuntStarted)), ())
     repository = open_repository(Path(settings.repository))
     if together:
-        note(f"Hunt {number} was carried out {together}. Its decisions are repeated as if it were alone.")
+        note(f"Hunt {number} was carried out {together}. Budgets count for it alone in a replay.")
     for runs, decision in decisions(
         SearchProblem(span.graph, candidates, policy, settings.metric, hosts, settings.prior, build_hosts),
         events,
