@@ -178,6 +178,14 @@ def test_a_group_that_is_cut_goes_on_without_building_twice(history: History, cu
     assert len(built) == len(set(built))
 
 
+def test_a_verdict_that_nothing_follows_ends_its_hunt_at_once(history: History) -> None:
+    events = [(number, event) for number, (_, event) in session(new_logs(history), labs_of([])).events()]
+    ends = [place for place, (_, event) in enumerate(events) if isinstance(event, HuntEnded)]
+    assert [events[place][0] for place in ends] == [2, 0, 1]
+    assert any(isinstance(event, RunFinished) for _, event in events[ends[0] :])
+    assert ends[1:] == [len(events) - 2, len(events) - 1]
+
+
 def test_a_budget_is_that_of_all(history: History) -> None:
     logs = new_logs(history)
     now = session(logs, labs_of([]), Policy(max_runs=20))

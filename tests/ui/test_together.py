@@ -81,6 +81,14 @@ def test_what_hunts_have_in_common_is_written_once() -> None:
     assert view.views[13].view.rows  # it knows the build all the same
 
 
+def test_a_line_tells_a_verdict_as_soon_as_it_is_reached() -> None:
+    out = io.StringIO()
+    view = TogetherLines(out, TITLES)
+    view.show(12, [each for each in EVENTS if not isinstance(each[1], HuntEnded)])
+    assert "  decided   culprit " in out.getvalue()
+    assert "The culprit is" not in out.getvalue()
+
+
 def test_each_object_has_the_number_of_its_hunt() -> None:
     out = io.StringIO()
     view = TogetherJson(out)

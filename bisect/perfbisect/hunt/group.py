@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from perfbisect.core.domain.events import BuildFinished, BuildStarted, CandidateSkipped, Decided, Event, LabEvent
 from perfbisect.core.domain.fleet import Fleet
-from perfbisect.core.domain.orders import Measure, Verdict
+from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict, first_step
 from perfbisect.core.inference.hunt_state import BUILDING
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.together import decide_together
@@ -32,7 +32,7 @@ class GroupMember:
 
     problem: SearchProblem
     log: SavedLog
-    course: Course | None  # None: the hunt has ended in an earlier session
+    course: Course | None  # None: the hunt has ended
     lab: Lab | None = None
     verdict: Verdict | None = None
     failure: PerfBisectError | None = None
@@ -75,9 +75,12 @@ class Group:
                         yield from happened
             except PerfBisectError as trouble:
                 self._fail(self.turn, trouble)
-        for number, member in enumerate(self.members):
-            if member.course and member.verdict and not member.failure:
-                yield from self._alone(number, member.course.closing(member.verdict))
+            else:
+                found = self.members[self.turn].verdict
+                if first_step(found) is None and not isinstance(found, CodePlacement):  # nothing follows it
+                    yield from self._closing(self.turn)
+        for number in range(len(self.members)):
+            yield from self._closing(number)
 
     def next(self, fleet: Fleet) -> Step:
         """The next order, of any hunt; or the verdict of one, after which the loop is entered again for the others."""
@@ -114,6 +117,13 @@ class Group:
         if (yield from self._alone(number, course.opening())) is False:
             member.course = None
         member.problem = course.problem
+
+    def _closing(self, number: int) -> Generator[Numbered]:
+        """What follows the verdict of a hunt, and its end; nothing for one that has ended."""
+        member = self.members[number]
+        if member.course and member.verdict and not member.failure:
+            yield from self._alone(number, member.course.closing(member.verdict))
+            member.course = None
 
     def _share_builds(self) -> None:
         """Give each hunt that is searched its lab; they share what they build."""

@@ -27,7 +27,7 @@ from perfbisect.ui.screen import lines
 from perfbisect.ui.stream import put
 from perfbisect.ui.view_model import REPORT, ViewModel, caught_up, recalled, update
 from perfbisect.wording.glyphs import glyphs_for
-from perfbisect.wording.quantities import chance, count
+from perfbisect.wording.quantities import chance, count, time_of_day
 from perfbisect.wording.text import printable, safe_json
 
 TimedEvent = tuple[float, Event]
@@ -36,7 +36,9 @@ OF_BUILDS = BuildStarted | BuildFinished | CandidateSkipped  # what the logs of 
 
 
 class TogetherLines:
-    """Writes plain lines after the name of their workload. What several hunts have in common is written once."""
+    """Writes plain lines after the name of their workload. What several hunts have in common is written once, and a verdict
+    both when it is reached and at the end of its hunt, with its sentences.
+    """
 
     def __init__(self, stream: TextIO, titles: Mapping[int, str], report: Report = REPORT) -> None:
         wide = max(map(cell_len, titles.values()))
@@ -58,6 +60,9 @@ class TogetherLines:
                 view.view = update(view.view, event, at)
             else:
                 view.show(event, at)
+            if isinstance(event, Decided) and not isinstance(event.decision.order, Measure):
+                known = brief(view.view, event.decision.order)
+                put(f"{view.prefix}{time_of_day(at)}  {'decided':9} {known}", view.stream)
 
     def end(self, hunt: int, at: float) -> None:
         """The lines of a verdict have been written."""
