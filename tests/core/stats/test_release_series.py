@@ -5,51 +5,11 @@ import random
 
 import pytest
 
-import sample_hunt as sample
 from perfbisect.core.domain.policy import Direction
-from perfbisect.core.domain.trials import (
-    Series,
-    Trial,
-    TrialBuild,
-    TrialRequest,
-    TrialRun,
-    TrialType,
-    TrialWorkload,
-    order,
-)
+from perfbisect.core.domain.trials import order
 from perfbisect.core.stats.change_points import RATE
 from perfbisect.core.stats.release_series import fitted, hunts_of, is_worse, line_of, lines_of
-
-WORKS = ("scan", "update-index", "point-query")
-
-
-def series(
-    steps: dict[str, tuple[tuple[int, float], ...]],
-    *,
-    releases: int = 20,
-    rounds: int = 4,
-    gaps: tuple[int, ...] = (),
-    metric: str = "qps",
-    noise: float = 0.01,
-    lost: tuple[tuple[int, int], ...] = (),
-) -> Trial:
-    """A series on a machine that is slower from round to round; ``lost`` are visits (round, release) that failed."""
-    chance = random.Random(5)
-    builds = tuple(TrialBuild(f"1.{number}", trouble="error" if number in gaps else "") for number in range(releases))
-    works = tuple(TrialWorkload(name, "all", 1.0, 1.0) for name in WORKS)
-    asked = Series(f"1.0..1.{releases - 1}", (("1.3.1", "a pre-release"),), ("--builder", "demo"))
-    request = TrialRequest(TrialType.COMPARE, "demo", "", "local", metric, {}, builds, works, rounds, 1, series=asked)
-    trial = Trial(1, request, sample.HOST, 0.0, state="done")
-    for number in range(rounds):
-        for work, name in enumerate(WORKS):
-            for release in order(range(releases), number, shuffled=True):
-                if release in gaps or (number, release) in lost:
-                    continue
-                log = -0.3 * number + chance.gauss(0, noise)
-                log += sum(size for place, size in steps.get(name, ()) if place <= release)
-                run = sample.run(0, 0.0, qps=1e4 * math.exp(log))
-                trial.runs.append(TrialRun(number, work, release, 0.0, 1.0, run))
-    return trial
+from sample_series import series
 
 
 def test_a_round_has_every_release_once_and_its_turn_back_reverses_it() -> None:
