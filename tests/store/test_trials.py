@@ -13,6 +13,7 @@ from perfbisect.core.domain.orders import Interval, NotReproduced
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import (
     Reverts,
+    Series,
     Trial,
     TrialBuild,
     TrialRequest,
@@ -276,3 +277,16 @@ def test_builds_of_a_variant_and_a_configuration_are_kept(history: History) -> N
     changed = replace(wanted, subjects=(*plain.subjects, replace(build, config_hash="cd")))
     assert history.resume_trial(changed, sample.HOST) is None
     assert history.resume_trial(wanted, sample.HOST)
+
+
+def test_a_series_of_releases_is_kept_and_continues_in_another_metric(history: History) -> None:
+    series = Series("1.0..1.9", (("1.3-rc1", "a pre-release"),), ("--builder", "demo", "--metric", "qps"))
+    wanted = replace(request(TrialType.COMPARE), series=series)
+    trial = begin(history, wanted)
+    assert history.trial(trial.name).request == wanted
+    assert [(each.title, each.series) for each in history.trials()] == [("1.0..1.9", "1.0..1.9")]
+    history.end_trial(trial.id, None, "stopped")
+    other = replace(wanted, metric="p95", series=replace(series, options=("--metric", "p95")))
+    assert history.resume_trial(other, sample.HOST)
+    assert history.resume_trial(replace(wanted, series=replace(series, text="1.0..1.8")), sample.HOST) is None
+    assert history.resume_trial(replace(wanted, series=None), sample.HOST) is None

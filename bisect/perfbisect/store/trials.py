@@ -244,7 +244,14 @@ def same(one: TrialRequest, other: TrialRequest) -> bool:
     """True where runs of two trials can be combined: only the number of rounds and the metric may differ."""
 
     def less(request: TrialRequest) -> TrialRequest:
-        return replace(request, metric="", rounds=0, works=tuple(replace(work, run_hash="") for work in request.works))
+        series = request.series and replace(request.series, options=())  # they contain the metric
+        return replace(
+            request,
+            metric="",
+            series=series,
+            rounds=0,
+            works=tuple(replace(work, run_hash="") for work in request.works),
+        )
 
     # Trials of older releases have no hash of their workloads.
     agree = (
