@@ -11,7 +11,17 @@ from computed import ComputedLab, commits, log_of, problem, speeds, started
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Decided, HuntEnded, LabEvent, RunFinished
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Found, Measure, NotReproduced, Purpose, Share, Verdict
+from perfbisect.core.domain.orders import (
+    UNKNOWN,
+    Found,
+    Inconclusive,
+    Measure,
+    NotReproduced,
+    Purpose,
+    Reason,
+    Share,
+    Verdict,
+)
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.search.decide import decide
 from perfbisect.errors import BuildFailed, EndFailed, PerfBisectError, RunFailed
@@ -204,6 +214,22 @@ def test_a_workload_that_fails_stops_no_other(history: History) -> None:
     assert number == 1
     assert str(reported) == "the bad end fails"
     assert [type(member.verdict) for member in now.group.members] == [Found, type(None), NotReproduced]
+
+
+def test_a_hunt_that_ends_before_its_search_is_not_searched(history: History) -> None:
+    """As where the merge base is not shown to be as fast as good."""
+    logs, labs = new_logs(history), labs_of([])
+    now = session(logs, labs)
+    member = now.group.members[0]
+
+    def opening() -> Generator[TimedEvent, None, bool]:
+        yield ending(problem(NAMES), logs[0], Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE))
+        return False
+
+    cast("ComputedCourse", member.course).opening = opening  # type: ignore[method-assign]
+    events = [*now.events()]
+    assert not any(isinstance(event, RunFinished) for number, (_, event) in events if number == 0)
+    assert [type(member.verdict) for member in now.group.members] == [Inconclusive, Found, NotReproduced]
 
 
 def test_an_end_that_does_not_build_stops_all(history: History) -> None:

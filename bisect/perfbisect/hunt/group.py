@@ -136,6 +136,7 @@ class Group:
 
     def _alone(self, number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T | None]:
         """Events of one hunt; None where it fails, and the others go on."""
+        self.turn = number
         try:
             return (yield from numbered(number, events))
         except PerfBisectError as trouble:
