@@ -42,7 +42,7 @@ def hunt_stored(
 
     with closing(History.open(history, read_only=True)) as opened:
         if dry_run:
-            say("\n".join(map(printable, cost_of_hunts(opened, name, how))))
+            say("\n".join(cost_of_hunts(opened, name, how)))
             return 0
         settings = read_comparison(opened, name, how).settings
     lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings))

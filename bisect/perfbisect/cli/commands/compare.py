@@ -15,7 +15,6 @@ from perfbisect.cli.options.param_types import Percent
 from perfbisect.cli.options.places import announce
 from perfbisect.cli.options.wait import wait_callback
 from perfbisect.ui.stream import note
-from perfbisect.wording.text import printable
 
 EPILOG = """\b
 Examples:
@@ -26,6 +25,9 @@ Examples:
   bisect compare --builder host --workload cpu,memory --host old --host new
   bisect compare old=kv-1.2.tar.xz v1.3 --builder kv --workload get --visits 8
   bisect compare 8.0.28 8.0.29 -b mysql -w point,write --tsv > qps.rel.tsv
+  bisect compare 8.0.28 8.0.29 8.0.30 -b mysql -w point,write --hunt
+  bisect compare c3 --hunt --dry-run     what hunting the drops of a stored one will cost
+  bisect compare c3 --hunt
   bisect compare --each-release 8.0.20..8.0.40 -b mysql -w point,write --visits 6 --runs 1
 
 \b
@@ -37,6 +39,13 @@ Ctrl-C keeps what was measured, and the same command continues it. `bisect histo
 comparisons, `bisect show c3` prints one again in any form (--csv, --tsv, --markdown, --json),
 with what each operation costs; `bisect report c3` writes a page. `bisect history add` takes
 results made by hand.
+
+\b
+--hunt looks for the commits of drops. A drop is a build that is slower than the one before it
+by --min-effect or more; or, where no drop up to it is seen, than the first one. It is announced
+where it is real: false discoveries are kept at 5 % over all these differences of all workloads.
+It is hunted between its two builds, together with all other drops between them, which share
+their builds. Exit status then: 2 where a hunt names no commit.
 
 \b
 Exit status: 0 complete, 2 some builds could not be measured, 3 usage or configuration error,
@@ -164,7 +173,7 @@ def compare(
         spans = check_ranges(settings, subjects)
         for each in spans:
             if each.reason:
-                note(f"warning: nothing can be hunted between {each.title}: {printable(each.reason)}")
+                note(f"warning: nothing can be hunted between {each.title}: {each.reason}")
     waiting = wait_callback(wait)
     lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings))
     with notifying(notify, history, note) as begun, lease:

@@ -16,6 +16,7 @@ from perfbisect.hunt.trials.drop_hunts import OPEN, Comparison, DropOptions, rea
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs
 from perfbisect.wording.quantities import count, duration, percent
+from perfbisect.wording.text import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,12 @@ def check_ranges(settings: Settings, subjects: Sequence[TrialBuild]) -> list[Bet
     found = []
     for first, last in (pair for line in lines(subjects) for pair in pairwise(line)):
         good, bad = subjects[first], subjects[last]
-        title = f"{good.name} to {bad.name}"
+        title = printable(f"{good.name} to {bad.name}")
         try:
             span, _ = read_hunt_range(replace(settings, good_commit=good.commit, bad_commit=bad.commit), builder)
             found.append(Between(title, len(span.candidates) - 1))
         except UsageError as nothing:
-            found.append(Between(title, 0, str(nothing)))
+            found.append(Between(title, 0, printable(str(nothing))))
     if not any(each.candidates for each in found):
         reason = found[0].reason if found else "there are no two revisions that are built and configured alike."
         raise UsageError(
@@ -86,7 +87,7 @@ def lost(found: Comparison, drop: Drop) -> str:
     """One drop, and its hunt if that has ended."""
     request, hunt = found.trial.request, found.hunt_of(drop)
     known = f"; hunt {hunt.hunt}: {hunt.culprit[:10] or hunt.state}" if hunt else ""
-    return f"{request.works[drop.work].name}: {percent(loss(drop.ratio, request.metric))} lost{known}"
+    return f"{printable(request.works[drop.work].name)}: {percent(loss(drop.ratio, request.metric))} lost{known}"
 
 
 def ended(found: Comparison, drop: Drop) -> bool:

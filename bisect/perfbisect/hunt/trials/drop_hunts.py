@@ -25,9 +25,9 @@ from perfbisect.report.command_line import command_on
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.resolve import resolve
 from perfbisect.store.batches import batch_together
-from perfbisect.store.drop_hunts import enter_drop_hunt, read_settings_of
+from perfbisect.store.drop_hunts import enter_drop_hunt, enter_settings, read_settings_of
 from perfbisect.store.history import History
-from perfbisect.wording.text import listed
+from perfbisect.wording.text import listed, printable
 
 OPEN = ("running", "interrupted", "failed")  # states of hunts that have no verdict
 
@@ -74,7 +74,7 @@ class Comparison:
         """The workloads and the builds of a range."""
         subjects, works = self.trial.request.subjects, self.trial.request.works
         names = listed([works[drop.work].name for drop in span.drops])
-        return f"{names}, {subjects[span.first].name} to {subjects[span.last].name}"
+        return printable(f"{names}, {subjects[span.first].name} to {subjects[span.last].name}")
 
 
 def read_comparison(history: History, name: str, how: DropOptions) -> Comparison:
@@ -105,11 +105,12 @@ def hunt_drops(
     """
     with closing(History.open(path)) as history:
         found = read_comparison(history, name, how)
+        enter_settings(history, found.trial.id, found.settings)  # so that what is hunted is the same when this goes on
         for span in found.ranges():
             try:
                 hunt_range(history, found, span, views, waiting)
             except Interrupted:
-                again = f"{command_on('compare', name, path)} --hunt"
+                again = f"{command_on('compare', name, path)} --hunt{'' if how.explain else ' --no-explain'}"
                 raise Interrupted(f"Interrupted. What was measured is kept; go on with: {again}") from None
             except PerfBisectError as trouble:
                 views.say(f"{found.named(span)}: {trouble} {trouble.advice}".rstrip())

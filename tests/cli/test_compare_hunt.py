@@ -1,0 +1,144 @@
+"""`bisect compare --hunt`: from a table of releases to the commits, with a script in place of a system."""
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from program import bisect, bisect_until
+
+pytestmark = pytest.mark.tools
+
+Invoke = Callable[..., tuple[int, str, str]]
+Exits = Callable[..., str]
+Commit = Callable[[str], str]
+
+SCRIPT = """\
+# commit {number}
+noise=$(od -An -N1 -tu1 /dev/urandom)
+case $1 in
+one) echo "rate $(({one} + noise))";;
+two) echo "rate $(({two} + noise))";;
+esac
+"""
+SLOWER = {"one": (3, 9), "two": (5,)}  # commits that take 20 % from a workload
+RELEASES = {"v1": 0, "v2": 6, "v3": 11}
+
+
+@pytest.fixture
+def commits(script: Commit, git: Callable[..., str]) -> list[str]:
+    """A history of twelve commits and three releases; v2 is slower in both workloads, v3 in one again."""
+    made = []
+    for number in range(12):
+        rates = {work: round(100_000 * 0.8 ** sum(at <= number for at in slow)) for work, slow in SLOWER.items()}
+        made.append(script(SCRIPT.format(number=number, **rates)))
+        for tag, at in RELEASES.items():
+            if at == number:
+                git("tag", tag)
+    return made
+
+
+def words(*more: str) -> list[str]:
+    return [
+        *more,
+        "-b",
+        "script",
+        "-w",
+        "one,two",
+        "--builders",
+        "builders",
+        "--workloads",
+        "workloads",
+        "--repo",
+        "repo",
+    ]
+
+
+QUICK = ("--visits", "3", "--runs", "1", "--no-explain")
+
+
+def test_each_drop_is_hunted_between_the_releases_where_it_happened(
+    commits: list[str], invoke: Invoke, exits: Exits
+) -> None:
+    """From one command; the culprits are in the table then, and in every form of it later."""
+    status, out, err = invoke("compare", "v1", "v2", "v3", *words(), *QUICK, "--hunt")
+    assert status == 0, out + err
+    first, second, third = commits[3][:10], commits[9][:10], commits[5][:10]
+    table = re.escape(f"0.80 {first}") + r" +" + re.escape(f"0.64 {second}") + r"  one\n *" + re.escape(f"0.80 {third}")
+    assert re.search(table, out)
+    assert f"two, v1 to v2: {third} change (hunt 2)" in out
+    for form in ("", "--tsv", "--csv", "--markdown"):
+        shown = exits(0, "show", "c1", *filter(None, [form]))
+        assert all(name in shown for name in (first, second, third)), form
+    told = json.loads(exits(0, "show", "c1", "--json"))["hunts"]
+    assert [(each["workload"], each["first"], each["last"], each["culprit"]) for each in told] == [
+        ("one", "v1", "v2", commits[3]), ("one", "v2", "v3", commits[9]), ("two", "v1", "v2", commits[5]),
+    ]  # fmt: skip
+    again = exits(0, "compare", "c1", "--hunt", "--json")
+    assert json.loads(again)["hunts"] == told, "nothing is hunted twice"
+    assert len(re.findall(r"^ *\d+ ", exits(0, "history"), re.MULTILINE)) == 3
+
+
+def test_a_dry_run_says_what_it_would_cost(commits: list[str], exits: Exits) -> None:
+    before = exits(0, "compare", "v1", "v3", *words(), *QUICK, "--hunt", "--dry-run")
+    assert "hunts, v1 to v3: 11 candidates; where there is a drop about 5 builds, at most" in before
+    exits(0, "compare", "v1", "v3", *words(), *QUICK)
+    told = exits(0, "compare", "c1", "--hunt", "--dry-run")
+    assert (
+        "one and two, v1 to v3:\n  one: 36 % lost\n  two: 20 % lost\n  11 candidates; about 5 to 7 builds and " in told
+    )
+    assert "All together: at most about " in told
+    assert "hunts" not in exits(0, "history"), "nothing was hunted"
+
+
+def test_a_table_without_drops_hunts_nothing(commits: list[str], invoke: Invoke) -> None:
+    status, out, err = invoke("compare", "v2~1", "v2", *words(), *QUICK, "--hunt", "--json")
+    assert status == 0
+    assert "No drop of c1 is real and large enough to be hunted." in err
+    assert json.loads(out)["hunts"] == []
+
+
+@pytest.mark.parametrize(
+    ("builds", "told"),
+    [
+        (["v2", "v1"], "hunt nothing: Bad "),
+        (["v1", "again=."], "no two revisions that are built and configured alike"),
+        (["v1", "v1~0"], "hunt nothing: Good and bad are the same commit"),
+    ],
+)
+def test_builds_without_commits_between_them_are_refused_before_anything_is_measured(
+    commits: list[str], exits: Exits, builds: list[str], told: str
+) -> None:
+    assert told in exits(3, "compare", *builds, *words(), "--hunt")
+    assert "c1" not in exits(0, "history", "--history", "h.db") if Path("h.db").exists() else True
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["c1", "--hunt"], "There are no hunts yet"),
+        (["v1", "v2", "--hunt"], "--builder is missing"),
+        (["v1", "v2", "--min-effect", "5%"], "--min-effect is for --hunt"),
+    ],
+)
+def test_mistakes(commits: list[str], invoke: Invoke, given: list[str], told: str) -> None:
+    status, _, err = invoke("compare", *given)
+    assert status == 3
+    assert told in err
+
+
+@pytest.mark.slow
+def test_after_ctrl_c_in_a_hunt_the_hunts_go_on(commits: list[str]) -> None:
+    """By the command that is printed: those that had begun continue, and the others begin."""
+    cut = bisect_until(["compare", "v1", "v2", "v3", *words(), *QUICK, "--hunt"], ", search", signal.SIGINT)
+    assert cut.returncode == 130
+    assert "go on with: bisect compare c1 --hunt --no-explain" in cut.stderr
+    shown = bisect("show", "c1").stdout
+    assert re.search(r"0\.80 hunt 1 .*one$", shown, re.MULTILINE)
+    done = bisect("compare", "c1", "--hunt", "--no-explain", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)["hunts"]
+    assert [(each["hunt"], each["culprit"]) for each in told] == [(1, commits[3]), (3, commits[9]), (2, commits[5])]
