@@ -75,6 +75,7 @@ def test_what_a_series_would_cost(repo: Path) -> None:
         ("1.0.1..9.9", (), "'9.9' is no release"),
         ("1.0.1", (), "no range of releases"),
         ("1.0.1..1.0.9", ("v1.0",), "leave out the BUILDs"),
+        ("1.0.1..1.0.10", ("--hunt",), "prints the command that hunts each step"),
     ],
 )
 def test_what_is_refused(repo: Path, range_: str, more: tuple[str, ...], reason: str) -> None:

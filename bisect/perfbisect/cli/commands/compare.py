@@ -154,13 +154,14 @@ def compare(
         raise click.UsageError("--workload is empty.")
     if builds and each_release:
         raise click.UsageError("--each-release measures all releases of its range: leave out the BUILDs.")
+    if hunt and each_release:
+        raise click.UsageError("--each-release prints the command that hunts each step; --hunt is for BUILDs.")
     check_words(builds or (each_release,) * bool(each_release), settings, builder)
     announce(builder, chosen.values(), [load_host(name, settings.hosts_path) for name in host])
     settings = replace(settings, workload=next(iter(chosen)), metric=choose_metric(settings.metric, [*chosen.values()]))
     series = None
     if each_release:
         settings, subjects, series = read_releases(each_release, settings, builder, history, clone_progress)
-        note(f"{len(subjects)} releases, {subjects[0].name} to {subjects[-1].name}; {len(series.left_out)} left out")
     elif builder.installed:
         settings, subjects = hosts_as_builds(settings, builder, least=2)
     else:
@@ -181,6 +182,8 @@ def compare(
         if dry_run:
             say("\n".join([*cost(plan, settings, history), *cost_before(spans, len(chosen))]))
             return 0
+        if series and not form:
+            note("\n".join(cost(plan, settings, history)))
         trial, complete = run_trial(plan, history, open_progress(settings.metric, quiet=bool(form)), begun)
         if hunt and complete:
             if not form:
