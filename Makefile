@@ -7,13 +7,14 @@ PYTEST := $(VENV)/bin/pytest -q --dist loadgroup
 WORKERS ?= 8
 SLOW_WORKERS ?= 4
 
-.PHONY: demo test test-slow unit lint packages test-packages clean
+.PHONY: demo test test-slow unit lint compiled packages test-packages clean
 
 demo: packages $(STAMP)
 	$(VENV)/bin/bisect demo $(ARGS)
 
 # More workers than cores: most of these tests wait for the programs that they start.
-test: test-packages $(STAMP) lint
+test: test-packages $(STAMP)
+	@$(MAKE) --no-print-directory -j 2 lint compiled
 	$(PYTEST) -n $(WORKERS) -m "not slow" $(ARGS)
 
 # Fewer: these are whole hunts, which measure, and simulations, which compute.
@@ -27,6 +28,11 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
+
+# Once, beside the linters: on a clean checkout each worker would compile all tests for itself.
+compiled: $(STAMP)
+	@$(VENV)/bin/pytest -q --collect-only >.pytest.log || { cat .pytest.log; exit 1; }
+	@rm .pytest.log
 
 packages:
 	@sh setup/packages.sh
