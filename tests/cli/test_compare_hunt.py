@@ -121,6 +121,7 @@ def test_builds_without_commits_between_them_are_refused_before_anything_is_meas
     [
         (["c1", "--hunt"], "There are no hunts yet"),
         (["v1", "v2", "--hunt"], "--builder is missing"),
+        (["c1", "--hunt", "--visits", "3"], "--visits has no effect: c1 keeps how it was measured"),
         (["v1", "v2", "--min-effect", "5%"], "--min-effect is for --hunt"),
     ],
 )

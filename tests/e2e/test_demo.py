@@ -40,3 +40,18 @@ def test_the_planted_commit_is_named_after_a_kill_and_an_interrupt(tmp_path: Pat
     twice = "select commit_hash, count(*) from builds where not reused group by 1 having count(*) > 1"
     assert rows(history, twice) == []
     assert rows(history, "pragma integrity_check") == [("ok",)]
+
+
+@pytest.mark.slow
+def test_one_command_names_three_commits_planted_in_three_workloads(tmp_path: Path) -> None:
+    """`compare --hunt`: a table, a hunt for each drop, together; then the table has the commits."""
+    history = tmp_path / "history.db"
+    place = ["--folder", str(tmp_path / "demo"), "--history", str(history)]
+    done = bisect("demo", "--changes", "3", "--seed", "3", "--drop", "60%", "--no-explain", *place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    planted = (tmp_path / "demo" / "answer.json").read_text()
+    culprits = [str(culprit) for (culprit,) in rows(history, "select culprit from culprits")]
+    assert len(set(culprits)) == 3
+    assert all(culprit in planted for culprit in culprits)
+    table = bisect("show", "c1", "--tsv", "--history", str(history)).stdout
+    assert all(f"\t{culprit}\t" in table for culprit in culprits)

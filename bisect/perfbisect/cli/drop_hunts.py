@@ -7,6 +7,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+from click.core import ParameterSource
+
 from perfbisect.cli.options.common import say
 from perfbisect.cli.options.forms import print_comparison
 from perfbisect.cli.options.leases import leasing
@@ -22,12 +25,23 @@ if TYPE_CHECKING:
     from perfbisect.hunt.view import View
     from perfbisect.hunt.watching import Watcher
 
+OF_HUNTS = {
+    "builds", "hunt", "min_effect", "explain", "dry_run", "wait", "notify", "history", "as_json", "as_csv", "as_tsv", "markdown",
+}  # fmt: skip
 UNNAMED = 2  # exit status where the hunt for a drop names no commit
 
 
 def stored_name(builds: Sequence[str], workload: str) -> str:
     """The comparison that `bisect compare c3 --hunt` is about; "" for builds that are to be compared."""
     return builds[0] if len(builds) == 1 and not workload and re.fullmatch(r"c\d{1,15}", builds[0]) else ""
+
+
+def refuse_further(name: str, ctx: click.Context) -> None:
+    """Raise UsageError for options that a stored comparison has decided."""
+    for parameter in ctx.command.params:
+        given = ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        if given and parameter.name not in OF_HUNTS:
+            raise click.UsageError(f"{parameter.opts[0]} has no effect: {name} keeps how it was measured.")
 
 
 def hunt_stored(

@@ -103,9 +103,19 @@ def open_progress(metric: str, *, quiet: bool) -> "Progress":
 
 def say_where_kept(trial: "Trial", history: "Path | None", *, complete: bool, quiet: bool) -> None:
     """What can be done with a comparison or a proof that has ended, or was interrupted."""
-    from perfbisect.report.command_line import command_to_show
+    from perfbisect.core.domain.policy import Policy
+    from perfbisect.core.domain.trials import TrialType
+    from perfbisect.core.stats.drops import find_drops
+    from perfbisect.report.command_line import command_on, command_to_show
 
     if not complete:
         note(f"Interrupted. What was measured is kept as {trial.name}; the same command continues it.")
     elif not quiet:
         note(f"Counters per operation: {command_to_show(trial.name, history)}")
+        if trial.request.kind is TrialType.COMPARE and (drops := find_drops(trial, Policy().min_effect)):
+            several = (
+                f"{len(drops)} drops are real: to find their commits"
+                if len(drops) > 1
+                else "A drop is real: to find its commit"
+            )
+            note(f"{several}: {command_on('compare', trial.name, history)} --hunt")

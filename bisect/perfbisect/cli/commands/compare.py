@@ -121,7 +121,7 @@ def compare(
     """
     from dataclasses import replace
 
-    from perfbisect.cli.drop_hunts import hunt_and_print, hunt_stored, stored_name
+    from perfbisect.cli.drop_hunts import hunt_and_print, hunt_stored, refuse_further, stored_name
     from perfbisect.cli.trial_progress import open_progress, say_where_kept
     from perfbisect.core.domain.trials import TrialType
     from perfbisect.core.stats.paired_comparison import whole
@@ -142,6 +142,7 @@ def compare(
         raise click.UsageError("--min-effect is for --hunt.")
     how = DropOptions(min_effect, explain)
     if hunt and (stored := stored_name(builds, workload)):
+        refuse_further(stored, click.get_current_context())
         return hunt_stored(stored, history, form, how, wait=wait, dry_run=dry_run, notify=notify)
     if missing := [
         option for option, value in (("--builder", options["builder"]), ("--workload", workload)) if not value
