@@ -48,11 +48,6 @@ function pb.library()
     return ffi.load(required("PERFBISECT_LIBRARY", "the path of the library to measure"))
 end
 
--- Seconds of the warm-up.
-function pb.warmup()
-    return tonumber(os.getenv("PERFBISECT_WARMUP")) or 0
-end
-
 -- The path of this visit's copy of the dataset (of the dataset being made, under `prepare`).
 function pb.data()
     return required("PERFBISECT_DATA", "the path of the dataset")
@@ -104,31 +99,12 @@ local function count_from_now()
     ffi.C.sb_counters_agg_cumulative(counters)
 end
 
--- Begins the measured window. One thread calls this, and gives what it returns to close_window.
-function pb.open_window()
-    tell_perf("enable")
-    count_from_now()
-    return {opened = seconds(CLOCK_REALTIME), began = pb.clock()}
-end
-
--- Ends it, and prints when it opened (seconds since the epoch) and its length (seconds).
-function pb.close_window(window)
-    local length = pb.clock() - window.began
-    tell_perf("disable")
-    io.write(("perfbisect window: %.6f %.6f\n"):format(window.opened, length))
-end
-
--- Whether what an operation failed with only means that the server gave it up, and it can be repeated.
-function pb.given_up(failure)
-    return type(failure) == "table" and failure.errcode == sysbench.error.RESTART_EVENT
-end
-
 -- Carries out an operation as sysbench does an event: again, where a server gave it up, for a deadlock say.
 local function persist(operation, context)
     local done, failure
     repeat
         done, failure = pcall(operation, context)
-        if not done and not pb.given_up(failure) then
+        if not done and not (type(failure) == "table" and failure.errcode == sysbench.error.RESTART_EVENT) then
             error(failure, 0)
         end
     until done
@@ -138,31 +114,36 @@ end
 --
 -- The warm-up happens in thread_init, which sysbench finishes in all threads before its clock starts.
 -- Thread 0 keeps the measured window, from its first event to its end: it lets perf count for exactly that long, and
--- prints its length, since sysbench's own "total time" includes up to a hundredth of a second in which nothing runs.
+-- prints when the window opened (seconds since the epoch) and its length (seconds), since sysbench's own "total time"
+-- includes up to a hundredth of a second in which nothing runs.
 function pb.define(workload)
     local operation = workload.operation
     local context
-    local keeper, window = false, nil
+    local keeper, opened, began = false, nil, nil
 
     function thread_init(thread_id)
         keeper = thread_id == 0
         context = workload.connect(thread_id)
-        local finish = pb.clock() + pb.warmup()
+        local finish = pb.clock() + (tonumber(os.getenv("PERFBISECT_WARMUP")) or 0)
         while pb.clock() < finish do
             persist(operation, context)
         end
     end
 
     function event()
-        if keeper and not window then
-            window = pb.open_window()
+        if keeper and not began then
+            tell_perf("enable")
+            count_from_now()
+            opened, began = seconds(CLOCK_REALTIME), pb.clock()
         end
         operation(context) -- no tail call: sysbench would stop at a value returned from here
     end
 
     function thread_done()
-        if window then
-            pb.close_window(window)
+        if began then
+            local length = pb.clock() - began
+            tell_perf("disable")
+            io.write(("perfbisect window: %.6f %.6f\n"):format(opened, length))
         end
         if workload.disconnect then
             workload.disconnect(context)

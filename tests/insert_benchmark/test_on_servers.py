@@ -39,24 +39,24 @@ class Server(Installed):
         workload = replace(STEPS["qr100"], prepare_args=sizes)
         self.sysbench(sysbench.prepare_command(workload, SUITE / workload.prepare_script, self.options(database)))
 
-    def said(self, step: Workload, **args: Option) -> list[str]:
+    def said(self, step: Workload, database: str = "steps", **args: Option) -> list[str]:
         """What a second of a step prints, without warm-up."""
         quick = replace(step, time=1, threads=CLIENTS * step.threads, args={**step.args, "tables": CLIENTS, **args})
-        return self.sysbench(sysbench.command(quick, SUITE / step.script, self.options("steps"))).splitlines()
+        return self.sysbench(sysbench.command(quick, SUITE / step.script, self.options(database))).splitlines()
 
-    def step(self, name: str, **args: Option) -> Outcome:
-        return sysbench.parse(self.said(STEPS[name], **args), STEPS[name].operation)
+    def step(self, name: str, database: str = "steps", **args: Option) -> Outcome:
+        return sysbench.parse(self.said(STEPS[name], database, **args), STEPS[name].operation)
 
-    def written(self) -> tuple[int, int]:
+    def written(self, database: str) -> tuple[int, int]:
         """Rows inserted and deleted so far, as the server has counted them."""
         if self.mysql:
             names = "'Handler_write', 'Handler_delete'"
             found = dict(
                 line.split("\t")
-                for line in self.sql(f"show global status where variable_name in ({names})", "steps").splitlines()
+                for line in self.sql(f"show global status where variable_name in ({names})", database).splitlines()
             )
             return int(found["Handler_write"]), int(found["Handler_delete"])
-        inserted, deleted = self.sql("select sum(n_tup_ins), sum(n_tup_del) from pg_stat_user_tables", "steps").split()
+        inserted, deleted = self.sql("select sum(n_tup_ins), sum(n_tup_del) from pg_stat_user_tables", database).split()
         return int(inserted), int(deleted)
 
     def answered(self) -> tuple[int, int]:
@@ -97,11 +97,11 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield running
 
 
-def counted(server: Server, name: str, **args: Option) -> tuple[Outcome, int, int]:
+def counted(server: Server, name: str, database: str = "steps", **args: Option) -> tuple[Outcome, int, int]:
     """A step, and the rows that the server has inserted and deleted meanwhile."""
-    before = server.written()
-    outcome = server.step(name, **args)
-    after = server.written()
+    before = server.written(database)
+    outcome = server.step(name, database, **args)
+    after = server.written(database)
     return outcome, after[0] - before[0], after[1] - before[1]
 
 
@@ -156,7 +156,8 @@ def test_the_steps_in_their_order(server: Server) -> None:
 
 
 def test_a_rate_that_cannot_be_sustained_is_a_result(server: Server) -> None:
-    outcome, inserted, deleted = counted(server, "qr1000", background=10_000_000)
+    server.load("behind", "l.x")
+    outcome, inserted, deleted = counted(server, "qr1000", "behind", background=10_000_000)
     assert (inserted, deleted) == (done(outcome, "insert"), done(outcome, "delete"))
     assert outcome.operations
     due = outcome.counters["insert-due"]
@@ -165,7 +166,8 @@ def test_a_rate_that_cannot_be_sustained_is_a_result(server: Server) -> None:
 
 
 def test_a_single_thread_shows_the_statements_of_all_roles(server: Server) -> None:
-    argv = sysbench.command(short(STEPS["qp100"]), WORKLOADS / "plans.lua", server.options("steps"))
+    server.load("planned", "l.i2", written=100)
+    argv = sysbench.command(short(STEPS["qp100"]), WORKLOADS / "plans.lua", server.options("planned"))
     plans = parse(server.sysbench(argv, PERFBISECT_SCRIPT=str(SUITE / "query.lua")).splitlines())
     assert {statement.split(" pi1")[0] for statement in plans} >= {
         "SELECT transactionid, productid, data FROM", "INSERT INTO", "DELETE FROM",

@@ -142,37 +142,55 @@ local function report(list)
     end
 end
 
+-- Where the plans of statements are asked for, a single thread carries out all roles in turn.
+local function define_all(list)
+    pb.define{
+        connect = function()
+            local run = {}
+            for place, role in ipairs(list) do
+                run[place] = role.start(0)
+            end
+            return run
+        end,
+        operation = function(run)
+            for _, operation in ipairs(run) do
+                operation()
+            end
+        end,
+        disconnect = function()
+            for _, role in ipairs(list) do
+                role.stop()
+            end
+        end,
+    }
+end
+
 -- Defines what sysbench calls, from a list of roles. A role has
 --     name      what its line is called
 --     start     start(client) makes what it needs, and returns the function that is one operation: that returns how many
 --               rows or queries it was, nil once there is nothing left to do
---     stop      optional, at the end
+--     stop      at the end
 --     once      true for work that is done but once: it is not warmed up
 --     paced     true for one operation of rows-per-commit rows after another, so many that they are `background` per second
 --     ahead     optional: of the same client, at most how many operations this role may be ahead of the role `of`
 function roles.define(list)
-    local role, slot, other, operation, client, keeper
-    local window, began, finish, cpu -- of this thread; window: of the keeper
-    local next_due, started
-    local all = os.getenv("PERFBISECT_SCRIPT") and list -- asked for plans: a single thread carries out all roles in turn
-    if not all then
-        report(list)
+    if os.getenv("PERFBISECT_SCRIPT") then
+        return define_all(list)
     end
-
-    -- When an operation is due. The first is due half an interval after the beginning, so that a window has rate × time.
-    local function due(number)
-        return began + (number + 0.5) * sysbench.opt.rows_per_commit / sysbench.opt.background
-    end
+    report(list)
+    local number, role, slot, other, operation -- of this thread
+    local began, finish, cpu -- cpu is nil before the measured window
+    local due, started, over -- the number of operations that were due so far, and when the one began that is carried out
 
     -- Waits until the role may go on; false if that is not before `finish`.
     local function wait()
         if role.paced then
-            local at = due(next_due)
+            -- The first is due half an interval after the beginning, so that a window has rate × time.
+            local at = began + (due + 0.5) * sysbench.opt.rows_per_commit / sysbench.opt.background
+            sleep(math.min(at, finish) - pb.clock())
             if at >= finish then
-                sleep(finish - pb.clock())
                 return false
             end
-            sleep(at - pb.clock())
         end
         while other and slot.operations - other.operations >= role.ahead do
             if pb.clock() >= finish then
@@ -184,24 +202,29 @@ function roles.define(list)
     end
 
     local function begin(length)
-        began, next_due, started = pb.clock(), 0, nil
+        began, due, started = pb.clock(), 0, nil
         finish = length > 0 and began + length or math.huge
     end
 
     -- One operation, when it is due. If the server gives it up, it is repeated as the same one.
     local function step()
+        if role.once and not cpu then
+            sleep(finish - pb.clock())
+            return
+        end
         if not started then
             if not wait() then
-                return true
+                return
             end
             started = pb.clock()
         end
         local units = operation()
         if not units then
-            return false
+            over = true
+            return
         end
         local took = 1000 * (pb.clock() - started)
-        next_due, started = next_due + 1, nil
+        due, started = due + 1, nil
         slot.operations = slot.operations + 1
         if cpu then
             slot.units, slot.done, slot.sum = slot.units + units, slot.done + 1, slot.sum + took
@@ -209,71 +232,47 @@ function roles.define(list)
             local place = bucket(took)
             slot.buckets[place] = slot.buckets[place] + 1
         end
-        return true
     end
 
-    local function failing(done, result)
-        if not done and not pb.given_up(result) then
-            slot.ended = 1
-            error(result, 0)
-        end
-        return done, result
-    end
-
-    local function warm_up(length)
-        begin(length)
-        while pb.clock() < finish do
-            failing(pcall(step))
-        end
-    end
-
-    function thread_init(thread_id)
-        slot = slots[thread_id]
-        if all then
-            client = 0
-            for place, each in ipairs(list) do
-                slot, role = slots[place - 1], each
-                list[place].run = each.start(client)
+    pb.define{
+        connect = function(thread)
+            local threads, tables = sysbench.opt.threads, sysbench.opt.tables
+            if threads ~= #list * tables or threads >= SLOTS / 2 then
+                error(("this step has %d threads for each table: give --threads %d for --set tables=%d, not %d"):format(
+                    #list, #list * tables, tables, threads), 0)
             end
-            return
-        end
-        local threads = sysbench.opt.threads
-        if threads % #list ~= 0 or threads / #list ~= sysbench.opt.tables or threads >= SLOTS / 2 then
-            error(("this step has %d threads for each table: give --threads %d for --set tables=%d, not %d"):format(
-                #list, #list * sysbench.opt.tables, sysbench.opt.tables, threads), 0)
-        end
-        keeper = thread_id == 0
-        client = math.floor(thread_id / #list)
-        role = list[thread_id % #list + 1]
-        for place, each in ipairs(list) do
-            other = each.name == role.of and slots[client * #list + place - 1] or other
-        end
-        operation = role.start(client)
-        if not role.once and pb.warmup() > 0 then
-            warm_up(pb.warmup())
-        end
-    end
+            local client = math.floor(thread / #list)
+            number, slot, role = thread, slots[thread], list[thread % #list + 1]
+            for place, each in ipairs(list) do
+                other = each.name == role.of and slots[client * #list + place - 1] or other
+            end
+            operation = role.start(client)
+            begin(tonumber(os.getenv("PERFBISECT_WARMUP")) or 0)
+        end,
+        operation = step,
+        disconnect = function()
+            role.stop()
+        end,
+    }
+
+    -- What pb.define has made, in the measured window: it opens the window at the first event of thread 0.
+    local measure, done = event, thread_done
 
     function event()
-        if all then
-            for _, each in ipairs(list) do
-                each.run()
-            end
-            return
-        end
         if not cpu then
-            if keeper then
-                window = pb.open_window()
+            if number == 0 then
                 slots[SLOTS - 1].cpu = -cpu_time(RUSAGE_SELF)
             end
-            begin(sysbench.opt.time)
             cpu = cpu_time(RUSAGE_THREAD)
+            begin(sysbench.opt.time)
         end
-        local done, more = failing(pcall(step))
-        if not done then
-            error(more, 0)
+        local well, failure = pcall(measure)
+        if not well then
+            local given_up = type(failure) == "table" and failure.errcode == sysbench.error.RESTART_EVENT
+            slot.ended = given_up and 0 or 1
+            error(failure, 0)
         end
-        if not more then
+        if over then
             return true -- which ends this thread
         end
     end
@@ -285,20 +284,15 @@ function roles.define(list)
             slot.due = role.paced and math.floor(sysbench.opt.time * sysbench.opt.background / sysbench.opt.rows_per_commit) or 0
         end
         slot.ended = 1
-        if window then
+        if cpu and number == 0 then -- thread 0 closes the window once all that is measured has ended
             for thread = 0, sysbench.opt.threads - 1, #list do
                 while slots[thread].ended == 0 do
                     sleep(POLL)
                 end
             end
             slots[SLOTS - 1].cpu = slots[SLOTS - 1].cpu + cpu_time(RUSAGE_SELF)
-            pb.close_window(window)
         end
-        for _, each in ipairs(all or {role}) do
-            if each.stop then
-                each.stop()
-            end
-        end
+        done()
     end
 end
 
