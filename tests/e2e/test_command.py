@@ -99,6 +99,7 @@ def test_what_failed_once_is_remembered_for_the_same_commands_only(tmp_path: Pat
 
 def test_on_another_machine(tmp_path: Path, machine: Machine, commits: list[str]) -> None:
     asked = ["run", f"v{CULPRIT - 2}", f"v{CULPRIT + 1}", "--build", "make", "--run", "./bench", "--metric", "latency"]
+    asked += ["--no-explain"]
     ended = bisect(*asked, "--host", "far", "--plain", "--history", str(tmp_path / "h.db"), cwd=tmp_path / "repo")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert f"The culprit is {commits[CULPRIT][:10]}" in ended.stdout

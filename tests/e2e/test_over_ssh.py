@@ -26,9 +26,9 @@ class Hunt:
     def history(self) -> Path:
         return self.folder / "history.db"
 
-    def begin(self) -> list[str]:
-        planted = ["demo", "--seed", "3", "--drop", "60%", "--no-explain", "--folder", str(self.folder / "demo")]
-        return [*planted, "--host", "far", "--json", *self.kept()]
+    def begin(self, *options: str) -> list[str]:
+        planted = ["demo", "--seed", "3", "--drop", "60%", "--folder", str(self.folder / "demo")]
+        return [*planted, "--host", "far", "--json", *(options or ["--no-explain"]), *self.kept()]
 
     def resume(self) -> list[str]:
         return ["resume", "--json", *self.kept()]
@@ -99,8 +99,12 @@ def test_a_hunt_survives_restarts_of_the_host(far: Hunt, machine: Machine) -> No
         machine.power_on()
 
     weather = Weather(("BuildProgress", 1, restart), ("RunStarted", 2, restart))
-    assert far.run(far.begin(), weather) == 0
+    assert far.run(far.begin("--explain"), weather) == 0
     far.check()
+    measured = rows(
+        far.history, "select distinct kind from events where kind in ('Counted', 'Profiled', 'Unexplained')"
+    )
+    assert measured, "the reason is measured there, too, or it is said why not"
     assert not weather.left
 
 
