@@ -60,7 +60,7 @@ class Fleet:
         root.mkdir(exist_ok=True)
         host, repository = LocalHost(name, PurePosixPath(root)), open_repository(self.folder / "repo")
         bare = finish(checkout.mirror(host, repository, "tiny", []))[1]
-        recipe = msgspec.structs.replace(RECIPE, folder=str(self.folder), **changes)
+        recipe = msgspec.structs.replace(RECIPE, folder=str(self.folder / "recipe"), **changes)
         return build_context(
             host, HostEntry(name=name, jobs=1, ccache_remote=remote), recipe, variant, bare, repository, layouts=layouts
         )

@@ -113,6 +113,7 @@ def test_variants_configurations_and_names_with_their_signs(
         ("v1+smal", "'smal' is neither a configuration of builder one nor a file. Did you mean 'small'?"),
         ("v1@lto+smal", "'smal' is neither a configuration"),
         ("v3@lto", "'v3' is neither a release nor a revision"),
+        ("HEAD@{0}x", "'HEAD@{0}x' is no revision"),
         ("v3", "'v3' is neither a release nor a revision"),
         ("two=/+smal", "'smal' is neither a configuration"),
         ("two=/no/such+small", "There is no folder /no/such for two"),

@@ -48,7 +48,8 @@ def read_builds(
         )
     if all(subject.path for subject in subjects):
         return replace(settings, repository="", variant=""), [configured(each, builder) for each in subjects]
-    found = {subject.name: [*readings(subject.name, builder.variants, partial(exists, builder))] for subject in subjects if not subject.path}  # fmt: skip
+    revisions = [subject.name for subject in subjects if not subject.path]
+    found = {word: [*readings(word, builder.variants, partial(exists, builder))] for word in revisions}
     if not settings.repository:
         shortest = [each[-1].revision for each in found.values()]
         settings = replace(settings, repository=str(cached_clone(builder, shortest, clone_progress)))
@@ -82,7 +83,7 @@ def choose(git: Repository, builder: Builder, several: Sequence[Reading]) -> Rea
     for guess in sorted(guessed, key=lambda each: not (each.config and exists(builder, each.config))):
         variant_of(builder, guess.variant)
     resolve(git, several[-1].revision, builder.release_tags)
-    raise AssertionError("a revision that cannot be resolved")
+    raise UsageError(f"'{several[0].word}' is no revision.", "Behind an entry of a reflog, only ~ and ^ may follow.")
 
 
 def has(git: Repository, revision: str, release_tags: Sequence[str]) -> bool:
