@@ -30,7 +30,7 @@ class Foreseen:
 
 
 def foreseen(candidates: int, drops: Sequence[float], noises: Sequence[float], build_runs: float) -> Foreseen:
-    """The cost for workloads that lost these shares (0.05: 5 %) with these s.d. of a run, over at least one candidate.
+    """The cost for workloads that lost these shares (0.05: 5 %) with these s.d. of a run; all above 0, as are the candidates.
 
     ``build_runs`` is what a build costs, in runs. Every build is taken to work.
     """
