@@ -88,19 +88,6 @@ def test_hosts_of_different_classes(tmp_path: Path) -> None:
     assert [effect["kind"] for effect in shown["cases"][0]["effects"]] == ["one", "two"]
 
 
-@pytest.mark.slow
-def test_one_builds_for_the_other(tmp_path: Path) -> None:
-    """Compilers run on one host only; what the other measures came as a tar stream."""
-    named = hosts(tmp_path, one='class = "pair"', two='class = "pair"\nbuild_host = "one"')
-    ended = bisect(*demo(tmp_path, *named, "--plain"))
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    shipped = {place.name for place in (tmp_path / "two" / "builds").iterdir()}
-    assert shipped
-    assert shipped <= {place.name for place in (tmp_path / "one" / "builds").iterdir()}
-    assert not (tmp_path / "two" / "work" / "demo" / "source").exists()
-    assert rows(tmp_path / "h.db", "select count(*) from runs where host = 'two'") > [(0,)]
-
-
 def test_a_host_named_twice(tmp_path: Path) -> None:
     named = hosts(tmp_path)
     twice = bisect(*demo(tmp_path, *named[:4], "--host", "one"))
