@@ -75,7 +75,8 @@ class PreparedHost:
         host = connect(entry)
         if checks.waiting:
             wait(host, checks.waiting)
-        inspection = inspect_host(CheckRequest(host, entry, settings.metric, builder, settings.variant, workloads))
+        request = CheckRequest(host, entry, settings.metric, builder, settings.variant, workloads, notes=False)
+        inspection = inspect_host(request)
         warned = warnings(findings(inspection))
         build_hosts, further = checks.prepare(entry, host)
         return cls(entry, host, read_fingerprint(host, inspection.answers), (*warned, *further), build_hosts)

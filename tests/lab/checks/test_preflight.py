@@ -12,7 +12,7 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build.requirements import NEEDED, compilers
 from perfbisect.lab.checks import preflight, tools
-from perfbisect.lab.checks.finding import CheckRequest, Level
+from perfbisect.lab.checks.finding import CheckRequest, Finding, Level
 from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import HostEntry
@@ -229,13 +229,15 @@ def test_a_perf_that_counts_and_samples_nothing(host: LocalHost, take_away: Call
     """It costs the names of functions in the verdict, and no hunt."""
     virtual = (Path(__file__).parents[2] / "outputs" / "perf-virtual.csv").read_text()
     take_away(perf=f"#!/bin/sh\ncat >&2 <<'END'\n{virtual}END\n")
-    found = [
-        each
-        for each in preflight.findings(preflight.inspect_host(CheckRequest(host, HERE)))
-        if each.topic == "profiles"
-    ]
-    assert [each.level for each in found] == [Level.NOTE]
-    assert "perf takes no samples on host here" in found[0].text
+
+    def told(request: CheckRequest) -> list[Finding]:
+        found = preflight.findings(preflight.inspect_host(request))
+        return [each for each in found if each.topic == "profiles"]
+
+    [finding] = told(CheckRequest(host, HERE))
+    assert finding.level is Level.NOTE
+    assert "perf takes no samples on host here" in finding.text
+    assert not told(CheckRequest(host, HERE, notes=False)), "hunts show no notes, and do not try it"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ def counters(inspection: Inspection) -> Iterator[Finding]:
                 "Use a physical machine, or a virtual one with a virtual PMU.",
             )
         yield Finding(Level.OK, "perf", f"counts {', '.join(counted)}")
-        yield _samples(inspection)
+        if inspection.request.notes:
+            yield _samples(inspection)
     if exactly:
         by = "perf" if exactly == counting.PERF else exactly.replace("-", " ")
         yield Finding(

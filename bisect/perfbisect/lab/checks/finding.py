@@ -46,6 +46,7 @@ class CheckRequest:
     builder: Builder | None = None
     variant: str = ""  # of the builder; "" is the recipe's own choice
     workloads: tuple[Workload, ...] | None = None  # that may be run; None when unknown
+    notes: bool = True  # also what takes a while and never is a problem
 
     @classmethod
     def to_build(cls, host: Host, entry: HostEntry, builder: Builder | None, variant: str) -> "CheckRequest":
