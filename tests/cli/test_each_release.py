@@ -102,6 +102,7 @@ def test_a_planted_slowdown_is_a_step_and_a_broken_release_a_gap(repo: Path, tmp
         f"bisect run {hunt['good']} {hunt['bad']} --workload update-index --builder demo "
     )
     assert f"--repo {repo}" in hunt["command"]
+    assert "--direction" not in hunt["command"], "more instructions are the usual change for the worse"
     assert found["settings"]["series"]["left_out"] == [
         ["1.0.2.1", "1.0.10 does not contain it"],
         ["1.0.3-rc1", "a pre-release"],

@@ -61,3 +61,13 @@ def test_a_copy_has_the_hunts_under_their_numbers_there(tmp_path: Path) -> None:
         [copied] = target.trial("c1").hunts
         assert copied == replace(source.trial(name).hunts[0], hunt=2)
         assert {done.how for done in copy(source, target, wanted, "anna")} == {"known"}
+
+
+def test_a_hunt_that_began_after_the_comparison_was_copied_follows_it(tmp_path: Path) -> None:
+    with closing(History.open(tmp_path / "a.db")) as source, closing(History.open(tmp_path / "b.db")) as target:
+        trial = source.begin_trial(REQUEST, sample.HOST, sample.COMMITS, 1.0)
+        copy(source, target, Selection((), (trial.name,)), "anna")
+        assert target.trial("c1").hunts == ()
+        enter_drop_hunt(source, trial.id, (1, 0, 1), sample.write(source))
+        copy(source, target, completed(source, Selection((), (trial.name,))), "anna")
+        assert [each.state for each in target.trial("c1").hunts] == ["found"]

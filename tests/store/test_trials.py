@@ -189,6 +189,19 @@ def test_a_comparison_that_was_interrupted_goes_on_only_with_the_same(history: H
     assert history.resume_trial(wanted, sample.HOST) is None, "this process continues it now"
 
 
+def test_a_series_that_goes_on_in_another_metric_hunts_by_that(history: History) -> None:
+    def asked(metric: str) -> TrialRequest:
+        options = ("--metric", metric)
+        wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
+        return replace(wanted, metric=metric, series=Series("v1..v2", (), options))
+
+    begin(history, asked("qps"))
+    history.connection.execute("UPDATE trials SET process = 'gone 1 1'")
+    assert history.resume_trial(asked("p95"), sample.HOST) is not None
+    kept = history.trial("c1").request
+    assert (kept.metric, kept.series) == ("p95", asked("p95").series)
+
+
 def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History) -> None:
     wanted = request(TrialType.COMPARE, sample.SETTINGS, "old")
     trial = begin(history, wanted)

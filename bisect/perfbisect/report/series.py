@@ -22,7 +22,10 @@ from perfbisect.wording.text import metric_title, printable, shell_words
 WIDE = 48  # columns of the chart
 NARROWEST = 0.04  # of the ratios that the chart spans, in logarithms
 LEVEL, PLATEAU = "●", "│"
-RULE = f"Of 100 series without a change, at most {100 * RATE:.0f} announce a step in any workload."
+RULE = (
+    f"Of 100 series without a change, at most {100 * RATE:.0f} announce a step in any workload,"
+    " where releases scatter as errors of measurement do."
+)
 
 
 def blocks(trial: Trial) -> Iterator[Block]:

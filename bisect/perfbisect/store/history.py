@@ -197,12 +197,14 @@ class History:
 
     def resume_trial(self, request: "TrialRequest", host: "HostFacts") -> "Trial | None":
         """The newest unfinished trial of the same settings on the same machine, entered as continued by this process; or None."""
-        from perfbisect.store.trials import unfinished
+        from perfbisect.store.trials import stored_series, unfinished
 
         with self.transaction() as db:
             if trial := unfinished(self.connection, request, host, self.path):
-                values = [this_process(), request.metric, request.rounds, trial.id]
-                db.execute("UPDATE trials SET failure = NULL, process = ?, metric = ?, visits = ? WHERE id = ?", values)
+                series = stored_series(request)  # its commands name the metric
+                values = [this_process(), request.metric, request.rounds, series, trial.id]
+                changes = "failure = NULL, process = ?, metric = ?, visits = ?, series = ?"
+                db.execute(f"UPDATE trials SET {changes} WHERE id = ?", values)
             return trial
 
     def add_to_trial(self, trial: int, run: "TrialRun") -> None:

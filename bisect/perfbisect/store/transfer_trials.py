@@ -59,6 +59,7 @@ def copy_trial(
         here = masked_fields(read_trial(target.connection, here_id, target.path))
         assert here is not None
         if same(trial, here) or begins(here, trial):
+            enter_hunts(db, here_id, trial, hunts)
             return here.name, "known"
         if not begins(trial, here) or here.state == "running" or (own and origin):
             return here.name, "conflict"
@@ -66,16 +67,21 @@ def copy_trial(
         enter_run(db, here_id, run)
     for skip in trial.skips[len(here.skips) if here else 0 :]:
         enter_skip(db, here_id, skip)
-    for each in trial.hunts if not here else ():
-        if each.hunt in hunts:
-            ends = [each.work, each.first, each.last]
-            db.execute("INSERT INTO trial_hunts VALUES (?, ?, ?, ?, ?)", [here_id, *ends, hunts[each.hunt]])
+    enter_hunts(db, here_id, trial, hunts)
     changes = ", ".join(f"{column} = ?" for column in KNOWN)
     db.execute(
         f"UPDATE trials SET {changes}, failure = ?, visits = ? WHERE id = ?",
         [*values, trial.failure or None, trial.request.rounds, here_id],
     )
     return f"{trial.name[0]}{here_id}", "grown" if here else "new"
+
+
+def enter_hunts(db: "sqlite_utils.Database", here_id: int, trial: Trial, hunts: Mapping[int, int]) -> None:
+    """Enter the hunts for its drops, which may have begun after its runs were copied; those that it has here stay."""
+    for each in trial.hunts:
+        if each.hunt in hunts:
+            values = [here_id, each.work, each.first, each.last, hunts[each.hunt]]
+            db.execute("INSERT OR IGNORE INTO trial_hunts VALUES (?, ?, ?, ?, ?)", values)
 
 
 def same(one: Trial, other: Trial) -> bool:

@@ -64,7 +64,7 @@ def enter_trial(
         "runs": request.runs,
         "hunt_id": request.reverts.hunt if request.reverts else None,
         "reverted": compact(request.reverts.commits) if request.reverts else None,
-        "series": dumps(builtins(request.series)) if request.series else None,
+        "series": stored_series(request),
     }
     trial = insert(db, "trials", row)
     for number, build in enumerate(request.subjects):
@@ -181,6 +181,11 @@ def read_reverts(connection: sqlite3.Connection, number: int) -> Reverts | None:
     sql = "SELECT hunt_id, CAST(reverted AS BLOB) FROM trials WHERE id = ? AND hunt_id IS NOT NULL"
     row = connection.execute(sql, [number]).fetchone()
     return None if row is None else Reverts(row[0], msgspec.json.decode(row[1], type=tuple[str, ...]))
+
+
+def stored_series(request: TrialRequest) -> str | None:
+    """What makes a trial a series of releases, as its row has it."""
+    return dumps(builtins(request.series)) if request.series else None
 
 
 def read_series(connection: sqlite3.Connection, number: int) -> Series | None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sample_hunt as sample
-from perfbisect.core.domain.trials import Series, Trial, TrialBuild, TrialRequest, TrialRun, TrialType, TrialWorkload
+from perfbisect.core.domain.trials import Trial, TrialBuild, TrialRequest, TrialRun, TrialType, TrialWorkload
 from perfbisect.core.stats.drops import Drop, differences, find_drops, loss, noise_of, ranges
 from perfbisect.core.stats.paired_comparison import compared
 
@@ -83,16 +83,6 @@ def test_neighbours_are_revisions_built_alike() -> None:
     assert ends(find_drops(with_builds(made, a, lto[0], b, c, lto[1]), LEAST)) == [(0, 2, 3), (0, 1, 4)]
     tuned = replace(b, name="b+my.cnf", config="my.cnf")
     assert ends(find_drops(with_builds(made, a, tuned, b, binaries, binaries), LEAST)) == []
-
-
-def test_the_drops_of_a_series_are_its_steps_for_the_worse() -> None:
-    lines = [[1.0] * 5 + [0.8] * 5, [1.0] * 5 + [1.3] * 5, [1.0] * 10]
-    made = trial(lines, noise=0.005)
-    request = replace(made.request, series=Series("v0..v9", (), ()))
-    [drop] = find_drops(replace(made, request=request), LEAST)
-    assert drop.work == 0
-    assert drop.first < 5 <= drop.last
-    assert loss(drop.ratio, "qps") == pytest.approx(0.2, abs=0.02)
 
 
 def test_the_noise_of_a_run_is_known_from_the_rounds() -> None:

@@ -24,7 +24,6 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.trials import Trial, TrialBuild
 from perfbisect.core.stats.false_discoveries import real
 from perfbisect.core.stats.paired_comparison import Ratio, levels, paired, quantile
-from perfbisect.core.stats.release_series import hunts_of, lines_of
 
 UNKNOWN_NOISE, LEAST_NOISE = 0.02, 0.001  # s.d. of a run where it was not measured, and at least
 
@@ -52,8 +51,6 @@ class DropRange:
 
 def find_drops(trial: Trial, least: float) -> list[Drop]:
     """The drops of a comparison by at least ``least`` (a fraction) that are hunted: by workloads, then builds."""
-    if trial.request.series:
-        return steps_down(trial, least)
     works = range(len(trial.request.works))
     family = [drop for work in works for drop in differences(trial, work)]
     verdicts = real([drop.ratio.p for drop in family if drop.ratio.p is not None])
@@ -63,20 +60,6 @@ def find_drops(trial: Trial, least: float) -> list[Drop]:
         if is_real and loss(drop.ratio, trial.request.metric) >= least
     ]
     return [drop for work in works for drop in hunted(trial, [drop for drop in worse if drop.work == work])]
-
-
-def steps_down(trial: Trial, least: float) -> list[Drop]:
-    """The same of a series of releases: the steps of its lines for the worse, with what controls false ones there."""
-    request = trial.request
-    numbers = {work.name: number for number, work in enumerate(request.works)}
-    found = []
-    for step in hunts_of(lines_of(trial), request.metric):
-        for work in map(numbers.__getitem__, step.works):
-            rounds = levels((run for run in trial.runs if run.work == work), request.metric)
-            ratio = paired(rounds.get(step.good, {}), rounds.get(step.bad, {}))
-            if ratio and loss(ratio, request.metric) >= least:
-                found.append(Drop(work, step.good, step.bad, ratio))
-    return sorted(found, key=lambda drop: (drop.work, drop.last))
 
 
 def differences(trial: Trial, work: int) -> list[Drop]:

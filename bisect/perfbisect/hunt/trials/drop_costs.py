@@ -9,7 +9,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import TrialBuild
 from perfbisect.core.search.foreseen import builds, foreseen
 from perfbisect.core.stats.drops import Drop, DropRange, lines, loss, noise_of
-from perfbisect.errors import UsageError
+from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.hunt.resolve import builder_of
 from perfbisect.hunt.setup import read_hunt_range
 from perfbisect.hunt.trials.drop_hunts import OPEN, Comparison, DropOptions, read_comparison, settings_for
@@ -76,7 +76,10 @@ def cost_of_hunts(history: History, name: str, how: DropOptions) -> Iterator[str
         yield from (f"  {lost(found, drop)}" for drop in span.drops)
         left = [drop for drop in span.drops if not ended(found, drop)]
         if left:
-            text, seconds = expected(history, found, replace(span, drops=tuple(left)))
+            try:
+                text, seconds = expected(history, found, replace(span, drops=tuple(left)))
+            except PerfBisectError as trouble:  # the others are hunted nevertheless
+                text, seconds = f"cannot be hunted: {trouble} {trouble.advice}".rstrip(), 0.0
             yield f"  {text}"
             total += seconds
     if total:

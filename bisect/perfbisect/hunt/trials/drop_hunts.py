@@ -86,6 +86,11 @@ def read_comparison(history: History, name: str, how: DropOptions) -> Comparison
     if trial.request.kind is not TrialType.COMPARE or trial.origin:
         why = "was made by hand" if trial.origin.startswith(BY_HAND) else f"was imported from {trial.origin}"
         raise UsageError(f"{name} {why if trial.origin else 'is no comparison'}, so its drops are not hunted here.")
+    if trial.request.series:
+        raise UsageError(
+            f"{name} is a series of releases: its report has a command for each step that can be hunted.",
+            f"See them: {command_on('show', name, history.path)}",
+        )
     settings = read_settings_of(history, trial.id)
     if settings is None:
         raise UsageError(

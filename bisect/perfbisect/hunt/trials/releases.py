@@ -9,7 +9,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import Series, TrialBuild
 from perfbisect.core.stats.change_points import FEWEST
 from perfbisect.errors import UsageError
-from perfbisect.hunt.resolve import resolve_commits
+from perfbisect.hunt.resolve import resolve_commits, worse_direction
 from perfbisect.hunt.trials.setup import TrialPlan
 from perfbisect.recipes.builder import Builder
 from perfbisect.report.command_line import history_option, of_settings
@@ -41,7 +41,8 @@ def read_releases(
     settings, commits = resolve_commits(settings, builder, found.taken)
     subjects = [TrialBuild(name, commit) for name, commit in zip(found.taken, commits, strict=True)]
     # A hunt compares layouts and explains, unless it is told not to.
-    hunt = replace(settings, policy=replace(settings.policy, layouts=True), explain=True)
+    policy = replace(settings.policy, layouts=True, direction=worse_direction(settings.metric))
+    hunt = replace(settings, policy=policy, explain=True)
     options = ("--builder", builder.name, *of_settings(hunt), *history_option(history))
     return settings, subjects, Series(text, found.left_out, options)
 
