@@ -122,7 +122,7 @@ def command(trial: Trial, hunt: Hunt) -> str:
     usual = Direction.DROP if find_metric(request.metric).higher_is_better else Direction.RISE
     if hunt.direction is not usual:
         words += ["--direction", hunt.direction.value]
-    if hunt.least < 2 * Policy().min_effect:
+    if hunt.least < 1.5 * Policy().min_effect:
         words += ["--min-effect", f"{100 * hunt.least / 2:.1g}%"]
     return shell_words([*words, *series_of(trial).options])
 
