@@ -166,9 +166,12 @@ def test_a_replay_knows_which_builds_were_made_for_others() -> None:
     lab = ComputedLab(NAMES, speeds(NAMES, 30))
     ends = [(lab.clock, event) for event in lab.measure(Measure((Share(39, 6), Share(0, 6)), Purpose.ENDS))]
     decided = (lab.clock, Decided(decide(Graph.line(39), [], Policy())))
-    for elsewhere, measured in ((True, 14), (False, 19)):
-        made = BuildFinished(14, BuildFacts(NAMES[14], "", "", 600.0, 0, 0, elsewhere, ""), None)
-        [(_, decision)] = replay(problem(NAMES), [*ends, (lab.clock, made), decided], 1000.0)
+    # The last was kept on the host, so that its event does not say for which hunt it was obtained.
+    for elsewhere, shared, seconds, measured in (
+        (True, False, 600.0, 14), (False, False, 600.0, 19), (True, True, 0.0, 14),
+    ):  # fmt: skip
+        made = BuildFinished(14, BuildFacts(NAMES[14], "", "", seconds, 0, 0, elsewhere, ""), None)
+        [(_, decision)] = replay(problem(NAMES), [*ends, (lab.clock, made), decided], 1000.0, shared=shared)
         assert isinstance(decision.order, Measure)
         assert decision.order.plan[0].candidate == measured
 

@@ -146,14 +146,17 @@ def compare_merge_base(
     return (yield from pursue(between, log, workers_for(between.commits)))
 
 
-def replay(problem: SearchProblem, events: Sequence[TimedEvent], began: float) -> Iterator[tuple[int, Decision]]:
+def replay(
+    problem: SearchProblem, events: Sequence[TimedEvent], began: float, *, shared: bool = False
+) -> Iterator[tuple[int, Decision]]:
     """What the search would have decided at each decision of a log, under the rules of ``problem``.
 
+    ``shared``: it is known to be of a hunt of several workloads; else a log shows that by builds that were made for another.
     Yields (runs of the range made so far, decision) and ends with the first verdict; that has what was counted after it.
     No host is touched.
     """
     log = [(at, event) for at, event in events if isinstance(event, BuildFinished | CandidateSkipped | RunFinished)]
-    shared = any(isinstance(event, BuildFinished) and event.facts.for_another for _, event in log)
+    shared = shared or any(isinstance(event, BuildFinished) and event.facts.for_another for _, event in log)
     entries: list[tuple[float, Logged]] = []
     for at, event in events:
         if isinstance(event, BuildFinished | CandidateSkipped | RunFinished):

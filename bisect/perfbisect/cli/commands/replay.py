@@ -77,6 +77,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
         SearchProblem(span.graph, candidates, policy, settings.metric, hosts, settings.prior, build_hosts),
         events,
         began,
+        shared=bool(together),
     ):
         if isinstance(decision.order, Measure):
             leader = int(decision.belief.culprit.argmax())
