@@ -10,7 +10,8 @@ pytestmark = pytest.mark.tools
 
 Exits = Callable[..., str]
 Git = Callable[..., str]
-HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain", "--no-explain"]
+SCRIPT = ["--builder", "script", "--workload", "one", "--repo", "repo"]
+HUNT = [*SCRIPT, "--plain", "--no-explain"]
 BROKEN = "does not build"
 RATE = "chance=$(date +%N | cut -c 6)\necho rate {}0$chance # {}"
 
@@ -75,7 +76,7 @@ def test_commits_that_it_fits_are_built_with_it_and_the_report_says_which(
 
 
 def test_a_comparison_applies_it_too(exits: Exits, commits: list[str]) -> None:
-    asked = ["compare", "v4", "v7", *HUNT[:-1], "--visits", "2", "--runs", "1"]
+    asked = ["compare", "v4", "v7", *SCRIPT, "--visits", "2", "--runs", "1"]
     assert "Nothing can be measured, because v4 cannot be built" in exits(4, *asked)
     assert "v7" in exits(0, *asked, "--patch", "fix.patch")
     assert commits

@@ -13,7 +13,8 @@ from perfbisect.hunt.search_problem import TimedEvent
 pytestmark = pytest.mark.tools
 
 Exits = Callable[..., str]
-HUNT = ["--builder", "script", "--workload", "one", "--repo", "repo", "--plain", "--no-explain"]
+SCRIPT = ["--builder", "script", "--workload", "one", "--repo", "repo"]
+HUNT = [*SCRIPT, "--plain", "--no-explain"]
 SUITE, HISTORY = Path("workloads/script/suite.toml"), Path(".local/state/perfbisect/history.db")
 
 
@@ -83,5 +84,5 @@ def test_commands_in_messages_name_the_history(
     fixed.touch()
     out = exits(0, "resume", *option)
     assert "Full report: bisect show 1 --history 'of mine.db'\n" in out
-    said = exits(0, "compare", good, bad, *HUNT[:-1], "--visits", "1", "--runs", "1", *option)
+    said = exits(0, "compare", good, bad, *SCRIPT, "--visits", "1", "--runs", "1", *option)
     assert "bisect show c1 --history 'of mine.db'\n" in said
