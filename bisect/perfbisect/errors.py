@@ -36,6 +36,10 @@ class RecipeError(UsageError):
     """A mistake in a recipe or in hosts.toml: the sentence names file, key, what was found, what is allowed."""
 
 
+class CannotGoOn(UsageError):
+    """What a hunt measures has changed: new runs could not be compared with its earlier ones."""
+
+
 class EnvironmentFailure(PerfBisectError):
     """The machine cannot do the work: a tool is missing, the disk is full, perf is not permitted."""
 

@@ -2,11 +2,17 @@
 
 import json
 import signal
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from perfbisect.core.domain.events import HuntEnded
+from perfbisect.errors import EnvironmentFailure, ReaderGone
+from perfbisect.hunt.group import Group
+from perfbisect.ui.together import TimedEvent, TogetherLines
 from program import bisect, bisect_until, rows
 
 pytestmark = pytest.mark.tools
@@ -48,6 +54,14 @@ def line_of(script: Script, size: int, one: int, two: int, first: dict[int, str]
             + f"\n# commit {number}"
         )
         for number in range(size)
+    ]
+
+
+def statuses(seal: Path) -> list[tuple[int | None, str]]:
+    """How the batch knows that each hunt has ended, and the first words of the reason."""
+    return [
+        (status, " ".join(failure.split()[:4]))
+        for status, failure in rows(seal / HISTORY, "select status, coalesce(failure, '') from batch_hunts")
     ]
 
 
@@ -119,6 +133,66 @@ def test_a_workload_that_fails_at_an_end_stops_no_other_and_can_go_on(
     exits(0, "resume", "2", "--plain")
     assert culprits(seal) == {"one": commits[5], "two": commits[2]}
     assert rows(seal / HISTORY, "select count(*) from sessions where hunt_id = 1") == [(1,)]
+
+
+def test_a_hunt_that_cannot_go_on_stops_no_other(
+    exits: Exits, script: Script, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workload was changed while others had no verdict. What ends a session is not entered as its reason."""
+    fixed = tmp_path / "fixed"
+    commits = line_of(script, 8, one=5, two=2, first={7: f"[ -e {fixed} ] || exit 7"})
+    exits(4, "run", commits[0], commits[-1], *HUNT, "--plain")
+    assert statuses(seal) == [(4, "nothing can be compared,")] * 2
+    fixed.touch()
+    suite = Path("workloads/script/suite.toml")
+    before = suite.read_text()
+    suite.write_text(before.replace('"two", "{threads}"', '"two", "8"'))
+    cut = "Hunt 2 cannot go"
+    for end, trouble, reason in (
+        (130, KeyboardInterrupt(), (None, "")),
+        (4, EnvironmentFailure("host local is lost"), (4, "host local is lost")),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(Group, "session", raising(trouble))
+            exits(end, "resume", "b1", "--plain")
+        assert statuses(seal) == [reason, (4, cut)]
+    assert "Hunt 2 has failed: Hunt 2 cannot go on" in exits(4, "resume", "1", "--plain")
+    assert culprits(seal) == {"one": commits[5]}
+    assert "Hunt 2 cannot go on" in exits(3, "resume", "b1")
+    suite.write_text(before)
+    exits(0, "resume", "b1", "--plain")
+    assert culprits(seal) == {"one": commits[5], "two": commits[2]}
+    assert statuses(seal) == [(0, "")] * 2
+
+
+def raising(trouble: BaseException) -> Callable[..., object]:
+    def session(*_: object) -> object:
+        raise trouble
+
+    return session
+
+
+def test_a_verdict_is_in_the_batch_though_it_could_not_be_shown(
+    exits: Exits, script: Script, seal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = line_of(script, 6, one=2, two=2)
+    shown = TogetherLines.show
+
+    def show(view: TogetherLines, hunt: int, events: list[TimedEvent]) -> None:
+        if any(isinstance(event, HuntEnded) for _, event in events):
+            raise ReaderGone
+        shown(view, hunt, events)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TogetherLines, "show", show)
+        exits(130, "run", commits[0], commits[-1], *HUNT, "--plain")
+    assert sorted(status for status, _ in statuses(seal) if status is not None) == [0]
+    with closing(sqlite3.connect(seal / HISTORY)) as history:  # as if it had been killed before it was entered
+        history.execute("update batch_hunts set status = null")
+        history.commit()
+    exits(0, "resume", "b1", "--plain")
+    assert statuses(seal) == [(0, "")] * 2
+    assert "2 of 2 with a verdict" in exits(0, "history")
 
 
 def test_a_group_that_is_killed_and_interrupted_goes_on_with_all_its_hunts(

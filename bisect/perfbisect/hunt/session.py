@@ -11,7 +11,7 @@ from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent, Warned
 from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.settings import Settings
-from perfbisect.errors import Interrupted, PerfBisectError, ReaderGone, UsageError, in_words
+from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, ReaderGone, in_words
 from perfbisect.host.lock import HostLock, WaitCallback
 from perfbisect.hunt.course import Course
 from perfbisect.hunt.host_locks import lock_hosts
@@ -92,7 +92,7 @@ def resume(
 
     ``continued`` is given the stored settings, and returns those to go on with. ``begun`` gets its number.
     ``leased`` leases its hosts.
-    Raises UsageError when new runs could not be compared with its earlier ones.
+    Raises CannotGoOn when new runs could not be compared with its earlier ones.
     """
     with closing(History.open(path)) as history:
         hunt_id = history.latest() if hunt_id is None else hunt_id
@@ -109,14 +109,14 @@ def resume(
 
 
 def check_unchanged(history: History, hunt_id: int, setup: HuntSetup) -> None:
-    """Raise UsageError when the range or the workload of a hunt has changed. A changed recipe is entered."""
+    """Raise CannotGoOn when the range or the workload of a hunt has changed. A changed recipe is entered."""
     if setup.span.candidates != history.candidates(hunt_id):
-        raise UsageError(
+        raise CannotGoOn(
             f"Hunt {hunt_id} cannot go on: its range in {setup.settings.repository} has changed.",
             "Its recipe's ignore list or the repository has changed; begin a new hunt with: bisect run",
         )
     if setup.settings.run_hash not in ("", setup.run_hash(setup.workload)):
-        raise UsageError(
+        raise CannotGoOn(
             f"Hunt {hunt_id} cannot go on: its runs would be made in another way than before, so they could not be"
             " compared with the earlier ones.",
             f"Workload {setup.workload.suite}/{setup.workload.name} or its files, the settings of sysbench and"

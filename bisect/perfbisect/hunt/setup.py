@@ -115,16 +115,19 @@ class HuntSetup:
 
     @classmethod
     def set_up_together(
-        cls, requested: Sequence[Settings], waiting: WaitCallback | None = None
+        cls, requested: Sequence[Settings], waiting: WaitCallback | None = None, begun: Sequence[Settings] = ()
     ) -> tuple["HuntSetup", ...]:
         """The setups of hunts that differ in their workloads only: their host is checked once.
 
+        ``begun`` are all that were begun together, where some do not go on: builds may be trained with the workloads of all.
         Raises as ``set_up``, and UsageError where they would be measured or built on several hosts.
         """
         first, *others = requested
         refuse_several_hosts(first)
         workloads = tuple(load_requested(each)[1] for each in requested)
         common = cls._checked(first, waiting, beside=workloads[1:])
+        if begun:
+            common = replace(common, measured=tuple(load_requested(each)[1] for each in begun))
         setups = [common]
         for settings, workload in zip(others, workloads[1:], strict=True):
             span = common.span

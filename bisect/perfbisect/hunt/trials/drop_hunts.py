@@ -13,7 +13,7 @@ from pathlib import Path
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import BY_HAND, DropHunt, Trial, TrialBuild, TrialType
 from perfbisect.core.stats.drops import Drop, DropRange, find_drops, ranges
-from perfbisect.errors import Interrupted, PerfBisectError, UsageError
+from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt import session
 from perfbisect.hunt.resolve import builder_of, resolve_settings
@@ -126,21 +126,32 @@ def hunt_drops(
 def hunt_range(
     history: History, found: Comparison, span: DropRange, views: Views, waiting: WaitCallback | None
 ) -> None:
-    """Hunt the drops of one range that have no verdict: begun hunts continue, the others begin."""
+    """Hunt the drops of one range that have no verdict: begun hunts continue, the others begin.
+
+    In place of one that cannot go on, since its workload or the range has changed, another begins.
+    """
     begun = [hunt for drop in span.drops if (hunt := found.hunt_of(drop)) and hunt.state in OPEN]
     if running := [hunt for hunt in begun if hunt.state == "running"]:
         raise UsageError(f"Another process works on hunt {running[0].hunt}.", "See it: bisect watch")
-    carried_on = set[int]()
+    carried_on, replaced = set[int](), set[int]()
     for hunt in begun:
         if hunt.hunt in carried_on:
             continue
         batch = batch_together(history, hunt.hunt)
         if batch and not batch.ended:
             carried_on |= {one.hunt for one in batch.hunts if one.hunt is not None}
-            resume_together(batch, history.path, views.together, waiting, unchanged, None)
+            try:
+                outcomes = resume_together(batch, history.path, views.together, waiting, unchanged, None)
+            except CannotGoOn:  # none of them can
+                replaced |= carried_on & {each.hunt for each in begun}
+            else:
+                replaced |= {each.hunt for each in outcomes if isinstance(each.failure, CannotGoOn)}
         else:
-            session.resume(hunt.hunt, history.path, views.single(), waiting, unchanged, ignored)
-    new = [drop for drop in span.drops if found.hunt_of(drop) is None]
+            try:
+                session.resume(hunt.hunt, history.path, views.single(), waiting, unchanged, ignored)
+            except CannotGoOn:
+                replaced.add(hunt.hunt)
+    new = [drop for drop in span.drops if (begun_one := found.hunt_of(drop)) is None or begun_one.hunt in replaced]
     if new:
         begin(history, found, new, views, waiting)
 
