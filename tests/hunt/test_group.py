@@ -23,6 +23,7 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.policy import Policy
+from perfbisect.core.inference.hunt_state import fold
 from perfbisect.core.search.decide import decide
 from perfbisect.errors import BuildFailed, EndFailed, PerfBisectError, RunFailed
 from perfbisect.hunt.course import Course
@@ -141,6 +142,10 @@ def test_builds_are_in_all_logs_and_runs_in_one(history: History) -> None:
     assert sorted(made) == sorted(built)
     skipped = [{e.facts.commit for _, e in log.entries if isinstance(e, CandidateSkipped)} for log in logs[:2]]
     assert skipped[0] & skipped[1]
+    states = [fold((entry.at, entry.event) for entry in history.events(log.hunt)) for log in logs]
+    spent = [row.failed_seconds for state in states for row in state.tested.values()]
+    assert sum(spent) == len(skipped[0] | skipped[1])  # one second each, in one hunt
+    assert history.connection.execute("SELECT sum(seconds) FROM skips").fetchone() == (sum(spent),)
     seconds = {e.facts.seconds for log in logs for _, e in log.entries if isinstance(e, BuildFinished)}
     assert seconds == {5.0}  # also of builds for others: the search knows what builds cost
     runs = [number for number, (_, event) in events if isinstance(event, RunFinished)]
@@ -217,6 +222,32 @@ def test_a_workload_that_fails_stops_no_other(history: History) -> None:
     assert number == 1
     assert str(reported) == "the bad end fails"
     assert [type(member.verdict) for member in now.group.members] == [Found, type(None), NotReproduced]
+
+
+@pytest.mark.parametrize("builds", [0, 8])
+def test_a_hunt_that_goes_on_later_knows_what_was_built_meanwhile(history: History, builds: int) -> None:
+    """For others, from the same budget; its course is the shorter for it."""
+    built: list[str] = []
+    unbuildable = frozenset(NAMES[18:21])
+    logs, labs = new_logs(history), labs_of(built, unbuildable)
+    labs[1] = FailingLab(NAMES, labs[1].speed, built=built, failure=RunFailed("it crashes", stage="run", log=""))
+    policy = Policy(max_builds=builds)
+    assert [*session(logs, labs, policy).events()]
+    before = {*built}
+    again = session([SavedLog(history, log.hunt) for log in logs], labs_of(built, unbuildable), policy)
+    for number in (0, 2):
+        again.group.members[number].course = None
+    assert [*again.events()]
+    log = again.group.members[1].log
+    tried = {event.facts.commit for _, event in log.entries if isinstance(event, BuildFinished | CandidateSkipped)}
+    assert before <= tried
+    assert all(
+        event.facts.reused
+        for _, event in log.entries[2:]
+        if isinstance(event, BuildFinished) and event.facts.commit in before
+    )
+    assert not builds or len(tried) <= builds
+    assert again.group.members[1].verdict
 
 
 def test_a_hunt_that_ends_before_its_search_is_not_searched(history: History) -> None:

@@ -66,6 +66,9 @@ class Group:
         for number, member in enumerate(self.members):
             if member.course:
                 yield from self._opening(number, member, member.course)
+        for number, member in enumerate(self.members):
+            if member.searched:
+                yield from self._catch_up(number, member)
         self._share_builds()
         workers: Workers[LabEvent] = InlineWorkers(host, self)
         while any(member.searched for member in self.members):
@@ -125,6 +128,27 @@ class Group:
             yield from self._alone(number, member.course.closing(member.verdict))
             member.course = None
 
+    def _catch_up(self, number: int, member: GroupMember) -> Generator[Numbered]:
+        """Enter what was built for others and is not in the log of a hunt: it had failed then, or had not begun."""
+        self.turn = number
+        known = {event.facts.commit for _, event in member.log.entries if is_of_build(event)}
+        for other in self.members:
+            missing = [
+                event
+                for _, event in other.log.entries
+                if is_of_build(event) and event.facts.commit in {*member.problem.commits} - known
+            ]
+            if not missing:
+                continue
+            log = [entry.event for entry in other.log.history.events(other.log.hunt)]
+            started = {event.commit.sha: event for event in log if isinstance(event, BuildStarted)}
+            for event in missing:
+                commit = event.facts.commit
+                if commit in started and commit not in known:
+                    yield number, member.log.append(started[commit])
+                yield number, member.log.append(elsewhere(event))
+                known.add(commit)
+
     def _share_builds(self) -> None:
         """Give each hunt that is searched its lab; they share what they build."""
         courses = [(member, member.course) for member in self.members if member.course and member.searched]
@@ -177,6 +201,8 @@ def elsewhere(event: Event) -> Event:
     """
     if isinstance(event, BuildFinished):
         return replace(event, facts=replace(event.facts, reused=True))
+    if isinstance(event, CandidateSkipped):
+        return replace(event, facts=replace(event.facts, for_another=True))
     return event
 
 

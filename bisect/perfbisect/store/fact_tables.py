@@ -67,10 +67,10 @@ def commit_row(db: "sqlite_utils.Database", commit: Commit, *, foreign: bool = F
 
 
 def skip_row(skip: SkipFacts) -> Row:
-    """The columns of a failure, without its commit."""
+    """The columns of a failure, without its commit. It has no seconds where another hunt has spent them."""
     row = asdict(skip)
     del row["commit"]
-    return row
+    return row | {"seconds": 0.0} if row.pop("for_another") else row
 
 
 def commit_of(event: Event) -> str | None:

@@ -145,6 +145,7 @@ class SkipFacts:
     reason: str  # one sentence
     log: str
     seconds: float
+    for_another: bool = False  # its build was tried for the hunt of another workload, which has spent the seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ class HuntState:
                 self.cancelled.append(seconds)
             case CandidateSkipped(facts=skip):
                 row = self.row(skip.commit)
-                lost = skip.seconds if skip.stage in BUILDING else 0.0
+                lost = skip.seconds if skip.stage in BUILDING and not skip.for_another else 0.0
                 self._log(at, event, replace(row, skip=skip, failed_seconds=row.failed_seconds + lost))
             case RunFinished(facts=run):
                 row = self.row(run.commit)
