@@ -215,7 +215,7 @@ def test_a_group_that_is_killed_and_interrupted_goes_on_with_all_its_hunts(
 
 
 def test_what_several_workloads_cannot_do_is_refused_before_anything_is_built(
-    exits: Exits, script: Script, tried: Path, tmp_path: Path
+    exits: Exits, script: Script, tried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commits = line_of(script, 3, one=1, two=2)
     Path("hosts.toml").write_text(
@@ -225,6 +225,12 @@ def test_what_several_workloads_cannot_do_is_refused_before_anything_is_built(
     said = exits(3, *asked, "--host", "a", "--host", "b")
     assert "these would be measured on several hosts" in said
     assert "`bisect batch`" in said
+    assert said == exits(3, *asked, "--host", "a", "--host", "b", "--dry-run")
+    leased = []
+    with monkeypatch.context() as patched:
+        patched.setattr("perfbisect.cli.commands.run.leasing", lambda *_, **__: leased.append("a host"))
+        assert said == exits(3, *asked, "--host", "a", "--host", "b")
+    assert not leased
     assert "these would be built on a" in exits(3, *asked, "--host", "b")
     assert "There is no workload and no group 'three'" in exits(3, "run", "a", "b", *HUNT, "--workload", "one,three")
     batch = tmp_path / "batch.toml"

@@ -111,7 +111,7 @@ def run(
     from perfbisect.hunt.leased_hosts import purpose_of
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.session import follow_anew
-    from perfbisect.hunt.setup import HuntSetup
+    from perfbisect.hunt.setup import HuntSetup, refuse_several_hosts
     from perfbisect.hunt.together import follow_together
     from perfbisect.wording.verdicts import exit_status
 
@@ -119,6 +119,8 @@ def run(
         claim_in(in_batch, history)
     every = resolved(requested_settings(**options), Direction(direction) if direction else None)
     settings = every[0]
+    if len(every) > 1:  # before a host is leased, and also of a dry run
+        refuse_several_hosts(settings)
     lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings))
     if options["dry_run"]:
         from perfbisect.hunt.dry_run import lines
