@@ -6,7 +6,8 @@ import json
 from rich.console import Console
 
 from example_hunt import SampleHunt
-from perfbisect.core.domain.events import BuildFinished, Decided, HuntEnded, HuntStarted, Warned
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Decided, HuntEnded, HuntStarted, Warned
+from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import Measure
 from perfbisect.ui.jsonlines import decode
 from perfbisect.ui.together import TogetherJson, TogetherLines, TogetherScreen
@@ -79,6 +80,19 @@ def test_what_hunts_have_in_common_is_written_once() -> None:
     assert sum("  built  " in line for line in lines) == 1
     assert "\x1b" not in out.getvalue()
     assert view.views[13].view.rows  # it knows the build all the same
+
+
+def test_a_run_that_fails_is_written_for_each_workload_in_which_it_does() -> None:
+    """It is of one hunt; a build that fails is of all."""
+    out = io.StringIO()
+    view = TogetherLines(out, TITLES)
+    start = next(each for each in EVENTS if isinstance(each[1], HuntStarted))
+    for stage, lines in (("run", 2), ("compile", 1)):
+        skipped = CandidateSkipped(3, SkipFacts(start[1].candidates[3], stage, f"it fails in {stage}", "", 1.0))
+        for hunt in TITLES:
+            view.show(hunt, [start])
+            view.show(hunt, [(start[0], skipped)])
+        assert out.getvalue().count(f"it fails in {stage}") == lines
 
 
 def test_a_line_tells_a_verdict_as_soon_as_it_is_reached() -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from perfbisect.core.domain.events import BuildFinished, BuildStarted, CandidateSkipped, Decided, Event, LabEvent
 from perfbisect.core.domain.fleet import Fleet
 from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict, first_step
-from perfbisect.core.inference.hunt_state import BUILDING
+from perfbisect.core.inference.hunt_state import BUILDING, is_of_build
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.search.together import decide_together
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
@@ -185,13 +185,6 @@ def numbered(number: int, events: Generator[TimedEvent, None, T]) -> Generator[N
                 result: T = end.value
                 return result
             yield number, event
-
-
-def is_of_build(event: Event) -> bool:
-    """Whether it concerns all hunts: a build, or its failure."""
-    if isinstance(event, CandidateSkipped):
-        return event.facts.stage in BUILDING
-    return isinstance(event, BuildStarted | BuildFinished)
 
 
 def elsewhere(event: Event) -> Event:

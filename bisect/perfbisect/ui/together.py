@@ -20,6 +20,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.orders import CodePlacement, Found, Inconclusive, Measure, NotReproduced, Several, Verdict
+from perfbisect.core.inference.hunt_state import is_of_build
 from perfbisect.ui.jsonlines import encode
 from perfbisect.ui.live import PER_SECOND
 from perfbisect.ui.plain import PlainLines
@@ -32,7 +33,6 @@ from perfbisect.wording.text import printable, safe_json
 
 TimedEvent = tuple[float, Event]
 Report = Callable[[int], str]  # the command that shows the report of a hunt
-OF_BUILDS = BuildStarted | BuildFinished | CandidateSkipped  # what the logs of several hunts have in common
 
 
 class TogetherLines:
@@ -76,7 +76,7 @@ class TogetherLines:
             known = event.text in self.warnings
             self.warnings.add(event.text)
             return known
-        if not isinstance(event, OF_BUILDS):
+        if not (isinstance(event, BuildStarted | BuildFinished | CandidateSkipped) and is_of_build(event)):
             return False
         if self.build:
             other, written = self.build
@@ -154,7 +154,7 @@ class TogetherScreen:
                     self.verdicts[hunt] = verdict
                 case _:
                     pass
-            if not isinstance(event, OF_BUILDS | HuntEnded):  # those are in the logs of the others, too
+            if not (is_of_build(event) or isinstance(event, HuntEnded)):  # those are in the logs of the others, too
                 self.shown = hunt
         if len(happened) == 1:
             [(at, event)] = happened

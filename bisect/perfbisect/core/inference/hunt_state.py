@@ -42,6 +42,13 @@ Transient = BuildProgress | RunStarted | RunProgress | ExecutionStarted  # these
 BUILDING = ("checkout", "configure", "compile", "install", "train")  # stages of a failure that belong to a build
 
 
+def is_of_build(event: Event) -> bool:
+    """Whether it concerns a build, of which all hunts of a group know; not one whose run has failed."""
+    if isinstance(event, CandidateSkipped):
+        return event.facts.stage in BUILDING
+    return isinstance(event, BuildStarted | BuildFinished)
+
+
 @dataclass(frozen=True, slots=True)
 class Tested:
     """A commit that was built, measured or skipped, and what that took."""
