@@ -1,6 +1,7 @@
 """What the words of a comparison mean: revisions with variants and configurations, and binaries."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ from hypothesis import strategies as st
 
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import TrialBuild
+from perfbisect.core.stats.drops import lines
 from perfbisect.errors import PerfBisectError
 from perfbisect.hunt.trials.build_words import Reading, readings
 from perfbisect.hunt.trials.builds import read_builds
 from perfbisect.recipes.builder import Build, Builder, Config, Server, Variant
+from perfbisect.recipes.find import load_builder
 from perfbisect.recipes.server_config import ServerConfig, load, of_file
 
 NAMES = st.text("ab@+{}1/.^~", min_size=1, max_size=8)
@@ -91,18 +94,35 @@ def test_variants_configurations_and_names_with_their_signs(
         "v1@lto@x",
         "v2@lto",
         "HEAD@{0}@lto",
+        "HEAD@{0}^@lto",
+        "HEAD@{0}~1+small",
+        "HEAD@{0}^{commit}~1@lto+small",
         "@@lto",
     ]
     found = read(settings, builder, *words)
     assert [each.name for each in found] == words
     assert [(each.commit, each.variant, each.config) for each in found] == [
         (first, "", ""), (first, "lto", ""), (first, "", "small"), (first, "lto", str(file)), (first, "", ""),
-        (first, "lto", ""), (first, "", ""), (second, "", ""), (second, "lto", ""), (second, "lto", ""),
+        (first, "lto", ""), (first, "", ""), (second, "", ""), (second, "lto", ""),
+        (first, "lto", ""), (first, "", "small"), (first, "lto", "small"), (second, "lto", ""),
     ]  # fmt: skip
     assert [bool(each.config_hash) for each in found] == [bool(each.config) for each in found]
     before = found[3].config_hash
     file.write_text("cache = 3\n")
     assert read(settings, builder, *words)[3].config_hash != before, "another file is another build"
+
+
+@pytest.mark.parametrize(("own", "other"), [("", "lto"), ("lto", "o2nofp")])
+def test_the_variant_of_the_comparison_is_no_other_one(
+    settings: Settings, builder: Builder, own: str, other: str
+) -> None:
+    """So that commits are hunted between such builds; and what would be measured against itself is refused."""
+    settings, same = replace(settings, variant=own), own or builder.variant
+    found = read(settings, builder, "v1", f"v2@{same}", f"v1@{other}")
+    assert [each.variant for each in found] == ["", "", other]
+    assert lines(found) == [[0, 1], [2]]
+    with pytest.raises(PerfBisectError, match=f"v1 and v1@{same} are the same build"):
+        read(settings, builder, "v1", "v2", f"v1@{same}")
 
 
 @pytest.mark.parametrize(
@@ -145,3 +165,25 @@ def test_a_file_of_the_user_is_literal_and_cannot_move_the_server(builder: Build
     assert found.left_out == ("data-folder", "!include")
     assert found.text == "[s]\nCache={{x}}\n # data_folder"
     assert ServerConfig().applied(builder) is builder
+    assert of_file("\ufeffdata_folder = /srv\nx = 1", builder.server.reserved).text == "x = 1"
+    own = of_file("log-bin\nlog_bin = ON # not /x\nlog_bin = /srv/x\nLOG_BIN=../x", ["log_bin=/"])
+    assert own.text == "log-bin\nlog_bin = ON # not /x"
+
+
+@pytest.mark.parametrize(
+    ("builder", "reserved"),
+    [
+        (
+            "mysql",
+            ["innodb_data_home_dir = /srv", "loose-innodb_log_group_home_dir=/srv", "innodb-undo-directory=/srv"],
+        ),
+        ("mariadb", ["aria_log_dir_path = /srv", "log-bin = /srv/bin", "relay_log=/srv/relay", "wsrep_on = ON"]),
+        ("myrocks", ["rocksdb_wal_dir = /srv", "rocksdb_datadir=/srv"]),
+        ("postgres", ["archive_command = 'cp %p /srv/%f'", "archive_library 'x'", "restore_command='cp /srv/%f %p'"]),
+    ],
+)
+def test_shipped_recipes_keep_data_and_archives_to_themselves(builder: str, reserved: list[str]) -> None:
+    server = load_builder(builder).server
+    assert server
+    found = of_file("\n".join(["work_mem = 1", *reserved]), server.reserved)
+    assert (found.text, len(found.left_out)) == ("work_mem = 1", len(reserved))

@@ -143,7 +143,8 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     settle: list[Argv] = []  # once the data is loaded: work that the server would otherwise do later, at any time
     config: str = ""  # file of the recipe's folder, filled in for each start; {config} is the path of the result
     settings: dict[str, Setting] = {}  # lines of that file
-    # What no configuration of a user may set, since the recipe says where things are: first words of lines; - is _.
+    # What no configuration of a user may set, since the recipe says where things are: first words of lines; - is _. With =/
+    # behind it a word may be set, but to no path.
     reserved: list[str] = []
     env: dict[Variable, str] = {}
     ready_timeout: Seconds = 60.0

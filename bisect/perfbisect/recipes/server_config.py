@@ -2,7 +2,7 @@
 
 NAME is one of the recipe's ``configs``, or the path of a file of the user. Its settings are the end of the server's
 configuration file, where later ones count. Of a user's file everything is literal, and lines that would set what the
-recipe decides (``server.reserved``), above all where data and socket are, are left out.
+recipe decides (``server.reserved``) are left out: where data and socket are, and what would reach other servers.
 """
 
 import hashlib
@@ -21,7 +21,9 @@ from perfbisect.recipes.placeholders import literal
 from perfbisect.recipes.suggestions import hint, listed
 from perfbisect.recipes.toml_reader import read_text
 
+PLACED = "=/"  # behind a reserved word: only a value that is a path is left out
 _WORD = re.compile(r"\s*([!\w.-]+)")
+_PATH = re.compile(r"[^#]*/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,12 @@ def load(builder: Builder, name: str) -> ServerConfig:
 
 
 def of_file(text: str, reserved: list[str]) -> ServerConfig:
-    """The configuration in a user's file."""
+    """The configuration in a user's file. A byte order mark, which would hide its first word, is no part of it."""
     known = {_same(word) for word in reserved}
     kept, left_out = [], []
-    for line in text.splitlines():
+    for line in text.removeprefix("\ufeff").splitlines():
         word = _WORD.match(line)
-        if word and _same(word[1]) in known:
+        if word and (_same(word[1]) in known or (_PATH.match(line, word.end()) and _same(word[1]) + PLACED in known)):
             left_out.append(word[1])
         else:
             kept.append(line)

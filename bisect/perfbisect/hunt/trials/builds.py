@@ -3,7 +3,7 @@ settings or a configuration of the server.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -23,8 +23,8 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.resolve import UnknownRevision, resolve
 
-# An entry of a reflog, and behind it what no revision has there; git may take all of it for a date.
-ENDED = re.compile(r"@\{[^}]*\}[^~^:]")
+# An entry of a reflog, and behind it what no revision has there up to its end: git may take all of it for a date.
+NO_REVISION = re.compile(r"@\{[^}]*\}(?!([~^]\d*|\^\{[^}]*\})*\Z)")
 FORM = "Write NAME=PATH: a folder in which it is installed on the host, or a tarball on this machine."
 
 
@@ -54,7 +54,8 @@ def read_builds(
         shortest = [each[-1].revision for each in found.values()]
         settings = replace(settings, repository=str(cached_clone(builder, shortest, clone_progress)))
     git = open_repository(Path(settings.repository))
-    read = {word: choose(git, builder, several) for word, several in found.items()}
+    read = {word: plain(choose(git, builder, several), settings, builder) for word, several in found.items()}
+    refuse_equal(read)
     settings, commits = resolve_commits(settings, builder, [each.revision for each in read.values()])
     commit_of = dict(zip(read, commits, strict=True))
     return settings, [
@@ -66,6 +67,23 @@ def read_builds(
         )
         for each in subjects
     ]
+
+
+def plain(reading: Reading, settings: Settings, builder: Builder) -> Reading:
+    """The reading without a variant that is the comparison's own: REV and REV@VARIANT are the same build then."""
+    own = settings.variant or builder.variant
+    return replace(reading, variant="") if reading.variant == own else reading
+
+
+def refuse_equal(read: Mapping[str, Reading]) -> None:
+    """Raise UsageError for two words of the same revision, as it is written, in one variant and configuration."""
+    words: dict[Reading, str] = {}
+    for word, reading in read.items():
+        if (before := words.setdefault(reading, word)) != word:
+            raise UsageError(
+                f"{before} and {word} are the same build: it is given twice.",
+                "Leave one out. To measure how much one build varies against itself: bisect noise",
+            )
 
 
 def choose(git: Repository, builder: Builder, several: Sequence[Reading]) -> Reading:
@@ -88,7 +106,7 @@ def choose(git: Repository, builder: Builder, several: Sequence[Reading]) -> Rea
 
 def has(git: Repository, revision: str, release_tags: Sequence[str]) -> bool:
     """Whether a revision exists. Raises UsageError for an ambiguous hash."""
-    if ENDED.search(revision):
+    if NO_REVISION.search(revision):
         return False
     try:
         resolve(git, revision, release_tags)
