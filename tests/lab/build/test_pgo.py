@@ -1,12 +1,15 @@
 """The options of builds with a profile, and what belongs to their keys."""
 
 import shlex
+import shutil
+import subprocess
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import msgspec
 import pytest
 
+from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.build import pgo
 from perfbisect.lab.build.links import why_fixed
@@ -62,6 +65,45 @@ def test_a_training_is_short(trainer: Trainer) -> None:
     assert (own.time, own.timeout) == (1.0, 5.0)
     longer = replace(trainer, workloads=(msgspec.structs.replace(workload, time=3000.0),))
     assert longer.identity == trainer.identity, "what is cut off makes no other build"
+
+
+CLANG = Variant(cc="clang", cxx="clang++")
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> tuple[LocalHost, Path]:
+    """A host, and a folder on it with the counts of one process, by clang."""
+    if not (shutil.which("clang") and shutil.which("llvm-profdata")):
+        pytest.skip("no clang with a profile: apt-get install clang llvm libclang-rt-dev")
+    folder = tmp_path / "profile"
+    words = ["clang", f"-fprofile-generate={folder}", "-x", "c", "-", "-o", str(tmp_path / "program")]
+    if subprocess.run(words, input=b"int main(void) { return 0; }", capture_output=True, check=False).returncode:
+        pytest.skip("clang has no runtime of profiles: apt-get install libclang-rt-dev")
+    subprocess.run([tmp_path / "program"], check=True)
+    return LocalHost("here", PurePosixPath(tmp_path)), folder
+
+
+def test_counts_that_cannot_be_read_are_no_fault_of_the_host(counted: tuple[LocalHost, Path]) -> None:
+    """A process that is killed while it writes leaves such a file: beside others it is left out."""
+    host, folder = counted
+    place = PurePosixPath(folder)
+    [whole] = folder.glob("*.profraw")
+    (folder / "cut.profraw").write_bytes(whole.read_bytes()[:40])
+    assert pgo.finish(host, place, CLANG, "clang")
+    (folder / "merged.profdata").unlink()
+    whole.unlink()
+    assert not pgo.finish(host, place, CLANG, "clang")
+
+
+def test_counts_of_another_version_are_a_fault_of_the_host(counted: tuple[LocalHost, Path]) -> None:
+    host, folder = counted
+    [whole] = folder.glob("*.profraw")
+    counts = bytearray(whole.read_bytes())
+    counts[8] = 99  # the version
+    whole.write_bytes(counts)
+    with pytest.raises(EnvironmentFailure, match=r"cannot be merged .*version") as raised:
+        pgo.finish(host, PurePosixPath(folder), CLANG, "clang")
+    assert "apt-get install llvm" in raised.value.advice
 
 
 def test_the_order_of_functions_is_that_of_the_profile() -> None:

@@ -26,12 +26,15 @@ TRAIN = "train"  # the stage
 ENVIRONMENT = {"CCACHE_DISABLE": "1"}
 _MERGED = "merged.profdata"  # clang's counts of all processes
 
+_UNREADABLE = "no profile can be merged"  # what clang's program says where no file could be read
+
 _EMPTY = 'rm -rf -- "$1" && mkdir -p -- "$1"'
-# $1 the folder, $2 the compiler, $3 its name. Prints one file with counts, nothing where there are none.
+# $1 the folder, $2 the compiler, $3 its name. Prints one file with counts, nothing where there are none. A process that was
+# killed while it wrote leaves a file that cannot be read: it is left out.
 _FINISH = f"""\
 cd -- "$1" || exit
 if [ "$3" = clang ] && [ -n "$(find . -name '*.profraw' -size +0 | head -n 1)" ]; then
-    merge=$("$2" -print-prog-name=llvm-profdata) && "$merge" merge --output={_MERGED} -- *.profraw || exit
+    merge=$("$2" -print-prog-name=llvm-profdata) && "$merge" merge --failure-mode=all --output={_MERGED} -- *.profraw || exit
 fi
 find . -type f '(' -name '*.gcda' -o -name {_MERGED} ')' -size +0 | head -n 1
 """
@@ -116,9 +119,14 @@ def remove(host: Host, folder: PurePosixPath) -> None:
 
 
 def finish(host: Host, folder: PurePosixPath, variant: Variant, compiler: str) -> bool:
-    """Make the counts ready for use; false where there are none. Raises EnvironmentFailure without clang's program for it."""
+    """Make the counts ready for use; false where there are none, or none that can be read.
+
+    Raises EnvironmentFailure where clang's program for it is absent, of another version, or cannot write.
+    """
     done = host.run(["sh", "-c", _FINISH, "finish", str(folder), variant.cc, compiler], check=False, timeout=600)
     if not done.ok:
+        if _UNREADABLE in done.stderr and "version" not in done.stderr:
+            return False
         raise EnvironmentFailure(
             f"the profile cannot be merged on host {host.name}: {done.stderr.strip()[:300]}",
             "clang needs llvm-profdata of its own version: apt-get install llvm",
