@@ -81,6 +81,9 @@ cflags = "-O2 -ffunction-sections"
 train = "other"
 [variants.odd]
 train = "fails"
+[variants.unlinked]
+ldflags = "-lno-such-library"
+train = "ask"
 [variants.wrong]
 train = "asc"
 """
@@ -177,10 +180,11 @@ def test_what_cannot_be_trained_is_left_out_with_the_reason(folder: Path, git: C
         assert "There is no workload and no group 'asc' for small. Did you mean 'ask'?" in wrong.stderr
         (folder / "repo" / "Makefile").write_text(MAKEFILE.replace("$(CC)", "gcc"))
         git("commit", "-qam", "its own compiler")
-        done = compare(folder, root, "v1", "HEAD", "v1@odd", "HEAD@pgo")
+        done = compare(folder, root, "v1", "HEAD", "v1@odd", "v1@unlinked", "HEAD@pgo")
         assert done.returncode == 2, done.stderr
         assert "v1@odd is left out: " in done.stderr
         assert "fails in its training with small/fails: it ended with status 127" in done.stderr
+        assert "v1@unlinked is left out: the instrumented build of " in done.stderr
         assert "HEAD@pgo is left out: " in done.stderr
         assert "has no profile after its training with small/ask" in done.stderr
         assert "compiled and linked with {cflags} and {ldflags} of the variant" in done.stderr

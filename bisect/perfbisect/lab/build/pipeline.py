@@ -321,5 +321,6 @@ def _failure(context: BuildContext, sha: str, key: str, ended: _Ended) -> BuildF
     hint = ""
     if output.stage == CONFIGURE:
         hint = how_to_build(context.builder, facts.ask_all(host, SYSTEM_FACTS))
-    sentence = f"{sha[:10]} does not {output.stage}: {reason}"
+    which = f"the {context.phase} build of " if context.phase else ""
+    sentence = f"{which}{sha[:10]} does not {output.stage}: {reason}"
     return BuildFailed(sentence, stage=output.stage, log=log, hint=hint and f"{hint}.")
