@@ -11,12 +11,13 @@ local function at(row)
     return os.date("!%Y-%m-%d %H:%M:%S", 1577836800 + math.floor(row / 1000))
 end
 
--- Inserts so many rows and deletes as many of the oldest, `each` in a transaction. Returns the number of rows so far.
+-- Inserts so many rows and deletes as many of the oldest, `each` in a transaction, the rest in a last one. Returns the number of rows so far.
 local function write(own, row, count, each)
-    for _ = 1, count / each do
-        own:insert(each, pb.random, at(row))
-        own:delete(each, row - sysbench.opt.rows + 1)
-        row = row + each
+    for begin = 0, count - 1, each do
+        local some = math.min(each, count - begin)
+        own:insert(some, pb.random, at(row))
+        own:delete(some, row - sysbench.opt.rows + 1)
+        row = row + some
     end
     return row
 end
@@ -33,11 +34,12 @@ local function load(own, done)
         own:create_indexes()
     end
     local written = sysbench.opt.written > 0 and sysbench.opt.written or rows
+    local first = math.floor(0.8 * written + 0.5)
     if done >= 3 then
-        row = write(own, row, 0.8 * written, 50)
+        row = write(own, row, first, 50)
     end
     if done >= 4 then
-        write(own, row, 0.2 * written, 5)
+        write(own, row, written - first, 5)
     end
 end
 
