@@ -140,3 +140,16 @@ def test_a_build_that_falls_behind_is_a_warning_once(watched: GuardedLab) -> Non
     found = [event.text for event in measure(watched) if isinstance(event, Warned)]
     assert [text.partition(" ")[0] for text in found] == [slow.commit[:10], "b" * 10]
     assert all("it sustains 87.1 of 100 rows per second (insert)" in text for text in found)
+
+
+def test_the_runs_of_a_visit_count_together(watched: GuardedLab) -> None:
+    """One that is a little behind fails no build."""
+    paced = {"insert-due": 1000.0, "insert-rate": 100.0}
+    runs = [replace(sample_hunt.run(0, 0.0), counters={**paced, "insert-done": done}) for done in (985.0, 1000.0)]
+
+    class Behind:
+        def measure(self, _order: Measure) -> Iterator[LabEvent]:
+            yield from (RunFinished(0, facts) for facts in runs)
+
+    watched.lab = Behind()
+    assert not [event for event in measure(watched) if isinstance(event, Warned)]

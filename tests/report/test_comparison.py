@@ -234,7 +234,7 @@ def test_a_rate_that_was_not_sustained_fails() -> None:
     assert table[at + 1] == "wanted,wanted SLA,baseline,baseline SLA,col-1,col-1 SLA,col-2,col-2 SLA,workload"
     assert table[at + 2] == "100,,100,,100,,87.1,fails,point-query"
     (level,) = json.loads(as_object(paced(share=0.871)))["service_levels"]
-    assert level["builds"][2] == {"role": "insert", "wanted": 100, "held": 87.1}
+    assert level["builds"][2] == {"role": "insert", "wanted": 100, "held": 87.1, "sustained": False}
 
 
 def test_a_rate_that_was_sustained_is_only_a_table() -> None:

@@ -134,9 +134,10 @@ local function report(list)
         for role, each in ipairs(list) do
             local sum = total(list, role)
             local due = sum.due * sysbench.opt.rows_per_commit
-            local rate = each.paced and sysbench.opt.background * sysbench.opt.threads / #list or 0
-            print(("perfbisect role: %s %.0f %.0f %.3f %.4f %.4f"):format(
-                each.name, sum.units, due, rate, percentile(sum, 0.99), sum.max))
+            local clients = each.paced and sysbench.opt.threads / #list or 0
+            print(("perfbisect role: %s %.0f %.0f %.3f %.0f %.4f %.4f"):format(
+                each.name, sum.units, due, sysbench.opt.background * clients, sysbench.opt.rows_per_commit * clients,
+                percentile(sum, 0.99), sum.max))
         end
         print(("perfbisect client: %.3f %.4f"):format(slots[SLOTS - 1].cpu, measured.cpu / (1000 * measured.seconds)))
     end
@@ -163,6 +164,20 @@ local function define_all(list)
             end
         end,
     }
+end
+
+-- How many operations a thread has time for, at the rate of a paced role; 0 where it has none. Refuses one that never begins.
+local function due_in_window(role)
+    local rows, each, seconds = sysbench.opt.background, sysbench.opt.rows_per_commit, sysbench.opt.time
+    if not role.paced or rows == 0 then
+        return 0
+    end
+    local count = math.ceil(seconds * rows / each - 0.5) -- as `wait` has it: the first after half an interval
+    if count < 1 then
+        error(("background=%d rows per second are not half a transaction of rows-per-commit=%d in %d s: give a longer time, or "
+            .. "fewer rows per commit"):format(rows, each, seconds), 0)
+    end
+    return count
 end
 
 -- Defines what sysbench calls, from a list of roles. A role has
@@ -243,6 +258,7 @@ function roles.define(list)
             end
             local client = math.floor(thread / #list)
             number, slot, role = thread, slots[thread], list[thread % #list + 1]
+            due_in_window(role)
             for place, each in ipairs(list) do
                 other = each.name == role.of and slots[client * #list + place - 1] or other
             end
@@ -281,7 +297,7 @@ function roles.define(list)
         if cpu then
             slot.seconds = pb.clock() - began
             slot.cpu = cpu_time(RUSAGE_THREAD) - cpu
-            slot.due = role.paced and math.floor(sysbench.opt.time * sysbench.opt.background / sysbench.opt.rows_per_commit) or 0
+            slot.due = due_in_window(role)
         end
         slot.ended = 1
         if cpu and number == 0 then -- thread 0 closes the window once all that is measured has ended

@@ -1,6 +1,6 @@
 """A lab whose host is checked between measurements: its settings, its disk space, and the lock."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -47,12 +47,16 @@ class GuardedLab:
         """
         self.held.confirm()
         yield from self.check()
+        runs: dict[str, list[RunFacts]] = {}  # by build
         with closing(self.lab.measure(order)) as events:
             for event in events:
                 self.held.confirm()
                 yield event
                 if isinstance(event, RunFinished):
-                    yield from (*busy_client(event.facts, self.warned), *behind(event.facts, self.warned))
+                    runs.setdefault(event.facts.build_key, []).append(event.facts)
+                    yield from busy_client(event.facts, self.warned)
+        for each in runs.values():
+            yield from behind(each, self.warned)
 
     def check(self) -> Iterator[Warned]:
         """Warnings of what has changed. Raises EnvironmentFailure when no space is left for another build."""
@@ -89,13 +93,13 @@ def busy_client(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
         )
 
 
-def behind(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
-    """Warn once of each build that does not sustain the background rate of the workload."""
-    found = background([run])
-    if found and not found.sustained and run.build_key not in warned:
-        warned.add(run.build_key)
+def behind(runs: Sequence[RunFacts], warned: set[str]) -> Iterator[Warned]:
+    """Warn once of a build that does not sustain the background rate of the workload in these runs together."""
+    found, build = background(runs), runs[0].build_key
+    if found and not found.sustained and build not in warned:
+        warned.add(build)
         yield Warned(
-            f"{run.commit[:10]} fails the SLA: it sustains {figure(found.held)} of {figure(found.wanted)} rows per second"
+            f"{runs[0].commit[:10]} fails the SLA: it sustains {figure(found.held)} of {figure(found.wanted)} rows per second"
             f" ({found.role}) beside the queries",
             "Its QPS is not comparable, as it had less to do. That rate is hunted by: --metric background",
         )

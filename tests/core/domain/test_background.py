@@ -12,11 +12,11 @@ from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import value
 
 
-def run(**roles: tuple[float, float]) -> RunFacts:
-    """Ten seconds, with role → done and due."""
+def run(batch: float = 0.0, **roles: tuple[float, float]) -> RunFacts:
+    """Ten seconds, with role → done and due, so many by one transaction of each client."""
     found: dict[str, float | None] = {}
     for role, (done, due) in roles.items():
-        found |= counters(role, done, due, due / 10, 1.0, 2.0)
+        found |= counters(role, done, due, due / 10, batch, 1.0, 2.0)
     return replace(sample_hunt.run(0, 0.0), counters=found)
 
 
@@ -39,6 +39,21 @@ def test_one_percent_may_be_missing(done: float, sustained: bool) -> None:
     found = background([run(insert=(done, 1000))])
     assert found
     assert found.sustained is sustained
+
+
+@pytest.mark.parametrize(("runs", "sustained"), [
+    ([490], True), ([480], True), ([470], False),  # of 500: one, two and three transactions of 10
+    ([470, 500], True), ([470, 480], False), ([480, 480, 480], True),
+])  # fmt: skip
+def test_two_transactions_of_each_run_may_be_cut_off(runs: list[float], sustained: bool) -> None:
+    found = background([run(10, insert=(done, 500), delete=(500, 500)) for done in runs])
+    assert found
+    assert (found.role, found.sustained) == ("insert", sustained)
+
+
+def test_of_many_transactions_one_percent_may_be_missing() -> None:
+    levels = [background([run(10, insert=(done, 10_000))]) for done in (9_900, 9_890)]
+    assert [level and level.sustained for level in levels] == [True, False]
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 10_000)), min_size=1, max_size=6))

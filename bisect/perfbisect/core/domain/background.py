@@ -11,12 +11,13 @@ from statistics import mean
 from perfbisect.core.domain.facts import RunFacts
 
 # Of a role, behind its name. Rows or queries done, those that were due in the time of the run, the rate that makes them due,
-# and response times in milliseconds.
-DONE, DUE, RATE, P99, LONGEST = "-done", "-due", "-rate", "-p99", "-max"
+# those of one transaction of each client, and response times in milliseconds.
+DONE, DUE, RATE, BATCH, P99, LONGEST = "-done", "-due", "-rate", "-batch", "-p99", "-max"
 CLIENT_CPU = "client-cpu"  # milliseconds of the client in the window
 CLIENT_BUSY = "client-busy"  # share of their time in which its measured threads use a processor themselves
 
 SUSTAINED = 0.99  # share of what is due that is enough
+LATE = 2  # transactions of each client and run that may be missing: those which the end of the window has cut off
 BUSY = 0.5  # of CLIENT_BUSY: from here on the client decides more than the server
 
 
@@ -27,16 +28,14 @@ class Background:
     role: str
     wanted: float  # per second
     held: float
-
-    @property
-    def sustained(self) -> bool:
-        """Whether the service level is reached."""
-        return self.held >= SUSTAINED * self.wanted
+    sustained: bool  # the service level is reached
 
 
-def counters(role: str, done: float, due: float, rate: float, p99: float, longest: float) -> Mapping[str, float]:
+def counters(
+    role: str, done: float, due: float, rate: float, batch: float, p99: float, longest: float
+) -> Mapping[str, float]:
     """The counters of a role. One that no clock paces has none of what was due."""
-    paced = {role + DUE: due, role + RATE: rate} if due else {}
+    paced = {role + DUE: due, role + RATE: rate, role + BATCH: batch} if rate else {}
     return {role + DONE: done, **paced, role + P99: p99, role + LONGEST: longest}
 
 
@@ -45,12 +44,12 @@ def background(runs: Iterable[RunFacts]) -> Background | None:
     known = list(runs)
     roles = {name.removesuffix(DUE) for run in known for name in run.counters if name.endswith(DUE)}
     found = [one for role in sorted(roles) if (one := _of(role, known))]
-    return min(found, key=lambda each: each.held / each.wanted, default=None)
+    return min(found, key=lambda each: (each.sustained, each.held / each.wanted), default=None)
 
 
 def _of(role: str, runs: Iterable[RunFacts]) -> Background | None:
     counted = [
-        (done, due, rate)
+        (done, due, rate, run.counters.get(role + BATCH) or 0.0)
         for run in runs
         if (done := run.counters.get(role + DONE)) is not None
         and (due := run.counters.get(role + DUE))
@@ -58,9 +57,10 @@ def _of(role: str, runs: Iterable[RunFacts]) -> Background | None:
     ]
     if not counted:
         return None
-    wanted = mean(rate for _, _, rate in counted)
-    share = sum(done for done, _, _ in counted) / sum(due for _, due, _ in counted)
-    return Background(role, wanted, wanted * share)
+    wanted = mean(rate for _, _, rate, _ in counted)
+    done, due = (sum(column) for column in list(zip(*counted, strict=True))[:2])
+    enough = min(SUSTAINED * due, due - LATE * sum(batch for *_, batch in counted))
+    return Background(role, wanted, wanted * done / due, done >= enough)
 
 
 def share_held(run: RunFacts) -> float | None:
