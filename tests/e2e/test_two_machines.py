@@ -48,11 +48,12 @@ class Hunt:
             )
         )
 
-    def run(self, *hosts: str) -> None:
+    def run(self, *hosts: str, explain: bool = False) -> None:
         """Run it; the planted commit is named, and no run was counted twice."""
         kept = ["--hosts", self.folder / "hosts.toml", "--history", self.history, "--folder", self.folder / "demo"]
         named = [word for host in hosts for word in ("--host", host)]
-        ended = bisect("demo", "--seed", "3", "--drop", "60%", "--no-explain", "--plain", *map(str, kept), *named)
+        how = ["--plain", "--explain" if explain else "--no-explain"]
+        ended = bisect("demo", "--seed", "3", "--drop", "60%", *how, *map(str, kept), *named)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         answer = json.loads((self.folder / "demo" / "answer.json").read_text())
         assert self.ask("select culprit from culprits") == [(answer["commit"],)]
@@ -70,10 +71,14 @@ def names(machine: Machine, place: str) -> set[str]:
 def test_two_machines_share_a_hunt(make: Make, tmp_path: Path) -> None:
     a, b = make(), make()
     hunt = Hunt(tmp_path, a=(a, 'class = "pair"'), b=(b, 'class = "pair"'))
-    hunt.run("a", "b")
+    hunt.run("a", "b", explain=True)
     assert hunt.ask("select distinct host from runs order by 1") == [("a",), ("b",)]
     assert names(a, "builds")
     assert names(b, "builds")
+    measured = "select distinct json_extract(body, '$.facts.host'), json_extract(body, '$.candidate') from events"
+    reason = hunt.ask(f"{measured} where kind in ('Counted', 'Profiled')")
+    assert len({host for host, _ in reason}) == 1, "of both commits on the same machine"
+    assert len({candidate for _, candidate in reason}) == 2
 
 
 def test_one_machine_builds_and_the_other_measures(make: Make, tmp_path: Path) -> None:
