@@ -5,13 +5,17 @@ import signal
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from perfbisect.core.domain.events import HuntEnded
+from perfbisect.core.domain.trials import Reverts
 from perfbisect.errors import EnvironmentFailure, ReaderGone
 from perfbisect.hunt.group import Group
+from perfbisect.hunt.trials.proof import claim_of, proof_plan
+from perfbisect.store.history import History
 from perfbisect.ui.together import TimedEvent, TogetherLines
 from program import bisect, bisect_until, rows
 
@@ -82,6 +86,11 @@ def test_each_commit_is_built_once_and_each_workload_has_its_culprit(
     assert out.count("  built  ") == len(built)
 
     assert "b1: together, hunts 1, 2; 2 of 2 with a verdict" in exits(0, "history")
+    with closing(History.open(seal / HISTORY)) as history:
+        claim = replace(claim_of(history, 2), reverts=Reverts(2, (commits[-1],)))  # which reverts cleanly
+    with proof_plan(claim, 2, 1, None, print) as plan:
+        assert [each.name for each in plan.workloads] == ["two"]
+        assert {each.name for each in plan.setup.measured} == {"one", "two"}, "builds are trained as in the hunt"
     shown = exits(0, "show", "b1")
     assert "Batch b1 of hunts that share all builds" in shown
     assert all(f"found {commits[number][:10]}" in shown for number in (7, 18))

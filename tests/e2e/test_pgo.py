@@ -86,6 +86,8 @@ ldflags = "-lno-such-library"
 train = "ask"
 [variants.wrong]
 train = "asc"
+[variants.needy]
+train = "needy"
 """
 SUITE = """\
 summary = "questions"
@@ -102,6 +104,11 @@ command = ["{prefix}/bin/prog", "ask", "{socket}"]
 summary = "no such program"
 group = "fails"
 command = ["{prefix}/bin/no-such-program"]
+[workloads.needy]
+summary = "with a program that no host has"
+group = "fails"
+command = ["true"]
+needs = ["no-such-tool"]
 """
 
 
@@ -189,6 +196,16 @@ def test_what_cannot_be_trained_is_left_out_with_the_reason(folder: Path, git: C
         assert "has no profile after its training with small/ask" in done.stderr
         assert "compiled and linked with {cflags} and {ldflags} of the variant" in done.stderr
         assert not [*Path(root, "jobs").glob("*-build-*")], "what failed is in its log"
+        assert not Path(root, "work", "small", "profile").exists()
+
+
+def test_what_a_host_lacks_for_training_is_said_before_anything_is_built(folder: Path) -> None:
+    """And is no fault of the commit."""
+    with tempfile.TemporaryDirectory(prefix="lab") as root:
+        done = compare(folder, root, "v1@needy", "v1")
+        assert "no-such-tool is not installed on host here" in done.stderr
+        assert "is left out" not in done.stderr
+        assert not Path(root, "work", "small", "prefix").exists()
 
 
 def test_a_hunt_trains_every_candidate(folder: Path, git: Callable[..., str]) -> None:

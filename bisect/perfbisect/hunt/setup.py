@@ -95,7 +95,7 @@ class HuntSetup:
     left_out: tuple[SkipFacts, ...] = ()  # what is not measured, whatever happens
     patches: tuple[Patch, ...] = ()  # the recipe's, and those of --patch
     shared: SharedBuilds | None = None  # that the user has configured
-    measured: tuple[Workload, ...] = ()  # all workloads: of a trial, or of hunts together
+    measured: tuple[Workload, ...] = ()  # all workloads: of a trial, of hunts together, or of those that a trial proves
 
     @classmethod
     def set_up(

@@ -3,17 +3,22 @@
 A run is at most SECONDS long, without warm-up. The data is what measurements use, loaded by this build if there is none yet.
 """
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from perfbisect.core.domain.events import Warned
-from perfbisect.errors import BuildFailed, RunFailed
-from perfbisect.host.facts import CORES, MEMORY_MIB, ask
+from perfbisect.errors import BuildFailed, DataDamaged, RunFailed
+from perfbisect.host.conditions import DRIVERS
+from perfbisect.host.facts import CORES, MEMORY_MIB, ask, ask_all
 from perfbisect.host.programs import require
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build.pgo import TRAIN, Instrumented
+from perfbisect.lab.checks.finding import CheckRequest, Inspection
+from perfbisect.lab.checks.preflight import warnings
+from perfbisect.lab.checks.tools import drivers, needed
 from perfbisect.lab.measure import visit
 from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.server import config
@@ -44,33 +49,55 @@ class Trainer:
 
     @property
     def identity(self) -> str:
-        """What is run, which belongs to the keys of builds; equal on all hosts."""
-        return " ".join(fingerprint(self.builder, shortened(each), ()) for each in self.workloads)
+        """What is run, and how its server is configured: it belongs to the keys of builds, and is equal on all hosts."""
+        served = config.identity_anywhere(self.builder)
+        server = [hashlib.sha256(served.encode()).hexdigest()[:16]] if served else []
+        return " ".join([*(fingerprint(self.builder, shortened(each), ()) for each in self.workloads), *server])
 
     @property
     def named(self) -> str:
         """The workloads, for a message."""
         return listed([full_name(each) for each in self.workloads])
 
-    def train(self, build: Instrumented, reset: Callable[[], None]) -> Iterator[Warned]:
-        """Load all data, call ``reset``, and run each workload once.
+    def check(self) -> None:
+        """Raise EnvironmentFailure when the host lacks what the workloads need: that is no commit's fault."""
+        request = CheckRequest(self.host, self.entry, builder=self.builder, workloads=self.workloads)
+        require(self.host, needed(request))
+        warnings(drivers(Inspection(request, ask_all(self.host, [DRIVERS]), "")))
 
-        Raises BuildFailed when the build fails in one, EnvironmentFailure when the host lacks what they need.
+    def train(self, build: Instrumented, reset: Callable[[], None]) -> Iterator[Warned]:
+        """Load all data, call ``reset``, and run each workload once; again from the beginning where data is replaced.
+
+        Raises BuildFailed when the build fails in one, DataDamaged for data that is damaged again and again.
         """
-        require(self.host, [need for each in self.workloads for need in (*each.needs, *programs(each))])
         system = self._system(build)
-        keepers = {number: DatasetKeeper(self.host, each, {}) for number, each in enumerate(self.workloads)}
-        for number, keeper in keepers.items():
+        keepers = [DatasetKeeper(self.host, each, {}) for each in self.workloads]
+        while True:
+            for keeper in keepers:
+                try:
+                    yield from keeper.load(system)
+                except RunFailed as failure:
+                    raise failed(build, keeper.workload, failure) from failure
+            reset()  # loading is not what is to be fast
+            if (yield from self._run_all(build, system, keepers)):
+                return
+
+    def _run_all(
+        self, build: Instrumented, system: System, keepers: Sequence[DatasetKeeper]
+    ) -> Generator[Warned, None, bool]:
+        """Run each workload; false where data has to be loaded anew, as for a measurement."""
+        for keeper in keepers:
+            data = keeper.keys[build.commit]
             try:
-                yield from keeper.load(system)
+                self._run(system, shortened(keeper.workload), data)
+            except DataDamaged as damaged:
+                yield keeper.damaged(data, damaged)
+                return False
             except RunFailed as failure:
-                raise failed(build, self.workloads[number], failure) from failure
-        reset()  # loading is not what is to be fast
-        for number, workload in enumerate(self.workloads):
-            try:
-                self._run(system, shortened(workload), keepers[number].keys[build.commit])
-            except RunFailed as failure:
-                raise failed(build, workload, failure) from failure
+                if not keeper.refuse(system, data, failure):
+                    raise failed(build, keeper.workload, failure) from failure
+                return False
+        return True
 
     def _run(self, system: System, workload: Workload, data: str) -> None:
         placed = lua.place(self.host, workload)
@@ -98,11 +125,6 @@ def shortened(workload: Workload) -> Workload:
     return msgspec.structs.replace(
         workload, warmup=0.0, time=min(workload.time, SECONDS), timeout=workload.timeout or LIMIT
     )
-
-
-def programs(workload: Workload) -> list[str]:
-    """What runs it."""
-    return [] if workload.command else ["sysbench"]
 
 
 def failed(build: Instrumented, workload: Workload, failure: RunFailed) -> BuildFailed:

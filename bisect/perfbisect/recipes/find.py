@@ -99,12 +99,14 @@ def load_training(
 ) -> tuple[Workload, ...]:
     """The workloads with which builds of a variant are trained; none where they are not optimised with a profile.
 
-    ``measured`` are those of the hunt or the comparison. Raises RecipeError for one that does not exist.
+    ``measured`` are those of the hunt or the comparison. They are in the order of their names, however they were given, so
+    that the build is the same. Raises RecipeError for one that does not exist.
     """
     names = variant_of(builder, variant).train
-    if names in ("", MEASURED):
-        return tuple(measured) if names else ()
-    return tuple(choose_workloads(names, builder.driver, given).values())
+    if not names:
+        return ()
+    found = measured if names == MEASURED else choose_workloads(names, builder.driver, given).values()
+    return tuple(sorted(found, key=full_name))
 
 
 def full_name(workload: Workload) -> str:

@@ -15,7 +15,8 @@ from perfbisect.lab.build import pgo
 from perfbisect.lab.build.links import why_fixed
 from perfbisect.lab.build.pgo import Phase, options
 from perfbisect.lab.training import LIMIT, SECONDS, Trainer, shortened
-from perfbisect.recipes.builder import Builder, Variant
+from perfbisect.recipes.builder import Builder, Server, Variant
+from perfbisect.recipes.find import load_training
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 
@@ -55,6 +56,28 @@ def test_a_training_is_known_by_its_workloads_and_not_by_its_host(trainer: Train
     assert pgo.identity(replace(trainer, workloads=(workload, workload)), VARIANT, "gcc") != known
     assert pgo.identity(trainer, VARIANT, "clang") != known
     assert pgo.identity(None, VARIANT, "gcc") == {}
+
+
+def test_a_training_is_known_by_the_configuration_of_its_server(trainer: Trainer) -> None:
+    """But not by the sizes of the host."""
+    server = Server(initialise=[], start=["serve"], ready=["true"], settings={"cache": "{cache}", "sync": True})
+
+    def identity(server: Server, **host: int) -> str:
+        builder = msgspec.structs.replace(trainer.builder, server=server)
+        return replace(trainer, builder=builder, entry=HostEntry(**host)).identity
+
+    known = identity(server)
+    assert known != trainer.identity
+    assert identity(server, memory=99) == known
+    assert identity(msgspec.structs.replace(server, settings={"cache": "{cache}", "sync": False})) != known
+    assert identity(msgspec.structs.replace(server, start=["serve", "--fast"])) != known
+    assert identity(msgspec.structs.replace(server, create=[["create"]])) != known
+
+
+def test_a_training_does_not_depend_on_the_order_of_workloads(trainer: Trainer) -> None:
+    first, second = (msgspec.structs.replace(trainer.workloads[0], name=name) for name in "ab")
+    builder = msgspec.structs.replace(trainer.builder, variants={"own": VARIANT})
+    assert load_training(builder, "own", [second, first]) == (first, second)
 
 
 def test_a_training_is_short(trainer: Trainer) -> None:

@@ -64,7 +64,7 @@ def prove(
 
     with closing(History.open(history)) as opened:
         claim = claim_of(opened, hunt)
-    claim = replace(claim, settings=continued(claim.settings))
+    claim = replace(claim, settings=continued(claim.settings), together=tuple(map(continued, claim.together)))
     announce_recipes(claim.settings)
     first = claim.settings.hosts[:1]
     with (

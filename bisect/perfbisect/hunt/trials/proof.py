@@ -22,6 +22,7 @@ from perfbisect.report.command_line import command_to_resume
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.resolve import look_up
 from perfbisect.repository.reverting import reverted
+from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import count
 
@@ -32,6 +33,7 @@ class Claim:
 
     settings: Settings  # of the hunt
     reverts: Reverts
+    together: tuple[Settings, ...] = ()  # of all hunts that were carried out with it, where it was one of several
 
 
 def claim_of(history: History, hunt: int | None) -> Claim:
@@ -46,7 +48,10 @@ def claim_of(history: History, hunt: int | None) -> Claim:
     nodes = sorted((step.candidate for step in changes(verdict)), reverse=True)
     if not nodes:
         raise unnamed(history, hunt, verdict)
-    return Claim(history.settings(hunt), Reverts(hunt, tuple(candidates[node] for node in nodes)))
+    batch = batch_together(history, hunt)
+    together = [each.hunt for each in batch.hunts if each.hunt is not None] if batch else []
+    reverts = Reverts(hunt, tuple(candidates[node] for node in nodes))
+    return Claim(history.settings(hunt), reverts, tuple(history.settings(each) for each in together))
 
 
 def verdict_of(history: History, hunt: int) -> Verdict | None:
@@ -91,6 +96,7 @@ def proof_plan(
     """
     settings = replace(claim.settings, further_hosts=())
     builder, workload = load_requested(settings)
+    trained = tuple(load_requested(each)[1] for each in claim.together)
     repository = open_repository(Path(settings.repository))
     commits = claim.reverts.commits
     needed = (settings.good_commit, settings.bad_commit, *commits)
@@ -112,5 +118,5 @@ def proof_plan(
         )
         yield TrialPlan.make(
             TrialType.PROVE, settings, builds, {workload.name: workload}, rounds, runs, waiting, claim.reverts,
-            made.repository,
+            made.repository, trained=trained,
         )  # fmt: skip

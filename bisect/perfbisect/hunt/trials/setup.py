@@ -43,15 +43,18 @@ class TrialPlan:
         reverts: Reverts | None = None,
         repository: Repository | None = None,
         series: Series | None = None,
+        trained: tuple[Workload, ...] = (),
     ) -> "TrialPlan":
         """Check the host, as before a hunt; ``workloads`` are those of the suites.
 
-        ``repository`` is by default that of the settings.
+        ``repository`` is by default that of the settings. ``trained`` are the workloads for which builds are optimised, where
+        a variant trains with what is measured; by default the trial's own.
         """
         names = tuple(subject.commit or subject.name for subject in subjects)
         alone = Range(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
         run = tuple(overridden(each, settings.overrides) for each in workloads.values())
         setup = HuntSetup.set_up(settings, waiting, alone, run)
+        setup = replace(setup, measured=trained or setup.measured)
         works = tuple(
             TrialWorkload(name, each.group, each.warmup, each.time, setup.run_hash(each))
             for name, each in zip(workloads, run, strict=True)

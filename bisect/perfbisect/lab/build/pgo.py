@@ -72,6 +72,10 @@ class Training(Protocol):
         """The workloads, for a message."""
         ...
 
+    def check(self) -> None:
+        """Raise EnvironmentFailure when the host lacks what the workloads need; before anything is built."""
+        ...
+
     def train(self, build: Instrumented, reset: Callable[[], None]) -> Iterator[Warned]:
         """Run the workloads once; calls ``reset`` between loading of data and the first run. Raises BuildFailed."""
         ...

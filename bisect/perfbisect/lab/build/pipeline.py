@@ -114,11 +114,15 @@ def build(context: BuildContext, sha: str) -> Generator[Progress | Warned, None,
     yield Progress("checkout")
     job = end_all(context.host, but=(name, f"{name}{_ALONE}"))
     wanted = _Wanted(sources, paths, key, name)
-    if context.training:
-        if job is None:
-            yield from _train(context, wanted, context.training)
-        context = replace(context, phase=Phase.OPTIMISED)
-    plan, ended = yield from _made(context, wanted, job)
+    try:
+        if context.training:
+            if job is None:
+                yield from _train(context, wanted, context.training)
+            context = replace(context, phase=Phase.OPTIMISED)
+        plan, ended = yield from _made(context, wanted, job)
+    except BuildFailed:  # a build that was interrupted may still run, and reads the profile
+        pgo.remove(context.host, context.profile)
+        raise
     pgo.remove(context.host, context.profile)
     hits, misses, remote = ccache.count(
         context.host.run(["sh", "-c", _REMEMBER, "remember", str(context.work), str(ended.output.steps)]).stdout
@@ -174,6 +178,7 @@ def _made(
 def _train(context: BuildContext, wanted: _Wanted, training: Training) -> Generator[Progress | Warned]:
     """The profile by which a commit is then built: of an instrumented build of it."""
     host, sha = context.host, wanted.sources.sha
+    training.check()
     pgo.empty(host, context.profile)
     counting = replace(context, phase=Phase.INSTRUMENTED)
     plan, ended = yield from _made(counting, replace(wanted, name=f"{wanted.name}-{Phase.INSTRUMENTED}"))

@@ -10,7 +10,7 @@ import re
 
 from perfbisect.host.facts import cpu_numbers
 from perfbisect.lab.upload import recipe
-from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder, Setting
+from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder, Server, Setting
 from perfbisect.recipes.builder_reader import config_template
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import Values, fill_text
@@ -40,16 +40,30 @@ def configuration(builder: Builder, values: Values) -> str:
 
 def identity(builder: Builder, values: Values) -> str:
     """All inputs of a builder's server except paths: where they are equal, so are the settings."""
-    server = builder.server
-    if server is None:
+    if builder.server is None:
         return ""
-    inputs = repr((
+    inputs = _inputs(builder, builder.server)
+    used = sorted(word for word in SIZE_PLACEHOLDERS if re.search(rf"\{{{word}\}}", inputs))
+    return inputs + _scripts(builder, inputs) + repr([(word, values[word]) for word in used])
+
+
+def identity_anywhere(builder: Builder) -> str:
+    """The same without the sizes: equal on all hosts."""
+    if builder.server is None:
+        return ""
+    inputs = _inputs(builder, builder.server)
+    return inputs + _scripts(builder, inputs)
+
+
+def _inputs(builder: Builder, server: Server) -> str:
+    return repr((
         server.initialise, server.start, server.create, server.settle, sorted(server.env.items()),
         sorted(server.settings.items()), config_template(builder), *([builder.addition] if builder.addition else []),
     ))  # fmt: skip
-    used = sorted(word for word in SIZE_PLACEHOLDERS if re.search(rf"\{{{word}\}}", inputs))
-    scripts = hashlib.sha256(recipe.archive(builder)).hexdigest() if "{recipe}" in inputs else ""
-    return inputs + scripts + repr([(word, values[word]) for word in used])
+
+
+def _scripts(builder: Builder, inputs: str) -> str:
+    return hashlib.sha256(recipe.archive(builder)).hexdigest() if "{recipe}" in inputs else ""
 
 
 def _written(value: Setting) -> str:
