@@ -63,7 +63,8 @@ def test_damaged_data_is_loaded_again_but_not_for_ever(trainer: Trainer) -> None
         train(trainer, "a", damage)
 
 
-def test_a_build_that_does_not_start_on_the_data_of_another_is_trained_on_its_own(trainer: Trainer) -> None:
+def test_data_that_is_refused(trainer: Trainer) -> None:
+    """A build that does not start on the data of another is trained on its own."""
     trainer = replace(trainer, builder=msgspec.structs.replace(trainer.builder, server=PARTICULAR))
     resets: list[str] = []
     assert train(trainer, "a", lambda: resets.append("a")) == []
