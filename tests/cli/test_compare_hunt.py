@@ -85,6 +85,7 @@ def test_each_drop_is_hunted_between_the_releases_where_it_happened(
 def test_a_dry_run_says_what_it_would_cost(commits: list[str], exits: Exits) -> None:
     before = exits(0, "compare", "v1", "v3", *words(), *QUICK, "--hunt", "--dry-run")
     assert "hunts, v1 to v3: 11 candidates; where there is a drop about 5 builds, at most" in before
+    assert "runs of unknown length, since a command ends by itself, and in each visit a copy of the data" in before
     exits(0, "compare", "v1", "v3", *words(), *QUICK)
     told = exits(0, "compare", "c1", "--hunt", "--dry-run")
     assert (
@@ -92,6 +93,8 @@ def test_a_dry_run_says_what_it_would_cost(commits: list[str], exits: Exits) -> 
     )
     assert "All together: at most about " in told
     assert "hunts" not in exits(0, "history"), "nothing was hunted"
+    alone = exits(0, "compare", "v1", "v3", "v3@lto", *words(), *QUICK, "--hunt", "--dry-run")
+    assert "hunts, v3@lto and other builds: none: no other is a revision that is built and configured alike." in alone
 
 
 def test_a_table_without_drops_hunts_nothing(commits: list[str], invoke: Invoke) -> None:
@@ -99,6 +102,9 @@ def test_a_table_without_drops_hunts_nothing(commits: list[str], invoke: Invoke)
     assert status == 0
     assert "No drop of c1 is real and large enough to be hunted." in err
     assert json.loads(out)["hunts"] == []
+    invoke("compare", "v1", "v3", *words(), *QUICK, "--visits", "1")
+    _, cost, _ = invoke("compare", "c2", "--hunt", "--dry-run")
+    assert "nothing would be hunted. A drop is seen from 2 rounds on: --visits." in cost
 
 
 @pytest.mark.parametrize(
@@ -121,6 +127,8 @@ def test_builds_without_commits_between_them_are_refused_before_anything_is_meas
     [
         (["c1", "--hunt"], "There are no hunts yet"),
         (["v1", "v2", "--hunt"], "--builder is missing"),
+        (["c1"], "is printed by `bisect show c1`"),
+        (["c1", "--hunt", "-w", "one"], "`bisect compare c1 --hunt` alone hunts its drops"),
         (["c1", "--hunt", "--visits", "3"], "--visits has no effect: c1 keeps how it was measured"),
         (["v1", "v2", "--min-effect", "5%"], "--min-effect is for --hunt"),
     ],

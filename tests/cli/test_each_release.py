@@ -71,6 +71,7 @@ def test_what_a_series_would_cost(repo: Path) -> None:
     ("range_", "more", "reason"),
     [
         ("1.0.1..1.0.4", (), "has 4 releases, and a line with steps needs 8"),
+        ("1.0.1..1.0.4", (), "with the same options: bisect compare 1.0.1 1.0.2 1.0.3 1.0.4 …"),
         ("1.0.4..1.0.1", (), "is not before"),
         ("1.0.1..9.9", (), "'9.9' is no release"),
         ("1.0.1", (), "no range of releases"),

@@ -36,6 +36,15 @@ def stored_name(builds: Sequence[str], workload: str) -> str:
     return builds[0] if len(builds) == 1 and not workload and re.fullmatch(r"c\d{1,15}", builds[0]) else ""
 
 
+def about_stored(builds: Sequence[str]) -> str:
+    """What is said where a comparison that is stored was probably meant, as builds lack what is needed to measure them."""
+    name = stored_name(builds[:1], "")
+    return (
+        f" {name} in the history is printed by `bisect show {name}`; `bisect compare {name} --hunt` alone hunts its drops."
+        * bool(name)
+    )
+
+
 def refuse_further(name: str, ctx: click.Context) -> None:
     """Raise UsageError for options that a stored comparison has decided."""
     for parameter in ctx.command.params:

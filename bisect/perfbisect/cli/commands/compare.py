@@ -121,7 +121,7 @@ def compare(
     """
     from dataclasses import replace
 
-    from perfbisect.cli.drop_hunts import hunt_and_print, hunt_stored, refuse_further, stored_name
+    from perfbisect.cli.drop_hunts import about_stored, hunt_and_print, hunt_stored, refuse_further, stored_name
     from perfbisect.cli.trial_progress import open_progress, say_where_kept
     from perfbisect.core.domain.trials import TrialType
     from perfbisect.core.stats.paired_comparison import whole
@@ -147,7 +147,7 @@ def compare(
     if missing := [
         option for option, value in (("--builder", options["builder"]), ("--workload", workload)) if not value
     ]:
-        raise click.UsageError(f"{missing[0]} is missing.")
+        raise click.UsageError(f"{missing[0]} is missing.{about_stored(builds)}")
     settings = settings_of(options, good="", bad="", workload="", host=host[0], further_hosts=host[1:])
     builder = builder_of(settings)
     chosen = choose_workloads(workload, builder.driver, settings.workloads_path)

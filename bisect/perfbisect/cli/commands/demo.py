@@ -14,6 +14,7 @@ from perfbisect.cli.options.places import announce_recipes, inventory_option
 from perfbisect.cli.options.views import open_view, view_options
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.domain.settings import Settings
+from perfbisect.errors import INTERRUPTED
 from perfbisect.ui.stream import note
 
 EPILOG = """\b
@@ -64,7 +65,7 @@ def demo(
     The answer is written to a file that the hunt does not read, and compared at the end.
     """
     if changes > 1 and view:
-        raise click.UsageError(f"--{view} is for a single hunt: leave out --changes.")
+        raise click.UsageError(f"--{view} is for a single hunt: leave out --{view} or --changes.")
     import msgspec
 
     from perfbisect.cli.commands.compare import compare
@@ -85,10 +86,12 @@ def demo(
     answer_file.write_bytes(msgspec.json.encode(answer))
     if changes > 1:
         planted_in = {"update-index": answer.commit, **answer.further}
-        ctx.invoke(
+        status = ctx.invoke(
             compare, builds=("v1.0", "v1.1"), workload=",".join(planted_in), builder="demo", repo=repository.absolute(),
             host=host, hosts=hosts, hunt=True, explain=explain, history=history,
         )  # fmt: skip
+        if status == INTERRUPTED:  # the answer is for those who have searched to the end
+            return INTERRUPTED
         return say_whether_right(planted_in, answer_file, history)
 
     settings = Settings(

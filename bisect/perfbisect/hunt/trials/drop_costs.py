@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import median
 
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.domain.trials import TrialBuild
+from perfbisect.core.domain.trials import Trial, TrialBuild
 from perfbisect.core.search.foreseen import builds, foreseen
 from perfbisect.core.stats.drops import Drop, DropRange, lines, loss, noise_of
 from perfbisect.errors import PerfBisectError, UsageError
@@ -17,6 +17,8 @@ from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs
 from perfbisect.wording.quantities import count, duration, percent
 from perfbisect.wording.text import printable
+
+FEWEST_ROUNDS = 2  # from which on a ratio has an interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,10 @@ def check_ranges(settings: Settings, subjects: Sequence[TrialBuild]) -> list[Bet
             f"--hunt would hunt nothing: {reason}",
             "Give revisions of a repository, from the oldest to the newest; or leave out --hunt.",
         )
-    return found
+    paired = {build for line in lines(subjects) if len(line) > 1 for build in line}
+    alone = [build for number, build in enumerate(subjects) if number not in paired]
+    reason = "no other is a revision that is built and configured alike."
+    return [*found, *(Between(printable(f"{build.name} and other builds"), 0, reason) for build in alone)]
 
 
 def cost_before(spans: Sequence[Between], works: int) -> Iterator[str]:
@@ -68,7 +73,7 @@ def cost_of_hunts(history: History, name: str, how: DropOptions) -> Iterator[str
     found = read_comparison(history, name, how)
     every = found.ranges()
     if not every:
-        yield f"No drop of {name} is real and {percent(found.least)} or more: nothing would be hunted."
+        yield f"No drop of {name} is real and {percent(found.least)} or more: nothing would be hunted.{too_little(found.trial)}"
         return
     total = 0.0
     for span in every:
@@ -84,6 +89,15 @@ def cost_of_hunts(history: History, name: str, how: DropOptions) -> Iterator[str
             total += seconds
     if total:
         yield f"All together: at most about {duration(total)}, and what is measured for the reason of each drop."
+
+
+def too_little(trial: Trial) -> str:
+    """A sentence behind another, where so little was measured that no drop can be seen."""
+    if trial.state != "done" and trial.rounds_to_do():
+        return " It was interrupted: the command that began it continues it."
+    if trial.request.rounds < FEWEST_ROUNDS:
+        return f" A drop is seen from {FEWEST_ROUNDS} rounds on: --visits."
+    return ""
 
 
 def lost(found: Comparison, drop: Drop) -> str:

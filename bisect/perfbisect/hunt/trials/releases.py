@@ -35,7 +35,7 @@ def read_releases(
     if len(found.taken) < FEWEST:
         raise UsageError(
             f"{text} has {count(len(found.taken), 'release')}, and a line with steps needs {FEWEST}.{skipped(found)}",
-            f"Compare them with: bisect compare {' '.join(found.taken)}",
+            f"Name them instead, with the same options: bisect compare {' '.join(found.taken)} …",
         )
     settings = replace(settings, good=found.taken[0], bad=found.taken[-1])
     settings, commits = resolve_commits(settings, builder, found.taken)
@@ -66,10 +66,14 @@ def cost(plan: TrialPlan, settings: Settings, history: Path | None) -> Iterator[
     visits = builds * works
     timed = builds * sum(request.runs * (work.warmup + work.time) for work in request.works)
     yield f"{count(request.rounds, 'round')} of {count(visits, 'visit')}, {count(request.runs, 'run')} each"
-    yield (
-        f"a round: {duration(timed)} of runs, and in each visit a start of the server on a copy of its data;"
-        f" all rounds: {duration(timed * request.rounds)}"
-    )
+    start = "a start of the server on a copy of its data" if plan.setup.builder.server else "a copy of the data"
+    commands = [" ".join(workload.command) for workload in plan.workloads if workload.command]
+    if any("{time}" not in command for command in commands):  # it ends by itself
+        yield f"a round: runs of unknown length, since a command ends by itself, and in each visit {start}"
+    else:
+        yield (
+            f"a round: {duration(timed)} of runs, and in each visit {start}; all rounds: {duration(timed * request.rounds)}"
+        )
     each = build_seconds(settings, history)
     if each is None:
         yield "builds: of unknown length, as no hunt of the history has made any; those that the host has are used again"

@@ -153,6 +153,7 @@ class TrialRunner:
         self._began = 0.0  # when the last run ended, or its visit was ordered
         # Of each workload and way: commit → key of its data in earlier sessions, known before the first visit.
         self._loaded: dict[tuple[int, Way], dict[str, str]] = defaultdict(dict)
+        self._warned: list[Warned] = []
         self._events: dict[int, int] = {}  # number of a workload → length of its counted runs
 
     def build(self) -> tuple[TrialBuild, ...]:
@@ -215,7 +216,9 @@ class TrialRunner:
     def append(self, event: LabEvent | Decided) -> None:
         """Keep an event, and show what the user should know of it."""
         if isinstance(event, Warned):
-            self.progress.warn(event)
+            if event not in self._warned:  # what is true of a build is said by the lab of each workload
+                self._warned.append(event)
+                self.progress.warn(event)
         elif self._visit is None:
             self._note_build(event)
         else:
@@ -292,7 +295,7 @@ class TrialRunner:
                 variant = self.subjects[number].variant
                 self.progress.say(f"building {commit.short}{variant and '@'}{variant}  {commit.title}")
             case BuildFinished(candidate=number, facts=facts):
-                if facts.linker:
+                if facts.linker and self._of_layouts:
                     self.progress.say(f"layouts are made by {facts.linker}")
                 took = facts.seconds or self.subjects[number].seconds  # each workload asks for the build anew
                 subject = replace(self.subjects[number], key=facts.key, binary=facts.binary, seconds=took)
