@@ -44,15 +44,21 @@ RUN = ["--build", "make", "--run", "./bench", "--rate", r"rounds/s: (\d+)", "--n
 
 
 def steps(moved: bool) -> str:
-    """The functions that are called."""
+    """The functions that are called, and what lies between them or behind them: the same functions, in two orders.
 
-    def each(n: int) -> str:
+    So whatever a processor makes of them, in layouts drawn at random both are equally fast.
+    """
+
+    def room(n: int) -> str:
         size = LINE * (1 + 2 * n)  # with what the compiler adds to 32 bytes less
-        room = ROOM.format(n=n, size=size - 32, rest=63 * LINE - size - 32) if moved else ""
-        return STEP.format(n=n, shift=7 + n % 5) + room
+        return ROOM.format(n=n, size=size - 32, rest=63 * LINE - size - 32)
 
+    called = [STEP.format(n=n, shift=7 + n % 5) for n in range(FUNCTIONS)]
+    rooms = [room(n) for n in range(FUNCTIONS)]
     head = f"#include <stdint.h>\n#define ALIGNED __attribute__((aligned({LINE})))\n"
-    return head + "".join(map(each, range(FUNCTIONS)))
+    if moved:
+        return head + "".join(step + beside for step, beside in zip(called, rooms, strict=True))
+    return head + "".join([*called, *rooms])
 
 
 def main(work: int) -> str:
