@@ -38,11 +38,9 @@ def stored_name(builds: Sequence[str], workload: str) -> str:
 
 def about_stored(builds: Sequence[str]) -> str:
     """What is said where a comparison that is stored was probably meant, as builds lack what is needed to measure them."""
-    name = stored_name(builds[:1], "")
-    return (
-        f" {name} in the history is printed by `bisect show {name}`; `bisect compare {name} --hunt` alone hunts its drops."
-        * bool(name)
-    )
+    if name := stored_name(builds[:1], ""):
+        return f" {name} in the history is printed by `bisect show {name}`; `bisect compare {name} --hunt` alone hunts its drops."
+    return ""
 
 
 def refuse_further(name: str, ctx: click.Context) -> None:
