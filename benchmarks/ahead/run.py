@@ -4,13 +4,11 @@ Hunts that were played are kept as lines of JSON; the same command goes on where
 """
 
 import argparse
-import json
 import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +24,7 @@ from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.judge import Judgement
 from perfbisect.simulate.parallel_bisect import parallel_bisect
+from perfbisect.simulate.played import Facts, Played, load, play
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.strategies import Rule, attempt, ours
 from perfbisect.simulate.tally import Chance, mean
@@ -88,27 +87,12 @@ def main() -> None:
         if hosts != "0" or rule != "ours, host builds too"
     ]
     args.results.parent.mkdir(parents=True, exist_ok=True)
-    play(cells, args.hunts, args.minutes, args.jobs, args.results)
+    play([(cell, args.hunts) for cell in cells], hunt, args.minutes, args.jobs, args.results)
     if args.table:
         args.table.write_text("\n".join(table(load(args.results))) + "\n")
 
 
-def play(cells: Sequence[Cell], hunts: int, minutes: float, jobs: int, results: Path) -> None:
-    """Play the hunts that are missing, a few of each cell at a time, and add them to the results."""
-    played, began = load(results), time.monotonic()
-    missing = [(c, seed) for seed in range(1, hunts + 1) for c in cells if str(seed) not in played.get(c.name, {})]
-    chunk = 4 * jobs
-    with ProcessPoolExecutor(jobs) as pool, results.open("a") as file:
-        for start in range(0, len(missing), chunk):
-            if minutes and time.monotonic() > began + 60 * minutes:
-                return
-            some = missing[start : start + chunk]
-            for (one, seed), facts in zip(some, pool.map(hunt, *zip(*some, strict=True)), strict=True):
-                file.write(json.dumps({"cell": one.name, "seed": seed, **facts}) + "\n")
-            file.flush()
-
-
-def hunt(cell: Cell, seed: int) -> dict[str, float | str]:
+def hunt(cell: Cell, seed: int) -> Facts:
     """One hunt."""
     trial = attempt(cell.scenario, seed, cell.search(), Policy())
     return {
@@ -121,16 +105,7 @@ def hunt(cell: Cell, seed: int) -> dict[str, float | str]:
     }
 
 
-def load(results: Path) -> dict[str, dict[str, dict[str, float | str]]]:
-    """The hunts played so far, by cell and seed."""
-    played: dict[str, dict[str, dict[str, float | str]]] = {}
-    for line in results.read_text().splitlines() if results.exists() else ():
-        one = json.loads(line)
-        played.setdefault(one["cell"], {})[str(one["seed"])] = one
-    return played
-
-
-def table(played: dict[str, dict[str, dict[str, float | str]]]) -> Iterator[str]:
+def table(played: Played) -> Iterator[str]:
     """The table in Markdown."""
     yield "# Builds ahead, simulated: results"
     yield ""
@@ -148,7 +123,7 @@ def table(played: dict[str, dict[str, dict[str, float | str]]]) -> Iterator[str]
             yield row(name, played[name], today)
 
 
-def row(name: str, hunts: dict[str, dict[str, float | str]], today: float) -> str:
+def row(name: str, hunts: dict[str, Facts], today: float) -> str:
     """One cell: means over its hunts."""
     _, _, rule, hosts = name.split("/")
     each = list(hunts.values())
@@ -166,7 +141,7 @@ def row(name: str, hunts: dict[str, dict[str, float | str]], today: float) -> st
     ))  # fmt: skip
 
 
-def hours(hunts: dict[str, dict[str, float | str]]) -> float:
+def hours(hunts: dict[str, Facts]) -> float:
     """Mean wall time of a hunt; NaN without any."""
     return mean(float(one["hours"]) for one in hunts.values())
 

@@ -4,17 +4,14 @@ Hunts that were played are kept as lines of JSON; the same command goes on where
 """
 
 import argparse
-import json
 import os
 import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from math import comb
 from pathlib import Path
-from typing import Any
 
 for library in ("OPENBLAS", "OMP", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
@@ -27,12 +24,12 @@ from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import Judgement, is_named, judge
+from perfbisect.simulate.played import Facts, Played, load, play
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.tally import Chance, Spent, mean
 from perfbisect.simulate.together import Workload, hunt_together, worlds
 
 DROPS = (0.05, 0.03, 0.1, 0.04, 0.08)  # of the workloads, in this order
-Facts = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,29 +84,9 @@ def main() -> None:
     args = parser.parse_args()
     args.results.parent.mkdir(parents=True, exist_ok=True)
     wanted = [*((cell, args.hunts) for cell in GOALS), *((cell, args.others) for cell in OTHERS)]
-    play(wanted, args.minutes, args.jobs, args.results)
+    play(wanted, both, args.minutes, args.jobs, args.results)
     if args.table:
         args.table.write_text("\n".join(table(load(args.results))) + "\n")
-
-
-def play(wanted: Sequence[tuple[Cell, int]], minutes: float, jobs: int, results: Path) -> None:
-    """Play the hunts that are missing, one of each cell at a time, and add them to the results."""
-    played, began = load(results), time.monotonic()
-    missing = [
-        (cell, seed)
-        for seed in range(1, max(hunts for _, hunts in wanted) + 1)
-        for cell, hunts in wanted
-        if seed <= hunts and str(seed) not in played.get(cell.name, {})
-    ]
-    chunk = 4 * jobs
-    with ProcessPoolExecutor(jobs) as pool, results.open("a") as file:
-        for start in range(0, len(missing), chunk):
-            if minutes and time.monotonic() > began + 60 * minutes:
-                return
-            some = missing[start : start + chunk]
-            for (one, seed), facts in zip(some, pool.map(both, *zip(*some, strict=True)), strict=True):
-                file.write(json.dumps({"cell": one.name, "seed": seed, **facts}) + "\n")
-            file.flush()
 
 
 def both(cell: Cell, seed: int) -> Facts:
@@ -135,15 +112,6 @@ def both(cell: Cell, seed: int) -> Facts:
     }
 
 
-def load(results: Path) -> dict[str, dict[str, Facts]]:
-    """The hunts played so far, by cell and seed."""
-    played: dict[str, dict[str, Facts]] = {}
-    for line in results.read_text().splitlines() if results.exists() else ():
-        one = json.loads(line)
-        played.setdefault(one["cell"], {})[str(one["seed"])] = one
-    return played
-
-
 def least_builds(commits: int, most: int) -> list[float]:
     """The mean number of builds that any rule needs without noise, for 0, 1, … ``most`` different culprits.
 
@@ -164,7 +132,7 @@ def least_builds(commits: int, most: int) -> list[float]:
     return [2 + float(each) for each in needed[:, commits]]
 
 
-def table(played: dict[str, dict[str, Facts]]) -> Iterator[str]:
+def table(played: Played) -> Iterator[str]:
     """The table in Markdown."""
     yield "# Several workloads in one hunt, simulated: results"
     yield ""
