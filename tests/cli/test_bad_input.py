@@ -1,5 +1,7 @@
 """What a user gets wrong: one clear sentence, the right exit status, nothing begun."""
 
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from perfbisect.host.registry import connect
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.recipes.find import load_host
+from program import PROGRAM
 
 pytestmark = pytest.mark.tools  # starts git, and looks for everything a hunt needs
 
@@ -122,6 +125,19 @@ def test_unknown_verb_says_the_nearest(exits: Exits) -> None:
 def test_no_history_yet(exits: Exits, verb: str) -> None:
     said = exits(3, verb)
     assert said.startswith("Error: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["history", "--history"], ["query", "select 1", "--history"], ["resume", "--history"], ["history", "import"]],
+)
+def test_a_history_that_is_a_fifo(words: list[str], tmp_path: Path) -> None:
+    """SQLite would wait for its other end, and no signal would end that."""
+    fifo = tmp_path / "history.db"
+    os.mkfifo(fifo)
+    refused = subprocess.run([*PROGRAM, *words, str(fifo)], capture_output=True, text=True, check=False, timeout=60)
+    assert refused.returncode == 3
+    assert f"{fifo} cannot be opened: it is not a regular file" in refused.stderr
 
 
 def test_a_missing_tool_is_named_with_its_package(

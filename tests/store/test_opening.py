@@ -131,7 +131,7 @@ def damaged(path: Path) -> None:
         (not_sqlite, "not an SQLite database"),
         (other_database, "not a history of perfbisect"),
         (too_new, "newer perfbisect"),
-        (a_folder, "cannot be"),
+        (a_folder, "not a regular file"),
         (damaged, "damaged"),
     ],
 )

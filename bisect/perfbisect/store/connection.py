@@ -41,6 +41,7 @@ def open_reader(path: Path, oldest: int = READABLE) -> sqlite3.Connection:
     if not path.exists():
         raise UsageError(f"There are no hunts yet: {path} does not exist.", "Begin one with `bisect run`.")
     with explained(path):
+        _check_kind(path)
         mode = "immutable=1" if is_closed(path) else "mode=ro"
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=WAIT)
         try:
@@ -70,6 +71,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
     or hours for a build, and never within a measured window, since events are appended between runs.
     """
     with explained(path):
+        _check_kind(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None)
         try:
@@ -81,6 +83,12 @@ def open_writer(path: Path) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+def _check_kind(path: Path) -> None:
+    """Raise UsageError unless ``path`` is a regular file or nothing: opening a FIFO waits for its other end, deaf to signals."""
+    if path.exists() and not path.is_file():
+        raise UsageError(f"The history {path} cannot be opened: it is not a regular file.", "Name another file.")
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
