@@ -1,13 +1,16 @@
 """Builds that one host has made and another needs: what it takes, what it refuses, and what it does without a store."""
 
+import ctypes
 import hashlib
 import io
 import json
+import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
@@ -36,6 +39,22 @@ def only(folder: Path) -> Path:
 
 def runs(root: Path, key: str, program: str = "small") -> int:
     return subprocess.run([root / "builds" / key / "prefix" / "bin" / program], check=False).returncode
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """This thread opens and replaces files as any user would: the superuser's right to do so with all of them rests."""
+    libc, header = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 2)(0x20080522, 0)
+    data = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice
+    assert libc.capget(header, data) == 0
+    effective = data[0]
+    data[0] &= ~0b1110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER
+    assert libc.capset(header, data) == 0
+    try:
+        yield
+    finally:
+        data[0] = effective
+        assert libc.capset(header, data) == 0
 
 
 def test_what_one_host_has_built_another_fetches(fleet: Fleet, folder: Path, tmp_path: Path) -> None:
@@ -299,6 +318,46 @@ def test_a_store_that_is_absent_is_said_once(fleet: Fleet, tmp_path: Path) -> No
     assert not (tmp_path / "nowhere").exists(), "a mount that is missing is not filled"
     _, warned = fleet.obtain("one", shared, second)
     assert not warned
+
+
+def test_an_object_of_another_user_that_cannot_be_read_is_a_missing_one(fleet: Fleet, folder: Path) -> None:
+    """It is built, and takes the place of what only its writer could read; all others are fetched."""
+    shas = [fleet.commit(value) for value in (7, 8, 9)]
+    for sha in shas[:2]:
+        fleet.obtain("one", SharedBuilds(str(folder)), sha)
+        locked = max(folder.iterdir(), key=lambda file: file.stat().st_mtime_ns)
+        locked.chmod(0)
+    fleet.obtain("one", SharedBuilds(str(folder)), shas[2])
+    shared = SharedBuilds(str(folder))
+    with without_privileges():
+        built, warned = fleet.obtain("two", shared, shas[0])
+        assert not built.facts.reused
+        assert ["cannot be read" in text and str(folder) in text for text in warned] == [True]
+        assert fleet.obtain("two", shared, shas[2])[0].facts.shared, "the store is asked for others"
+        assert not fleet.obtain("two", shared, shas[1])[1], "it is said once"
+        built, warned = fleet.obtain("three", SharedBuilds(str(folder)), shas[0])
+        assert (built.facts.shared, warned) == (True, [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give files away")
+def test_an_object_that_can_neither_be_read_nor_replaced_is_no_fault_of_the_store(fleet: Fleet, folder: Path) -> None:
+    first, second = fleet.commit(7), fleet.commit(8)
+    fleet.obtain("one", SharedBuilds(str(folder)), first)
+    for path, mode in ((only(folder), 0o600), (folder, 0o1777)):
+        os.chown(path, 4243, 4243)
+        path.chmod(mode)
+    shared = SharedBuilds(str(folder))
+    with without_privileges():
+        assert len(fleet.obtain("two", shared, first)[1]) == 1
+        assert not fleet.obtain("two", shared, second)[1]
+    assert len([*folder.iterdir()]) == 2
+
+
+def test_a_folder_that_cannot_be_entered_is_a_store_that_cannot_be_used(fleet: Fleet, folder: Path) -> None:
+    folder.chmod(0)
+    with without_privileges():
+        _, warned = fleet.obtain("one", SharedBuilds(str(folder)), fleet.commit(7))
+    assert ["the shared builds in" in text and "Permission denied" in text for text in warned] == [True, True]
 
 
 def test_a_server_that_goes_and_comes_back(fleet: Fleet) -> None:

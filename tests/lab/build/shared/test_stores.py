@@ -1,6 +1,9 @@
 """Stores of objects: a folder, a server over HTTP, a bucket on a server that speaks S3, and what fsspec has in memory."""
 
 import os
+import shutil
+import stat
+import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -97,6 +100,35 @@ def test_a_build_by_every_way(fleet: Fleet, address: str) -> None:
     assert not warned
     built, warned = fleet.obtain("two", SharedBuilds(address), sha)
     assert (built.facts.shared, warned) == (True, [])
+
+
+def write_privately(folder: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        FolderStore(folder).write("one.build", 3, [b"new"])
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize(("folder_mode", "mode"), [(0o755, 0o644), (0o2770, 0o660), (0o1777, 0o644), (0o700, 0o600)])
+def test_who_may_read_a_folder_may_read_what_is_written_there(tmp_path: Path, folder_mode: int, mode: int) -> None:
+    """Whatever the umask of the user who writes. In a folder with the sticky bit, a file is its writer's alone to change."""
+    tmp_path.chmod(folder_mode)
+    write_privately(tmp_path)
+    assert stat.S_IMODE((tmp_path / "one.build").stat().st_mode) == mode
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs other users")
+def test_colleagues_of_one_group_read_each_others_builds(tmp_path: Path) -> None:
+    """The folder is the group's, and makes no use of the bit that hands its group down."""
+    tmp_path.chmod(0o770)
+    os.chown(tmp_path, 0, 4242)
+    write_privately(tmp_path)
+    reader = ["setpriv", "--reuid=4243", "--regid=4243", "--groups=4242"]
+    assert (
+        subprocess.run([*reader, "cat", "one.build"], cwd=tmp_path, capture_output=True, check=False).stdout == b"new"
+    )
 
 
 def test_addresses() -> None:

@@ -22,7 +22,7 @@ from perfbisect.lab.build.plan import BuildContext
 from perfbisect.lab.build.progress import Progress
 from perfbisect.lab.build.shared import scripts
 from perfbisect.lab.build.shared.manifest import FORMAT, WAYS, Manifest, Refused, Unfit, header, name_of, read_header
-from perfbisect.lab.build.shared.stores import Source, Store, open_store
+from perfbisect.lab.build.shared.stores import Source, Store, Unreadable, open_store
 from perfbisect.lab.build.transfer import ATTEMPTS, READY
 from perfbisect.masking import masked
 
@@ -64,6 +64,16 @@ class SharedBuilds:
             try:
                 manifest = yield from self._fetched(context, key, name)
             except FileNotFoundError:
+                continue
+            except Unreadable as locked:  # one missing object, which is to be replaced
+                self._bad.add(name)
+                yield from self._once(
+                    Warned(
+                        f"a shared build is not used: {locked.filename} cannot be read: {locked.strerror}",
+                        "It is built, as are others of which this is true. Who wrote them can run: chmod a+r FILE",
+                    ),
+                    "unreadable",
+                )
                 continue
             except OSError as trouble:
                 yield from self._trouble("read", trouble)

@@ -8,6 +8,7 @@ import base64
 import http.client
 import os
 import secrets
+import stat
 import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,10 @@ from urllib.error import HTTPError, URLError
 
 TIMEOUT = 30.0  # seconds without an answer
 EXTRA = "pip install 'perfbisect[s3]'"
+
+
+class Unreadable(OSError):
+    """An object that this user may not read, in a store that can be read."""
 
 
 class Source(Protocol):
@@ -55,7 +60,10 @@ class Entry:
 
 
 class FolderStore:
-    """A folder that exists, such as one of a file server. The time of a file is that of its last use."""
+    """A folder that exists, such as one of a file server. The time of a file is that of its last use.
+
+    Who may enter the folder may read its files, whatever the umask of the user who wrote them.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -67,24 +75,32 @@ class FolderStore:
 
     @contextmanager
     def read(self, name: str) -> Iterator[Source]:
-        """The object of that name."""
+        """The object of that name. Raises Unreadable where another user keeps it from this one."""
         self._check()
-        with (self.folder / name).open("rb") as file:
+        try:
+            opened = (self.folder / name).open("rb")
+        except PermissionError as error:
+            if os.access(self.folder, os.X_OK, effective_ids=True):
+                raise Unreadable(*error.args, error.filename) from error
+            raise
+        with opened as file:
             with suppress(OSError):  # it may belong to another user
                 os.utime(self.folder / name)
             yield file
 
     def write(self, name: str, size: int, parts: Iterable[bytes]) -> None:
-        """Store an object: under its name once it is whole."""
+        """Store an object: under its name once it is whole. One that this user may not replace stays."""
         self._check()
         new = self.folder / f".{name}.{secrets.token_hex(8)}"
         try:
             with new.open("xb") as file:
+                self._hand_over(file.fileno())
                 for part in parts:
                     file.write(part)
                 file.flush()
                 os.fsync(file.fileno())
-            new.replace(self.folder / name)
+            with suppress(PermissionError):  # another user's, in a folder with the sticky bit
+                new.replace(self.folder / name)
         finally:
             new.unlink(missing_ok=True)
 
@@ -102,6 +118,15 @@ class FolderStore:
                     facts = file.lstat()
                     found.append(Entry(file.name, facts.st_size, facts.st_mtime))
         return sorted(found, key=lambda entry: (entry.used, entry.name))
+
+    def _hand_over(self, file: int) -> None:
+        """Let those use a new file who may use the folder: its group is that of the folder, its mode follows from it."""
+        facts = self.folder.stat()
+        may_change = 0 if facts.st_mode & stat.S_ISVTX else facts.st_mode & 0o222  # which sets the time of its last use
+        with suppress(OSError):  # a user outside that group, or a file system without groups
+            os.fchown(file, -1, facts.st_gid)
+        with suppress(OSError):  # a file system without modes
+            os.fchmod(file, 0o600 | (facts.st_mode & 0o111) << 2 | may_change)
 
     def _check(self) -> None:
         if not self.folder.is_dir():  # a mount that is missing must not be filled
