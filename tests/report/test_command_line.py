@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import sample_hunt as sample
 from perfbisect.cli.commands.run import run as run_command
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.policy import COUNTED, Direction, Policy
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.report.command_line import command_to_resume, command_to_run
 from perfbisect.store.connection import default_place
@@ -63,7 +63,8 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
         words = shlex.split(command_to_run(settings, tmp_path / "h.db"))
         CliRunner().invoke(run_command, words[2:], catch_exceptions=False)
     for found, settings in zip(requested, hunts, strict=True):
-        assert found.policy == settings.policy
+        usual = settings.policy.min_effect == Policy().min_effect
+        assert found.policy == replace(settings.policy, min_counted=COUNTED if usual else 0.0)
         assert found.quick == settings.quick
         if settings.quick:  # its names follow from it
             names = {"workload": "", "builder": settings.builder if settings.quick.build is None else ""}

@@ -23,13 +23,14 @@ from perfbisect.core.domain.orders import (
     Unsettled,
     Verdict,
 )
-from perfbisect.core.domain.policy import Policy
+from perfbisect.core.domain.policy import Direction, Policy
 from perfbisect.core.search.decide import decide
-from perfbisect.wording.quantities import ratio
+from perfbisect.wording.quantities import percent, ratio
 from perfbisect.wording.verdicts import REASONS, exit_status, sentences, why
 
 DROP = Interval(0.698, 0.712, 0.726)
 SAME = Interval(0.991, 0.998, 1.005)
+ADDED = "This commit adds 0.21 % instructions per operation; that it costs time is not shown. "
 
 
 def commit_of(candidate: int) -> Commit:
@@ -128,9 +129,28 @@ def test_equal_binaries_are_no_matter_of_longer_runs() -> None:
 
 
 def test_ends_that_differ_the_other_way_are_not_said_to_be_alike() -> None:
-    said = text(NotReproduced(Interval(1.05, 1.10, 1.15), 0.02))
-    assert "a rise of 10 %" in said and "swapped" in said
-    assert "not shown to differ" not in said
+    said = text(NotReproduced(Interval(1.05, 1.10, 1.15), 0.02, least=0.02, direction=Direction.DROP))
+    assert "a rise of 10 %" in said and "swapped" in said and "use --direction rise" in said
+    assert not [word for word in ("not shown to differ", "layout", "--min-effect") if word in said]
+
+
+@pytest.mark.parametrize(
+    ("middle", "least", "option"),
+    [(1.0119, 0.02, "0.9%"), (0.99, 0.02, "0.8%"), (1.0005, 0.002, "0.04%"), (0.85, 0.2, "10%")],
+)
+def test_a_change_below_the_threshold_comes_with_the_option_that_hunts_it(
+    middle: float, least: float, option: str
+) -> None:
+    way = Direction.DROP if middle < 1 else Direction.RISE
+    said = text(NotReproduced(Interval(middle - 1e-6, middle, middle + 1e-6), 1e-5, least=least, direction=way))
+    assert f"less than the smallest change of interest, {percent(least)} (--min-effect)" in said
+    assert said.endswith(f"to hunt it, use --min-effect {option}.")
+    assert not [word for word in ("--direction", "layout", "swapped") if word in said]
+
+
+def test_layout_is_the_cause_where_nothing_else_is() -> None:
+    said = text(NotReproduced(Interval(0.95, 0.97, 0.99), 0.02, least=0.02, direction=Direction.DROP))
+    assert said.endswith("no more than code layout alone can cause.")
 
 
 @pytest.mark.parametrize(
@@ -258,11 +278,11 @@ def test_a_culprit_at_which_the_build_system_changes_says_so() -> None:
             Interval(0.93, 0.95, 0.97),
             "QPS confirms it: after it QPS is 0.950 (0.930–0.970) of what it was before it, a drop",
         ),
-        (Interval(0.93, 0.99, 1.05), "QPS varies too much to show it: after it QPS is 0.990 (0.930–1.050)"),
-        (Interval(0.498, 1.767, 6.283), "QPS varies too much to show it: after it QPS is 1.767"),
+        (Interval(0.93, 0.99, 1.05), f"{ADDED}QPS varies too much to show it: after it QPS is 0.990 (0.930–1.050)"),
+        (Interval(0.498, 1.767, 6.283), f"{ADDED}QPS varies too much to show it: after it QPS is 1.767"),
         (Interval(0.999, 1.001, 1.003), "QPS does not confirm it: after it QPS is 1.001"),
         (Interval(1.03, 1.05, 1.07), "QPS gets better nevertheless: after it QPS is 1.050"),
-        (None, "Its effect on QPS was not measured; `bisect compare`"),
+        (None, f"{ADDED}Its effect on QPS was not measured; `bisect compare`"),
     ],
 )
 def test_what_the_culprit_does_to_qps(qps: Interval | None, begins: str) -> None:

@@ -69,7 +69,7 @@ def choice_at_ends(
     good, bad = (
         [*runs_of(log, problem.commits[end])[:RUNS], *runs_of(log, problem.commits[end], counted=True)] for end in ends
     )
-    return choose(problem.metric, good, bad, problem.policy.min_effect)
+    return choose(problem.metric, good, bad, problem.policy)
 
 
 def _missing(

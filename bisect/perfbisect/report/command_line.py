@@ -19,6 +19,7 @@ def of_settings(settings: Settings) -> list[str]:
     """The options of a `bisect run` but those of its ends, its recipes and its history."""
     policy, usual = settings.policy, Policy()
     direction = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
+    wide = settings.prior.exact and not policy.min_counted  # the smallest change of a time is asked for of a count
     words = [
         *(word for name in settings.hosts for word in ("--host", name)),
         "--repo", settings.repository, "--variant", settings.variant,
@@ -31,7 +32,7 @@ def of_settings(settings: Settings) -> list[str]:
         ),  # which one is usual depends on the workload
         ("--direction", policy.direction.value, policy.direction is not direction),
         ("--confidence", f"{policy.confidence:g}", policy.confidence != usual.confidence),
-        ("--min-effect", f"{policy.min_effect:g}", policy.min_effect != usual.min_effect),
+        ("--min-effect", f"{policy.min_effect:g}", policy.min_effect != usual.min_effect or wide),
         ("--max-builds", str(policy.max_builds), policy.max_builds != usual.max_builds),
         ("--max-runs", str(policy.max_runs), policy.max_runs != usual.max_runs),
         ("--max-time", f"{policy.max_minutes:g}m", policy.max_minutes != usual.max_minutes),

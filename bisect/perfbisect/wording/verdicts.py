@@ -1,9 +1,10 @@
 """A verdict as sentences, the same in every view and report, and as an exit status."""
 
+import math
 from collections.abc import Callable, Sequence
 
 from perfbisect.core.domain.events import Commit
-from perfbisect.core.domain.metrics import find_metric, is_speed
+from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_speed
 from perfbisect.core.domain.orders import (
     CodePlacement,
     Effect,
@@ -19,6 +20,7 @@ from perfbisect.core.domain.orders import (
     Unsettled,
     Verdict,
 )
+from perfbisect.core.domain.policy import Direction
 from perfbisect.core.inference.classification import Classification
 from perfbisect.wording.quantities import chance, change, figure, percent, ratio
 from perfbisect.wording.text import cited, listed, metric_title
@@ -141,12 +143,15 @@ def found(
 
 def in_qps(found: Interval | None, effect: Interval, metric: str) -> tuple[str, ...]:
     """What the culprit does to QPS, where another metric led to it by that effect."""
+    costs = ""
+    if metric == INSTRUCTIONS and effect.low > 1:
+        costs = f"This commit adds {percent(effect.middle - 1)} instructions per operation; that it costs time is not shown. "
     if found is None:
-        return ("Its effect on QPS was not measured; `bisect compare` of it and its parent shows it.",)
+        return (f"{costs}Its effect on QPS was not measured; `bisect compare` of it and its parent shows it.",)
     if found.low <= 1 <= found.high:
         expected = effect.middle if find_metric(metric).higher_is_better else 1 / effect.middle
         if found.low <= expected <= found.high:
-            return (f"QPS varies too much to show it: after it QPS is {ratio(found)} of what it was before it.",)
+            return (f"{costs}QPS varies too much to show it: after it QPS is {ratio(found)} of what it was before it.",)
         return (f"QPS does not confirm it: after it QPS is {ratio(found)} of what it was before it.",)
     if found.middle > 1:
         return (f"QPS gets better nevertheless: after it QPS is {ratio(found)} of what it was before it.",)
@@ -295,9 +300,7 @@ def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> 
     if not verdict.ratio.low <= 1 <= verdict.ratio.high:
         return (
             f"Not reproduced: {ends}, {effect(verdict.ratio, metric)}.",
-            "This is not a change of the requested direction and size (--direction, --min-effect), or no more than code",
-            "layout alone can cause.",
-            "If good and bad were swapped, put the older revision first; to hunt this change, use --direction any.",
+            *why_not_hunted(verdict),
         )
     return (
         f"Not reproduced: on this host the two ends are not shown to differ in {metric_title(metric)}.",
@@ -311,6 +314,23 @@ def not_reproduced(verdict: NotReproduced, commit_of: CommitOf, metric: str) -> 
         ),
         f"If good is slow already, the change is older: bisect run OLDER {commit_of(0).short}, where OLDER is fast.",
     )
+
+
+def why_not_hunted(verdict: NotReproduced) -> tuple[str, ...]:
+    """Why a difference between the ends that is shown is not hunted; and the option with which it is."""
+    seen, wanted = abs(math.log(verdict.ratio.middle)), verdict.direction
+    if wanted is not Direction.ANY and (verdict.ratio.middle < 1) is not (wanted is Direction.DROP):
+        way = Direction.RISE if wanted is Direction.DROP else Direction.DROP
+        return (
+            f"A {wanted} is hunted, and this is a {way}: if good and bad were swapped, put the older revision first;",
+            f"to hunt this change, use --direction {way}.",
+        )
+    if seen < -math.log1p(-verdict.least):
+        small = -math.expm1(-seen)
+        option = f"--min-effect {float(f'{80 * small:.1g}'):g}%"
+        least = f"the smallest change of interest, {percent(verdict.least)} (--min-effect)"
+        return (f"That is less than {least}: to hunt it, use {option}.",)
+    return ("That is no more than code layout alone can cause.",)
 
 
 def inconclusive(verdict: Inconclusive, commit_of: CommitOf, metric: str) -> tuple[str, ...]:

@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.policy import COUNTED, Policy
 from perfbisect.core.inference.metric_choice import choose
 
+USUAL = Policy(min_counted=COUNTED)
 STEADY, UNSTEADY = (1.0, 1.001, 0.999), (1.0, 1.06, 0.95)
 
 
@@ -24,6 +27,15 @@ def runs(qps: tuple[float, ...], counters: Mapping[str, tuple[float, ...]]) -> l
     ]  # fmt: skip
 
 
+def counted(instructions: float) -> list[RunFacts]:
+    """Runs in which instructions are counted exactly."""
+    each = runs((1.0, 1.0), {})
+    return [
+        replace(run, counted="valgrind-3.19.0", counters={"instructions": instructions * run.operations})
+        for run in each
+    ]
+
+
 def times(factor: float, of: tuple[float, ...]) -> tuple[float, ...]:
     """Each of them, multiplied."""
     return tuple(factor * one for one in of)
@@ -32,33 +44,57 @@ def times(factor: float, of: tuple[float, ...]) -> tuple[float, ...]:
 def test_counts_that_show_what_rates_hide() -> None:
     good = runs(UNSTEADY, {"instructions": STEADY, "task-clock": UNSTEADY})
     bad = runs(times(0.96, UNSTEADY[::-1]), {"instructions": times(1.04, STEADY), "task-clock": times(1.04, UNSTEADY)})
-    choice = choose("qps", good, bad, 0.02)
+    choice = choose("qps", good, bad, USUAL)
     assert choice.metric == "instructions/o"
     assert choice.best and choice.best.ratio == pytest.approx(1.04, abs=0.001)
-    assert choice.usual and choice.usual.metric == "qps" and not choice.usual.clear(0.02)
+    assert choice.usual and choice.usual.metric == "qps" and not choice.usual.clear(USUAL)
 
 
 def test_a_change_that_only_rates_show() -> None:
     good, bad = runs(STEADY, {"instructions": STEADY}), runs(times(0.8, STEADY), {"instructions": STEADY})
-    assert choose("qps", good, bad, 0.02).metric == "qps"
+    assert choose("qps", good, bad, USUAL).metric == "qps"
 
 
 def test_the_clearer_of_two() -> None:
     """Instructions rise by 1 %, and the rate drops by 50 %: both are clear, and the rate is worth more."""
     good, bad = runs(STEADY, {"instructions": STEADY}), runs(times(0.5, STEADY), {"instructions": times(1.01, STEADY)})
-    assert choose("qps", good, bad, 0.005).metric == "qps"
+    assert choose("qps", good, bad, Policy(min_effect=0.005)).metric == "qps"
 
 
 def test_a_better_metric_is_none_that_shows_the_change() -> None:
     good, bad = runs(STEADY, {"instructions": STEADY}), runs(times(0.97, STEADY), {"instructions": times(0.5, STEADY)})
-    assert choose("qps", good, bad, 0.02).metric == "qps"
+    assert choose("qps", good, bad, USUAL).metric == "qps"
 
 
 def test_without_a_change_or_without_values_it_is_that_of_the_workload() -> None:
     good = runs(UNSTEADY, {"instructions": STEADY, "page-faults": (0.0, 0.0, 0.0)})
-    assert choose("latency", good, good, 0.02).metric == "latency"
-    assert choose("qps", good, [], 0.02) == choose("qps", [], good, 0.02)
-    assert choose("qps", good, [], 0.02).usual is None
+    assert choose("latency", good, good, USUAL).metric == "latency"
+    assert choose("qps", good, [], USUAL) == choose("qps", [], good, USUAL)
+    assert choose("qps", good, [], USUAL).usual is None
+
+
+@pytest.mark.parametrize(
+    ("added", "slower", "rates", "chosen"),
+    [
+        (0.012, 0.99, UNSTEADY, "instructions/o"),  # far below what such rates show
+        (0.012, 1.04, UNSTEADY, "instructions/o"),
+        (0.001, 0.99, UNSTEADY, "qps"),  # no change of interest
+        (-0.012, 0.99, UNSTEADY, "qps"),
+        (0.012, 0.985, STEADY, "instructions/o"),  # as large as rates and layouts of two builds allow
+        (0.012, 0.8, STEADY, "qps"),  # the rate shows another, larger change
+    ],
+)
+def test_an_exact_count_is_taken_where_time_allows_so_small_a_change(
+    added: float, slower: float, rates: tuple[float, ...], chosen: str
+) -> None:
+    good = [*runs(rates, {}), *counted(1000.0)]
+    bad = [*runs(times(slower, rates[::-1]), {}), *counted(1000.0 * (1 + added))]
+    assert choose("qps", good, bad, USUAL).metric == chosen
+
+
+def test_the_smallest_change_that_was_asked_for_holds_for_counts_too() -> None:
+    good, bad = ([*runs(UNSTEADY, {}), *counted(count)] for count in (1000.0, 1012.0))
+    assert choose("qps", good, bad, Policy(min_effect=0.02)).metric == "qps"
 
 
 @given(
@@ -67,8 +103,8 @@ def test_without_a_change_or_without_values_it_is_that_of_the_workload() -> None
 )  # fmt: skip
 def test_units_and_order_do_not_matter(counter: str, effect: float, unit: float, order: list[int]) -> None:
     good, bad = runs(UNSTEADY, {counter: STEADY}), runs(UNSTEADY, {counter: times(1 + effect, STEADY)})
-    first = choose("qps", good, bad, 0.02)
+    first = choose("qps", good, bad, USUAL)
     other = [runs(UNSTEADY, {counter: times(unit * factor, STEADY)}) for factor in (1.0, 1 + effect)]
-    again = choose("qps", *([each[place] for place in order] for each in other), 0.02)  # type: ignore[arg-type]
+    again = choose("qps", *([each[place] for place in order] for each in other), USUAL)  # type: ignore[arg-type]
     assert first.metric == again.metric != "qps"
     assert first.best and again.best and math.isclose(first.best.information, again.best.information, rel_tol=1e-6)

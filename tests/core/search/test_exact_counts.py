@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Reading
 from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced, Reason
-from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.policy import COUNTED, Direction, Policy
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.hunt import Outcome, hunt
@@ -79,6 +79,16 @@ def test_counts_that_do_not_vary_at_all() -> None:
     assert isinstance(found, Found) and found.step.candidate == 120
     same = hunt(World(LINE, {}, counting(0.0)), SMALLEST, EXACT).verdict
     assert isinstance(same, NotReproduced) and same.detectable < 0.0001
+
+
+def test_counts_have_a_smallest_change_of_their_own() -> None:
+    """2 % is for times: by counts a rise of 1.2 % is hunted without an option, one of 0.1 % is not."""
+    usual = Policy(min_counted=COUNTED)
+    found = hunt(World(LINE, {120: -0.012}, counting(1e-6)), usual, EXACT).verdict
+    assert isinstance(found, Found) and found.step.candidate == 120
+    small = hunt(World(LINE, {120: -0.001}, counting(1e-6)), usual, EXACT).verdict
+    assert isinstance(small, NotReproduced) and small.least == COUNTED and small.direction is Direction.DROP
+    assert isinstance(hunt(World(LINE, {120: -0.012}, counting(1e-6)), Policy(), EXACT).verdict, NotReproduced)
 
 
 def test_a_slope_has_no_largest_step() -> None:

@@ -11,6 +11,7 @@ from perfbisect.cli.options.common import history_option, say
 from perfbisect.cli.options.completion import hunt_number
 from perfbisect.cli.options.param_types import COUNT, HUNT, Minutes, Percent
 from perfbisect.cli.options.places import announce, continued
+from perfbisect.cli.options.policy import least
 from perfbisect.core.domain.policy import CAP
 from perfbisect.ui.stream import note
 
@@ -67,7 +68,8 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     span, _ = read_hunt_range(settings, builder)
     if span.candidates != candidates:
         raise UsageError(f"The range of hunt {number} in {settings.repository} has changed.")
-    policy = replace(settings.policy, **{name: value for name, value in rules.items() if value is not None})
+    asked = {name: value for name, value in rules.items() if value is not None}
+    policy = replace(settings.policy, **(asked | least(asked["min_effect"]) if "min_effect" in asked else asked))
     hosts = settings.hosts if settings.further_hosts else ()
     build_hosts = next((event.build_hosts for _, event in reversed(events) if isinstance(event, HuntStarted)), ())
     repository = open_repository(Path(settings.repository))

@@ -7,14 +7,16 @@ import click
 
 from perfbisect.cli.options.measurement import added
 from perfbisect.cli.options.param_types import COUNT, Minutes, Percent
-from perfbisect.core.domain.policy import CAP, Policy
+from perfbisect.core.domain.policy import CAP, COUNTED, Policy
 
 RULES = (
     click.option(
         "--confidence", type=Percent(CAP), default="95%", show_default=True,
         help="Probability at which a culprit is named.",
     ),
-    click.option("--min-effect", type=Percent(), default="2%", show_default=True, help="Smallest change of interest."),
+    click.option(
+        "--min-effect", type=Percent(), help="Smallest change of interest  [default: 2%; 0.2% of exact counts]"
+    ),
     click.option(
         "--all", "all_steps", is_flag=True, help="Find all changes of at least that size, not only the largest."
     ),
@@ -31,11 +33,16 @@ def policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return added(command, RULES)
 
 
+def least(effect: float | None) -> dict[str, Any]:
+    """The smallest changes of interest, of a time and of a count, as `--min-effect` has them; None: the usual ones."""
+    return {"min_counted": COUNTED} if effect is None else {"min_effect": effect, "min_counted": 0.0}
+
+
 def policy_of(options: Mapping[str, Any]) -> Policy:
     """The rules from the options."""
     return Policy(
         confidence=options["confidence"],
-        min_effect=options["min_effect"],
+        **least(options["min_effect"]),
         max_builds=options["max_builds"] or 0,
         max_runs=options["max_runs"] or 0,
         max_minutes=options["max_time"] or 0.0,

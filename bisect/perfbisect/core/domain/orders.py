@@ -9,6 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from perfbisect.core.domain.policy import Direction
+
 
 class Purpose(StrEnum):
     """Why a measurement is ordered; shown to the user, never used by the lab."""
@@ -122,6 +124,8 @@ class NotReproduced:
     ratio: Interval
     detectable: float  # the smallest drop that would have been seen, as a fraction: 0.02 is a drop of 2 %
     effects: tuple[Effect, ...] = ()
+    least: float = 0.0  # the smallest change of interest; 0 where it was not noted
+    direction: Direction = Direction.ANY  # that was hunted
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+# Smallest change of interest of an exact count. Counts repeat to 0.001 %, and another layout does not change them; but many
+# commits move a few instructions, and to name each of them would tell nobody why a database is slower.
+COUNTED = 0.002
 CAP = 0.995  # no model is better than this: no higher probability of a culprit is ever stated or required
 
 
@@ -21,6 +24,7 @@ class Policy:
     confidence: float = 0.95  # name a culprit from this probability on
     direction: Direction = Direction.DROP
     min_effect: float = 0.02  # smallest change of interest between the ends
+    min_counted: float = 0.0  # the same of an exact count; 0: as ``min_effect``
     max_builds: int = 0
     max_runs: int = 0
     max_minutes: float = 0.0
@@ -31,6 +35,10 @@ class Policy:
     def hunts(self, ratio: float) -> bool:
         """Whether a change by the factor ``ratio`` has the direction that is hunted."""
         return self.direction is Direction.ANY or (ratio < 1) is (self.direction is Direction.DROP)
+
+    def of_counts(self) -> "Policy":
+        """The same rules for a hunt by an exact count."""
+        return replace(self, min_effect=self.min_counted or self.min_effect)
 
     def unlimited(self) -> "Policy":
         """The same rules for a hunt for the largest change alone, without budgets."""

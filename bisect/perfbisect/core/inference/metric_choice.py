@@ -13,6 +13,7 @@ import numpy as np
 
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import METRICS, exact, find_metric, value
+from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 
 RUNS = 3  # of each end, before the choice
@@ -36,16 +37,26 @@ class Shown:
     error: float  # of the logarithm of the ratio
     layout: float  # s.d. of a build
     seconds: float  # of measuring a run takes
+    exact: bool = False  # whether it is a count that repeats
 
     @property
     def information(self) -> float:
         """z² of a run for each second."""
         return math.log(self.ratio) ** 2 / (self.noise**2 + self.layout**2) / self.seconds
 
-    def clear(self, min_effect: float) -> bool:
-        """Whether it shows a change for the worse, of at least ``min_effect`` (a fraction)."""
-        worse = -math.log(self.ratio) if find_metric(self.metric).higher_is_better else math.log(self.ratio)
-        return worse >= max(-math.log1p(-min_effect), CLEAR * self.error)
+    @property
+    def loss(self) -> float:
+        """The change for the worse, in log units."""
+        return -math.log(self.ratio) if find_metric(self.metric).higher_is_better else math.log(self.ratio)
+
+    def clear(self, policy: Policy) -> bool:
+        """Whether it shows a change for the worse that is of interest."""
+        least = (policy.of_counts() if self.exact else policy).min_effect
+        return self.loss >= max(-math.log1p(-least), CLEAR * self.error)
+
+    def allows(self, loss: float) -> bool:
+        """Whether its change may be as small as ``loss``, in log units, at 95 %."""
+        return self.loss - 1.96 * math.hypot(self.error, math.sqrt(2) * self.layout) <= loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +68,17 @@ class Choice:
     usual: Shown | None  # what the workload's own metric shows; None where it has no value
 
 
-def choose(usual: str, good: Sequence[RunFacts], bad: Sequence[RunFacts], min_effect: float) -> Choice:
-    """The metric that shows the change from ``good`` to ``bad`` best; ``usual``, that of the workload, if none does."""
+def choose(usual: str, good: Sequence[RunFacts], bad: Sequence[RunFacts], policy: Policy) -> Choice:
+    """The metric that shows the change from ``good`` to ``bad`` best; ``usual``, that of the workload, if none does.
+
+    An exact count shows a change too small for any timing. It is that change, unless ``usual`` shows a larger one.
+    """
     names = dict.fromkeys((usual, *(name for name in (*BY_TIME, *BY_COUNT) if not METRICS[name].from_output)))
     found = {name: one for name in names if (one := shown_by(name, good, bad)) is not None}
     own = found.get(usual)
-    least = SHARE * abs(math.log(own.ratio)) if own and own.clear(min_effect) else 0.0
-    clear = [one for one in found.values() if one.clear(min_effect) and abs(math.log(one.ratio)) >= least]
+    least = SHARE * abs(math.log(own.ratio)) if own and own.clear(policy) else 0.0
+    clear = [one for one in found.values() if one.clear(policy) and abs(math.log(one.ratio)) >= least]
+    clear = [one for one in clear if not (one.exact and own) or own.allows(one.loss)]
     best = max(clear, key=lambda one: one.information, default=None)
     return Choice(best.metric if best else usual, best, own)
 
@@ -81,4 +96,4 @@ def shown_by(metric: str, good: Sequence[RunFacts], bad: Sequence[RunFacts]) -> 
     error = noise * math.sqrt(1 / len(first) + 1 / len(second))
     seconds = float(np.mean([run.seconds for runs in ours for run in runs]))
     layout = 0.0 if metric in BY_COUNT else LAYOUT
-    return Shown(metric, float(np.exp(second.mean() - first.mean())), noise, error, layout, max(seconds, 1e-3))
+    return Shown(metric, float(np.exp(second.mean() - first.mean())), noise, error, layout, max(seconds, 1e-3), counted)

@@ -28,7 +28,7 @@ def next_action(known: Analysis | None, now: Situation, host: int) -> Order:
     if known is None:
         return endpoints.first_look(now.bad, now.build_runs, now.model)
     if known.nothing:
-        return nothing_found(known.effect, known.ends)
+        return nothing_found(known.effect, known.ends, known.policy)
     if not known.differ:
         return endpoints.further_look(known.ends, now.bad)
     posterior = known.posterior
@@ -61,7 +61,7 @@ def _give_up(known: Analysis, reason: Reason, budget: Budget) -> Order:
     if reason is Reason.UNBUILDABLE and answer.probability >= min(known.policy.confidence, CAP):
         return _conclude(known, answer, budget) or _undecided(known, Reason.BY_CHANCE)
     if known.posterior.change < DOUBTFUL and known.ends.runs >= known.model.fewest:
-        return nothing_found(known.effect, known.ends)
+        return nothing_found(known.effect, known.ends, known.policy)
     return _undecided(known, reason)
 
 

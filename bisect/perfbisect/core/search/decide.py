@@ -39,7 +39,7 @@ def decide(
 
 def decide_in(now: Situation) -> Decision:
     """The same in a situation; the model of its noise follows from what is known of the metric."""
-    policy, observations = now.policy, now.observations
+    policy, observations = now.policy.of_counts() if now.prior.exact else now.policy, now.observations
     if policy.layouts and any(isinstance(seen, Built) and seen.fixed for seen in observations):
         policy = replace(policy, layouts=False)
         observations = [seen for seen in observations if not (isinstance(seen, Reading) and seen.layout)]

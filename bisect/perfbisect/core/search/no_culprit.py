@@ -41,9 +41,9 @@ def undecided(belief: Belief, policy: Policy, reason: Reason) -> Inconclusive:
     )
 
 
-def nothing_found(effect: Interval, ends: Contrast) -> NotReproduced:
-    """That the ends do not differ, with the smallest change that would have been seen."""
-    return NotReproduced(effect, endpoints.detectable(ends))
+def nothing_found(effect: Interval, ends: Contrast, policy: Policy) -> NotReproduced:
+    """That the ends do not differ as ``policy`` asks, with the smallest change that would have been seen."""
+    return NotReproduced(effect, endpoints.detectable(ends), (), policy.min_effect, policy.direction)
 
 
 def no_suspect(reason: Reason, policy: Policy, ratio: Interval = UNKNOWN) -> Inconclusive:

@@ -134,7 +134,7 @@ def _best(now: Situation, each: Sequence[_HostClass], main: Analysis | None, bel
     here = [one for one in each if one.host is not None]
     lost = [one for one in each if one.host is None and one.shows]
     if not lost and all(one.known and one.known.nothing for one in here):
-        return nothing_found(main.effect, main.ends) if main else no_suspect(Reason.NO_HOST, policy)
+        return nothing_found(main.effect, main.ends, policy) if main else no_suspect(Reason.NO_HOST, policy)
     orders = [(next_action(one.known, one.now, one.host), one.host) for one in here if one.host is not None]
     if found := next((order for order, _ in orders if isinstance(order, Found)), None):
         return found
@@ -148,7 +148,7 @@ def _best(now: Situation, each: Sequence[_HostClass], main: Analysis | None, bel
         look = endpoints.first_look(now.bad, now.build_runs, now.model)
         return replace(look, host=now.prior.host_classes.index(lost[0].name))
     assert main
-    return ended or nothing_found(main.effect, main.ends)
+    return ended or nothing_found(main.effect, main.ends, policy)
 
 
 def _by_class(each: Sequence[_HostClass], step: Step | None) -> tuple[tuple[Effect, ...], tuple[Interval, ...]]:
