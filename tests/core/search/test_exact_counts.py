@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Reading
-from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced, Reason
+from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced, Reason, Several
 from perfbisect.core.domain.policy import COUNTED, Direction, Policy
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.simulate.graphs import merging
@@ -89,6 +89,17 @@ def test_counts_have_a_smallest_change_of_their_own() -> None:
     small = hunt(World(LINE, {120: -0.001}, counting(1e-6)), usual, EXACT).verdict
     assert isinstance(small, NotReproduced) and small.least == COUNTED and small.direction is Direction.DROP
     assert isinstance(hunt(World(LINE, {120: -0.012}, counting(1e-6)), Policy(), EXACT).verdict, NotReproduced)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_left_below_the_threshold_ends_a_hunt_for_all_changes(seed: int) -> None:
+    """Two changes are named; a third is far below the threshold, and no build is counted again for it."""
+    world = World(LINE, {60: -0.048, 130: -0.023, 170: -0.00076}, counting(1e-6), seed=seed)
+    outcome = hunt(world, Policy(min_effect=0.003, all_steps=True), EXACT)
+    assert isinstance(outcome.verdict, Several) and not outcome.verdict.unsettled
+    assert [step.candidate for step in outcome.verdict.steps] == [60, 130]
+    runs = runs_of(outcome)
+    assert max(runs.values()) <= 3 and len(runs) <= 16
 
 
 def test_a_slope_has_no_largest_step() -> None:

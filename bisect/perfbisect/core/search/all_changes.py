@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from perfbisect.core.domain.orders import (
     Belief,
     CodePlacement,
@@ -95,8 +97,11 @@ def all_changes(now: Situation) -> Decision:
         part = progress.subrange(span)
         if not searched and isinstance(whole.order, Found):
             waiting += _note(progress, part, whole.order.step, whole.evidence, named=True)
+        elif _too_small(own := part.situation(inner, progress.changes)):
+            progress.detectable = max(progress.detectable, policy.min_effect)
+            progress.quiet.add(span)
         else:
-            decision = with_older_branches(single_change, part.situation(inner, progress.changes))
+            decision = with_older_branches(single_change, own)
             if isinstance(decision.order, Measure):
                 order = part.outer_order(decision.order)
                 if budget.allows(order):
@@ -123,6 +128,19 @@ def _final(now: Situation, whole: Decision) -> bool:
     if isinstance(whole.order, NotReproduced):
         return whole.order.detectable == 0.0  # equal binaries, or nothing between the ends
     return now.budget.ended(whole.order) or not now.record.skipped.isdisjoint((0, now.bad))
+
+
+def _too_small(own: Situation) -> bool:
+    """Whether counts of the ends of a subrange show that what is left in it is below the smallest change of interest.
+
+    They repeat: to count the ends again would decide nothing.
+    """
+    record = own.record
+    if not own.model.exact or len(own.prior.classes) > 1 or not (record.runs(0) and record.runs(own.bad)):
+        return False
+    good, bad = (record.value[record.readings(end)] for end in (0, own.bad))
+    spread = max(float(np.ptp(good)), float(np.ptp(bad)))
+    return abs(float(good.mean() - bad.mean())) + spread < least(own.policy)
 
 
 def _settle(
@@ -162,6 +180,8 @@ def _halves(progress: _Progress, part: Subrange) -> list[_Span] | None:
     """The halves of a subrange: none if it is small already, None if the budget does not allow to measure its middle."""
     if len(part.graph.candidates) * SMALLEST <= len(part.whole.candidates):
         return []
+    if progress.now.model.exact and progress.steps:
+        return []  # what is left beside a change that was named is below the smallest of interest
     now, record = progress.now, progress.now.record
     built = {*record.built, *record.builds}
     central = part.middles(chance_to_build(ancestry_of(now.graph), record.skipped, built, record.left_out))
