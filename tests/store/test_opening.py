@@ -1,13 +1,16 @@
 """Each problem with the file of a history has its own sentence, and reading neither loses nor creates anything."""
 
 import os
+import re
 import shutil
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -68,32 +71,137 @@ def test_odd_names_are_only_names(tmp_path: Path, odd: str) -> None:
 
 
 @pytest.fixture
-def theirs() -> Iterator[Path]:
-    """A folder in which this process cannot write, as user nobody if this is root."""
+def folder() -> Iterator[Path]:
+    """A folder that any user may enter, with a history in it that is closed."""
     folder = Path(tempfile.mkdtemp())
     with closing(History.open(folder / "history.db")) as history:
         sample.begin(history)
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@contextmanager
+def unwritable(folder: Path) -> Iterator[None]:
+    """Within, this process cannot write in a folder; as user nobody if this is root."""
     folder.chmod(0o555)
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)
     try:
-        yield folder
+        yield
     finally:
         os.seteuid(user)
         folder.chmod(0o755)
-        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def theirs(folder: Path) -> Iterator[Path]:
+    """A folder in which this process cannot write."""
+    with unwritable(folder):
+        yield folder
 
 
 def test_a_history_in_a_folder_that_cannot_be_written_is_read(theirs: Path) -> None:
     with closing(read(theirs / "history.db")) as history:
         assert len(history.hunts()) == 1
-    assert [file.name for file in theirs.iterdir()] == ["history.db"]
+    assert {file.name for file in theirs.iterdir()} == {"history.db", "history.db-shm", "history.db-wal"}
     with (
         pytest.raises(EnvironmentFailure, match="cannot be opened or written"),
         closing(History.open(theirs / "history.db")) as history,
     ):
         sample.begin(history)
+
+
+def test_a_closed_history_without_its_log_says_who_can_open_it(folder: Path) -> None:
+    """As an earlier version left it, or the shell of SQLite."""
+    for kind in ("wal", "shm"):
+        (folder / f"history.db-{kind}").unlink()
+    with unwritable(folder), pytest.raises(EnvironmentFailure, match="its folder cannot be written") as wrong:
+        read(folder / "history.db")
+    assert "`bisect history` on it once" in wrong.value.advice
+    read(folder / "history.db").close()
+    with unwritable(folder), closing(read(folder / "history.db")) as history:
+        assert len(history.hunts()) == 1
+
+
+WITHOUT_RIGHTS = (
+    "setpriv",
+    "--bounding-set=-dac_override,-dac_read_search",
+    "--inh-caps=-dac_override,-dac_read_search",
+)
+READER = """
+import sys
+from pathlib import Path
+from perfbisect.store.history import History
+
+path, wanted = Path(sys.argv[1]), int(sys.argv[2])
+history = History.open(path, read_only=True)
+print("open", flush=True)
+queries = 0
+while len(history.hunts()) < wanted or queries < 1000:
+    queries += 1
+    if queries % 10 == 0:
+        History.open(path, read_only=True).close()
+"""
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write what its own reader cannot")
+def test_a_reader_who_cannot_write_sees_each_hunt_that_others_begin_and_end(path: Path) -> None:
+    with closing(History.open(path)) as history:
+        sample.begin(history)
+    for each in (*path.parent.iterdir(), path.parent):
+        each.chmod(0o555)
+    argv = [*WITHOUT_RIGHTS, sys.executable, "-c", READER, str(path), "6"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout and reader.stdout.readline() == "open\n"
+        for _ in range(5):
+            with closing(History.open(path)) as history:
+                sample.write(history)
+        assert reader.wait(120) == 0
+
+
+def test_a_reader_waits_while_the_first_writer_makes_the_index_of_the_log(folder: Path) -> None:
+    """What a reader who cannot write meets between two system calls of a writer: an index without contents."""
+    writer = """
+import fcntl, sqlite3, sys, time
+with open(sys.argv[1] + "-shm", "r+b") as index:
+    index.truncate(3)
+    fcntl.lockf(index, fcntl.LOCK_SH, 1, 128)
+    print("made", flush=True)
+    time.sleep(0.3)
+    connection = sqlite3.connect(sys.argv[1])
+    connection.execute("pragma user_version").fetchone()
+    sys.stdin.read()
+"""
+    path = folder / "history.db"
+    argv = [sys.executable, "-c", writer, str(path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stdout.readline() == "made\n"
+        with unwritable(folder), closing(read(path)) as history:
+            assert len(history.hunts()) == 1
+        process.communicate("")
+
+
+def test_a_file_system_that_several_hosts_mount_has_no_write_ahead_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(History.open(path)) as history:
+        sample.begin(history)
+    assert connection.shared_system(path) == ""
+    monkeypatch.setattr(connection, "SHARED_SYSTEMS", re.compile(r"\S+ "))  # as if that of the tests were one
+    assert connection.shared_system(path)
+    with pytest.raises(UsageError, match="cannot be read from another host") as wrong:
+        read(path)
+    assert "bisect history export" in wrong.value.advice
+    with closing(History.open(path)) as history:
+        sample.begin(history)
+        with closing(read(path)) as reader:
+            assert len(reader.hunts()) == 2
+            sample.write(history)
+            assert len(reader.hunts()) == 3
+    assert [each.name for each in path.parent.iterdir()] == ["history.db"]
 
 
 def not_sqlite(path: Path) -> None:

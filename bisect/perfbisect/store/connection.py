@@ -4,11 +4,13 @@ Reading needs only Python's own sqlite3, so that `bisect history` starts fast.
 """
 
 import os
+import re
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
@@ -29,11 +31,20 @@ class NoHistory(UsageError):
 
 
 WAIT = 30.0  # seconds that a writer waits for another
+SHARED_SYSTEMS = re.compile(r"(nfs4?|cifs|smb3?|9p|virtiofs|ceph|lustre|gpfs|beegfs|afs|gfs2|ocfs2|vboxsf|fuse\.\S+) ")
 
 
 def default_place() -> Path:
     """The history in the user's state folder."""
     return state_folder() / "history.db"
+
+
+class Reader(sqlite3.Connection):
+    """Waits for the first writer while it makes the index of the write-ahead log, which SQLite reports at once as an error."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        """Run a statement."""
+        return _patiently(lambda: super(Reader, self).execute(sql, parameters), sqlite3.SQLITE_READONLY_RECOVERY)
 
 
 def open_reader(path: Path, oldest: int = READABLE) -> sqlite3.Connection:
@@ -42,8 +53,7 @@ def open_reader(path: Path, oldest: int = READABLE) -> sqlite3.Connection:
         raise UsageError(f"There are no hunts yet: {path} does not exist.", "Begin one with `bisect run`.")
     with explained(path):
         _check_kind(path)
-        mode = "immutable=1" if is_closed(path) else "mode=ro"
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=WAIT)
+        connection = sqlite3.connect(_only_read(path), uri=True, timeout=WAIT, factory=Reader)
         try:
             connection.execute("PRAGMA query_only = 1")
             if not check_form(connection, path):
@@ -53,22 +63,23 @@ def open_reader(path: Path, oldest: int = READABLE) -> sqlite3.Connection:
                     f"The history {path} has the format of an older perfbisect.",
                     "The next `bisect run` or `bisect resume` on it migrates it.",
                 )
+            if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",) and (where := shared_system(path)):
+                raise UsageError(
+                    f"The history {path} is on {where}, where its write-ahead log cannot be read from another host.",
+                    "Once, on the host that wrote it: `bisect history export FILE`. From then on all hosts can read it.",
+                )
         except BaseException:
             connection.close()
             raise
     return connection
 
 
-def is_closed(path: Path) -> bool:
-    """Whether a history is surely not being written: without a -wal file, in a folder that cannot be written."""
-    return not os.access(path.parent, os.W_OK, effective_ids=True) and not path.with_name(f"{path.name}-wal").exists()
-
-
 def open_writer(path: Path) -> sqlite3.Connection:
     """A connection that writes durably, to a history that is created if it does not exist. Does not migrate.
 
     With ``synchronous = FULL`` every commit waits for the disk: milliseconds, compared with seconds for a run and minutes
-    or hours for a build, and never within a measured window, since events are appended between runs.
+    or hours for a build, and never within a measured window, since events are appended between runs. Hosts that share a
+    file system do not share the memory that is the index of a write-ahead log: there, each commit waits for readers.
     """
     with explained(path):
         _check_kind(path)
@@ -76,7 +87,8 @@ def open_writer(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None)
         try:
             check_form(connection, path)
-            _write_ahead(connection)
+            journal = "DELETE" if shared_system(path) else "WAL"
+            _patiently(lambda: connection.execute(f"PRAGMA journal_mode = {journal}"), sqlite3.SQLITE_BUSY)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
         except BaseException:
@@ -91,18 +103,50 @@ def _check_kind(path: Path) -> None:
         raise UsageError(f"The history {path} cannot be opened: it is not a regular file.", "Name another file.")
 
 
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switch to a write-ahead log. SQLite fails at once while another process does the same, so this waits for it."""
+def close_writer(connection: sqlite3.Connection, path: Path) -> None:
+    """Close a history, and leave its write-ahead log, empty: a reader who cannot write the folder could make none.
+
+    The last connection to close a history removes the log, unless it only reads.
+    """
+    with suppress(sqlite3.Error), closing(sqlite3.connect(_only_read(path), uri=True)) as last:
+        last.execute("PRAGMA user_version")
+        connection.execute("PRAGMA busy_timeout = 0")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.close()
+    connection.close()
+
+
+def shared_system(path: Path) -> str:
+    """The type of the file system of a history if several hosts may have it mounted, as nfs4; "" for one of this host."""
+    device = (path if path.exists() else path.parent).stat().st_dev
+    for mount in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+        place, _, system = mount.partition(" - ")
+        if place.split()[2] == f"{os.major(device)}:{os.minor(device)}" and SHARED_SYSTEMS.match(system):
+            return system.split()[0]
+    return ""
+
+
+def is_shut(path: Path) -> bool:
+    """Whether a history has no write-ahead log, and this process can make none."""
+    readable, writable = (os.access(*each, effective_ids=True) for each in ((path, os.R_OK), (path.parent, os.W_OK)))
+    return readable and not writable and not path.with_name(f"{path.name}-wal").exists()
+
+
+def _only_read(path: Path) -> str:
+    """The URI of a history that is only read."""
+    return f"{path.absolute().as_uri()}?mode=ro"
+
+
+def _patiently(execute: Callable[[], sqlite3.Cursor], passing: int) -> sqlite3.Cursor:
+    """Repeat a statement while it fails with the code ``passing``, for which SQLite itself does not wait."""
     deadline = time.monotonic() + WAIT
     while True:
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
+            return execute()
         except sqlite3.OperationalError as failure:
-            if failure.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if failure.sqlite_errorcode != passing or time.monotonic() > deadline:
                 raise
-            time.sleep(0.01)
-        else:
-            return
+        time.sleep(0.01)
 
 
 def version(connection: sqlite3.Connection) -> int:
@@ -166,6 +210,11 @@ def sentence(failure: sqlite3.Error, path: Path) -> PerfBisectError:
             return EnvironmentFailure(
                 f"The history {path} has been locked by another process for more than {WAIT:.0f} seconds.",
                 "Wait for it, or name another with --history.",
+            )
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN if is_shut(path):
+            return EnvironmentFailure(
+                f"The history {path} cannot be opened: it has no write-ahead log, and its folder cannot be written.",
+                "Have someone who can write there run `bisect history` on it once, or copy it to a folder of your own.",
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             return EnvironmentFailure(

@@ -36,7 +36,7 @@ LONGEST = 10_000  # milliseconds of a query
 @history_option
 def serve(port: int, address: str, opens: bool, history: Path | None) -> int:
     """Browse and query the history in a web browser, with queries for hunts, culprits, builds and noise by host."""
-    from perfbisect.store.connection import SHARED, default_place, is_closed, open_reader
+    from perfbisect.store.connection import SHARED, default_place, open_reader
 
     path = (history or default_place()).absolute()
     open_reader(path, SHARED).close()  # says what is wrong with it
@@ -45,9 +45,8 @@ def serve(port: int, address: str, opens: bool, history: Path | None) -> int:
         note(f"Other users cannot read {printable(str(path))}, but on this machine they can read what is served.")
     with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
         options = configured(Path(folder), path.stem, version)
-        file = ["--immutable", str(path)] if is_closed(path) else [str(path)]
         argv = [
-            *(sys.executable, "-m", "datasette", "serve", *file, *options),
+            *(sys.executable, "-m", "datasette", "serve", str(path), *options),
             *("--host", address, "--port", str(port), "--setting", "sql_time_limit_ms", str(LONGEST)),
             *(["--open"] if opens else []),
         ]
