@@ -192,7 +192,7 @@ def test_counted_runs_say_why_and_not_that_the_host_cannot_count() -> None:
             if isinstance(event, RunFinished)
             else event,
         )
-        for at, event in sample.events()
+        for at, event in ended(Found(Step(sample.CULPRIT, 0.97, Interval(1.38, 1.42, 1.47), (6,))))
     )
     text = terminal.render(story_of(counted, settings=EXACT))
     assert "It executes more instructions per operation" in text

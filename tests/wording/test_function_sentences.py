@@ -83,6 +83,20 @@ def test_where_the_loss_is(after: Samples, changed: tuple[str, ...], text: str) 
     assert text in said(after, *changed)
 
 
+def test_changed_functions_in_the_profiles_are_named_with_their_shares() -> None:
+    """Also where their cost does not differ beyond noise; the smallest and those that were named are left out."""
+    same = said(HOT, "search", "cold")
+    assert re.search(
+        r"does not differ beyond noise\. This commit changes `search` \(\d+ % of the cost of an operation\)\.$", same
+    )
+    assert said(SLOWER, "search").endswith("of the loss is in `search`, which this commit changes.")
+    found = function_rows([profile("p", HOT)], [profile("c", SLOWER)], ChangeFacts("c", "p", ("insert",), {}, 1))
+    by_count = Explanation("p", "c", functions=found, unit="us", metric="instructions/o")
+    assert re.fullmatch(
+        r"This commit changes `insert` \(\d+ % of the cost of an operation\)\.", " ".join(sentences(by_count))
+    )
+
+
 def test_single_functions_may_differ_where_the_whole_is_too_noisy() -> None:
     few = {("main", "scan"): 40, SEARCH: 30, ("main", "insert"): 90}
     assert said({**few, SEARCH: 75, ("main", "insert"): 70}, "less", callers={"less": ("search",)}, before=few) == (

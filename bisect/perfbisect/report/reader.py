@@ -130,7 +130,8 @@ class Reader:
             commits[step.parents[0]] if step.parents else "",
             commits[step.candidate],
             own,
-            step.layouts,
+            step,
+            self.settings.metric,
         )
         all_counted = all(run.counted for run in (*before, *after))
         counters = []

@@ -6,8 +6,8 @@ from perfbisect.core.inference.hunt_state import HuntState
 from perfbisect.wording import causes
 
 
-def reason(state: HuntState, *, exact: bool) -> str:
-    """The reason of the first change that the verdict names; "" where nothing of it is known.
+def reason(state: HuntState, metric: str, *, exact: bool) -> str:
+    """The reason of the first change of ``metric`` that the verdict names; "" where nothing of it is known.
 
     ``exact`` says whether the hunt's runs are counted exactly.
     """
@@ -15,7 +15,7 @@ def reason(state: HuntState, *, exact: bool) -> str:
     if step is None or not state.studied:
         return ""
     parent, culprit = state.commits[step.parents[0]], state.commits[step.candidate]
-    found = explanation(state.studied, parent, culprit, state.runs_of(step, exact=exact), step.layouts)
+    found = explanation(state.studied, parent, culprit, state.runs_of(step, exact=exact), step, metric)
     if not (found.counters or found.functions or found.plans):
         return ""
     return f"Why {culprit[:10]}: {' '.join(causes.sentences(found))}"

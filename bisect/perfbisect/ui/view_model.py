@@ -206,7 +206,11 @@ def _with(view: ViewModel, event: Event, at: float) -> ViewModel:
     view = replace(view, began=began)
     if isinstance(event, HuntEnded):
         return replace(
-            view, ended=at, now=None, busy={}, why=reason(state, exact=counted_exactly(state.log, view.metric))
+            view,
+            ended=at,
+            now=None,
+            busy={},
+            why=reason(state, view.metric, exact=counted_exactly(state.log, view.metric)),
         )
     if isinstance(event, Decided):
         begins = view.searching is None and state.purpose in (Purpose.SEARCH, Purpose.CONFIRM)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from perfbisect.core.domain.explanation import Cause, Explanation, FunctionRow
+from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.explain.functions import BEYOND, OTHERS, part_error, whole
 from perfbisect.core.explain.names import same, short
 from perfbisect.wording.quantities import figure, share
@@ -12,21 +13,40 @@ from perfbisect.wording.text import listed, printable
 UNITS = {"us": "µs", "cycles": "cycles"}
 SURE = 5.0  # standard errors from which on a difference needs no word of doubt
 NAMED = 3  # functions, and groups of them, in a sentence
+LEAST = 0.005  # share of the whole cost from which on a function that the commit changes is named
 SMALL = 0.1  # share of the whole difference below which a function is not named beside others
 
 
 def sentences(found: Explanation) -> tuple[str, ...]:
     """Where the difference is, what of it the commit changes, and which cost has only moved; none without profiles.
 
-    Of a commit that waits longer, first where it waits.
+    Of a commit that waits longer, first where it waits. Profiles are of times: what they say of a count is only what the
+    functions cost that the commit changes.
     """
+    if found.metric == INSTRUCTIONS:
+        return tuple(costs_of_changed(found))
     waits = waits_of(found)
     total, spread = whole(waits)
     longer = [
         row for row in waits if row.difference > 0 and beyond(row) and row.function != OTHERS and total > 2 * spread
     ]
     waiting = [place(replace(found, functions=waits), longer, "longer waiting")] if longer else []
-    return (*waiting, *of_cpu(found))
+    said = (*waiting, *of_cpu(found))
+    return (*said, *costs_of_changed(found, " ".join(said)))
+
+
+def costs_of_changed(found: Explanation, said: str = "") -> Iterator[str]:
+    """The share of the whole cost that functions have which the commit changes, without those that were ``said``."""
+    cost = sum(row.culprit for row in found.functions)
+    rows = sorted((row for row in found.functions if own(row) and row.culprit > 0), key=lambda row: -row.culprit)
+    shares = [
+        f"{quoted(row.function if row.changed else row.inlined[0])} ({share(row.culprit / cost)} of the cost of an operation"
+        f"{'' if row.changed else f', inlined into {name(row)}'})"
+        for row in rows
+        if name(row) not in said and row.culprit >= LEAST * cost
+    ]
+    if shares:
+        yield f"This commit changes {listed(shares[:NAMED])}."
 
 
 def waits_of(found: Explanation) -> tuple[FunctionRow, ...]:

@@ -11,7 +11,7 @@ from counted import FULL, run
 from perfbisect.core.domain.events import ChangedFunctions, Counted, Profiled, Unexplained
 from perfbisect.core.domain.explanation import Cause, Explanation, FunctionRow, PlanRow, Sureness
 from perfbisect.core.domain.facts import ChangeFacts, RunFacts
-from perfbisect.core.domain.orders import Interval, Layouts
+from perfbisect.core.domain.orders import Interval, Layouts, Step
 from perfbisect.core.explain.classes import classify
 from perfbisect.core.explain.counters import EXACT_GROUP, counter_rows
 from perfbisect.core.explain.explanation import NO_COUNTERS, explanation
@@ -201,6 +201,45 @@ def noisy(operations: int, wobble: float, **factors: float) -> RunFacts:
     return replace(facts, counters={name: (value or 0) * (1 + wobble) for name, value in facts.counters.items()})
 
 
+LOSS, RISE = Step(2, 0.97, Interval(0.9, 0.95, 0.99), (1,)), Step(2, 0.97, Interval(1.01, 1.012, 1.014), (1,))
+
+
+def test_the_reason_explains_the_metric_that_was_hunted() -> None:
+    """Counts rose by 1.2 %; the timed runs happen to wait less, by no more than noise."""
+    timed = {"p": [(56.0, 20.0), (60.0, 20.0), (58.0, 20.0)], "c": [(50.0, 20.0), (57.0, 20.0), (48.0, 20.0)]}
+    events = [
+        Counted(1, replace(on_a_busy_host(*times), commit=commit), "core")
+        for commit, runs in timed.items()
+        for times in runs
+    ]
+    parent, culprit = (
+        replace(run(counters={"instructions": count}), counted="valgrind-3.19.0") for count in (1e9, 1.012e9)
+    )
+    found = explanation(events, "p", "c", ([parent], [culprit]), RISE, "instructions/o")
+    assert sentences(found) == ("It executes more instructions per operation (code bloat): ×1.012.",)
+    assert [each.cause for each in found.classes] == [Cause.INSTRUCTIONS]
+
+
+def test_a_ratio_that_may_be_1_explains_nothing() -> None:
+    parent = [on_a_busy_host(time, 20.0) for time in (55.0, 62.0, 50.0)]
+    culprit = [on_a_busy_host(time, 20.0) for time in (60.0, 58.0, 59.0)]
+    found = explanation([], "p", "c", (parent, culprit), LOSS)
+    assert [each.cause for each in found.classes] == [Cause.UNKNOWN] and not found.classes[0].rows
+
+
+def test_a_shorter_wait_does_not_explain_a_loss() -> None:
+    longer, shorter = [on_a_busy_host(60.0, 20.0)] * 3, [on_a_busy_host(50.0, 20.0)] * 3
+    assert explanation([], "p", "c", (shorter, longer), LOSS).classes[0].cause is Cause.WAITING
+    assert explanation([], "p", "c", (longer, shorter), LOSS).classes[0].cause is Cause.UNKNOWN
+
+
+def test_waiting_is_no_part_of_cpu_time() -> None:
+    parent, culprit = [on_a_busy_host(50.0, 20.0)] * 3, [on_a_busy_host(99.0, 24.0)] * 3
+    step = replace(RISE, ratio=Interval(1.19, 1.2, 1.21))
+    assert explanation([], "p", "c", (parent, culprit), step, "cpu/o").classes[0].cause is Cause.UNKNOWN
+    assert explanation([], "p", "c", (parent, culprit), LOSS).classes[0].cause is Cause.WAITING
+
+
 def test_an_interval_is_of_rounds_and_not_of_runs() -> None:
     """Four groups of one round share a visit: they do not make it four rounds."""
     wobbles = (0.0, 0.02, -0.02)
@@ -248,7 +287,7 @@ def test_a_pair_is_made_of_the_same_round_of_the_same_group() -> None:
         Counted(2, replace(run(), commit="c"), "caches"),
         Unexplained("profiles", "perf record is not permitted"),
     ]
-    found = explanation(events, "p", "c", ([run()], [run()]))
+    found = explanation(events, "p", "c", ([run()], [BLOATED]))
     assert found.classes[0].cause is Cause.INSTRUCTIONS
     assert {row.rounds for row in found.counters} == {2}
     assert found.missing == ("profiles: perf record is not permitted",)

@@ -115,3 +115,4 @@ class Explanation:
     change_known: bool = False  # whether it was found out, completely, which functions the commit changes
     plans: tuple[PlanRow, ...] = ()
     missing: tuple[str, ...] = ()  # a sentence for each part that could not be measured
+    metric: str = "qps"  # whose change is explained

@@ -63,6 +63,14 @@ SLOW_DISK = {
     "rKB/o": 100,
     "wKB/o": 100,
 }  # microseconds at least, of one that turns: to leave out, not to show
+CODE = Cause.INSTRUCTIONS, Cause.MEMORY
+# What explains a change of a metric other than the time of an operation.
+OF_METRIC = {
+    "instructions/o": CODE[:1],
+    "branches/o": CODE[:1],
+    "cycles/o": CODE,
+    "cpu/o": (*CODE, Cause.CLOCK, Cause.LAYOUT, Cause.UNKNOWN),
+}
 MARKED = 0.1  # log ratio from which a counter that says more of a class has changed enough to be named
 
 
@@ -71,20 +79,23 @@ def classify(
     plans: Sequence[PlanRow] = (),
     functions: Sequence[FunctionRow] = (),
     layouts: Layouts | None = None,
+    metric: str = TIME,
+    slower: bool | None = None,
 ) -> tuple[Evidence, ...]:
     """The classes that explain the change, the main one first; ``UNKNOWN`` without numbers where nothing says why.
 
-    ``layouts`` is the comparison in other orders of the functions, where the verdict has one.
+    ``layouts`` is the comparison in other orders of the functions, where the verdict has one; ``metric`` was hunted, and got
+    worse if ``slower``; None: as the counters say.
     """
     rows = {row.name: row for row in counters}
     found = [Evidence(Cause.PLAN, None, Sureness.SURE)] if plans else []
-    found += factors(rows)
+    found += factors(rows, metric, slower)
     explained = tuple(suspicious(each, rows, functions, layouts) for each in found)
     return explained or (Evidence(Cause.UNKNOWN, None, Sureness.POSSIBLE),)
 
 
-def factors(rows: Mapping[str, CounterRow]) -> list[Evidence]:
-    """The factors of the time of an operation that moved as it did, the largest first."""
+def factors(rows: Mapping[str, CounterRow], metric: str = TIME, slower: bool | None = None) -> list[Evidence]:
+    """The factors of the time of an operation, or of another ``metric``, that moved as it did, the largest first."""
     each = per_instruction(rows)
     rows = {**rows, each.name: each} if each else rows
     parts = {
@@ -94,17 +105,22 @@ def factors(rows: Mapping[str, CounterRow]) -> list[Evidence]:
         Cause.WAITING: rows.get(BUSY),
         Cause.UNKNOWN: rows.get("cpu/o") if "instructions/o" not in rows else None,  # no counters to split it
     }
-    moved = {cause: (row, log(row)) for cause, row in parts.items() if row}
-    whole = log(rows[TIME]) if TIME in rows else 0.0
-    if abs(whole) < NEGLIGIBLE:  # another metric is hunted, instructions before all
+    of = OF_METRIC.get(metric, tuple(parts))
+    moved = {cause: (row, log(row)) for cause, row in parts.items() if row and cause in of}
+    whole = log(rows[metric]) if metric in OF_METRIC and metric in rows else log(rows[TIME]) if TIME in rows else 0.0
+    if abs(whole) < NEGLIGIBLE:
         whole = next((change for row, change in moved.values() if notable(row)), 0.0)
-    slower = whole >= 0
-    weights = weighed(moved, rows)
+    slower = whole >= 0 if slower is None else slower
+    weights = moved if metric in OF_METRIC else weighed(moved, rows)
     same = {cause: (row, change) for cause, (row, change) in weights.items() if (change > 0) == slower and notable(row)}
     largest = max((abs(change) for _, change in same.values()), default=0.0)
     ranked = sorted(same.items(), key=lambda item: abs(item[1][1]), reverse=True)
     return [
-        detailed(Evidence(cause, change / whole if whole else None, sureness(row), (rows[row.name],)), rows, slower)
+        detailed(
+            Evidence(cause, change / whole if whole * change > 0 else None, sureness(row), (rows[row.name],)),
+            rows,
+            slower,
+        )
         for cause, (row, change) in ranked
         if abs(change) >= SMALL * largest
     ]
@@ -158,8 +174,12 @@ def per_instruction(rows: Mapping[str, CounterRow]) -> CounterRow | None:
 
 
 def notable(row: CounterRow) -> bool:
-    """Whether a factor explains anything: by its size, or because it is certain, as a count that repeats."""
-    return abs(log(row)) >= NEGLIGIBLE or (row.name == "instructions/o" and row.moved and row.beyond >= FAR)
+    """Whether a factor explains anything: by its size, or because it is certain, as a count that repeats.
+
+    One whose interval holds 1 explains nothing; that of a single round is not known.
+    """
+    moved = row.moved or row.ratio.high == math.inf
+    return (moved and abs(log(row)) >= NEGLIGIBLE) or (row.name == "instructions/o" and row.moved and row.beyond >= FAR)
 
 
 def detailed(evidence: Evidence, rows: Mapping[str, CounterRow], slower: bool) -> Evidence:

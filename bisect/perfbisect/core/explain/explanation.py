@@ -6,7 +6,8 @@ from itertools import chain
 from perfbisect.core.domain.events import ChangedFunctions, Counted, Planned, Profiled, Studied, Unexplained
 from perfbisect.core.domain.explanation import Cause, Evidence, Explanation, Sureness
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts, RunFacts
-from perfbisect.core.domain.orders import Layouts
+from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.domain.orders import Interval, Step
 from perfbisect.core.explain.classes import classify
 from perfbisect.core.explain.counters import EXACT_GROUP, Runs, counter_rows
 from perfbisect.core.explain.functions import comparable, function_rows, functions_in, waiter_rows
@@ -25,12 +26,14 @@ def explanation(
     parent: str,
     culprit: str,
     usual: tuple[Sequence[RunFacts], Sequence[RunFacts]] = ((), ()),
-    layouts: Layouts | None = None,
+    step: Step | None = None,
+    metric: str = "qps",
 ) -> Explanation:
     """Why ``culprit`` differs from ``parent`` (full hashes).
 
     ``usual`` are the runs of both, parent first, in the search: counters are taken from these, too, where the hunt had not
-    the time for enough runs of the explanation.
+    the time for enough runs of the explanation, and exact counts always: they are what the hunt went by. ``step`` is that of
+    the verdict on ``metric``, which is explained.
     """
     counted = [event for event in events if isinstance(event, Counted)]
     before, after = (of_commit(counted, commit) for commit in (parent, culprit))
@@ -42,7 +45,9 @@ def explanation(
         return unknown(parent, culprit, NO_OPERATIONS)
     planned = [event.facts for event in events if isinstance(event, Planned)]
     plans = different(*([facts for facts in planned if facts.commit == commit] for commit in (parent, culprit)))
-    counters = counter_rows(before, after)
+    hunted = counter_rows({"": usual[0]}, {"": usual[1]}) if any(run.counted for run in usual[0]) else ()
+    names = {row.name for row in hunted}
+    counters = (*hunted, *(row for row in counter_rows(before, after) if row.name not in names))
     profiles = profiles_of(events, parent, culprit)
     change = change_of(events, parent, culprit)
     recorded = [event.facts for event in events if isinstance(event, Profiled)]
@@ -59,7 +64,14 @@ def explanation(
     return Explanation(
         parent,
         culprit,
-        classify(counters, plans, functions, layouts),
+        classify(
+            counters,
+            plans,
+            functions,
+            step.layouts if step else None,
+            metric,
+            got_worse(step.ratio, metric) if step else None,
+        ),
         counters,
         functions=functions,
         waits=waits,
@@ -68,7 +80,13 @@ def explanation(
         change_known=change is not None and change.files > 0 and not change.approximate and not change.note,
         plans=plans,
         missing=tuple(dict.fromkeys(missing)),
+        metric=metric,
     )
+
+
+def got_worse(ratio: Interval, metric: str) -> bool:
+    """Whether a change by ``ratio`` makes the metric worse."""
+    return (ratio.middle < 1) is find_metric(metric).higher_is_better
 
 
 def profiles_of(
