@@ -71,8 +71,10 @@ def test_working_folder_and_pinning(host: LocalHost, tmp_path: Path) -> None:
 def test_what_cannot_start_says_so(host: LocalHost) -> None:
     with pytest.raises(EnvironmentFailure, match="no-such-program is not installed on host here"):
         jobs.start(host, ["no-such-program"], name="x", timeout=60)
-    with pytest.raises(EnvironmentFailure, match="nowhere"):
-        jobs.start(host, ["true"], name="x", timeout=60, cwd=PurePosixPath("/nowhere"))
+    nowhere = jobs.start(host, ["true"], name="x", timeout=60, cwd=PurePosixPath("/nowhere"), merged=True)
+    lines, status = wait(host, nowhere)
+    assert status == 2
+    assert "can't cd to /nowhere" in lines[-1]
 
 
 def test_a_job_and_nobody_else_dies_when_memory_runs_out(host: LocalHost) -> None:

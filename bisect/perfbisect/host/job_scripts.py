@@ -115,11 +115,11 @@ esac
 """
 )
 
-# Starts the leader $7 in folder $1, in the working directory $2, if it was not; the command comes on stdin. Writing goes
-# through cat, whose message names a full disk: that of a shell's own printf is just "I/O error".
+# Starts the leader $7 in folder $1, in the working directory $2, if it was not; the command comes on stdin, and goes to that
+# directory itself, so that it fails where there is none. Writing goes through cat, whose message names a full disk: that of a
+# shell's own printf is just "I/O error".
 START = """\
-cd -- "$2" || exit 1
-command -v -- "$3" >/dev/null || exit 127
+! cd -- "$2" 2>/dev/null || command -v -- "$3" >/dev/null || exit 127
 mkdir -p "$1" "$4" || exit 1
 set -e
 if [ ! -e "$1/alive" ]; then

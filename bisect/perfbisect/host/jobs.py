@@ -97,7 +97,8 @@ def start(
     After ``timeout`` seconds the command gets TERM, and KILL after GRACE more; the status is then 124 or 137.
     ``cpus`` is a taskset list, ``merged`` sends stderr to stdout.
 
-    Raises EnvironmentFailure where the program or the folder ``cwd`` does not exist, or an argument is too long.
+    Raises EnvironmentFailure where the program does not exist, or an argument is too long. Where the folder ``cwd`` does not
+    exist the command fails: it may be part of a build, which has deleted it.
     """
     _check_length(argv, env or {})
     kept = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{_NAME.sub('_', name)}-{secrets.token_hex(3)}"

@@ -250,6 +250,8 @@ def _attempt(
     try:
         artifacts = _measured(context, plan)
         binary = hash_artifacts(host, context.work / "prefix", artifacts) if artifacts else ""
+        if not (binary or host.run(["test", "-d", str(context.work / "prefix")], check=False).ok):
+            raise FileNotFoundError("anything")
     except FileNotFoundError as absent:
         output.error, output.stage = f"it did not install {absent}", INSTALL
         return _Ended(job, how.timeout, output, 0, failed=True)
