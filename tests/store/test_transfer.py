@@ -1,5 +1,6 @@
 """Hunts and trials go from one history into another, whole or not at all, and nothing else does."""
 
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -15,6 +16,7 @@ import sample_hunt as sample
 from perfbisect.core.domain.events import HuntStarted, Warned
 from perfbisect.core.domain.trials import Reverts, TrialBuild, TrialRequest, TrialRun, TrialType, TrialWorkload
 from perfbisect.errors import PerfBisectError
+from perfbisect.store import turns
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs, read_noise, read_pinned
 from perfbisect.store.trials import unfinished
@@ -204,6 +206,15 @@ DAMAGES: Sequence[str] = (
     "UPDATE trial_runs SET build = 7",
     "UPDATE trial_runs SET body = 'x'",
     "UPDATE trials SET noise = 'loud'",
+    "UPDATE events SET body = json_set(body, '$.facts.operations', -5) WHERE kind = 'RunFinished'",
+    "UPDATE events SET body = json_set(body, '$.facts.cache_hits', -5) WHERE kind = 'BuildFinished'",
+    "UPDATE events SET body = json_set(body, '$.commits', -5) WHERE kind = 'HuntStarted'",
+    "UPDATE events SET body = json_set(body, '$.verdict.step.candidate', -5) WHERE kind = 'HuntEnded'",
+    "UPDATE hunts SET commits = -5",
+    "UPDATE hunts SET candidates = -5",
+    "UPDATE hosts SET cores = -5",
+    "UPDATE trial_runs SET cost = -5",
+    "UPDATE trial_runs SET body = json_set(body, '$.operations', -5)",
     "CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM hunts; END",
     "DROP TABLE sessions",
     "DROP TABLE commits; CREATE VIEW commits AS SELECT 1 AS commit_hash",
@@ -223,7 +234,9 @@ def test_a_damaged_or_hostile_file_changes_nothing(tmp_path: Path, bisect: Invok
         connection.executescript(damage)
     status, _, said = bisect("history", "import", hers, "--history", ours)
     assert status in (3, 4), said
-    assert str(hers) in said
+    assert said.count(str(hers)) == 1, "one message, and none within another"
+    assert said.count("cannot be read") <= 1 and "not affected" not in said
+    assert ("cannot be below zero" in said) == ("-5" in damage)
     assert dump(ours) == before
 
 
@@ -239,21 +252,75 @@ def test_a_file_that_is_cut_changes_nothing(tmp_path: Path, bisect: Invoke) -> N
         assert dump(ours) == before
 
 
-def test_killed_in_the_midst_the_history_is_as_before(tmp_path: Path) -> None:
-    hers, ours = written(tmp_path / "hers.db", 2), written(tmp_path / "ours.db")
-    before = dump(ours)
-    code = (
-        "import os, sys; from perfbisect.store import transfer; write = transfer.write; done = []\n"
-        "def killed(*given, **named):\n"
-        "    write(*given, **named); done.append(1)\n"
-        "    if len(done) == 2: os.kill(os.getpid(), 9)\n"
-        "transfer.write = killed\n"
-        f"sys.argv = ['bisect', 'history', 'import', {str(hers)!r}, '--history', {str(ours)!r}]\n"
-        "from perfbisect.cli.main import main; main()"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
-    assert dump(ours) == before
-    assert rows(ours, "PRAGMA integrity_check") == [("ok",)]
+IMPORTED = (
+    "from perfbisect.store import transfer, turns; turns.TURN, turns.PAUSE = 0, 0.001\n"  # an entry for each turn
+)
+
+
+def importing(hers: Path, ours: Path) -> str:
+    """The end of a program that imports a file."""
+    argv = ["bisect", "history", "import", str(hers), "--history", str(ours)]
+    return f"import sys; sys.argv = {argv}\nfrom perfbisect.cli.main import main; main()"
+
+
+def test_killed_in_the_midst_it_is_gone_on_with(tmp_path: Path, bisect: Invoke) -> None:
+    hers, ours, whole = written(tmp_path / "hers.db", 2), written(tmp_path / "ours.db"), tmp_path / "whole.db"
+    add_trial(hers, TrialType.COMPARE)
+    shutil.copy(ours, whole)
+    bisect("history", "import", hers, "--history", whole)
+    half = len(log(hers, 1)) // 2
+    for after in (3 * half, half + 6, 3):  # in the second hunt, and twice in the comparison, of 12 runs
+        code = (
+            f"{IMPORTED}import os; from perfbisect.store import transfer_trials as trials; done = []\n"
+            "def counted(work):\n"
+            "    def killed(*given, **named):\n"
+            f"        if len(done) == {after}: os.kill(os.getpid(), 9)\n"
+            "        if not given[-1].whole: done.append(1)\n"  # else it is rehearsed
+            "        return work(*given, **named)\n"
+            "    return killed\n"
+            "transfer.write, trials.enter_runs = counted(transfer.write), counted(trials.enter_runs)\n"
+        )
+        killed = subprocess.run([sys.executable, "-c", code + importing(hers, ours)], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        assert rows(ours, "PRAGMA integrity_check") == [("ok",)]
+        assert dump(ours) != dump(whole)
+    status, printed, _ = bisect("history", "import", hers, "--history", ours)
+    assert (status, "0 new, 1 grown, 2 known" in printed) == (0, True), printed
+    assert dump(ours) == dump(whole)
+
+
+def test_two_imports_of_a_file_at_once_add_it_once(tmp_path: Path, bisect: Invoke) -> None:
+    hers, ours, whole = written(tmp_path / "hers.db", 2), written(tmp_path / "ours.db"), tmp_path / "whole.db"
+    add_trial(hers, TrialType.COMPARE)
+    shutil.copy(ours, whole)
+    bisect("history", "import", hers, "--history", whole)
+    both = [subprocess.Popen([sys.executable, "-c", IMPORTED + importing(hers, ours)]) for _ in range(2)]
+    assert [each.wait() for each in both] == [0, 0]
+    for table in ("hunts", "sessions", "events", "runs", "trials", "trial_runs"):
+        assert rows(ours, f"select count(*) from {table}") == rows(whole, f"select count(*) from {table}"), table
+    assert [log(ours, hunt) for hunt in (1, 2, 3)] == [log(whole, hunt) for hunt in (1, 2, 3)]
+
+
+def test_a_hunt_that_runs_writes_between_the_turns_of_an_import(
+    tmp_path: Path, bisect: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hers, ours = written(tmp_path / "hers.db"), tmp_path / "ours.db"
+    add_trial(hers, TrialType.COMPARE)
+    with closing(History.open(ours)) as running:
+        sample.begin(running)
+        running.connection.execute("PRAGMA busy_timeout = 0")  # it fails at once if it has to wait
+        appended: list[float] = []
+
+        def pause(seconds: float) -> None:
+            appended.append(seconds)
+            running.append(1, Warned("between two turns"), sample.BEGAN + len(appended))
+
+        monkeypatch.setattr(turns, "TURN", 0)
+        monkeypatch.setattr("perfbisect.store.turns.time.sleep", pause)
+        assert bisect("history", "import", hers, "--history", ours)[0] == 0
+        monkeypatch.undo()
+        assert len(log(ours, 1)) == len(appended) > len(log(hers, 1)) + 10
+    assert log(ours, 2) == log(hers, 1)
 
 
 def test_copies_of_a_history_of_an_older_release_are_the_same_hunts(tmp_path: Path, bisect: Invoke) -> None:

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 SQLITE = b"SQLite format 3\0"  # the beginning of every database
 CONFLICTS = 1  # exit status
-LARGE = (
-    5_000  # events and runs: about as many are written in the seconds that a running hunt can wait, on a busy machine
-)
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 EXPORT = """\b
@@ -68,7 +65,7 @@ def export(ctx: click.Context, file: Path, hunts: tuple[int | str, ...], history
         raise UsageError(f"{file} is an id, and FILE must come before it.", f"Write: {shell_words(again)}")
     if file.exists():
         raise UsageError(f"{file} exists already.", "Name another file, or remove it.")
-    with closing(History.open(history or of_group(ctx))) as source, snapshot(source):
+    with closing(History.open(history or of_group(ctx))) as source, transfer.snapshot(source):
         numbers = tuple(hunt for hunt in hunts if isinstance(hunt, int))
         names = tuple(hunt for hunt in hunts if isinstance(hunt, str))
         wanted = (
@@ -78,7 +75,8 @@ def export(ctx: click.Context, file: Path, hunts: tuple[int | str, ...], history
         partial = file.with_name(f".{file.name}.{os.getpid()}")
         try:
             with closing(History.open(partial)) as target:
-                done = transfer.copy(source, target, wanted, "")
+                with target.together():
+                    done = transfer.copy(source, target, wanted, "")
                 target.connection.execute("PRAGMA journal_mode = DELETE")  # one file, also beside no other
             partial.rename(file)
         finally:
@@ -127,29 +125,20 @@ def of_group(ctx: click.Context) -> Path | None:
     return found
 
 
-@contextmanager
-def snapshot(history: History) -> Iterator[None]:
-    """Within, the history is read as it is now, whatever other processes write."""
-    history.connection.execute("BEGIN")
-    try:
-        yield
-    finally:
-        history.connection.rollback()
-
-
 def read_in(file: Path, target: History, origin: str) -> "list[Copied]":
-    """Import one file, all of it or nothing."""
-    from perfbisect.errors import UsageError
+    """Import one file. Nothing of one with mistakes is."""
+    from perfbisect.errors import EnvironmentFailure
     from perfbisect.store import transfer
 
-    with foreign(file) as source, snapshot(source):
+    with foreign(file) as source, transfer.snapshot(source):
         wanted = transfer.everything(source)
-        size = transfer.check(source, wanted)
-        if size > LARGE and any(hunt.state == "running" for hunt in target.hunts()):
-            raise UsageError(
-                f"{file} has {size:,} events and runs, and hunts are running that would have to wait too long for them.",
-                "Import it when they have ended.",
-            )
+        try:
+            transfer.check(source, wanted)
+        except EnvironmentFailure as wrong:
+            raise EnvironmentFailure(
+                str(wrong),
+                "Nothing of it is imported. Its owner can export the others: bisect history export FILE HUNT…",
+            ) from wrong
         return transfer.copy(source, target, wanted, origin)
 
 

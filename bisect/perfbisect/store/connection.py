@@ -185,6 +185,8 @@ def intact(path: Path, what: str) -> Iterator[None]:
     """Translate whatever a damaged value causes while it is read; ``what`` names its hunt, table and row."""
     try:
         yield
+    except PerfBisectError:  # of what was read within, which is named there
+        raise
     except Exception as failure:  # no list of errors is complete: any value can stand in a damaged row
         raise EnvironmentFailure(
             f"The history {path} is damaged: {what} cannot be read ({type(failure).__name__}: {failure}).",

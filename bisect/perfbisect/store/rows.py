@@ -10,6 +10,11 @@ if TYPE_CHECKING:
 
 
 Row = dict[str, Any]
+COUNTS = frozenset({
+    "bases", "cache_hits", "cache_misses", "candidate", "candidates", "changed", "choices", "commits", "compared", "cores",
+    "cost", "events", "files", "layout", "lost", "memory_mib", "merges", "operations", "parents", "remote_hits", "round",
+    "rounds", "runs", "same_as", "samples", "seconds", "subject", "time", "warmup", "work",
+})  # fmt: skip
 
 
 def new_uid() -> str:
@@ -22,6 +27,19 @@ def number(value: object) -> float:
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError("it is no number")
     return float(value)
+
+
+def check_counts(value: object, name: str = "") -> None:
+    """Raise ValueError for a number below zero in a field, at any depth, that is a count, a duration or a position."""
+    match value:
+        case dict():
+            for key, part in value.items():
+                check_counts(part, key)
+        case list() | tuple():
+            for part in value:
+                check_counts(part, name)
+        case int() | float() if value < 0 and name in COUNTS:
+            raise ValueError(f"{name} is {value:g}, and cannot be below zero")
 
 
 def clean(row: Row) -> Row:

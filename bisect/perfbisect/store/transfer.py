@@ -1,7 +1,8 @@
 """Copies hunts and trials from one history into another, for `bisect history export` and `import`.
 
 Only the log is copied: each event is decoded, checked and written as a hunt writes it, so that all tables agree with it
-and nothing else of a foreign file gets into a history. All of that is one transaction.
+and nothing else of a foreign file gets into a history. That takes many short transactions, so that hunts which run need not
+wait for long. A copy that was interrupted is the beginning of the log; the next one goes on from there.
 
 A hunt is the same in all histories that have its uid. Where its logs differ, one must be the beginning of the other:
 otherwise both were continued, and the one that is here stays.
@@ -11,13 +12,16 @@ import json
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from perfbisect.core.domain import codec
 from perfbisect.core.domain.codec import builtins
 from perfbisect.core.domain.events import Event, HuntStarted
 from perfbisect.core.domain.facts import HostFacts
@@ -30,9 +34,10 @@ from perfbisect.store.codec import encode
 from perfbisect.store.connection import DROPS, explained, intact, version
 from perfbisect.store.fact_tables import enter_event, host_row
 from perfbisect.store.history import OF_SETTINGS, History
-from perfbisect.store.rows import insert, number
-from perfbisect.store.transfer_trials import copy_trial
+from perfbisect.store.rows import check_counts, insert, number
+from perfbisect.store.transfer_trials import checked_host, copy_trial, trial_of
 from perfbisect.store.trials import read_host
+from perfbisect.store.turns import Turns
 
 if TYPE_CHECKING:
     import sqlite_utils
@@ -99,54 +104,74 @@ def completed(source: History, wanted: Selection) -> Selection:
     return Selection(tuple(sorted(hunts)), tuple(trials))
 
 
-def check(source: History, wanted: Selection) -> int:
-    """The number of events and runs of a selection. Raises EnvironmentFailure for what cannot be read."""
-    size = 0
-    for hunt in wanted.hunts:
-        entries = [*log_of(source, hunt)]
-        with intact(source.path, f"hunt {hunt}"):
-            head_of(source, hunt)
-            fold(entries, source.sessions(hunt))
-        size += len(entries)
-    return size + sum(len(source.trial(name).runs) for name in wanted.trials)
+def check(source: History, wanted: Selection) -> None:
+    """Raise EnvironmentFailure for what cannot be read, or cannot be written into a history: each hunt is, and is taken back."""
+    with TemporaryDirectory(prefix="perfbisect-") as folder, closing(History.open(Path(folder) / "h.db")) as rehearsal:
+        for hunt in wanted.hunts:
+            log = [*log_of(source, hunt)]
+            with intact(source.path, f"hunt {hunt}"), snapshot(rehearsal):
+                fold(log, source.sessions(hunt))
+                copy_hunt(head_of(source, hunt), log, str(hunt), rehearsal, Turns(rehearsal), "")
+    for name in wanted.trials:
+        with intact(source.path, f"trial {name}"):
+            trial_of(source, name)
 
 
 def copy(source: History, target: History, wanted: Selection, origin: str) -> list[Copied]:
-    """Copy a selection, all or nothing; ``origin`` is whose the hunts are that have none yet ("": the owner's)."""
-    with target.together():
-        assert target.writer is not None
-        done, numbers = [], dict[int, int]()
-        for hunt in wanted.hunts:
-            with intact(source.path, f"hunt {hunt}"):
-                copied = copy_hunt(source, target, target.writer, hunt, origin)
-            numbers[hunt] = int(copied.here)
-            done.append(copied)
-        for name in wanted.trials:
-            with intact(source.path, f"trial {name}"):
-                here, how = copy_trial(source, target, target.writer, name, origin, numbers, ELSEWHERE)
-            done.append(Copied(name, here, how))
+    """Copy a selection, in turns with others that write; ``origin`` is whose the hunts are that have none yet ("": the owner's)."""
+    done, numbers, turns = [], dict[int, int](), Turns(target)
+    for hunt in wanted.hunts:
+        log = [*log_of(source, hunt)]
+        with intact(source.path, f"hunt {hunt}"):
+            copied = copy_hunt(head_of(source, hunt), log, str(hunt), target, turns, origin)
+        numbers[hunt] = int(copied.here)
+        done.append(copied)
+    for name in wanted.trials:
+        with intact(source.path, f"trial {name}"):
+            here, how = copy_trial(source, target, turns, name, origin, numbers, ELSEWHERE)
+        done.append(Copied(name, here, how))
     return done
 
 
-def copy_hunt(source: History, target: History, db: "sqlite_utils.Database", hunt: int, origin: str) -> Copied:
-    """Copy one hunt, or what it has grown by."""
-    head = head_of(source, hunt)
-    known = db.execute("SELECT id, origin IS NULL FROM hunts WHERE uid = ?", [head.uid]).fetchone()
-    if known is None:
-        here = enter_head(db, head, head.origin or origin)
-        write(db, here, head, log_of(source, hunt), new=True)
-        return Copied(str(hunt), str(here), "new")
-    here, own = known
-    tail = grown_by(log_of(target, here), log_of(source, hunt))
-    # a file of others that adds to an own hunt could change the commands that `bisect resume` executes
-    if tail is None or (tail and ((own and origin) or target.listed(here).state == "running")):
-        return Copied(str(hunt), str(here), "conflict")
-    if not tail:
-        return Copied(str(hunt), str(here), "known")
-    stored = text_of(head.settings)
-    db.execute("UPDATE hunts SET settings = ?, metric = ? WHERE id = ?", [stored, head.settings.metric, here])
-    write(db, here, head, iter(tail), new=False)
-    return Copied(str(hunt), str(here), "grown")
+@contextmanager
+def snapshot(history: History) -> Iterator[None]:
+    """Within, the history is read as it is now, whatever other processes write; what is written is taken back."""
+    history.connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        history.connection.rollback()
+
+
+def copy_hunt(head: Head, log: list[Timed], name: str, target: History, turns: Turns, origin: str) -> Copied:
+    """Copy one hunt, or what it has grown by. After a turn the log here is the beginning of its own."""
+    present = (
+        "SELECT id, origin IS NULL, (SELECT count(*) FROM events WHERE hunt_id = hunts.id) FROM hunts WHERE uid = ?"
+    )
+    how = ""
+    while True:
+        known = target.connection.execute(present, [head.uid]).fetchone()
+        here, own, _ = known or (0, False, 0)
+        tail = grown_by(log_of(target, here), iter(log)) if known else log
+        # a file of others that adds to an own hunt could change the commands that `bisect resume` executes
+        if tail is None or (known and tail and ((own and origin) or target.listed(here).state == "running")):
+            return Copied(name, str(here), "conflict")
+        if known and not tail:
+            return Copied(name, str(here), how or "known")
+        with turns.turn() as db:
+            if db.execute(present, [head.uid]).fetchone() != known:
+                continue  # another import has written it meanwhile
+            how = how or ("grown" if known else "new")
+            if known:
+                stored = text_of(head.settings)
+                db.execute(
+                    "UPDATE hunts SET settings = ?, metric = ? WHERE id = ?", [stored, head.settings.metric, here]
+                )
+            else:
+                here = enter_head(db, head, head.origin or origin)
+            whole = write(db, here, head, tail, turns)
+        if whole:
+            return Copied(name, str(here), how)
 
 
 def grown_by(here: Iterator[Timed], there: Iterator[Timed]) -> list[Timed] | None:
@@ -175,7 +200,8 @@ def log_of(history: History, hunt: int) -> Iterator[Timed]:
     for entry in history.events(hunt):
         with intact(history.path, f"hunt {hunt}, table events, row {entry.id},"):
             at, event = number(entry.at), masked_fields(entry.event)
-            encode(event, ())
+            check_counts(fields := codec.encode(event))
+            codec.dumps(fields)
         yield at, event
 
 
@@ -191,6 +217,7 @@ def head_of(history: History, hunt: int) -> Head:
     span = history.candidates(hunt)
     if not (UID.fullmatch(uid) and all(map(HASH.fullmatch, span)) and base == span[0]):
         raise ValueError("its range is none")
+    check_counts({"commits": commits, "choices": candidates - 1, "merges": merges})
     return Head(
         uid,
         msgspec.convert(origin, str),
@@ -198,7 +225,7 @@ def head_of(history: History, hunt: int) -> Head:
         *msgspec.convert((commits, candidates - 1, merges), tuple[int, int, int]),
         masked_fields(history.settings(hunt)),
         span,
-        msgspec.convert(builtins(read_host(history.connection, host_id)), HostFacts),
+        checked_host(read_host(history.connection, host_id)),
         tuple((number(began), msgspec.convert(failure, str)) for began, failure in sessions),
     )
 
@@ -222,16 +249,19 @@ def enter_head(db: "sqlite_utils.Database", head: Head, origin: str) -> int:
     return hunt
 
 
-def write(db: "sqlite_utils.Database", hunt: int, head: Head, log: Iterator[Timed], *, new: bool) -> None:
-    """Write events, and the sessions that a hunt lacks."""
+def write(db: "sqlite_utils.Database", hunt: int, head: Head, log: Sequence[Timed], turns: Turns) -> bool:
+    """Write the sessions that a hunt lacks, and events until the turn is over; returns whether it has written all of them."""
     [have] = db.execute("SELECT count(*) FROM sessions WHERE hunt_id = ?", [hunt]).fetchone()
-    for began, failure in head.sessions[0 if new else have :]:
+    for began, failure in head.sessions[have:]:
         row = {"hunt_id": hunt, "started": began, "process": ELSEWHERE, "failure": masked(failure) or None}
         insert(db, "sessions", row)
     nodes = {commit: node for node, commit in enumerate(head.candidates)}
-    for at, event in log:
+    for place, (at, event) in enumerate(log):
+        if place and turns.over():
+            return False
         numbered = replace(event, hunt=hunt) if isinstance(event, HuntStarted) else event
         enter_event(db, hunt, numbered, at, head.settings.host, head.candidates, nodes, foreign=True)
+    return True
 
 
 def text_of(settings: Settings) -> str:

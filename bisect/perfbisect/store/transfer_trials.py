@@ -1,7 +1,7 @@
 """Copies a trial from one history into another: see `transfer.py`."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +10,11 @@ import msgspec
 from perfbisect.core.domain.codec import builtins
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import HostFacts
-from perfbisect.core.domain.trials import Trial, TrialRequest
+from perfbisect.core.domain.trials import Trial, TrialRequest, TrialRun
 from perfbisect.masking import masked_fields
-from perfbisect.store.rows import number
+from perfbisect.store.rows import check_counts, number
 from perfbisect.store.trials import enter_run, enter_skip, enter_trial, read_trial
+from perfbisect.store.turns import Turns
 
 if TYPE_CHECKING:
     import sqlite_utils
@@ -27,7 +28,7 @@ KNOWN = ("ended", "between_visits", "within_visits", "noise")  # columns that ar
 def copy_trial(
     source: "History",
     target: "History",
-    db: "sqlite_utils.Database",
+    turns: Turns,
     name: str,
     origin: str,
     hunts: Mapping[int, int],
@@ -37,43 +38,60 @@ def copy_trial(
 
     Returns its name here, and how: new, grown, known or conflict.
     """
+    trial, uid, whose, values = trial_of(source, name)
+    how = ""
+    while True:
+        with turns.turn() as db:
+            mine = db.execute("SELECT id, origin IS NULL FROM trials WHERE uid = ?", [uid]).fetchone()
+            here: Trial | None = None
+            if mine is None:
+                commits = commits_of(source, target, trial)
+                here_id = enter_trial(db, renumbered(trial.request, hunts), trial.host, commits, trial.started)
+                changes = "uid = ?, origin = ?, process = ?"
+                db.execute(
+                    f"UPDATE trials SET {changes} WHERE id = ?", [uid, whose or origin or None, process, here_id]
+                )
+            else:
+                here_id, own = mine
+                here = masked_fields(read_trial(target.connection, here_id, target.path))
+                assert here is not None
+                if same(trial, here) or begins(here, trial):
+                    enter_hunts(db, here_id, trial, hunts)
+                    return here.name, how or "known"
+                if not begins(trial, here) or here.state == "running" or (own and origin):
+                    return here.name, "conflict"
+            how = how or ("grown" if here else "new")
+            if not enter_runs(db, here_id, trial.runs[len(here.runs) if here else 0 :], turns):
+                continue
+            for skip in trial.skips[len(here.skips) if here else 0 :]:
+                enter_skip(db, here_id, skip)
+            enter_hunts(db, here_id, trial, hunts)
+            changes = ", ".join(f"{column} = ?" for column in KNOWN)
+            db.execute(
+                f"UPDATE trials SET {changes}, failure = ?, visits = ? WHERE id = ?",
+                [*values, trial.failure or None, trial.request.rounds, here_id],
+            )
+            return f"{trial.name[0]}{here_id}", how
+
+
+def enter_runs(db: "sqlite_utils.Database", here_id: int, runs: Sequence[TrialRun], turns: Turns) -> bool:
+    """Enter runs until the turn is over; returns whether all of them are entered."""
+    for place, run in enumerate(runs):
+        if place and turns.over():
+            return False
+        enter_run(db, here_id, run)
+    return True
+
+
+def trial_of(source: "History", name: str) -> tuple[Trial, str, str, list[float | None]]:
+    """A trial without passwords, its uid, whose it is, and its ``KNOWN``. Raises for what cannot be copied."""
     trial = masked_fields(checked(source.trial(name)))
     columns = f"uid, coalesce(origin, ''), {', '.join(KNOWN)}"
     [row] = source.connection.execute(f"SELECT {columns} FROM trials WHERE id = ?", [trial.id])
     uid, whose, *known = row
     if not UID.fullmatch(uid):
         raise ValueError("it has no name")
-    values = [None if value is None else number(value) for value in known]
-    mine = db.execute("SELECT id, origin IS NULL FROM trials WHERE uid = ?", [uid]).fetchone()
-    here: Trial | None = None
-    if mine is None:
-        here_id = enter_trial(
-            db, renumbered(trial.request, hunts), trial.host, commits_of(source, target, trial), trial.started
-        )
-        whose = msgspec.convert(whose, str) or origin
-        db.execute(
-            "UPDATE trials SET uid = ?, origin = ?, process = ? WHERE id = ?", [uid, whose or None, process, here_id]
-        )
-    else:
-        here_id, own = mine
-        here = masked_fields(read_trial(target.connection, here_id, target.path))
-        assert here is not None
-        if same(trial, here) or begins(here, trial):
-            enter_hunts(db, here_id, trial, hunts)
-            return here.name, "known"
-        if not begins(trial, here) or here.state == "running" or (own and origin):
-            return here.name, "conflict"
-    for run in trial.runs[len(here.runs) if here else 0 :]:
-        enter_run(db, here_id, run)
-    for skip in trial.skips[len(here.skips) if here else 0 :]:
-        enter_skip(db, here_id, skip)
-    enter_hunts(db, here_id, trial, hunts)
-    changes = ", ".join(f"{column} = ?" for column in KNOWN)
-    db.execute(
-        f"UPDATE trials SET {changes}, failure = ?, visits = ? WHERE id = ?",
-        [*values, trial.failure or None, trial.request.rounds, here_id],
-    )
-    return f"{trial.name[0]}{here_id}", "grown" if here else "new"
+    return trial, uid, msgspec.convert(whose, str), [None if value is None else number(value) for value in known]
 
 
 def enter_hunts(db: "sqlite_utils.Database", here_id: int, trial: Trial, hunts: Mapping[int, int]) -> None:
@@ -96,10 +114,12 @@ def begins(whole: Trial, part: Trial) -> bool:
 
 def checked(trial: Trial) -> Trial:
     """A trial. Raises ValueError or msgspec's error for one that reports could not read."""
-    msgspec.convert(builtins(trial.request), TrialRequest)
-    msgspec.convert(builtins(trial.host), HostFacts)
+    msgspec.convert(request := builtins(trial.request), TrialRequest)
+    check_counts([request["subjects"], request["works"]])
+    checked_host(trial.host)
     number(trial.started)
     for run in trial.runs:
+        check_counts(builtins(run))
         if not (0 <= run.subject < len(trial.request.subjects) and 0 <= run.work < len(trial.request.works)):
             raise ValueError("a run is of no build or workload")
         number(run.at), number(run.cost), number(run.round)
@@ -112,6 +132,12 @@ def checked(trial: Trial) -> Trial:
         if not (0 <= ends[0] < ends[1] < len(trial.request.subjects) and 0 <= ends[2] < len(trial.request.works)):
             raise ValueError("a hunt is of no build or workload")
     return trial
+
+
+def checked_host(host: HostFacts) -> HostFacts:
+    """The facts of a host. Raises ValueError or msgspec's error for those that are none."""
+    check_counts(facts := builtins(host))
+    return msgspec.convert(facts, HostFacts)
 
 
 def renumbered(request: TrialRequest, hunts: Mapping[int, int]) -> TrialRequest:
