@@ -112,5 +112,7 @@ def test_auto_names_it_and_its_reason_speaks_of_instructions(
     assert case["commit"]["sha"] == culprit
     assert 1.005 < case["ratio"]["middle"] < 1.015
     assert case["why"].startswith("It executes more instructions per operation (code bloat): ×1.01")
-    profiled = case["explanation"]["functions"]  # on a busy machine the time for the reason may end before there are profiles
+    profiled = case["explanation"][
+        "functions"
+    ]  # on a busy machine the time for the reason may end before there are profiles
     assert "`hash`" in case["why"] or not profiled

@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.core.domain.events import BuildProgress, Decided, Event, RunFinished, RunProgress, RunStarted
-from perfbisect.core.domain.orders import Measure
+from perfbisect.core.domain.orders import Decision, Interval, Layouts, Measure, Purpose, Share
 from perfbisect.ui.plain import PlainLines, lines
-from perfbisect.ui.view_model import ViewModel
+from perfbisect.ui.screen import belief
+from perfbisect.ui.view_model import ViewModel, update
+from perfbisect.wording.glyphs import UNICODE
 
 Events = list[tuple[float, Event]]
 
@@ -88,3 +90,19 @@ def test_a_counted_run_is_shown_by_its_count_while_others_are_timed(events: Even
     (line,) = lines(view, replace(event, facts=facts), at)
     assert "5,432 instructions/o" in line
     assert "QPS" not in line, "neither as its unit, nor in the ratio of the timed runs"
+
+
+def test_what_fresh_layouts_have_shown_is_on_the_line_of_each_run(events: Events, views: list[ViewModel]) -> None:
+    """And on the screen; not the ratio with the usual layout, which does not change any more."""
+    (at, event), view = next(
+        (entry, view) for entry, view in zip(events, views, strict=True) if isinstance(entry[1], RunFinished)
+    )
+    order = Measure(
+        (Share(3, 12), Share(2, 12)), Purpose.CONFIRM, fresh=True, layouts=Layouts(Interval(0.965, 0.981, 0.997), 12, 9)
+    )
+    assert view.state.belief
+    view = update(view, Decided(Decision(order, view.state.belief)), at)
+    event = replace(event, facts=replace(event.facts, layout=13))
+    [line] = lines(view, event, at)
+    assert "0.981 (0.965–0.997) of its parent in 12 layouts" in line and "rQPS" not in line
+    assert any("0.981 (0.965–0.997) of its parent in 12 layouts" in text.plain for text in belief(view, 200, UNICODE))

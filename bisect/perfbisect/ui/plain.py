@@ -28,7 +28,7 @@ from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.ui.stream import put
 from perfbisect.ui.view_model import REPORT, Running, ViewModel, recalled, update
 from perfbisect.wording.builds import made
-from perfbisect.wording.quantities import chance, count, duration, figure, ratio, slower_than, time_of_day
+from perfbisect.wording.quantities import chance, count, duration, figure, in_layouts, ratio, slower_than, time_of_day
 from perfbisect.wording.text import advised, execution, listed, patched, printable
 from perfbisect.wording.verdicts import PURPOSES, sentences
 
@@ -129,7 +129,9 @@ def ran(view: ViewModel, event: RunFinished) -> str:
     if facts.slower_than:
         measured = slower_than(facts.slower_than, facts.seconds)
     compared = f"{view.ratio_title} {ratio(found)}" if found and comparable(facts, view.metric) else ""
-    if view.is_baseline(event.candidate):
+    if facts.layout and view.state.layouts:
+        compared = in_layouts(view.state.layouts)
+    elif view.is_baseline(event.candidate):
         compared = "baseline"
     now = view.now
     which = f"run {now.number} of {now.of}, {PURPOSES[now.purpose]}" if isinstance(now, Running) else ""

@@ -20,6 +20,7 @@ from perfbisect.wording.quantities import (
     count,
     estimate,
     figure,
+    in_layouts,
     percent,
     ratio,
     slower_than,
@@ -221,6 +222,8 @@ def belief(view: ViewModel, room: int, glyphs: Glyphs) -> list[Text]:
     parts = []
     if (effect := view.ratio(len(view.state.commits) - 1)) is not None:
         parts.append(f"bad is {ratio(effect)} of good")
+    if view.state.layouts:
+        parts.append(in_layouts(view.state.layouts))
     if known.change < 0.95:
         parts.append(f"{chance(known.change)} that they differ")
     parts += [f"noise {percent(known.noise)}", f"95 % within {count(within(known, 0.95), 'candidate')}"]

@@ -235,6 +235,8 @@ def test_runs_in_fresh_layouts_are_compared_among_themselves() -> None:
         for v, level in ((0, 6.9), (1, 6.9), (2, 6.7))
     ]
     shown = relative_speeds([*usual, *fresh], 1)
-    assert near(shown[1], relative_speeds(usual, 1)[1])  # as it is linked, where it was measured so
+    assert near(shown[1], relative_speeds(fresh, 1)[1])  # what is being learned, and no longer what misled
+    alone = [seen for seen in fresh if seen.candidate != 0]
+    assert near(relative_speeds([*usual, *alone], 1)[1], relative_speeds(usual, 1)[1])
     assert shown[2].middle == pytest.approx(math.exp(-0.2), rel=0.01)
     assert relative_speeds(fresh, 1)[1].middle == pytest.approx(1.0, rel=0.01)

@@ -97,7 +97,18 @@ def test_a_hunt_that_is_resumed_anywhere_goes_on_in_the_same_way() -> None:
     assert isinstance(before, Measure)
     assert before.fresh
     assert before.purpose is Purpose.CONFIRM
+    assert before.layouts is None
     assert not isinstance(decide(LINE, seen[:first], Policy()).order, Measure)
+
+
+def test_further_layouts_come_with_what_they_have_shown_so_far() -> None:
+    broad = Habits(noise=0.005, layout=0.04, outliers=0.0)
+    seen = hunt(World(LINE, {26: -0.15}, broad, seed=4), AGAIN).observations
+    begin = seen.index(fresh(seen)[0])
+    orders = [decide(LINE, seen[:end], AGAIN).order for end in range(begin + 10, len(seen))]
+    shown = [order.layouts for order in orders if isinstance(order, Measure) and order.layouts]
+    assert shown and shown[-1].compared > shown[0].compared >= FEWEST
+    assert shown[-1].ratio != shown[0].ratio
 
 
 def test_no_name_is_given_where_the_budget_ends_before_the_proof_in_other_layouts() -> None:

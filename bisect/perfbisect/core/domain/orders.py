@@ -22,40 +22,6 @@ class Purpose(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """The runs of one candidate within a measurement."""
-
-    candidate: int
-    runs: int
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """Measure the builds of ``plan``, interleaved in time; missing builds are made first.
-
-    The candidate of interest is first, the references beside it follow. A candidate of no runs is only built.
-    """
-
-    plan: tuple[Share, ...]
-    purpose: Purpose
-    host: int = 0
-    fresh: bool = False  # each run is one of a build that is linked again, with a layout of its own
-
-    def renumbered(self, place: Mapping[int, int]) -> "Measure":
-        """The order under other numbers of the candidates, without those that are not in ``place``."""
-        shares = (replace(share, candidate=place[share.candidate]) for share in self.plan if share.candidate in place)
-        return replace(self, plan=tuple(shares))
-
-
-@dataclass(frozen=True, slots=True)
-class BuildOrder:
-    """Make the build of a candidate on a build host, while measurements go on."""
-
-    candidate: int
-    build_host: int  # its number among the build hosts of the hunt
-
-
-@dataclass(frozen=True, slots=True)
 class Interval:
     """An estimate of a ratio (1 = unchanged) with the ends of its 95 % credible interval."""
 
@@ -74,6 +40,50 @@ class Interval:
         return int(self.high == math.inf) - int(self.low == 0) if self.known else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """A commit and a parent that were linked again several times, each with its functions in another order."""
+
+    ratio: Interval  # of the commit against the parent, over all layouts
+    compared: int  # layouts of each
+    changed: int  # those in which the commit differed in the direction that was seen with the usual layout
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The runs of one candidate within a measurement."""
+
+    candidate: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Measure the builds of ``plan``, interleaved in time; missing builds are made first.
+
+    The candidate of interest is first, the references beside it follow. A candidate of no runs is only built.
+    """
+
+    plan: tuple[Share, ...]
+    purpose: Purpose
+    host: int = 0
+    fresh: bool = False  # each run is one of a build that is linked again, with a layout of its own
+    layouts: Layouts | None = field(default=None, compare=False)  # what they have shown so far, for the views
+
+    def renumbered(self, place: Mapping[int, int]) -> "Measure":
+        """The order under other numbers of the candidates, without those that are not in ``place``."""
+        shares = (replace(share, candidate=place[share.candidate]) for share in self.plan if share.candidate in place)
+        return replace(self, plan=tuple(shares))
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOrder:
+    """Make the build of a candidate on a build host, while measurements go on."""
+
+    candidate: int
+    build_host: int  # its number among the build hosts of the hunt
+
+
 UNKNOWN = Interval(0.0, 1.0, math.inf)  # where nothing was measured
 
 
@@ -83,15 +93,6 @@ class Effect(msgspec.Struct, frozen=True, rename={"host_class": "kind"}):
     host_class: str
     ratio: Interval
     ends: bool  # of bad against good, as the commit was not compared with its parents on this class
-
-
-@dataclass(frozen=True, slots=True)
-class Layouts:
-    """A commit and a parent that were linked again several times, each with its functions in another order."""
-
-    ratio: Interval  # of the commit against the parent, over all layouts
-    compared: int  # layouts of each
-    changed: int  # those in which the commit differed in the direction that was seen with the usual layout
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ def reverse(names: Mapping[str, str]) -> dict[str, str]:
 def stored_verdict(fields: Fields) -> Fields:
     """The stored form of an order: what is usual is left out, a detail where the reason has none; an old reason is its text."""
     match fields:
-        case {"fresh": False, **plain}:
-            return plain
+        case {"fresh": fresh, "layouts": layouts, **plain}:
+            return plain | ({"fresh": True} if fresh else {}) | ({"layouts": layouts} if layouts else {})
         case {"detail": detail, **plain}:
             if detail is None:
                 return plain

@@ -33,7 +33,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts, hit_rate
-from perfbisect.core.domain.orders import Belief, Interval, Measure, Purpose, Step, Verdict
+from perfbisect.core.domain.orders import Belief, Interval, Layouts, Measure, Purpose, Step, Verdict
 from perfbisect.core.inference.from_log import Binaries, Logged, counted_exactly, host_of, observations
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
@@ -109,6 +109,7 @@ class HuntState:
     in_flight: dict[str, tuple[str, float]] = field(default_factory=dict)  # build host → what it builds, and since when
     cancelled: list[float] = field(default_factory=list)  # seconds of each build that was ended before it was finished
     purpose: Purpose | None = None  # of the latest order
+    layouts: Layouts | None = None  # what the fresh layouts had shown when it was given, of a commit against its parent
     verdict: Verdict | None = None  # of the present session
     elapsed: float = 0.0  # seconds of all sessions
     binaries: Binaries = field(default_factory=Binaries)
@@ -156,6 +157,7 @@ class HuntState:
             case Decided(decision):
                 self.belief = decision.belief
                 self.purpose = decision.order.purpose if isinstance(decision.order, Measure) else None
+                self.layouts = decision.order.layouts if isinstance(decision.order, Measure) else None
                 if isinstance(decision.order, Measure) and self.build_hosts and self.started:  # it may have waited
                     self.since[self.started.hosts[decision.order.host].name] = at
             case BuildStarted(commit=commit):
@@ -204,7 +206,7 @@ class HuntState:
         if self.commits == commits:
             return
         self.commits, self.node = commits, {commit: candidate for candidate, commit in enumerate(commits)}
-        self.belief, self.purpose, self.binaries = None, None, Binaries()
+        self.belief, self.purpose, self.layouts, self.binaries = None, None, None, Binaries()
         for _, event in self.log:
             if isinstance(event, BuildFinished) and event.facts.commit in self.node:
                 self.binaries.same_as(self._place(event), event.facts)

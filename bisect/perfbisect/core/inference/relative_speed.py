@@ -127,12 +127,12 @@ def relative_speeds(
 
     The good end and candidates with its binary are left out, and so is what cannot be compared with it. Hosts of one class,
     ``host_classes`` by number, show the same ratios. Of several classes the leading one is shown, and others where that
-    did not measure a candidate. What was measured in fresh layouts alone is compared with good in fresh layouts.
+    did not measure a candidate. What was measured in fresh layouts, as good was, is compared with it in these.
     """
     usual, fresh = by_layout(observations)
     if model is not USUAL or not any(isinstance(seen, Reading) for seen in fresh):
         return _in_one_sort(observations, bad, host_classes, model)
-    return {**_in_one_sort(fresh, bad, host_classes, FRESH), **_in_one_sort(usual, bad, host_classes, USUAL)}
+    return {**_in_one_sort(usual, bad, host_classes, USUAL), **_in_one_sort(fresh, bad, host_classes, FRESH)}
 
 
 def by_layout(observations: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:

@@ -204,7 +204,7 @@ def _further(each: Mapping[int, Sequence[Comparison]], now: Situation) -> Measur
     for candidate, of in each.items():
         if wanted := {one.parent: one.wanted for one in of if one.wanted}:
             plan = (Share(candidate, max(wanted.values())), *(Share(parent, runs) for parent, runs in wanted.items()))
-            return Measure(plan, Purpose.CONFIRM, now.fleet.free_host, fresh=True)
+            return Measure(plan, Purpose.CONFIRM, now.fleet.free_host, True, _weakest(of).layouts)
     return None
 
 
