@@ -102,8 +102,8 @@ def test_a_hunt_that_is_resumed_anywhere_goes_on_in_the_same_way() -> None:
 
 
 def test_further_layouts_come_with_what_they_have_shown_so_far() -> None:
-    broad = Habits(noise=0.005, layout=0.04, outliers=0.0)
-    seen = hunt(World(LINE, {26: -0.15}, broad, seed=4), AGAIN).observations
+    broad = Habits(noise=0.005, layout=0.03, outliers=0.0)
+    seen = hunt(World(LINE, {26: -0.05}, broad, seed=1), AGAIN).observations
     begin = seen.index(fresh(seen)[0])
     orders = [decide(LINE, seen[:end], AGAIN).order for end in range(begin + 10, len(seen))]
     shown = [order.layouts for order in orders if isinstance(order, Measure) and order.layouts]
@@ -156,7 +156,7 @@ def test_exact_counts_need_no_other_layout() -> None:
 
 
 def test_where_a_build_fails_in_other_layouts_the_hunt_names_what_runs_as_linked_show() -> None:
-    outcome = hunt(World(LINE, {26: -0.15}, QUIET, seed=5), AGAIN)
+    outcome = hunt(World(LINE, {26: -0.05}, QUIET, seed=5), AGAIN)
     begun = next(at for at, seen in enumerate(outcome.observations) if isinstance(seen, Reading) and seen.layout)
     seen = [*outcome.observations[: begun + 1], Built(26, 0.0, fixed=True)]
     usual = [each for each in seen if not (isinstance(each, Reading) and each.layout)]
