@@ -61,6 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A new folder at each step. pytest's own numbering reads all names again for each new one."""
     place = tmp_path_factory.mktemp("homes")
+    os.environ["PERFBISECT_LOCKS"] = str(place / "locks")  # for fixtures that several tests share
     return (place / str(number) for number in count())
 
 
@@ -73,6 +74,7 @@ def seal(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
         if name.startswith(("GIT_", "XDG_", "CCACHE_", "PERFBISECT_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PERFBISECT_LOCKS", str(home / "locks"))  # no test waits for another one
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")

@@ -13,9 +13,8 @@ from session import DOCUMENTED, ENDED_BY_US, VERDICTS, Session
 from repository import Range
 
 MOST_MEMORY = 256 << 20  # bytes of a controller
-# docs/architecture.md lists them, but for the guard of the lock.
-DOCUMENTED_NAMES = {
-    ".perfbisect", "lock.guard", "lock.beat", "git", "recipes", "scripts", "work", "builds", "datasets", "jobs", "logs",
+DOCUMENTED_NAMES = {  # as in docs/architecture.md
+    ".perfbisect", "lock", "git", "recipes", "scripts", "work", "builds", "datasets", "jobs", "logs",
     "ccache", "tmp",
 }  # fmt: skip
 GRACE = 5.0  # seconds in which the last processes of a connection end

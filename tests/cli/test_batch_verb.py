@@ -1,5 +1,6 @@
 """`bisect batch` and `bisect resume --all`: real hunts at once, each a process of its own."""
 
+import json
 import re
 import signal
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import tickets
 from program import bisect, bisect_until, rows
 
 pytestmark = pytest.mark.tools
@@ -66,7 +68,24 @@ def at_once(history: Path) -> int:
     return max(sum(began <= start < ended for _, began, ended in spans) for _, start, _ in spans)
 
 
+def make_machines(hosts: Path) -> None:
+    """Let each host be a machine of its own: it sees another folder for locks."""
+    locks = tickets.folder()
+    locks.mkdir()
+    apart = ["unshare", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(locks)]
+    hosts.write_text(hosts.read_text().replace('address = "local"', f"through = {json.dumps(apart)}"))
+
+
+def test_hunts_on_one_machine_wait_for_each_other(file: Path, tmp_path: Path) -> None:
+    """Whatever their hosts are called."""
+    history = tmp_path / "h.db"
+    done = bisect("batch", str(file), "--history", str(history), cwd=Path("/"))
+    assert done.returncode == 0, done.stderr
+    assert at_once(history) == 1
+
+
 def test_hunts_run_at_once_and_one_that_fails_stops_no_other(file: Path, tmp_path: Path, exits: Exits) -> None:
+    make_machines(tmp_path / "hosts.toml")
     text = file.read_text()
     file.write_text(text + '[[hunt]]\ngood = "nothing"\nworkload = "one"\n')
     history, pages = tmp_path / "h.db", tmp_path / "pages"

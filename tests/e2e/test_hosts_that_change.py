@@ -55,14 +55,14 @@ def test_one_who_waits_begins_when_the_other_ends(tmp_path: Path) -> None:
         history = ["--history", str(second / "h.db"), "--plain"]
         busy = bisect("run", "v1.0", "v1.1", *hunt, *history)
         assert busy.returncode == 4
-        assert "is busy: a hunt for demo update-index" in busy.stderr
+        assert "is busy: hunt 1 for demo update-index, v1.0..v1.1, of " in busy.stderr
         assert "--wait" in busy.stderr
         args = [*PROGRAM, "run", "v1.0", "v1.1", *hunt, *history, "--wait"]
         environment = os.environ | {"PYTHONUNBUFFERED": "1"}
         pipe = subprocess.PIPE
         waiting.append(subprocess.Popen(args, stdout=pipe, stderr=pipe, text=True, env=environment))
         assert waiting[0].stderr is not None
-        assert waiting[0].stderr.readline().startswith("Waiting for a hunt for demo update-index")
+        assert waiting[0].stderr.readline().startswith("Waiting for hunt 1 for demo update-index")
         interrupt(first)
 
     hunt = ["--builder", "demo", "--workload", "update-index", "--repo", str(tmp_path / "demo" / "repository")]

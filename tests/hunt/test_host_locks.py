@@ -8,6 +8,7 @@ from perfbisect.host.lock import ABANDONED, hold
 from perfbisect.host.registry import connect
 from perfbisect.hunt.host_locks import clear
 from perfbisect.recipes.find import load_host
+from tickets import write_ticket
 
 pytestmark = pytest.mark.tools
 
@@ -19,7 +20,7 @@ def test_the_visit_of_who_took_the_lock_over_stays(taken: bool) -> None:
     with hold(host, "a hunt") as held:
         visit.mkdir(parents=True)
         if taken:  # while we slept
-            Path(host.root, "lock").write_text("another's")
+            write_ticket()
         held.seen -= ABANDONED
         clear(host, held, None)
         assert visit.exists() == taken

@@ -1,94 +1,172 @@
-"""The lock of a host: one hunt at a time measures there. A lock file below the root folder names its owner.
+"""The lock of a machine: one session at a time measures there, whoever its user is and wherever its root folders are.
 
-The file is read, compared and replaced under ``flock``, so that of two hunts that find a stale lock at the same moment
-one gets it and the other sees the new owner. The owner is a process on the controller, which need not be the host. Only
-there can be checked whether it is alive (in the same boot and container: names of machines are not unique). All others
-see its heartbeat, once a minute: a lock without a heartbeat for ten minutes is abandoned. An owner that was merely
-disconnected for so long notices that it has lost the lock, and stops.
+Whoever has the lock or waits for it keeps a ticket: a file in a folder that all users of the machine share, where nobody
+can remove another's. A ticket that is read-only has the lock. Whoever finds no such ticket, and none with an earlier
+place in the queue, makes its own read-only and looks again: of two that do so at once at least one sees the other, and
+steps back. So neither a clock nor a lock that somebody may keep decides who measures.
+
+A ticket counts as long as its owner touches it, once a minute: without a heartbeat for ten minutes it is abandoned. Its
+modification time is the uptime of the machine at the heartbeat, so that no jump of the clock makes it look abandoned. A
+user may forge that, but not when the file was last changed: where the two disagree, a heartbeat is waited for. The owner
+is a process on the controller, which need not be the machine; where it can be seen that it has ended (in the same boot and
+container), its tickets end with it. An owner that was merely disconnected for so long notices that it has lost the lock,
+and stops.
 """
 
+import atexit
 import os
 import platform
 import secrets
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 import msgspec
 
 from perfbisect.clock import elapsed
-from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.host.protocol import Host
-from perfbisect.process import is_local, is_running, this_process
+from perfbisect.process import is_local, is_running, start_time, this_process
+from perfbisect.recipes.leases import user
 
 BEAT = 60.0  # seconds between two heartbeats
 ABANDONED = 10 * BEAT  # seconds without a heartbeat: the owner has ended, or cannot reach the host
-POLL = 5.0  # seconds between two reads of a lock that is waited for
+POLL = 5.0  # seconds between two looks at a lock that is waited for
+FOLDERS = ("/var/tmp", "/dev/shm")  # the second where the first is full or read-only: `bisect gc` must be able to begin
+OTHER_FOLDER = "PERFBISECT_LOCKS"  # a variable that names another folder, for all hosts
+SESSION = secrets.token_hex(8)  # of this process, which may lock several hosts of one machine
 
-# A heartbeat touches the lock, and notes the boot and the uptime of the host beside it, with the content of the lock that
-# it is of. Ages are differences of uptimes, so that no jump of the clock makes a lock look abandoned. The times of the
-# file decide only where there is no such note: an earlier version beats, or the host was restarted.
-_BEATS = """\
+_WAITS, _HOLDS = "644", "444"
+# $1 a ticket or nothing; with a content $4 that is written, with mode $2 and at the place $3 in the queue (empty: the
+# last); without, it is touched. Then the folders. Prints the boot and the time of the machine, and each ticket with a
+# heartbeat: name, mode, whose it is, when it was last changed, content. What a user could put into a line is encoded.
+_TICKETS = f"""\
+ticket=$1 mode=$2 place=$3 content=$4; shift 4
 read -r boot </proc/sys/kernel/random/boot_id
 read -r now rest </proc/uptime
-beat() { touch -c "$1"; { echo "$boot $now"; cat "$1"; } 2>/dev/null >"$1.beat" || :; }
-age() {
-    age=-1
-    { read -r then at rest && noted=$(cat); } 2>/dev/null <"$1.beat" || then=
-    case $then:${at%.*} in
-        "$boot":*[!0-9]* | *:) ;;
-        "$boot":*) [ "$noted" != "$(cat "$1")" ] || age=$((${now%.*} - ${at%.*}));;
-    esac
-    [ "$age" -ge 0 ] || age=$(($(date +%s) - $(stat -c %Y "$1")))
-    echo "$age"
-}
+write() {{
+    [ -d "$1" ] || mkdir -p -m 1777 -- "$1" || return
+    printf '%s %s %s' "$boot" "${{place:-$now}}" "$content" | cat >"$1/$ticket.new" && chmod "$mode" "$1/$ticket.new" &&
+        touch -m -d "@$now" "$1/$ticket.new" && mv -f "$1/$ticket.new" "$1/$ticket" || {{ rm -f "$1/$ticket.new"; return 1; }}
+}}
+if [ -n "$content" ]; then
+    for folder do ! write "$folder" || break; done
+    [ -f "$folder/$ticket" ] || exit 1
+elif [ -n "$ticket" ]; then
+    for folder do touch -c -m -d "@$now" "$folder/$ticket"; done
+fi
+echo "$boot $(date +%s)"
+now=${{now%.*}}
+find "$@" -maxdepth 1 -type f -size -9 -name 'perfbisect-lock.????????????????' ! -name '*[!a-z0-9.-]*' \\
+    -newermt "@$((now - {ABANDONED:.0f}))" ! -newermt "@$((now + {BEAT:.0f}))" \\
+    -printf '%f %m %u %C@ ' '(' -exec base64 -w 0 {{}} ';' -o -true ')' -printf '\\n' 2>/dev/null || :
+find "$@" -maxdepth 1 -name 'perfbisect-lock.*' -user "$(id -u)" -cmin +1440 -delete 2>/dev/null || :
 """
-# $1 the lock, $2 the content that may be replaced, $3 the new content (empty: none). Prints the seconds since the last
-# heartbeat, and the content of the lock. A lock that is released stays as a note that counts for no other: on a full
-# disk its space is that of the next lock, so that `bisect gc` can free some.
-_SWAP = (
-    _BEATS
-    + """\
-if [ -e "$1" ] && [ "$(cat "$1")" != "$2" ]; then age "$1"; cat "$1"; exit; fi
-echo 0
-[ -n "$3" ] || { [ ! -e "$1" ] || mv -f "$1" "$1.beat"; exit; }
-write() { printf '%s' "$2" | cat >"$1.new"; }
-write "$1" "$3" 2>/dev/null || { rm -f "$1.beat"; write "$1" "$3"; } || exit
-mv -f "$1.new" "$1" && beat "$1" && cat "$1"
-"""
-)
-_READ = _BEATS + '[ ! -e "$1" ] || { age "$1"; cat "$1"; }'
-_BEAT = _BEATS + '[ "$(cat "$1" 2>/dev/null)" != "$2" ] || { beat "$1"; echo kept; }'
+# $1 a root folder, $2 who uses it now. Prints who has used it last, unless that session has given it back.
+_NOTE = """{ read -r last <"$1/lock"; } 2>/dev/null; echo "$last"; echo "$2" >"$1/lock" || :"""
+_APART = """[ "$(readlink /proc/self/ns/pid)" != 'pid:[4026531836]' ] && [ "$(stat -c %d "$1")" = "$(stat -c %d /)" ]"""
+_MACHINE = """cat /proc/sys/kernel/random/boot_id; stat -c %d:%i "$1" """
 
 WaitCallback = Callable[["Owner | None"], None]
 """Called every few seconds with the owner that is waited for; at the end with None."""
 
 
-class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """The process that holds a lock, distinguishable from a later one with the same pid."""
+class Owner(msgspec.Struct, frozen=True):
+    """The process that has a ticket, distinguishable from a later one with the same pid."""
 
     process: str  # see perfbisect.process.here
     pid: int  # for messages, as is the name of the machine, which is not unique
     machine: str
     purpose: str  # "hunt 12"
-    since: str  # ISO 8601, UTC
-    host: str = ""  # the name under which it knows the host; earlier versions wrote neither this nor the next
-    session: str = ""  # random, the same in all locks of a session and in no other
+    since: str  # ISO 8601, UTC: when it took the lock, or began to wait
+    user: str  # on the controller
+    session: str
+    account: str = ""  # the user on the machine, as the file says: nobody can forge it
 
     def __str__(self) -> str:
-        return f"{self.purpose} (process {self.pid} on {self.machine}, since {self.since})"
+        account = "" if self.account == self.user else f", as {self.account}"
+        return f"{self.purpose} of {self.user} (process {self.pid} on {self.machine}{account}, since {self.since})"
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A ticket with a heartbeat."""
+
+    name: str
+    holds: bool
+    place: tuple[float, str]  # in the queue: the uptime of the machine at its arrival, then its name
+    changed: float  # by the clock of the machine
+    silent: float  # seconds since then, if the clock was not set
+    owner: Owner
 
 
 class HostLock:
-    """A lock that is held, as of its last heartbeat."""
+    """The lock of a host's machine, or a place in the queue for it; as of its last heartbeat."""
 
-    def __init__(self, host: Host, content: str) -> None:
-        self.host = host
-        self.content = content
+    def __init__(self, host: Host, purpose: str, session: str = "") -> None:
+        self.host, self.purpose = host, purpose
+        self.session = session or secrets.token_hex(8)
+        self.ticket = f"perfbisect-lock.{secrets.token_hex(8)}"
+        self.place = ""
         self.lost = False
         self.seen = elapsed()  # when the last heartbeat arrived
+        self._mode, self._since = _WAITS, ""
         self._ended = threading.Event()
+        self._writing = threading.RLock()
+
+    def queue(self, waiting: WaitCallback | None, *, take: bool) -> None:
+        """Wait for the turn of this session, and ``take`` the lock. Raises EnvironmentFailure without ``waiting``."""
+        self._ended.set()
+        self._ended = threading.Event()
+        others = self._write(_WAITS)
+        threading.Thread(target=self.beat, args=(self._ended,), name=f"lock of {self.host.name}", daemon=True).start()
+        waited = False
+        while True:
+            mine = (float(self.place), self.ticket)
+            ahead = [each for each in others if each.holds or each.place < mine]
+            if ahead:
+                first = min(ahead, key=lambda each: (not each.holds, each.place))
+                if waiting is None:
+                    raise busy(self.host, first)
+                for other in _waited.values():  # who waits here lets others pass elsewhere: no two wait for each other
+                    if other is not self:
+                        other.leave()
+                waited = True
+                waiting(first.owner)
+                time.sleep(POLL)
+                others = self._write(_WAITS)
+            elif not take or not any(each.holds for each in self._write(_HOLDS)):
+                break
+            else:  # both took it at the same moment
+                others = self._write(_WAITS)
+        self.lost = False
+        if waiting and waited:
+            waiting(None)
+
+    def number(self, name: str) -> None:
+        """Tell others the number of a hunt, or the name of a trial: "a hunt for …" becomes "hunt 12 for …"."""
+        _, what, about = self.purpose.split(" ", 2)
+        self.purpose = f"{what} {name} {about}"
+        self._write(_HOLDS)
+
+    def _write(self, mode: str) -> list[Ticket]:
+        """Write the ticket, with that mode; returns those of other sessions."""
+        with self._writing:
+            if mode != self._mode or not self._since:
+                self._since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            self._mode = mode
+            about = (self.purpose[:500], self._since, user(), self.session)  # a file of a few kB counts for nothing
+            owner = Owner(this_process(), os.getpid(), platform.node(), *about)
+            found = _counting(self.host, self.ticket, mode, self.place, msgspec.json.encode(owner).decode())
+            self.place = next((str(each.place[0]) for each in found if each.name == self.ticket), "")
+            if not self.place:
+                raise _no_ticket(self.host, "what is written there is gone at once")
+            self.seen = elapsed()
+            return [each for each in found if each.owner.session != self.session]
 
     def confirm(self) -> None:
         """Raise EnvironmentFailure when the lock was abandoned for too long and another process has taken it."""
@@ -100,137 +178,142 @@ class HostLock:
                 "Resume when it is free.",
             )
 
-    def beat(self) -> None:
-        """Send a heartbeat every minute, until ``end``."""
-        while not self._ended.wait(BEAT):
+    def beat(self, ended: threading.Event) -> None:
+        """Send a heartbeat every minute, until the event."""
+        while not ended.wait(BEAT):
             with suppress(Exception):  # an unreachable host may be reachable later
                 self._sign()
 
     def _sign(self) -> None:
-        printed = self.host.run(["sh", "-c", _BEAT, "beat", _path(self.host), self.content]).stdout
-        self.lost = self.lost or printed.strip() != "kept"
-        self.seen = elapsed()
+        with self._writing:
+            silent = elapsed() - self.seen > ABANDONED - BEAT
+            found = _tickets(self.host, self.ticket)
+            if all(each.name != self.ticket for each in found) and not self._ended.is_set():
+                silent, found = True, self._write(self._mode)  # it was removed, as temporary files may be
+            self.lost = self.lost or (
+                silent and any(each.holds and each.owner.session != self.session for each in found)
+            )
+            self.seen = elapsed()
 
-    def end(self) -> None:
-        """Send no more heartbeats."""
-        self._ended.set()
+    def leave(self) -> None:
+        """Give back the lock, or leave the queue; ``queue`` enters it again at the same place."""
+        with self._writing:
+            self._ended.set()
+            with suppress(PerfBisectError):  # unreachable: the earlier error is reported, and the ticket expires
+                self.host.run(["rm", "-f", *(f"{folder}/{self.ticket}" for folder in _folders())])
 
 
-def new_session() -> str:
-    """A name for the locks of one session."""
-    return secrets.token_hex(8)
+_waited: dict[tuple[str, PurePosixPath], HostLock] = {}  # places of this process in queues, at which it had its turn
 
 
 @contextmanager
 def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session: str = "") -> Iterator[HostLock]:
-    """Acquire the host, and hold its lock. Jobs that still run there are an earlier owner's.
+    """Acquire the host, and hold the lock of its machine. Jobs that still run there are an earlier owner's.
 
-    While another process holds the lock: with ``waiting``, wait for its release; otherwise raise EnvironmentFailure that
-    names the owner. Raises UsageError when ``session`` itself holds it, under another name of the host.
+    While another session holds it or came earlier: with ``waiting``, wait for it; otherwise raise EnvironmentFailure that
+    names its owner. Raises UsageError when ``session`` itself uses the root folder, under another name of the host.
     """
-    with host, _locked(host, purpose, waiting, session or new_session()) as held:
-        yield held
-
-
-@contextmanager
-def _locked(host: Host, purpose: str, waiting: WaitCallback | None, session: str) -> Iterator[HostLock]:
-    mine = _me(host, purpose, session)
-    age, found = _swap(host, "", mine)
-    waited = False
-    while found != mine:
-        owner = _owner(found)
-        if owner is not None and owner.session == session:
-            raise _twice(owner, host)
-        if owner is None or _gone(owner, age):
-            age, found = _swap(host, found, mine)
-        elif waiting is None:
-            raise busy(host, owner)
-        else:
-            waited = True
-            waiting(owner)
-            time.sleep(POLL)
-            age, found = _swap(host, "", mine)
-    if waiting and waited:
-        waiting(None)
-    held = HostLock(host, mine)
-    life = threading.Thread(target=held.beat, name=f"lock of {host.name}", daemon=True)
-    life.start()
-    try:
-        yield held
-    finally:
-        held.end()
-        with suppress(EnvironmentFailure):  # unreachable: the earlier error is reported, and the lock expires
-            _swap(host, mine, "")
-
-
-def busy(host: Host, owner: Owner) -> EnvironmentFailure:
-    """The error for a host whose lock another process holds."""
-    return EnvironmentFailure(
-        f"host {host.name} is busy: {owner} is measuring there",
-        "Wait for it with --wait, or stop it."
-        + ("" if is_local(owner.process) else f" If it no longer exists, {_left(host)}"),
-    )
+    with host:
+        held = _waited.pop((host.name, host.root), None) or HostLock(host, purpose)
+        held.purpose, held.session = purpose, session or held.session
+        try:
+            held.queue(waiting, take=True)
+            note = f"{held.session} {host.name}"
+            last = host.run(["sh", "-c", _NOTE, "note", str(host.root), note]).stdout.strip()
+            if last != note and last.startswith(f"{held.session} "):
+                raise _twice(last.split(" ", 1)[1], host)
+            yield held
+        finally:
+            held.leave()
 
 
 def wait(host: Host, waiting: WaitCallback) -> None:
-    """Wait until the host's lock is free."""
-    waited = False
-    while owner := holder(host):
-        waited = True
-        waiting(owner)
-        time.sleep(POLL)
-    if waited:
-        waiting(None)
+    """Wait for the turn of this process; ``hold`` takes the lock then. Until it waits elsewhere, others wait for it."""
+    key = host.name, host.root
+    if key not in _waited:
+        _waited[key] = HostLock(host, "a session", SESSION)
+        atexit.register(_waited[key].leave)
+    _waited[key].queue(waiting, take=False)
 
 
 def holder(host: Host) -> Owner | None:
-    """The present owner of the host's lock; None when it is free or its owner has ended."""
-    age, content = _read(host.run(["sh", "-c", _READ, "read", _path(host)], check=False).stdout)
-    owner = _owner(content)
-    return None if owner is None or _gone(owner, age) else owner
+    """The present owner of the lock; None when it is free or its owner has ended."""
+    return next((each.owner for each in _counting(host) if each.holds), None)
 
 
-def _left(host: Host) -> str:
-    return f"the host is free {ABANDONED / 60:.0f} minutes after its last heartbeat, or when you remove {_path(host)} there."
+def machine(host: Host) -> str:
+    """What tells machines from each other, as far as their locks do; hosts are locked in this order."""
+    return host.run(["sh", "-c", _MACHINE, "machine", _folders()[0]], check=False).stdout
 
 
-def _path(host: Host) -> str:
-    return str(host.root / "lock")
+def is_apart(host: Host) -> bool:
+    """Whether the host is a container with a folder for locks of its own: its machine and other containers see no lock."""
+    return host.run(["sh", "-c", _APART, "apart", _folders()[0]], check=False).ok
 
 
-def _swap(host: Host, old: str, new: str) -> tuple[float, str]:
-    path = _path(host)
-    return _read(host.run(["flock", "-w", "30", f"{path}.guard", "sh", "-c", _SWAP, "swap", path, old, new]).stdout)
-
-
-def _read(printed: str) -> tuple[float, str]:
-    """Seconds since the last heartbeat, and the content of the lock: "" for no lock."""
-    age, _, content = printed.partition("\n")
-    return float(age or 0), content
-
-
-def _owner(content: str) -> Owner | None:
-    """The owner that a lock names; None for a truncated lock, which is not held."""
-    try:
-        return msgspec.json.decode(content, type=Owner)
-    except msgspec.DecodeError:
-        return None
-
-
-def _me(host: Host, purpose: str, session: str) -> str:
-    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    owner = Owner(this_process(), os.getpid(), platform.node(), purpose, since, host.name, session)
-    return msgspec.json.encode(owner).decode()
-
-
-def _twice(owner: Owner, host: Host) -> UsageError:
-    return UsageError(
-        f"Hosts {owner.host} and {host.name} are one: both lead to the root folder {host.root} of the same machine.",
-        f"Leave one of them out, or correct `address` and `root` of {host.name} in hosts.toml; a host that builds for"
-        " itself needs no build_hosts.",
+def busy(host: Host, first: Ticket) -> EnvironmentFailure:
+    """The error for a host whose lock another session holds, or will have next."""
+    owner = first.owner
+    return EnvironmentFailure(
+        f"host {host.name} is busy: {owner} {'is measuring' if first.holds else 'is next'} there",
+        "Wait for it with --wait, or stop it."
+        + (
+            "" if is_local(owner.process) else f" If it has ended, the host is free {ABANDONED / 60:.0f} minutes later."
+        ),
     )
 
 
-def _gone(owner: Owner, age: float) -> bool:
-    """Whether the owner has ended; for one that cannot be seen from here the ``age`` of its last heartbeat decides."""
-    return not is_running(owner.process) if is_local(owner.process) else age > ABANDONED
+def _counting(host: Host, *written: str) -> list[Ticket]:
+    """The tickets that count. A heartbeat is waited for where the clock was set, or someone forges one."""
+    found = _tickets(host, *written)
+    doubted = {each.name: each.changed for each in found if each.silent > ABANDONED}
+    began = elapsed()
+    while doubted and elapsed() - began < 1.5 * BEAT:
+        time.sleep(POLL)
+        found = _tickets(host, *written[:1])
+        doubted = {each.name: each.changed for each in found if doubted.get(each.name) == each.changed}
+    return [each for each in found if each.name not in doubted]
+
+
+def _tickets(host: Host, ticket: str = "", mode: str = "", place: str = "", content: str = "") -> list[Ticket]:
+    """The tickets with a heartbeat of owners that are not known to have ended; see ``_TICKETS``."""
+    arguments = ["sh", "-c", _TICKETS, "lock", ticket, mode, place, content, *_folders()]
+    done = host.run(arguments, check=False)
+    if not done.ok:
+        raise _no_ticket(host, (done.stderr.strip().splitlines() or ["nothing can be written there"])[-1])
+    first, *lines = done.stdout.splitlines()
+    boot, now = first.split(" ")
+    found = []
+    for line in lines:
+        with suppress(ValueError):  # damaged: nobody's. msgspec's errors are ValueErrors, too
+            name, mode, account, changed, encoded = line.split(" ")
+            of, place, text = b64decode(encoded).decode().split(" ", 2)
+            owner = msgspec.structs.replace(msgspec.json.decode(text, type=Owner), account=account)
+            if of == boot and not _gone(owner):
+                at, silent = float(changed), float(now) - float(changed)
+                found.append(Ticket(name, mode == _HOLDS, (float(place), name), at, silent, owner))
+    return found
+
+
+def _folders() -> tuple[str, ...]:
+    return (os.environ[OTHER_FOLDER],) if OTHER_FOLDER in os.environ else FOLDERS
+
+
+def _gone(owner: Owner) -> bool:
+    """Whether the owner is seen to have ended. Where even the first process is hidden, so may be other users'."""
+    return is_local(owner.process) and start_time(1) != "" and not is_running(owner.process)
+
+
+def _no_ticket(host: Host, why: str) -> EnvironmentFailure:
+    return EnvironmentFailure(
+        f"the lock of host {host.name} cannot be taken in {' or '.join(_folders())} there: {why}",
+        "All users must be able to write to it: sudo chmod 1777 /var/tmp",
+    )
+
+
+def _twice(name: str, host: Host) -> UsageError:
+    return UsageError(
+        f"Hosts {name} and {host.name} are one: both lead to the root folder {host.root}.",
+        f"Leave one of them out, or correct `address` and `root` of {host.name} in hosts.toml; a host that builds for"
+        " itself needs no build_hosts.",
+    )

@@ -1,12 +1,12 @@
 """A session locks its hosts, and cleans them up at its end."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from perfbisect.errors import Interrupted, PerfBisectError
-from perfbisect.host.lock import HostLock, WaitCallback, hold, new_session
+from perfbisect.host.lock import SESSION, HostLock, WaitCallback, hold, machine
 from perfbisect.host.protocol import Host
 from perfbisect.lab.build.build_jobs import end_all
 from perfbisect.lab.workload import dataset
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def lock_hosts(setup: "HuntSetup", waiting: WaitCallback | None, purpose: str = "") -> Iterator[dict[str, HostLock]]:
     """Hold the locks of all hosts, for a hunt or another ``purpose``; yields the lock of each host by name.
 
-    They are taken in the order of the names, so that two hunts cannot deadlock. Before they are released, builds that an
+    They are taken in the order of the machines, so that two hunts cannot deadlock. Before they are released, builds that an
     earlier session has left running on build hosts are ended, and the last visit's copy of the data is removed; not after
     a failure, whose cause it may show. Raises UsageError where two names lead to one root folder.
     """
@@ -27,15 +27,21 @@ def lock_hosts(setup: "HuntSetup", waiting: WaitCallback | None, purpose: str = 
     hosts |= {site.host.name: site.host for site in setup.hosts}
     with ExitStack() as stack:
         purpose = purpose or setup.purpose
-        session = new_session()
         held = {
-            name: stack.enter_context(hold(host, purpose, waiting, session)) for name, host in sorted(hosts.items())
+            host.name: stack.enter_context(hold(host, purpose, waiting, SESSION))
+            for host in sorted(hosts.values(), key=lambda host: (machine(host), host.name))
         }
         for each in (each for site in setup.hosts for each in site.build_hosts):
             stack.callback(end_builds, each.host, held[each.host.name])
         for site in setup.hosts:
             stack.push(partial(clear, site.host, held[site.host.name]))
         yield held
+
+
+def tell_number(held: Mapping[str, HostLock], name: str) -> None:
+    """Let others see the number of a hunt, or the name of a trial, that holds the locks."""
+    for lock in held.values():
+        lock.number(name)
 
 
 def end_builds(host: Host, held: HostLock) -> None:

@@ -14,7 +14,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, ReaderGone, in_words
 from perfbisect.host.lock import HostLock, WaitCallback
 from perfbisect.hunt.course import Course
-from perfbisect.hunt.host_locks import lock_hosts
+from perfbisect.hunt.host_locks import lock_hosts, tell_number
 from perfbisect.hunt.imported import refuse_imported
 from perfbisect.hunt.labs import connection_events, hosts_of
 from perfbisect.hunt.leased_hosts import known_nodes
@@ -51,6 +51,7 @@ def follow_anew(
             hunt_id = history.begin(setup.settings, setup.facts, setup.started(0, False), CLOCK.now())
             if in_batch:
                 enter_hunt(history, *in_batch, hunt_id)
+        tell_number(held, str(hunt_id))
         if begun:
             begun(str(hunt_id))
         return follow(history, hunt_id, setup, view, held, resumed=False)
@@ -104,6 +105,7 @@ def resume(
             setup = HuntSetup.set_up(settings, waiting)
             check_unchanged(history, hunt_id, setup)
             with lock_hosts(setup, waiting) as held:
+                tell_number(held, str(hunt_id))
                 begun(str(hunt_id))
                 return follow(history, hunt_id, setup, view, held, resumed=True)
 

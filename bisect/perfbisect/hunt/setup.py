@@ -13,7 +13,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.core.inference.prior import suspected
 from perfbisect.errors import UsageError
 from perfbisect.host.facts import read_fingerprint
-from perfbisect.host.lock import WaitCallback, wait
+from perfbisect.host.lock import WaitCallback, machine, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.hunt.build_hosts import BuildHost, BuildHostChecks, HostLocks, build_ahead
@@ -167,6 +167,7 @@ class HuntSetup:
         hosts = tuple(PreparedHost.prepare(name, settings, needed, workloads, checks) for name in settings.hosts)
         warned = (
             *uncommitted_changes(settings),
+            *(() if trial else on_one_machine(hosts)),
             *idle,
             *(warning for each in hosts for warning in each.warnings),
             *(
@@ -360,6 +361,15 @@ def host_classes(settings: Settings) -> tuple[str, ...]:
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"Host {twice[0]} is given twice.", "Give each host once.")
     return tuple(load_host(name, settings.hosts_path).kind or name for name in names)
+
+
+def on_one_machine(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:
+    """A warning about each host that shares its machine with another one of the hunt, where both work at the same time."""
+    first: dict[str, str] = {}
+    every = [host for each in hosts for host in (each.host, *(one.host for one in each.build_hosts))]
+    for name, host in {host.name: host for host in every}.items():
+        if (other := first.setdefault(machine(host), name)) != name:
+            yield Warned(f"hosts {other} and {name} are one machine: what one of them does disturbs the other")
 
 
 def uncommitted_changes(settings: Settings) -> tuple[Warned, ...]:

@@ -22,7 +22,7 @@ from perfbisect.errors import ENVIRONMENT, Interrupted, PerfBisectError, ReaderG
 from perfbisect.host.lock import HostLock, WaitCallback
 from perfbisect.hunt.course import Course
 from perfbisect.hunt.group import Group, GroupMember
-from perfbisect.hunt.host_locks import lock_hosts
+from perfbisect.hunt.host_locks import lock_hosts, tell_number
 from perfbisect.hunt.labs import connection_events, hosts_of
 from perfbisect.hunt.leased_hosts import known_nodes
 from perfbisect.hunt.notification import Begun
@@ -184,6 +184,7 @@ def follow(
     again = command_on("resume", batch.name, history.path)
     stored = [history.settings(number) for number in numbers]
     names = [setups[place].workload.name if place in setups else each.workload for place, each in enumerate(stored)]
+    tell_number(held, batch.name)
     view = open_view(dict(zip(numbers, names, strict=True)))
 
     def fail(place: int, trouble: PerfBisectError) -> None:

@@ -22,7 +22,7 @@ from perfbisect.core.stats.sampling_plan import noise_of_trial
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError, in_words
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.build_hosts import HostLocks
-from perfbisect.hunt.host_locks import lock_hosts
+from perfbisect.hunt.host_locks import lock_hosts, tell_number
 from perfbisect.hunt.labs import connection_events, hosts_of
 from perfbisect.hunt.loop import Listed, Workers, run
 from perfbisect.hunt.notification import Begun
@@ -72,6 +72,7 @@ def run_trial(plan: TrialPlan, path: Path | None, progress: Progress, begun: Beg
             trial = history.begin_trial(request, setup.facts, plan.commits(), CLOCK.now())
         if request.kind is TrialType.COMPARE and setup.settings.repository:
             enter_settings(history, trial.id, setup.settings)
+        tell_number(held, trial.name)
         if begun:
             begun(trial.name)
         try:

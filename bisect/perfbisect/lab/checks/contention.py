@@ -42,7 +42,15 @@ def others(inspection: Inspection) -> Iterator[Finding]:
             "Wait for it with --wait, or stop it.",
         )
         return
-    yield Finding(Level.OK, "lock", "no other hunt is measuring there")
+    if lock.is_apart(host):
+        yield Finding(
+            Level.NOTE,
+            "lock",
+            f"host {inspection.name} is a container: sessions elsewhere on its machine do not see its lock, nor it theirs",
+            f"Mount one folder of the machine at {lock.FOLDERS[0]} in all containers in which something is measured.",
+        )
+    else:
+        yield Finding(Level.OK, "lock", "no other hunt is measuring there")
     if left := (*jobs.running(host), *jobs.orphaned(host)):
         yield Finding(
             Level.NOTE,
