@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.batches import batch_line, batch_table, follow, locked_hosts, state_of, tasks_of, title_of
-from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.errors import EnvironmentFailure, Interrupted, UsageError
 from perfbisect.hunt.batches import carry_out
 from perfbisect.hunt.batches.carry_out import Task, TimedEvent
 from perfbisect.store.batches import Planned, begin_batch, claim, enter_hunt, enter_status, read_batch
@@ -78,6 +78,22 @@ def test_a_hunt_that_a_signal_has_ended_is_a_failure(
         (137, "killed by signal 9"),
         (0, ""),
     ]
+
+
+def test_interrupted_it_says_how_many_had_ended_and_how(
+    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    play(monkeypatch, 'case "$*" in *--host=h0*) exit 4;; *--host=h1*) exit 0;; esac; exec sleep 100')
+    batch = plan(history, *[str(tmp_path)] * 4)
+
+    class Stopped(Unseen):
+        def states(self, tasks: Sequence[Task]) -> None:
+            if sum(task.state == "ended" for task in tasks) == 2:
+                raise KeyboardInterrupt
+
+    tasks = tasks_of(read_batch(history, batch), history)
+    with pytest.raises(Interrupted, match=r"2 hunts of 4 ended before, 1 of them without a verdict\. .* with: again"):
+        follow(tasks, history, None, Stopped(), "again")
 
 
 def test_a_hunt_whose_folder_is_gone_stops_no_other(

@@ -7,7 +7,7 @@ import pytest
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.resolve import UnknownRevision, releases, resolve
+from perfbisect.repository.resolve import UnknownRevision, ambiguous, releases, resolve
 
 pytestmark = pytest.mark.tools
 
@@ -47,6 +47,23 @@ def test_a_hash_is_a_revision_short_or_long(git: Git, repo: Path) -> None:
 def test_a_release_wins_over_a_branch_of_its_name(git: Git, repo: Path) -> None:
     git("branch", "8.0.28", "HEAD")
     assert resolve(open_repository(repo), "8.0.28", TAGS) == git("rev-parse", "HEAD~2")
+
+
+def test_a_commit_is_found_by_the_text_of_its_message(git: Git, repo: Path) -> None:
+    git("commit", "-q", "--allow-empty", "-m", "Read ahead one page^{commit}")
+    opened = open_repository(repo)
+    assert resolve(opened, ":/^Read .* one", TAGS) == git("rev-parse", "HEAD")
+    assert resolve(opened, "HEAD^{/1}", TAGS) == git("rev-parse", "HEAD~2")
+    with pytest.raises(UnknownRevision, match="':/nothing of it' is neither"):
+        resolve(opened, ":/nothing of it", TAGS)
+
+
+def test_names_of_a_tag_and_a_branch_are_known(git: Git, repo: Path) -> None:
+    git("branch", "plain", "HEAD~2")
+    opened = open_repository(repo)
+    assert resolve(opened, "plain", TAGS) == git("rev-parse", "tags/plain^{commit}")
+    assert resolve(opened, "heads/plain", TAGS) == git("rev-parse", "HEAD~2")
+    assert ambiguous(opened, ["plain~1", "main", "plain@lto", "8.0.28", ":/0", "heads/plain", ""]) == ["plain"]
 
 
 def test_an_unknown_release_names_the_nearest(repo: Path) -> None:

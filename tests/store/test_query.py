@@ -78,7 +78,7 @@ def test_all_writing_is_refused(sampled: History, sql: str, tmp_path: Path, monk
     [
         ("selec 1", "selec"),
         ("select * from hunt", "hunt"),
-        ("select 1; select 2", "one statement"),
+        ("select 1; select 2", r"one statement at a time\.$"),
         ("", "empty"),
         ("-- only a remark", "empty"),
         ("select json('{')", "JSON"),
@@ -91,6 +91,19 @@ def test_all_writing_is_refused(sampled: History, sql: str, tmp_path: Path, monk
 def test_mistakes_are_one_sentence(sampled: History, sql: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         list(sampled.query(sql).rows)
+
+
+@pytest.mark.parametrize("sql", ["select 1; select 2", "select ?"])
+def test_what_to_do_about_it_is_no_list_of_tables(sampled: History, sql: str) -> None:
+    with pytest.raises(UsageError) as wrong:
+        sampled.query(sql)
+    assert not str(wrong.value).endswith("..")
+    assert wrong.value.advice == "Give one statement, without parameters."
+
+
+def test_what_sqlite_has_is_listed(sampled: History) -> None:
+    for name in ("function_list", "module_list", "pragma_list", "collation_list", "compile_options"):
+        assert [*sampled.query(f"select * from pragma_{name}").rows], name
 
 
 def test_ctrl_c_ends_a_query_that_does_not(sampled: History) -> None:

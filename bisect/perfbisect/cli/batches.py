@@ -150,10 +150,12 @@ def follow(tasks: Sequence[Task], history: History, given: Path | None, view: Ba
     try:
         carry_out(tasks, history, logs, view, time.sleep, locked_hosts)
     except KeyboardInterrupt:
-        begun = [task for task in tasks if task.status in VERDICTS]
+        ended = [task for task in tasks if task.state == "ended" and task.status != INTERRUPTED]
+        failed = sum(task.status not in VERDICTS for task in ended)
+        how = f", {failed} of them without a verdict" if failed else ""
         raise Interrupted(
-            f"Interrupted; {count(len(begun), 'hunt')} of {len(tasks)} ended before. What was measured is kept; go on with:"
-            f" {go_on}"
+            f"Interrupted; {count(len(ended), 'hunt')} of {len(tasks)} ended before{how}. What was measured is kept; go on"
+            f" with: {go_on}"
         ) from None
     for batch in batches:
         if all(one.status in VERDICTS for one in read_batch(history, batch).hunts):

@@ -1,6 +1,6 @@
 """Set up a hunt: load its recipes, read its range, check its hosts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,6 +42,8 @@ from perfbisect.recipes.workload import Workload
 from perfbisect.repository.describe import describe
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import Range, read_range
+from perfbisect.repository.resolve import ambiguous
+from perfbisect.repository.revision_sets import DOTS
 from perfbisect.repository.touched import touched
 from perfbisect.repository.uncommitted import is_dirty
 from perfbisect.wording.text import listed
@@ -168,6 +170,7 @@ class HuntSetup:
         warned = (
             *uncommitted_changes(settings),
             *(() if trial else on_one_machine(hosts)),
+            *both_tag_and_branch(settings, (settings.good, settings.bad, *settings.skips)),
             *idle,
             *(warning for each in hosts for warning in each.warnings),
             *(
@@ -377,3 +380,10 @@ def uncommitted_changes(settings: Settings) -> tuple[Warned, ...]:
     if not settings.repository or not is_dirty(open_repository(Path(settings.repository))):
         return ()
     return (Warned(f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first."),)
+
+
+def both_tag_and_branch(settings: Settings, written: Iterable[str]) -> Iterator[Warned]:
+    """A warning for each revision, or end of a range, that is the name of a tag and of a branch."""
+    names = [end for each in written for end in each.split(DOTS)]
+    for name in ambiguous(open_repository(Path(settings.repository)), names) if settings.repository else ():
+        yield Warned(f"{name} is a tag and a branch: the tag is measured", f"Write heads/{name} for the branch.")

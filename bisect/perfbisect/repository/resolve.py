@@ -1,7 +1,7 @@
 """The commit that a user means by a release or a revision."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from perfbisect.errors import UsageError
@@ -31,6 +31,13 @@ def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
     )
 
 
+def ambiguous(repo: Repository, names: Iterable[str]) -> list[str]:
+    """The tags among revisions as they are written that are branches, too: git takes the tag."""
+    refs = set(git(repo, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/tags").split())
+    bare = dict.fromkeys(re.split(r"[~^:@+]", name)[0] for name in names)
+    return [name for name in bare if {f"refs/heads/{name}", f"refs/tags/{name}"} <= refs]
+
+
 def tags_of(version: str, release_tags: Sequence[str]) -> list[str]:
     """The tags that a release may have, by the recipe's patterns."""
     return [tag.replace("{version}", version).replace("{version:_}", version.replace(".", "_")) for tag in release_tags]
@@ -51,7 +58,8 @@ def spelled(tags: Sequence[str], pattern: str) -> list[tuple[str, str]]:
 def look_up(repo: Repository, names: Sequence[str]) -> list[str | None]:
     """The commit of each name; None for an unknown name."""
     known = [name if name and not re.search(r"[\n\0]", name) else "." for name in names]
-    lines = _ask(repo, [f"{name}^{{commit}}" for name in known])
+    # what follows :/ is the text that a commit is looked for by
+    lines = _ask(repo, [name if name.startswith(":/") else f"{name}^{{commit}}" for name in known])
     return [None if line.endswith((" missing", " ambiguous")) else line.split(" ")[0] for line in lines]
 
 

@@ -17,6 +17,7 @@ READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sq
 PRAGMAS = {
     "table_list", "table_info", "table_xinfo", "index_list", "index_info", "index_xinfo", "foreign_key_list",
     "foreign_key_check", "integrity_check", "quick_check", "database_list", "page_count", "page_size", "user_version", "application_id",
+    "function_list", "module_list", "pragma_list", "collation_list", "compile_options", "encoding", "freelist_count",
 }  # fmt: skip
 
 
@@ -89,8 +90,11 @@ def mistakes_explained(connection: sqlite3.Connection, path: Path) -> Iterator[N
     """Translate mistakes in a statement into sentences for the user."""
     try:
         yield
-    except sqlite3.Warning as failure:  # of Python 3.11 for several statements
-        raise UsageError(f"The query is wrong: {failure}", "Give one statement.") from failure
+    except (
+        sqlite3.Warning,
+        sqlite3.ProgrammingError,
+    ) as failure:  # several statements, by Python 3.11 and earlier or later; ?
+        raise UsageError(f"The query is wrong: {failure}", "Give one statement, without parameters.") from failure
     except UnicodeError as failure:
         raise UsageError("The query is wrong: it is not valid UTF-8.") from failure
     except sqlite3.Error as failure:
@@ -99,7 +103,7 @@ def mistakes_explained(connection: sqlite3.Connection, path: Path) -> Iterator[N
                 raise KeyboardInterrupt from None
             case sqlite3.SQLITE_AUTH | sqlite3.SQLITE_READONLY:
                 raise UsageError(
-                    "The query would change the history, which `bisect query` only reads.", "Use SELECT."
+                    "The query does more than `bisect query` is for, which only reads the history.", "Use SELECT."
                 ) from failure
             case sqlite3.SQLITE_ERROR if "JSON" in str(failure) and (where := no_json(connection)):
                 raise EnvironmentFailure(

@@ -9,7 +9,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.domain.trials import Reverts, Series, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.host.lock import WaitCallback
-from perfbisect.hunt.setup import HuntSetup
+from perfbisect.hunt.setup import HuntSetup, both_tag_and_branch
 from perfbisect.recipes.overrides import overridden, typed
 from perfbisect.recipes.server_config import ServerConfig, load
 from perfbisect.recipes.workload import Workload
@@ -67,7 +67,8 @@ class TrialPlan:
         if repository is None and settings.repository:
             repository = open_repository(Path(settings.repository))
         configs = tuple(load(setup.builder, each.config) if each.config else ServerConfig() for each in subjects)
-        setup = replace(setup, warnings=(*setup.warnings, *unused(subjects, configs)))
+        both = both_tag_and_branch(settings, (each.name for each in subjects if each.commit))
+        setup = replace(setup, warnings=(*setup.warnings, *both, *unused(subjects, configs)))
         for subject in subjects:  # a mistake in a name ends it here
             replace(setup, settings=replace(settings, variant=subject.variant or settings.variant)).training()
         return cls(request, setup, run, waiting, repository, configs)
