@@ -5,6 +5,8 @@ Exit statuses of `bisect run`: 0 culprit named, 1 not reproduced or nothing to f
 OSError ends with 4, too; any other exception is a bug of perfbisect and ends with 70.
 """
 
+from collections.abc import Callable
+
 from perfbisect.masking import masked
 
 USAGE = 3
@@ -94,6 +96,14 @@ class Cancelled(BaseException):
 
 class ConnectionLost(EnvironmentFailure):
     """The connection to a host was lost; the state of the command is unknown."""
+
+
+class HostAway(EnvironmentFailure):
+    """A host cannot be reached, and others do its work until ``is_back`` says that it can be again."""
+
+    def __init__(self, lost: ConnectionLost, is_back: Callable[[], bool]) -> None:
+        super().__init__(str(lost), lost.advice)
+        self.is_back = is_back
 
 
 class JobLost(EnvironmentFailure):

@@ -2,12 +2,14 @@
 
 import json
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+import program
 from machine import PLACE, PROJECT, Machine, why_not
 from program import Process, bisect, bisect_until, bisect_watched, rows
 
@@ -71,13 +73,15 @@ def commits(git: Callable[..., str], tmp_path: Path) -> list[str]:
 class Hunt:
     """A hunt on this machine, which the machines build for."""
 
-    def __init__(self, folder: Path, machines: list[Machine], *, between: bool = False) -> None:
-        """``between``: the last machine measures, and builds between its runs."""
+    def __init__(
+        self, folder: Path, machines: list[Machine], *, between: bool = False, only_measures: bool = False
+    ) -> None:
+        """The last machine measures, and builds ``between`` its runs; or it ``only_measures``. Else this one does."""
         self.folder, self.history, self.machines = folder, folder / "history.db", machines
         names = [f"b{number}" for number in range(1, len(machines) + 1)]
-        names[-1:] = ["quiet"] if between else names[-1:]
-        makers = f"build_hosts = {json.dumps(names)}\n"
-        entries = [] if between else [f'[hosts.quiet]\nroot = "{folder}/quiet"\n{makers}']
+        names[-1:] = ["quiet"] if between or only_measures else names[-1:]
+        makers = f"build_hosts = {json.dumps(names[: -1 if only_measures else None])}\n"
+        entries = [] if "quiet" in names else [f'[hosts.quiet]\nroot = "{folder}/quiet"\n{makers}']
         for name, machine in zip(names, machines, strict=True):
             more = makers if name == "quiet" else ""
             entries.append(f'[hosts.{name}]\naddress = "{machine.address}"\nroot = "{PLACE}"\njobs = 1\n{more}')
@@ -187,3 +191,35 @@ def test_a_build_host_that_vanishes(machines: list[Machine], commits: list[str],
         event["at"] for event in map(json.loads, ended.stdout.splitlines()) if "no further" in event.get("text", "")
     )
     assert {host for host, _, at in hunt.builds() if at > told} == {"b1"}
+
+
+def test_the_host_that_measures_stands_in_for_the_only_build_host(
+    machines: list[Machine], commits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as that is out of reach, whose machine loses its power in the middle of the hunt."""
+    quick = "from perfbisect.host import lock; from perfbisect.hunt import labs; lock.BEAT, labs.STAND_IN = 1, 3; "
+    monkeypatch.setattr(program, "PROGRAM", [sys.executable, "-c", quick + program.PROGRAM[-1]])
+    hunt = Hunt(tmp_path, machines, only_measures=True)
+    course: list[str] = []
+
+    def see(line: str, _: Process) -> None:
+        event = json.loads(line) if line.startswith("{") else {"event": ""}
+        if event["event"] == "RunFinished" and not course:
+            machines[0].power_off()
+            course.append("off")
+        elif event["event"] == "BuildFinished" and event.get("host", "quiet") == "quiet" and course == ["off"]:
+            machines[0].power_on()
+            course.append("on")
+
+    ended = bisect_watched([*hunt.words, "--json"], see)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert hunt.ask("select culprit from culprits") == [(commits[CULPRIT],)]
+    assert course == ["off", "on"]
+    told = [event["text"] for event in map(json.loads, ended.stdout.splitlines()) if event["event"] == "Warned"]
+    lost, back = (
+        next(n for n, text in enumerate(told) if sign in text) for sign in ("b1 is out of reach", "b1 is back")
+    )
+    assert lost < back
+    makers = [host for host, _, _ in hunt.builds()]
+    assert makers[0] == makers[-1] == "b1" and "quiet" in makers
+    assert not hunt.running(machines[1])

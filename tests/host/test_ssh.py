@@ -297,15 +297,15 @@ def test_a_released_host_is_connected_again_when_it_is_used(host: SshHost) -> No
     assert host.run(["echo", "again"]).stdout == "again\n"
 
 
-def test_patience_ends(host: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_ends(host: SshHost, machine: Machine) -> None:
     events: list[ConnectionEvent] = []
     host.subscribe(events.append)
-    monkeypatch.setattr(ssh_connection, "PATIENCE", 4)  # longer than one attempt takes on a busy machine
+    host.give_up_after(4)  # longer than one attempt takes on a busy machine
     machine.power_off()
     with pytest.raises(ConnectionLost, match="connection to host far is lost: host far"):
         host.run(["true"], timeout=0.5)
     assert [event.state for event in events] == [ConnectionState.RETRYING, ConnectionState.LOST]
-    monkeypatch.setattr(ssh_connection, "PATIENCE", 1000)
+    host.give_up_after(1000)
     with pytest.raises(ConnectionLost):  # and is not had again by what wants to tidy up
         host.run(["true"])
     machine.power_on()

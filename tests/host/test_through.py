@@ -90,13 +90,13 @@ def test_a_command_that_does_not_lead_there(tmp_path: Path) -> None:
         connect(HostEntry(name="box", through=["no-such-command"], root=str(tmp_path)))
 
 
-def test_patience_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(through, "PATIENCE", 0.0)
+def test_patience_ends(tmp_path: Path) -> None:
     switch = tmp_path / "on"
     switch.touch()
     led = ["sh", "-c", f'[ -e {switch} ] || {{ echo gone >&2; exit 1; }}; exec "$@"', "led"]
     host = connect(HostEntry(name="box", through=led, root=str(tmp_path / "root")))
     assert isinstance(host, ThroughHost)
+    host.give_up_after(0.0)
     switch.unlink()
     os.kill(server(host), signal.SIGKILL)
     with pytest.raises(ConnectionLost, match="gone"):

@@ -8,7 +8,7 @@ import pytest
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.fleet import Building, Fleet
 from perfbisect.core.domain.orders import BuildOrder, Measure, Purpose, Share
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import ConnectionLost, EnvironmentFailure, HostAway
 from perfbisect.hunt.loop import Ended, Listed, NoBuildHosts, Step, Workers, run
 
 FAILS = EnvironmentFailure("the connection is lost")
@@ -117,12 +117,19 @@ class WithBuildHosts:
     The first report of a worker is an event, the second one the end. Builds of ``failing`` end with a failure.
     """
 
-    def __init__(self, build_hosts: str, *course: int, failing: tuple[int, ...] = (), between: bool = False) -> None:
+    def __init__(
+        self,
+        build_hosts: str,
+        *course: int,
+        failing: tuple[int, ...] = (),
+        failure: EnvironmentFailure | None = None,
+        between: bool = False,
+    ) -> None:
         self.hosts: Sequence[str] = ("m",)
         self.build_hosts: Sequence[str] = tuple(build_hosts)
         self.builds_between = between
         self.course = list(course)
-        self.failing = failing
+        self.failing, self.failure = failing, failure or FAILS
         self.work: dict[int, str] = {}
         self.reported: set[int] = set()
         self.cancelled: list[int] = []
@@ -151,7 +158,7 @@ class WithBuildHosts:
             return worker, self.work[worker]
         self.reported.discard(worker)
         lost = self.work.pop(worker) in [f"built {candidate}" for candidate in self.failing]
-        return worker, Ended(FAILS if lost else None)
+        return worker, Ended(self.failure if lost else None)
 
     def stop(self) -> None:
         self.stopped = True
@@ -226,3 +233,25 @@ def test_without_any_build_host_left_the_hosts_build_if_they_may() -> None:
     with pytest.raises(EnvironmentFailure, match="is lost"):
         course(Steps(Step(order(5), builds=(BuildOrder(5, 0),), waits=True)), alone)
     assert alone.stopped
+
+
+def test_hosts_build_until_a_build_host_that_is_out_of_reach_is_back() -> None:
+    away = HostAway(ConnectionLost("no answer"), lambda: len(planner.fleets) == 2 and 0 not in workers.work)
+    workers = WithBuildHosts("a", 1, 1, 0, 0, 1, 1, 0, 0, failing=(5,), failure=away)
+    planner = Steps(
+        Step(order(5), builds=(BuildOrder(5, 0),), waits=True),
+        Step(order(5)),
+        Step(order(7), builds=(BuildOrder(7, 0),), waits=True),
+        Step(order(7)),
+        Step(None),
+    )
+    told = [event.text if isinstance(event, Warned) else event for event in course(planner, workers)]
+    assert told == [
+        "built 5",
+        "build host a is out of reach: no answer",
+        "measured 5",
+        "build host a is back",
+        "built 7",
+        "measured 7",
+    ]
+    assert [fleet.builds_ahead for fleet in planner.fleets] == [True, False, True, True, True]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import machine
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.settings import Settings
@@ -70,3 +71,21 @@ def test_options_on_the_time_of_counted_runs_have_no_effect_and_that_is_said(tim
     assert sentence.startswith("--time and --warmup have no effect on runs in which instructions are counted exactly")
     (sentence,) = said(overrides={"time": 5.0}, metric=INSTRUCTIONS)
     assert sentence.startswith("--time has no effect")
+
+
+@pytest.mark.skipif(bool(machine.why_not()), reason="needs a view of the file system of its own")
+def test_a_host_stands_in_for_its_only_build_host_if_it_would_make_the_same_builds(
+    timed: Settings, tmp_path: Path
+) -> None:
+    def can_build(root: Path) -> bool:
+        """``b`` is this machine with another folder at ``root``."""
+        root.mkdir()
+        (tmp_path / "hosts.toml").write_text(
+            f'[hosts.quiet]\nroot = "{tmp_path}/root"\nbuild_hosts = ["b"]\n[hosts.b]\nroot = "{root}"\n'
+            f"through = ['unshare', '--mount', 'sh', '-c', 'mount -t tmpfs -o mode=755 none {root} && exec \"$@\"', 'sh']\n"
+        )
+        settings = replace(timed, host="quiet", hosts_path=str(tmp_path / "hosts.toml"))
+        return HuntSetup.set_up(resolve_settings(settings)).hosts[0].can_build
+
+    assert can_build(tmp_path / "root")
+    assert not can_build(tmp_path / "other"), "paths get into builds"

@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from lab_events import measure, skipped, warnings
+from perfbisect.clock import elapsed
 from perfbisect.core.domain.events import (
     BuildCancelled,
     BuildFinished,
@@ -22,7 +23,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.orders import BuildOrder, Share
-from perfbisect.errors import ConnectionLost, EndFailed, EnvironmentFailure, PerfBisectError
+from perfbisect.errors import ConnectionLost, EndFailed, EnvironmentFailure, HostAway, PerfBisectError
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Result
@@ -69,7 +70,7 @@ class Farm:
         (self.folder / name).mkdir(exist_ok=True)
         return PurePosixPath(self.folder / name)
 
-    def begin(self, *, builds: bool = False, is_range: bool = False) -> None:
+    def begin(self, *, builds: bool = False, stands_in: bool = False, is_range: bool = False) -> None:
         """Begin a session, which knows what earlier ones have built."""
         earlier: BuildsMade | None = getattr(self, "made", None)
         places = {self.commits[candidate]: name for candidate, name in earlier.places.items()} if earlier else {}
@@ -78,11 +79,11 @@ class Farm:
         self.candidates = Candidates(repository, self.commits, Commit, is_range=is_range)
         self.made = BuildsMade(self.candidates, keys, places)
         locks = HostLocks(self.hosts)
-        place = locks.place(self.quiet, HostEntry(name="quiet"))
+        place = locks.place(self.quiet, HostEntry(name="quiet", build_hosts=["b1", "b2"] if stands_in else []))
         places_ = [locks.place(host, HostEntry(name=name)) for name, host in self.hosts.items()]
         self.places = places_
         self.lab = HostLab(
-            place, self.builder, "", workload(), self.candidates, build_places=(*places_, *([place] if builds else [])),
+            place, self.builder, "", workload(), self.candidates, build_places=(*places_, *([place] if builds or stands_in else [])),
             made=self.made,
         )  # fmt: skip
         labs = [BuildLab(self.site(each), SimpleNamespace(confirm=lambda: None)) for each in places_]  # type: ignore[arg-type]
@@ -191,6 +192,30 @@ def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
     assert warned.startswith(f"{farm.commits[FAST][:10]} cannot be brought from host b1: ")
     assert farm.made.is_lost("b1")
     assert farm.stored("quiet") == farm.stored("b2")
+
+
+def test_the_host_that_measures_stands_in_for_those_that_are_lost(farm: Farm) -> None:
+    farm.begin(stands_in=True)
+    list(farm.labs["b1"].build(FAST))
+    assert {host for _, host, _, _ in finished(measure(farm.lab, Share(SLOW, 0)))} < {"b1", "b2"}, "not unless it must"
+    AWAY.update(farm.hosts)
+    told = [*measure(farm.lab, Share(FAST, 0)), *measure(farm.lab, Share(SAME, 0))]
+    assert finished(told) == [(FAST, "", False, None), (SAME, "", False, FAST)]
+    assert len(farm.stored("quiet")) == 3
+
+
+def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: Farm) -> None:
+    lab, lock = farm.labs["b1"], SimpleNamespace(confirm=lambda: None, seen=elapsed(), lost=False)
+    lab.held = lock  # type: ignore[assignment]
+    lab.stood_in = True
+    AWAY.add("b1")
+    with pytest.raises(HostAway, match="is lost") as caught:
+        list(lab.build(FAST))
+    assert not caught.value.is_back()
+    lock.seen = elapsed()
+    assert caught.value.is_back()
+    lock.lost = True
+    assert not caught.value.is_back(), "another session builds there"
 
 
 def test_what_was_brought_outlives_the_host_that_built_it(farm: Farm) -> None:

@@ -1,8 +1,9 @@
 """Runs in fresh layouts, on real builds: each is of a binary that was linked again."""
 
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,15 @@ from generators import finish
 from labs import lab_of
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.errors import ConnectionLost
 from perfbisect.host.local import LocalHost
+from perfbisect.host.protocol import Result
+from perfbisect.lab.build.builds_made import BuildsMade
+from perfbisect.lab.build.lab_host import LabHost
 from perfbisect.lab.build.layout_seeds import LayoutSeeds
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.upkeep.storage import items, remove
+from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.requested import quick_builder
 from perfbisect.recipes.workload import Workload
 
@@ -84,6 +90,33 @@ def test_each_run_of_a_fresh_order_has_a_layout_of_its_own(
     assert sorted(path.name for path in Path(host.root, "builds").iterdir()) == kept  # nothing of a layout stays
     assert layouts(measure(lab, Share(0, 1), fresh=False), 0) == [0]
     assert Path(host.root, "orders").read_text().splitlines()[-1] == orders[0]
+
+
+class Leaving(LocalHost):
+    """A host that is out of reach once its folder has been moved away."""
+
+    def run(self, argv: Sequence[str], **more: Any) -> Result:
+        if not Path(self.root).exists():
+            raise ConnectionLost(f"the connection to host {self.name} is lost")
+        return super().run(argv, **more)
+
+
+def test_a_build_whose_links_are_lost_with_their_host_is_built_again(
+    host: LocalHost, tmp_path: Path, commits: tuple[str, ...]
+) -> None:
+    lab = open_lab(host, tmp_path / "repo", commits)
+    makers = [Leaving(name, PurePosixPath(tmp_path / name)) for name in ("b1", "b2")]
+    lab.build_places = tuple(LabHost(each, HostEntry(name=each.name)) for each in makers)
+    lab.made = BuildsMade(lab.candidates)
+    for each in makers:
+        Path(each.root).mkdir()
+    [first] = [event for event in measure(lab, Share(0, 1), fresh=False) if isinstance(event, BuildFinished)]
+    (tmp_path / first.host).rename(tmp_path / "away")
+    [*_, warned] = measure(lab, Share(0, 1))
+    assert isinstance(warned, Warned) and f"cannot be brought from host {first.host}" in warned.text
+    fresh = measure(lab, Share(0, 1))
+    assert {first.host, *(event.host for event in fresh if isinstance(event, BuildFinished))} == {"b1", "b2"}
+    assert layouts(fresh, 0) == [1]
 
 
 def test_a_later_session_continues_with_further_layouts(

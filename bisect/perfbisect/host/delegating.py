@@ -32,6 +32,10 @@ class DelegatingHost(Host):
         """Subscribe to the host itself."""
         return self.host.subscribe(listener)
 
+    def give_up_after(self, seconds: float) -> None:
+        """Give up the host itself."""
+        self.host.give_up_after(seconds)
+
     def run(
         self,
         argv: Sequence[str],

@@ -87,6 +87,9 @@ class Host(ABC):
         """Report connection events to the listener until the returned function is called. By default there are none."""
         return lambda: None
 
+    def give_up_after(self, seconds: float) -> None:  # noqa: B027
+        """Open a lost connection again for so long at most. By default none can be lost."""
+
     @abstractmethod
     def run(
         self,

@@ -5,6 +5,7 @@ is done to all of them alike, and a command costs no step of its own. An answer 
 """
 
 import base64
+import math
 import os
 import select
 import signal
@@ -81,6 +82,7 @@ class Shell:
         self.name = name
         self.command = tuple(command)
         self.was_open = False
+        self.patience = math.inf  # seconds for which it is started again, where that is less than usual
         self._open: _Running | None = None
         self._lock = threading.Lock()
 

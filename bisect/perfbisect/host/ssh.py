@@ -63,6 +63,10 @@ class SshHost(Host):
         """Report events of the connection; see ``Host.subscribe``."""
         return self.connection.subscribe(listener)
 
+    def give_up_after(self, seconds: float) -> None:
+        """Open a lost connection again for so long at most."""
+        self.connection.patience = seconds
+
     def run(
         self,
         argv: Sequence[str],
@@ -88,13 +92,11 @@ class SshHost(Host):
                     self._end(mark)
                 raise too_much(self.name, tuple(argv)) from None
             except ConnectionLost:
-                now = time.monotonic()
-                deadline = (
-                    deadline or now + timeout + ssh_connection.PATIENCE
-                )  # also for one that is lost again and again
+                now, patience = time.monotonic(), min(self.connection.patience, ssh_connection.PATIENCE)
+                deadline = deadline or now + timeout + patience  # also for one that is lost again and again
                 if now > deadline:
                     raise
-                self.connection.reopen(min(deadline, now + ssh_connection.PATIENCE))
+                self.connection.reopen(min(deadline, now + patience))
                 time.sleep(min(0.1 * again, 5))
                 with contextlib.suppress(ConnectionLost):
                     self._end(mark)

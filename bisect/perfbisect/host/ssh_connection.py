@@ -5,6 +5,7 @@ host, whose key is not known is refused.
 """
 
 import logging
+import math
 import socket
 import threading
 import time
@@ -47,6 +48,7 @@ class SshConnection:
         self._connection: Connection | None = None
         self._was_open = False
         self._given_up = False
+        self.patience = math.inf  # seconds for which it is opened again, where that is less than usual
         self._lock = threading.Lock()
 
     def subscribe(self, listener: Listener) -> Unsubscribe:

@@ -62,6 +62,10 @@ class ThroughHost(Host):
         self.listeners.append(listener)
         return lambda: self.listeners.remove(listener)
 
+    def give_up_after(self, seconds: float) -> None:
+        """Start a lost shell again for so long at most."""
+        self.shell.patience = seconds
+
     def run(
         self,
         argv: Sequence[str],
@@ -82,11 +86,11 @@ class ThroughHost(Host):
                 status, out, err = self.shell.call(text, data, timeout + GRACE + SILENCE)
                 break
             except ConnectionLost as lost:
-                now = time.monotonic()
-                deadline = deadline or now + timeout + PATIENCE  # also for one that is lost again and again
+                now, patience = time.monotonic(), min(self.shell.patience, PATIENCE)
+                deadline = deadline or now + timeout + patience  # also for one that is lost again and again
                 if now > deadline:
                     raise
-                self._reopen(lost, min(deadline, now + PATIENCE))
+                self._reopen(lost, min(deadline, now + patience))
                 time.sleep(min(0.1 * again, 5))
         if max(len(out), len(err)) > PRINTED:
             raise too_much(self.name, tuple(argv))

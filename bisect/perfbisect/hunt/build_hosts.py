@@ -15,7 +15,7 @@ from perfbisect.lab.build import build_store
 from perfbisect.lab.build.lab_host import LabHost
 from perfbisect.lab.build.shared.builds import SharedBuilds
 from perfbisect.lab.checks.build_hosts import differing, read_side
-from perfbisect.lab.checks.finding import CheckRequest
+from perfbisect.lab.checks.finding import CheckRequest, Level
 from perfbisect.lab.checks.preflight import build_findings, inspect_host, warnings
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
@@ -59,6 +59,18 @@ class BuildHostChecks:
             self.compared.add(together)
             warned += self._compared(entry, host, found)
         return found, tuple(warned)
+
+    def can_build(self, entry: HostEntry, host: Host, found: Sequence[BuildHost]) -> bool:
+        """Whether ``host`` builds, or could make the same builds itself while the only other one that does is away."""
+        if entry.builds or len(found) != 1:
+            return entry.builds
+        variant = variant_of(self.builder, self.settings.variant)
+        sides = [read_side(each, variant) for each in (found[0].host, host)]
+        native = build_store.for_processor(self.builder, variant)
+        if any(each.level is not Level.NOTE for each in differing(host.name, sides, native=native)):
+            return False
+        request = CheckRequest.to_build(host, entry, self.builder, self.settings.variant)
+        return all(each.level is not Level.REFUSED for each in build_findings(inspect_host(request)))
 
     def _connect(self, name: str) -> tuple[Warned, ...]:
         """Connect to a build host and check that it can build; its warnings."""

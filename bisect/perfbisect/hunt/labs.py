@@ -30,6 +30,8 @@ from perfbisect.lab.measure.slow_runs import SlowRuns
 from perfbisect.lab.measure.study import StudyMaker
 from perfbisect.lab.protocol import Lab
 
+STAND_IN = 60.0  # seconds for which the only build host is waited for before the hosts that measure build themselves
+
 
 class HuntLabs:
     """Makes the labs of one session; ``before`` has the first events of earlier ones."""
@@ -65,9 +67,11 @@ class HuntLabs:
                 return InlineWorkers(sites[0].host.name, self._lab(sites[0], candidates, study))
             return ThreadWorkers(*(self._member(site, candidates, study) for site in sites))
         made = self.builds_made(commits)
+        if stood_in := len(ahead) == 1 and all(site.can_build for site in sites):
+            ahead[0].host.give_up_after(STAND_IN)
         return ThreadWorkers(
             *(self._member(site, candidates, study, made) for site in sites),
-            build_members=[self._build_member(each, candidates, made) for each in ahead],
+            build_members=[self._build_member(each, candidates, made, stood_in) for each in ahead],
             builds_between=all(site.entry.builds for site in sites),
         )
 
@@ -91,7 +95,7 @@ class HuntLabs:
             site.host.name, self._lab(stoppable, candidates, study, made), stop, partial(connection_events, heard)
         )
 
-    def _build_member(self, each: BuildHost, candidates: Candidates, made: BuildsMade) -> BuildMember:
+    def _build_member(self, each: BuildHost, candidates: Candidates, made: BuildsMade, stood_in: bool) -> BuildMember:
         stop, setup, name = threading.Event(), self._setup, each.host.name
         place = self._locks.place(StoppableHost(each.host, stop), each.entry)
         layouts = setup.settings.policy.layouts
@@ -101,7 +105,7 @@ class HuntLabs:
         )
         return BuildMember(
             name,
-            BuildLab(site, self._held[name]),
+            BuildLab(site, self._held[name], stood_in),
             stop,
             lambda candidate: candidates.describe(candidates.commits[candidate]),
             partial(connection_events, (each.host,)),

@@ -19,7 +19,7 @@ from perfbisect.core.domain.orders import BuildOrder, Found, Measure
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.core.search.decide import decide
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import EnvironmentFailure, HostAway
 
 E = TypeVar("E")  # what happens at a host: an event, or an observation of a simulation
 E_co = TypeVar("E_co", covariant=True)
@@ -124,12 +124,16 @@ def run(planner: Planner, log: Log[E | Decided | Warned, T], workers: Workers[E]
     """Give orders until the planner has no more; yields what the log returns for each event.
 
     A host that fails takes no further order as long as another is left. Raises the failure of the last host, or of one
-    without which the planner cannot go on. The same holds for build hosts; without any, hosts build if they may.
+    without which the planner cannot go on. The same holds for build hosts; without any, hosts build if they may, while the
+    only one is out of reach until that is back.
     """
     present = _Present(workers)
     asked = False  # since something has ended; what is left of build hosts then is not wanted
     try:
         while True:
+            for back in present.returned():
+                yield log.append(back)
+                asked = False
             if present.hosts_are_free or (present.build_hosts_are_free and not asked):
                 fleet = present.fleet
                 step, asked = planner.next(fleet), True
@@ -206,6 +210,13 @@ class _Present:
             self.building[order.build_host] = order
             self._workers.begin(order)
 
+    def returned(self) -> Iterator[Warned]:
+        """Go back to build hosts that were out of reach and are not any more."""
+        gone = self._gone_build_hosts
+        for host in [host for host, why in gone.items() if isinstance(why, HostAway) and why.is_back()]:
+            del gone[host]
+            yield Warned(f"build host {self._workers.build_hosts[host]} is back", "It builds again.")
+
     def ended(self, worker: int, end: Ended) -> Warned | None:
         """Note the end of an order or a build. Returns a warning if the worker cannot go on; raises if nothing can."""
         hosts, build_hosts = self._workers.hosts, self._workers.build_hosts
@@ -216,15 +227,19 @@ class _Present:
             del self.building[worker - len(hosts)]
         if not (failure := end.failure):
             return None
+        away = isinstance(failure, HostAway)
         if worker < len(hosts):
             self.gone[worker] = failure
             name, others, can_go_on = f"host {hosts[worker]}", True, len(self.gone) < len(hosts)
         else:
             self._gone_build_hosts[worker - len(hosts)] = failure
+            name = f"build host {build_hosts[worker - len(hosts)]}"
             others = len(self._gone_build_hosts) < len(build_hosts)
-            name, can_go_on = f"build host {build_hosts[worker - len(hosts)]}", others or self._workers.builds_between
+            can_go_on = others or away or self._workers.builds_between
         if not can_go_on:
             raise failure
+        if away:
+            return Warned(f"{name} is out of reach: {failure}", "Until it is back each host builds what it measures.")
         advice = "The others go on without it." if others else "From here on each host builds what it measures."
         return Warned(f"{name} takes no further part: {failure}", advice)
 

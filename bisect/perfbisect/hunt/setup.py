@@ -58,6 +58,7 @@ class PreparedHost:
     facts: HostFacts
     warnings: tuple[Warned, ...]
     build_hosts: tuple[BuildHost, ...] = ()  # the others that build for it
+    can_build: bool = True  # if need be: it makes the same builds as they do
     counts: str = ""  # how the metric can be counted exactly there
 
     @classmethod
@@ -81,7 +82,8 @@ class PreparedHost:
         inspection = inspect_host(request)
         warned = warnings(findings(inspection))
         build_hosts, further = checks.prepare(entry, host)
-        return cls(entry, host, read_fingerprint(host, inspection.answers), (*warned, *further), build_hosts)
+        can_build = checks.can_build(entry, host, build_hosts)
+        return cls(entry, host, read_fingerprint(host, inspection.answers), (*warned, *further), build_hosts, can_build)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,7 @@ class HuntSetup:
         """
         place = locks.place(site.host, site.entry)
         places = [locks.place(each.host, each.entry) for each in site.build_hosts]
-        places += [place] if site.entry.builds else []
+        places += [place] if site.can_build else []
         return HostLab(
             place, self.builder, self.settings.variant, workload, candidates, earlier, tuple(places), slow or SlowRuns(),
             "" if study else self.counted(site, workload),

@@ -59,7 +59,8 @@ class CandidateBuilds:
 
     def _build(self, candidate: int) -> Generator[LabEvent, None, bool]:
         """Build a candidate here if ``host`` builds, or on the site that is least busy; false when it is skipped."""
-        for site in sorted(self._left(), key=lambda site: (site.name != self.host.name, site.place.lock.requests)):
+        while left := self._left():
+            site = min(left, key=lambda site: (site.name != self.host.name, site.place.lock.requests))
             try:
                 return (yield from site.build(candidate))
             except EndFailed:
@@ -74,7 +75,9 @@ class CandidateBuilds:
         )
 
     def _left(self, without: BuildSite | None = None) -> list[BuildSite]:
-        return [site for site in self.sites if site is not without and not self.made.is_lost(site.name)]
+        """Where builds are made; on a host that should only measure, where there is no other."""
+        left = [site for site in self.sites if site is not without and not self.made.is_lost(site.name)]
+        return [site for site in left if site.name != self.host.name or site.place.entry.builds] or left
 
     def _has(self, site: BuildSite, key: str) -> bool:
         """Whether a site has the build with that key. One that cannot be reached builds no further."""
@@ -96,15 +99,20 @@ class CandidateBuilds:
                 with site.place.beside:
                     ship(site.place.host, site.builder.work_name, facts.key, self.host)
             except EnvironmentFailure as failure:
-                if len(self.sites) == 1 or self._has(site, facts.key):
-                    raise
-                self.made.forget(candidate)
-                yield Warned(
-                    f"{self.candidates.name(candidate)} cannot be brought from host {site.name}: {failure}",
-                    "It is built again.",
-                )
+                yield self.give_up(candidate, failure)
                 return
         self._here.add(candidate)
+
+    def give_up(self, candidate: int, failure: EnvironmentFailure) -> Warned:
+        """Forget a build that cannot be had from the host that made it. Raises ``failure`` where it has another cause."""
+        site = self._site(candidate)
+        here = site.name == self.host.name or not self._left(without=site)
+        if here or self._has(site, self.made.built[candidate].facts.key):
+            raise failure
+        self.made.forget(candidate)
+        self._here.discard(candidate)
+        name = self.candidates.name(candidate)
+        return Warned(f"{name} cannot be brought from host {site.name}: {failure}", "It is built again.")
 
     def _site(self, candidate: int) -> BuildSite:
         place = self.made.place(candidate)

@@ -8,7 +8,7 @@ from itertools import groupby
 from perfbisect.core.domain.events import BuildFinished, BuildProgress, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.interleaving import interleave
 from perfbisect.core.domain.orders import Measure, Purpose
-from perfbisect.errors import BuildFailed, DataDamaged, JobLost, RunFailed
+from perfbisect.errors import BuildFailed, ConnectionLost, DataDamaged, JobLost, RunFailed
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.programs import missing
 from perfbisect.lab.build import build_store, links
@@ -202,6 +202,9 @@ class HostLab:
                 made[turn.candidate, turn.layout] = parts.builds.link(turn.candidate, turn.layout)
             except BuildFailed as failure:
                 yield from self._failed(parts, turn, failure, began)
+                return False
+            except ConnectionLost as lost:
+                yield parts.builds.give_up(turn.candidate, lost)
                 return False
         return True
 

@@ -67,13 +67,8 @@ class SharedBuilds:
                 continue
             except Unreadable as locked:  # one missing object, which is to be replaced
                 self._bad.add(name)
-                yield from self._once(
-                    Warned(
-                        f"a shared build is not used: {locked.filename} cannot be read: {locked.strerror}",
-                        "It is built, as are others of which this is true. Who wrote them can run: chmod a+r FILE",
-                    ),
-                    "unreadable",
-                )
+                advice = "It is built, as are others of which this is true. Who wrote them can run: chmod a+r FILE"
+                yield from self._once(Warned(f"a shared build is not used: {locked}", advice), "unreadable")
                 continue
             except OSError as trouble:
                 yield from self._trouble("read", trouble)

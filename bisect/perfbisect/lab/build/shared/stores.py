@@ -77,15 +77,12 @@ class FolderStore:
     def read(self, name: str) -> Iterator[Source]:
         """The object of that name. Raises Unreadable where another user keeps it from this one."""
         self._check()
-        try:
-            opened = (self.folder / name).open("rb")
-        except PermissionError as error:
-            if os.access(self.folder, os.X_OK, effective_ids=True):
-                raise Unreadable(*error.args, error.filename) from error
-            raise
-        with opened as file:
+        path = self.folder / name
+        if path.exists() and not os.access(path, os.R_OK, effective_ids=True):
+            raise Unreadable(f"{path} cannot be read: permission denied")
+        with path.open("rb") as file:
             with suppress(OSError):  # it may belong to another user
-                os.utime(self.folder / name)
+                os.utime(path)
             yield file
 
     def write(self, name: str, size: int, parts: Iterable[bytes]) -> None:
