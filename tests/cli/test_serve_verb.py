@@ -1,5 +1,6 @@
 """`bisect serve`: what it starts; and real Datasettes, beside a hunt that is writing."""
 
+import http.client
 import json
 import os
 import re
@@ -40,8 +41,8 @@ def test_what_is_started(
 ) -> None:
     started: list[list[str]] = []
 
-    def run(argv: list[str], check: bool) -> subprocess.CompletedProcess[str]:
-        started.append(argv)
+    def run(argv: list[str], check: bool, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        started.append([*argv, env["PERFBISECT_ADDRESS"]])
         assert "latest_hunts" in Path(argv[argv.index("--config") + 1]).read_text()
         return subprocess.CompletedProcess(argv, 7)
 
@@ -54,6 +55,11 @@ def test_what_is_started(
     assert argv[argv.index("--host") + 1] == "127.0.0.1"
     assert argv[argv.index("--port") + 1] == "8042"
     assert not Path(argv[argv.index("--config") + 1]).exists()
+    for address, guarded in {"127.0.0.7": True, "localhost": True, "::1": True, "0.0.0.0": False, "::": False}.items():
+        invoke("serve", "--address", address, "--history", str(history.path))
+        argv = started.pop()
+        assert (argv[-1], "--plugins-dir" in argv) == (address, guarded)
+    assert (Path(started[0][started[0].index("--plugins-dir") + 1]) / "own_names.py").exists()
 
 
 def test_without_datasette_and_without_a_history(
@@ -105,6 +111,13 @@ def test_a_real_datasette_beside_a_hunt_that_is_written(history: History, packag
             assert len(get("history/builds_of_hunt.json", _shape="array", hunt="1")) == 6
             assert len(get("history/builds_of_hunt.json", _shape="array", hunt="2")) == 0
             assert get("history/spread_by_host.json", _shape="array")[0]["host"] == "local"
+            for host, status in {"localhost:1": 200, "[::1]:8001": 200, "LOCALHOST": 200, "127.9.9.9": 200, "evil.example": 421,
+                                 "127.0.0.1.evil.example:80": 421, "192.0.2.1": 421, "[": 421, "": 421}.items():  # fmt: skip
+                port = int(place.rpartition(":")[2])
+                with closing(http.client.HTTPConnection("127.0.0.1", port)) as other:
+                    other.request("GET", "/-/versions.json", headers={"Host": host})
+                    answer = other.getresponse()
+                    assert (answer.status, b"Open it as localhost" in answer.read()) == (status, status == 421), host
             with pytest.raises(urllib.error.HTTPError):
                 get("history.json", sql="delete from hunts", _shape="array")
             assert len(history.hunts()) == 2

@@ -1,9 +1,12 @@
 """`bisect serve`: the history in Datasette."""
 
 import json
+import os
+import socket
 import subprocess
 import sys
 import tempfile
+from ipaddress import ip_address
 from pathlib import Path
 
 import click
@@ -24,6 +27,7 @@ The history is only read, also beside a hunt that is writing it. Ctrl-C ends ser
 """
 
 LOOPBACK = "127.0.0.1"
+PLUGINS = Path(__file__).parents[1] / "served"
 LONGEST = 10_000  # milliseconds of a query
 
 
@@ -49,11 +53,20 @@ def serve(port: int, address: str, opens: bool, history: Path | None) -> int:
             *(sys.executable, "-m", "datasette", "serve", str(path), *options),
             *("--host", address, "--port", str(port), "--setting", "sql_time_limit_ms", str(LONGEST)),
             *(["--open"] if opens else []),
+            *(["--plugins-dir", str(PLUGINS)] if is_loopback(address) else []),
         ]
         try:
-            return subprocess.run(argv, check=False).returncode
+            return subprocess.run(argv, check=False, env={**os.environ, "PERFBISECT_ADDRESS": address}).returncode
         except KeyboardInterrupt:  # Datasette gets it, too
             return 0
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach an address or a name. False for an unknown one, which Datasette tells."""
+    try:
+        return all(ip_address(found[4][0]).is_loopback for found in socket.getaddrinfo(address, None))
+    except OSError:
+        return False
 
 
 def installed_version() -> int:
