@@ -9,7 +9,7 @@ from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.fleet import Building, Fleet
 from perfbisect.core.domain.orders import BuildOrder, Measure, Purpose, Share
 from perfbisect.errors import ConnectionLost, EnvironmentFailure, HostAway
-from perfbisect.hunt.loop import Ended, Listed, NoBuildHosts, Step, Workers, run
+from perfbisect.hunt.loop import UNLIMITED, Ended, Listed, NoBuildHosts, Step, Workers, run
 
 FAILS = EnvironmentFailure("the connection is lost")
 
@@ -116,6 +116,8 @@ class WithBuildHosts:
 
     The first report of a worker is an event, the second one the end. Builds of ``failing`` end with a failure.
     """
+
+    limit, minutes = UNLIMITED, 0.0
 
     def __init__(
         self,

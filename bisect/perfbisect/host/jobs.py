@@ -37,7 +37,8 @@ from perfbisect.host.programs import absent, missing
 from perfbisect.host.protocol import Host, Result
 
 LOST = -1  # stands for the missing status of a job that was killed from outside, or whose host was restarted
-GRACE = 10.0  # seconds between TERM and KILL
+GRACE = 10.0  # seconds between TERM and KILL for what exceeds its time
+SOON = 0.5  # the same for what is not wanted any more: a run, a server on a copy of data, a build, which begins anew
 NOT_THERE = 127  # the status of a shell, of env and of timeout for a program that does not exist
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
@@ -255,11 +256,18 @@ def lost(host: Host, job: Job) -> JobLost:
     )
 
 
-def kill(host: Host, job: Job, *, grace: float = GRACE) -> None:
+def kill(host: Host, job: Job, *, grace: float = SOON) -> None:
     """End the job and all its processes: TERM, and KILL after ``grace`` seconds. Does nothing when it has ended."""
     tries = str(max(1, round(grace / 0.05)))
     arguments = [str(job.folder), str(job.pid), str(job.born), tries]
     host.run(["sh", "-c", job_scripts.KILL, "kill", *arguments], timeout=grace + 60)
+
+
+def kill_all(host: Host) -> None:
+    """End all jobs that run, if the host can be reached: what waits for one goes on at once."""
+    with contextlib.suppress(EnvironmentFailure):
+        for job in running(host):
+            kill(host, job)
 
 
 def remove(host: Host, job: Job) -> None:

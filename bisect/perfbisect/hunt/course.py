@@ -91,7 +91,9 @@ class Course:
         return HuntLabs(setup, self.log, self._before, self._held)
 
     def _workers_of(self, setup: HuntSetup) -> WorkersFor:
-        return self._labs_of(setup).workers
+        """What works after a verdict, for which no budget counts."""
+        settings = replace(setup.settings, policy=setup.settings.policy.unlimited())
+        return self._labs_of(replace(setup, settings=settings)).workers
 
 
 def changes_since(before: Sequence[HuntStarted], setup: HuntSetup) -> tuple[Warned, ...]:

@@ -36,10 +36,10 @@ class EventQueue(Generic[E]):
         """Add the last event of an order, without waiting."""
         self._arrived.put((host, event, threading.Event()))
 
-    def next(self) -> tuple[int, E]:
-        """The next event and its host. The event before it has been dealt with."""
+    def next(self, seconds: float = threading.TIMEOUT_MAX) -> tuple[int, E]:
+        """The next event and its host. The event before it has been dealt with. Raises Empty after so many seconds."""
         self._latest.set()
-        host, event, self._latest = self._arrived.get()
+        host, event, self._latest = self._arrived.get(timeout=seconds)
         return host, event
 
     def close(self, threads: Collection[threading.Thread]) -> None:

@@ -71,6 +71,7 @@ class Group:
                 yield from self._catch_up(number, member)
         self._share_builds()
         workers: Workers[LabEvent] = InlineWorkers(host, self)
+        workers.limit = self.members[0].log.began, self.members[0].problem.policy.max_minutes
         while any(member.searched for member in self.members):
             try:
                 with closing(run(self, self, workers)) as events:

@@ -10,6 +10,7 @@ from functools import partial
 from perfbisect.core.domain.events import BuildFinished, HuntStarted, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.errors import Cancelled
+from perfbisect.host.jobs import kill_all
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import ConnectionEvent, ConnectionState, Host
 from perfbisect.host.stoppable import StoppableHost
@@ -62,18 +63,22 @@ class HuntLabs:
         """The hosts of the hunt, for measurements of these commits; with ``study`` they do that in place of timed runs."""
         sites, ahead = self._setup.hosts, self._setup.ahead
         candidates = self._setup.candidates(commits)
-        if not ahead:
-            if len(sites) == 1:
-                return InlineWorkers(sites[0].host.name, self._lab(sites[0], candidates, study))
-            return ThreadWorkers(*(self._member(site, candidates, study) for site in sites))
-        made = self.builds_made(commits)
-        if stood_in := len(ahead) == 1 and all(site.can_build for site in sites):
-            ahead[0].host.give_up_after(STAND_IN)
-        return ThreadWorkers(
-            *(self._member(site, candidates, study, made) for site in sites),
-            build_members=[self._build_member(each, candidates, made, stood_in) for each in ahead],
-            builds_between=all(site.entry.builds for site in sites),
-        )
+        workers: InlineWorkers | ThreadWorkers
+        if ahead:
+            made = self.builds_made(commits)
+            if stood_in := len(ahead) == 1 and all(site.can_build for site in sites):
+                ahead[0].host.give_up_after(STAND_IN)
+            workers = ThreadWorkers(
+                *(self._member(site, candidates, study, made) for site in sites),
+                build_members=[self._build_member(each, candidates, made, stood_in) for each in ahead],
+                builds_between=all(site.entry.builds for site in sites),
+            )
+        elif len(sites) == 1:
+            workers = InlineWorkers(sites[0].host.name, self._lab(sites[0], candidates, study))
+        else:
+            workers = ThreadWorkers(*(self._member(site, candidates, study) for site in sites))
+        workers.limit = self._log.began, self._setup.settings.policy.max_minutes
+        return workers
 
     def builds_made(self, commits: tuple[str, ...]) -> BuildsMade:
         """What several labs have built of these commits, as earlier sessions left it."""
@@ -90,10 +95,9 @@ class HuntLabs:
         stop = threading.Event()
         build_hosts = tuple(replace(each, host=StoppableHost(each.host, stop)) for each in site.build_hosts)
         stoppable = replace(site, host=StoppableHost(site.host, stop), build_hosts=build_hosts)
+        lab = self._lab(stoppable, candidates, study, made)
         heard = (site.host,) if made else hosts_of(site)  # the threads of hosts that build ahead hear these
-        return Member(
-            site.host.name, self._lab(stoppable, candidates, study, made), stop, partial(connection_events, heard)
-        )
+        return Member(site.host.name, lab, stop, partial(connection_events, heard), partial(kill_all, site.host))
 
     def _build_member(self, each: BuildHost, candidates: Candidates, made: BuildsMade, stood_in: bool) -> BuildMember:
         stop, setup, name = threading.Event(), self._setup, each.host.name

@@ -27,6 +27,8 @@ E_contra = TypeVar("E_contra", contravariant=True)
 T = TypeVar("T")  # what the log returns for it
 T_co = TypeVar("T_co", covariant=True)
 
+UNLIMITED = 0.0, 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -58,6 +60,9 @@ class Planner(Protocol):
 
 class Workers(Protocol[E_co]):
     """Hosts that carry out orders, at most one each, and build hosts that make builds for them, at most one each."""
+
+    limit: tuple[float, float]  # when the hunt began, and the minutes after which all orders and builds end; 0: never
+    minutes: float  # of the limit, once it has passed; 0 before
 
     @property
     def hosts(self) -> Sequence[str]:
@@ -99,6 +104,7 @@ class NoBuildHosts:
 
     build_hosts: Sequence[str] = ()
     builds_between = False
+    limit, minutes = UNLIMITED, 0.0
 
     def begin(self, build: BuildOrder) -> None:
         """Never called."""
@@ -198,6 +204,7 @@ class _Present:
             ),
             tuple(self._gone_build_hosts),
             bool(workers.build_hosts) and workers.builds_between,
+            workers.minutes,
         )
 
     def build(self, step: Step) -> None:

@@ -1,17 +1,20 @@
 """Labs that carry out the orders of the loop: in the main thread for one host, in a thread for each of several."""
 
+import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from queue import Empty
 from typing import Protocol
 
+from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import BuildCancelled, Commit, LabEvent, Warned
 from perfbisect.core.domain.orders import BuildOrder, Measure
 from perfbisect.errors import Cancelled, EnvironmentFailure
 from perfbisect.hunt.event_queue import EventQueue
-from perfbisect.hunt.loop import Ended, NoBuildHosts
+from perfbisect.hunt.loop import UNLIMITED, Ended, NoBuildHosts
 from perfbisect.lab.protocol import Lab
 
 Listener = Callable[[LabEvent], None]
@@ -34,8 +37,11 @@ class InlineWorkers(NoBuildHosts):
         """The next event; see ``Workers.next``."""
         assert self._events, "an order is under way"
         try:
-            return 0, next(self._events)
-        except StopIteration:
+            with _cancelled_after(_left(self.limit)):
+                return 0, next(self._events, Ended())
+        except Cancelled:
+            self.minutes = self.limit[1]
+            self._events.close()
             return 0, Ended()
         except EnvironmentFailure as failure:
             return 0, Ended(failure)
@@ -44,6 +50,28 @@ class InlineWorkers(NoBuildHosts):
         """End the order."""
         if self._events:
             self._events.close()
+
+
+def _left(limit: tuple[float, float]) -> float:
+    """Seconds until the limit of a hunt passes."""
+    began, minutes = limit
+    return max(began + 60 * minutes - CLOCK.now(), 0.001) if minutes else threading.TIMEOUT_MAX
+
+
+@contextmanager
+def _cancelled_after(seconds: float) -> Iterator[None]:
+    """A block of the main thread in which Cancelled is raised after so many seconds, as KeyboardInterrupt by Ctrl-C."""
+
+    def cancel(*_: object) -> None:
+        raise Cancelled
+
+    if seconds < threading.TIMEOUT_MAX:
+        signal.signal(signal.SIGALRM, cancel)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 class Builds(Protocol):
@@ -61,6 +89,7 @@ class Member:
     lab: Lab
     stop: threading.Event  # set to cancel what its lab does
     subscribe: Subscribe = nullcontext
+    kill_jobs: Callable[[], None] = lambda: None  # those for which its lab may wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +114,8 @@ class _InFlight:
 
 class ThreadWorkers:
     """Several hosts, with a thread of this process for each order and for each build."""
+
+    limit, minutes = UNLIMITED, 0.0
 
     def __init__(
         self, *members: Member, build_members: Sequence[BuildMember] = (), builds_between: bool = False
@@ -121,7 +152,12 @@ class ThreadWorkers:
 
     def next(self) -> tuple[int, LabEvent | Ended]:
         """The next event; see ``Workers.next``."""
-        worker, event = self._queue.next()
+        try:
+            worker, event = self._queue.next(threading.TIMEOUT_MAX if self.minutes else _left(self.limit))
+        except Empty:
+            self.minutes = self.limit[1]
+            self._cancel_all()
+            return self.next()
         if isinstance(event, Ended | BaseException):
             del self._threads[worker]
         if isinstance(event, BaseException):
@@ -131,9 +167,16 @@ class ThreadWorkers:
     def stop(self) -> None:
         """Cancel all orders and builds and wait for their end, for a while."""
         if self._threads:
-            for stop in (*(each.stop for each in self._members), *(each.stop for each in self._build_members)):
-                stop.set()
-            self._queue.close(self._threads.values())
+            self._queue.close([*self._cancel_all(), *self._threads.values()])
+
+    def _cancel_all(self) -> list[threading.Thread]:
+        """Cancel what all threads do. Returns threads that end the jobs for which those may wait."""
+        for stop in (*(each.stop for each in self._members), *(each.stop for each in self._build_members)):
+            stop.set()
+        killers = [threading.Thread(target=member.kill_jobs, daemon=True) for member in self._members]
+        for killer in killers:
+            killer.start()
+        return killers
 
     def _start(self, worker: int, member: Member | BuildMember, work: Callable[[], Generator[LabEvent]]) -> None:
         thread = threading.Thread(
@@ -169,6 +212,8 @@ class ThreadWorkers:
     def _end_of_cancelled(self, worker: int, cancelled: Cancelled) -> Ended | BaseException:
         """How an order or a build ends that was cancelled: alone, or with all others."""
         build_host = worker - len(self.hosts)
+        if self.minutes:
+            return Ended()
         if build_host < 0 or not self._in_flight[build_host].cancelled.is_set():
             return cancelled
         build, member = self._in_flight[build_host], self._build_members[build_host]

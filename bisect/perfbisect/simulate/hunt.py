@@ -7,7 +7,7 @@ from perfbisect.core.domain.observations import Built, Observation
 from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Measure, Verdict
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
-from perfbisect.hunt.loop import Ended, Search, Workers, run
+from perfbisect.hunt.loop import UNLIMITED, Ended, Search, Workers, run
 from perfbisect.simulate.world import World, maker
 
 
@@ -50,6 +50,8 @@ class SimulatedOrder:
 
 class SimulatedWorkers:
     """Hosts of a world. An order is computed when it is submitted, and reported when its time has come."""
+
+    limit, minutes = UNLIMITED, 0.0
 
     def __init__(
         self, world: World, hosts: int, most_orders: int, build_hosts: int = 0, builds_between: bool = False

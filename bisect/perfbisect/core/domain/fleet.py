@@ -31,6 +31,7 @@ class Fleet:
     building: tuple[Building, ...] = ()
     gone_build_hosts: tuple[int, ...] = ()
     builds_between: bool = False  # whether hosts may build, too, while they have nothing to measure
+    minutes: float = 0.0  # of the limit of time, once it has ended what was under way; 0 before
 
     @property
     def free_host(self) -> int:

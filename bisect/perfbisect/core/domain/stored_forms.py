@@ -122,7 +122,8 @@ def stored_fleet(fleet: Fields) -> Fields:
     lost = ({"plan": [], "purpose": "search", "host": host} for host in fleet["gone"])
     orders = [*map(stored_verdict, fleet["busy"]), *lost]
     ahead = {key: fleet[key] for key in AHEAD}
-    return ({"in_flight": orders} if orders else {}) | ({"ahead": ahead} if fleet["build_hosts"] else {})
+    late = {"minutes": fleet["minutes"]} if fleet["minutes"] else {}
+    return ({"in_flight": orders} if orders else {}) | ({"ahead": ahead} if fleet["build_hosts"] else {}) | late
 
 
 def read_fleet(stored: Fields) -> Fields:
@@ -131,5 +132,6 @@ def read_fleet(stored: Fields) -> Fields:
     return {
         "busy": [order for order in orders if order["plan"]],
         "gone": [order["host"] for order in orders if not order["plan"]],
+        "minutes": stored.get("minutes", 0.0),
         **stored.get("ahead", {}),
     }

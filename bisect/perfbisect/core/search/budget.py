@@ -39,7 +39,7 @@ class Budget:
         """The limit of runs or of time that is reached."""
         if self.policy.max_runs and self._runs >= self.policy.max_runs:
             return Reason.RUNS_SPENT
-        minutes = max(self.record.minutes, self.elsewhere.minutes)
+        minutes = max(self.record.minutes, self.elsewhere.minutes, self.fleet.minutes)
         if self.policy.max_minutes and minutes >= self.policy.max_minutes:
             return Reason.MINUTES_SPENT
         return None

@@ -175,7 +175,7 @@ def serve(service: Service) -> Iterator[Job]:
         yield job
         stop(service, job)
     finally:
-        jobs.kill(service.host, job, grace=5)
+        jobs.kill(service.host, job)
     jobs.remove(service.host, job)
 
 
