@@ -41,6 +41,7 @@ class FakeMachine(FakeHost):
         self.done: list[str] = []
         self.broken: set[str] = set()  # commits that do not compile
         self.failing: set[str] = set()  # commits whose workload fails
+        self.changing: set[str] = set()  # commits whose builds change by themselves
         self.unloadable: set[str] = set()  # commits that cannot load data
         self.binaries: dict[str, str] = {}  # commit → what its artifacts hash to, if not to itself
         self.to_lose: Counter[str] = Counter()  # "build", "load", "run": so many of the next ones are lost
@@ -71,6 +72,7 @@ class FakeMachine(FakeHost):
             "cc -E *": "", "gcc -E *": "",
             "rm -rf -- */datasets/*": self._remove_dataset,
             "rm -rf -- *": "",
+            "rm -rf --one-file-system -- */builds/*": self._remove_build,
             "rm -rf --one-file-system -- *": "",
             "git * -- *": lambda words, _: f"tree-of-{words[2]} -\n",
             "git */source *": self._check_out,
@@ -123,9 +125,13 @@ class FakeMachine(FakeHost):
         self._builds[PurePosixPath(words[1]).name] = self._checked_out, stdin
         return ""
 
+    def _remove_build(self, words: list[str], _stdin: str) -> Answer:
+        del self._builds[PurePosixPath(words[-1]).name]
+        return ""
+
     def _point(self, words: list[str], _stdin: str) -> Answer:
         self._in_place = self._builds[PurePosixPath(words[1]).parent.name][0]
-        return ""
+        return "./bin\n" if self._in_place in self.changing else ""
 
     def _keep_data(self, words: list[str], stdin: str) -> Answer:
         self.datasets[PurePosixPath(words[2]).name] = json.loads(stdin)

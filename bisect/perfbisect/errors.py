@@ -125,6 +125,16 @@ class DataDamaged(EnvironmentFailure):
     """Loaded data, or a copy of it, has changed since it was loaded: it must be loaded again."""
 
 
+class BuildChanged(EnvironmentFailure):
+    """Files of a finished build are not as they were when it was made: it must be made again."""
+
+    def __init__(self, host: str, key: str, paths: str) -> None:
+        named = ", ".join(paths.split("\n")[:-1])
+        super().__init__(f"files of its build on host {host} have changed since it was made ({named})")
+        self.host = host
+        self.key = key
+
+
 class BuildFailed(PerfBisectError):
     """A candidate cannot be checked out, or does not configure, compile or install.
 

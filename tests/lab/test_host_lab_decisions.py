@@ -108,6 +108,16 @@ def test_nothing_can_be_compared_without_an_end(machine: FakeMachine, fault: str
     assert skipped(measure(independent, Share(GOOD, 1))).commit == A
 
 
+def test_a_build_that_changes_though_nothing_runs_is_made_again_once(machine: FakeMachine) -> None:
+    machine.changing = {B}
+    lab = open_lab(machine)
+    events = measure(lab, Share(MIDDLE, 1), Share(OTHER, 1))
+    assert machine.done == [f"build {B}", f"build {C}", f"build {B}"]
+    assert len(warnings(events)) == 1
+    assert "have changed since it was made (./bin)" in skipped(events).reason
+    assert runs(measure(lab, Share(OTHER, 1))) == [OTHER]
+
+
 @pytest.mark.parametrize("what", ["build", "load", "run"])
 def test_work_that_was_lost_is_repeated(machine: FakeMachine, what: str) -> None:
     machine.to_lose[what] = LOSSES

@@ -4,10 +4,10 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 
 from perfbisect.core.domain.events import BuildProgress, LabEvent, Warned
-from perfbisect.errors import BuildFailed, EndFailed, EnvironmentFailure
+from perfbisect.errors import BuildChanged, BuildFailed, EndFailed, EnvironmentFailure
 from perfbisect.host.facts import PROCESSOR, ask
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import build_store, links
+from perfbisect.lab.build import build_store, links, prebuilt
 from perfbisect.lab.build.build_jobs import end_all
 from perfbisect.lab.build.builds_made import BuildsMade
 from perfbisect.lab.build.candidates import Candidates
@@ -35,7 +35,7 @@ class CandidateBuilds:
         It is not where it is skipped, or was built just now and is the binary of another.
         Raises EnvironmentFailure, and UsageError when builds would differ from earlier sessions'.
         """
-        while candidate not in self._here:
+        while candidate not in self._here or not self.made.has(candidate):
             new = not self.made.has(candidate)
             if new and not (yield from self._found(candidate)) and not (yield from self._build(candidate)):
                 return False
@@ -98,6 +98,10 @@ class CandidateBuilds:
             try:
                 with site.place.beside:
                     ship(site.place.host, site.builder.work_name, facts.key, self.host)
+            except BuildChanged as changed:
+                self.renew(changed)
+                yield Warned(f"{self.candidates.name(candidate)}: {changed}: it is made again")
+                return
             except EnvironmentFailure as failure:
                 yield self.give_up(candidate, failure)
                 return
@@ -128,7 +132,7 @@ class CandidateBuilds:
     def link(self, candidate: int, layout: int) -> str:
         """Link a built candidate again in the layout of that seed; returns the key of what is installed then.
 
-        Raises BuildFailed where that cannot be.
+        Raises BuildFailed where that cannot be, and BuildChanged where the build is not as it was made.
         """
         facts = self.made.built[candidate].facts
         site = self._site(candidate) if facts.linker else None
@@ -147,7 +151,21 @@ class CandidateBuilds:
         """Remove what ``link`` has made."""
         hosts = {host.name: host for host in (self._linked.pop(made, self.host), self.host)}
         for host in hosts.values():
-            links.remove(host, made)
+            build_store.remove(host, made)
+
+    def renew(self, changed: BuildChanged) -> None:
+        """Remove a build that is not as it was made: ``obtain`` makes it again, or brings it. A tarball is unpacked again."""
+        hosts = {host.name: host for host in (self.host, *(site.place.host for site in self.sites))}
+        build_store.remove(hosts[changed.host], changed.key)
+        for candidate, built in self.made.built.items():
+            if built.facts.key != changed.key:
+                continue
+            if built.tarball:
+                prebuilt.unpack(self.host, built.tarball)
+                continue
+            self._here.discard(candidate)
+            if self.made.place(candidate) == changed.host:
+                self.made.forget(candidate)
 
     def end_others(self) -> None:
         """End builds of earlier sessions on the host that measures."""

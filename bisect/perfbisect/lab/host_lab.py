@@ -8,10 +8,10 @@ from itertools import groupby
 from perfbisect.core.domain.events import BuildFinished, BuildProgress, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.interleaving import interleave
 from perfbisect.core.domain.orders import Measure, Purpose
-from perfbisect.errors import BuildFailed, ConnectionLost, DataDamaged, JobLost, RunFailed
+from perfbisect.errors import BuildChanged, BuildFailed, ConnectionLost, DataDamaged, JobLost, RunFailed
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.programs import missing
-from perfbisect.lab.build import build_store, links
+from perfbisect.lab.build import build_store, integrity, links
 from perfbisect.lab.build.builds_made import BuildsMade
 from perfbisect.lab.build.candidates import Candidates
 from perfbisect.lab.build.lab_host import LabHost
@@ -99,21 +99,46 @@ class HostLab:
         if self._parts is None:
             with self.place.lock:
                 self._parts = yield from self._prepare()
-        for share in order.plan:
-            if not (yield from self._parts.builds.obtain(share.candidate)):
+        turns: list[Turn] = []
+        while True:
+            for share in order.plan:
+                if not (yield from self._parts.builds.obtain(share.candidate)):
+                    return
+            turns = turns or self._turns(order)
+            if not turns:
                 return
-        turns = self._turns(order)
-        if not turns:
-            return
-        made: dict[tuple[int, int], str] = {}  # candidate and layout → key of what is installed
-        try:
-            if not (yield from self._link(self._parts, turns, made)):
+            made: dict[tuple[int, int], str] = {}  # candidate and layout → key of what is installed
+            try:
+                if (yield from self._link(self._parts, turns, made)):
+                    with self.place.lock:
+                        yield from self._time(self._parts, turns, made)
                 return
-            with self.place.lock:
-                yield from self._time(self._parts, turns, made)
-        finally:
-            for key in made.values():
-                self._parts.builds.unlink(key)
+            except BuildChanged as changed:
+                if not (yield from self._renew(self._parts, turns, made, changed)):
+                    return
+            finally:
+                for key in made.values():
+                    self._parts.builds.unlink(key)
+
+    def _renew(
+        self, parts: Parts, turns: Sequence[Turn], made: Mapping[tuple[int, int], str], changed: BuildChanged
+    ) -> Generator[LabEvent, None, bool]:
+        """Have a build, or a layout of it, made again; false where that was of no use: then what changed it is its failure."""
+        built = parts.builds.made.built
+        keys = ((built[turn.candidate].facts.key, made.get((turn.candidate, turn.layout))) for turn in turns)
+        turn = next(turn for turn, known in zip(turns, keys, strict=True) if changed.key in known)
+        if not parts.retry.changed(changed.key):
+            failure = changed.__context__
+            if not isinstance(failure, RunFailed):
+                failure = RunFailed(str(changed), stage="run", log=built[turn.candidate].facts.log)
+            yield from self._failed(parts, turn, failure, time.monotonic())
+            return False
+        yield Warned(
+            f"{self.candidates.name(turn.candidate)}: {changed}: it is made again",
+            "Let what is measured write elsewhere, as below {data}: each time that it changes its build costs a build.",
+        )
+        parts.builds.renew(changed)
+        return True
 
     def _prepare(self) -> Generator[LabEvent, None, Parts]:
         """End what a killed session has left running on the host, remove what it left, and bring what runs need."""
@@ -195,7 +220,7 @@ class HostLab:
     ) -> Generator[LabEvent, None, bool]:
         """Link builds again for turns in layouts, before any is timed; true when all are linked. ``made`` gets their keys."""
         began = time.monotonic()
-        wanted = [turn for turn in turns if turn.layout]
+        wanted = [turn for turn in turns if turn.layout and turn.left]
         for done, turn in enumerate(wanted):
             yield BuildProgress(turn.candidate, done, len(wanted), links.LINK)
             try:
@@ -206,6 +231,9 @@ class HostLab:
             except ConnectionLost as lost:
                 yield parts.builds.give_up(turn.candidate, lost)
                 return False
+        host = self.place.host
+        if made:
+            integrity.record_layouts(host, [build_store.folder(host, key) for key in made.values()])
         return True
 
     def _failed(self, parts: Parts, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
@@ -265,6 +293,7 @@ class HostLab:
                     name = self.candidates.name(candidate)
                     yield Warned(f"{name}: {failure}", "Its runs had ended well, and count.")
                 elif not parts.data.refuse(system, key, failure):
+                    self._system(parts, candidate, made)  # raises where the build has changed: then that comes first
                     yield from self._failed(parts, turn, failure, began)
                     return False
             if turn.stopped and turn.purpose is Purpose.SEARCH:
@@ -275,7 +304,7 @@ class HostLab:
         """A built candidate, or its layout with the key ``made``, at the path where every build is measured.
 
         A server that may not run as root keeps the place where it is installed elsewhere: it may lack the right to read
-        the folders above ours.
+        the folders above ours. Raises BuildChanged where the build is not as it was made.
         """
         built = parts.builds.made.built[candidate]
         host = self.place.host

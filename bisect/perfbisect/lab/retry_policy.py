@@ -23,10 +23,16 @@ class RetryPolicy:
         self.workload = workload
         self._boot = ask(host, BOOT)
         self._losses = 0  # in a row
+        self._changed = ""  # key of the build that was found changed since a run has ended well
 
     def succeeded(self) -> None:
         """A build or a run has ended well."""
-        self._losses = 0
+        self._losses, self._changed = 0, ""
+
+    def changed(self, key: str) -> bool:
+        """Whether a build that is not as it was made is made again: the second time in a row it is the candidate's failure."""
+        again, self._changed = key != self._changed, key
+        return again
 
     def lost(self, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
         """A warning when work that was lost is to be repeated; after too many losses the candidate is skipped.

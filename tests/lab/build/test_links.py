@@ -170,7 +170,7 @@ def test_links_of_every_build_system_are_repeated_in_other_orders(place: Place, 
     assert {place.output(key) for key in shuffled} == {said}
     assert [sizes(place.installed(key)) for key in shuffled] == [sizes(usual)] * 3
     once = place.installed(shuffled[0]).read_bytes()
-    links.remove(place.host, shuffled[0])
+    build_store.remove(place.host, shuffled[0])
     assert not place.installed(shuffled[0]).exists()
     assert links.link(place.host, facts.key, 1, found) == shuffled[0]
     assert place.installed(shuffled[0]).read_bytes() == once

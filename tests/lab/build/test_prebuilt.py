@@ -84,6 +84,8 @@ def test_a_tarball_is_unpacked_once(host: LocalHost, tmp_path: Path, ending: str
     before = times(place)
     assert prebuilt.take(host, BUILDER, "again", str(tarball)).facts.key == built.facts.key
     assert times(place) == before
+    (place / "bin" / "kvd").write_text("changed")
+    assert prebuilt.take(host, BUILDER, "again", str(tarball)).facts.binary == built.facts.binary
 
 
 def test_a_folder_that_installed_systems_have_is_not_left_out(host: LocalHost, tmp_path: Path) -> None:

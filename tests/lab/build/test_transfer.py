@@ -31,7 +31,7 @@ def near(tmp_path: Path) -> LocalHost:
 def make(host: Host) -> None:
     """A build, as far as it matters here. It can be read everywhere on this machine."""
     place = Path(build_store.folder(host, "key"))
-    place.mkdir(parents=True)
+    (place / "prefix").mkdir(parents=True)
     (place / "build.json").write_text("{}")
     (place / "log").write_bytes(b"0123456789" * (SIZE // 10))
 

@@ -1,4 +1,5 @@
-"""The finished builds of a host: ``root/builds/KEY/`` with ``prefix/``, ``log``, ``build.json``, and ``links/`` if wanted.
+"""The finished builds of a host: ``root/builds/KEY/`` with ``prefix/``, ``log``, ``build.json``, ``files/`` (see
+``integrity.py``), and ``links/`` if wanted.
 
 A build appears there with its record in one rename, so that a folder of that name is always complete.
 """
@@ -14,7 +15,9 @@ import msgspec
 
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.patch import Patch
+from perfbisect.errors import BuildChanged
 from perfbisect.host.protocol import Host
+from perfbisect.lab.build import integrity
 from perfbisect.lab.build.toolchain import Toolchain, is_native
 from perfbisect.lab.upload.recipe import archive
 from perfbisect.recipes.build_systems import has_commands, revision
@@ -25,26 +28,31 @@ _LAYOUT = "2"  # part of every key: raise it when what a build folder holds chan
 
 # Idempotent: interrupted and run again, it continues. Files are synced first, so that a build is complete even after a
 # power failure. $4 are its recorded links, if any.
-_KEEP = """\
-set -e
-mkdir -p "${1%/*}"
+_KEEP = f"""\
+{integrity.FUNCTIONS}set -e
+mkdir -p "${{1%/*}}"
 if [ -d "$2" ]; then
     rm -rf "$1.part"; mkdir "$1.part"
     cp -- "$3" "$1.part/log"
     cat >"$1.part/build.json"
     [ ! -e "$4/plan" ] || cp -al -- "$4" "$1.part/links"
-    find "$2" "$1.part" -type f -exec sync -- {} +
+    find "$2" "$1.part" -type f -exec sync -- {{}} +
     mv -T -- "$2" "$1.part/prefix"
 fi
-[ ! -d "$1.part" ] || { rm -rf "$1"; mv -T -- "$1.part" "$1"; }
 rm -rf "$4"
+[ ! -d "$1.part" ] || {{ record "$1.part"; rm -rf "$1"; mv -T -- "$1.part" "$1"; }}
 """
 # A form feed after the record says that the build has no links.
 _FIND = """\
 cd -- "$1" 2>/dev/null && cat build.json && { [ -e links/plan ] || printf '\\f'; }
 """
 # The time of a build's folder ($3; empty for one outside the root folder) is that of its last use.
-_POINT = 'mkdir -p "${2%/*}" && rm -rf "$2" && ln -s -- "$1" "$2" && { [ -z "$3" ] || touch -c -- "$3"; }'
+_POINT = f"""\
+{integrity.FUNCTIONS}mkdir -p "${{2%/*}}" && rm -rf "$2" && ln -s -- "$1" "$2" || exit
+[ -n "$3" ] || exit 0
+touch -c -- "$3" && changed "$3"
+[ -e "$3/files/seen" ] || [ ! -d "$1" ] || record "$3"
+"""
 
 
 class BuildRecord(msgspec.Struct, frozen=True):
@@ -162,13 +170,26 @@ def has(host: Host, key: str) -> bool:
     return host.run(["test", "-f", str(folder(host, key) / "build.json")], check=False).ok
 
 
+def check(host: Host, key: str) -> None:
+    """Raise BuildChanged where the files of the build with that key are not as they were made."""
+    if paths := integrity.changes(host, folder(host, key)):
+        raise BuildChanged(host.name, key, paths)
+
+
+def remove(host: Host, key: str) -> None:
+    """Remove the build with that key, or a layout of one."""
+    host.run(["rm", "-rf", "--one-file-system", "--", str(folder(host, key))], timeout=600)
+
+
 def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:
     """Move what was installed to its place for good, with its log and facts; returns the facts, the log's place set."""
     place = folder(host, facts.key)
     facts = replace(facts, log=str(place / "log"))
     stdin = msgspec.json.encode(BuildRecord(facts, version)).decode()
     links = str(installed.parent / "links")
-    host.run(["sh", "-c", _KEEP, "keep", str(place), str(installed), str(log), links], stdin=stdin, timeout=600)
+    host.run(
+        ["sh", "-c", _KEEP, "keep", str(place), str(installed), str(log), links], stdin=stdin, timeout=integrity.LONG
+    )
     return facts
 
 
@@ -176,9 +197,11 @@ def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | 
     """Make ``root/work/BUILDER/prefix`` lead to a finished build, or to what is installed ``elsewhere``; return that path.
 
     It is the path of the installation, so paths that the build contains are valid; and it is the same for every build
-    that is measured.
+    that is measured. Raises BuildChanged where the files of the build are not as they were made.
     """
     fixed = host.root / "work" / builder / "prefix"
     installed, touched = (elsewhere, "") if elsewhere else (prefix(host, key), str(folder(host, key)))
-    host.run(["sh", "-c", _POINT, "point", str(installed), str(fixed), touched])
+    argv = ["sh", "-c", _POINT, "point", str(installed), str(fixed), touched]
+    if paths := host.run(argv, timeout=integrity.LONG).stdout:
+        raise BuildChanged(host.name, key, paths)
     return fixed

@@ -26,7 +26,7 @@ from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFailed
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import build_store, linkers
+from perfbisect.lab.build import build_store, integrity, linkers
 from perfbisect.lab.build.linkers import Linker
 from perfbisect.lab.upload import files
 from perfbisect.recipes.builder import Build, Variant
@@ -121,16 +121,18 @@ done
 )
 # $1 root, $2 temporary folder, $3 the build's folder, $4 that of its layout, $5 the seed, $6 the linker's name, $7 its command.
 _LINK = (
-    _ARGUMENTS
+    integrity.FUNCTIONS
+    + _ARGUMENTS
     + r"""
 set -e
 from=$1 # the root folder of the host where the links were recorded
 [ ! -e "$3/links/root" ] || from=$(cat -- "$3/links/root")
 root=$(in_awk "$from") build=$3 made=$4 seed=$5 linker=$6 command=$7
-[ ! -d "$made" ] || exit 0
+if [ -d "$made" ]; then [ -n "$(changed "$made")" ] || exit 0; rm -rf "$made"; fi
 [ -e "$build/links/plan" ] || { echo 'its links were removed, as by `bisect gc`' >&2; exit 1; }
 mkdir -p "$2" && scratch=$(mktemp -d -p "$2") && trap 'rm -rf "$scratch"' EXIT
 rm -rf "$made.part" && mkdir "$made.part" && cp -al -- "$build/prefix" "$build/build.json" "$made.part"
+note "$build" # further links to its files have changed their times
 printf '%016d' "$seed" >"$scratch/seed" # the 16 bytes that sort -R takes
 shuffled() { LC_ALL=C sort -R --random-source="$scratch/seed"; }
 while IFS='	' read -r id path; do
@@ -251,8 +253,9 @@ def _keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recor
 def link(host: Host, key: str, seed: int, linker: Linker) -> str:
     """Link the build with that key again, in the layout of a seed, or find it linked; returns the key of the result.
 
-    Raises BuildFailed where the linker fails.
+    Raises BuildFailed where the linker fails, and BuildChanged where the build is not as it was made.
     """
+    build_store.check(host, key)
     made = hashlib.sha256(f"{key} {seed} {linker.name} {linker.version}".encode()).hexdigest()[:32]
     build, place = build_store.folder(host, key), build_store.folder(host, made)
     fixed = [str(host.root), str(jobs.scratch(host)), str(build), str(place), str(seed), linker.name, linker.program]
@@ -267,8 +270,3 @@ def link(host: Host, key: str, seed: int, linker: Linker) -> str:
             log=str(build / "log"),
         )
     return made
-
-
-def remove(host: Host, made: str) -> None:
-    """Remove what ``link`` has made."""
-    host.run(["rm", "-rf", "--one-file-system", "--", str(build_store.folder(host, made))], timeout=600)

@@ -34,6 +34,7 @@ class Built:
     builder: Builder  # its conditions applied
     version: str  # of the system, "" when the recipe has no command for it, or it fails
     prefix: PurePosixPath | None = None  # where it is installed, if that is outside the root folder
+    tarball: str = ""  # the path of that which was unpacked in place of a build
 
 
 @dataclass(frozen=True, slots=True)

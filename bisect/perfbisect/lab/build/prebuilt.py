@@ -18,7 +18,7 @@ from perfbisect.host.facts import is_full
 from perfbisect.host.outcome import no_space
 from perfbisect.host.programs import require
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import build_store
+from perfbisect.lab.build import build_store, integrity
 from perfbisect.lab.build.archives import ODD, REFUSED, UNPACK
 from perfbisect.lab.build.binary_hash import hash_artifacts
 from perfbisect.lab.build.plan import Built
@@ -52,7 +52,7 @@ cd -- "$1.part" && shift && unpack prefix "$@"
 """
 # A single folder at the top is the release's own name and is left out, unless it is one that installed systems have.
 _UNPACKED = f"""\
-{ODD}
+{integrity.FUNCTIONS}{ODD}
 cd -- "$1.part" 2>/dev/null || {{ [ -d "$1" ]; exit; }}
 [ ! -d inner ] || {{ rm -rf prefix && mv -T inner prefix; }} || exit
 chmod -R u+rwX prefix || exit
@@ -68,7 +68,7 @@ if [ $# = 4 ] && [ -d "$3" ] && [ ! -e "$4" ]; then
         *) mv -T -- "$3" inner && rmdir prefix && mv -T inner prefix || exit;;
     esac
 fi
-printf '%s\\n' "$2" >log && find . -type f -exec sync -- {{}} + && rm -rf "$1" && mv -T -- "$1.part" "$1"
+printf '%s\\n' "$2" >log && find . -type f -exec sync -- {{}} + && record "$1.part" && rm -rf "$1" && mv -T -- "$1.part" "$1"
 """
 
 
@@ -85,7 +85,7 @@ def take(host: Host, builder: Builder, name: str, path: str) -> Built:
     unpack it.
     """
     began = time.monotonic()
-    tarball = _unpack(host, path) if is_tarball(path) else ""
+    tarball = unpack(host, path) if is_tarball(path) else ""
     prefix = build_store.prefix(host, tarball) if tarball else _folder(host, path)
     contents = _fingerprint(host, prefix)
     version = _version(host, builder, path, prefix)
@@ -98,7 +98,7 @@ def take(host: Host, builder: Builder, name: str, path: str) -> Built:
     except FileNotFoundError as absent:
         raise UsageError(f"{path} is no installed {builder.name}: it has no {absent}.", _ADVICE) from absent
     facts = BuildFacts(name, tarball or contents, binary, time.monotonic() - began, 0, 0, reused=True, log="")
-    return Built(facts, known, version, None if tarball else prefix)
+    return Built(facts, known, version, None if tarball else prefix, path if tarball else "")
 
 
 def in_place(host: Host, builder: Builder, facts: HostFacts) -> Built:
@@ -155,13 +155,13 @@ def _fingerprint(host: Host, folder: PurePosixPath) -> str:
     return result.stdout[:32]
 
 
-def _unpack(host: Host, path: str) -> str:
-    """Unpack a tarball among the builds of the host, unless that has been done; returns its key."""
+def unpack(host: Host, path: str) -> str:
+    """Unpack a tarball among the builds of the host, unless it is there as it was unpacked; returns its key."""
     try:
         with Path(path).open("rb") as file:
             key = hashlib.file_digest(file, "sha256").hexdigest()[:32]
             place = build_store.folder(host, key)
-            if host.run(["test", "-d", str(place)], check=False).ok:
+            if not integrity.changes(host, place):
                 return key
             for left in reversed(range(ATTEMPTS)):
                 try:

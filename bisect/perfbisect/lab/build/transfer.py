@@ -4,22 +4,27 @@ from contextlib import suppress
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host.protocol import Host
-from perfbisect.lab.build import build_store
+from perfbisect.lab.build import build_store, integrity
 
 ATTEMPTS = 3  # at a stream during which a connection broke off
 
 READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir "$1.part"'
-_DONE = '[ ! -d "$1.part" ] || { find "$1.part" -type f -exec sync -- {} + && rm -rf "$1" && mv -T -- "$1.part" "$1"; }'
+_DONE = (
+    f"{integrity.FUNCTIONS}"
+    '[ ! -d "$1.part" ] || { find "$1.part" -type f -exec sync -- {} + && note "$1.part" && rm -rf "$1" && mv -T -- "$1.part" "$1"; }'
+)
 
 
 def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
     """Send the build with that key to ``host``, unless it has it. Its links stay where it was built.
 
-    Raises EnvironmentFailure when the build contains the path of its installation, which differs on ``host``.
+    Raises EnvironmentFailure when the build contains the path of its installation, which differs on ``host``, and
+    BuildChanged where it is not as it was made.
     """
     place, there = build_store.folder(build_host, key), build_store.folder(host, key)
     if build_store.has(host, key):
         return
+    build_store.check(build_host, key)
     if build_host.root != host.root:
         _refuse_rooted(build_host, builder, key, host)
     for left in reversed(range(ATTEMPTS)):

@@ -20,7 +20,7 @@ import pytest
 
 from generators import finish
 from object_server import object_server
-from perfbisect.errors import EnvironmentFailure
+from perfbisect.errors import BuildChanged, EnvironmentFailure
 from perfbisect.lab.build import build_store, links
 from perfbisect.lab.build.shared.builds import PAUSE, SharedBuilds
 from perfbisect.lab.build.shared.manifest import Manifest, header
@@ -98,6 +98,25 @@ def test_several_hosts_use_one_store_at_the_same_time(fleet: Fleet, folder: Path
     assert len(list(folder.iterdir())) == len({key for key, _, _ in made}) == len(shas)
     for number, (key, _, _) in enumerate(fetched):
         assert runs(tmp_path / f"host{number}", key) == 7 + (number + 1) % len(shas)
+
+
+def test_a_build_whose_files_have_changed_is_not_given_to_the_others(
+    fleet: Fleet, folder: Path, tmp_path: Path
+) -> None:
+    sha = fleet.commit(7)
+    key = fleet.obtain("one", None, sha)[0].facts.key
+    (tmp_path / "one" / "builds" / key / "prefix" / "bin" / "tiny").chmod(0o700)
+    _, [warned] = fleet.obtain("one", SharedBuilds(str(folder)), sha)
+    assert "cannot be shared: files of its build on host one have changed since it was made (./bin/tiny)" in warned
+    assert list(folder.iterdir()) == []
+    shutil.rmtree(tmp_path / "one" / "builds" / key)
+    fleet.obtain("one", SharedBuilds(str(folder)), sha)
+    host = fleet.context("two").host
+    fleet.obtain("two", SharedBuilds(str(folder)), sha)
+    build_store.check(host, key)
+    (tmp_path / "two" / "builds" / key / "prefix" / "bin" / "tiny").write_text("")
+    with pytest.raises(BuildChanged, match="on host two"):
+        build_store.check(host, key)
 
 
 def test_a_build_of_before_is_given_to_the_others(fleet: Fleet, folder: Path) -> None:

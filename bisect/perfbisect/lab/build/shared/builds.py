@@ -219,6 +219,7 @@ class SharedBuilds:
     ) -> tuple[Manifest, str] | Warned:
         """Pack a build on its host, as the manifest and the folder of its archive; a warning where it cannot be shared."""
         host, tools = context.host, context.tools
+        build_store.check(host, key)
         place = str(build_store.folder(host, key))
         way = next(way for way in WAYS if way == WAYS[-1] or not missing(host, [way]))
         argv = [place, COMMANDS[way], str(context.work / "prefix")]

@@ -1,6 +1,7 @@
 """What packs and unpacks a shared build on a host."""
 
 from perfbisect.lab.build.archives import LACKING, LEAVING, ODD, REFUSED, UNPACK
+from perfbisect.lab.build.integrity import FUNCTIONS
 
 DAMAGED = 4  # statuses besides REFUSED
 UNFIT = 5
@@ -34,7 +35,7 @@ CLEAN = 'rm -rf -- "$1.part"'
 # $1 the folder of the build, $2 the archive's hash, $3 what uncompresses it, $4 the key, $5 the root folder where it was
 # built, $6 the one here, then libraries that it may lack. Prints why it is not used.
 UNPACK_BUILD = f"""\
-{UNPACK}{ODD}{LEAVING}{LACKING}
+{FUNCTIONS}{UNPACK}{ODD}{LEAVING}{LACKING}
 place=$1 sum=$2 through=--use-compress-program=$3 key=$4 from=$5 root=$6
 shift 6
 cd -- "$place.part" 2>/dev/null || {{ [ -d "$place" ]; exit; }} # done already
@@ -58,5 +59,5 @@ for library in $(lacking build/prefix); do
     printf '%s\\n' "$library"; exit {UNFIT}
 done
 [ "$from" = "$root" ] || [ ! -d build/links ] || [ -e build/links/root ] || printf %s "$from" >build/links/root
-find build -type f -exec sync -- {{}} + && rm -rf "$place" && mv -T -- build "$place" && rm -rf "$place.part"
+find build -type f -exec sync -- {{}} + && record "$PWD/build" && rm -rf "$place" && mv -T -- build "$place" && rm -rf "$place.part"
 """
