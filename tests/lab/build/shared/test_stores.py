@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import boto3
+import fsspec
 import pytest
+from moto.server import ThreadedMotoServer
 
 from object_server import object_server
 from perfbisect.lab.build.shared.builds import SharedBuilds
@@ -30,21 +33,15 @@ def address(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
             with object_server() as server:
                 yield f"{server.address}/some/folder"
         case "memory":
-            pytest.importorskip("fsspec")
             yield f"memory://{uuid.uuid4().hex}"
         case "s3":
             yield from bucket(monkeypatch)
 
 
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    pytest.importorskip("s3fs")
-    moto = pytest.importorskip("moto.server")
-    import boto3
-    import fsspec
-
     for name, value in (("ACCESS_KEY_ID", "key"), ("SECRET_ACCESS_KEY", "secret"), ("DEFAULT_REGION", "us-east-1")):
         monkeypatch.setenv(f"AWS_{name}", value)
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
         _, port = server.get_host_and_port()
