@@ -138,6 +138,21 @@ def test_interrupted() -> None:
     pinned("interrupted.txt", terminal.render(story_of(islice(sample.events(), 30), "interrupted")))
 
 
+def test_what_is_proven_before_there_is_a_verdict_is_shown_first() -> None:
+    """Of a hunt for all changes that goes on, or was interrupted."""
+    step = Step(sample.CULPRIT, 0.99, Interval(0.706, 0.718, 0.731), (6,))
+    events = list(islice(sample.events(), 30))
+    at, decided = next((at, event) for at, event in reversed(events) if isinstance(event, Decided))
+    going_on = Decided(replace(decided.decision, found=(step,)))
+    story = story_of([*events, (at, going_on)], "interrupted")
+    assert story.found[0] == "As found so far, 1 change of QPS:" and "99.0 % sure" in story.found[1]
+    assert [case.commit.sha for case in story.cases] == [sample.CANDIDATES[sample.CULPRIT]]
+    for shown in (terminal.render(story), markdown.render(story)):
+        assert shown.index("As found so far") < shown.index("There is no verdict yet")
+    assert as_object(story)["found"] == story.found
+    assert story_of(sample.events()).found == ()
+
+
 def test_inconclusive() -> None:
     verdict = Inconclusive((8, 7, 9), (0.6, 0.3, 0.06), RATIO, Reason.UNBUILDABLE)
     story = story_of(ended(verdict), "inconclusive")

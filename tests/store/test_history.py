@@ -290,3 +290,20 @@ def test_two_hunts_write_at_the_same_time_and_a_third_reads(path: Path) -> None:
     with closing(History.open(path, read_only=True)) as history:
         assert sorted(hunts) == [1, 2]
         assert [len(history.log(hunt)) for hunt in hunts] == [25, 25]
+
+
+def test_a_hunt_without_an_end_is_listed_with_what_it_has_found(history: History) -> None:
+    hunt = sample.begin(history)
+    belief = Belief(np.array([0.0, 1.0]), 0.9, 0.01, Interval(0.8, 0.9, 1.0))
+    step = Step(sample.CULPRIT, 0.99, Interval(0.706, 0.718, 0.731), (6,))
+    order = Measure((Share(1, 1),), Purpose.SEARCH)
+    history.append(hunt, Decided(Decision(order, belief)), 5.0)
+    assert history.listed(hunt).culprit is None
+    event = Decided(Decision(order, belief, found=(step,)))
+    history.append(hunt, event, 6.0)
+    [*_, stored] = history.events(hunt)
+    assert isinstance(stored.event, Decided) and stored.event.decision.found == (step,)
+    listed = history.listed(hunt)
+    assert (listed.culprit, listed.probability, listed.ratio) == (sample.CANDIDATES[sample.CULPRIT], 0.99, 0.718)
+    history.append(hunt, HuntEnded(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03)), 7.0)
+    assert history.listed(hunt).culprit is None

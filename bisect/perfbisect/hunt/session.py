@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.clock import CLOCK
-from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent, Warned
-from perfbisect.core.domain.orders import Verdict
+from perfbisect.core.domain.events import Decided, HuntEnded, HuntStarted, LabEvent, Warned
+from perfbisect.core.domain.orders import Step, Verdict
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, ReaderGone, in_words
 from perfbisect.host.lock import HostLock, WaitCallback
@@ -25,6 +25,7 @@ from perfbisect.hunt.setup import HuntSetup
 from perfbisect.hunt.view import View
 from perfbisect.lab.upkeep import storage
 from perfbisect.report.command_line import command_to_resume
+from perfbisect.report.reader import read_story
 from perfbisect.store.batches import enter_hunt
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_kept
@@ -138,6 +139,7 @@ def follow(
     Raises Interrupted or the failure, with the command that continues the hunt.
     """
     verdict: Verdict | None = None
+    found: tuple[Step, ...] = ()
     log = SavedLog(history, hunt_id)
     again = command_to_resume(hunt_id, history.path)
 
@@ -154,10 +156,12 @@ def follow(
             with closing(session(log, setup, held, resumed)) as events:
                 for at, event in events:
                     view.show(event, at)
+                    found = event.decision.found if isinstance(event, Decided) else found
                     verdict = event.verdict if isinstance(event, HuntEnded) else verdict
         except (KeyboardInterrupt, ReaderGone):  # Ctrl-C, or the reader of our output has ended
             view.close()
-            raise Interrupted(f"Interrupted. What was measured is kept; go on with: {again}") from None
+            known = "".join(f"\n{line}" for line in read_story(history, hunt_id).found) if found else ""
+            raise Interrupted(f"Interrupted. What was measured is kept; go on with: {again}{known}") from None
         except (PerfBisectError, OSError) as trouble:
             failure = in_words(trouble)
             with suppress(PerfBisectError):  # of the history itself

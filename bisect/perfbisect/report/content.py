@@ -119,6 +119,7 @@ class Story:
     hosts: tuple[HostFacts, ...]  # as they were when its latest session began
     effects: tuple[Effect, ...]  # of the whole range on each host class, if there are several; cases have their own
     verdict: tuple[str, ...]  # sentences; empty while there is none
+    found: tuple[str, ...]  # the changes that are proven until there is a verdict, in sentences
     cases: tuple[Case, ...]
     suspects: tuple[Suspect, ...]  # of an inconclusive or unfinished hunt; most probable first
     unsettled: tuple[LeftOpen, ...]  # of a hunt for every change; oldest first

@@ -28,7 +28,7 @@ from perfbisect.store.listing import Listed
 from perfbisect.wording import causes, proofs
 from perfbisect.wording.quantities import slower_than
 from perfbisect.wording.text import listed, printable, printable_commit
-from perfbisect.wording.verdicts import sentences, why
+from perfbisect.wording.verdicts import found_so_far, sentences, why
 
 MOST = 10  # suspects of an unfinished hunt
 
@@ -89,7 +89,8 @@ class Reader:
             hosts=state.started.hosts if state.started is not None else (),
             effects=verdict.effects if isinstance(verdict, NotReproduced | Inconclusive) else (),
             verdict=self.sentences(verdict, hosts) if verdict else (),
-            cases=tuple(map(self.case, steps_of(verdict))),
+            found=() if verdict else found_so_far(state.found, self.candidate, settings.metric, state.system),
+            cases=tuple(map(self.case, steps_of(verdict) if verdict else state.found)),
             suspects=tuple(self.suspects(searched=belief is not None)),
             unsettled=tuple(self.left_open()),
             effect=found.get(state.commits[-1]) or (belief.effect if belief is not None else None),

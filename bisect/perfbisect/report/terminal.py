@@ -84,6 +84,7 @@ def proofs(story: Story) -> Iterator[str]:
 
 def so_far(story: Story) -> Iterator[str]:
     """What is known before there is a verdict."""
+    yield from story.found
     yield "There is no verdict yet."
     if story.hunt.failure:
         yield printable(f"The last session failed: {story.hunt.failure}")

@@ -1,7 +1,9 @@
 """One row for each hunt and trial, read without slow imports, so that `bisect history` starts fast."""
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from perfbisect.process import is_running
 from perfbisect.store.connection import RELEASES, SHARED, version
@@ -84,6 +86,14 @@ LEFT JOIN sessions ON sessions.id = (SELECT max(id) FROM sessions WHERE hunt_id 
 LEFT JOIN suspects ON suspects.hunt_id = verdicts.hunt_id AND suspects.rank = 0
 """
 
+SO_FAR = """
+SELECT json_extract(candidates, '$[' || json_extract(body, '$.found[0].candidate') || ']'),
+  json_extract(body, '$.found[0].probability'), json_extract(body, '$.found[0].ratio.middle')
+FROM events, ranges
+WHERE events.id = (SELECT max(id) FROM events WHERE hunt_id = ? AND kind = 'Decided') AND ranges.hunt_id = ?
+  AND iif(json_valid(body), json_extract(body, '$.found[0].candidate') IS NOT NULL, 0) AND json_valid(candidates)
+"""
+
 COUNTED = {  # in a history of an earlier version, which does not keep the numbers
     "build_count": "(SELECT count(*) FROM builds WHERE hunt_id = hunts.id AND NOT reused)",
     "run_count, origin\nFROM hunts": "(SELECT count(*) FROM runs WHERE hunt_id = hunts.id), NULL\nFROM hunts",
@@ -102,8 +112,22 @@ def suited(sql: str, connection: sqlite3.Connection) -> str:
 def read_hunts(connection: sqlite3.Connection, hunt: int | None = None) -> tuple[Listed, ...]:
     """All hunts, or one, oldest first."""
     where, values = ("", []) if hunt is None else (" WHERE hunts.id = ?", [hunt])
-    rows = connection.execute(f"{suited(HUNTS, connection)}{where} ORDER BY hunts.id", values)
-    return tuple(Listed(*(*row[:12], state(*row[12:16]), *row[16:-1], row[15] or "", row[-1] or "")) for row in rows)
+    rows = connection.execute(f"{suited(HUNTS, connection)}{where} ORDER BY hunts.id", values).fetchall()
+    return tuple(listed_hunt(connection, row) for row in rows)
+
+
+def listed_hunt(connection: sqlite3.Connection, row: Sequence[Any]) -> Listed:
+    """A hunt from a row of ``HUNTS``; one without an end with what it has found so far."""
+    named = row[16:19]
+    if row[12] is None and version(connection) >= SHARED:
+        named = so_far(connection, row[0]) or named
+    return Listed(*(*row[:12], state(*row[12:16]), *named, *row[19:-1], row[15] or "", row[-1] or ""))
+
+
+def so_far(connection: sqlite3.Connection, hunt: int) -> tuple[str, float, float] | None:
+    """The first change that is proven in a hunt without an end: commit, probability and ratio; None before there is one."""
+    found: tuple[str, float, float] | None = connection.execute(SO_FAR, [hunt, hunt]).fetchone()
+    return found
 
 
 def read_trials(connection: sqlite3.Connection) -> tuple[ListedTrial, ...]:

@@ -22,7 +22,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.policy import Direction
 from perfbisect.core.inference.classification import Classification
-from perfbisect.wording.quantities import chance, change, figure, percent, ratio
+from perfbisect.wording.quantities import chance, change, count, figure, percent, ratio
 from perfbisect.wording.text import cited, listed, metric_title
 
 CommitOf = Callable[[int], Commit]
@@ -245,6 +245,12 @@ def several(verdict: Several, commit_of: CommitOf, metric: str, system_of: Syste
         lines.append(f"Elsewhere, a change of {percent(verdict.detectable)} or more would have been detected.")
     reasons = dict.fromkeys(one.known.reason for one in unsettled)
     return (*lines, *(HELP[reason] for reason in reasons if reason in HELP))
+
+
+def found_so_far(steps: Sequence[Step], commit_of: CommitOf, metric: str, system_of: SystemOf) -> tuple[str, ...]:
+    """The changes that are proven before there is a verdict, if there are any."""
+    lines = entries(steps, commit_of, metric, system_of)
+    return (f"As found so far, {count(len(steps), 'change')} of {metric_title(metric)}:", *lines) if steps else ()
 
 
 def left_open(one: Unsettled, commit_of: CommitOf, metric: str) -> list[str]:

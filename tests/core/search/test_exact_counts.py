@@ -11,6 +11,7 @@ from perfbisect.core.domain.observations import Reading
 from perfbisect.core.domain.orders import Found, Inconclusive, NotReproduced, Reason, Several
 from perfbisect.core.domain.policy import COUNTED, Direction, Policy
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
+from perfbisect.core.search.decide import decide
 from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.hunt import Outcome, hunt
 from perfbisect.simulate.scenario import Scenario
@@ -100,6 +101,9 @@ def test_what_is_left_below_the_threshold_ends_a_hunt_for_all_changes(seed: int)
     assert [step.candidate for step in outcome.verdict.steps] == [60, 130]
     runs = runs_of(outcome)
     assert max(runs.values()) <= 3 and len(runs) <= 16
+    rules, seen = Policy(min_effect=0.003, all_steps=True), outcome.observations
+    known = [[step.candidate for step in decide(LINE, seen[:end], rules, EXACT).found] for end in range(len(seen))]
+    assert [] in known and [60] in known, "each is known from its proof on"
 
 
 def test_a_slope_has_no_largest_step() -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.events import Decided, Event, HuntEnded, HuntStarted
 from perfbisect.core.domain.fleet import Fleet
-from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Measure, Order
+from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Measure, Order, Step
 from perfbisect.core.domain.stored_forms import (
     STARTED,
     read_fleet,
@@ -28,6 +28,7 @@ from perfbisect.core.domain.stored_forms import (
     reverse,
     stored_fleet,
     stored_start,
+    stored_step,
     stored_verdict,
 )
 
@@ -41,6 +42,7 @@ def encode(event: Event) -> dict[str, Any]:
     match event:
         case Decided(Decision(order, belief) as decision, fleet):
             begun = {"builds": builtins(decision.builds), "cancelled": builtins(decision.cancelled)}
+            begun["found"] = [stored_step(builtins(step)) for step in decision.found]
             others = {key: value for key, value in begun.items() if value} | stored_fleet(builtins(fleet))
             return {"order": tagged(order), "belief": short(belief), **others}
         case HuntEnded(verdict):
@@ -62,7 +64,9 @@ def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
             body = unbounded(body) if infinite else body
             builds = msgspec.convert(body.get("builds", []), tuple[BuildOrder, ...])
             cancelled = tuple(body.get("cancelled", []))
-            decision = Decision(untagged(body["order"]), full(body["belief"]), builds=builds, cancelled=cancelled)
+            found = msgspec.convert(body.get("found", []), tuple[Step, ...])
+            order, belief = untagged(body["order"]), full(body["belief"])
+            decision = Decision(order, belief, builds=builds, cancelled=cancelled, found=found)
             return Decided(decision, msgspec.convert(read_fleet(body), Fleet))
         case "HuntEnded":
             match untagged(unbounded(body["verdict"])):

@@ -235,6 +235,7 @@ class Decision:
     cancelled: tuple[int, ...] = ()  # the build hosts whose present build is ended, as it is of no use any more
     waits: bool = False  # the order cannot be carried out yet: builds that it needs are not there. Not stored
     wanted: tuple[int, ...] = ()  # candidates whose builds are needed next, most urgent first. Not stored
+    found: tuple[Step, ...] = ()  # the changes that are proven already while others are hunted, oldest first
 
 
 def first_step(verdict: Verdict | None) -> Step | None:

@@ -106,7 +106,8 @@ def all_changes(now: Situation) -> Decision:
                 order = part.outer_order(decision.order)
                 if budget.allows(order):
                     belief = _outer_belief(part, decision.belief, whole)
-                    return Decision(budget.within(order), belief, wanted=part.outer(decision.wanted))
+                    found = _hunted(progress)
+                    return Decision(budget.within(order), belief, wanted=part.outer(decision.wanted), found=found)
                 progress.doubts[span] = _broken_off(progress, part, decision)
             else:
                 waiting += _settle(progress, part, span, decision.order, decision.evidence)
@@ -297,10 +298,19 @@ def _verdict(progress: _Progress, whole: Decision) -> Verdict:
     if not progress.steps and (alone or not unsettled):
         assert not isinstance(whole.order, Measure | Found | Several)
         return whole.order
-    steps = sorted(progress.steps, key=lambda step: step.candidate)
-    hunted = tuple(step for step in steps if now.policy.hunts(strongest(progress.changes[step.candidate]).middle))
-    others = tuple(step for step in steps if step not in hunted)
+    hunted = _hunted(progress)
+    others = tuple(step for step in _by_age(progress) if step not in hunted)
     return Several(hunted, others, unsettled, progress.detectable)
+
+
+def _by_age(progress: _Progress) -> list[Step]:
+    return sorted(progress.steps, key=lambda step: step.candidate)
+
+
+def _hunted(progress: _Progress) -> tuple[Step, ...]:
+    """The named steps of the direction that is hunted, oldest first."""
+    hunts = progress.now.policy.hunts
+    return tuple(step for step in _by_age(progress) if hunts(strongest(progress.changes[step.candidate]).middle))
 
 
 def _unsettled(progress: _Progress) -> tuple[Unsettled, ...]:
