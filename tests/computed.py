@@ -34,7 +34,7 @@ HOST = HostFacts("local", "cpu", 2, 1024, "6.1", "gcc 12")
 
 @dataclass
 class ComputedLab:
-    """Measures commits named by hash; ``speed`` is the true QPS of each, 1 % noise is added."""
+    """Measures commits named by hash; ``speed`` is the true QPS of each, noise is added."""
 
     commits: tuple[str, ...]
     speed: dict[str, float]
@@ -43,6 +43,7 @@ class ComputedLab:
     clock: float = 1000.0
     built: list[str] = field(default_factory=list)
     luck: random.Random = field(default_factory=lambda: random.Random(7))
+    noise: float = 0.01  # s.d. of a run
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
         """As a real lab does it: builds first, then runs in turns."""
@@ -61,7 +62,7 @@ class ComputedLab:
             yield RunStarted(candidate, number, len(turns), order.purpose, 1.0)
             self.clock += 10
             commit = self.commits[candidate]
-            operations = round(1000 * self.speed[commit] * math.exp(self.luck.gauss(0, 0.01)))
+            operations = round(1000 * self.speed[commit] * math.exp(self.luck.gauss(0, self.noise)))
             yield RunFinished(
                 candidate,
                 RunFacts(commit, commit, f"{self.clock}", "local", self.clock, 10.0, operations, {}, (), {}, {}),

@@ -1,5 +1,6 @@
 """A hunt through the loop: the search is its planner, the history its log."""
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -14,21 +15,26 @@ from perfbisect.core.domain.events import (
     HuntStarted,
     LabEvent,
     RunFinished,
+    Warned,
 )
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Observation, Reading
 from perfbisect.core.domain.orders import Decision, Measure, Verdict
-from perfbisect.core.domain.policy import Direction, Policy
+from perfbisect.core.domain.policy import CAP, Direction, Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.core.inference.from_log import Logged, observations
 from perfbisect.core.inference.same_counts import with_counts
 from perfbisect.core.search.decide import decide_in
+from perfbisect.core.search.foreseen import runs_of_one
 from perfbisect.core.search.situation import Situation
 from perfbisect.hunt.loop import Search, Workers, run
 from perfbisect.store.history import History
+from perfbisect.wording.quantities import percent
 
 TimedEvent = tuple[float, Event]  # seconds since the epoch, what happened
+NOISE_KNOWN = 10  # runs, after which the noise of a host is known well enough to say what it means
+MANY = 300  # runs, from which on a hunt says how many it will probably take
 WorkersFor = Callable[[tuple[str, ...]], Workers[LabEvent]]  # commits of a graph's nodes → who measures them
 
 
@@ -73,12 +79,31 @@ def pursue(problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]) ->
     """Search until there is a verdict; the last event is the Decided that carries it."""
     planner = Search(problem.graph, problem.policy, problem.prior, lambda: problem.observations(log.entries, log.began))
     event: Event | None = None
+    said = problem.prior.exact
     with closing(run(planner, log, workers)) as events:
         for at, event in events:
             yield at, event
+            if not said and isinstance(event, Decided) and (warning := outlook(problem, event.decision, log)):
+                said = True
+                yield log.append(warning)
     assert isinstance(event, Decided)
     assert not isinstance(event.decision.order, Measure), "the search ends only with a verdict"
     return event.decision.order
+
+
+def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned | None:
+    """That the hunt will take very many runs, once its noise is known. It goes on all the same."""
+    effect, noise = decision.belief.effect, decision.belief.noise
+    runs = sum(isinstance(event, RunFinished) for _, event in log.entries)
+    if not isinstance(decision.order, Measure) or not effect.known or runs < NOISE_KNOWN:
+        return None
+    change = max(abs(math.expm1(math.log(effect.middle))), problem.policy.min_effect)
+    needed = runs_of_one(len(problem.commits), min(change, CAP), noise, problem.prior.build_cost)
+    if needed < MANY:
+        return None
+    varying = f"runs vary by {percent(noise)}{' in fresh layouts' * decision.order.fresh}"
+    text = f"{varying}, so a change of {percent(change)} takes some {float(f'{needed:.1g}'):,.0f} runs to find"
+    return Warned(text, "What would help: exact counts (--metric instructions/o), or a quieter host.")
 
 
 def hunt(

@@ -34,7 +34,7 @@ def foreseen(candidates: int, drops: Sequence[float], noises: Sequence[float], b
 
     ``build_runs`` is what a build costs, in runs. Every build is taken to work.
     """
-    runs = sum(_runs(candidates, drop, noise, build_runs) for drop, noise in zip(drops, noises, strict=True))
+    runs = sum(runs_of_one(candidates, drop, noise, build_runs) for drop, noise in zip(drops, noises, strict=True))
     return Foreseen(builds(candidates, min(len(drops), 1)), builds(candidates, len(drops)), runs)
 
 
@@ -57,7 +57,8 @@ def _occupied(level: int, culprits: int) -> float:
     return float(-parts * math.expm1(culprits * math.log1p(-1 / parts))) if level else 1.0
 
 
-def _runs(candidates: int, drop: float, noise: float, build_runs: float) -> float:
+def runs_of_one(candidates: int, drop: float, noise: float, build_runs: float) -> float:
+    """The runs of the hunt of one workload."""
     size = -math.log1p(-drop) / noise
     gain = mutual_information.bits(np.full(len(RUNS), 0.5), size**2 / (2 * (LAYOUT / noise) ** 2 + 1 / RUNS))
     best = int((gain / (build_runs**BUILD_EXPONENT + RUNS)).argmax())
