@@ -115,7 +115,8 @@ def origin_of(repo: Repository, commit: str, submodule: Submodule, upstream: str
         command = ["git", "-C", str(places[0]), "fetch", "origin", submodule.commit]
     elif bringing and repo.work_tree:
         command = ["git", "-C", str(repo.work_tree), "submodule", "update", "--init", submodule.path]
-    advice = f'If the build does not need it, leave it out by the recipe: ignore = ["{submodule.path}"].'
+    pattern = submodule.path.replace("\N{REPLACEMENT CHARACTER}", "?")  # which git matches with one byte
+    advice = f'If the build does not need it, leave it out by the recipe: ignore = ["{pattern}"].'
     if command:
         advice = f"`{shlex.join(command)}` may bring it."
     return Origin(tuple(dict.fromkeys(places)), address, refused, advice)

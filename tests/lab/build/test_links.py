@@ -223,3 +223,23 @@ def test_builds_that_are_linked_again_are_builds_of_their_own(place: Place) -> N
     assert (again.cache_hits, again.cache_misses) == (0, 2)  # other options
     found = finish(build(place.context(), sha))[1].facts
     assert (found.reused, found.linker) == (True, again.linker)
+
+
+def test_names_that_are_no_text_neither_fail_a_build_nor_are_they_linked_again(place: Place) -> None:
+    """A library with such a name is loaded perhaps, so that no two such builds are known to be equal."""
+    odd = r"""	cp tiny "$(PREFIX)/bin/$$(printf 'two\nlines')" && cp tiny "$(PREFIX)/bin/$$(printf 'caf\351')"
+	cp tiny "$(PREFIX)/bin/$$(printf 'libcaf\351.so')"
+"""
+    files = SOURCES | {"Makefile": MAKE + odd}
+    facts = place.build(files)
+    assert (facts.binary, facts.fixed) == (facts.key, "")
+    found = linkers.find(place.host)
+    assert found
+    made = links.link(place.host, facts.key, 1, found)
+    programs = sorted(place.installed(made).parent.iterdir())
+    alone = [path.name for path in programs if path.stat().st_nlink == 1]
+    assert alone == ["tiny"], "the others share their files with the build"
+    assert len(programs) == 4
+    only = MAKE + odd.replace("cp tiny", "mv $(PREFIX)/bin/tiny", 1).partition(" && ")[0] + "\n"
+    facts = place.build(files | {"Makefile": only}, programs=[])
+    assert (facts.linker, facts.fixed) == ("", "./bin/two lines: a line ends in its name")

@@ -1,5 +1,6 @@
 """Submodules in a checkout: from the user's clone or from their addresses; what cannot be had is a sentence."""
 
+import os
 import shutil
 from pathlib import Path, PurePosixPath
 
@@ -237,4 +238,13 @@ def test_names_and_paths_that_lead_elsewhere(host: LocalHost, origin: Path, clon
     (clone / "libs").unlink()
     shutil.copytree(origin / "lib", clone / "libs/lib")
     check_out(host, clone)
+    assert listing(host) == TOP | LIB | DEEP
+
+
+def test_a_path_that_is_not_utf8_is_left_out_as_the_advice_says(host: LocalHost, origin: Path, clone: Path) -> None:
+    move(clone, os.fsdecode(b"odd\xe9"), head(origin / "lib"))
+    failed = refused(host, clone)
+    assert "its path is not UTF-8" in str(failed)
+    assert 'ignore = ["odd?"]' in failed.advice
+    check_out(host, clone, ignore=("odd?",))
     assert listing(host) == TOP | LIB | DEEP

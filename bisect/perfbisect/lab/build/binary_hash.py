@@ -41,8 +41,12 @@ def libraries(host: Host, prefix: PurePosixPath) -> list[str]:
 
 
 def measured(host: Host, prefix: PurePosixPath, artifacts: Sequence[str], *, with_libraries: bool) -> list[str]:
-    """The paths below ``prefix`` of what is measured, by default these artifacts alone; none where that is unknown."""
-    return [*artifacts, *(libraries(host, prefix) if artifacts and with_libraries else [])]
+    """The paths below ``prefix`` of what is measured, by default these artifacts alone.
+
+    None where that is unknown, as with a library whose name is not UTF-8: commands cannot be given such a name.
+    """
+    found = libraries(host, prefix) if artifacts and with_libraries else []
+    return [] if any("\N{REPLACEMENT CHARACTER}" in each for each in found) else [*artifacts, *found]
 
 
 def hash_artifacts(host: Host, prefix: PurePosixPath, artifacts: Sequence[str]) -> str:

@@ -85,7 +85,8 @@ shift 5
 text() { objcopy -O binary -j .text -- "$1" "$2" 2>/dev/null && [ -s "$2" ]; }
 again() { # the path of an installed file; prints why it cannot be linked again
     file=$(realpath -e -- "$prefix/$1" 2>/dev/null) || { echo "it is not a file"; return; }
-    case $file in "$prefix"/*) ;; *) echo "it is a link to a file elsewhere"; return;; esac
+    case $file in *"
+"*) echo "a line ends in its name"; return;; "$prefix"/*) ;; *) echo "it is a link to a file elsewhere"; return;; esac
     id=$(readelf -n -- "$file" 2>/dev/null | sed -n 's/^ *Build ID: *//p' | head -n 1)
     [ -n "$id" ] && cd -- "$links/$id" 2>/dev/null || { echo "its link was not recorded"; return; }
     [ ! -e functions ] || { printf '%s\t%s\n' "$id" "${file#"$prefix"/}" >>"$links/plan"; return; } # another name of it
@@ -110,7 +111,7 @@ again() { # the path of an installed file; prints why it cannot be linked again
 rm -f "$links/plan"
 for path do
     reason=$(again "$path")
-    printf '%s\t%s\n' "$path" "$reason"
+    printf '%s\t%s\n' "$(printf %s "$path" | tr '\n' ' ')" "$reason"
 done
 cd -- "$links" || exit
 [ ! -e plan ] || sort -u -o plan plan

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from threading import Barrier
 
 import msgspec
@@ -21,9 +21,12 @@ import pytest
 from generators import finish
 from object_server import object_server
 from perfbisect.errors import BuildChanged, EnvironmentFailure
+from perfbisect.host.local import LocalHost
+from perfbisect.host.protocol import Host
 from perfbisect.lab.build import build_store, links
 from perfbisect.lab.build.shared.builds import PAUSE, SharedBuilds
 from perfbisect.lab.build.shared.manifest import Manifest, header
+from perfbisect.lab.build.transfer import ship
 from perfbisect.recipes.builder import Build, Variant
 from sharing import RECIPE, Fleet
 
@@ -98,6 +101,37 @@ def test_several_hosts_use_one_store_at_the_same_time(fleet: Fleet, folder: Path
     assert len(list(folder.iterdir())) == len({key for key, _, _ in made}) == len(shas)
     for number, (key, _, _) in enumerate(fetched):
         assert runs(tmp_path / f"host{number}", key) == 7 + (number + 1) % len(shas)
+
+
+ODD = r"""mkdir -p {prefix}/bin "$(printf '{prefix}/dir\377\nx')"; cp tiny {prefix}/bin; cp tiny {prefix}/bin/"$(printf 'caf\351\nx')"
+ln -s "$(printf '../bin/caf\351\nx')" "$(printf '{prefix}/dir\377\nx/l')"; ln -s tiny {prefix}/bin/-rf; printf x >"$(printf '{prefix}/\302\205 \\n\t')"
+"""
+
+
+def test_names_that_are_no_text_travel_as_they_are(fleet: Fleet, folder: Path, tmp_path: Path) -> None:
+    """By the store, and from a build host."""
+
+    def names(host: Host) -> list[str]:
+        top = Path(build_store.prefix(host, key))
+        return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
+
+    sha, build = fleet.commit(7), msgspec.structs.replace(RECIPE.build, install=[["sh", "-c", ODD]])
+    contexts = [fleet.context(name, build=build) for name in ("one", "two")]
+    for context in contexts:
+        made, warned = fleet.obtain(context.host.name, SharedBuilds(str(folder)), sha, context)
+        assert not warned
+    assert made.facts.shared
+    key, hosts = made.facts.key, [context.host for context in contexts]
+    hosts.append(LocalHost("three", PurePosixPath(tmp_path / "three")))
+    ship(hosts[1], "tiny", key, hosts[2])
+    assert len(names(hosts[0])) == 7
+    for host in hosts:
+        build_store.check(host, key)
+        assert names(host) == names(hosts[0])
+    odd = Path(os.fsdecode(b"bin/caf\xe9\nx"))
+    (Path(build_store.prefix(hosts[2], key)) / odd).write_text("")
+    with pytest.raises(BuildChanged, match=r"\(\./bin/caf\N{REPLACEMENT CHARACTER} x\)"):
+        build_store.check(hosts[2], key)
 
 
 def test_a_build_whose_files_have_changed_is_not_given_to_the_others(
