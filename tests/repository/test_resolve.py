@@ -63,7 +63,7 @@ def test_names_of_a_tag_and_a_branch_are_known(git: Git, repo: Path) -> None:
     opened = open_repository(repo)
     assert resolve(opened, "plain", TAGS) == git("rev-parse", "tags/plain^{commit}")
     assert resolve(opened, "heads/plain", TAGS) == git("rev-parse", "HEAD~2")
-    assert ambiguous(opened, ["plain~1", "main", "plain@lto", "8.0.28", ":/0", "heads/plain", ""]) == ["plain"]
+    assert ambiguous(opened, ["main", "8.0.28..plain~1", "plain@lto", ":/0", "heads/plain", ""]) == ["plain"]
 
 
 def test_an_unknown_release_names_the_nearest(repo: Path) -> None:

@@ -82,6 +82,7 @@ def test_a_migration_that_is_killed_leaves_the_history_as_it_was(tmp_path: Path)
     with closing(open_writer(path)) as connection:
         connection.set_trace_callback(cut)
         migrate(sqlite_utils.Database(connection, execute_plugins=False))
+        connection.set_trace_callback(None)
     assert contents(path)[0] == f"({VERSION},)"
     assert len(cuts) > 10
     assert all(contents(folder / "old.db") == before for folder in cuts)

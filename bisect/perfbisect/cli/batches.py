@@ -152,10 +152,9 @@ def follow(tasks: Sequence[Task], history: History, given: Path | None, view: Ba
     except KeyboardInterrupt:
         ended = [task for task in tasks if task.state == "ended" and task.status != INTERRUPTED]
         failed = sum(task.status not in VERDICTS for task in ended)
-        how = f", {failed} of them without a verdict" if failed else ""
         raise Interrupted(
-            f"Interrupted; {count(len(ended), 'hunt')} of {len(tasks)} ended before{how}. What was measured is kept; go on"
-            f" with: {go_on}"
+            f"Interrupted; {count(len(ended), 'hunt')} of {len(tasks)} ended before, {failed} of them without a verdict. What"
+            f" was measured is kept; go on with: {go_on}"
         ) from None
     for batch in batches:
         if all(one.status in VERDICTS for one in read_batch(history, batch).hunts):

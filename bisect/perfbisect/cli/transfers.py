@@ -71,7 +71,6 @@ def export(ctx: click.Context, file: Path, hunts: tuple[int | str, ...], history
         wanted = (
             transfer.completed(source, transfer.Selection(numbers, names)) if hunts else transfer.everything(source)
         )
-        transfer.check(source, wanted)
         partial = file.with_name(f".{file.name}.{os.getpid()}")
         try:
             with closing(History.open(partial)) as target:
@@ -127,18 +126,11 @@ def of_group(ctx: click.Context) -> Path | None:
 
 def read_in(file: Path, target: History, origin: str) -> "list[Copied]":
     """Import one file. Nothing of one with mistakes is."""
-    from perfbisect.errors import EnvironmentFailure
     from perfbisect.store import transfer
 
     with foreign(file) as source, transfer.snapshot(source):
         wanted = transfer.everything(source)
-        try:
-            transfer.check(source, wanted)
-        except EnvironmentFailure as wrong:
-            raise EnvironmentFailure(
-                str(wrong),
-                "Nothing of it is imported. Its owner can export the others: bisect history export FILE HUNT…",
-            ) from wrong
+        transfer.check(source, wanted)
         return transfer.copy(source, target, wanted, origin)
 
 

@@ -43,7 +43,6 @@ from perfbisect.repository.describe import describe
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import Range, read_range
 from perfbisect.repository.resolve import ambiguous
-from perfbisect.repository.revision_sets import DOTS
 from perfbisect.repository.touched import touched
 from perfbisect.repository.uncommitted import is_dirty
 from perfbisect.wording.text import listed
@@ -386,6 +385,5 @@ def uncommitted_changes(settings: Settings) -> tuple[Warned, ...]:
 
 def both_tag_and_branch(settings: Settings, written: Iterable[str]) -> Iterator[Warned]:
     """A warning for each revision, or end of a range, that is the name of a tag and of a branch."""
-    names = [end for each in written for end in each.split(DOTS)]
-    for name in ambiguous(open_repository(Path(settings.repository)), names) if settings.repository else ():
+    for name in ambiguous(open_repository(Path(settings.repository)), written) if settings.repository else ():
         yield Warned(f"{name} is a tag and a branch: the tag is measured", f"Write heads/{name} for the branch.")

@@ -32,9 +32,9 @@ def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
 
 
 def ambiguous(repo: Repository, names: Iterable[str]) -> list[str]:
-    """The tags among revisions as they are written that are branches, too: git takes the tag."""
+    """The tags among revisions and ranges as they are written that are branches, too: git takes the tag."""
     refs = set(git(repo, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/tags").split())
-    bare = dict.fromkeys(re.split(r"[~^:@+]", name)[0] for name in names)
+    bare = dict.fromkeys(re.split(r"[~^:@+]", end)[0] for name in names for end in name.split(".."))
     return [name for name in bare if {f"refs/heads/{name}", f"refs/tags/{name}"} <= refs]
 
 

@@ -47,6 +47,24 @@ class Reader(sqlite3.Connection):
         return _patiently(lambda: super(Reader, self).execute(sql, parameters), sqlite3.SQLITE_READONLY_RECOVERY)
 
 
+class Writer(sqlite3.Connection):
+    """Leaves the write-ahead log when it is closed, empty: a reader who cannot write the folder could make none.
+
+    The last connection to close a history removes the log, unless it only reads.
+    """
+
+    def close(self) -> None:
+        """Close the history."""
+        with suppress(sqlite3.Error):
+            _, _, file = self.execute("PRAGMA database_list").fetchone()
+            with closing(sqlite3.connect(_only_read(Path(file)), uri=True)) as last:
+                last.execute("PRAGMA user_version")
+                self.execute("PRAGMA busy_timeout = 0")
+                self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                super().close()
+        super().close()
+
+
 def open_reader(path: Path, oldest: int = READABLE) -> sqlite3.Connection:
     """A read-only connection to an existing history of the version ``oldest`` or newer. Never creates or migrates one."""
     if not path.exists():
@@ -84,11 +102,11 @@ def open_writer(path: Path) -> sqlite3.Connection:
     with explained(path):
         _check_kind(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None)
+        connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None, factory=Writer)
         try:
             check_form(connection, path)
-            journal = "DELETE" if shared_system(path) else "WAL"
-            _patiently(lambda: connection.execute(f"PRAGMA journal_mode = {journal}"), sqlite3.SQLITE_BUSY)
+            statement = f"PRAGMA journal_mode = {'DELETE' if shared_system(path) else 'WAL'}"
+            _patiently(lambda: connection.execute(statement), sqlite3.SQLITE_BUSY)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
         except BaseException:
@@ -101,19 +119,6 @@ def _check_kind(path: Path) -> None:
     """Raise UsageError unless ``path`` is a regular file or nothing: opening a FIFO waits for its other end, deaf to signals."""
     if path.exists() and not path.is_file():
         raise UsageError(f"The history {path} cannot be opened: it is not a regular file.", "Name another file.")
-
-
-def close_writer(connection: sqlite3.Connection, path: Path) -> None:
-    """Close a history, and leave its write-ahead log, empty: a reader who cannot write the folder could make none.
-
-    The last connection to close a history removes the log, unless it only reads.
-    """
-    with suppress(sqlite3.Error), closing(sqlite3.connect(_only_read(path), uri=True)) as last:
-        last.execute("PRAGMA user_version")
-        connection.execute("PRAGMA busy_timeout = 0")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        connection.close()
-    connection.close()
 
 
 def shared_system(path: Path) -> str:
@@ -190,7 +195,7 @@ def intact(path: Path, what: str) -> Iterator[None]:
     except Exception as failure:  # no list of errors is complete: any value can stand in a damaged row
         raise EnvironmentFailure(
             f"The history {path} is damaged: {what} cannot be read ({type(failure).__name__}: {failure}).",
-            "Others are not affected. Restore that row from a copy of the history.",
+            "All others can be read and exported. Restore that row from a copy of the history.",
         ) from failure
 
 

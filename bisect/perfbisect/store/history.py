@@ -23,16 +23,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
 from perfbisect.masking import masked, masked_fields
 from perfbisect.process import this_process
-from perfbisect.store.connection import (
-    SHARED,
-    close_writer,
-    default_place,
-    explained,
-    intact,
-    open_reader,
-    open_writer,
-    version,
-)
+from perfbisect.store.connection import SHARED, default_place, explained, intact, open_reader, open_writer, version
 from perfbisect.store.listing import Listed, ListedTrial, read_hunts, read_trials
 from perfbisect.store.query import Answer, ask
 
@@ -101,10 +92,7 @@ class History:
 
     def close(self) -> None:
         """Close the file. Everything has been written before."""
-        if self.writer is None:
-            self.connection.close()
-        else:
-            close_writer(self.connection, self.path)
+        self.connection.close()
 
     # Writing
 

@@ -17,7 +17,7 @@ READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sq
 PRAGMAS = {
     "table_list", "table_info", "table_xinfo", "index_list", "index_info", "index_xinfo", "foreign_key_list",
     "foreign_key_check", "integrity_check", "quick_check", "database_list", "page_count", "page_size", "user_version", "application_id",
-    "function_list", "module_list", "pragma_list", "collation_list", "compile_options", "encoding", "freelist_count",
+    "function_list", "module_list", "pragma_list", "collation_list", "compile_options",
 }  # fmt: skip
 
 

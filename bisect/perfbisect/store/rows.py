@@ -11,9 +11,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 COUNTS = frozenset({
-    "bases", "cache_hits", "cache_misses", "candidate", "candidates", "changed", "choices", "commits", "compared", "cores",
-    "cost", "events", "files", "layout", "lost", "memory_mib", "merges", "operations", "parents", "remote_hits", "round",
-    "rounds", "runs", "same_as", "samples", "seconds", "subject", "time", "warmup", "work",
+    "bases", "cache_hits", "cache_misses", "candidate", "candidates", "choices", "commits", "cores", "cost", "events",
+    "memory_mib", "merges", "operations", "parents", "remote_hits", "round", "runs", "same_as", "samples", "seconds",
 })  # fmt: skip
 
 
@@ -30,7 +29,7 @@ def number(value: object) -> float:
 
 
 def check_counts(value: object, name: str = "") -> None:
-    """Raise ValueError for a number below zero in a field, at any depth, that is a count, a duration or a position."""
+    """Raise ValueError for a number below zero, or none, in a field, at any depth, that is a count, a duration or a position."""
     match value:
         case dict():
             for key, part in value.items():
@@ -38,8 +37,8 @@ def check_counts(value: object, name: str = "") -> None:
         case list() | tuple():
             for part in value:
                 check_counts(part, name)
-        case int() | float() if value < 0 and name in COUNTS:
-            raise ValueError(f"{name} is {value:g}, and cannot be below zero")
+        case int() | float() if name in COUNTS and not 0 <= value < math.inf:
+            raise ValueError(f"{name} is {value:g}, as no count or duration is")
 
 
 def clean(row: Row) -> Row:

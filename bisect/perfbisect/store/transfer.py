@@ -35,14 +35,13 @@ from perfbisect.store.connection import DROPS, explained, intact, version
 from perfbisect.store.fact_tables import enter_event, host_row
 from perfbisect.store.history import OF_SETTINGS, History
 from perfbisect.store.rows import check_counts, insert, number
-from perfbisect.store.transfer_trials import checked_host, copy_trial, trial_of
+from perfbisect.store.transfer_trials import ELSEWHERE, checked_host, copy_trial
 from perfbisect.store.trials import read_host
 from perfbisect.store.turns import Turns
 
 if TYPE_CHECKING:
     import sqlite_utils
 
-ELSEWHERE = "imported 0 0"  # in place of the process that worked on a hunt: none of this machine
 HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 UID = re.compile(r"[\w.-]{1,100}")
 
@@ -105,16 +104,9 @@ def completed(source: History, wanted: Selection) -> Selection:
 
 
 def check(source: History, wanted: Selection) -> None:
-    """Raise EnvironmentFailure for what cannot be read, or cannot be written into a history: each hunt is, and is taken back."""
-    with TemporaryDirectory(prefix="perfbisect-") as folder, closing(History.open(Path(folder) / "h.db")) as rehearsal:
-        for hunt in wanted.hunts:
-            log = [*log_of(source, hunt)]
-            with intact(source.path, f"hunt {hunt}"), snapshot(rehearsal):
-                fold(log, source.sessions(hunt))
-                copy_hunt(head_of(source, hunt), log, str(hunt), rehearsal, Turns(rehearsal), "")
-    for name in wanted.trials:
-        with intact(source.path, f"trial {name}"):
-            trial_of(source, name)
+    """Raise EnvironmentFailure for what cannot be read, or not be written into a history: all is written into another one."""
+    with TemporaryDirectory() as folder, closing(History.open(Path(folder) / "h.db")) as other, other.together():
+        copy(source, other, wanted, "")
 
 
 def copy(source: History, target: History, wanted: Selection, origin: str) -> list[Copied]:
@@ -123,19 +115,20 @@ def copy(source: History, target: History, wanted: Selection, origin: str) -> li
     for hunt in wanted.hunts:
         log = [*log_of(source, hunt)]
         with intact(source.path, f"hunt {hunt}"):
-            copied = copy_hunt(head_of(source, hunt), log, str(hunt), target, turns, origin)
+            fold(log, source.sessions(hunt))
+            copied = copy_hunt(head_of(source, hunt), log, str(hunt), turns, origin)
         numbers[hunt] = int(copied.here)
         done.append(copied)
     for name in wanted.trials:
         with intact(source.path, f"trial {name}"):
-            here, how = copy_trial(source, target, turns, name, origin, numbers, ELSEWHERE)
+            here, how = copy_trial(source, turns, name, origin, numbers)
         done.append(Copied(name, here, how))
     return done
 
 
 @contextmanager
 def snapshot(history: History) -> Iterator[None]:
-    """Within, the history is read as it is now, whatever other processes write; what is written is taken back."""
+    """Within, the history is read as it is now, whatever other processes write."""
     history.connection.execute("BEGIN")
     try:
         yield
@@ -143,12 +136,10 @@ def snapshot(history: History) -> Iterator[None]:
         history.connection.rollback()
 
 
-def copy_hunt(head: Head, log: list[Timed], name: str, target: History, turns: Turns, origin: str) -> Copied:
+def copy_hunt(head: Head, log: list[Timed], name: str, turns: Turns, origin: str) -> Copied:
     """Copy one hunt, or what it has grown by. After a turn the log here is the beginning of its own."""
-    present = (
-        "SELECT id, origin IS NULL, (SELECT count(*) FROM events WHERE hunt_id = hunts.id) FROM hunts WHERE uid = ?"
-    )
-    how = ""
+    present = "SELECT id, origin IS NULL, (SELECT count(*) FROM events WHERE hunt_id = h.id) FROM hunts h WHERE uid = ?"
+    target, how = turns.history, ""
     while True:
         known = target.connection.execute(present, [head.uid]).fetchone()
         here, own, _ = known or (0, False, 0)
@@ -163,10 +154,8 @@ def copy_hunt(head: Head, log: list[Timed], name: str, target: History, turns: T
                 continue  # another import has written it meanwhile
             how = how or ("grown" if known else "new")
             if known:
-                stored = text_of(head.settings)
-                db.execute(
-                    "UPDATE hunts SET settings = ?, metric = ? WHERE id = ?", [stored, head.settings.metric, here]
-                )
+                values = [text_of(head.settings), head.settings.metric, here]
+                db.execute("UPDATE hunts SET settings = ?, metric = ? WHERE id = ?", values)
             else:
                 here = enter_head(db, head, head.origin or origin)
             whole = write(db, here, head, tail, turns)

@@ -1,7 +1,7 @@
 """Copies a trial from one history into another: see `transfer.py`."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import msgspec
 from perfbisect.core.domain.codec import builtins
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import HostFacts
-from perfbisect.core.domain.trials import Trial, TrialRequest, TrialRun
+from perfbisect.core.domain.trials import Trial, TrialRequest, TrialRun, TrialSkip
 from perfbisect.masking import masked_fields
 from perfbisect.store.rows import check_counts, number
 from perfbisect.store.trials import enter_run, enter_skip, enter_trial, read_trial
@@ -22,24 +22,23 @@ if TYPE_CHECKING:
     from perfbisect.store.history import History
 
 UID = re.compile(r"[\w.-]{1,100}")
+ELSEWHERE = "imported 0 0"  # in place of the process that worked on a hunt or trial: none of this machine
 KNOWN = ("ended", "between_visits", "within_visits", "noise")  # columns that are computed from the runs, or null
 
 
-def copy_trial(
-    source: "History",
-    target: "History",
-    turns: Turns,
-    name: str,
-    origin: str,
-    hunts: Mapping[int, int],
-    process: str,
-) -> tuple[str, str]:
+def copy_trial(source: "History", turns: Turns, name: str, origin: str, hunts: Mapping[int, int]) -> tuple[str, str]:
     """Copy one trial, or what it has grown by; ``hunts`` are the numbers here of those that proofs are about, and of those for drops.
 
     Returns its name here, and how: new, grown, known or conflict.
     """
-    trial, uid, whose, values = trial_of(source, name)
-    how = ""
+    trial = masked_fields(checked(source.trial(name)))
+    columns = f"uid, coalesce(origin, ''), {', '.join(KNOWN)}"
+    [row] = source.connection.execute(f"SELECT {columns} FROM trials WHERE id = ?", [trial.id])
+    uid, whose, *known = row
+    if not UID.fullmatch(uid):
+        raise ValueError("it has no name")
+    values = [None if value is None else number(value) for value in known]
+    target, how = turns.history, ""
     while True:
         with turns.turn() as db:
             mine = db.execute("SELECT id, origin IS NULL FROM trials WHERE uid = ?", [uid]).fetchone()
@@ -49,7 +48,8 @@ def copy_trial(
                 here_id = enter_trial(db, renumbered(trial.request, hunts), trial.host, commits, trial.started)
                 changes = "uid = ?, origin = ?, process = ?"
                 db.execute(
-                    f"UPDATE trials SET {changes} WHERE id = ?", [uid, whose or origin or None, process, here_id]
+                    f"UPDATE trials SET {changes} WHERE id = ?",
+                    [uid, msgspec.convert(whose, str) or origin or None, ELSEWHERE, here_id],
                 )
             else:
                 here_id, own = mine
@@ -61,37 +61,18 @@ def copy_trial(
                 if not begins(trial, here) or here.state == "running" or (own and origin):
                     return here.name, "conflict"
             how = how or ("grown" if here else "new")
-            if not enter_runs(db, here_id, trial.runs[len(here.runs) if here else 0 :], turns):
-                continue
-            for skip in trial.skips[len(here.skips) if here else 0 :]:
-                enter_skip(db, here_id, skip)
-            enter_hunts(db, here_id, trial, hunts)
-            changes = ", ".join(f"{column} = ?" for column in KNOWN)
-            db.execute(
-                f"UPDATE trials SET {changes}, failure = ?, visits = ? WHERE id = ?",
-                [*values, trial.failure or None, trial.request.rounds, here_id],
-            )
-            return f"{trial.name[0]}{here_id}", how
-
-
-def enter_runs(db: "sqlite_utils.Database", here_id: int, runs: Sequence[TrialRun], turns: Turns) -> bool:
-    """Enter runs until the turn is over; returns whether all of them are entered."""
-    for place, run in enumerate(runs):
-        if place and turns.over():
-            return False
-        enter_run(db, here_id, run)
-    return True
-
-
-def trial_of(source: "History", name: str) -> tuple[Trial, str, str, list[float | None]]:
-    """A trial without passwords, its uid, whose it is, and its ``KNOWN``. Raises for what cannot be copied."""
-    trial = masked_fields(checked(source.trial(name)))
-    columns = f"uid, coalesce(origin, ''), {', '.join(KNOWN)}"
-    [row] = source.connection.execute(f"SELECT {columns} FROM trials WHERE id = ?", [trial.id])
-    uid, whose, *known = row
-    if not UID.fullmatch(uid):
-        raise ValueError("it has no name")
-    return trial, uid, msgspec.convert(whose, str), [None if value is None else number(value) for value in known]
+            for place, run in enumerate(trial.runs[len(here.runs) if here else 0 :]):
+                if place and turns.over():
+                    break
+                enter_run(db, here_id, run)
+            else:
+                for skip in trial.skips[len(here.skips) if here else 0 :]:
+                    enter_skip(db, here_id, skip)
+                enter_hunts(db, here_id, trial, hunts)
+                changes = ", ".join(f"{column} = ?" for column in KNOWN)
+                values += [trial.failure or None, trial.request.rounds, here_id]
+                db.execute(f"UPDATE trials SET {changes}, failure = ?, visits = ? WHERE id = ?", values)
+                return f"{trial.name[0]}{here_id}", how
 
 
 def enter_hunts(db: "sqlite_utils.Database", here_id: int, trial: Trial, hunts: Mapping[int, int]) -> None:
@@ -118,15 +99,12 @@ def checked(trial: Trial) -> Trial:
     check_counts([request["subjects"], request["works"]])
     checked_host(trial.host)
     number(trial.started)
-    for run in trial.runs:
-        check_counts(builtins(run))
-        if not (0 <= run.subject < len(trial.request.subjects) and 0 <= run.work < len(trial.request.works)):
-            raise ValueError("a run is of no build or workload")
-        number(run.at), number(run.cost), number(run.round)
-    for skip in trial.skips:
-        if not (0 <= skip.subject < len(trial.request.subjects) and 0 <= skip.work < len(trial.request.works)):
-            raise ValueError("a failure is of no build or workload")
-        msgspec.convert(builtins(skip), type(skip))
+    parts: list[TrialRun | TrialSkip] = [*trial.runs, *trial.skips]
+    for part in parts:
+        check_counts(fields := builtins(part))
+        if not (0 <= part.subject < len(trial.request.subjects) and 0 <= part.work < len(trial.request.works)):
+            raise ValueError("a run or a failure is of no build or workload")
+        msgspec.convert(fields, type(part)), number(part.at)
     for each in trial.hunts:
         ends = msgspec.convert((each.first, each.last, each.work), tuple[int, int, int])
         if not (0 <= ends[0] < ends[1] < len(trial.request.subjects) and 0 <= ends[2] < len(trial.request.works)):

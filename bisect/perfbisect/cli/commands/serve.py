@@ -27,7 +27,6 @@ The history is only read, also beside a hunt that is writing it. Ctrl-C ends ser
 """
 
 LOOPBACK = "127.0.0.1"
-PLUGINS = Path(__file__).parents[1] / "served"
 LONGEST = 10_000  # milliseconds of a query
 
 
@@ -45,6 +44,7 @@ def serve(port: int, address: str, opens: bool, history: Path | None) -> int:
     path = (history or default_place()).absolute()
     open_reader(path, SHARED).close()  # says what is wrong with it
     version = installed_version()
+    own = all(ip_address(found[4][0]).is_loopback for found in socket.getaddrinfo(address, port))
     if path.stat().st_mode & 0o077 == 0:
         note(f"Other users cannot read {printable(str(path))}, but on this machine they can read what is served.")
     with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
@@ -53,20 +53,12 @@ def serve(port: int, address: str, opens: bool, history: Path | None) -> int:
             *(sys.executable, "-m", "datasette", "serve", str(path), *options),
             *("--host", address, "--port", str(port), "--setting", "sql_time_limit_ms", str(LONGEST)),
             *(["--open"] if opens else []),
-            *(["--plugins-dir", str(PLUGINS)] if is_loopback(address) else []),
+            *(["--plugins-dir", str(Path(__file__).parents[1] / "served")] if own else []),
         ]
         try:
             return subprocess.run(argv, check=False, env={**os.environ, "PERFBISECT_ADDRESS": address}).returncode
         except KeyboardInterrupt:  # Datasette gets it, too
             return 0
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach an address or a name. False for an unknown one, which Datasette tells."""
-    try:
-        return all(ip_address(found[4][0]).is_loopback for found in socket.getaddrinfo(address, None))
-    except OSError:
-        return False
 
 
 def installed_version() -> int:

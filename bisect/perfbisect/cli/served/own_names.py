@@ -5,32 +5,23 @@ it read what is served here; but the name stands in each request.
 """
 
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from datasette import hookimpl
+from datasette import Response, hookimpl
 
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, object, Send], Awaitable[None]]
-
-REFUSAL = b"This is served to this machine alone. Open it as localhost, with the same port.\n"
-HEADERS = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(REFUSAL))]
+REFUSAL = "This is served to this machine alone. Open it as localhost, with the same port.\n"
 
 
 @hookimpl  # type: ignore[untyped-decorator]
-def asgi_wrapper() -> Callable[[App], App]:
+def asgi_wrapper() -> Any:
     """Wrap Datasette."""
 
-    def wrap(app: App) -> App:
-        async def answer(scope: Message, receive: object, send: Send) -> None:
-            if scope["type"] != "http" or is_own(dict(scope["headers"]).get(b"host", b"").decode("latin-1")):
-                await app(scope, receive, send)
-                return
-            await send({"type": "http.response.start", "status": 421, "headers": HEADERS})
-            await send({"type": "http.response.body", "body": REFUSAL})
+    def wrap(app: Any) -> Any:
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            own = scope["type"] != "http" or is_own(dict(scope["headers"]).get(b"host", b"").decode("latin-1"))
+            await (app(scope, receive, send) if own else Response.text(REFUSAL, status=421).asgi_send(send))
 
         return answer
 
