@@ -57,6 +57,59 @@ def make_old(root: Path) -> None:
     (root / "lock.guard").touch()
 
 
+def open_to_others(path: Path, top: Path) -> bool:
+    """Whether other users may read a file, as far as folders from ``top`` on decide."""
+    above = [folder for folder in path.parents if folder.is_relative_to(top)]
+    return bool(path.stat().st_mode & 0o044) and all(folder.stat().st_mode & 0o011 for folder in above)
+
+
+def test_commands_are_for_the_user_alone(tmp_path: Path, git: Callable[..., str]) -> None:
+    """In a root that an earlier version has left open, too. Servers that run as nobody must get through it."""
+    root, repo = tmp_path / "root", tmp_path / "repo"
+    connect(root)
+    for folder in (root, *(root / name for name in ("jobs", "logs", "scripts"))):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o755)
+    for left in (root / "jobs" / "left" / "command", root / "builds" / "left" / "log"):
+        left.parent.mkdir(parents=True)
+        left.write_text("earlier-secret")
+    for number in range(3):
+        (repo / "number").write_text(f"{number}\n")
+        git("add", "-A")
+        git("commit", "-qm", f"change {number}")
+    (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
+    words = ["run", "HEAD~2", "HEAD", "--repo", str(repo), "--hosts", str(tmp_path / "hosts.toml"), "--host", "here"]
+    for build, run in (("false password=a-secret", "true"), ("echo password=a-secret", "false password=a-secret")):
+        failed = bisect(*words, "--build", build, "--run", run, "--rate", r"rate (\d+)")
+        assert failed.returncode == 4, failed.stdout + failed.stderr
+    holding = [path for path in root.rglob("*") if path.is_file() and b"-secret" in path.read_bytes()]
+    assert {path.relative_to(root).parts[0] for path in holding} >= {"jobs", "builds"}
+    assert [path for path in holding if open_to_others(path, root)] == []
+    modes = {name: (root / name).stat().st_mode & 0o777 for name in (".", "jobs", "logs", "scripts")}
+    assert modes == {".": 0o711, "jobs": 0o700, "logs": 0o700, "scripts": 0o700}
+    assert {path.stat().st_mode & 0o777 for path in root.glob("jobs/2*/command")} == {0o600}
+
+
+def test_the_modes_of_a_shared_root_stay(tmp_path: Path) -> None:
+    for mode in (0o2775, 0o700):
+        root = tmp_path / f"{mode:o}"
+        connect(root)
+        root.chmod(mode)
+        (root / "jobs").mkdir(mode=mode)
+        (root / "jobs").chmod(mode)
+        connect(root)
+        assert (root.stat().st_mode & 0o7777, (root / "jobs").stat().st_mode & 0o7777) == (mode, mode)
+
+
+def test_no_mode_is_changed_through_a_link(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    connect(root)
+    (tmp_path / "mine").mkdir(mode=0o755)
+    (root / "logs").symlink_to(tmp_path / "mine")
+    connect(root)
+    assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o755
+
+
 # --- Which folder may be a root -----------------------------------------------------------------------------------
 
 

@@ -120,11 +120,11 @@ esac
 # shell's own printf is just "I/O error".
 START = """\
 ! cd -- "$2" 2>/dev/null || command -v -- "$3" >/dev/null || exit 127
-mkdir -p "$1" "$4" || exit 1
+(umask 077; mkdir -p "$1") && mkdir -p "$4" || exit 1
 set -e
 if [ ! -e "$1/alive" ]; then
     printf '    \\n' | cat >"$1/status"
-    cat >"$1/command"
+    (umask 077; cat >"$1/command")
     for stream in stdout stderr; do
         : >"$1/$stream"
         printf '%200s\\n' '' | cat >"$1/$stream.kept"

@@ -22,6 +22,7 @@ MARKER = ".perfbisect"
 FOLDERS = ("git", "recipes", "scripts", "work", "builds", "datasets", "visit", "jobs", "logs", "ccache", "tmp")
 FILES = ("lock", "lock.new", "lock.beat", "lock.guard")
 REMOVED = ("builds", "datasets", "jobs", "logs", "tmp", "visit", "work")  # by hunts and `bisect gc`
+_PRIVATE = "jobs logs scripts"  # what contains commands, and so passwords perhaps
 _PASSING = (f"{MARKER}.??????", "reflink.??????")  # left by a process that was killed
 _IN_CACHE = (
     "demo",
@@ -41,7 +42,8 @@ def _but(*patterns: str) -> str:
 # $1 the root as in hosts.toml, absolute or with ~; $2 the line of a marker; $3 "adopt" or ""; then tests of find that
 # leave out more names. Prints the path of the root, and what is in a folder that is adopted.
 # The contents are listed before the last look for a marker: another process that creates the same root at this moment
-# writes its marker first.
+# writes its marker first. Others may pass through a root of this user, unless it is shared (by its setgid bit, or with
+# all), as a server does that runs as nobody; they may not read commands, or what these print.
 _CLAIM = f"""\
 root=$1 line=$2 adopt=$3; shift 3
 unset CDPATH
@@ -104,6 +106,11 @@ if ! known; then
     else mark || exit 1
     fi
 fi
+if [ -n "$(find . -maxdepth 0 -uid "$(id -u)" ! -perm /2002)" ]; then
+    chmod go-rw .
+    find {_PRIVATE} -maxdepth 0 -type d -exec chmod go-rwx {{}} +
+    find builds -mindepth 2 -maxdepth 2 -type f -name log -exec chmod go-rwx {{}} +
+fi 2>/dev/null
 printf '%s\\n' "$shown"
 [ -z "$present" ] || printf '%s\\n' "$present"
 """

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinishe
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import EnvironmentFailure, RunFailed
-from perfbisect.host import jobs
+from perfbisect.host import jobs, registry
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.server import service
@@ -35,6 +36,7 @@ from perfbisect.lab.server.service import (
     user_switch,
 )
 from perfbisect.recipes.builder import Server, When
+from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 from postgres import BIN, BUILDER, needs_postgres
 
@@ -228,6 +230,24 @@ def test_without_user_namespaces_a_server_that_refuses_root_is_nobody(
     as_nobody = Service(host, recipe, {}, host.root, user_switch(host, recipe))
     assert as_nobody.do(["id", "-u"], "prepare") == f"{owner(host, recipe)}\n" == f"{NOBODY}\n"
     assert as_nobody.do(["ls", "."], "prepare") == "jobs\ntmp\n", "in a folder that is root's alone"
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(os.getuid() != 0, reason="for root only")
+def test_nobody_gets_through_the_root_to_the_data_as_access_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """access(2) ignores the right to read and write everything, and some servers call it."""
+    monkeypatch.setattr(service, "AS_ANOTHER", ("false",))
+    recipe = Server(initialise=[["init"]], start=["serve"], ready=["ask"], refuses_root=True)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        for _ in range(2):  # as it is made, and as it is found
+            host = registry.connect(HostEntry(name="here", root=f"{folder}/root"))
+            (Path(host.root) / "visit").mkdir(exist_ok=True)
+            as_nobody = Service(host, recipe, {}, host.root / "visit", user_switch(host, recipe))
+            may = "import os, sys; print([os.access(path, os.R_OK) for path in sys.argv[1:]])"
+            paths = [str(host.root / name) for name in ("visit", "jobs", ".")]
+            asked = [sys.executable, "-c", may, *paths]
+            assert as_nobody.do(asked, "prepare") == "[True, False, False]\n"
 
 
 @needs_postgres

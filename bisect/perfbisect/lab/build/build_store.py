@@ -33,7 +33,7 @@ _KEEP = f"""\
 mkdir -p "${{1%/*}}"
 if [ -d "$2" ]; then
     rm -rf "$1.part"; mkdir "$1.part"
-    cp -- "$3" "$1.part/log"
+    (umask 077; cp -- "$3" "$1.part/log")
     cat >"$1.part/build.json"
     [ ! -e "$4/plan" ] || cp -al -- "$4" "$1.part/links"
     find "$2" "$1.part" -type f -exec sync -- {{}} +

@@ -62,7 +62,7 @@ exec 3>&1
 status=$({ { listing "$@" 3>&- 4>&- || echo "$?" >&4; } | sha256sum >&3 4>&-; } 4>&1) && exit "${status:-0}"
 """
 
-_SAVE = 'mkdir -p "${1%/*}" && cat >"$1"'
+_SAVE = '(umask 077; mkdir -p "${1%/*}") && cat >"$1"'
 
 # How git ends a message about a failure of the host, and not of the commit.
 _ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EMFILE,

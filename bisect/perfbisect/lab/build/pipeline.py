@@ -45,7 +45,7 @@ _EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf build prefix links ccache.log && mk
 _REMEMBER = f'cd -- "$1" && printf "%s" "$2" >steps && {ccache.EVENTS}'
 # Without the error, which would be found in the second log, too.
 _NOTE = "perfbisect: with {at_once} jobs at once this build did not {stage}, and is repeated with one"
-_SAVE_LOG = 'mkdir -p "${2%/*}" && cp -- "$1" "$2"'
+_SAVE_LOG = '(umask 077; mkdir -p "${2%/*}") && cp -- "$1" "$2"'
 
 
 def build_context(

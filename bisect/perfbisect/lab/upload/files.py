@@ -13,7 +13,7 @@ Files = Mapping[str, Path]  # name below the folder on the host → local file
 
 _PLACE = """\
 [ ! -d "$1" ] || exit 0
-mkdir -p "${1%/*}" && part=$(mktemp -d "$1.XXXXXX") && base64 -d | tar -x -f - -C "$part" && chmod 755 "$part" &&
+(case $1 in */scripts/*) umask 077;; esac; mkdir -p "${1%/*}") && part=$(mktemp -d "$1.XXXXXX") && base64 -d | tar -x -f - -C "$part" && chmod 755 "$part" &&
 find "$part" -type f -exec sync -- {} + &&
 { mv -T "$part" "$1" 2>/dev/null || { rm -rf "$part"; [ -d "$1" ]; }; }
 """
