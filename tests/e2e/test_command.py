@@ -81,6 +81,34 @@ def test_a_slow_commit_is_found_with_nothing_but_two_commands(tmp_path: Path, co
 
 
 @pytest.mark.slow
+def test_clones_at_other_paths_use_the_same_builds(tmp_path: Path, git: Callable[..., str]) -> None:
+    """In turns, from one root; each clone has a commit that the other lacks."""
+    (tmp_path / "repo" / "bench.sh").write_text("echo rate 1\n")
+    for number in range(2):
+        (tmp_path / "repo" / "number").write_text(f"{number}\n")
+        git("add", "-A")
+        git("commit", "-qm", f"change {number}")
+    clones = [tmp_path / name / "store.git" for name in ("ours", "theirs")]
+    for clone in clones:
+        git("clone", "-q", f"{tmp_path}/repo", str(clone))
+        (clone / "number").write_text(clone.parent.name)
+        git("-C", str(clone), "commit", "-qam", f"of {clone.parent.name}")
+    history = tmp_path / "history.db"
+
+    def hunt(clone: Path, good: str, bad: str) -> list[tuple[int]]:
+        words = ["--build", "true", "--run", "sh {prefix}/bench.sh", "--rate", r"rate (\d+)", "--max-runs", "6"]
+        done = bisect("run", good, bad, "--repo", str(clone), *words, "--no-explain", "--history", str(history))
+        assert done.returncode in (1, 2), done.stdout + done.stderr
+        return rows(history, "select reused from builds where hunt_id = (select max(id) from hunts) order by event_id")
+
+    common = ("HEAD~2", "HEAD~1")
+    assert hunt(clones[0], *common) == [(0,), (0,)]
+    assert hunt(clones[1], *common) == [(1,), (1,)]
+    assert sorted(hunt(clones[0], "HEAD~1", "HEAD")) == [(0,), (1,)]
+    assert sorted(hunt(clones[1], "HEAD~1", "HEAD")) == [(0,), (1,)]
+    assert hunt(clones[0], "HEAD~1", "HEAD") == [(1,), (1,)]
+
+
 def test_what_failed_once_is_remembered_for_the_same_commands_only(tmp_path: Path, commits: list[str]) -> None:
     """The culprit, which lies between the ends, does not build with the first command, and does with the second."""
     refusing = f"sh -c '! grep -q \"/. {CULPRIT} \" work.h && make'"

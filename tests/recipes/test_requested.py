@@ -1,6 +1,7 @@
 """A builder and a workload of options of the command line."""
 
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 import pytest
 
@@ -55,6 +56,18 @@ def test_another_repository_has_another_builder_and_another_place() -> None:
     assert ours.name != theirs.name
     assert ours.work_name != theirs.work_name
     assert load_requested(asked(build=("make",)))[0].work_name == ours.work_name
+
+
+def test_clones_of_one_repository_share_their_place() -> None:
+    """The place is part of a build and of its key. A clone of another name, or of another history, has another."""
+    ours = replace(ASKED, root="a" * 40)
+    folder = PurePosixPath(ASKED.repository)
+    theirs = replace(ours, repository=f"/home/else/{folder.name}")
+    place = load_requested(ours)[0].work_name
+    assert load_requested(theirs)[0].work_name == place
+    assert load_requested(theirs)[0].name != load_requested(ours)[0].name
+    others = replace(ours, repository=f"{folder}2"), replace(ours, root="b" * 40), ASKED
+    assert place not in {load_requested(other)[0].work_name for other in others}
 
 
 def test_a_command_may_be_run_on_what_a_recipe_builds() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.resolve import UnknownRevision, ambiguous, releases, resolve
+from perfbisect.repository.resolve import UnknownRevision, ambiguous, first_commit, releases, resolve
 
 pytestmark = pytest.mark.tools
 
@@ -22,6 +22,17 @@ def repo(git: Git, tmp_path: Path) -> Path:
         for tag in tags:
             git("tag", "-a", "-m", "annotated", tag)
     return tmp_path / "repo"
+
+
+def test_the_first_commit_is_that_of_the_main_line(git: Git, repo: Path) -> None:
+    """Another history was merged."""
+    first = git("rev-list", "--max-parents=0", "HEAD")
+    git("switch", "-q", "--orphan", "other")
+    git("commit", "-q", "--allow-empty", "-m", "another beginning")
+    git("switch", "-q", "main")
+    git("merge", "-q", "--allow-unrelated-histories", "-m", "both", "other")
+    assert len(git("rev-list", "--max-parents=0", "HEAD").split()) == 2
+    assert first_commit(open_repository(repo), "HEAD") == first
 
 
 def test_releases_and_revisions(git: Git, repo: Path) -> None:

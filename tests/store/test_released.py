@@ -114,7 +114,7 @@ SINCE_OF_BUILDS: dict[str, Any] = {
 SINCE_OF_RUNS: dict[str, Any] = {"slower_than": 0.0, "layout": 0, "counted": "", "events": 0, "running": {}}
 SINCE_OF_POLICY = {"min_counted": 0.0, "slow_after": 0.0, "layouts": False}
 SINCE_OF_SETTINGS: dict[str, Any] = {
-    "system": "", "configure": [], "skips": {}, "patches": [], "choose_metric": False, "explain": False,
+    "system": "", "configure": [], "skips": {}, "patches": [], "choose_metric": False, "root": "", "explain": False,
 }  # fmt: skip
 
 

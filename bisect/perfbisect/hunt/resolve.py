@@ -18,7 +18,7 @@ from perfbisect.recipes.workload import Workload
 from perfbisect.repository.clone import Progress, cached_clone
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
-from perfbisect.repository.resolve import resolve
+from perfbisect.repository.resolve import first_commit, resolve
 from perfbisect.repository.revision_sets import ends_of, joined
 from perfbisect.repository.tree import top_level
 
@@ -132,6 +132,7 @@ def resolve_commits(
         repository=str(repository),
         variant=settings.variant or builder.variant,
         system=choose_system(git, builder, dict(zip(revisions, commits, strict=True)), settings),
+        root=first_commit(git, commits[-1]) if settings.quick and settings.quick.build is not None else "",
     )
     return resolved, commits
 

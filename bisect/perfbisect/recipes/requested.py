@@ -56,6 +56,9 @@ def requested_builder(settings: Settings) -> Builder:
         builder = quick_builder(
             settings.quick.build, settings.repository, settings.builders_path, settings.system, settings.configure
         )
+        if settings.root:
+            called = builder.home.rpartition("-")[0]
+            builder = msgspec.structs.replace(builder, home=_named(called, [settings.root]))
     if builder.build is None or has_commands(builder.build):
         return builder
     options = [*builder.build.options, *(literal(option) for option in settings.configure)]

@@ -31,6 +31,11 @@ def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
     )
 
 
+def first_commit(repo: Repository, commit: str) -> str:
+    """The commit with which the main line to ``commit`` begins, the same in every clone."""
+    return git(repo, "rev-list", "--first-parent", "--max-parents=0", commit).strip()
+
+
 def ambiguous(repo: Repository, names: Iterable[str]) -> list[str]:
     """The tags among revisions and ranges as they are written that are branches, too: git takes the tag."""
     refs = set(git(repo, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/tags").split())

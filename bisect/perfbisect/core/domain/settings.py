@@ -57,6 +57,8 @@ class Settings:
     patches: tuple[Patch, ...] = ()  # of --patch
     # --metric auto: ``metric`` is that of the workload until both ends were measured, and another is chosen
     choose_metric: bool = False
+    # Of --run and --build: the first commit of the history, the same in all its clones; "" in old records
+    root: str = ""
     explain: bool = False  # measure a culprit and its parent for the reason, after the verdict
 
     @property
