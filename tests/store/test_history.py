@@ -305,5 +305,9 @@ def test_a_hunt_without_an_end_is_listed_with_what_it_has_found(history: History
     assert isinstance(stored.event, Decided) and stored.event.decision.found == (step,)
     listed = history.listed(hunt)
     assert (listed.culprit, listed.probability, listed.ratio) == (sample.CANDIDATES[sample.CULPRIT], 0.99, 0.718)
+    assert listed.state in ("running", "interrupted")
+    verdict = Several((replace(step, candidate=3),))  # while more is measured for its reason
+    history.append(hunt, Decided(Decision(verdict, belief)), 6.5)
+    assert history.listed(hunt).culprit == sample.CANDIDATES[3]
     history.append(hunt, HuntEnded(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03)), 7.0)
     assert history.listed(hunt).culprit is None

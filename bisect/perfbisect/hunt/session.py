@@ -9,7 +9,7 @@ from pathlib import Path
 
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import Decided, HuntEnded, HuntStarted, LabEvent, Warned
-from perfbisect.core.domain.orders import Step, Verdict
+from perfbisect.core.domain.orders import Step, Verdict, named_steps
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, ReaderGone, in_words
 from perfbisect.host.lock import HostLock, WaitCallback
@@ -156,7 +156,8 @@ def follow(
             with closing(session(log, setup, held, resumed)) as events:
                 for at, event in events:
                     view.show(event, at)
-                    found = event.decision.found if isinstance(event, Decided) else found
+                    if isinstance(event, Decided):
+                        found = event.decision.found or named_steps(event.decision.order)
                     verdict = event.verdict if isinstance(event, HuntEnded) else verdict
         except (KeyboardInterrupt, ReaderGone):  # Ctrl-C, or the reader of our output has ended
             view.close()

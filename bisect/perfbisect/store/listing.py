@@ -87,11 +87,17 @@ LEFT JOIN suspects ON suspects.hunt_id = verdicts.hunt_id AND suspects.rank = 0
 """
 
 SO_FAR = """
-SELECT json_extract(candidates, '$[' || json_extract(body, '$.found[0].candidate') || ']'),
-  json_extract(body, '$.found[0].probability'), json_extract(body, '$.found[0].ratio.middle')
-FROM events, ranges
-WHERE events.id = (SELECT max(id) FROM events WHERE hunt_id = ? AND kind = 'Decided') AND ranges.hunt_id = ?
-  AND iif(json_valid(body), json_extract(body, '$.found[0].candidate') IS NOT NULL, 0) AND json_valid(candidates)
+WITH latest AS (
+  SELECT candidates, coalesce(
+    json_extract(body, '$.found[0]'), json_extract(body, '$.order.step'), json_extract(body, '$.order.steps[0]')
+  ) AS step
+  FROM events, ranges
+  WHERE events.id = (SELECT max(id) FROM events WHERE hunt_id = ? AND kind = 'Decided') AND ranges.hunt_id = ?
+    AND json_valid(body) AND json_valid(candidates)
+)
+SELECT json_extract(candidates, '$[' || json_extract(step, '$.candidate') || ']'),
+  json_extract(step, '$.probability'), json_extract(step, '$.ratio.middle')
+FROM latest WHERE step IS NOT NULL
 """
 
 COUNTED = {  # in a history of an earlier version, which does not keep the numbers

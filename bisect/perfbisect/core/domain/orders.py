@@ -238,12 +238,17 @@ class Decision:
     found: tuple[Step, ...] = ()  # the changes that are proven already while others are hunted, oldest first
 
 
-def first_step(verdict: Verdict | None) -> Step | None:
-    """The change that is explained: the culprit, or the first of several; None where the verdict names none."""
+def named_steps(verdict: Order | None) -> tuple[Step, ...]:
+    """The changes that a verdict names, those for the better left out; none for an order."""
     match verdict:
         case Found(step):
-            return step
-        case Several(steps=(step, *_)):
-            return step
+            return (step,)
+        case Several(steps):
+            return steps
         case _:
-            return None
+            return ()
+
+
+def first_step(verdict: Order | None) -> Step | None:
+    """The change that is explained: the culprit, or the first of several; None where the verdict names none."""
+    return next(iter(named_steps(verdict)), None)

@@ -33,7 +33,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts, hit_rate
-from perfbisect.core.domain.orders import Belief, Interval, Layouts, Measure, Purpose, Step, Verdict
+from perfbisect.core.domain.orders import Belief, Interval, Layouts, Measure, Purpose, Step, Verdict, named_steps
 from perfbisect.core.inference.from_log import Binaries, Logged, counted_exactly, host_of, observations
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
@@ -158,7 +158,7 @@ class HuntState:
             case Decided(decision):
                 self.belief = decision.belief
                 self.purpose = decision.order.purpose if isinstance(decision.order, Measure) else None
-                self.found = decision.found
+                self.found = decision.found or named_steps(decision.order)
                 self.layouts = decision.order.layouts if isinstance(decision.order, Measure) else None
                 if isinstance(decision.order, Measure) and self.build_hosts and self.started:  # it may have waited
                     self.since[self.started.hosts[decision.order.host].name] = at
