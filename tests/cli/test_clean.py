@@ -77,10 +77,15 @@ def test_what_an_unfinished_hunt_needs_stays(exits: Exits, root: Path, tmp_path:
     assert "belong to hunts without a verdict" in said
 
 
-def test_what_an_unfinished_hunt_has_built_for_another_host_stays(exits: Exits, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["one", "link"])
+def test_what_an_unfinished_hunt_has_built_stays_for_every_name_of_its_root(
+    exits: Exits, tmp_path: Path, name: str
+) -> None:
+    """For another host, too."""
     path, hosts = tmp_path / "history.db", tmp_path / "hosts.toml"
-    one, two = (f'[hosts.{name}]\nroot = "{tmp_path}/{name}"\n' for name in ("one", "two"))
-    hosts.write_text(f'{one}{two}build_host = "one"\n')
+    one, link, two = (f'[hosts.{each}]\nroot = "{tmp_path}/{each}"\n' for each in ("one", "link", "two"))
+    hosts.write_text(f'{one}{link}{two}build_host = "one"\n')
+    (tmp_path / "link").symlink_to("one")
     connect(load_host("one", str(hosts)))
     for key in KEYS[:2]:
         (tmp_path / "one/builds" / key).mkdir(parents=True)
@@ -89,7 +94,7 @@ def test_what_an_unfinished_hunt_has_built_for_another_host_stays(exits: Exits, 
         now = time.time()
         hunt = sample.begin(history, replace(sample.SETTINGS, host="two"), at=now)
         history.append(hunt, BuildFinished(1, replace(sample.build(1), key=KEYS[1]), None), now)
-    exits(0, "gc", "one", "--keep", "0", "--history", str(path), "--hosts", str(hosts))
+    exits(0, "gc", name, "--keep", "0", "--history", str(path), "--hosts", str(hosts))
     assert [build.name for build in (tmp_path / "one/builds").iterdir()] == [KEYS[1]]
 
 

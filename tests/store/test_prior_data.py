@@ -10,7 +10,7 @@ import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
 from perfbisect.core.stats.variance_components import LEAST
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import Costs, read_costs, read_failures, read_kept, read_noise, read_pinned
+from perfbisect.store.prior_data import Costs, read_costs, read_failures, read_kept, read_noise
 
 OTHERS = [
     replace(sample.SETTINGS, host="other"),
@@ -71,14 +71,6 @@ def test_what_was_built_ahead_is_known_of_the_host_that_measures(history: Histor
     assert read_costs(history, sample.SETTINGS).build == 100.0
     assert read_costs(history, replace(sample.SETTINGS, host="second")).build == 101.0
     assert read_kept(history, sample.SETTINGS)[0] == {sample.build(5).key}
-
-
-def test_builds_that_were_brought_to_a_host_stay_there(history: History) -> None:
-    hunt = sample.begin(history)
-    history.append(hunt, BuildFinished(5, sample.build(5), None, "b1"), sample.BEGAN)
-    history.append(hunt, RunFinished(5, sample.run(5, sample.BEGAN), "local"), sample.BEGAN + 20)
-    assert sample.build(5).key in read_pinned(history, "b1", 0.0)
-    assert sample.build(5).key in read_pinned(history, "local", 0.0)
 
 
 def test_what_another_recipe_could_not_build_is_forgotten(history: History) -> None:

@@ -155,7 +155,7 @@ def test_hosts_of_others_are_other_machines(tmp_path: Path, bisect: Invoke) -> N
         assert bisect("history", "import", hers, how, "--history", ours)[0] == 0
         with closing(History.open(ours)) as opened:
             found[how] = (
-                read_noise(opened, settings), read_costs(opened, settings).run, read_pinned(opened, "local", 0.0),
+                read_noise(opened, settings), read_costs(opened, settings).run, read_pinned(opened, 0.0),
                 unfinished(opened.connection, request(TrialType.COMPARE), sample.HOST, ours),
             )  # fmt: skip
     assert found["--from=anna"] == (None, None, frozenset(), None)

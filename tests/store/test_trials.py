@@ -121,12 +121,11 @@ def test_unfinished_hunts_pin_what_they_use(sampled: History) -> None:
     sampled.append(hunt, RunFinished(1, replace(sample.run(1, 5010.0), dataset="data-2")), 5020.0)
     sampled.append(hunt, BuildFinished(1, replace(sample.build(1), key="mine"), None), 5030.0)
     used = {"mine", "data-2", sample.build(1).key}
-    assert read_pinned(sampled, "local", 0.0) == used
-    assert read_pinned(sampled, "local", 5025.0) == used
-    assert read_pinned(sampled, "local", 6000.0) == frozenset()
-    assert read_pinned(sampled, "elsewhere", 0.0) == frozenset()
+    assert read_pinned(sampled, 0.0) == used
+    assert read_pinned(sampled, 5025.0) == used
+    assert read_pinned(sampled, 6000.0) == frozenset()
     sampled.append(hunt, HuntEnded(NotReproduced(Interval(0.9, 1.0, 1.1), 0.01)), 5040.0)
-    assert read_pinned(sampled, "local", 0.0) == frozenset()
+    assert read_pinned(sampled, 0.0) == frozenset()
 
 
 def test_what_earlier_hunts_left(sampled: History) -> None:
@@ -224,10 +223,10 @@ def test_comparisons_that_were_interrupted_pin_what_they_use(history: History) -
     trial = begin(history, request(TrialType.COMPARE, sample.SETTINGS, "old"), 100.0)
     facts = replace(sample.run(0, 5.0), build_key="key-0", dataset="data-1")
     history.add_to_trial(trial.id, TrialRun(0, 0, 0, 120.0, 14.0, facts))
-    assert read_pinned(history, "local", 50.0) == {"key-0", "data-1"}
-    assert read_pinned(history, "local", 150.0) == read_pinned(history, "elsewhere", 50.0) == frozenset()
+    assert read_pinned(history, 50.0) == {"key-0", "data-1"}
+    assert read_pinned(history, 150.0) == frozenset()
     history.end_trial(trial.id, 130.0)
-    assert read_pinned(history, "local", 50.0) == frozenset()
+    assert read_pinned(history, 50.0) == frozenset()
 
 
 def test_a_comparison_teaches_hunts_nothing_of_noise(history: History) -> None:

@@ -141,9 +141,9 @@ def read_kept(history: "History", settings: Settings) -> tuple[frozenset[str], f
     return frozenset(key for (key,) in builds), frozenset(key for (key,) in datasets)
 
 
-def read_pinned(history: "History", host: str, since: float) -> frozenset[str]:
-    """Keys of builds and datasets on a host that are still needed: by hunts without a verdict that have an event after
-    ``since``, and by unfinished comparisons and proofs started after it.
+def read_pinned(history: "History", since: float) -> frozenset[str]:
+    """Keys of builds and datasets that are still needed on any host: by hunts without a verdict that have an event after
+    ``since``, and by unfinished comparisons and proofs started after it. One folder may be that of hosts of several names.
     """
     unfinished = """
 SELECT id FROM hunts WHERE ended IS NULL AND origin IS NULL
@@ -151,15 +151,15 @@ SELECT id FROM hunts WHERE ended IS NULL AND origin IS NULL
 """
     rows = select(
         history,
-        f"SELECT build_key FROM builds WHERE host = :host AND hunt_id IN ({unfinished})"
-        f" UNION SELECT build_key FROM runs WHERE host = :host AND hunt_id IN ({unfinished})"
+        f"SELECT build_key FROM builds WHERE hunt_id IN ({unfinished})"
+        f" UNION SELECT build_key FROM runs WHERE hunt_id IN ({unfinished})"
         " UNION SELECT dataset_key FROM runs JOIN visits ON visits.id = visit_id"
-        f" WHERE host = :host AND dataset_key IS NOT NULL AND runs.hunt_id IN ({unfinished})"
+        f" WHERE dataset_key IS NOT NULL AND runs.hunt_id IN ({unfinished})"
         " UNION SELECT iif(json_valid(body), json_extract(body, '$.build_key'), '') FROM trial_runs JOIN trials ON id = trial_id"
-        " WHERE host = :host AND ended IS NULL AND origin IS NULL AND kind != 'noise' AND started >= :since"
+        " WHERE ended IS NULL AND origin IS NULL AND kind != 'noise' AND started >= :since"
         " UNION SELECT iif(json_valid(body), json_extract(body, '$.dataset'), '') FROM trial_runs JOIN trials ON id = trial_id"
-        " WHERE host = :host AND ended IS NULL AND origin IS NULL AND kind != 'noise' AND started >= :since",
-        {"host": host, "since": since},
+        " WHERE ended IS NULL AND origin IS NULL AND kind != 'noise' AND started >= :since",
+        {"since": since},
     )
     return frozenset(key for (key,) in rows if key)
 

@@ -1,7 +1,7 @@
 """`bisect gc`: remove the oldest of what can be built or loaded again."""
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,7 +67,7 @@ def gc(
     from perfbisect.host.lock import hold
     from perfbisect.host.registry import connect
     from perfbisect.lab.upkeep import storage
-    from perfbisect.recipes.find import load_host, load_hosts
+    from perfbisect.recipes.find import load_host
     from perfbisect.recipes.inventory import in_bytes
 
     if of_shared:
@@ -85,10 +85,8 @@ def gc(
         nullcontext() if dry_run else hold(there, "a clean-up", wait_callback(wait)),
     ):
         found = storage.items(there)
-        # The history knows builds made here for another host by that host's name.
-        users = {entry.name, *(each.name for each in load_hosts(hosts or "") if entry.name in each.built_elsewhere)}
         left = [job.id for job in (*jobs.running(there), *jobs.orphaned(there))]
-        pinned = pins(users, history) | {
+        pinned = pins(history) | {
             *left,
             *(item.name for item in found if left and item.category in storage.IN_USE),
         }
@@ -127,8 +125,8 @@ def gc_shared(keep: int | None, dry_run: bool, as_json: bool) -> int:
     return 0
 
 
-def pins(hosts: Collection[str], path: Path | None) -> frozenset[str]:
-    """Keys of what unfinished hunts on these hosts need; none without a history.
+def pins(path: Path | None) -> frozenset[str]:
+    """Keys of what unfinished hunts need; none without a history.
 
     Raises UsageError for a given history that does not exist.
     """
@@ -145,7 +143,7 @@ def pins(hosts: Collection[str], path: Path | None) -> frozenset[str]:
             "Give the same --history as to `bisect run`, or leave it out.",
         )
     with closing(History.open(path)) as opened:
-        return frozenset().union(*(read_pinned(opened, host, time.time() - ACTIVE) for host in hosts))
+        return read_pinned(opened, time.time() - ACTIVE)
 
 
 def as_object(gone: "Sequence[Item]", found: "Sequence[Item]", dry_run: bool) -> str:
