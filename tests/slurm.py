@@ -66,8 +66,9 @@ class Slurm:
         self.roots = self.folder / "roots"  # empty on each node at first
         self.configuration = self.folder / "slurm.conf"
         self._daemons: list[subprocess.Popen[bytes]] = []
+        self.folder.chmod(0o711)
         for name in ("munge", "state", "roots"):
-            (self.folder / name).mkdir(mode=0o700)
+            (self.folder / name).mkdir()
         key = self.folder / "munge" / "key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o600)
@@ -116,6 +117,7 @@ class Slurm:
     def end(self) -> None:
         """Nothing is left of it."""
         self.cancel()
+        until(lambda: not self.run("squeue", "--noheader"))  # steps that cannot report their end would stay
         for daemon in reversed(self._daemons):
             daemon.terminate()
         for daemon in reversed(self._daemons):

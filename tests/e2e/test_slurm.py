@@ -1,15 +1,23 @@
 """Whole hunts on nodes of a real Slurm, from its queue to the release."""
 
 import json
+import shutil
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from perfbisect.host import leases
+from perfbisect.recipes.leases import load_lease
 from program import Process, bisect, bisect_until, bisect_watched, rows
 from slurm import Slurm, why_not
+from waiting import until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -34,7 +42,7 @@ def slurm(cluster: Slurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     """The cluster without jobs, and a hosts.toml with the shipped lease, whose machines are alike."""
     monkeypatch.setenv("SLURM_CONF", str(cluster.configuration))
     (tmp_path / "hosts.toml").write_text(
-        '[leases.slurm]\nextends = "slurm"\nevery = 1\n'
+        '[leases.slurm]\nextends = "slurm"\nevery = 3\n'
         f'[leases.slurm.host]\nroot = "{cluster.roots}/perfbisect"\nclass = "node"\njobs = 1\n'
         f'[hosts.here]\nroot = "{tmp_path}/here"\nbuild_hosts = ["slurm:both*2"]\n'
     )
@@ -199,6 +207,96 @@ def test_builders_are_leased_too(slurm: Slurm, seal: Path, tmp_path: Path, commi
     assert {host for (host,) in rows(tmp_path / "h.db", "select distinct host from runs")} == {"here"}
     assert not list((tmp_path / "here" / "git").glob("*"))
     assert (slurm.jobs(), records(seal)) == ({}, [])
+
+
+@pytest.mark.slow
+def test_a_node_that_is_down_is_lost_and_the_other_goes_on(
+    slurm: Slurm, seal: Path, tmp_path: Path, commits: list[str]
+) -> None:
+    """Both are of one job. What is left of it is given back with the verdict."""
+    seen: list[float] = []
+
+    def down(line: str, _: Process) -> None:
+        if '"RunFinished"' in line and '"host":"slurm:both/2"' in line and not seen:
+            seen.append(time.monotonic())
+            slurm.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+        if '"HuntEnded"' in line:
+            seen.append(time.monotonic())
+
+    try:
+        done = bisect_watched(words(tmp_path, "slurm:both*2"), down)
+        ended = time.monotonic()
+    finally:
+        slurm.run("scontrol", "update", "nodename=n2", "state=resume")
+    assert done.returncode == 0, done.stderr
+    assert "host slurm:both/2 takes no further part: the lease of host slurm:both/2 (n2) has ended" in done.stdout
+    assert culprit(tmp_path) == commits[CULPRIT]
+    assert ended - seen[1] < 30
+    assert (slurm.jobs(), records(seal)) == ({}, [])
+    until(lambda: slurm.run("sinfo", "--noheader", "--format=%D %t") == "2 idle\n")
+
+
+KILLED = """
+import sys
+from perfbisect.host.leases import Wanted, leased
+from perfbisect.recipes.inventory import LeaseEntry
+import msgspec, time
+lease = msgspec.json.decode(sys.stdin.buffer.read(), type=LeaseEntry)
+with leased(Wanted(lease, "both", ("a", "b")), print, print):
+    print("leased", flush=True)
+    time.sleep(1000)
+"""
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["slurm", "slurm-ssh"])
+def test_what_a_session_without_a_home_has_leased_ends_by_itself(
+    slurm: Slurm, seal: Path, tmp_path: Path, name: str
+) -> None:
+    """Its user is no operator: the time limit stands from the start, and cannot be raised."""
+    shipped = load_lease(name)
+    commands = {verb: [*NOBODY, *getattr(shipped, verb)] for verb in ("acquire", "status", "renew", "release")}
+    lease = msgspec.structs.replace(shipped, every=1, **commands)
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as session:
+        assert session.stdin
+        assert session.stdout
+        session.stdin.write(msgspec.json.encode(lease))
+        session.stdin.close()
+        assert any(line == b"leased\n" for line in session.stdout)
+        [(job, state)] = ours(slurm).items()
+        assert state == "RUNNING"
+        time.sleep(15)  # it is kept as long as it is renewed
+        assert ours(slurm) == {job: "RUNNING"}
+        assert slurm.run("squeue", "--noheader", "--format=%l %u") == "1-00:00:00 nobody\n"
+        number = slurm.run("squeue", "--noheader", "--format=%A").strip()
+        raised = [*NOBODY, "scontrol", "update", f"jobid={number}", "timelimit=UNLIMITED"]
+        refused = subprocess.run(raised, capture_output=True, text=True, check=False)
+        assert "denied" in refused.stderr
+        session.kill()
+    shutil.rmtree(seal)
+    until(lambda: not slurm.jobs())
+
+
+def test_the_time_limit_of_a_lease(slurm: Slurm, seal: Path) -> None:
+    """As long as the hunt may last and an hour, a day, or what the partition allows; the user's own goes before these."""
+    lease = load_lease("slurm")
+
+    def limit(minutes: float) -> str:
+        with leases.leased(leases.Wanted(lease, "quiet", ("a",), minutes=minutes), lambda *_: None, print):
+            return slurm.run("squeue", "--noheader", "--format=%l").strip()
+
+    assert (limit(0), limit(90)) == ("1-00:00:00", "2:30:00")
+    try:
+        slurm.run("scontrol", "update", "partitionname=bench", "maxtime=08:00:00")
+        assert (limit(0), limit(90), limit(900)) == ("8:00:00", "2:30:00", "8:00:00")
+        slurm.run("scontrol", "update", "partitionname=bench", "maxtime=1-12:00:00")
+        assert limit(0) == "1-00:00:00"
+    finally:
+        slurm.run("scontrol", "update", "partitionname=bench", "maxtime=unlimited")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SALLOC_TIMELIMIT", "45")
+        assert limit(90) == "45:00"
 
 
 def test_what_cannot_be_leased(slurm: Slurm, seal: Path, tmp_path: Path, commits: list[str]) -> None:

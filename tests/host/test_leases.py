@@ -2,6 +2,7 @@
 
 import errno
 import platform
+import re
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from perfbisect.host.registry import connect
 from perfbisect.hunt.leased_hosts import leased_hosts
 from perfbisect.recipes.find import load_host
 from perfbisect.recipes.inventory import LeaseEntry
+from perfbisect.recipes.leases import load_lease
 from waiting import until
 
 pytestmark = pytest.mark.tools
@@ -123,16 +125,17 @@ def test_an_interruption_in_the_queue_ends_acquire_first(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("acquire", "sentence"),
+    ("acquire", "sentence", "released"),
     [
-        (["sh", "-c", "echo no such partition >&2; exit 1"], "pool:quiet cannot be leased: no such partition"),
-        (["true"], "printed 0 lines"),
-        (["echo", "a b c"], "printed 1 line,"),
-        (["printf", "a\nb\n"], "printed 2 lines"),
-        (["no-such-command"], "no-such-command does not start on this machine"),
+        (["sh", "-c", "echo no such partition >&2; exit 1"], "pool:quiet cannot be leased: no such partition", 0),
+        (["true"], "printed 0 lines", 1),
+        (["echo", "a b c"], "printed 1 line,", 1),
+        (["printf", "a\nb\n"], "printed 2 lines", 1),
+        (["no-such-command"], "no-such-command does not start on this machine", 0),
     ],
 )
-def test_a_scheduler_that_lends_nothing(pool: Pool, acquire: list[str], sentence: str) -> None:
+def test_a_scheduler_that_lends_nothing(pool: Pool, acquire: list[str], sentence: str, released: int) -> None:
+    """What was not leased is not given back: release may not know whose it is."""
     lease = LeaseEntry(name="pool", file="hosts.toml", acquire=acquire, release=pool.lease.release)
     with (
         pytest.raises(EnvironmentFailure, match=sentence),
@@ -140,6 +143,74 @@ def test_a_scheduler_that_lends_nothing(pool: Pool, acquire: list[str], sentence
     ):
         pass
     assert records() == []
+    assert len(pool.lines("released")) == released
+
+
+def test_a_machine_that_another_session_holds_stays_its(pool: Pool) -> None:
+    """With commands that know one machine and no jobs, as a file that names nobody."""
+    held = pool.folder / "held"
+    commands = {"acquire": ["sh", "-c", f"mkdir {held} && echo n1"], "release": ["rmdir", str(held)]}
+    lease = LeaseEntry(name="one", file="hosts.toml", **commands)  # type: ignore[arg-type]
+    wanted = Wanted(lease, "", ("one:",))
+    with leases.leased(wanted, silent, silent):
+        with pytest.raises(EnvironmentFailure, match="File exists"), leases.leased(wanted, silent, silent):
+            pass
+        assert held.exists()
+    assert (records(), held.exists()) == ([], False)
+
+
+def test_the_lease_of_the_documentation(tmp_path: Path) -> None:
+    """Two sessions that want the same machine have it one after the other."""
+    page = (Path(__file__).parents[2] / "docs" / "hosts.md").read_text()
+    [text] = [block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[leases.shelf]" in block]
+    hosts, shelf = tmp_path / "hosts.toml", tmp_path / "shelf"
+    hosts.write_text(text.replace("/srv/shelf", str(shelf)))
+    for name in ("free", "taken"):
+        (shelf / name).mkdir(parents=True)
+    (shelf / "free" / "quiet1").touch()
+    (shelf / "free" / "loud.1").touch()
+    lease = msgspec.structs.replace(load_lease("shelf", hosts), every=1)
+    order: list[str] = []
+
+    def second() -> None:
+        with leases.leased(Wanted(lease, "quiet", ("second",)), silent, silent) as job:
+            order.append(job.machines[0].address)
+
+    with (
+        leases.leased(Wanted(lease, "quiet", ("first",)), silent, silent) as first,
+        leases.leased(Wanted(lease, "loud", ("third",)), silent, silent) as third,
+    ):
+        assert (first.machines[0].address, third.machines[0].address) == ("quiet1", "loud.1")
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        first.machines[0].look()
+        order.append("first ends")
+    waiting.join()
+    assert order == ["first ends", "quiet1"]
+    assert sorted(path.name for path in (shelf / "free").iterdir()) == ["loud.1", "quiet1"]
+    assert not list((shelf / "taken").iterdir())
+
+
+def test_for_how_long_a_machine_is_wanted(pool: Pool) -> None:
+    lease = msgspec.structs.replace(pool.lease, acquire=["sh", "-c", "echo n1 {minutes}:{every}"])
+    for minutes, said in ((0.0, ":1"), (89.5, "150:1")):
+        wanted = Wanted(lease, "quiet", ("pool:quiet",), minutes=minutes)
+        with leases.leased(wanted, silent, silent) as job:
+            assert job.machines[0].lease == said
+
+
+def test_one_of_two_machines_of_a_job_ends_and_the_other_goes_on(pool: Pool) -> None:
+    gone = f"[ {{address}} != n1-id ] || [ ! -e {pool.folder}/n1-is-down ]"
+    lease = msgspec.structs.replace(pool.lease, renew=["sh", "-c", gone])
+    names = ("pool:quiet/1", "pool:quiet/2")
+    with leases.leased(Wanted(lease, "quiet", names), silent, silent) as job:
+        hosts = [LeasedHost(Breaking(), machine) for machine in job.machines]
+        (pool.folder / "n1-is-down").touch()
+        until(lambda: job.machines[0].ended)
+        with pytest.raises(LeaseEnded):
+            hosts[0].run(["true"])
+        job.machines[1].look()
+        assert hosts[1].run(["true"]).ok
     assert len(pool.lines("released")) == 1
 
 
@@ -267,7 +338,7 @@ def test_a_lease_that_ends_is_noticed_by_its_renewal(pool: Pool) -> None:
     with leases.leased(pool.wanted(), silent, silent) as job:
         host = LeasedHost(Breaking(), job.machines[0])
         (pool.folder / f"job-{job.values['job']}").unlink()
-        until(lambda: job.ended)
+        until(lambda: job.machines[0].ended)
         with pytest.raises(LeaseEnded):
             host.run(["true"])
 
@@ -282,10 +353,10 @@ def test_a_lease_that_has_ended_stays_so(pool: Pool) -> None:
         first.start()
         until(asked.exists)
         job.renew(job.machines[0])
-        assert job.ended
+        assert job.machines[0].ended
         (pool.folder / "answer").touch()
         first.join()
-        assert job.ended
+        assert job.machines[0].ended
 
 
 FOLDER = """

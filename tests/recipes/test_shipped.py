@@ -104,5 +104,5 @@ def test_the_examples_of_the_guide_are_valid(tmp_path: Path) -> None:
 def test_features_of_a_lease_never_reach_a_shell_unquoted() -> None:
     slurm = load_lease("slurm")
     assert at_once(slurm)
-    asked = {"job": "j", "user": "me", "features": "a&b|$(x)", "count": "2", "node": ""}
+    asked = {"job": "j", "user": "me", "features": "a&b|$(x)", "count": "2", "node": "", "minutes": "", "every": "60"}
     assert "features='a&b|$(x)'" in fill(slurm.acquire, asked)[2]

@@ -4,6 +4,7 @@ The life of a job: a record (``host.lease_records``), acquire, renew every minut
 Whatever happens in between, the job is released by its name, by this session or by the next.
 """
 
+import math
 import os
 import platform
 import secrets
@@ -27,6 +28,7 @@ LIMIT = 60.0  # seconds for a command that does not wait
 LOOK = 10.0  # seconds between two questions about the queue
 STOP = 15.0  # seconds in which acquire ends when it is interrupted
 ENDED = 1  # the status of renew that says that a lease has ended
+MARGIN = 60  # minutes for which a machine is wanted beyond the time in which a hunt may measure
 
 Show = Callable[[str, str], None]
 """Called every second of waiting in a queue, with what is waited for and what the scheduler says; with "" once it is leased."""
@@ -47,6 +49,7 @@ class Wanted:
     names: tuple[str, ...]  # of the hosts
     nodes: Mapping[str, str] = field(default_factory=dict)  # host → its address in an earlier session, wanted again
     purpose: str = ""
+    minutes: float = 0  # in which the hunt may measure; 0: that is not limited
 
     @property
     def kind(self) -> str:
@@ -62,6 +65,7 @@ class Machine:
     address: str
     lease: str  # what the scheduler calls it
     job: "Job"
+    ended: bool = False  # other machines of the job may go on
 
     @property
     def values(self) -> dict[str, str]:
@@ -70,7 +74,7 @@ class Machine:
 
     def check(self) -> None:
         """Raise LeaseEnded if the last renewal has said so."""
-        if self.job.ended:
+        if self.ended:
             raise LeaseEnded(f"the lease of host {self.name} ({self.address}) has ended", "Resume to lease another.")
 
     def look(self) -> None:
@@ -85,17 +89,17 @@ class Job:
 
     wanted: Wanted
     values: dict[str, str]
-    ended: bool = False
+    refused: bool = False  # nothing was leased: acquire has failed by itself
     machines: list[Machine] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def renew(self, machine: Machine) -> None:
         """Renew the lease of a machine; notes when it has ended."""
         command = self.wanted.lease.renew
-        if command and not self.ended and not self._stop.is_set():
+        if command and not machine.ended and not self._stop.is_set():
             status, _ = _short(fill(command, machine.values))
             if status == ENDED and not self._stop.is_set():
-                self.ended = True  # for good: two threads renew
+                machine.ended = True  # for good: two threads renew
 
     def keep(self) -> None:
         """Renew until ``stop``."""
@@ -149,7 +153,7 @@ def leased(wanted: Wanted, show: Show, say: Say) -> Iterator[Job]:
             job.stop()
             for each in job.machines:
                 _held.pop(each.name, None)
-            why = _released(release)
+            why = "" if job.refused else _released(release)
             note.released = not why
             if why:
                 say(f"{record} could not be released: {why}. The next session tries again, and so does `bisect gc`.")
@@ -177,10 +181,14 @@ def _acquire(job: Job, show: Show) -> list[tuple[str, str]]:
     """
     wanted = job.wanted
     count = len(wanted.names)
+    minutes = str(math.ceil(wanted.minutes) + MARGIN) if wanted.minutes else ""
     asked = {**job.values, "features": wanted.features, "count": str(count), "node": ",".join(wanted.nodes.values())}
+    asked |= {"minutes": minutes, "every": str(wanted.lease.every)}
     what = wanted.kind if count == 1 else f"{wanted.kind}*{count}"
     command = fill(wanted.lease.acquire, asked)
+    job.refused = True
     process = _started(command)
+    job.refused = False  # it may be interrupted, with a place in the queue or more
     out, err = _Stream(process.stdout), _Stream(process.stderr)
     try:
         waited, looked = False, time.monotonic()
@@ -199,6 +207,7 @@ def _acquire(job: Job, show: Show) -> list[tuple[str, str]]:
         out.close()
         err.close()
     if process.returncode:
+        job.refused = True
         raise EnvironmentFailure(
             f"{what} cannot be leased: {err.line or out.line or f'{command[0]} ended with status {process.returncode}'}",
             f"See `acquire` of lease {wanted.lease.name} in {wanted.lease.file}.",

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.core.domain.events import HuntStarted
@@ -25,6 +26,7 @@ def leased_hosts(
     nodes: Mapping[str, str] | None = None,
     builders: bool = True,
     purpose: str = "",
+    minutes: float = 0,
 ) -> Iterator[None]:
     """Lease what is leased of the hosts of these names, and with ``builders`` of those that build for them.
 
@@ -32,12 +34,12 @@ def leased_hosts(
     session of the same hunt has measured: their levels are known, so they are wanted again. Hosts of the same features
     are leased together where the scheduler can do that, and those of more features first, since fewer machines have
     them; so all sessions lease in the same order. Two may still wait for each other where machines are leased one by
-    one, or have the features of several groups. Within the block ``host.registry.connect`` reaches them.
+    one, or have the features of several groups. ``minutes`` is how long a hunt may measure, if that is limited. Within the block ``host.registry.connect`` reaches them.
     """
     leases.free_abandoned(say)
     with ExitStack() as stack:
         for wanted in _wanted(_every(names, hosts_path, builders), hosts_path, nodes or {}, purpose):
-            stack.enter_context(leases.leased(wanted, show, say))
+            stack.enter_context(leases.leased(replace(wanted, minutes=minutes), show, say))
         yield
 
 

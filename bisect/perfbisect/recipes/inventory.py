@@ -115,7 +115,10 @@ class LeasedEntry(HostEntry, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class LeaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Commands of this machine that lease others from a scheduler. All but acquire are run again when they fail."""
+    """Commands of this machine that lease others from a scheduler. All but acquire are run again when they fail.
+
+    An acquire that fails by itself has leased nothing: what it had obtained, it has given back.
+    """
 
     filled_in: ClassVar[frozenset[str]] = frozenset({"name", "file"})
 
@@ -128,7 +131,7 @@ class LeaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ] = []  # waits, then prints a line for each machine: its address, a blank, what renew calls the lease
     status: list[str] = []  # prints a line about the queue, while acquire waits
     renew: list[str] = []  # status 1 says that the lease has ended, any other but 0 says nothing
-    release: list[str] = []  # may be run for a lease that was never acquired, or is released already
+    release: list[str] = []  # may be run for a lease whose acquire was ended from outside, or that is released already
     every: Seconds = 60  # seconds between two of renew
     host: LeasedEntry = LeasedEntry()
 

@@ -17,7 +17,8 @@ from perfbisect.recipes.suggestions import hint, listed
 from perfbisect.recipes.toml_reader import Location, Table, convert, merged, read_table, verify
 
 IN_JOB = ("job", "user")  # the name of what is leased, random and chosen before; the user's name on this machine
-IN_ACQUIRE = (*IN_JOB, "features", "count", "node")  # and at which addresses an earlier session has measured
+# And at which addresses an earlier session has measured, and for how long it is wanted: empty where that is not known.
+IN_ACQUIRE = (*IN_JOB, "features", "count", "node", "minutes", "every")
 IN_RENEW = (*IN_JOB, "lease", "address")
 COMMANDS = {"acquire": IN_ACQUIRE, "status": IN_JOB, "renew": IN_RENEW, "release": IN_JOB}
 WAY = ("address", "root", "through")  # keys of ``host`` with placeholders

@@ -69,7 +69,8 @@ def resume(
         return settings
 
     def leased(settings: Settings, nodes: Mapping[str, str]) -> AbstractContextManager[None]:
-        return leasing(settings.hosts, settings.hosts_path, nodes, purpose=purpose_of(settings))
+        minutes = 0 if batch else settings.policy.max_minutes
+        return leasing(settings.hosts, settings.hosts_path, nodes, purpose=purpose_of(settings), minutes=minutes)
 
     batch = unfinished_together(hunt, history)
     with notifying(notify, history, note) as begun:

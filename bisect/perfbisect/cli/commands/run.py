@@ -121,7 +121,8 @@ def run(
     settings = every[0]
     if len(every) > 1:  # before a host is leased, and also of a dry run
         refuse_several_hosts(settings)
-    lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings))
+    minutes = settings.policy.max_minutes if len(every) == 1 else 0
+    lease = leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings), minutes=minutes)
     if options["dry_run"]:
         from perfbisect.hunt.dry_run import lines
 

@@ -19,6 +19,7 @@ def leasing(
     *,
     builders: bool = True,
     purpose: str = "",
+    minutes: float = 0,
 ) -> Iterator[None]:
     """Hold the leases of these hosts for a block; see ``hunt.leased_hosts``."""
     from perfbisect.hunt.leased_hosts import leased_hosts
@@ -26,8 +27,9 @@ def leasing(
     queue = QueueView()
     with ExitStack() as stack:
         try:
+            said = queue, queue.say
             stack.enter_context(
-                leased_hosts(names, hosts_path, queue, queue.say, nodes=nodes, builders=builders, purpose=purpose)
+                leased_hosts(names, hosts_path, *said, nodes=nodes, builders=builders, purpose=purpose, minutes=minutes)
             )
         finally:  # an error would stand behind it
             queue.clear()
