@@ -1,5 +1,6 @@
 """Stores of objects: a folder, a server over HTTP, a bucket on a server that speaks S3, and what fsspec has in memory."""
 
+import http.server
 import os
 import shutil
 import stat
@@ -8,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import boto3
 import fsspec
@@ -126,6 +128,35 @@ def test_colleagues_of_one_group_read_each_others_builds(tmp_path: Path) -> None
     assert (
         subprocess.run([*reader, "cat", "one.build"], cwd=tmp_path, capture_output=True, check=False).stdout == b"new"
     )
+
+
+class Wordless(http.server.BaseHTTPRequestHandler):
+    """Refuses a write as Ceph's server does: with the name of an error, and an empty message."""
+
+    protocol_version = "HTTP/1.1"  # which answers "Expect: 100-continue"
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        text = b"<Error><Code>SignatureDoesNotMatch</Code><Message></Message><RequestId>tx1</RequestId><HostId>rgw</HostId></Error>"
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_an_error_of_a_bucket_that_has_no_words_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Wordless) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        for name, value in (("ACCESS_KEY_ID", "key"), ("SECRET_ACCESS_KEY", "wrong"), ("ENDPOINT_URL", address)):
+            monkeypatch.setenv(f"AWS_{name}", value)
+        fsspec.filesystem("s3").clear_instance_cache()
+        with pytest.raises(PermissionError, match="SignatureDoesNotMatch"):
+            open_store("s3://builds/team").write("one.build", 3, [b"new"])
+        server.shutdown()
 
 
 def test_addresses() -> None:

@@ -118,12 +118,11 @@ class FolderStore:
 
     def _hand_over(self, file: int) -> None:
         """Let those use a new file who may use the folder: its group is that of the folder, its mode follows from it."""
-        facts = self.folder.stat()
-        may_change = 0 if facts.st_mode & stat.S_ISVTX else facts.st_mode & 0o222  # which sets the time of its last use
+        mode, group = (facts := self.folder.stat()).st_mode, facts.st_gid
         with suppress(OSError):  # a user outside that group, or a file system without groups
-            os.fchown(file, -1, facts.st_gid)
-        with suppress(OSError):  # a file system without modes
-            os.fchmod(file, 0o600 | (facts.st_mode & 0o111) << 2 | may_change)
+            os.fchown(file, -1, group)
+        with suppress(OSError):  # a file system without modes; to set the time of its last use takes the right to write
+            os.fchmod(file, 0o600 | (mode & 0o111) << 2 | (0 if mode & stat.S_ISVTX else mode & 0o222))
 
     def _check(self) -> None:
         if not self.folder.is_dir():  # a mount that is missing must not be filled
@@ -268,7 +267,9 @@ def _as_os_error() -> Iterator[None]:
 
     try:
         yield
-    except (OSError, ImportError, PerfBisectError):
+    except (OSError, ImportError, PerfBisectError) as error:
+        if error.args == (None,):  # some servers, such as Ceph's, name an error and do not describe it
+            error.args = (str(error.__cause__),)
         raise
     except Exception as error:  # each library has its own, and none is documented
         raise OSError(str(error) or repr(error)) from error
