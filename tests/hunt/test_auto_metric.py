@@ -144,10 +144,12 @@ def test_a_cut_choice_goes_on_by_the_same_runs(history: History, cut: int) -> No
     assert chosen(again, *workers) == (choice, [])
 
 
-def test_the_budget_counts_for_it(history: History) -> None:
+@pytest.mark.parametrize(("most", "made"), [(1, 0), (2, 2), (4, 4), (7, 6)])
+def test_the_budget_counts_for_it(history: History, most: int, made: int) -> None:
+    """Both ends have equally many runs; a single one compares nothing, and is left to the search."""
     log, lab = log_of(history, NAMES), measured_by(CountingLab(NAMES, speeds(NAMES, 17)))
-    chosen(log, lab, lab, most=4)
-    assert len(runs_in(log)) == 4
+    chosen(log, lab, lab, most=most)
+    assert len(runs_in(log)) == made
 
 
 def test_a_method_that_fails_is_said_and_the_others_remain(history: History) -> None:

@@ -61,7 +61,7 @@ def choice_at_ends(
 ) -> Generator[TimedEvent, None, Choice]:
     """Measure what is missing of both ends, and choose; ``counted`` are workers that count instructions exactly."""
     ends = 0, len(problem.commits) - 1
-    limit = problem.policy.max_runs // 2 or RUNS + COUNTS
+    limit = (problem.policy.max_runs or 2 * (RUNS + COUNTS)) // 2
     if order := _missing(problem, log, ends, min(RUNS, limit)):
         yield from run(Listed(iter([order])), log, timed(problem.commits))
     if counted and (order := _missing(problem, log, ends, min(COUNTS, limit - RUNS), counted=True)):
