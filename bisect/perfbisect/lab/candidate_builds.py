@@ -157,7 +157,7 @@ class CandidateBuilds:
         """Remove a build that is not as it was made: ``obtain`` makes it again, or brings it. A tarball is unpacked again."""
         hosts = {host.name: host for host in (self.host, *(site.place.host for site in self.sites))}
         build_store.remove(hosts[changed.host], changed.key)
-        for candidate, built in self.made.built.items():
+        for candidate, built in list(self.made.built.items()):  # which other threads add to
             if built.facts.key != changed.key:
                 continue
             if built.tarball:
