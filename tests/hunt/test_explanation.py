@@ -31,7 +31,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt import explanation
 from perfbisect.hunt.explanation import LEAST, explain, start_up
 from perfbisect.hunt.explanation_parts import PARTS, SLOWER, Part, counted_length, part_of, waiting
-from perfbisect.hunt.search_problem import SavedLog, TimedEvent, hunt
+from perfbisect.hunt.search_problem import SavedLog, TimedEvent, compare_merge_base, hunt
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.measure.study import StudyMaker
 from perfbisect.recipes.find import load_builder
@@ -98,9 +98,9 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def explained(
-    monkeypatch: pytest.MonkeyPatch, log: SavedLog, *labs: StudyLab, slow: float = 0.8
+    monkeypatch: pytest.MonkeyPatch, log: SavedLog, *labs: StudyLab, slow: float = 0.8, place: int = CULPRIT
 ) -> Generator[Event, None, None]:
-    """The events of a hunt for commit 5 whose reason these labs study, one for each part."""
+    """The events of a hunt for commit 5, or that at ``place``, whose reason these labs study, one for each part."""
     monkeypatch.setattr(explanation, "PARTS", tuple(lab.part for lab in labs))
 
     def afterwards(reached: Verdict) -> Iterator[TimedEvent]:
@@ -111,7 +111,7 @@ def explained(
 
         return explain(reached, NAMES, log, workers, BUILDER, WORKLOAD)
 
-    lab = ComputedLab(NAMES, speeds(NAMES, CULPRIT, slow))
+    lab = ComputedLab(NAMES, speeds(NAMES, place, slow))
     for _, event in hunt(problem(NAMES), started(NAMES), log, measured_by(lab), afterwards=afterwards):
         yield event
 
@@ -132,6 +132,23 @@ def test_culprit_and_parent_take_turns_and_plans_are_those_of_all_builds(
     stored = Counter(type(entry.event) for entry in history.events(log.hunt))
     assert stored[Planned] == len(measured)
     assert stored[Counted] == 6 * len(GROUPS)
+
+
+@pytest.mark.parametrize("place", [CULPRIT, 1])
+def test_good_beside_the_range_is_no_candidate_of_it(
+    monkeypatch: pytest.MonkeyPatch, history: History, place: int
+) -> None:
+    """Before the search it was compared with the merge base, as candidate 1 of a range of its own."""
+    good, log = "f" * 40, log_of(history, NAMES)
+    alone = measured_by(ComputedLab((NAMES[0], good), {NAMES[0]: 1.0, good: 1.0}))
+    list(compare_merge_base(problem(NAMES), started(NAMES), good, log, alone))
+    timed: list[Event] = []
+    plans = StudyLab(replace(PLANS, least=lambda runs: timed.extend(runs) or 0.0))  # type: ignore[func-returns-value]
+    events = list(explained(monkeypatch, log, plans, place=place))
+    assert culprit(events).candidate == place
+    measured = {event.candidate for event in events if isinstance(event, RunFinished)}
+    assert plans.studied == [place, place - 1, *sorted(measured - {place, place - 1})]
+    assert {event.facts.commit for event in timed if isinstance(event, RunFinished)} == {*NAMES[place - 1 : place + 1]}
 
 
 def test_where_nothing_is_named_nothing_is_studied(monkeypatch: pytest.MonkeyPatch, history: History) -> None:

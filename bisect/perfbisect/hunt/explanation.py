@@ -74,13 +74,12 @@ def explain(
 
     ``together`` is the number of hunts that have shared the time of this one.
     """
-    step = first_step(verdict)
-    if step is None:
+    if (step := first_step(verdict)) is None:
         return
     builds = step.candidate, step.parents[0]
     before = [(entry.at, entry.event) for entry in log.history.events(log.hunt)]
-    host = best_host([event for _, event in before], commits[step.candidate])
     seen = [event for _, event in before]
+    host = best_host(seen, commits[step.candidate])
     left = max(LEAST, SHARE * worked(before) / together)
     short = left <= LEAST
     for number, part in enumerate(PARTS):
@@ -92,10 +91,10 @@ def explain(
             each.share for each in suit if not (short and each.in_short_hunts)
         )
         began = CLOCK.now()
-        others = measured_on(host, [event for _, event in before], but=builds) if part.of_all else ()
+        others = measured_on(host, seen, commits, but=builds) if part.of_all else ()
         try:
             for at, event in take(
-                part, builds, others, host, before, log, workers_of, allowed, always=part.always(workload)
+                part, commits, builds, others, host, before, log, workers_of, allowed, always=part.always(workload)
             ):
                 seen.append(event)
                 yield at, event
@@ -106,6 +105,7 @@ def explain(
 
 def take(
     part: Part,
+    commits: Sequence[str],
     builds: tuple[int, int],
     others: Sequence[int],
     host: str,
@@ -126,7 +126,7 @@ def take(
         return
     done = turns_done([event for event in events if part.has(event)])
     usual = start_up(before)
-    least = sum(part.least([event for event in events if is_run_of(build, event)]) for build in builds)
+    least = sum(part.least([event for event in events if is_run_of(commits[build], event)]) for build in builds)
     if least > allowed and not any(done.values()):
         needed = f"it would take {duration(least)} or more, and {duration(allowed)} are left of the time for the reason"
         yield log.append(Unexplained(part.name, needed))
@@ -193,9 +193,9 @@ def sort(event: Counted | Profiled | Planned) -> str:
             return plan.statement
 
 
-def is_run_of(build: int, event: Event) -> bool:
-    """Whether it is a timed run of that build."""
-    return isinstance(event, RunFinished) and event.candidate == build and not event.facts.counted
+def is_run_of(commit: str, event: Event) -> bool:
+    """Whether it is a timed run of that commit."""
+    return isinstance(event, RunFinished) and event.facts.commit == commit and not event.facts.counted
 
 
 def worked(events: Sequence[tuple[float, Event]]) -> float:
@@ -205,10 +205,13 @@ def worked(events: Sequence[tuple[float, Event]]) -> float:
     )
 
 
-def measured_on(host: str, events: Sequence[Event], but: Sequence[int]) -> tuple[int, ...]:
-    """The candidates that have runs on a host, oldest commit first."""
-    runs = {event.candidate for event in events if isinstance(event, RunFinished) and event.host == host}
-    return tuple(sorted(runs - {*but}))
+def measured_on(host: str, events: Sequence[Event], commits: Sequence[str], but: Sequence[int]) -> tuple[int, ...]:
+    """The candidates that have runs on a host, oldest commit first.
+
+    By commit: good and its merge base, measured before the search, have the candidates of another range.
+    """
+    runs = {event.facts.commit for event in events if isinstance(event, RunFinished) and event.host == host}
+    return tuple(node for node, commit in enumerate(commits) if commit in runs and node not in but)
 
 
 def start_up(events: Sequence[tuple[float, Event]]) -> float:
