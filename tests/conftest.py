@@ -1,5 +1,6 @@
 """Every test is sealed off: its own home, no git configuration of the machine, fixed names and dates."""
 
+import atexit
 import os
 import shutil
 import signal
@@ -42,6 +43,10 @@ with suppress(OSError, StopIteration):
         os.environ.setdefault("TMPDIR", "/dev/shm")
         tempfile.tempdir = None  # pytest has asked for it already
 
+# Hunts of tests wait for no other process of tests, also those in fixtures that several tests share. See ``seal``.
+os.environ["PERFBISECT_LOCKS"] = tempfile.mkdtemp(prefix="perfbisect-locks-")
+atexit.register(shutil.rmtree, os.environ["PERFBISECT_LOCKS"], ignore_errors=True)
+
 # By markers; tests without one take milliseconds. A hunt on a server builds it, and takes as long as all the others.
 LONGEST_FIRST = ({"e2e", "dbms"}, {"e2e"}, {"calibration"}, {"dbms"}, {"tools"})
 
@@ -61,7 +66,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A new folder at each step. pytest's own numbering reads all names again for each new one."""
     place = tmp_path_factory.mktemp("homes")
-    os.environ["PERFBISECT_LOCKS"] = str(place / "locks")  # for fixtures that several tests share
     return (place / str(number) for number in count())
 
 
