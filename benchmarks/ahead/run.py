@@ -16,17 +16,18 @@ from pathlib import Path
 for library in ("OPENBLAS", "OMP", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what benchmarks share
+
+from played import Facts, Played, load, play
+
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
-from perfbisect.simulate.git_bisect import git_bisect
 from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.judge import Judgement
-from perfbisect.simulate.parallel_bisect import parallel_bisect
-from perfbisect.simulate.played import Facts, Played, load, play
 from perfbisect.simulate.scenario import Scenario
-from perfbisect.simulate.strategies import Rule, attempt, ours
+from perfbisect.simulate.strategies import Rule, attempt, git_bisect, ours, parallel_bisect
 from perfbisect.simulate.tally import Chance, mean
 
 BUILD_HOSTS = (0, 1, 2, 4, 8, 16)

@@ -21,6 +21,9 @@ from typing import Any
 for library in ("OPENBLAS", "OMP", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what benchmarks share
+
+import groups
 import numpy as np
 from worlds import draw
 
@@ -30,7 +33,6 @@ from perfbisect.core.domain.orders import Belief, Decision
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.domain.prior_knowledge import NOTHING_KNOWN, PriorKnowledge
 from perfbisect.hunt.loop import Search, run
-from perfbisect.simulate import together
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import MemoryLog, SimulatedWorkers
 from perfbisect.simulate.scenario import Scenario
@@ -136,21 +138,21 @@ def of_several(seed: int, rng: Random) -> list[Facts]:
     drawn = draw(seed, every_change=False)
     scenario = replace(drawn.scenario, identical=0.0)
     workloads = [
-        together.Workload(rng.choice((0.03, 0.08)), rng.choice((0, 0, 1, None))) for _ in range(rng.choice((2, 3)))
+        groups.Workload(rng.choice((0.03, 0.08)), rng.choice((0, 0, 1, None))) for _ in range(rng.choice((2, 3)))
     ]
     found: list[Facts] = []
-    decide = together.decide_together
+    decide = groups.decide_together
 
     def recorded(*args: Any) -> tuple[int, Decision]:
         turn, decision = decide(*args)
         found.append(facts_of(decision) | {"turn": turn})
         return turn, decision
 
-    together.decide_together = recorded
+    groups.decide_together = recorded
     try:
-        together.hunt_together(together.worlds(scenario, workloads, seed), drawn.policy, most_orders=ORDERS)
+        groups.hunt_together(groups.worlds(scenario, workloads, seed), drawn.policy, most_orders=ORDERS)
     finally:
-        together.decide_together = decide
+        groups.decide_together = decide
     return found
 
 

@@ -13,9 +13,8 @@ from credit import along_the_trunk
 
 from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.policy import Policy
-from perfbisect.simulate.git_bisect import blame, timed, undecided
 from perfbisect.simulate.graphs import trunk
-from perfbisect.simulate.strategies import Rule
+from perfbisect.simulate.strategies import Rule, blame, timed, undecided
 from perfbisect.simulate.world import World
 
 

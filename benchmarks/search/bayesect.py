@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import Found, Inconclusive, Reason, Step, Verdict
 from perfbisect.core.domain.policy import Policy
-from perfbisect.simulate.git_bisect import UNKNOWN, threshold
 from perfbisect.simulate.graphs import trunk
+from perfbisect.simulate.strategies import UNKNOWN, threshold
 from perfbisect.simulate.world import World
 
 Array = NDArray[np.float64]

@@ -13,8 +13,7 @@ from sprt import sprt
 
 import perfbisect
 from perfbisect.core.domain.prior_knowledge import PriorKnowledge
-from perfbisect.simulate.git_bisect import git_bisect
-from perfbisect.simulate.strategies import Rule, attempt, ours
+from perfbisect.simulate.strategies import Rule, attempt, git_bisect, ours
 from perfbisect.simulate.tally import Trial
 
 ORACLE = (1, 2, 3, 5, 8, 12, 20, 30, 50, 75, 100)  # repeats of git bisect, of which the best is chosen afterwards

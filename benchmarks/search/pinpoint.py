@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import NotReproduced, Verdict
 from perfbisect.core.domain.policy import Policy
-from perfbisect.simulate.git_bisect import UNKNOWN, blame, undecided
 from perfbisect.simulate.graphs import trunk
+from perfbisect.simulate.strategies import UNKNOWN, blame, undecided
 from perfbisect.simulate.world import World
 
 Array = NDArray[np.float64]

@@ -11,7 +11,7 @@ from statistics import median, stdev
 
 from perfbisect.core.domain.orders import NotReproduced, Verdict
 from perfbisect.core.domain.policy import Policy
-from perfbisect.simulate.git_bisect import UNKNOWN, halve
+from perfbisect.simulate.strategies import UNKNOWN, halve
 from perfbisect.simulate.world import World
 
 ERROR = 0.05

@@ -16,7 +16,11 @@ from pathlib import Path
 for library in ("OPENBLAS", "OMP", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what benchmarks share
+
 import numpy as np
+from groups import Workload, hunt_together, worlds
+from played import Facts, Played, load, play
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.policy import Policy
@@ -24,10 +28,8 @@ from perfbisect.core.domain.prior_knowledge import PriorKnowledge
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import Judgement, is_named, judge
-from perfbisect.simulate.played import Facts, Played, load, play
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.tally import Chance, Spent, mean
-from perfbisect.simulate.together import Workload, hunt_together, worlds
 
 DROPS = (0.05, 0.03, 0.1, 0.04, 0.08)  # of the workloads, in this order
 

@@ -9,12 +9,11 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Inconclusive
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
-from perfbisect.simulate.changes import CHANGES
 from perfbisect.simulate.graphs import criss_cross, long_branch, merging, octopus, trunk, two_roots
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import Judgement, judge
 from perfbisect.simulate.random_streams import Purpose, generator
-from perfbisect.simulate.scenario import Odd, Place, Scenario
+from perfbisect.simulate.scenario import CHANGES, Odd, Place, Scenario
 from perfbisect.simulate.world import World
 
 BROKEN = Scenario(

@@ -10,7 +10,7 @@ import pytest
 
 from perfbisect.cli.commands.simulate import STEPS
 from perfbisect.cli.main import main
-from perfbisect.simulate.changes import CHANGES
+from perfbisect.simulate.scenario import CHANGES
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
 

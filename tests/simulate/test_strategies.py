@@ -23,15 +23,13 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.policy import Policy
 from perfbisect.core.inference.ancestry import Ancestry
-from perfbisect.simulate import git_bisect as module
-from perfbisect.simulate.git_bisect import git_bisect
+from perfbisect.simulate import strategies
 from perfbisect.simulate.graphs import criss_cross, merging, octopus, two_roots
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.judge import Account, Judgement, account, favourite, is_named, judge, suspects
 from perfbisect.simulate.scenario import Scenario
-from perfbisect.simulate.strategies import attempt, ours
-from perfbisect.simulate.summary import summary
-from perfbisect.simulate.tally import Chance, Spent, Tally, Trial
+from perfbisect.simulate.strategies import attempt, git_bisect, ours
+from perfbisect.simulate.tally import Chance, Spent, Tally, Trial, summary
 from perfbisect.simulate.world import World
 
 STILL = Habits(noise=0.001, layout=0.0, outliers=0.0)
@@ -62,7 +60,7 @@ def test_git_bisect_splits_as_git_does(tmp_path: Path) -> None:
         ["git", "rev-list", "--bisect-vars", "v80", "^v0"], cwd=tmp_path, check=True, capture_output=True, text=True
     )
     fields = dict(line.split("=") for line in answer.stdout.splitlines())
-    chosen = module._next(reach, left, set(), np.random.default_rng(0))
+    chosen = strategies._next(reach, left, set(), np.random.default_rng(0))
     assert chosen is not None
     assert max(below[chosen], 80 - below[chosen]) - 1 == int(fields["bisect_nr"])
 

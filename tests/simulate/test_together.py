@@ -1,6 +1,7 @@
 """Hunts of several workloads, simulated together and alone."""
 
 import pytest
+from groups import Workload, hunt_together, worlds
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.policy import Policy
@@ -10,7 +11,6 @@ from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import Judgement, is_named, judge
 from perfbisect.simulate.scenario import Scenario
-from perfbisect.simulate.together import Workload, hunt_together, worlds
 
 SCENARIO = Scenario(Graph.line(100), failing=0.1, habits=Habits(noise=0.01))
 KNOWN = PriorKnowledge(10.0)

@@ -8,8 +8,7 @@ import pytest
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.observations import Built, Reading, Skipped
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.simulate.drift import DAY, Course, Drift
-from perfbisect.simulate.host_model import Habits
+from perfbisect.simulate.host_model import DAY, Course, Drift, Habits
 from perfbisect.simulate.random_streams import Purpose as Draw
 from perfbisect.simulate.random_streams import generator
 from perfbisect.simulate.scenario import Scenario

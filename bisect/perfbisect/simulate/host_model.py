@@ -1,6 +1,17 @@
-"""How a simulated host and its workload disturb readings, and how long builds and runs take."""
+"""How a simulated host and its workload disturb readings, and how long builds and runs take.
 
+The speed of a host changes with time, independently of what is measured: its ``Course``.
+"""
+
+import bisect
+import itertools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
+
+from perfbisect.simulate.random_streams import Purpose, generator
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +44,72 @@ class Habits:
     link_seconds: float = 0.0  # to link a build again, with a layout of its own
     flaky: float = 0.0  # share of attempts to build that fail by chance; never of the ends
     failed_share: float = 1.0  # time of a build that fails, as a share of one that works
+
+
+GRID = 128  # points of a drift within its memory; it is straight between them
+DAY = 86400.0
+
+
+class Course:
+    """The change of the log metric of one host at any time; drawn as far as it is needed."""
+
+    def __init__(self, habits: Habits, seed: int, host: int) -> None:
+        self._habits = habits
+        self._drift = Drift(generator(seed, Purpose.DRIFT, host), habits.drift_memory)
+        jumps, phases = generator(seed, Purpose.JUMPS, host), generator(seed, Purpose.PHASES, host)
+        (rate, size), (share, _, length) = habits.jumps, habits.phases
+        self._jumps = Steps(jumps, 1 / rate if rate else math.inf, lambda last: last + size * float(jumps.normal()))
+        self._phases = Steps(phases, length, lambda _: float(phases.random() < share))
+        self._slope = habits.ramp / 3600 * (1 if generator(seed, Purpose.RAMP, host).random() < 0.5 else -1)
+        self._sunrise = float(generator(seed, Purpose.DAY, host).random())
+        self._level = habits.host_spread * float(generator(seed, Purpose.HOST, host).normal())
+
+    def at(self, seconds: float) -> float:
+        """The change at a time since the hunt began."""
+        habits = self._habits
+        change = self._level + self._slope * seconds
+        if habits.drift:
+            change += habits.drift * self._drift.at(seconds)
+        if habits.daily:
+            change += habits.daily * math.sin(2 * math.pi * (seconds / DAY + self._sunrise))
+        if habits.jumps[0]:
+            change += self._jumps.at(seconds)
+        if habits.phases[0]:
+            change += habits.phases[1] * self._phases.at(seconds)
+        return change
+
+
+class Drift:
+    """A stationary Ornstein–Uhlenbeck process with s.d. 1."""
+
+    def __init__(self, rng: np.random.Generator, memory: float) -> None:
+        self._rng, self._step = rng, memory / GRID
+        self._kept = math.exp(-1 / GRID)
+        self._points = [float(rng.normal())]
+
+    def at(self, seconds: float) -> float:
+        """Its value at a time."""
+        place, rest = divmod(seconds / self._step, 1)
+        while len(self._points) < place + 2:
+            pushes = self._rng.normal(size=256) * math.sqrt(1 - self._kept**2)
+            path = itertools.accumulate(
+                pushes.tolist(), lambda now, push: now * self._kept + push, initial=self._points[-1]
+            )
+            self._points += itertools.islice(path, 1, None)
+        before, after = self._points[int(place)], self._points[int(place) + 1]
+        return before + rest * (after - before)
+
+
+class Steps:
+    """A value that changes at random times: it is 0, then what ``draw`` makes of the one before."""
+
+    def __init__(self, rng: np.random.Generator, length: float, draw: Callable[[float], float]) -> None:
+        self._rng, self._length, self._draw = rng, length, draw
+        self._times, self._values = [0.0], [0.0]
+
+    def at(self, seconds: float) -> float:
+        """The value at a time."""
+        while self._times[-1] <= seconds:
+            self._times.append(self._times[-1] + float(self._rng.exponential(self._length)))
+            self._values.append(self._draw(self._values[-1]))
+        return self._values[bisect.bisect_right(self._times, seconds) - 1]

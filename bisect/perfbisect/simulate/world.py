@@ -20,8 +20,7 @@ from perfbisect.core.domain.observations import Built, Observation, Reading, Ski
 from perfbisect.core.domain.orders import Measure
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.search.older_branches import branch_point_of
-from perfbisect.simulate.drift import Course
-from perfbisect.simulate.host_model import Habits
+from perfbisect.simulate.host_model import Course, Habits
 from perfbisect.simulate.random_streams import Purpose, generator
 
 SAME_SIZE = 0.999  # drops from this share of the largest on count as equally large

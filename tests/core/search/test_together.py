@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from groups import GroupOutcome, hunt_together
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from perfbisect.simulate.graphs import merging
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.judge import judge
-from perfbisect.simulate.together import GroupOutcome, hunt_together
 from perfbisect.simulate.world import World
 
 LINE = Graph.line(64)

@@ -173,8 +173,7 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     from perfbisect.core.search.older_branches import branch_point_of
     from perfbisect.simulate.host_model import Habits
     from perfbisect.simulate.scenario import Scenario
-    from perfbisect.simulate.summary import summary
-    from perfbisect.simulate.tally import Tally
+    from perfbisect.simulate.tally import Tally, summary
 
     check_applies(options["policy"])
     if options["builds_between"] and not options["build_hosts"]:
@@ -279,9 +278,7 @@ def chosen_rule(options: dict[str, Any], prior: "PriorKnowledge") -> "Rule":
     """The search to simulate."""
     from functools import partial
 
-    from perfbisect.simulate.git_bisect import git_bisect
-    from perfbisect.simulate.parallel_bisect import parallel_bisect
-    from perfbisect.simulate.strategies import ours
+    from perfbisect.simulate.strategies import git_bisect, ours, parallel_bisect
 
     repeats, build_hosts = options["repeats"], options["build_hosts"]
     if options["policy"] == "git-bisect":

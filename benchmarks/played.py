@@ -1,4 +1,4 @@
-"""Simulated hunts that were played, as lines of JSON: what is missing of many is played in parallel, and can be stopped."""
+"""Simulated hunts of a benchmark, as lines of JSON: those of many that are missing are played in parallel, and can be stopped."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Hunts of several workloads in one: a world for each, over the same commits, with common builds."""
+"""Simulated hunts of several workloads in one: a world for each, over the same commits, with common builds."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
