@@ -8,6 +8,7 @@ import click
 import pytest
 
 from perfbisect.cli.main import VERBS, bisect
+from reference import BLOCK, PAGE, written
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bisect" / "perfbisect"
@@ -76,9 +77,13 @@ def test_options_named_on_the_page_of_commands_exist() -> None:
         command = bisect.get_command(click.Context(bisect), verb)
         assert command is not None
         known |= {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", prose(ROOT / "docs" / "commands.md")))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", BLOCK.sub("", prose(PAGE))))
     assert named
     assert named <= known
+
+
+def test_the_tables_of_commands_are_those_of_the_program() -> None:
+    assert PAGE.read_text() == written(PAGE.read_text()), "stale: run `.venv/bin/python tests/reference.py`"
 
 
 def test_the_hooks_run_what_make_lint_runs() -> None:
